@@ -1,0 +1,77 @@
+# make        build the environment in .venv
+# make demo   learn templates of handwritten digits from a stream
+# make test   run the tests; ARGS= are handed to pytest, as in: make test ARGS="--runslow -k burst"
+# make lint   check style and types
+# make format rewrite the code in the project's style
+# make clean  remove the environment and caches
+#
+# PYTHON=... names the Python to build the environment with; without it one is looked for.
+
+.DELETE_ON_ERROR:
+.PHONY: environment demo test lint format clean
+
+python := .venv/bin/python
+installed := .venv/.installed
+
+environment: $(installed)
+
+demo: $(installed)
+	$(python) examples/digits.py $(ARGS)
+
+test: $(installed)
+	$(python) -m pytest $(ARGS)
+
+lint: $(installed)
+	$(python) -m ruff check
+	$(python) -m ruff format --check
+	$(python) -m mypy
+
+format: $(installed)
+	$(python) -m ruff check --fix
+	$(python) -m ruff format
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache build dist
+
+# Only what is declared in pyproject.toml decides what is installed: the package itself is
+# installed in place, so that a change of its code needs nothing here.
+$(installed): pyproject.toml
+	@$(find_or_build)
+	@echo "Installing pymc_mcoem and what it needs into .venv (a minute or two the first time) ..."
+	@$(python) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+# An environment that is there and whose Python still runs is kept. Otherwise each candidate is
+# run, not just looked up: a shim of pyenv may stand for a version that is not there, and a
+# system's Python may come without venv. The shell's own words do it all, up to building.
+define find_or_build
+	suits() { "$$1" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 12))' \
+		</dev/null >/dev/null 2>&1; }; \
+	try() { [ -z "$$found" ] || return 0; looked="$$looked\n  $$1"; if suits "$$1"; then found=$$1; fi; }; \
+	if suits $(python) && $(python) -m pip --version >/dev/null 2>&1; then exit 0; fi; \
+	found=; looked=; \
+	if [ -n "$(PYTHON)" ]; then \
+		try "$(PYTHON)"; \
+	else \
+		for candidate in python3.14 python3.13 python3.12 python3 python; do try "$$candidate"; done; \
+		for version in 3.14 3.13 3.12; do \
+			for candidate in "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$$version*/bin/python; do \
+				try "$$candidate"; \
+			done; \
+		done; \
+	fi; \
+	if [ -n "$$found" ]; then \
+		echo "Building .venv with $$found ..."; \
+		"$$found" -m venv --clear .venv; \
+	elif [ -z "$(PYTHON)" ] && command -v uv >/dev/null; then \
+		echo "Building .venv with a Python that uv finds or downloads ..."; \
+		uv venv --quiet --clear --seed --python '>=3.12' .venv; \
+	else \
+		printf '%b\n' "No Python that can build the environment: version 3.12 or later, with the" \
+			"modules venv and ensurepip. Looked for:$$looked" >&2; \
+		[ -n "$(PYTHON)" ] || printf '%b\n' "  uv" >&2; \
+		printf '%b\n' "Install one (https://www.python.org/downloads, pyenv or uv; on Debian and Ubuntu" \
+			"python3-venv too) and run make again, or name one: make PYTHON=/path/to/python3" >&2; \
+		exit 1; \
+	fi
+endef

@@ -1,0 +1,47 @@
+"""Templates behind noisy, warped, partly missing curves and images, learnt one at a time in PyMC."""
+
+from importlib.metadata import version
+
+from pymc_mcoem import datasets
+from pymc_mcoem.carlin_chib.pseudo_priors import Laplace, PilotMoments, PriorCovariance
+from pymc_mcoem.carlin_chib.step import CarlinChib
+from pymc_mcoem.carlin_chib.within_class import RandomWalk
+from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
+from pymc_mcoem.em.esteps.exact import Exact
+from pymc_mcoem.em.family import Family
+from pymc_mcoem.em.online import OnlineEM
+from pymc_mcoem.em.schedules import BurstLength, StepSize, UpdateSchedule
+from pymc_mcoem.laplace import LaplaceApproximation
+from pymc_mcoem.templates import (
+    DisplacementField,
+    GaussianBasis,
+    RigidMotion,
+    TemplateMixture,
+    TemplatePriors,
+    template_images,
+)
+
+__version__ = version("pymc_mcoem")
+
+__all__ = [
+    "BurstLength",
+    "CarlinChib",
+    "CarlinChibBurst",
+    "DisplacementField",
+    "Exact",
+    "Family",
+    "GaussianBasis",
+    "Laplace",
+    "LaplaceApproximation",
+    "OnlineEM",
+    "PilotMoments",
+    "PriorCovariance",
+    "RandomWalk",
+    "RigidMotion",
+    "StepSize",
+    "TemplateMixture",
+    "TemplatePriors",
+    "UpdateSchedule",
+    "datasets",
+    "template_images",
+]

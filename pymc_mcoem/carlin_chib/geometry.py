@@ -1,0 +1,55 @@
+"""What is known of a model's latents besides their density, and where a model declares it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pymc as pm
+    from pytensor.tensor.variable import TensorVariable
+
+    from pymc_mcoem.density import ClassDensity
+
+__all__ = ["LatentGeometry", "declare_geometry", "geometry_of"]
+
+
+@dataclass(frozen=True)
+class LatentGeometry:
+    """What is known of the latents besides their density.
+
+    Attributes
+    ----------
+    gauss_newton, prior_covariance : TensorVariable or None
+        Matrices ``(n_latents, n_latents)`` in variables of the model, as `Family` has them.
+    starts : ndarray of shape (n_starts, n_latents) or None
+        Where mode searches start. None: the model's initial point.
+    """
+
+    gauss_newton: TensorVariable | None = None
+    prior_covariance: TensorVariable | None = None
+    starts: np.ndarray | None = None
+
+    def starts_of(self, density: ClassDensity) -> np.ndarray:
+        """Return the starting points, ``(n_starts, n_latents)``."""
+        if self.starts is not None:
+            return np.asarray(self.starts, dtype=np.float64)
+        return density.ravel(density.model.initial_point(random_seed=0))[None]
+
+
+# A ready-made family knows more of its latents than PyMC has a place for in a model. The table
+# holds models weakly, so that declaring keeps none of them alive.
+_declared: WeakKeyDictionary[pm.Model, LatentGeometry] = WeakKeyDictionary()
+
+
+def declare_geometry(model: pm.Model, geometry: LatentGeometry) -> None:
+    """Say what is known of the latents of `model`, for step methods made on it later."""
+    _declared[model] = geometry
+
+
+def geometry_of(model: pm.Model) -> LatentGeometry:
+    """Return what was declared of `model`, or a geometry that knows nothing."""
+    return _declared.get(model, LatentGeometry())

@@ -1,0 +1,217 @@
+"""The Carlin-Chib sweep as a PyTensor graph: Algorithm 2 of the paper (label ``alg:MCMC``).
+
+The extended target is π(I, U_I | y) Π_{j≠I} κ_j(U_j). Because the auxiliaries U_j, j ≠ I, are
+drawn afresh at every sweep, they are drawn at its start and forgotten at its end: the state of
+the chain is (I, X = U_I) alone. Nothing in this file draws a random number: a sweep is a
+function of (state, noise), noise being standard normal. Whoever calls it owns the generator, so
+that the step method and the burst, numba, C and JAX, all make the same draws from the same
+numbers, and a chain is reproduced from the state of a NumPy generator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+
+from pymc_mcoem.carlin_chib.within_class import WithinClassMove, log_uniform
+
+if TYPE_CHECKING:
+    from pytensor.tensor.variable import TensorVariable
+
+    from pymc_mcoem.density import ClassDensity
+
+__all__ = ["PseudoPriorSymbols", "SweepInfo", "SweepState", "build_sweep", "noise_size"]
+
+
+@dataclass(frozen=True)
+class SweepState:
+    """What the next sweep needs.
+
+    Attributes
+    ----------
+    class_index : int64 scalar
+    position : vector of shape (n_latents,)
+    log_step : vector of shape (n_classes,)
+        Logarithm of each class's step size.
+    """
+
+    class_index: TensorVariable
+    position: TensorVariable
+    log_step: TensorVariable
+
+
+@dataclass(frozen=True)
+class SweepInfo:
+    """What a person or an E-step wants to see of a sweep.
+
+    Attributes
+    ----------
+    log_weight : vector of shape (n_classes,)
+        log of p(y, I = j, U_j) / κ_j(U_j), not normalised. For j ≠ I its exponential is an
+        unbiased estimate of p(y, I = j).
+    auxiliaries : matrix of shape (n_classes, n_latents)
+        The U_j for which `log_weight` was computed, that is before the within-class moves.
+    acceptance : scalar
+        Share of within-class proposals accepted.
+    """
+
+    log_weight: TensorVariable
+    auxiliaries: TensorVariable
+    acceptance: TensorVariable
+
+
+@dataclass(frozen=True)
+class PseudoPriorSymbols:
+    """Inputs that hold normal pseudo-priors κ_j = Normal(mean_j, scale_j scale_jᵀ).
+
+    Attributes
+    ----------
+    mean : matrix of shape (n_classes, n_latents)
+    scale, whiten : tensors of shape (n_classes, n_latents, n_latents)
+        A square root of each covariance, and its inverse.
+    log_normalizer : vector of shape (n_classes,)
+        Of each density: log det whiten − (n_latents / 2) log 2π.
+    """
+
+    mean: TensorVariable
+    scale: TensorVariable
+    whiten: TensorVariable
+    log_normalizer: TensorVariable
+
+    @classmethod
+    def create(cls, n_classes: int, n_latents: int) -> PseudoPriorSymbols:
+        """Return new input variables of the given sizes."""
+        square = (n_classes, n_latents, n_latents)
+        return cls(
+            pt.tensor("mean", dtype="float64", shape=square[:2]),
+            pt.tensor("scale", dtype="float64", shape=square),
+            pt.tensor("whiten", dtype="float64", shape=square),
+            pt.tensor("log_normalizer", dtype="float64", shape=square[:1]),
+        )
+
+    def as_list(self) -> list[TensorVariable]:
+        """Return the inputs in the order in which compiled functions take them."""
+        return [self.mean, self.scale, self.whiten, self.log_normalizer]
+
+
+def noise_size(n_classes: int, n_latents: int, move: WithinClassMove) -> int:
+    """Return how many standard normals one sweep consumes.
+
+    The auxiliaries of all classes, two for the class index, then the within-class move's.
+    """
+    return n_classes * n_latents + 2 + move.noise_size(n_latents)
+
+
+def auxiliaries_and_weights(
+    density: ClassDensity,
+    class_index: TensorVariable,
+    position: TensorVariable,
+    noise: TensorVariable,
+    pseudo_priors: PseudoPriorSymbols,
+) -> tuple[TensorVariable, TensorVariable, TensorVariable]:
+    """Refresh the auxiliaries and weigh every class: step (iii), then the weights of step (i).
+
+    Parameters
+    ----------
+    density : ClassDensity
+    class_index : int scalar
+    position : vector of shape (n_latents,)
+    noise : matrix of shape (n_classes, n_latents)
+        The row of the current class is not looked at.
+    pseudo_priors : PseudoPriorSymbols
+
+    Returns
+    -------
+    auxiliaries : matrix of shape (n_classes, n_latents)
+    log_target : vector of shape (n_classes,)
+    log_weight : vector of shape (n_classes,)
+    """
+    drawn = pseudo_priors.mean + pt.matmul(pseudo_priors.scale, noise[:, :, None])[:, :, 0]
+    auxiliaries = pt.set_subtensor(drawn[class_index], position)
+    # Of the active class only the position is given: its standardised form has to be computed.
+    standard = pt.dot(pseudo_priors.whiten[class_index], position - pseudo_priors.mean[class_index])
+    squares = pt.set_subtensor((noise**2).sum(axis=1)[class_index], (standard**2).sum())
+    log_pseudo_prior = pseudo_priors.log_normalizer - 0.5 * squares
+
+    def one_class(j: Any, u: Any) -> Any:
+        return density.log_density(j, u)
+
+    log_target = pytensor.scan(
+        one_class,
+        sequences=[pt.arange(density.n_classes), auxiliaries],
+        return_updates=False,
+    )
+    # A density that cannot be evaluated at an auxiliary has no weight; the chain itself can
+    # never have got there, because such a point is never accepted.
+    log_target = pt.switch(pt.isnan(log_target), -np.inf, log_target)
+    return auxiliaries, log_target, log_target - log_pseudo_prior
+
+
+def draw_class(log_weight: TensorVariable, pair: TensorVariable) -> TensorVariable:
+    """Draw an index with probabilities ∝ exp(log_weight), from two standard normals."""
+    weight = pt.exp(log_weight - pt.max(log_weight))
+    cumulative = pt.cumsum(weight)
+    threshold = pt.exp(log_uniform(pair)) * cumulative[-1]
+    return pt.minimum(pt.sum(pt.lt(cumulative, threshold)), log_weight.shape[0] - 1)
+
+
+def build_sweep(
+    density: ClassDensity,
+    state: SweepState,
+    noise: TensorVariable,
+    pseudo_priors: PseudoPriorSymbols,
+    gain: TensorVariable,
+    move: WithinClassMove,
+) -> tuple[SweepState, SweepInfo]:
+    """Build one sweep of Algorithm 2.
+
+    Parameters
+    ----------
+    density : ClassDensity
+    state : SweepState
+    noise : vector of shape (noise_size(n_classes, n_latents, move),)
+        Standard normals.
+    pseudo_priors : PseudoPriorSymbols
+    gain : scalar
+        Robbins-Monro gain of the step-size adaptation; 0 outside of burn-in, where the kernel
+        must not change.
+    move : WithinClassMove
+
+    Returns
+    -------
+    state : SweepState
+    info : SweepInfo
+
+    Notes
+    -----
+    Refresh and class draw together are reversible with respect to π(I, X | y); followed by the
+    within-class move the sweep leaves it invariant and is not reversible. Cost: n_classes
+    density evaluations and those of the move.
+    """
+    n_classes, n = density.n_classes, density.n_latents
+    split = n_classes * n
+    auxiliaries, log_target, log_weight = auxiliaries_and_weights(
+        density, state.class_index, state.position, noise[:split].reshape((n_classes, n)), pseudo_priors
+    )
+    # Algorithm 2, (i): the index moves, and the latents of its new class with it.
+    chosen = pt.cast(draw_class(log_weight, noise[split : split + 2]), "int64")
+    # Algorithm 2, (ii): r moves within the class.
+    moved = move.build(
+        density,
+        chosen,
+        auxiliaries[chosen],
+        log_target[chosen],
+        noise[split + 2 :],
+        pseudo_priors.scale[chosen],
+        state.log_step[chosen],
+    )
+    error = pt.switch(pt.isnan(moved.acceptance), 0.0, moved.acceptance - move.target_acceptance)
+    log_step = pt.inc_subtensor(state.log_step[chosen], gain * error)
+    return (
+        SweepState(chosen, moved.position, log_step),
+        SweepInfo(log_weight, auxiliaries, moved.acceptance),
+    )

@@ -1,0 +1,189 @@
+"""Handwritten digits: scikit-learn's, and those of the U.S. Postal Service."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import numpy as np
+import pooch
+import xarray as xr
+
+__all__ = ["load_digits", "load_usps"]
+
+#: Environment variable that names a folder with data files.
+DATA_VARIABLE = "PYMC_MCOEM_DATA"
+
+USPS_FILE = "usps_zip.npz"
+USPS_SHA256 = "7b60af32d412fbd9ae8f98b1a99c7749f63a5bd6ac14227c9f0ea1f694cca306"
+USPS_SOURCE = "zip.train.RData"
+USPS_SOURCE_SHA256 = "68cc11b888f8f199b91500818358855ef352dc7f7cb0f599f4a3323fae4eef8b"
+USPS_SOURCE_URL = (
+    "https://raw.githubusercontent.com/cran/ElemStatLearn/"
+    "253e54016d004ac67879b594311651be3debbed4/data/zip.train.RData"
+)
+
+
+def load_digits() -> xr.Dataset:
+    """Return the handwritten digits that come with scikit-learn: 1,797 images of 8 by 8.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``images``, float of shape ``(1797, 8, 8)`` and dims ``(observation, row, column)``: grey
+        levels from 0 (paper) to 1 (ink), row 0 at the top. ``labels``, integer of shape
+        ``(1797,)``: the digit.
+
+    Notes
+    -----
+    The test part of the *Optical Recognition of Handwritten Digits* data of the UCI machine
+    learning repository (E. Alpaydin and C. Kaynak, 1998). Nothing is downloaded.
+
+    Examples
+    --------
+    >>> digits = load_digits()
+    >>> dict(digits.images.sizes)
+    {'observation': 1797, 'row': 8, 'column': 8}
+    >>> float(digits.images.min()), float(digits.images.max())
+    (0.0, 1.0)
+    """
+    # Imported here: scikit-learn's data sets take longer to import than to read.
+    from sklearn.datasets import load_digits as load_bundled
+
+    bundled = load_bundled()
+    return _labelled_images(
+        bundled.images / 16.0, bundled.target, source="scikit-learn's bundled digits"
+    )
+
+
+def load_usps(split: str = "train", directory: str | os.PathLike[str] | None = None) -> xr.Dataset:
+    """Return handwritten digits from U.S. Postal Service envelopes, images of 16 by 16.
+
+    The training set ``zip.train`` of *The Elements of Statistical Learning*, deslanted and
+    size-normalised, in one of two files: ``zip.train.RData``, the public source with all 7,291
+    images, or ``usps_zip.npz``, 5,791 of them in the order of the source. A folder that has both
+    answers with the second.
+
+    Parameters
+    ----------
+    split : str
+        Only ``"train"`` is there.
+    directory : path_like, optional
+        Folder with one of the two files. Without it the folder that the environment variable
+        ``PYMC_MCOEM_DATA`` names is looked at; where there is neither, the public source is
+        downloaded once, checked, and kept in pooch's cache.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``images``, float of shape ``(n_observations, 16, 16)`` and dims
+        ``(observation, row, column)``: grey levels from 0 (paper) to 1 (ink), row 0 at the top.
+        ``labels``, integer of shape ``(n_observations,)``: the digit. The attribute ``source``
+        names the file.
+
+    Raises
+    ------
+    ValueError
+        If `split` is unknown, or if a file is not the one whose checksum is known.
+    FileNotFoundError
+        If `directory` has neither file, or if none was found and the download failed.
+    ModuleNotFoundError
+        If ``zip.train.RData`` has to be read and the package rdata is missing.
+
+    Notes
+    -----
+    Y. Le Cun et al. (1990), "Handwritten digit recognition with a back-propagation network",
+    NIPS 2; distributed with T. Hastie, R. Tibshirani and J. Friedman (2009), *The Elements of
+    Statistical Learning*, 2nd ed., Springer, and the R package ElemStatLearn.
+
+    Examples
+    --------
+    >>> usps = load_usps()  # doctest: +SKIP
+    >>> twos = usps.images[usps.labels == 2]  # doctest: +SKIP
+
+    The test set is not there:
+
+    >>> load_usps("test")
+    Traceback (most recent call last):
+        ...
+    ValueError: split: got 'test'; the files hold the training set alone, ask for split='train'.
+    """
+    if split != "train":
+        raise ValueError(
+            f"split: got {split!r}; the files hold the training set alone, ask for split='train'."
+        )
+    path = _find_usps(directory)
+    if path.suffix == ".npz":
+        _check_sha256(path, USPS_SHA256)
+        with np.load(path) as arrays:
+            levels, labels = arrays["images"] / 1000.0, arrays["labels"]
+    else:
+        _check_sha256(path, USPS_SOURCE_SHA256)
+        levels, labels = _read_usps_source(path)
+    return _labelled_images((levels + 1.0) / 2.0, labels, source=path.name)
+
+
+def _labelled_images(images: np.ndarray, labels: np.ndarray, *, source: str) -> xr.Dataset:
+    _, n_rows, n_columns = images.shape
+    return xr.Dataset(
+        {
+            "images": (("observation", "row", "column"), images),
+            "labels": ("observation", labels.astype(np.int64)),
+        },
+        coords={"row": np.arange(n_rows), "column": np.arange(n_columns)},
+        attrs={"source": source},
+    )
+
+
+def _find_usps(directory: str | os.PathLike[str] | None) -> Path:
+    named = directory if directory is not None else os.environ.get(DATA_VARIABLE)
+    if named:
+        for name in (USPS_FILE, USPS_SOURCE):
+            path = Path(named) / name
+            if path.is_file():
+                return path
+    if directory is not None:
+        raise FileNotFoundError(
+            f"directory: {os.fspath(directory)!r} has neither {USPS_FILE} nor {USPS_SOURCE}; put "
+            f"one of them there (the second is at {USPS_SOURCE_URL}), or leave directory out to "
+            "download it."
+        )
+    try:
+        return Path(
+            pooch.retrieve(
+                USPS_SOURCE_URL,
+                known_hash=f"sha256:{USPS_SOURCE_SHA256}",
+                fname=USPS_SOURCE,
+                path=pooch.os_cache("pymc_mcoem"),
+            )
+        )
+    except OSError as error:
+        raise FileNotFoundError(
+            f"load_usps: found no file and could not download {USPS_SOURCE_URL} ({error}). Fetch "
+            f"{USPS_SOURCE} elsewhere, or take {USPS_FILE}, put it into a folder, and name the "
+            f"folder: load_usps(directory=...), or the environment variable {DATA_VARIABLE}."
+        ) from error
+
+
+def _check_sha256(path: Path, expected: str) -> None:
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    if found != expected:
+        raise ValueError(
+            f"load_usps: {path} is not the file it should be: its sha256 is {found}, expected "
+            f"{expected}. Remove it and fetch it again."
+        )
+
+
+def _read_usps_source(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return grey levels in [-1, 1], ``(n, 16, 16)``, and labels ``(n,)`` from the R file."""
+    try:
+        import rdata
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"load_usps: reading {path} needs the package rdata; install it with "
+            f"pip install 'pymc_mcoem[data]', or use {USPS_FILE}."
+        ) from error
+    # One row an image: the digit, then 256 grey levels row by row.
+    table = np.asarray(rdata.read_rda(path)["zip.train"], dtype=np.float64)
+    return table[:, 1:].reshape(-1, 16, 16), table[:, 0]

@@ -1,0 +1,238 @@
+"""The log-density of a model as a function of its class index and its raveled latents.
+
+Everything that samples or optimises (Laplace, Carlin-Chib, the burst) reads the model through
+this one object, so that there is one density: on the scale on which PyMC samples the variables,
+Jacobian included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import ancestors
+
+if TYPE_CHECKING:
+    from pytensor.tensor.variable import TensorVariable
+
+__all__ = ["ClassDensity", "find_class_index"]
+
+
+def find_class_index(model: pm.Model) -> TensorVariable:
+    """Return the one free scalar Categorical variable of a model.
+
+    Parameters
+    ----------
+    model : pymc.Model
+
+    Returns
+    -------
+    TensorVariable
+
+    Raises
+    ------
+    ValueError
+        If there is none, or more than one.
+    """
+    found = [
+        rv
+        for rv in model.free_RVs
+        if isinstance(getattr(rv.owner.op, "name", None), str) and rv.owner.op.name == "categorical"
+    ]
+    if len(found) != 1:
+        raise ValueError(
+            f"class_index: the model has {len(found)} Categorical variables "
+            f"({[rv.name for rv in found]}); name the one that is the class index."
+        )
+    return found[0]
+
+
+class ClassDensity:
+    """Log-density of (class index, latents) with everything else held fixed.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    class_index : TensorVariable or None
+        Free scalar Categorical variable of `model`; None for a model of one class.
+    latents : sequence of TensorVariable
+        Free continuous variables of `model`, of any shape and transform.
+    inputs : sequence of str
+        Names of ``pm.Data`` that become inputs (`data_inputs`) of every expression; other data
+        stay the model's shared variables.
+
+    Attributes
+    ----------
+    n_classes, n_latents : int
+        Number of classes, and total size of the raveled latents.
+    data_inputs : dict of str to TensorVariable
+        The variables that stand for the data named in `inputs`.
+    other_values : tuple of TensorVariable
+        Value variables of the model that are neither the index nor a latent; every compiled
+        function takes them as inputs.
+
+    Raises
+    ------
+    ValueError
+        If the index is not a free scalar of the model or a latent is discrete.
+
+    Notes
+    -----
+    Density, gradient and curvature are built once on symbols of this object's own and placed on
+    other variables by `place`: differentiate first, replace afterwards.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> with pm.Model() as model:
+    ...     k = pm.Categorical("k", [0.3, 0.7])
+    ...     x = pm.Normal("x", 2.0 * k, 1.0)
+    >>> density = ClassDensity(model, k, [x])
+    >>> round(float(density.log_density(1, [2.0]).eval()), 4)
+    -1.2756
+    """
+
+    def __init__(
+        self,
+        model: pm.Model,
+        class_index: TensorVariable | None,
+        latents: Sequence[TensorVariable],
+        inputs: Sequence[str] = (),
+    ) -> None:
+        if class_index is not None and (
+            class_index not in model.free_RVs or class_index.ndim != 0
+        ):
+            raise ValueError(
+                f"class_index: {class_index.name} is not a free scalar variable of the model; "
+                "name a Categorical variable without shape."
+            )
+        for rv in latents:
+            if rv.dtype not in pm.pytensorf.continuous_types:
+                raise ValueError(
+                    f"latents: {rv.name} is discrete ({rv.dtype}); give it a step method of its own."
+                )
+        self.model = model
+        self.class_index = class_index
+        self.latents = tuple(latents)
+        self.n_classes = 1
+        self.index_value: TensorVariable | None = None
+        if class_index is not None:
+            self.n_classes = int(class_index.owner.inputs[-1].shape[-1].eval())
+            self.index_value = model.rvs_to_values[class_index]
+        self.latent_values = tuple(model.rvs_to_values[rv] for rv in self.latents)
+        point = model.initial_point(random_seed=0)
+        self._shapes = [np.shape(point[value.name]) for value in self.latent_values]
+        self._sizes = [int(np.prod(shape, dtype=int)) for shape in self._shapes]
+        self.n_latents = sum(self._sizes)
+
+        own = {*self.latent_values, *([] if self.index_value is None else [self.index_value])}
+        # Terms in which neither the index nor a latent appears are constants of the kernel.
+        terms = [term.sum() for term in model.logp(sum=False) if own & set(ancestors([term]))]
+        self._log_density = pt.add(*terms) if len(terms) > 1 else terms[0]
+        self._gradient_graph: TensorVariable | None = None
+        self._curvature_graph: TensorVariable | None = None
+        self.data_inputs: dict[str, TensorVariable] = {}
+        self.data_replacement: dict[Any, Any] = {}
+        for name in inputs:
+            shared = model[name]
+            assert isinstance(shared, SharedVariable)
+            symbol = pt.tensor(name, dtype=shared.dtype, shape=shared.get_value(borrow=True).shape)
+            self.data_inputs[name] = symbol
+            self.data_replacement[shared] = symbol
+        self.other_values = tuple(
+            value for value in model.value_vars if value not in own
+        )
+
+    # -- placing expressions -----------------------------------------------------------------
+
+    def _split(self, x: Any) -> list[Any]:
+        stops = [int(stop) for stop in np.cumsum(self._sizes)]
+        return [
+            x[stop - size : stop].reshape(shape)
+            for stop, size, shape in zip(stops, self._sizes, self._shapes, strict=True)
+        ]
+
+    def place_values(self, graph: Any, class_index: Any, position: Any) -> Any:
+        """Put `class_index` and `position` where a graph of value variables has its own.
+
+        Parameters
+        ----------
+        graph : TensorVariable or list of TensorVariable
+            Expression in value variables of the model.
+        class_index : scalar
+        position : vector of shape (n_latents,)
+        """
+        position = pt.as_tensor_variable(position, dtype="float64")
+        replacement = dict(self.data_replacement)
+        if self.index_value is not None:
+            replacement[self.index_value] = pt.cast(
+                pt.as_tensor_variable(class_index), self.index_value.dtype
+            )
+        for value, part in zip(self.latent_values, self._split(position), strict=True):
+            replacement[value] = pt.cast(part, value.dtype)
+        return clone_replace(graph, replacement, rebuild_strict=False)
+
+    def place(self, expressions: Any, class_index: Any, position: Any) -> Any:
+        """Put `class_index` and `position` where an expression has the model's variables.
+
+        Parameters
+        ----------
+        expressions : TensorVariable or list of TensorVariable
+            In random variables and data of the model, as a user writes them.
+        class_index : scalar
+        position : vector of shape (n_latents,)
+        """
+        single = not isinstance(expressions, (list, tuple))
+        graphs = self.model.replace_rvs_by_values([expressions] if single else list(expressions))
+        placed = self.place_values(graphs, class_index, position)
+        return placed[0] if single else placed
+
+    def log_density(self, class_index: Any, position: Any) -> TensorVariable:
+        """Return log p(y, I, X) at a class and a position ``(n_latents,)``, a scalar."""
+        return self.place_values(self._log_density, class_index, position)
+
+    def gradient(self, class_index: Any, position: Any) -> TensorVariable:
+        """Return the gradient ``(n_latents,)`` of `log_density` in the position."""
+        if self._gradient_graph is None:
+            parts = pt.grad(self._log_density, list(self.latent_values))
+            self._gradient_graph = pt.concatenate([part.ravel() for part in parts])
+        return self.place_values(self._gradient_graph, class_index, position)
+
+    def negative_hessian(self, class_index: Any, position: Any) -> TensorVariable:
+        """Return minus the Hessian ``(n_latents, n_latents)`` by automatic differentiation."""
+        if self._curvature_graph is None:
+            k = pt.scalar("class_index", dtype="int64")
+            x = pt.tensor("position", dtype="float64", shape=(self.n_latents,))
+            logp = self.place_values(self._log_density, k, x)
+            self._curvature_graph = -pt.hessian(logp, x)
+            self._curvature_symbols = (k, x)
+        k, x = self._curvature_symbols
+        return clone_replace(
+            self._curvature_graph,
+            {
+                k: pt.cast(pt.as_tensor_variable(class_index), k.dtype),
+                x: pt.as_tensor_variable(position, dtype="float64"),
+            },
+            rebuild_strict=False,
+        )
+
+    # -- points ------------------------------------------------------------------------------
+
+    def ravel(self, point: Mapping[str, Any]) -> np.ndarray:
+        """Return the latents of a PyMC point as one vector ``(n_latents,)``."""
+        return np.concatenate(
+            [np.ravel(np.asarray(point[value.name], dtype=np.float64)) for value in self.latent_values]
+            or [np.zeros(0)]
+        )
+
+    def unravel(self, position: np.ndarray) -> dict[str, np.ndarray]:
+        """Return a vector ``(n_latents,)`` as values by value-variable name."""
+        return {
+            value.name: np.asarray(part, dtype=value.dtype)
+            for value, part in zip(self.latent_values, self._split(position), strict=True)
+        }

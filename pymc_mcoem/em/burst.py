@@ -1,0 +1,293 @@
+"""A burst: sweeps of the Carlin-Chib kernel for one observation, in one compiled function.
+
+The kernel is the step method's own (`pymc_mcoem.carlin_chib.kernel`): a burst makes the same
+draws as ``pm.sample`` with the step method, given the same generator and pseudo-priors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+
+from pymc_mcoem.carlin_chib.kernel import (
+    PseudoPriorSymbols,
+    SweepState,
+    build_sweep,
+    noise_size,
+)
+from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors, compile_with_data
+
+if TYPE_CHECKING:
+    from pymc_mcoem.carlin_chib.within_class import WithinClassMove
+    from pymc_mcoem.density import ClassDensity
+    from pymc_mcoem.em.family import Family
+
+__all__ = ["Burst", "BurstDraws", "WeightedStatistics", "adaptation_gains"]
+
+
+def adaptation_gains(n_sweeps: int, burn_in: int) -> np.ndarray:
+    """Return Robbins-Monro gains of a burst, ``(n_sweeps,)``: 2/√t in burn-in, then 0.
+
+    A kernel that goes on adapting does not leave its target invariant, so the gain is exactly
+    zero for every draw that is kept.
+    """
+    t = np.arange(1, n_sweeps + 1)
+    return np.where(t <= burn_in, 2.0 / np.sqrt(t), 0.0)
+
+
+@dataclass(frozen=True)
+class BurstDraws:
+    """All sweeps of a burst, burn-in included.
+
+    Attributes
+    ----------
+    class_index : ndarray of int of shape (n_sweeps,)
+    position : ndarray of shape (n_sweeps, n_latents)
+    log_weight : ndarray of shape (n_sweeps, n_classes)
+        Logarithms of the weights from which the class index was drawn, not normalised.
+    auxiliaries : ndarray of shape (n_sweeps, n_classes, n_latents) or None
+        The U_j that `log_weight` belongs to, where asked for.
+    acceptance : ndarray of shape (n_sweeps,)
+    log_step : ndarray of shape (n_classes,)
+        At the end.
+    """
+
+    class_index: np.ndarray
+    position: np.ndarray
+    log_weight: np.ndarray
+    auxiliaries: np.ndarray | None
+    acceptance: np.ndarray
+    log_step: np.ndarray
+
+
+class Burst:
+    """Compiled burst of Carlin-Chib sweeps.
+
+    Parameters
+    ----------
+    density : ClassDensity
+    move : WithinClassMove
+    keep_auxiliaries : bool
+        Whether the draws bring the auxiliaries, as Rao-Blackwell statistics need them.
+    mode : str or None
+        PyTensor's compilation mode.
+
+    Notes
+    -----
+    Cost: a sweep evaluates the density once for each class and once for each random-walk move.
+    Memory: ``n_sweeps * noise_size`` numbers of noise.
+    """
+
+    def __init__(
+        self,
+        density: ClassDensity,
+        move: WithinClassMove,
+        *,
+        keep_auxiliaries: bool = False,
+        mode: Any = None,
+    ) -> None:
+        n_classes, n = density.n_classes, density.n_latents
+        self.density = density
+        self.keep_auxiliaries = keep_auxiliaries
+        self.noise_size = noise_size(n_classes, n, move)
+        self.initial_log_step = np.full(n_classes, move.initial_log_step(n))
+        noise = pt.tensor("noise", dtype="float64", shape=(None, self.noise_size))
+        gains = pt.tensor("gains", dtype="float64", shape=(None,))
+        index = pt.scalar("class_index", dtype="int64")
+        position = pt.tensor("position", dtype="float64", shape=(n,))
+        log_step = pt.tensor("log_step", dtype="float64", shape=(n_classes,))
+        symbols = PseudoPriorSymbols.create(n_classes, n)
+
+        def sweep(noise: Any, gain: Any, k: Any, x: Any, ls: Any, *pseudo_priors: Any) -> Any:
+            state, info = build_sweep(
+                density,
+                SweepState(k, x, ls),
+                noise,
+                PseudoPriorSymbols(*pseudo_priors),
+                gain,
+                move,
+            )
+            return [
+                state.class_index,
+                pt.specify_shape(state.position, (n,)),
+                pt.specify_shape(state.log_step, (n_classes,)),
+                info.log_weight,
+                info.acceptance,
+                *([info.auxiliaries] if keep_auxiliaries else []),
+            ]
+
+        indices, positions, log_steps, log_weights, *rest = pytensor.scan(
+            sweep,
+            sequences=[noise, gains],
+            outputs_info=[index, position, log_step, None, None]
+            + ([None] if keep_auxiliaries else []),
+            non_sequences=symbols.as_list(),
+            return_updates=False,
+        )
+        self._function = compile_with_data(
+            density,
+            [noise, gains, index, position, log_step, *symbols.as_list()],
+            [indices, positions, log_steps[-1], log_weights, *rest],
+            mode,
+        )
+
+    def __call__(
+        self,
+        rng: np.random.Generator,
+        start: tuple[int, np.ndarray],
+        log_step: np.ndarray,
+        pseudo_priors: PseudoPriors,
+        gains: np.ndarray,
+        data: Mapping[str, np.ndarray],
+        others: tuple[np.ndarray, ...] = (),
+    ) -> BurstDraws:
+        """Run ``len(gains)`` sweeps.
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator
+            Gives ``(n_sweeps, noise_size)`` standard normals, and moves on by as many.
+        start : (int, ndarray of shape (n_latents,))
+            Class and position to start from.
+        log_step : ndarray of shape (n_classes,)
+        pseudo_priors : PseudoPriors
+        gains : ndarray of shape (n_sweeps,)
+            As from `adaptation_gains`.
+        data : mapping of str to ndarray
+            Values of the density's `data_inputs`.
+        others : tuple of ndarray
+            Values of the density's `other_values`.
+        """
+        indices, positions, final, log_weights, acceptance, *rest = self._function(
+            rng.standard_normal((len(gains), self.noise_size)),
+            np.asarray(gains, dtype=np.float64),
+            np.asarray(start[0], dtype=np.int64),
+            np.asarray(start[1], dtype=np.float64),
+            np.asarray(log_step, dtype=np.float64),
+            *pseudo_priors.as_list(),
+            *(data[name] for name in self.density.data_inputs),
+            *others,
+        )
+        return BurstDraws(
+            indices, positions, log_weights, rest[0] if rest else None, acceptance, final
+        )
+
+
+class WeightedStatistics:
+    """Compiled Σ_t w_t S(x_t, y) over draws x_t of one class.
+
+    Parameters
+    ----------
+    family : Family
+    density : ClassDensity
+        Of the family, with its parameters and observation as data inputs.
+    mode : str or None
+        PyTensor's compilation mode.
+
+    Notes
+    -----
+    One pass over the draws with running sums: the memory is that of one set of statistics. The
+    caller groups draws by class, so that nothing is added into an array of all classes inside
+    the loop.
+    """
+
+    def __init__(self, family: Family, density: ClassDensity, *, mode: Any = None) -> None:
+        self.density = density
+        self.names = tuple(family.statistics)
+        expressions = [
+            pt.cast(pt.as_tensor_variable(family.statistics[name]), "float64")
+            for name in self.names
+        ]
+        weights = pt.tensor("weights", dtype="float64", shape=(None,))
+        positions = pt.tensor("positions", dtype="float64", shape=(None, density.n_latents))
+        k = pt.scalar("class_index", dtype="int64")
+        self._function: Any = None
+        self._shapes: list[tuple[int, ...]] = []
+        if not self.names:
+            return
+        zeros = np.zeros(density.n_latents)
+        point = density.model.initial_point(random_seed=0)
+        zeros = density.ravel(point)
+        placed = density.place(expressions, pt.constant(0, dtype="int64"), zeros)
+        shapes = compile_with_data(density, [], [graph.shape for graph in placed], "FAST_COMPILE")
+        data = [
+            np.asarray(density.model[name].get_value(), dtype=symbol.dtype)
+            for name, symbol in density.data_inputs.items()
+        ]
+        others = [point[value.name] for value in density.other_values]
+        self._shapes = [tuple(int(size) for size in shape) for shape in shapes(*data, *others)]
+
+        def add(w: Any, x: Any, *rest: Any) -> list[Any]:
+            sums, index = rest[:-1], rest[-1]
+            values = density.place(expressions, index, x)
+            return [
+                pt.specify_shape(total + w * value, shape)
+                for total, value, shape in zip(sums, values, self._shapes, strict=True)
+            ]
+
+        sums = pytensor.scan(
+            add,
+            sequences=[weights, positions],
+            outputs_info=[pt.zeros(shape, dtype="float64") for shape in self._shapes],
+            non_sequences=[k],
+            return_updates=False,
+            return_list=True,
+        )
+        self._function = compile_with_data(
+            density, [k, weights, positions], [total[-1] for total in sums], mode
+        )
+
+    def zeros(self) -> dict[str, np.ndarray]:
+        """Return statistics of no observation, each ``(n_classes, *shape)``."""
+        return {
+            name: np.zeros((self.density.n_classes, *shape))
+            for name, shape in zip(self.names, self._shapes, strict=True)
+        }
+
+    def __call__(
+        self,
+        class_index: np.ndarray,
+        positions: np.ndarray,
+        weights: np.ndarray,
+        data: Mapping[str, np.ndarray],
+        others: tuple[np.ndarray, ...] = (),
+    ) -> dict[str, np.ndarray]:
+        """Return Σ_t w_t δ_{I_t,j} S(x_t, y) for every class j.
+
+        Parameters
+        ----------
+        class_index : ndarray of int of shape (n,)
+        positions : ndarray of shape (n, n_latents)
+        weights : ndarray of shape (n,)
+            They sum to one for a mean.
+        data : mapping of str to ndarray
+        others : tuple of ndarray
+
+        Returns
+        -------
+        dict of str to ndarray of shape (n_classes, *shape)
+            ``"class_weight"`` among them.
+        """
+        total = self.zeros()
+        total["class_weight"] = np.bincount(
+            class_index, weights=weights, minlength=self.density.n_classes
+        )
+        if self._function is None:
+            return total
+        for j in np.unique(class_index):
+            chosen = class_index == j
+            sums = self._function(
+                np.asarray(j, dtype=np.int64),
+                np.ascontiguousarray(weights[chosen], dtype=np.float64),
+                np.ascontiguousarray(positions[chosen]),
+                *(data[name] for name in self.density.data_inputs),
+                *others,
+            )
+            for name, value in zip(self.names, sums, strict=True):
+                total[name][j] = value
+        return total

@@ -1,0 +1,72 @@
+"""The E-step seam: from one observation and θ to mean sufficient statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from pymc_mcoem.em.family import Family
+
+__all__ = ["CompiledEStep", "EStep", "EStepResult"]
+
+
+@dataclass(frozen=True)
+class EStepResult:
+    """What an E-step says of one observation.
+
+    Attributes
+    ----------
+    statistics : dict of str to ndarray
+        Posterior means of δ_{I,j} S, each ``(n_classes, *shape)``; ``"class_weight"`` of shape
+        ``(n_classes,)`` is the posterior class probability.
+    class_index : ndarray of shape (n_draws,) or None
+        The kept chain of class indices, where the E-step draws one.
+    acceptance : float
+        Share of within-class moves accepted; nan where there are none.
+    log_evidence : float
+        Estimate of log p(y); nan where there is none.
+    troubles : dict of str to int
+        Named troubles and how often each was met.
+    state : dict of str to ndarray
+        Adaptation that the next observation starts from.
+    """
+
+    statistics: dict[str, np.ndarray]
+    class_index: np.ndarray | None = None
+    acceptance: float = float("nan")
+    log_evidence: float = float("nan")
+    troubles: dict[str, int] = field(default_factory=dict)
+    state: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+class CompiledEStep(Protocol):
+    """An E-step compiled for one family; compiles nothing more when it is called."""
+
+    def initial_state(self) -> dict[str, np.ndarray]:
+        """Return the adaptation that a run starts with."""
+        ...
+
+    def __call__(
+        self,
+        data: Mapping[str, np.ndarray],
+        parameters: Mapping[str, np.ndarray],
+        rng: np.random.Generator,
+        state: Mapping[str, np.ndarray],
+        *,
+        draws: int,
+        burn_in: int,
+    ) -> EStepResult:
+        """Return the statistics of one encoded observation at θ."""
+        ...
+
+
+class EStep(Protocol):
+    """Settings of an E-step; `compile` turns them into functions for one family."""
+
+    def compile(self, family: Family) -> CompiledEStep:
+        """Compile for `family`."""
+        ...

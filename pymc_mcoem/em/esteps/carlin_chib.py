@@ -1,0 +1,172 @@
+"""The Carlin-Chib burst as an E-step: the simulation step of Algorithm 1 (label ``alg:MCoEM``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.special import logsumexp
+
+from pymc_mcoem.carlin_chib.geometry import LatentGeometry
+from pymc_mcoem.carlin_chib.pseudo_priors import Laplace, PilotMoments, PseudoPriorRule
+from pymc_mcoem.carlin_chib.within_class import RandomWalk, WithinClassMove
+from pymc_mcoem.density import ClassDensity
+from pymc_mcoem.em.burst import Burst, BurstDraws, WeightedStatistics, adaptation_gains
+from pymc_mcoem.em.esteps.base import EStepResult
+
+if TYPE_CHECKING:
+    from pymc_mcoem.em.family import Family
+
+__all__ = ["CarlinChibBurst", "CompiledCarlinChibBurst"]
+
+#: Weights below this share are left out of Rao-Blackwell statistics; all of them together
+#: change a mean by less than n_classes times as much.
+NEGLIGIBLE = 1e-9
+
+
+@dataclass(frozen=True)
+class CarlinChibBurst:
+    """Statistics averaged over a burst of Carlin-Chib sweeps.
+
+    Parameters
+    ----------
+    pseudo_priors : PseudoPriorRule
+        Default: `Laplace`.
+    within_class : WithinClassMove
+        Default: `RandomWalk`.
+    rao_blackwell : bool
+        Average Σ_j w_j S(U_j) instead of S(X), with every U_j as it stood when the weights
+        w were computed, that is before the within-class moves. All statistics, or none.
+    mode : str or None
+        PyTensor's compilation mode, as ``"NUMBA"``, ``"CVM"`` or ``"JAX"``.
+
+    Notes
+    -----
+    Labels ``alg:MCMC`` and ``estep_SAOEM``. The chain starts in a class drawn from the
+    pseudo-priors' estimates of evidence and at a draw from that class's pseudo-prior; step sizes
+    are adapted during burn-in only and handed from observation to observation. The evidence
+    reported is the pseudo-priors' own estimate: Laplace's, or nan for pilot moments.
+    """
+
+    pseudo_priors: PseudoPriorRule = field(default_factory=Laplace)
+    within_class: WithinClassMove = field(default_factory=RandomWalk)
+    rao_blackwell: bool = False
+    mode: str | None = None
+
+    @classmethod
+    def as_in_paper(cls, **overrides: Any) -> CarlinChibBurst:
+        """Return the paper's settings for images: pilot moments, 20 random-walk moves."""
+        settings: dict[str, Any] = {
+            "pseudo_priors": PilotMoments(n_steps=100),
+            "within_class": RandomWalk(n_moves=20, target_acceptance=0.4),
+        }
+        return cls(**{**settings, **overrides})
+
+    def compile(self, family: Family) -> CompiledCarlinChibBurst:
+        """Compile pseudo-priors, burst and statistics for `family`."""
+        return CompiledCarlinChibBurst(self, family)
+
+
+class CompiledCarlinChibBurst:
+    """A `CarlinChibBurst` compiled for one family.
+
+    Parameters
+    ----------
+    settings : CarlinChibBurst
+    family : Family
+    """
+
+    def __init__(self, settings: CarlinChibBurst, family: Family) -> None:
+        self.settings = settings
+        self.density = ClassDensity(
+            family.model,
+            family.class_index,
+            family.latents,
+            inputs=(*family.parameter_names, *family.observation),
+        )
+        geometry = LatentGeometry(family.gauss_newton, family.prior_covariance, family.starts)
+        self.pseudo_priors = settings.pseudo_priors.compile(
+            self.density, geometry, settings.mode
+        )
+        self.burst = Burst(
+            self.density,
+            settings.within_class,
+            keep_auxiliaries=settings.rao_blackwell,
+            mode=settings.mode,
+        )
+        self.statistics = WeightedStatistics(family, self.density, mode=settings.mode)
+
+    def initial_state(self) -> dict[str, np.ndarray]:
+        """Return the step sizes that a run starts with: ``log_step`` of shape (n_classes,)."""
+        return {"log_step": self.burst.initial_log_step.copy()}
+
+    def __call__(
+        self,
+        data: Mapping[str, np.ndarray],
+        parameters: Mapping[str, np.ndarray],
+        rng: np.random.Generator,
+        state: Mapping[str, np.ndarray],
+        *,
+        draws: int,
+        burn_in: int,
+    ) -> EStepResult:
+        """Return mean statistics over `draws` sweeps kept after `burn_in` sweeps.
+
+        Parameters
+        ----------
+        data : mapping of str to ndarray
+            The encoded observation.
+        parameters : mapping of str to ndarray
+            θ by ``pm.Data`` name.
+        rng : numpy.random.Generator
+        state : mapping of str to ndarray
+            As from `initial_state` or the last result.
+        draws, burn_in : int
+
+        Returns
+        -------
+        EStepResult
+        """
+        values = {
+            name: np.asarray({**parameters, **data}[name], dtype=symbol.dtype)
+            for name, symbol in self.density.data_inputs.items()
+        }
+        pseudo_priors = self.pseudo_priors(values, rng)
+        found = self.burst(
+            rng,
+            pseudo_priors.start(rng),
+            state["log_step"],
+            pseudo_priors,
+            adaptation_gains(burn_in + draws, burn_in),
+            values,
+        )
+        kept = slice(burn_in, None)
+        indices = found.class_index[kept]
+        if self.settings.rao_blackwell:
+            statistics = self._rao_blackwell(found, kept, values)
+        else:
+            statistics = self.statistics(
+                indices, found.position[kept], np.full(draws, 1.0 / draws), values
+            )
+        return EStepResult(
+            statistics,
+            class_index=indices,
+            acceptance=float(np.mean(found.acceptance[kept])),
+            log_evidence=float(logsumexp(pseudo_priors.log_evidence)),
+            troubles=dict(pseudo_priors.troubles),
+            state={"log_step": found.log_step},
+        )
+
+    def _rao_blackwell(
+        self, found: BurstDraws, kept: slice, values: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        assert found.auxiliaries is not None
+        log_weight = found.log_weight[kept]
+        weight = np.exp(log_weight - logsumexp(log_weight, axis=1, keepdims=True))
+        sweep, index = np.nonzero(weight > NEGLIGIBLE)
+        chosen = weight[sweep, index]
+        return self.statistics(
+            index, found.auxiliaries[kept][sweep, index], chosen / chosen.sum(), values
+        )

@@ -1,0 +1,391 @@
+"""What a driver must know about a model: its variables, its statistics, how θ follows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.traversal import ancestors
+
+if TYPE_CHECKING:
+    from pytensor.tensor.variable import TensorVariable
+
+__all__ = ["CLASS_WEIGHT", "Family"]
+
+#: Name of the statistic that every family has: the running mean of δ_{I,j}.
+CLASS_WEIGHT = "class_weight"
+
+
+class Family:
+    """A model whose complete-data likelihood is a curved exponential family.
+
+    A family of one's own derives from this class and sets five things, usually in its
+    ``__init__``: `model`, `class_index`, `observation`, `statistics` and the method `maximize`.
+    All else has a default.
+
+    Attributes
+    ----------
+    model : pymc.Model
+        One observation's model. Its parameters θ and the observation are ``pm.Data``.
+    class_index : TensorVariable
+        The free Categorical variable of `model` that says which class made the observation.
+    observation : tuple of str
+        Names of the ``pm.Data`` that hold the observation; every other ``pm.Data`` is a parameter.
+    statistics : dict of str to TensorVariable
+        Complete-data sufficient statistics S(X, Y) of *one* draw given its class, as expressions
+        in the variables of `model`. The driver multiplies them by δ_{I,j} and averages, so that
+        the running arrays are ``(n_classes, *shape)``. The statistic ``"class_weight"``, the
+        running mean of δ_{I,j} itself, is always there and must not be given.
+    latents : tuple of TensorVariable
+        The continuous variables that jump with the class index. Default: every free variable
+        of the model but `class_index`.
+    gauss_newton : TensorVariable or None
+        Positive definite precision of shape ``(n_latents, n_latents)`` that stands in for the
+        negative Hessian of the log-density of the raveled latents, on the scale on which they
+        are sampled (transformed, Jacobian included). None: the Hessian itself.
+    prior_covariance : TensorVariable or None
+        Covariance ``(n_latents, n_latents)`` of the latents given their class and no data, on
+        the same scale. None: the moments of prior draws.
+    starts : ndarray of shape (n_starts, n_latents) or None
+        Where mode searches start, on the same scale. None: the model's initial point.
+
+    Notes
+    -----
+    Label ``exp_model`` of the paper.
+
+    Examples
+    --------
+    A mixture of two normals around a latent location, whose only unknown are the weights:
+
+    >>> import numpy as np, pymc as pm
+    >>> class Weights(Family):
+    ...     def __init__(self):
+    ...         with pm.Model() as self.model:
+    ...             weights = pm.Data("weights", [0.5, 0.5])
+    ...             y = pm.Data("y", 0.0)
+    ...             self.class_index = pm.Categorical("class_index", p=weights)
+    ...             location = pm.Normal("location", 4.0 * self.class_index, 1.0)
+    ...             pm.Normal("value", location, 1.0, observed=y)
+    ...         self.observation = ("y",)
+    ...         self.statistics = {}
+    ...
+    ...     def maximize(self, statistics, *, effective_size):
+    ...         return {"weights": statistics["class_weight"]}
+    >>> family = Weights()
+    >>> family.n_classes, family.parameter_names
+    (2, ('weights',))
+    """
+
+    model: pm.Model
+    class_index: TensorVariable
+    observation: tuple[str, ...]
+    statistics: dict[str, TensorVariable]
+    gauss_newton: TensorVariable | None = None
+    prior_covariance: TensorVariable | None = None
+    starts: np.ndarray | None = None
+
+    @property
+    def latents(self) -> tuple[TensorVariable, ...]:
+        """Continuous variables that jump with the class index, in the model's order."""
+        return tuple(rv for rv in self.model.free_RVs if rv is not self.class_index)
+
+    @property
+    def parameter_names(self) -> tuple[str, ...]:
+        """Names of the ``pm.Data`` that hold the parameters θ."""
+        names = (variable.name for variable in self.model.data_vars)
+        return tuple(name for name in names if name not in self.observation)
+
+    @cached_property
+    def n_classes(self) -> int:
+        """Number of classes: the length of the class index's probabilities."""
+        probabilities = self.class_index.owner.inputs[-1]
+        if isinstance(probabilities, SharedVariable):
+            return int(probabilities.get_value(borrow=True).shape[-1])
+        return int(probabilities.shape[-1].eval())
+
+    @property
+    def weight_parameters(self) -> tuple[str, ...]:
+        """Names of the parameters that the class index depends on."""
+        behind = set(ancestors([self.class_index]))
+        return tuple(name for name in self.parameter_names if self.model[name] in behind)
+
+    @property
+    def class_dim(self) -> str:
+        """Name of the dim of classes: that of the weights, or ``"class"``."""
+        dims = self.model.named_vars_to_dims
+        named = [dims[name][0] for name in self.weight_parameters if dims.get(name)]
+        return str(named[0]) if named else "class"
+
+    @property
+    def class_parameters(self) -> tuple[str, ...]:
+        """Names of the parameters with a row for each class, the weights not among them.
+
+        Their rows wait, in `OnlineEM`, while a class is not `ready`. By default: the parameters
+        whose first dim is that of the weights; where dims are not named, those whose first
+        axis is as long as there are classes.
+        """
+        weights = self.weight_parameters
+        dims = self.model.named_vars_to_dims
+        all_named = any(dims.get(name) for name in weights)
+        found = []
+        for name in self.parameter_names:
+            shape = self.model[name].get_value(borrow=True).shape
+            if name in weights or not shape or shape[0] != self.n_classes:
+                continue
+            if not all_named or not dims.get(name) or dims[name][0] == self.class_dim:
+                found.append(name)
+        return tuple(found)
+
+    def maximize(
+        self, statistics: Mapping[str, np.ndarray], *, effective_size: float
+    ) -> dict[str, np.ndarray]:
+        """Return the parameters that maximise the expected complete-data log-likelihood.
+
+        Parameters
+        ----------
+        statistics : mapping of str to ndarray
+            Running means of δ_{I,j} S, each ``(n_classes, *shape)``, with ``"class_weight"`` of
+            shape ``(n_classes,)`` among them.
+        effective_size : float
+            Number n* of observations that the running means are worth (what priors are
+            weighed against).
+
+        Returns
+        -------
+        dict of str to ndarray
+            Every parameter by its ``pm.Data`` name.
+
+        Notes
+        -----
+        Label ``mstep_curvedExp``.
+        """
+        raise TypeError(
+            f"{type(self).__name__} has no maximize: define maximize(statistics, *, "
+            "effective_size) that returns every parameter by name."
+        )
+
+    def ready(self, statistics: Mapping[str, np.ndarray], *, effective_size: float) -> np.ndarray:
+        """Say for which classes the statistics are enough to maximise their own parameters.
+
+        A class that is not ready keeps its rows of `class_parameters` at an update.
+
+        Parameters
+        ----------
+        statistics : mapping of str to ndarray
+            As for `maximize`.
+        effective_size : float
+            As for `maximize`.
+
+        Returns
+        -------
+        ndarray of bool and shape (n_classes,)
+            Here: whether the class has had the weight of one observation.
+        """
+        mass: np.ndarray = effective_size * np.asarray(statistics[CLASS_WEIGHT])
+        # Running means carry rounding errors; a class that had exactly one is ready.
+        return mass >= 1 - 1e-9
+
+    def encode(self, observation: Any) -> dict[str, np.ndarray]:
+        """Check one observation and return the values of the ``pm.Data`` that hold it.
+
+        Parameters
+        ----------
+        observation : array_like
+            One observation, of the shape of the ``pm.Data`` that holds it. A family with several
+            observation data takes a mapping by name.
+
+        Returns
+        -------
+        dict of str to ndarray
+
+        Raises
+        ------
+        ValueError
+            If the shape is another or a value is not finite.
+        TypeError
+            If the values are not real numbers.
+        """
+        given = (
+            dict(observation)
+            if isinstance(observation, Mapping)
+            else {self.observation[0]: observation}
+        )
+        if set(given) != set(self.observation):
+            raise ValueError(
+                f"observation: got values for {sorted(given)}; give one value for each of "
+                f"{sorted(self.observation)}."
+            )
+        return {name: self._encode_data(name, value) for name, value in given.items()}
+
+    def _encode_data(self, name: str, value: Any) -> np.ndarray:
+        if np.ma.is_masked(value):
+            raise ValueError(
+                f"observation: {name} has {int(np.ma.count_masked(value))} masked values, which "
+                f"{type(self).__name__} does not allow for; drop the observation or fill them."
+            )
+        array = np.asarray(value)
+        expected = self.model[name].get_value(borrow=True).shape
+        if array.dtype.kind not in "biuf":
+            raise TypeError(
+                f"observation: {name} has dtype {array.dtype}; convert it to real numbers first."
+            )
+        if array.shape != expected:
+            raise ValueError(
+                f"observation: {name} has shape {array.shape}, the model expects {expected}; "
+                "reshape it, or pass several observations as an iterable of such arrays."
+            )
+        array = array.astype(np.float64)
+        if not np.isfinite(array).all():
+            raise ValueError(
+                f"observation: {name} holds {int((~np.isfinite(array)).sum())} values that are "
+                "not finite; drop the observation or repair it."
+            )
+        return array
+
+    def iterate(self, observations: Any) -> Iterator[Any]:
+        """Yield single observations, lazily.
+
+        Parameters
+        ----------
+        observations : array_like, mapping, or iterable
+            One observation (an array of the shape of the first ``pm.Data`` in `observation`, or
+            a mapping by name), an array, DataArray or DataFrame of them with one axis more in
+            front, or any iterable of observations. Arrays that are not in memory (memory maps,
+            Dask, Zarr) are read one observation at a time.
+
+        Raises
+        ------
+        TypeError
+            If it is none of these.
+        """
+        if isinstance(observations, xr.DataArray):
+            observations = observations.variable
+        elif hasattr(observations, "to_numpy"):
+            observations = observations.to_numpy()
+        if isinstance(observations, Mapping):
+            yield observations
+        elif isinstance(observations, (int, float, np.generic)):
+            yield np.asarray(observations)
+        elif hasattr(observations, "shape") and hasattr(observations, "ndim"):
+            expected = self.model[self.observation[0]].get_value(borrow=True).shape
+            if observations.ndim <= len(expected):
+                yield self._in_memory(observations)
+            else:
+                for index in range(observations.shape[0]):
+                    yield self._in_memory(observations[index])
+        elif isinstance(observations, Iterable) and not isinstance(observations, (str, bytes)):
+            yield from observations
+        else:
+            raise TypeError(
+                f"observations: got {type(observations).__name__}; pass an array, a DataArray, or "
+                "an iterable of observations."
+            )
+
+    @staticmethod
+    def _in_memory(array: Any) -> np.ndarray:
+        return array if isinstance(array, np.ma.MaskedArray) else np.asarray(array)
+
+    def initialize(
+        self, observations: list[np.ndarray], rng: np.random.Generator, start: str
+    ) -> dict[str, np.ndarray]:
+        """Return parameters to start from; here the values that the model was declared with.
+
+        Parameters
+        ----------
+        observations : list of ndarray
+            The first observations of the stream, as they were given, in float64.
+        rng : numpy.random.Generator
+            Source of all randomness in the start.
+        start : {"kmeans", "random"}
+            What was asked for.
+        """
+        return self.declared_parameters()
+
+    def declared_parameters(self) -> dict[str, np.ndarray]:
+        """Return a copy of the parameters that the model held before a driver wrote its own."""
+        declared: dict[str, np.ndarray] | None = self.__dict__.get("_declared")
+        if declared is None:
+            return self.model_parameters()
+        return {name: value.copy() for name, value in declared.items()}
+
+    def model_parameters(self) -> dict[str, np.ndarray]:
+        """Return a copy of the parameters that the model's ``pm.Data`` hold now."""
+        return {
+            name: np.array(self.model[name].get_value(), dtype=np.float64)
+            for name in self.parameter_names
+        }
+
+    def set_model_parameters(self, parameters: Mapping[str, np.ndarray]) -> None:
+        """Write parameters into the model's ``pm.Data``.
+
+        Drivers do so at the end of their work, so that the declared model is ready for
+        ``pm.sample``; none reads them back. What the model was declared with is kept aside.
+        """
+        if "_declared" not in self.__dict__:
+            self.__dict__["_declared"] = self.model_parameters()
+        for name in self.parameter_names:
+            variable = self.model[name]
+            variable.set_value(np.array(parameters[name], dtype=variable.type.dtype))
+
+    def check_parameters(self, parameters: Mapping[str, Any] | xr.Dataset) -> dict[str, np.ndarray]:
+        """Check parameters given from outside and return them as float64 arrays by name.
+
+        Raises
+        ------
+        ValueError
+            If a name is missing or unknown, a shape is another, or a value is not finite.
+        """
+        names = set(parameters.data_vars if isinstance(parameters, xr.Dataset) else parameters)
+        if names != set(self.parameter_names):
+            raise ValueError(
+                f"parameters: got {sorted(map(str, names))}; give each of "
+                f"{sorted(self.parameter_names)} and nothing else."
+            )
+        checked = {}
+        for name in self.parameter_names:
+            array = np.array(parameters[name], dtype=np.float64)
+            expected = self.model[name].get_value(borrow=True).shape
+            if array.shape != expected:
+                raise ValueError(
+                    f"parameters: {name} has shape {array.shape}, the model expects {expected}; "
+                    "use the parameters of a family of the same size."
+                )
+            if not np.isfinite(array).all():
+                raise ValueError(f"parameters: {name} holds values that are not finite: {array}.")
+            checked[name] = array
+        return checked
+
+    def to_dataset(self, parameters: Mapping[str, np.ndarray]) -> xr.Dataset:
+        """Label parameters with the model's dims and coords."""
+        dims = self.model.named_vars_to_dims
+        variables = {}
+        for name, value in parameters.items():
+            labels = dims.get(name) or [f"{name}_dim_{axis}" for axis in range(np.ndim(value))]
+            variables[name] = (tuple(labels), np.array(value))
+        used = {label for labels, _ in variables.values() for label in labels}
+        coords = {
+            label: list(values)
+            for label, values in self.model.coords.items()
+            if label in used and values is not None
+        }
+        return xr.Dataset(variables, coords=coords)
+
+    def exact(
+        self, data: Mapping[str, np.ndarray], parameters: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """Return the exact posterior means of δ_{I,j} S, ``"class_weight"`` among them.
+
+        Raises
+        ------
+        TypeError
+            If the family has no closed form.
+        """
+        raise TypeError(
+            f"{type(self).__name__} has no closed-form E-step: define exact(data, parameters), "
+            "or use another E-step, as CarlinChibBurst."
+        )

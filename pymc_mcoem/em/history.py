@@ -1,0 +1,269 @@
+"""What happened in a run, kept in bounded memory and shown as a DataTree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from pymc_mcoem.em.family import CLASS_WEIGHT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pymc_mcoem.em.family import Family
+    from pymc_mcoem.em.run_state import Arrays, RunState, StepReport
+
+__all__ = ["History", "ThinnedSeries"]
+
+#: Observations whose record is kept before records are thinned.
+OBSERVATIONS_KEPT = 10_000
+#: What is kept of every step and observation, beside class weights and troubles.
+SCALARS = (
+    "observation",
+    "gain",
+    "effective_size",
+    "updated",
+    "waiting",
+    "seconds",
+    "acceptance",
+    "log_evidence",
+)
+DTYPES: dict[str, Any] = {"observation": np.int64, "updated": np.bool_, "waiting": np.int64}
+#: Numbers that the path of the parameters may hold, unless `keep` says how many steps.
+PATH_NUMBERS = 1_000_000
+
+
+@dataclass
+class ThinnedSeries:
+    """Rows of numbers at increasing indices, at most `keep` of them and the last one.
+
+    When more come, every other row is dropped and from then on every other index left out, and
+    so on: what is kept are the multiples of `stride`, a power of two.
+
+    Parameters
+    ----------
+    keep : int
+        Rows to keep, at least 2.
+
+    Examples
+    --------
+    >>> series = ThinnedSeries(keep=4)
+    >>> for index in range(1, 10):
+    ...     series.append(index, np.array([float(index)]))
+    >>> series.rows().indices
+    array([4, 8, 9])
+    """
+
+    keep: int
+    stride: int = 1
+    kept: dict[int, np.ndarray] = field(default_factory=dict)
+    last: tuple[int, np.ndarray] | None = None
+
+    def append(self, index: int, row: np.ndarray) -> None:
+        """Add `row` at `index`; rows at this index or after it, from a broken step, go."""
+        if self.last is not None and self.last[0] >= index:
+            self.kept = {old: kept for old, kept in self.kept.items() if old < index}
+        self.last = (index, row)
+        if index % self.stride:
+            return
+        self.kept[index] = row
+        while len(self.kept) > self.keep:
+            self.stride *= 2
+            self.kept = {old: kept for old, kept in self.kept.items() if not old % self.stride}
+
+    def rows(self, until: int | None = None) -> Rows:
+        """Return the rows to index `until`, shorter ones filled up with zeros.
+
+        Rows may grow at their end in the course of a series, never in front.
+        """
+        rows = dict(self.kept)
+        if self.last is not None:
+            rows[self.last[0]] = self.last[1]
+        indices = sorted(index for index in rows if until is None or index <= until)
+        width = max((rows[index].size for index in indices), default=0)
+        values = np.zeros((len(indices), width))
+        for line, index in zip(values, indices, strict=True):
+            line[: rows[index].size] = rows[index]
+        return Rows(indices=np.array(indices, dtype=np.int64), values=values)
+
+    @classmethod
+    def from_rows(cls, rows: Rows, *, keep: int, stride: int) -> ThinnedSeries:
+        """Return the series that `rows` came from."""
+        series = cls(keep=keep, stride=stride)
+        for index, row in zip(rows.indices.tolist(), rows.values, strict=True):
+            series.last = (index, row)
+            if not index % stride:
+                series.kept[index] = row
+        return series
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a series: `indices` of shape ``(n_rows,)``, `values` ``(n_rows, width)``."""
+
+    indices: np.ndarray
+    values: np.ndarray
+
+
+class History:
+    """Path of the parameters and records of the observations of one run.
+
+    Parameters
+    ----------
+    family : Family
+        The model.
+    keep : int or None
+        Steps at which the parameters are kept. None: as many as fit a million numbers, from 200
+        to 10,000.
+
+    Raises
+    ------
+    ValueError
+        If a parameter has the name of something that the history keeps beside it.
+
+    Notes
+    -----
+    Memory is bounded: both series are a `ThinnedSeries`. Counts of troubles are cumulative, so
+    that thinning loses none.
+    """
+
+    def __init__(self, family: Family, keep: int | None = None) -> None:
+        labelled = family.to_dataset(family.model_parameters())
+        self.parameters = [
+            Column(str(name), tuple(map(str, array.dims)), array.shape)
+            for name, array in labelled.data_vars.items()
+        ]
+        self.shared = [
+            *(Column(name, (), ()) for name in SCALARS),
+            Column(CLASS_WEIGHT, (family.class_dim,), (family.n_classes,)),
+        ]
+        reserved = {column.name for column in self.shared} | {"step", "troubles"}
+        taken = sorted(reserved & {column.name for column in self.parameters})
+        if taken:
+            raise ValueError(
+                f"family: the parameters {taken} have names that the history uses; rename their "
+                "pm.Data."
+            )
+        self.coordinates = {str(name): labelled.coords[name].values for name in labelled.coords}
+        size = sum(column.size for column in self.parameters)
+        if keep is None:
+            keep = int(np.clip(PATH_NUMBERS // max(size, 1), 200, OBSERVATIONS_KEPT))
+        self.path = ThinnedSeries(keep)
+        self.observations = ThinnedSeries(OBSERVATIONS_KEPT)
+        self.trouble_names: list[str] = []
+
+    def begin(self, parameters: Arrays) -> None:
+        """Keep the start as step 0, where nothing is known but the parameters."""
+        nothing = np.full(sum(column.size for column in self.shared), np.nan)
+        nothing[:5] = 0, np.nan, 0, 0, 0
+        self.path.append(0, np.concatenate([self._raveled(parameters), nothing]))
+
+    def append(self, report: StepReport) -> None:
+        """Keep a step and its observations.
+
+        Appending comes before the state that the report leads to is taken over: if an interrupt
+        falls between the two, the rows are written again later.
+        """
+        state = report.state
+        self.trouble_names += [name for name in state.troubles if name not in self.trouble_names]
+        counts = [float(state.troubles.get(name, 0)) for name in self.trouble_names]
+        step = [report.gain, state.effective_size, report.updated, report.waiting]
+        records = [
+            np.array([record.seconds, record.acceptance, record.log_evidence, *record.class_weight])
+            for record in report.observations
+        ]
+        for record, values in zip(report.observations, records, strict=True):
+            row = np.concatenate([[record.number], step, values, counts])
+            self.observations.append(record.number, row)
+        mean = np.mean(records, axis=0)
+        mean[0] *= len(records)  # seconds add up, all else is a mean
+        parameters = self._raveled(state.parameters or {})
+        row = np.concatenate([parameters, [state.n_learnt], step, mean, counts])
+        self.path.append(state.n_steps, row)
+
+    def to_datatree(self, state: RunState, attributes: Mapping[str, Any]) -> xr.DataTree:
+        """Return the history until `state`, labelled."""
+        path = self._labelled(
+            self.path.rows(state.n_steps), [*self.parameters, *self.shared], "step"
+        )
+        observations = self._labelled(
+            self.observations.rows(state.n_learnt), self.shared[1:], "observation", skip=1
+        )
+        return xr.DataTree.from_dict(
+            {
+                "/": xr.Dataset(attrs=dict(attributes)),
+                "/online_em": path,
+                "/observations": observations,
+            }
+        )
+
+    def restore(self, tree: xr.DataTree, *, path_stride: int, observation_stride: int) -> None:
+        """Take over what `to_datatree` gave of another run."""
+        path, observations = tree["online_em"].to_dataset(), tree["observations"].to_dataset()
+        if "trouble" in path.coords:
+            self.trouble_names = [str(name) for name in path.coords["trouble"].values]
+        self.path = ThinnedSeries.from_rows(
+            self._unlabelled(path, [*self.parameters, *self.shared], "step"),
+            keep=self.path.keep,
+            stride=path_stride,
+        )
+        self.observations = ThinnedSeries.from_rows(
+            self._unlabelled(observations, self.shared, "observation"),
+            keep=self.observations.keep,
+            stride=observation_stride,
+        )
+
+    def _raveled(self, parameters: Arrays) -> np.ndarray:
+        return np.concatenate([np.ravel(parameters[column.name]) for column in self.parameters])
+
+    def _labelled(self, rows: Rows, columns: list[Column], dim: str, skip: int = 0) -> xr.Dataset:
+        variables: dict[str, Any] = {}
+        position = skip
+        for column in columns:
+            values = rows.values[:, position : position + column.size]
+            position += column.size
+            values = values.reshape(len(values), *column.shape).astype(
+                DTYPES.get(column.name, np.float64)
+            )
+            variables[column.name] = ((dim, *column.dims), values)
+        coordinates: dict[str, Any] = {dim: rows.indices}
+        used = {label for labels, _ in variables.values() for label in labels}
+        for name, labels in self.coordinates.items():
+            if name in used:
+                coordinates[name] = labels
+        if self.trouble_names:
+            counts = np.zeros((len(rows.indices), len(self.trouble_names)), dtype=np.int64)
+            found = rows.values[:, position:]
+            counts[:, : found.shape[1]] = found
+            variables["troubles"] = ((dim, "trouble"), counts)
+            coordinates["trouble"] = list(self.trouble_names)
+        return xr.Dataset(variables, coords=coordinates)
+
+    def _unlabelled(self, dataset: xr.Dataset, columns: list[Column], dim: str) -> Rows:
+        indices = dataset[dim].values
+        parts = [
+            np.asarray(dataset[column.name].values, dtype=np.float64).reshape(
+                len(indices), column.size
+            )
+            for column in columns
+        ]
+        if "troubles" in dataset:
+            parts.append(dataset["troubles"].values.astype(np.float64))
+        return Rows(indices=indices.astype(np.int64), values=np.concatenate(parts, axis=1))
+
+
+@dataclass(frozen=True)
+class Column:
+    """Where a variable lies in a row."""
+
+    name: str
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Numbers in one row."""
+        return int(np.prod(self.shape, dtype=int))

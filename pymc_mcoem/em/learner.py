@@ -1,0 +1,164 @@
+"""A run under way: the queue of observations, the state, the history."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import xarray as xr
+
+from pymc_mcoem.em.history import History
+from pymc_mcoem.em.recursion import Recursion
+from pymc_mcoem.em.run_state import Pending, RunSettings, RunState, StepError
+from pymc_mcoem.em.settings import encode_settings
+from pymc_mcoem.em.storage import SavedRun, describe_family
+
+if TYPE_CHECKING:
+    from pymc_mcoem.em.family import Family
+    from pymc_mcoem.em.run_state import Arrays, StepReport
+
+__all__ = ["Learner"]
+
+_log = logging.getLogger("pymc_mcoem")
+
+
+class Learner:
+    """What `OnlineEM` does behind its doors.
+
+    Every observation first joins the queue of the state, `accept`; `learn` takes from the front
+    of it what makes a start or a whole mini-batch. Holding for the start, holding for a
+    mini-batch, and holding what an interrupt left over are one and the same.
+
+    Parameters
+    ----------
+    family : Family
+        The model.
+    settings : RunSettings
+        What was asked for.
+    entropy : int or list of int
+        The seed.
+    """
+
+    def __init__(self, family: Family, settings: RunSettings, entropy: int | list[int]) -> None:
+        self.family = family
+        self.settings = settings
+        self.entropy = entropy
+        self.recursion = Recursion(family, settings, entropy)
+        self.history = History(family, settings.keep)
+        self.state = RunState()
+        # The state that was read last, and that state as if the stream had ended there.
+        self._read: tuple[RunState, RunState] | None = None
+
+    def begin(self, parameters: Arrays) -> None:
+        """Start from `parameters`."""
+        self.history.begin(parameters)
+        self.state = replace(self.state, parameters=parameters)
+
+    def accept(self, observation: Any, index: int) -> None:
+        """Take an observation, the `index`-th of the call, into the queue, or refuse it.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If the family refuses it.
+        """
+        state = self.state
+        try:
+            self.family.encode(observation)
+            item = Pending.of(observation, state.position)
+        except Exception as error:
+            self.state = replace(state, position=state.position + 1)
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            # In a run of several calls the index in the stream is another.
+            also = "" if index == state.position else f", {state.position} of the whole stream"
+            raise kind(
+                f"observation {index} (counted from 0{also}) was refused: {error}"
+            ) from error
+        # Compiling may fail too: that is no observation's fault, and comes before it counts.
+        _ = self.recursion.e_step
+        self.state = replace(state, pending=(*state.pending, item), position=state.position + 1)
+
+    def learn(self) -> Iterator[StepReport]:
+        """Learn from the queue as far as it goes, yielding after each step.
+
+        Raises
+        ------
+        FloatingPointError, RuntimeError
+            If a step fails. Its observations are dropped.
+        """
+        if self.recursion.may_start(self.state):
+            parameters = self.recursion.start(self.state).parameters
+            self.begin(parameters or {})
+        while self.recursion.may_step(self.state):
+            try:
+                report = self.recursion.step(self.state)
+            except StepError as failure:
+                culprits = {item.position for item in failure.culprits}
+                left = (item for item in self.state.pending if item.position not in culprits)
+                self.state = replace(self.state, pending=tuple(left))
+                _explain(failure, "is left out; what was learnt before it stays")
+            for name in sorted(report.state.troubles.keys() - self.state.troubles.keys()):
+                _log.warning(
+                    "Observation %d: %s. Further ones are only counted, in history.",
+                    report.state.n_learnt,
+                    name,
+                )
+            self.history.append(report)
+            self.state = report.state
+            yield report
+
+    def as_if_ended(self) -> RunState:
+        """Return the state as it would be if the stream ended here; nothing changes.
+
+        Raises
+        ------
+        ValueError
+            If there is nothing to answer from.
+        """
+        state = self.state
+        if not state.n_seen and state.parameters is None:
+            raise ValueError(
+                "parameters: there are none, since nothing was seen and none were given; call "
+                "partial_fit first, or pass parameters= to OnlineEM."
+            )
+        if not state.pending and (state.n_updates or not state.n_learnt):
+            return state
+        if self._read is None or self._read[0] is not state:
+            try:
+                self._read = (state, self.recursion.ended(state))
+            except StepError as failure:
+                _explain(failure, "is held, and cannot be learnt")
+        return self._read[1]
+
+    def saved(self, history: xr.DataTree) -> SavedRun:
+        """Return what a file is to hold."""
+        return SavedRun(
+            state=self.state,
+            settings=encode_settings(self.settings),
+            entropy=self.entropy,
+            family=describe_family(self.family),
+            history=history,
+            strides={
+                "path": self.history.path.stride,
+                "observations": self.history.observations.stride,
+            },
+        )
+
+    def restore(self, run: SavedRun) -> None:
+        """Go on from what a file held."""
+        self.state = run.state
+        self.history.restore(
+            run.history,
+            path_stride=run.strides["path"],
+            observation_stride=run.strides["observations"],
+        )
+
+
+def _explain(failure: StepError, what: str) -> NoReturn:
+    kind = FloatingPointError if isinstance(failure.cause, ArithmeticError) else RuntimeError
+    numbers = ", ".join(str(item.position) for item in failure.culprits)
+    raise kind(
+        f"observation {numbers} of the stream, counted from 0, {what}: {failure.cause}"
+    ) from failure.cause

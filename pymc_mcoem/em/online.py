@@ -1,0 +1,355 @@
+"""Online EM: a stream of observations in, parameters out (label ``alg:MCoEM``)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import xarray as xr
+
+from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
+from pymc_mcoem.em.learner import Learner
+from pymc_mcoem.em.progress import RunProgress, count_observations
+from pymc_mcoem.em.run_state import RunSettings
+from pymc_mcoem.em.schedules import BurstLength, BurstSize, StepSize, UpdateSchedule
+from pymc_mcoem.em.settings import (
+    NotStored,
+    decode_settings,
+    encode_settings,
+    package_version,
+    seed_entropy,
+)
+from pymc_mcoem.em.storage import describe_family, differences, read_run, write_run
+from pymc_mcoem.em.validation import check_family
+
+if TYPE_CHECKING:
+    from pymc_mcoem.em.esteps.base import EStep
+    from pymc_mcoem.em.family import Family
+
+__all__ = ["OnlineEM"]
+
+
+class OnlineEM:
+    """Learn the parameters of a family from a stream that is looked at once.
+
+    For each observation a burst of a sampler, or another E-step, gives the posterior means of the
+    family's statistics at the present parameters θ; they are blended into running means with gain
+    ϱ_n; where the update schedule says so, θ is maximised from these.
+
+    Parameters
+    ----------
+    family : Family
+        The model, its statistics and its M-step.
+    parameters : mapping of str to array_like, or xarray.Dataset, optional
+        θ to start from. Not given: the first `n_start` observations are held, set the start, and
+        are then learnt in order.
+    start : {"kmeans", "random"}
+        How the family finds a start.
+    n_start : int
+        Observations held for the start.
+    step_size : StepSize or callable
+        ϱ_n as a function of the step's number n; the first must be 1. Default: n^−0.6.
+    update_schedule : UpdateSchedule or callable
+        Whether θ is maximised after observation n. The default adapts: first when every class is
+        ready, at the latest at 10, then at 15, 20, and every observation. A class that is not
+        ready (see `Family.ready`) keeps its parameters, its weight apart.
+    burst_length : BurstLength or callable
+        `BurstSize` for observation n.
+    e_step : EStep, optional
+        Default: `CarlinChibBurst`.
+    batch_size : int
+        Observations a step. Statistics of more than one are averaged and make one step; an
+        incomplete mini-batch is held.
+    average_from : int, optional
+        Number of observations from which on θ is averaged (Polyak and Ruppert): `parameters` is
+        then the average, `last_parameters` the last θ.
+    random_seed : int or sequence of int, optional
+        Seed; None takes one from the operating system. It is kept with the run.
+    progressbar : bool
+        Whether calls with more than one observation show how they proceed.
+    keep : int, optional
+        Steps at which the history keeps θ. By default as many as fit a million numbers, from
+        200 to 10,000. When more come, the history keeps every second, fourth, ... step.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If an argument is out of its range or the family is not complete.
+
+    Notes
+    -----
+    What a run returns depends on the seed and the sequence of observations alone, not on how it
+    was cut into calls. Memory does not grow with the stream.
+
+    References
+    ----------
+    F. Maire, E. Moulines, S. Lefebvre: Online EM for Functional Data, algorithm 1.
+
+    Examples
+    --------
+    Two normals around unknown locations, with a closed-form E-step:
+
+    >>> import numpy as np, pymc as pm
+    >>> from pymc_mcoem.em.esteps.exact import Exact
+    >>> from pymc_mcoem.em.family import Family
+    >>> class Locations(Family):
+    ...     observation = ("y",)
+    ...
+    ...     def __init__(self):
+    ...         with pm.Model() as self.model:
+    ...             locations = pm.Data("locations", [-1.0, 1.0])
+    ...             y = pm.Data("y", 0.0)
+    ...             self.class_index = pm.Categorical("class_index", p=[0.5, 0.5])
+    ...             pm.Normal("value", locations[self.class_index], 1.0, observed=y)
+    ...         self.statistics = {"y": y}
+    ...
+    ...     def maximize(self, statistics, *, effective_size):
+    ...         return {"locations": statistics["y"] / statistics["class_weight"]}
+    ...
+    ...     def exact(self, data, parameters):
+    ...         odds = np.exp(-0.5 * (data["y"] - parameters["locations"]) ** 2)
+    ...         return {"class_weight": odds / odds.sum(), "y": odds / odds.sum() * data["y"]}
+    >>> rng = np.random.default_rng(0)
+    >>> stream = rng.choice([-2.0, 2.0], size=500) + rng.normal(size=500)
+    >>> em = OnlineEM(Locations(), e_step=Exact(), random_seed=1, progressbar=False)
+    >>> em.partial_fit(stream[:400]).partial_fit(stream[400:]).n_seen
+    500
+    >>> em.parameters["locations"].values.round(1)
+    array([-1.9,  1.9])
+    """
+
+    def __init__(
+        self,
+        family: Family,
+        *,
+        parameters: Mapping[str, Any] | xr.Dataset | None = None,
+        start: Literal["kmeans", "random"] = "kmeans",
+        n_start: int = 50,
+        step_size: Callable[[int], float] | None = None,
+        update_schedule: Callable[[int], bool] | None = None,
+        burst_length: Callable[[int], BurstSize] | None = None,
+        e_step: EStep | None = None,
+        batch_size: int = 1,
+        average_from: int | None = None,
+        random_seed: int | Sequence[int] | None = None,
+        progressbar: bool = True,
+        keep: int | None = None,
+    ) -> None:
+        check_family(family)
+        settings = RunSettings(
+            step_size=StepSize() if step_size is None else step_size,
+            update_schedule=UpdateSchedule() if update_schedule is None else update_schedule,
+            burst_length=BurstLength() if burst_length is None else burst_length,
+            e_step=CarlinChibBurst() if e_step is None else e_step,
+            start=start,
+            n_start=n_start,
+            batch_size=batch_size,
+            average_from=average_from,
+            keep=keep,
+        )
+        self.family = family
+        self.progressbar = progressbar
+        self._learner = Learner(family, settings, seed_entropy(random_seed))
+        if parameters is not None:
+            self._learner.begin(family.check_parameters(parameters))
+
+    @classmethod
+    def as_in_paper(cls, family: Family, **overrides: Any) -> Self:
+        """Return a driver with the paper's kernel, pseudo-priors, schedules and random start.
+
+        Parameters
+        ----------
+        family : Family
+            The model.
+        **overrides
+            Arguments of `OnlineEM` that take the place of the paper's.
+
+        Notes
+        -----
+        Section ``subsec:5:2`` of the paper: M-steps at 50, 75, and from 100 on at every
+        observation; 200 sweeps a burst to n = 100, then 500, 100 of them burn-in. The paper gives
+        no step size; it is n^−0.6 here.
+        """
+        paper: dict[str, Any] = {
+            "start": "random",
+            "step_size": StepSize.paper(),
+            "update_schedule": UpdateSchedule.paper(),
+            "burst_length": BurstLength.paper(),
+        }
+        if "e_step" not in overrides:
+            paper["e_step"] = CarlinChibBurst.as_in_paper()
+        return cls(family, **(paper | overrides))
+
+    def partial_fit(self, observations: Any) -> Self:
+        """Learn observations, each once, in the order in which they come.
+
+        Parameters
+        ----------
+        observations : array_like, DataArray, or iterable
+            One observation, an array of shape ``(n, *grid)``, or any iterable of observations,
+            which is read lazily, one ahead of none.
+
+        Returns
+        -------
+        OnlineEM
+            The driver itself. The model's ``pm.Data`` hold its last θ, once there is one.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If there is no observation at all, or the family refuses one: the error names which,
+            what came before it stays learnt, and the next call goes on after it.
+        FloatingPointError
+            If statistics or parameters come out not finite. The observation is left out.
+        RuntimeError
+            If a step fails otherwise. The observation is left out.
+
+        Notes
+        -----
+        An interrupt (Ctrl-C) loses nothing: the observation that was at work is held, and learnt
+        when the next comes.
+        """
+        learner, n_new = self._learner, 0
+        total = count_observations(self.family, observations)
+        whole = None if total is None else total + len(learner.state.pending)
+        try:
+            with RunProgress(self.progressbar and total != 1, whole) as progress:
+                for observation in self.family.iterate(observations):
+                    learner.accept(observation, n_new)
+                    n_new += 1
+                    progress.seen(learner.state, n_new)
+                    for report in learner.learn():
+                        progress.learnt(report)
+        finally:
+            if learner.state.parameters is not None:
+                self.family.set_model_parameters(learner.state.parameters)
+        if not n_new:
+            raise ValueError("observations: got none; pass at least one observation.")
+        return self
+
+    @property
+    def parameters(self) -> xr.Dataset:
+        """Parameters θ by name, with the model's dims: the average, if that has begun.
+
+        While observations are held, or before the first update was due, they are what they would
+        be if the stream ended here; reading them changes nothing.
+        """
+        state = self._learner.as_if_ended()
+        return self.family.to_dataset(state.average or state.parameters or {})
+
+    @property
+    def last_parameters(self) -> xr.Dataset:
+        """The last θ, never the average; otherwise as `parameters`."""
+        return self.family.to_dataset(self._learner.as_if_ended().parameters or {})
+
+    @property
+    def n_seen(self) -> int:
+        """Observations seen: learnt, or held for the start or a mini-batch."""
+        return self._learner.state.n_seen
+
+    @property
+    def position(self) -> int:
+        """Records taken from streams, those that were refused among them."""
+        return self._learner.state.position
+
+    @property
+    def history(self) -> xr.DataTree:
+        """What happened so far.
+
+        Returns
+        -------
+        xarray.DataTree
+            Group ``online_em``, dim ``step``: θ after each step that is kept (the start is step
+            0), with ``observation`` (how many were learnt), ``gain``, ``effective_size``,
+            ``updated``, ``waiting`` (classes not ready at the update), ``seconds``,
+            ``acceptance``, ``log_evidence`` and ``class_weight``; the last three are means over
+            the step's observations. Group ``observations``, dim ``observation``: the same for
+            each observation, without θ. ``troubles`` counts, by name and from the beginning,
+            what went wrong; it is there once something did. Attributes: ``library``,
+            ``version``, ``seed``, ``settings``.
+
+        Notes
+        -----
+        The last step is always there; of the others, at most `keep`, and at most 10,000
+        observations.
+        """
+        attributes = {
+            "library": "pymc_mcoem",
+            "version": package_version(),
+            "seed": json.dumps(self._learner.entropy),
+            "settings": encode_settings(self._learner.settings),
+        }
+        return self._learner.history.to_datatree(self._learner.state, attributes)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Save the run to a netCDF file, whole or not at all.
+
+        Parameters
+        ----------
+        path : path-like
+            Where to; a file that is there is replaced.
+
+        Raises
+        ------
+        FileNotFoundError
+            If the folder does not exist.
+
+        Notes
+        -----
+        `xarray.open_datatree` opens the file; the history is in it as in `history`.
+        """
+        write_run(path, self._learner.saved(self.history))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], family: Family, **overrides: Any) -> Self:
+        """Return a driver that goes on where the saved one stopped, to the same numbers.
+
+        Parameters
+        ----------
+        path : path-like
+            A file that `save` wrote.
+        family : Family
+            A family like the one of the run. Priors and other settings of its own are not in the
+            file: give the same.
+        **overrides
+            Settings in place of those in the file, by the names of `OnlineEM`'s arguments. Needed
+            for functions and classes that are not of this package; optional for ``progressbar``.
+
+        Raises
+        ------
+        FileNotFoundError
+            If there is no such file.
+        ValueError
+            If it is no saved run, is damaged, has another format version, is of another family
+            (the error says what differs), or has settings that must be given again.
+        TypeError
+            If a name in `overrides` is no setting.
+        """
+        run = read_run(path)
+        check_family(family)
+        found = differences(run.family, describe_family(family))
+        if found:
+            raise ValueError(
+                f"family: the run in {os.fspath(path)!r} is of another family: {'; '.join(found)}. "
+                "Give a family of that kind and size."
+            )
+        settings = {"progressbar": True, **decode_settings(run.settings)}
+        unknown = sorted(set(overrides) - set(settings))
+        if unknown:
+            raise TypeError(f"overrides: got {unknown}; a saved run has {sorted(settings)}.")
+        settings |= overrides
+        for name, value in settings.items():
+            if isinstance(value, NotStored):
+                raise ValueError(
+                    f"{name}: the run was saved with {value}, which a file cannot hold; pass "
+                    f"{name}= to load."
+                )
+        em = cls(family, random_seed=run.entropy, **settings)
+        em._learner.restore(run)
+        return em
+
+    def __repr__(self) -> str:
+        """Say what is learnt and from how many."""
+        return f"{type(self).__name__}({type(self.family).__name__}, n_seen={self.n_seen})"

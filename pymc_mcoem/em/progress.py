@@ -1,0 +1,179 @@
+"""The progress bar of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sized
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.progress import (
+    BarColumn,
+    Progress,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Column, Table
+
+from pymc_mcoem.em.family import CLASS_WEIGHT
+
+if TYPE_CHECKING:
+    from pymc_mcoem.em.family import Family
+    from pymc_mcoem.em.run_state import RunState, StepReport
+
+__all__ = ["RunProgress", "count_observations", "sparkline"]
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+#: Classes that a line of blocks has room for.
+BLOCKS_SHOWN = 24
+#: Share of the newest observation in the acceptance that is shown.
+SMOOTHING = 0.1
+
+
+def count_observations(family: Family, observations: Any) -> int | None:
+    """Return how many observations there are to come, None where that cannot be known.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm
+    >>> from pymc_mcoem.em.family import Family
+    >>> family = Family()
+    >>> with pm.Model() as family.model:
+    ...     curve = pm.Data("curve", np.zeros(3))
+    >>> family.observation = ("curve",)
+    >>> count_observations(family, np.zeros((5, 3))), count_observations(family, iter([]))
+    (5, None)
+    """
+    if isinstance(observations, Mapping):
+        return 1
+    if hasattr(observations, "shape") and hasattr(observations, "ndim"):
+        n_axes = family.model[family.observation[0]].get_value(borrow=True).ndim
+        return int(observations.shape[0]) if observations.ndim > n_axes else 1
+    return len(observations) if isinstance(observations, Sized) else None
+
+
+def sparkline(weights: np.ndarray) -> str:
+    """Return class weights as blocks, or, of many classes, the largest and the smallest.
+
+    Parameters
+    ----------
+    weights : ndarray of shape (n_classes,)
+        Their heights are relative to the largest.
+
+    Examples
+    --------
+    >>> sparkline(np.array([0.1, 0.5, 0.4]))
+    '▂█▇'
+    """
+    largest = float(np.max(weights))
+    if len(weights) > BLOCKS_SHOWN:
+        return f"{largest:.3f} … {float(np.min(weights)):.3f}"
+    if not largest > 0:
+        return BLOCKS[0] * len(weights)
+    heights = np.rint(np.asarray(weights) / largest * (len(BLOCKS) - 1)).astype(int)
+    return "".join(BLOCKS[height] for height in np.clip(heights, 0, len(BLOCKS) - 1))
+
+
+class RunProgress:
+    """A bar that appears with the second observation, and says how the run stands.
+
+    Parameters
+    ----------
+    enabled : bool
+        Whether it is shown at all.
+    total : int or None
+        Observations that are to be learnt, where known.
+
+    Notes
+    -----
+    Columns: observations seen, noise (its standard deviation, where the family has a
+    ``noise_variance``), weights of the classes, acceptance of the moves within a class (smoothed
+    over about ten observations), time passed and time left.
+    """
+
+    def __init__(self, enabled: bool, total: int | None) -> None:
+        self.total = total
+        self._enabled = enabled and (total is None or total > 1)
+        self._bar: Progress | None = None
+        self._task = TaskID(0)
+        self._learnt = 0
+        self._acceptance = float("nan")
+
+    def __enter__(self) -> Self:
+        """Show the bar if there is more than one observation for certain."""
+        if self.total is not None:
+            self._show()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Leave the bar as it stands."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def seen(self, state: RunState, n_new: int) -> None:
+        """Take note of the `n_new`-th observation of this call."""
+        if n_new > 1:
+            self._show()
+        if self._bar is not None:
+            self._bar.update(self._task, observations=str(state.n_seen))
+
+    def learnt(self, report: StepReport) -> None:
+        """Take note of a step."""
+        for record in report.observations:
+            self._learnt += 1
+            if np.isnan(self._acceptance):
+                self._acceptance = record.acceptance
+            elif not np.isnan(record.acceptance):
+                self._acceptance += SMOOTHING * (record.acceptance - self._acceptance)
+        if self._bar is None:
+            return
+        state = report.state
+        told: dict[str, Any] = {"observations": str(state.n_seen)}
+        if state.parameters is not None and "noise_variance" in state.parameters:
+            noise = float(np.sqrt(np.mean(state.parameters["noise_variance"])))
+            told["noise"] = f"{noise:.3g}"
+        if state.statistics is not None:
+            told["weights"] = sparkline(state.statistics[CLASS_WEIGHT])
+        if not np.isnan(self._acceptance):
+            told["acceptance"] = f"{self._acceptance:.2f}"
+        self._bar.update(self._task, completed=self._learnt, **told)
+
+    def _show(self) -> None:
+        if not self._enabled or self._bar is not None:
+            return
+        columns = [
+            BarColumn(bar_width=20),
+            *(
+                TextColumn(
+                    f"{{task.fields[{name.lower()}]}}", table_column=Column(name, no_wrap=True)
+                )
+                for name in ("Observations", "Noise", "Weights", "Acceptance")
+            ),
+            TimeElapsedColumn(table_column=Column("Elapsed", no_wrap=True)),
+        ]
+        if self.total is not None:
+            columns.append(TimeRemainingColumn(table_column=Column("Left", no_wrap=True)))
+        self._bar = _Headed(*columns)
+        self._task = self._bar.add_task(
+            "", total=self.total, observations="0", noise="", weights="", acceptance=""
+        )
+        self._bar.start()
+
+
+class _Headed(Progress):
+    """A bar with headings, as PyMC's."""
+
+    def make_tasks_table(self, tasks: Iterable[Task]) -> Table:
+        table = super().make_tasks_table(tasks)
+        table.box = SIMPLE_HEAD
+        table.show_header = True
+        return table

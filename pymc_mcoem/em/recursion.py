@@ -1,0 +1,300 @@
+"""Algorithm 1 as a function from one state of a run to the next, without doors.
+
+A state is never changed in place: a step returns a new one, so that a step that fails, or is
+interrupted, leaves nothing half done, and the answer "as if the stream ended here" needs no copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pymc_mcoem.em.family import CLASS_WEIGHT
+from pymc_mcoem.em.run_state import ObservationRecord, RunState, StepError, StepReport
+from pymc_mcoem.em.schedules import update_is_due
+from pymc_mcoem.em.threads import one_blas_thread
+
+if TYPE_CHECKING:
+    from pymc_mcoem.em.esteps.base import CompiledEStep, EStepResult
+    from pymc_mcoem.em.family import Family
+    from pymc_mcoem.em.run_state import Arrays, Pending, RunSettings
+
+__all__ = ["WAITING", "Recursion"]
+
+#: Trouble of an update at which a class was not ready though it should have been by then.
+WAITING = "class not ready kept its parameters"
+#: Observations for each class until which it is no trouble that one waits.
+PATIENCE = 10
+
+
+class Recursion:
+    """Online EM for one family and one set of settings.
+
+    Parameters
+    ----------
+    family : Family
+        The model and its M-step.
+    settings : RunSettings
+        Schedules and E-step.
+    entropy : int or sequence of int
+        The seed. Observation number n has a generator of its own, made from the seed and n, so
+        that going on later needs no more than the two.
+    """
+
+    def __init__(self, family: Family, settings: RunSettings, entropy: int | Sequence[int]) -> None:
+        self.family = family
+        self.settings = settings
+        self.entropy = entropy
+
+    @cached_property
+    def e_step(self) -> CompiledEStep:
+        """The compiled E-step; made at its first use, which can take a minute."""
+        return self.settings.e_step.compile(self.family)
+
+    @cached_property
+    def class_parameters(self) -> tuple[str, ...]:
+        """Names of the parameters whose rows wait with their class."""
+        return self.family.class_parameters
+
+    def generator(self, number: int) -> np.random.Generator:
+        """Return the generator of observation `number`; number 0 is the start."""
+        return np.random.default_rng(
+            np.random.SeedSequence(entropy=self.entropy, spawn_key=(number,))
+        )
+
+    def may_start(self, state: RunState) -> bool:
+        """Say whether enough is held to set the start."""
+        return state.parameters is None and len(state.pending) >= self.settings.n_start
+
+    def may_step(self, state: RunState) -> bool:
+        """Say whether a whole mini-batch is waiting to be learnt."""
+        return state.parameters is not None and len(state.pending) >= self.settings.batch_size
+
+    def start(self, state: RunState) -> RunState:
+        """Return the state with the start set from the observations that are held."""
+        held: list[Any] = [item.observation for item in state.pending]
+        with one_blas_thread():
+            parameters = self.family.initialize(held, self.generator(0), self.settings.start)
+        return replace(state, parameters=self.family.check_parameters(parameters))
+
+    def step(self, state: RunState, *, last: bool = False) -> StepReport:
+        """Learn one mini-batch of pending observations.
+
+        Parameters
+        ----------
+        state : RunState
+            A started state with at least one pending observation.
+        last : bool
+            Whether the stream ends here: the parameters are then maximised, due or not.
+
+        Raises
+        ------
+        StepError
+            If the E-step or the M-step fails or gives values that are not finite.
+        """
+        if state.parameters is None or not state.pending:
+            raise ValueError("state: nothing can be learnt before the start, or from nothing.")
+        batch = state.pending[: self.settings.batch_size]
+        begun = perf_counter()
+        with one_blas_thread():
+            records, results = [], []
+            for offset, item in enumerate(batch, start=1):
+                try:
+                    record, result = self._expect(state, item, state.n_learnt + offset)
+                except Exception as error:
+                    raise StepError([item], error) from error
+                records.append(record)
+                results.append(result)
+            try:
+                report = self._follow(state, batch, records, results, last=last)
+            except Exception as error:
+                raise StepError(batch, error) from error
+        # The M-step's time belongs to the observations of the step in equal parts.
+        rest = (perf_counter() - begun - sum(record.seconds for record in records)) / len(batch)
+        timed = tuple(replace(record, seconds=record.seconds + rest) for record in records)
+        return replace(report, observations=timed)
+
+    def ended(self, state: RunState) -> RunState:
+        """Return the state as if the stream ended here.
+
+        What is held is learnt, an incomplete mini-batch as a smaller one, and the parameters are
+        maximised if anything was held or they never were.
+        """
+        if state.parameters is None:
+            state = self.start(state)
+        if state.pending:
+            while state.pending:
+                last = len(state.pending) <= self.settings.batch_size
+                state = self.step(state, last=last).state
+        elif state.n_learnt and not state.n_updates:
+            state = self._average_again(state, self._maximized(state)[0])
+        return state
+
+    def _expect(
+        self, state: RunState, item: Pending, number: int
+    ) -> tuple[ObservationRecord, EStepResult]:
+        """Run the simulation step for one observation and check its statistics."""
+        begun = perf_counter()
+        length = self.settings.burst_length(number)
+        carried = state.e_step_state
+        result = self.e_step(
+            self.family.encode(item.observation),
+            dict(state.parameters or {}),
+            self.generator(number),
+            self.e_step.initial_state() if carried is None else carried,
+            draws=length.draws,
+            burn_in=length.burn_in,
+        )
+        self._check_statistics(result.statistics, state.statistics)
+        record = ObservationRecord(
+            number=number,
+            class_weight=np.array(result.statistics[CLASS_WEIGHT], dtype=np.float64),
+            acceptance=float(result.acceptance),
+            log_evidence=float(result.log_evidence),
+            seconds=perf_counter() - begun,
+        )
+        return record, result
+
+    def _check_statistics(
+        self, statistics: Mapping[str, np.ndarray], running: Arrays | None
+    ) -> None:
+        expected = {CLASS_WEIGHT, *self.family.statistics}
+        if set(statistics) != expected:
+            raise ValueError(
+                f"statistics: the E-step returned {sorted(statistics)}; the family has "
+                f"{sorted(expected)}."
+            )
+        for name, value in statistics.items():
+            shape = np.shape(value)
+            known = (
+                running[name].shape
+                if running is not None
+                else (self.family.n_classes, *(shape[1:] if name != CLASS_WEIGHT else ()))
+            )
+            if shape != known:
+                raise ValueError(
+                    f"statistics: {name} from the E-step has shape {shape}, expected {known}; the "
+                    "first axis is the class."
+                )
+            if not np.isfinite(value).all():
+                raise FloatingPointError(
+                    f"statistics: {name} from the E-step holds values that are not finite; the "
+                    "observation is not learnt."
+                )
+
+    def _follow(
+        self,
+        state: RunState,
+        batch: tuple[Pending, ...],
+        records: list[ObservationRecord],
+        results: list[EStepResult],
+        *,
+        last: bool,
+    ) -> StepReport:
+        """Stochastic approximation and, where due, maximisation (label ``alg:MCoEM``)."""
+        size = len(batch)
+        number = state.n_steps + 1
+        gain = float(self.settings.step_size(number))
+        if not 0 < gain <= 1 or (number == 1 and gain != 1):
+            raise ValueError(
+                f"step_size: gave {gain} for step {number}; gains lie in (0, 1], the first is 1."
+            )
+        running: Arrays = {}
+        for name in results[0].statistics:
+            mean = np.array(results[0].statistics[name], dtype=np.float64)
+            for result in results[1:]:
+                mean += result.statistics[name]
+            mean /= size
+            if state.statistics is not None:
+                mean -= state.statistics[name]
+                mean *= gain
+                mean += state.statistics[name]
+            running[name] = mean
+        troubles = dict(state.troubles)
+        for result in results:
+            for name, count in result.troubles.items():
+                if count:
+                    troubles[name] = troubles.get(name, 0) + int(count)
+        following = replace(
+            state,
+            statistics=running,
+            # All of a mini-batch start from one adaptation; that of its last goes on.
+            e_step_state={name: np.array(value) for name, value in results[-1].state.items()},
+            pending=state.pending[size:],
+            n_learnt=state.n_learnt + size,
+            n_steps=number,
+            inverse_effective_size=(
+                (1 - gain) ** 2 * state.inverse_effective_size + gain**2 / size
+            ),
+            troubles=troubles,
+        )
+        due = last or update_is_due(
+            self.settings.update_schedule,
+            state.n_learnt,
+            following.n_learnt,
+            n_updates=state.n_updates,
+            all_ready=state.n_updates == 0 and bool(self._ready(following).all()),
+        )
+        waiting = 0
+        if due:
+            parameters, waiting = self._maximized(following)
+            if waiting and following.n_learnt >= PATIENCE * self.family.n_classes:
+                troubles[WAITING] = troubles.get(WAITING, 0) + waiting
+            following = replace(following, parameters=parameters, n_updates=state.n_updates + 1)
+        return StepReport(
+            state=self._averaged(following),
+            observations=tuple(records),
+            gain=gain,
+            updated=due,
+            waiting=waiting,
+        )
+
+    def _ready(self, state: RunState) -> np.ndarray:
+        ready = self.family.ready(state.statistics or {}, effective_size=state.effective_size)
+        return np.asarray(ready, dtype=bool)
+
+    def _maximized(self, state: RunState) -> tuple[Arrays, int]:
+        """Return the M-step's parameters and the number of classes that wait."""
+        # A class without mass divides by zero in plain closed forms; its rows are not used, and
+        # what is used is checked below.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found = self.family.maximize(
+                {name: value.copy() for name, value in (state.statistics or {}).items()},
+                effective_size=state.effective_size,
+            )
+        ready = self._ready(state)
+        parameters = {name: np.array(value, dtype=np.float64) for name, value in found.items()}
+        if not ready.all() and state.parameters is not None:
+            for name in self.class_parameters:
+                parameters[name][~ready] = state.parameters[name][~ready]
+        return self.family.check_parameters(parameters), int((~ready).sum())
+
+    def _averaged(self, state: RunState) -> RunState:
+        """Add θ_n to the Polyak-Ruppert average, once that has begun."""
+        begin = self.settings.average_from
+        if begin is None or state.n_learnt < begin or state.parameters is None:
+            return state
+        count = state.n_averaged + 1
+        average = {
+            name: value.copy()
+            if state.average is None
+            else state.average[name] + (value - state.average[name]) / count
+            for name, value in state.parameters.items()
+        }
+        return replace(state, average=average, n_averaged=count)
+
+    @staticmethod
+    def _average_again(state: RunState, parameters: Arrays) -> RunState:
+        """Replace θ, and the last term of the average with it."""
+        average = state.average
+        if average is not None and state.parameters is not None:
+            average = {
+                name: value + (parameters[name] - state.parameters[name]) / state.n_averaged
+                for name, value in average.items()
+            }
+        return replace(state, parameters=parameters, average=average)

@@ -1,0 +1,193 @@
+"""The state of a run, its settings, and what a step reports: plain frozen data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from pymc_mcoem.em.esteps.base import EStep
+    from pymc_mcoem.em.schedules import BurstSize
+
+__all__ = [
+    "Arrays",
+    "ObservationRecord",
+    "Pending",
+    "RunSettings",
+    "RunState",
+    "StepError",
+    "StepReport",
+]
+
+type Arrays = dict[str, np.ndarray]
+
+STARTS = ("kmeans", "random")
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What a run was asked to do; see `OnlineEM` for each."""
+
+    step_size: Callable[[int], float]
+    update_schedule: Callable[[int], bool]
+    burst_length: Callable[[int], BurstSize]
+    e_step: EStep
+    start: str = "kmeans"
+    n_start: int = 50
+    batch_size: int = 1
+    average_from: int | None = None
+    keep: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        if self.start not in STARTS:
+            raise ValueError(f"start: got {self.start!r}; choose one of {STARTS}.")
+        for name, least in (("n_start", 1), ("batch_size", 1), ("average_from", 1), ("keep", 2)):
+            value = getattr(self, name)
+            optional = name in ("average_from", "keep")
+            if value is None and optional:
+                continue
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+                also = " or None" if optional else ""
+                raise ValueError(f"{name}: got {value!r}; give a whole number from {least}{also}.")
+        for name in ("step_size", "update_schedule", "burst_length"):
+            if not callable(getattr(self, name)):
+                raise TypeError(
+                    f"{name}: got {getattr(self, name)!r}; give a schedule, or a function of the "
+                    "number n, counted from 1."
+                )
+        if float(self.step_size(1)) != 1:
+            raise ValueError(
+                f"step_size: gave {self.step_size(1)} for step 1; the first gain must be 1."
+            )
+        if not hasattr(self.e_step, "compile"):
+            raise TypeError(
+                f"e_step: got {self.e_step!r}; give an E-step such as CarlinChibBurst() or Exact()."
+            )
+
+
+@dataclass(frozen=True)
+class Pending:
+    """An observation that was seen and is still to be learnt.
+
+    Attributes
+    ----------
+    observation : ndarray or dict of str to ndarray
+        As it was given, in float64.
+    position : int
+        Which record of the stream it was, counted from 0.
+    """
+
+    observation: np.ndarray | Arrays
+    position: int
+
+    @classmethod
+    def of(cls, observation: Any, position: int) -> Self:
+        """Hold a copy of an observation; masked values become NaN."""
+        if isinstance(observation, Mapping):
+            return cls({str(key): _copied(value) for key, value in observation.items()}, position)
+        return cls(_copied(observation), position)
+
+
+@dataclass(frozen=True)
+class RunState:
+    """All that a run needs to go on.
+
+    Attributes
+    ----------
+    parameters : dict of str to ndarray, or None
+        θ; None before the start is set.
+    statistics : dict of str to ndarray, or None
+        Running means s of δ_{I,j} S, each ``(n_classes, *shape)``.
+    average : dict of str to ndarray, or None
+        Mean of the `n_averaged` last θ.
+    e_step_state : dict of str to ndarray, or None
+        Adaptation of the E-step.
+    pending : tuple of Pending
+        Observations held for the start or for a mini-batch.
+    n_learnt, n_steps, n_updates, n_averaged : int
+        Observations learnt, steps of the recursion, M-steps, terms of the average.
+    position : int
+        Records taken from streams, refused ones too.
+    inverse_effective_size : float
+        q_n = (1 − ϱ_n)² q_{n−1} + ϱ_n²; its inverse is the effective size n*.
+    troubles : dict of str to int
+        Troubles met so far, by name.
+    """
+
+    parameters: Arrays | None = None
+    statistics: Arrays | None = None
+    average: Arrays | None = None
+    e_step_state: Arrays | None = None
+    pending: tuple[Pending, ...] = ()
+    n_learnt: int = 0
+    n_steps: int = 0
+    n_updates: int = 0
+    n_averaged: int = 0
+    position: int = 0
+    inverse_effective_size: float = 0.0
+    troubles: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def n_seen(self) -> int:
+        """Observations learnt and held."""
+        return self.n_learnt + len(self.pending)
+
+    @property
+    def effective_size(self) -> float:
+        """Number n* of observations that the statistics are worth."""
+        return 1 / self.inverse_effective_size if self.inverse_effective_size else 0.0
+
+
+@dataclass(frozen=True)
+class ObservationRecord:
+    """What one observation was like; ``class_weight`` has shape ``(n_classes,)``."""
+
+    number: int
+    class_weight: np.ndarray
+    acceptance: float
+    log_evidence: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """A step of the recursion: the state that it leads to and what happened.
+
+    Attributes
+    ----------
+    state : RunState
+        The state after the step.
+    observations : tuple of ObservationRecord
+        One for each observation of the step.
+    gain : float
+        ϱ_n of the step.
+    updated : bool
+        Whether the parameters were maximised.
+    waiting : int
+        Classes that were not ready then and kept theirs.
+    """
+
+    state: RunState
+    observations: tuple[ObservationRecord, ...]
+    gain: float
+    updated: bool
+    waiting: int
+
+
+class StepError(Exception):
+    """A step that failed, by the fault of the pending observations named in `culprits`."""
+
+    def __init__(self, culprits: Sequence[Pending], cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.culprits = tuple(culprits)
+        self.cause = cause
+
+
+def _copied(value: Any) -> np.ndarray:
+    if isinstance(value, np.ma.MaskedArray):
+        return np.array(np.ma.filled(value.astype(np.float64), np.nan))
+    return np.array(value, dtype=np.float64)

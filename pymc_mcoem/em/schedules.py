@@ -1,0 +1,252 @@
+"""The three schedules of online EM: step size, update times, burst lengths.
+
+Each is a small frozen object that is called with a number n counted from 1, and nothing else, so
+that it can be looked at alone, stored with a run, and replaced by any function of n.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+__all__ = ["BurstLength", "BurstSize", "StepSize", "UpdateSchedule"]
+
+
+@dataclass(frozen=True)
+class StepSize:
+    r"""Gain ϱ_n of the stochastic approximation, with ϱ_1 = 1.
+
+    .. math:: \varrho_n = \max\left\{\left(\frac{1 + o}{n + o}\right)^{\kappa}, f\right\}
+
+    Parameters
+    ----------
+    exponent : float
+        κ in (0.5, 1]. Above 0.5 the squared gains have a finite sum, at most 1 the gains have an
+        infinite one: both are needed for convergence. Exponent 1 without offset is 1/n exactly,
+        the running mean.
+    offset : float
+        o ≥ 0. The gain stays near 1 for about o observations more, which forgets what was
+        learnt from them at poor parameters.
+    floor : float
+        f in [0, 1). Above zero the gain never falls below it: the parameters follow a stream
+        that changes, and no longer converge.
+
+    Raises
+    ------
+    ValueError
+        If a value is outside its range.
+
+    Notes
+    -----
+    Label ``eq:estep_SAOEM`` of the paper. n counts steps, which are observations unless they
+    are learnt in mini-batches.
+
+    Examples
+    --------
+    >>> [round(StepSize()(n), 3) for n in (1, 2, 10)]
+    [1.0, 0.66, 0.251]
+    >>> StepSize(exponent=1)(4)
+    0.25
+    """
+
+    exponent: float = 0.6
+    offset: float = 0.0
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        if not 0.5 < self.exponent <= 1:
+            raise ValueError(
+                f"exponent: got {self.exponent}; choose one in (0.5, 1], as 0.6 (fast to forget) "
+                "or 1 (a running mean)."
+            )
+        if not 0 <= self.offset < float("inf"):
+            raise ValueError(f"offset: got {self.offset}; choose a finite number, 0 or more.")
+        if not 0 <= self.floor < 1:
+            raise ValueError(f"floor: got {self.floor}; choose one in [0, 1), as 0.02.")
+
+    def __call__(self, n: int) -> float:
+        """Return the gain of step `n`, counted from 1."""
+        check_number(n)
+        return max(float(((1 + self.offset) / (n + self.offset)) ** self.exponent), self.floor)
+
+    @classmethod
+    def paper(cls) -> StepSize:
+        """Return n^−0.6; the paper gives no exponent."""
+        return cls(exponent=0.6)
+
+
+@dataclass(frozen=True)
+class UpdateSchedule:
+    """Numbers n of observations after which the parameters are maximised.
+
+    Parameters
+    ----------
+    times : tuple of int
+        The first update times, increasing.
+    every : int
+        After the last of `times`, every `every`-th observation; 0 for none.
+    adaptive : bool
+        Whether the first update comes as soon as every class is ready for it (see
+        `Family.ready`), at the latest at ``times[0]``. The default schedule does so.
+
+    Raises
+    ------
+    ValueError
+        If `times` is not increasing from 1 or more, `every` is negative, or `adaptive` comes
+        without `times`.
+
+    Notes
+    -----
+    A class that is not ready at an update keeps its parameters, whatever the schedule.
+
+    Examples
+    --------
+    >>> schedule = UpdateSchedule.paper()
+    >>> [n for n in range(1, 104) if schedule(n)]
+    [50, 75, 100, 101, 102, 103]
+    """
+
+    times: tuple[int, ...] = (10, 15, 20)
+    every: int = 1
+    adaptive: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        object.__setattr__(self, "times", tuple(int(time) for time in self.times))
+        if any(after <= before for before, after in pairwise((0, *self.times))):
+            raise ValueError(
+                f"times: got {self.times}; give increasing numbers of observations from 1 on."
+            )
+        if self.every < 0:
+            raise ValueError(f"every: got {self.every}; give 1 or more, or 0 for no more updates.")
+        if self.adaptive and not self.times:
+            raise ValueError(
+                "times: got none with adaptive=True; give the latest first update, as (10,)."
+            )
+
+    def __call__(self, n: int) -> bool:
+        """Say whether the fixed part of the schedule has an update at `n`, counted from 1."""
+        check_number(n)
+        last = self.times[-1] if self.times else 0
+        return n in self.times or (self.every > 0 and n > last and (n - last) % self.every == 0)
+
+    def due(self, after: int, until: int, *, n_updates: int, all_ready: bool) -> bool:
+        """Say whether an update is due once `until` observations are learnt.
+
+        Parameters
+        ----------
+        after, until : int
+            Observations learnt before and after this step; they differ by the batch size.
+        n_updates : int
+            Updates made so far.
+        all_ready : bool
+            Whether every class is ready for an update.
+        """
+        if not self.adaptive:
+            return any(self(n) for n in range(after + 1, until + 1))
+        if n_updates == 0:
+            return all_ready or until >= self.times[0]
+        # times[0] only bounds the first update; once that has come it is no time of its own,
+        # unless it is also where the regular updates begin.
+        return any(
+            self(n) and (n != self.times[0] or len(self.times) == 1)
+            for n in range(after + 1, until + 1)
+        )
+
+    @classmethod
+    def at(cls, times: Iterable[int], *, every: int = 1) -> UpdateSchedule:
+        """Return updates at `times`, then at every `every`-th observation after the last."""
+        return cls(times=tuple(times), every=every, adaptive=False)
+
+    @classmethod
+    def never(cls) -> UpdateSchedule:
+        """Return the empty schedule: statistics run, parameters stay."""
+        return cls(times=(), every=0, adaptive=False)
+
+    @classmethod
+    def paper(cls) -> UpdateSchedule:
+        """Return 50, 75, then every observation from 100 on (section ``subsec:5:2``)."""
+        return cls.at((50, 75, 100))
+
+
+@dataclass(frozen=True)
+class BurstSize:
+    """Length of one burst: `burn_in` sweeps that are dropped, then `draws` that are kept."""
+
+    draws: int
+    burn_in: int
+
+
+@dataclass(frozen=True)
+class BurstLength:
+    """Sweeps of the sampler for each observation.
+
+    Parameters
+    ----------
+    draws : int
+        Sweeps that are kept, after the burn-in, as PyMC counts them. The paper's m_n is all of
+        the sweeps, ``burn_in + draws``.
+    burn_in : int
+        Sweeps before them that are dropped.
+    later : tuple of (int, int)
+        Pairs ``(n, draws)``: from observation n on, so many are kept.
+
+    Raises
+    ------
+    ValueError
+        If a length is not positive, the burn-in is negative, or `later` is not increasing in n.
+
+    Examples
+    --------
+    >>> BurstLength.paper()(100), BurstLength.paper()(101)
+    (BurstSize(draws=100, burn_in=100), BurstSize(draws=400, burn_in=100))
+    """
+
+    draws: int = 100
+    burn_in: int = 50
+    later: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        later = tuple((int(first), int(draws)) for first, draws in self.later)
+        object.__setattr__(self, "later", later)
+        if self.burn_in < 0:
+            raise ValueError(f"burn_in: got {self.burn_in}; give 0 or more.")
+        if min((self.draws, *(draws for _, draws in later))) < 1:
+            raise ValueError(
+                f"draws: got {self.draws}, later {later}; at least one draw must be kept."
+            )
+        numbers = (1, *(first for first, _ in later))
+        if any(after <= before for before, after in pairwise(numbers)):
+            raise ValueError(f"later: got {later}; give increasing numbers n, from 2 on.")
+
+    def __call__(self, n: int) -> BurstSize:
+        """Return the length of the burst for observation `n`, counted from 1."""
+        check_number(n)
+        draws = self.draws
+        for first, more in self.later:
+            if n >= first:
+                draws = more
+        return BurstSize(draws=draws, burn_in=self.burn_in)
+
+    @classmethod
+    def paper(cls) -> BurstLength:
+        """Return m_n = 200 sweeps to n = 100, then 500, each with 100 of burn-in among them."""
+        return cls(draws=100, burn_in=100, later=((101, 400),))
+
+
+def check_number(n: int) -> None:
+    """Refuse a number of an observation or step below 1."""
+    if n < 1:
+        raise ValueError(f"n: got {n}; observations and steps are counted from 1.")
+
+
+def update_is_due(
+    schedule: Callable[[int], bool], after: int, until: int, *, n_updates: int, all_ready: bool
+) -> bool:
+    """Ask a schedule, or any function of n, whether an update is due; see `UpdateSchedule.due`."""
+    if isinstance(schedule, UpdateSchedule):
+        return schedule.due(after, until, n_updates=n_updates, all_ready=all_ready)
+    return any(bool(schedule(n)) for n in range(after + 1, until + 1))

@@ -1,0 +1,163 @@
+"""Settings of a run: dataclasses as text and back, seeds, versions."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import json
+import secrets
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["NotStored", "decode_settings", "encode_settings", "package_version", "seed_entropy"]
+
+PACKAGE = __name__.split(".")[0]
+
+
+class NotStored:
+    """Stands for a setting that text cannot hold: a function, or a class from elsewhere."""
+
+    def __init__(self, description: str) -> None:
+        self.description = description
+
+    def __repr__(self) -> str:
+        """Return what the setting looked like."""
+        return self.description
+
+
+def encode_settings(settings: Any) -> str:
+    """Return settings, a mapping or a dataclass, as JSON.
+
+    Plain values, tuples, lists, dicts with text keys, arrays, and dataclasses defined in this
+    package are stored; anything else only by its ``repr``, and has to be given again.
+
+    Examples
+    --------
+    >>> from pymc_mcoem.em.schedules import StepSize
+    >>> text = encode_settings({"step_size": StepSize(0.7), "function": len})
+    >>> decode_settings(text)
+    {'step_size': StepSize(exponent=0.7, offset=0.0, floor=0.0), 'function': <built-in ...>}
+    """
+    if is_dataclass(settings):
+        settings = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    return json.dumps({name: _encode(value) for name, value in settings.items()})
+
+
+def decode_settings(text: str) -> dict[str, Any]:
+    """Return the settings in `text`, with a `NotStored` for each that it only describes.
+
+    No code from the text is run: a class is looked up in this package and must be a dataclass.
+
+    Raises
+    ------
+    ValueError
+        If the text is none of ours, or names a class that this package does not have.
+    """
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError(f"settings: got the text {text[:80]!r}; a JSON object is expected.")
+    return {name: _decode(value) for name, value in found.items()}
+
+
+def _encode(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (np.bool_, np.integer, np.floating)):
+        return value.item()
+    if isinstance(value, list):
+        return [_encode(item) for item in value]
+    if isinstance(value, tuple):
+        return {"tuple": [_encode(item) for item in value]}
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {"dict": {key: _encode(item) for key, item in value.items()}}
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        return {"array": value.tolist(), "dtype": value.dtype.str}
+    kind = type(value)
+    if is_dataclass(value) and kind.__module__.split(".")[0] == PACKAGE:
+        given = {field.name: _encode(getattr(value, field.name)) for field in _given(kind)}
+        return {"class": f"{kind.__module__}:{kind.__qualname__}", "fields": given}
+    return {"not stored": repr(value)}
+
+
+def _decode(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_decode(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "tuple" in value:
+        return tuple(_decode(item) for item in value["tuple"])
+    if "dict" in value:
+        return {key: _decode(item) for key, item in value["dict"].items()}
+    if "array" in value:
+        return np.array(value["array"], dtype=value["dtype"])
+    if "not stored" in value:
+        return NotStored(str(value["not stored"]))
+    kind = _find(str(value.get("class")))
+    given = {name: _decode(item) for name, item in value["fields"].items()}
+    missing = next((item for item in given.values() if isinstance(item, NotStored)), None)
+    if missing is not None:
+        return NotStored(f"{kind.__name__} with {missing}")
+    return kind(**given)
+
+
+def _given(kind: type) -> list[Any]:
+    return [field for field in fields(kind) if field.init]
+
+
+def _find(name: str) -> type:
+    module, _, attribute = name.partition(":")
+    if module.split(".")[0] == PACKAGE and attribute.isidentifier():
+        try:
+            kind = getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError):
+            kind = None
+        if isinstance(kind, type) and is_dataclass(kind):
+            return kind
+    raise ValueError(
+        f"settings: the class {name!r} is none of {PACKAGE}'s settings; use the version of "
+        "the package that the run was saved with."
+    )
+
+
+def seed_entropy(random_seed: Any) -> int | list[int]:
+    """Return a seed as numbers that can be written down.
+
+    Parameters
+    ----------
+    random_seed : int, sequence of int, or None
+        None takes a fresh one from the operating system.
+
+    Raises
+    ------
+    ValueError
+        If it is none of these, or a number is negative.
+
+    Examples
+    --------
+    >>> seed_entropy(7), seed_entropy((7, 8))
+    (7, [7, 8])
+    """
+    if random_seed is None:
+        return secrets.randbits(128)
+    alone = not isinstance(random_seed, (list, tuple, np.ndarray))
+    words = [random_seed] if alone else list(random_seed)
+    if not words or any(
+        isinstance(word, bool) or not isinstance(word, (int, np.integer)) or word < 0
+        for word in words
+    ):
+        raise ValueError(
+            f"random_seed: got {random_seed!r}; give a whole number from 0, a sequence of them, "
+            "or None."
+        )
+    numbers = [int(word) for word in words]
+    return numbers[0] if alone else numbers
+
+
+def package_version() -> str:
+    """Return the version of this package, ``"unknown"`` where it is not installed."""
+    try:
+        return importlib.metadata.version(PACKAGE)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"

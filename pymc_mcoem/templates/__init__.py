@@ -1,0 +1,25 @@
+"""Template mixtures: dictionaries, deformations, the model and its M-step."""
+
+from pymc_mcoem.templates.basis import GaussianBasis
+from pymc_mcoem.templates.deformations import (
+    Deformation,
+    DisplacementField,
+    RigidMotion,
+    SumOfDeformations,
+)
+from pymc_mcoem.templates.images import template_images
+from pymc_mcoem.templates.mixture import TemplateMixture
+from pymc_mcoem.templates.observations import drop_missing_points
+from pymc_mcoem.templates.priors import TemplatePriors
+
+__all__ = [
+    "Deformation",
+    "DisplacementField",
+    "GaussianBasis",
+    "RigidMotion",
+    "SumOfDeformations",
+    "TemplateMixture",
+    "TemplatePriors",
+    "drop_missing_points",
+    "template_images",
+]

@@ -1,0 +1,177 @@
+"""The M-step of a template mixture, in closed form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
+
+from pymc_mcoem.templates.priors import TemplatePriors
+
+__all__ = ["maximize_templates"]
+
+
+def maximize_templates(
+    statistics: Mapping[str, np.ndarray],
+    *,
+    effective_size: float,
+    priors: TemplatePriors,
+    gram: np.ndarray,
+    base_covariance: np.ndarray,
+    covariance: Literal["scaled", "diagonal", "full"] = "scaled",
+    noise: Literal["shared", "class"] = "shared",
+) -> dict[str, np.ndarray]:
+    """Return the parameters that maximise n* × (expected log-likelihood) + log-priors.
+
+    Parameters
+    ----------
+    statistics : mapping of str to ndarray
+        Running means of δ_{I,j} S: ``"class_weight"`` s1 (C,), ``"template_projection"`` s2
+        (C, L), ``"template_gram"`` s3 (C, L, L), ``"deformation_outer"`` s4 (C, d, d),
+        ``"squared_norm"`` s5 (C,), ``"observed_points"`` s0 (C,); others are not used.
+    effective_size : float
+        Number n* of observations that the means are worth; infinite to leave the priors out.
+    priors : TemplatePriors
+    gram : ndarray of shape (L, L)
+        Gram matrix of the basis.
+    base_covariance : ndarray of shape (d, d)
+        Learned block of the base covariance M.
+    covariance : {"scaled", "diagonal", "full"}
+        Γ_j = γ_j² M, Γ_j = diag(γ_jk²), or any Γ_j.
+    noise : {"shared", "class"}
+        One σ², or one σ_j² a class.
+
+    Returns
+    -------
+    dict of str to ndarray
+        ``weights`` (C,), ``templates`` (C, L), ``noise_variance`` () or (C,), and
+        ``deformation_variance`` (C,) or (C, d) or ``deformation_covariance`` (C, d, d).
+
+    Raises
+    ------
+    ValueError
+        If a class has so little mass that, with the priors given, nothing determines its
+        template, its deformations or its noise.
+
+    Notes
+    -----
+    Labels ``exp_model`` and ``mstep_curvedExp`` of the paper, with conjugate priors: with
+    μ, A the mean and precision of the templates, (a, b) those of an inverse gamma,
+
+    * α_j = (s3_j + A/n*)⁻¹ (s2_j + Aμ/n*)
+    * σ² = [R + (Σ_j (α_j−μ)ᵀA(α_j−μ) + 2b)/n*] / [s0 + (CL + 2(a+1))/n*],
+      R = Σ_j (s5_j − 2 α_jᵀ s2_j + α_jᵀ s3_j α_j)
+    * ω_j = (s1_j + (e_j−1)/n*) / (1 + Σ(e−1)/n*)
+    * γ_j² = (tr M⁻¹s4_j + 2b/n*) / (d s1_j + 2(a+1)/n*)
+    * Γ_j = (s4_j + Λ/n*) / (s1_j + (ν+d+1)/n*)
+    """
+    if not effective_size > 0:
+        raise ValueError(f"effective_size is {effective_size!r}; give a positive number.")
+    share = 1.0 / effective_size
+    mass = np.asarray(statistics["class_weight"], dtype=np.float64)
+    excess = priors.concentration(mass.size) - 1.0
+    weights = mass + share * excess
+    templates, residuals = _templates(statistics, share, priors, gram)
+    return {
+        "weights": weights / weights.sum(),
+        "templates": templates,
+        "noise_variance": _noise(statistics, residuals, share, priors, templates.shape[1], noise),
+        **_deformations(statistics, share, priors, base_covariance, covariance),
+    }
+
+
+def _templates(
+    statistics: Mapping[str, np.ndarray], share: float, priors: TemplatePriors, gram: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the templates (C, L) and the penalised residual sums of squares (C,)."""
+    projections = np.asarray(statistics["template_projection"], dtype=np.float64)
+    grams = np.asarray(statistics["template_gram"], dtype=np.float64)
+    squares = np.asarray(statistics["squared_norm"], dtype=np.float64)
+    precision = share * priors.precision(gram)
+    mean = priors.mean(*projections.shape)
+    templates = np.empty_like(projections)
+    residuals = np.empty(len(projections))
+    for index, (projection, class_gram) in enumerate(zip(projections, grams, strict=True)):
+        right = projection + precision @ mean[index]
+        try:
+            template = cho_solve(cho_factor(class_gram + precision, lower=True), right)
+        except LinAlgError:
+            raise ValueError(
+                f"statistics: class {index} has mass {statistics['class_weight'][index]:.3g} and "
+                "its template is not determined; wait with the M-step, take fewer classes, or "
+                "raise template_strength of the priors."
+            ) from None
+        away = template - mean[index]
+        # the quadratic form at the new template; rounding may leave it a hair below zero
+        fit = squares[index] - 2.0 * template @ projection + template @ class_gram @ template
+        residuals[index] = max(fit, 0.0) + away @ precision @ away
+        templates[index] = template
+    return templates, residuals
+
+
+def _noise(
+    statistics: Mapping[str, np.ndarray],
+    residuals: np.ndarray,
+    share: float,
+    priors: TemplatePriors,
+    n_basis: int,
+    noise: str,
+) -> np.ndarray:
+    observed = np.asarray(statistics["observed_points"], dtype=np.float64)
+    coefficients = np.full(len(observed), share * n_basis * (priors.template_strength > 0))
+    if noise == "shared":
+        residuals, observed, coefficients = residuals.sum(), observed.sum(), coefficients.sum()
+    above = residuals + share * 2.0 * priors.noise_rate
+    below = observed + coefficients + share * 2.0 * (priors.noise_shape + 1.0)
+    return np.asarray(_ratio(above, below, "noise variance", "noise_rate"))
+
+
+def _deformations(
+    statistics: Mapping[str, np.ndarray],
+    share: float,
+    priors: TemplatePriors,
+    base: np.ndarray,
+    covariance: str,
+) -> dict[str, np.ndarray]:
+    mass = np.asarray(statistics["class_weight"], dtype=np.float64)
+    outer = np.asarray(statistics["deformation_outer"], dtype=np.float64)
+    rate = share * 2.0 * priors.deformation_rate
+    count = share * 2.0 * (priors.deformation_shape + 1.0)
+    size = len(base)
+    if size == 0:
+        shape = {"scaled": (), "diagonal": (0,), "full": (0, 0)}[covariance]
+        name = "deformation_covariance" if covariance == "full" else "deformation_variance"
+        return {name: np.full((mass.size, *shape), priors.deformation_variance)}
+    if covariance == "full":
+        scale, degrees = priors.wishart(base)
+        below = mass + share * (degrees + size + 1)
+        above = outer + share * scale
+        return {
+            "deformation_covariance": _ratio(
+                (above + above.transpose(0, 2, 1)) / 2.0,
+                below[:, None, None],
+                "deformation covariance",
+                "covariance_degrees",
+            )
+        }
+    if covariance == "diagonal":
+        above = np.diagonal(outer, axis1=1, axis2=2) + rate
+        below = mass[:, None] + count
+    else:
+        # tr(M⁻¹ s4), both symmetric
+        above = np.einsum("kl,jkl->j", np.linalg.inv(base), outer) + rate
+        below = size * mass + count
+    return {
+        "deformation_variance": _ratio(above, below, "deformation variance", "deformation_rate")
+    }
+
+
+def _ratio(above: np.ndarray, below: np.ndarray, what: str, remedy: str) -> np.ndarray:
+    if not (np.asarray(below) > 0).all():
+        raise ValueError(
+            f"statistics: a class without mass has no {what}; wait with the M-step, take fewer "
+            f"classes, or give priors ({remedy}) and a finite effective_size."
+        )
+    return np.asarray(above / below)

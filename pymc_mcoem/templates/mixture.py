@@ -1,0 +1,440 @@
+"""`TemplateMixture`: a family of warped templates behind curves and images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+
+from pymc_mcoem.em.family import Family
+from pymc_mcoem.templates.basis import GaussianBasis
+from pymc_mcoem.templates.deformations import Deformation, DisplacementField, RigidMotion
+from pymc_mcoem.templates.images import ImageGrid
+from pymc_mcoem.templates.maximization import maximize_templates
+from pymc_mcoem.templates.model import build_template_model
+from pymc_mcoem.templates.observations import encode_observation
+from pymc_mcoem.templates.priors import TemplatePriors
+from pymc_mcoem.templates.settings import check_settings
+from pymc_mcoem.templates.starts import (
+    first_parameters,
+    kmeans_start,
+    mean_design,
+    random_start,
+    stack_encoded,
+)
+
+__all__ = ["TemplateMixture"]
+
+
+class TemplateMixture(Family):
+    """Observations that are warped, scaled and noisy copies of one of several templates.
+
+    Y | I = j, λ, β ~ Normal(λ f_j(D(u_s, β)), σ²) at the points u_s, with f_j = Σ_l α_jl φ_l,
+    β | I = j ~ Normal(m, Γ_j), λ ~ Gamma(a, b) and I ~ Categorical(ω).
+
+    Parameters
+    ----------
+    points : array_like of shape (n_points, n_dims)
+        The design points u_s, in C order of the observation's axes. A vector stands for points
+        on the line.
+    basis : GaussianBasis
+        The dictionary φ_l.
+    deformation : Deformation
+        The warp D and the prior of β.
+    n_classes : int
+        Number of templates, at least one.
+    scale : tuple of (float, float) or None, default None
+        Shape a and rate b of the Gamma prior of λ; None leaves λ out.
+    coefficients : {"real"}
+        Range of the coefficients α.
+    covariance : {"scaled", "diagonal", "full"}, default "scaled"
+        The learned block of Γ_j: γ_j² M with the deformation's base covariance M, or
+        diag(γ_jk²), or any.
+    noise : {"shared", "class"}, default "shared"
+        One σ² for all classes or one a class.
+    noise_correlation : array_like of shape (n_points, n_points) or None, default None
+        Known correlation of the noise. Of an observation with missing points the sub-matrix of
+        the others is used.
+    priors : TemplatePriors or None
+        Priors on θ that keep the M-step closed; None for the weak defaults.
+    grid_shape : tuple of int or None
+        Shape of one observation; None for ``(n_points,)``.
+    dim_names : sequence of str or None
+        Names of the observation's axes; None for ``("point",)``, or ``("row", "column")`` of a
+        grid with two axes.
+    dim_coords : sequence of array_like or None
+        Labels along those axes; None for counts from zero.
+
+    Attributes
+    ----------
+    model : pymc.Model
+        One observation's model: the free variables ``class_index``, ``deformation`` and, with a
+        scale, ``scale``; the observed one ``observation``; ``pm.Data`` for θ (``weights``
+        (class), ``templates`` (class, basis), ``noise_variance``, ``deformation_variance``
+        (class) or (class, learned_coordinate) or ``deformation_covariance`` (class,
+        learned_coordinate, learned_coordinate_column)) and for the observation
+        (``observed_values`` with zeros where points are missing, and ``observed_mask``).
+    parameters : xarray.Dataset
+        The values of θ that the model holds now.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit one another or a value is out of range.
+    TypeError
+        If `basis`, `deformation` or `priors` is of another type.
+
+    Notes
+    -----
+    Labels ``modelFunc``, ``mixtModelVect`` and ``exp_model`` of the paper. Statistics, each
+    multiplied by δ_{I,j} by the driver: ``template_projection`` λΦᵀΣ⁻¹Y, ``template_gram``
+    λ²ΦᵀΣ⁻¹Φ, ``deformation_outer`` (β−m)(β−m)ᵀ of the learned coordinates, ``squared_norm``
+    YᵀΣ⁻¹Y, ``observed_points``, and with a scale ``scale`` and ``log_scale``; Σ is the
+    correlation of the observed points.
+
+    Examples
+    --------
+    >>> mixture = TemplateMixture.for_images((5, 5), n_classes=2, n_landmarks=2)
+    >>> [variable.name for variable in mixture.model.free_RVs]
+    ['class_index', 'deformation']
+    >>> dict(mixture.parameters.sizes)
+    {'class': 2, 'basis': 25}
+    """
+
+    def __init__(
+        self,
+        points: Any,
+        basis: GaussianBasis,
+        deformation: Deformation,
+        n_classes: int,
+        *,
+        scale: tuple[float, float] | None = None,
+        coefficients: str = "real",
+        covariance: str = "scaled",
+        noise: str = "shared",
+        noise_correlation: Any = None,
+        priors: TemplatePriors | None = None,
+        grid_shape: Sequence[int] | None = None,
+        dim_names: Sequence[str] | None = None,
+        dim_coords: Sequence[Any] | None = None,
+    ) -> None:
+        if coefficients != "real":
+            raise ValueError(
+                f"coefficients is {coefficients!r}; only 'real' is available: take "
+                "coefficients='real'."
+            )
+        self._options: dict[str, Any] = {
+            "scale": scale,
+            "covariance": covariance,
+            "noise": noise,
+            "noise_correlation": noise_correlation,
+            "priors": priors,
+            "grid_shape": grid_shape,
+            "dim_names": dim_names,
+            "dim_coords": dim_coords,
+        }
+        self.priors = TemplatePriors() if priors is None else priors
+        if not isinstance(self.priors, TemplatePriors):
+            raise TypeError(f"priors is a {type(priors).__name__}; pass a TemplatePriors.")
+        self.settings = check_settings(points, basis, deformation, n_classes, self._options)
+        self.gram = basis.gram()
+        # complain about priors of the wrong size now, not at the first M-step
+        self.priors.precision(self.gram)
+        self.priors.mean(self.settings.n_classes, basis.n_basis)
+        self.priors.concentration(self.settings.n_classes)
+        if covariance == "full":
+            self.priors.wishart(self.settings.base_covariance)
+
+        built = build_template_model(self.settings, first_parameters(self.settings, self.priors))
+        self.model = built.model
+        self.class_index = built.class_index
+        self.observation = ("observed_values", "observed_mask")
+        self.statistics = built.statistics
+        self.gauss_newton = built.gauss_newton
+        self.prior_covariance = built.prior_covariance
+        self.starts = self._starts()
+
+    @classmethod
+    def for_images(
+        cls,
+        shape: tuple[int, int],
+        n_classes: int,
+        *,
+        rigid_variance: float = 0.1,
+        n_landmarks: int | tuple[int, int] | None = None,
+        landmark_correlation: float = 0.2,
+        **options: Any,
+    ) -> Self:
+        """Return a mixture for grey images, with the paper's settings for digits.
+
+        At 16 × 16 these are the paper's: pixels equally spaced from −1 to 1 on each axis, ends
+        included; a kernel on each pixel, ν = 0.2; a rigid motion plus 6 × 6 landmarks on
+        [−0.5, 0.5]² with kernels exp(−|u − q|² / 0.16). At other sizes the longer side spans
+        −1 to 1 and the shorter one in proportion, ν is 1.5 pixel spacings, the landmarks fill
+        the inner half of each side, and their kernels' width is two landmark spacings.
+
+        Parameters
+        ----------
+        shape : tuple of (int, int)
+            Rows and columns, at least two each.
+        n_classes : int
+            Number of templates.
+        rigid_variance : float, default 0.1
+            Prior variance of angle, zoom, centre and translation.
+        n_landmarks : int or tuple of (int, int) or None
+            Landmarks a side, at least two. None: two more than a quarter of the side, at most
+            six, that is 6 at 16 pixels, 4 at 8, 3 at 5.
+        landmark_correlation : float, default 0.2
+            Correlation of neighbouring landmarks' displacements.
+        **options
+            Further options of `TemplateMixture`: `scale`, `covariance`, `noise`,
+            `noise_correlation`, `priors`.
+
+        Returns
+        -------
+        TemplateMixture
+
+        Raises
+        ------
+        ValueError
+            If the shape or the number of landmarks is too small.
+
+        Notes
+        -----
+        Section ``subsec:5:2`` of the paper.
+
+        Examples
+        --------
+        >>> TemplateMixture.for_images((8, 8), n_classes=3).settings.deformation.n_parameters
+        38
+        """
+        grid = ImageGrid(shape, n_landmarks)
+        field = DisplacementField.on_grid(grid.landmarks, grid.width, landmark_correlation)
+        return cls(
+            grid.points,
+            GaussianBasis.regular(grid.axes, grid.bandwidth),
+            RigidMotion(rigid_variance) + field,
+            n_classes,
+            grid_shape=grid.shape,
+            dim_names=("row", "column"),
+            **options,
+        )
+
+    def with_classes(self, n_classes: int, **options: Any) -> Self:
+        """Return the same mixture with another number of classes.
+
+        Parameters
+        ----------
+        n_classes : int
+        **options
+            Options of `TemplateMixture` to change besides, as ``noise="class"``.
+
+        Examples
+        --------
+        >>> small = TemplateMixture.for_images((4, 4), n_classes=1, n_landmarks=2)
+        >>> small.with_classes(3, noise="class").parameters["noise_variance"].shape
+        (3,)
+        """
+        unknown = set(options) - set(self._options)
+        if unknown:
+            raise ValueError(
+                f"options: got {sorted(unknown)}; choose from {sorted(self._options)}."
+            )
+        settings = self.settings
+        return type(self)(
+            settings.points,
+            settings.basis,
+            settings.deformation,
+            n_classes,
+            **{**self._options, **options},
+        )
+
+    @property
+    def n_classes(self) -> int:
+        """Number of templates."""
+        return self.settings.n_classes
+
+    @property
+    def parameters(self) -> xr.Dataset:
+        """The values of θ that the model holds now, labelled."""
+        return self.to_dataset(self.model_parameters())
+
+    def maximize(
+        self, statistics: Mapping[str, np.ndarray], *, effective_size: float
+    ) -> dict[str, np.ndarray]:
+        """Return the parameters that maximise the expected log-likelihood plus log-priors.
+
+        See `pymc_mcoem.templates.maximization.maximize_templates` for statistics and formulas.
+        """
+        return maximize_templates(
+            statistics,
+            effective_size=effective_size,
+            priors=self.priors,
+            gram=self.gram,
+            base_covariance=self.settings.base_covariance,
+            covariance=self.settings.covariance,
+            noise=self.settings.noise,
+        )
+
+    def encode(self, observation: Any) -> dict[str, np.ndarray]:
+        """Check one observation and return its values and its mask.
+
+        Parameters
+        ----------
+        observation : array_like of the shape of one observation
+            NaN, or an entry masked in a masked array, is a missing point. What this method
+            returned is accepted too.
+
+        Returns
+        -------
+        dict of str to ndarray
+            ``observed_values`` with zeros where points are missing and ``observed_mask`` with
+            ones where they are not, both of the shape of one observation.
+
+        Raises
+        ------
+        TypeError
+            If the values are not real numbers.
+        ValueError
+            If the shape is another, a value is infinite, or all points are missing.
+
+        Examples
+        --------
+        >>> mixture = TemplateMixture.for_images((2, 2), n_classes=1)
+        >>> mixture.encode([[0.5, np.nan], [1.0, 0.0]])["observed_mask"]
+        array([[1., 0.],
+               [1., 1.]])
+        """
+        return encode_observation(observation, self.settings.grid_shape)
+
+    def iterate(self, observations: Any) -> Iterator[Any]:
+        """Yield single observations, lazily; masked entries become NaN."""
+        if isinstance(observations, np.ma.MaskedArray) and observations.dtype.kind in "biuf":
+            observations = np.ma.filled(observations.astype(np.float64), np.nan)
+        yield from super().iterate(observations)
+
+    def check_parameters(self, parameters: Mapping[str, Any] | xr.Dataset) -> dict[str, np.ndarray]:
+        """Check parameters given from outside and return them as float64 arrays by name.
+
+        Raises
+        ------
+        ValueError
+            If a name is missing or unknown, a shape is another, a value is not finite, weights
+            are negative or do not sum to one, or a variance is not positive.
+        """
+        checked = super().check_parameters(parameters)
+        weights = checked["weights"]
+        if (weights < 0).any() or abs(float(weights.sum()) - 1.0) > 1e-6:
+            raise ValueError(
+                f"parameters: weights is {weights}, which sums to {weights.sum():.6g}; give "
+                "weights that are not negative and divide them by their sum."
+            )
+        for name in ("noise_variance", "deformation_variance"):
+            if name in checked and not (checked[name] > 0).all():
+                raise ValueError(
+                    f"parameters: {name} is {checked[name]}; give variances greater than zero."
+                )
+        for index, matrix in enumerate(checked.get("deformation_covariance", ())):
+            symmetric = np.allclose(matrix, matrix.T, rtol=1e-8, atol=1e-12)
+            if matrix.size and not (symmetric and np.linalg.eigvalsh(matrix)[0] > 0):
+                raise ValueError(
+                    f"parameters: deformation_covariance of class {index} is not symmetric "
+                    "positive definite; add a little to its diagonal."
+                )
+        return checked
+
+    def initialize(
+        self, observations: list[np.ndarray], rng: np.random.Generator, start: str = "kmeans"
+    ) -> dict[str, np.ndarray]:
+        """Return parameters to start from.
+
+        Parameters
+        ----------
+        observations : list of ndarray
+            The first observations, as `encode` takes them.
+        rng : numpy.random.Generator
+        start : {"kmeans", "random"}, default "kmeans"
+            ``"kmeans"``: the M-step for observations labelled by k-means, with Φ at the prior
+            mean of the warp (the least-squares fit of the centroids, regularised by the
+            priors; noise from the residuals, weights from the cluster sizes). Classes left
+            without a cluster get the mean template, perturbed. ``"random"``: α ~ Normal(0,
+            K⁻¹) as in the paper, equal weights, noise as large as the observations' variance.
+            Either way the deformation's variance starts at the mode of its prior (0.01 if that
+            has none) times the base covariance.
+
+        Returns
+        -------
+        dict of str to ndarray
+
+        Raises
+        ------
+        ValueError
+            If there is no observation or `start` is another word.
+
+        Notes
+        -----
+        Sections ``subsec:5:2`` and ``sec:5:2:2`` of the paper.
+        """
+        if start not in ("kmeans", "random"):
+            raise ValueError(f"start is {start!r}; give 'kmeans' or 'random'.")
+        if len(observations) == 0:
+            raise ValueError("observations is empty; give at least one to start from.")
+        values, mask = stack_encoded([self.encode(each) for each in observations])
+        if start == "random":
+            return random_start(self.settings, self.priors, self.gram, values, mask, rng)
+        return kmeans_start(self.settings, self.priors, self.gram, values, mask, rng)
+
+    def condition(
+        self, observation: Any, parameters: Mapping[str, Any] | xr.Dataset | None = None
+    ) -> pm.Model:
+        """Return an independent model of one observation, its data set.
+
+        Parameters
+        ----------
+        observation : array_like of the shape of one observation
+            NaN where points are missing.
+        parameters : Dataset or mapping of str to array_like, optional
+            θ; by default the values that `model` holds.
+
+        Returns
+        -------
+        pymc.Model
+            Shares nothing with `model`: setting the data of one leaves the other as it is.
+
+        Examples
+        --------
+        >>> mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
+        >>> model = mixture.condition(np.ones((3, 3)), mixture.parameters)
+        >>> float(model["observed_values"].get_value().sum())
+        9.0
+        """
+        values = (
+            self.model_parameters() if parameters is None else self.check_parameters(parameters)
+        )
+        encoded = self.encode(observation)
+        model = build_template_model(self.settings, values).model
+        for name, value in encoded.items():
+            model.set_data(name, value)
+        return model
+
+    def mean_design(self) -> np.ndarray:
+        """Return λΦ at the prior means of warp and scale, shape (n_points, n_basis)."""
+        return mean_design(self.settings)
+
+    def _starts(self) -> np.ndarray:
+        starts = self.settings.deformation.starts()
+        if self.settings.scale is None:
+            return starts
+        shape, rate = self.settings.scale
+        return np.column_stack([starts, np.full(len(starts), np.log(shape / rate))])
+
+    def __repr__(self) -> str:
+        """Return the sizes and the parts."""
+        settings = self.settings
+        return (
+            f"TemplateMixture({settings.n_classes} classes, observations of shape "
+            f"{settings.grid_shape}, {settings.basis!r}, {settings.deformation!r})"
+        )

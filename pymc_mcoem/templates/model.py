@@ -1,0 +1,376 @@
+"""The PyMC model of a template mixture, its sufficient statistics and its curvature."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pytensor.tensor.linalg import cholesky, solve_triangular
+from scipy.special import polygamma
+
+if TYPE_CHECKING:
+    from pytensor.tensor.variable import TensorVariable
+
+    from pymc_mcoem.templates.settings import TemplateSettings
+
+__all__ = ["TemplateModel", "build_template_model"]
+
+
+#: What a missing point weighs in the pointwise log-density. Any sum with an observed point is the
+#: same to the last bit as with zero, and so are its gradients; but ArviZ's LOO refuses columns
+#: of a log-likelihood that do not vary at all, and far below one it gives them elpd zero.
+_MISSING_WEIGHT = 1e-200
+
+
+@dataclass(frozen=True)
+class TemplateModel:
+    """A built model with the expressions that its family needs."""
+
+    model: pm.Model
+    class_index: TensorVariable
+    statistics: dict[str, TensorVariable]
+    gauss_newton: TensorVariable
+    prior_covariance: TensorVariable
+
+
+def build_template_model(
+    settings: TemplateSettings, parameters: Mapping[str, np.ndarray]
+) -> TemplateModel:
+    """Build the model of one observation.
+
+    Parameters
+    ----------
+    settings : TemplateSettings
+    parameters : mapping of str to ndarray
+        First values of the ``pm.Data`` that hold θ.
+
+    Returns
+    -------
+    TemplateModel
+
+    Notes
+    -----
+    Labels ``modelFunc``, ``mixtModelVect`` and ``exp_model`` of the paper.
+    """
+    basis, deformation, points = settings.basis, settings.deformation, settings.points
+    with pm.Model(coords=_coords(settings)) as model:
+        data = _parameter_data(settings, parameters)
+        values = pm.Data("observed_values", np.zeros(settings.grid_shape), dims=settings.dim_names)
+        mask = pm.Data("observed_mask", np.ones(settings.grid_shape), dims=settings.dim_names)
+
+        class_index = pm.Categorical("class_index", p=data["weights"])
+        prior = _DeformationPrior(settings, data, class_index)
+        beta = pm.MvNormal(
+            "deformation",
+            mu=deformation.mean,
+            chol=prior.cholesky(),
+            dims="deformation_coordinate",
+        )
+        scale = None
+        if settings.scale is not None:
+            # PyTensor would hold a Python float such as 10.0 in single precision, and compute
+            # the density's normalising constant so
+            shape, rate = np.float64(settings.scale[0]), np.float64(settings.scale[1])
+            scale = pm.Gamma("scale", alpha=shape, beta=rate)
+
+        template = data["templates"][class_index]
+        noise_variance = data["noise_variance"]
+        if settings.noise == "class":
+            noise_variance = noise_variance[class_index]
+        warped = deformation.warp(points, beta)
+        values_there = basis.evaluate(warped, template)
+        mean = values_there if scale is None else scale * values_there
+        _observe(settings, mean, mask, noise_variance, values)
+
+    whitener = _Whitener(settings, mask.ravel())
+    return TemplateModel(
+        model=model,
+        class_index=class_index,
+        statistics=_statistics(settings, whitener, values.ravel(), beta, scale, warped),
+        gauss_newton=_gauss_newton(
+            settings, whitener, prior, beta, scale, warped, template, values_there, noise_variance
+        ),
+        prior_covariance=_prior_covariance(settings, prior),
+    )
+
+
+def _coords(settings: TemplateSettings) -> dict[str, Any]:
+    coords: dict[str, Any] = {
+        "class": np.arange(settings.n_classes),
+        "basis": np.arange(settings.basis.n_basis),
+        "deformation_coordinate": list(settings.deformation.labels),
+    }
+    learned = [settings.deformation.labels[index] for index in settings.learned]
+    if settings.covariance != "scaled":
+        coords["learned_coordinate"] = learned
+    if settings.covariance == "full":
+        coords["learned_coordinate_column"] = learned
+    coords.update(zip(settings.dim_names, settings.dim_coords, strict=True))
+    return coords
+
+
+def _parameter_data(
+    settings: TemplateSettings, parameters: Mapping[str, np.ndarray]
+) -> dict[str, TensorVariable]:
+    dims: dict[str, tuple[str, ...]] = {
+        "weights": ("class",),
+        "templates": ("class", "basis"),
+        "noise_variance": ("class",) if settings.noise == "class" else (),
+    }
+    if settings.covariance == "full":
+        dims["deformation_covariance"] = (
+            "class",
+            "learned_coordinate",
+            "learned_coordinate_column",
+        )
+    elif settings.covariance == "diagonal":
+        dims["deformation_variance"] = ("class", "learned_coordinate")
+    else:
+        dims["deformation_variance"] = ("class",)
+    return {
+        name: pm.Data(name, np.asarray(parameters[name], dtype=np.float64), dims=labels or None)
+        for name, labels in dims.items()
+    }
+
+
+class _DeformationPrior:
+    """Γ_j of the class at hand, blockwise, as a Cholesky factor, a covariance or a precision.
+
+    With s the vector of standard deviations (√γ² on learned coordinates, one on the others),
+    Γ = diag(s) M diag(s), whose Cholesky factor is diag(s) chol(M): nothing is factorised in
+    the graph unless the covariance is full.
+    """
+
+    def __init__(
+        self,
+        settings: TemplateSettings,
+        data: Mapping[str, TensorVariable],
+        class_index: TensorVariable,
+    ) -> None:
+        learned = settings.learned
+        self.base = np.array(settings.deformation.covariance)
+        self.base[np.ix_(learned, learned)] = settings.base_covariance
+        self.size = len(self.base)
+        self.learned = learned
+        self.full: TensorVariable | None = None
+        self.deviations: TensorVariable | np.ndarray = np.ones(self.size)
+        if learned.size == 0:
+            return
+        if settings.covariance == "full":
+            self.full = data["deformation_covariance"][class_index]
+            return
+        deviation = pt.sqrt(data["deformation_variance"][class_index])
+        if settings.covariance == "diagonal":
+            self.deviations = pt.set_subtensor(pt.ones(self.size)[learned], deviation)
+        else:
+            flags = settings.deformation.learned.astype(np.float64)
+            self.deviations = flags * deviation + (1.0 - flags)
+
+    def _block(self, constant: np.ndarray, learned: TensorVariable) -> TensorVariable:
+        rows, columns = np.ix_(self.learned, self.learned)
+        return pt.set_subtensor(pt.as_tensor_variable(constant)[rows, columns], learned)
+
+    def cholesky(self) -> TensorVariable:
+        factor = np.linalg.cholesky(self.base)
+        if self.full is not None:
+            return self._block(factor, cholesky(self.full))
+        return pt.as_tensor_variable(factor) * self.deviations[:, None]
+
+    def covariance(self) -> TensorVariable:
+        if self.full is not None:
+            return self._block(self.base, self.full)
+        return self.base * self.deviations[:, None] * self.deviations[None, :]
+
+    def precision(self) -> TensorVariable:
+        inverse = np.linalg.inv(self.base)
+        inverse = (inverse + inverse.T) / 2.0
+        if self.full is not None:
+            factor = solve_triangular(
+                cholesky(self.full), np.eye(self.learned.size), lower=True, b_ndim=2
+            )
+            return self._block(inverse, pt.dot(factor.T, factor))
+        return inverse / (self.deviations[:, None] * self.deviations[None, :])
+
+
+class _Whitener:
+    """What turns masked rows into rows with uncorrelated noise of variance σ².
+
+    Under a known correlation C and the mask m the noise of the observed points has the
+    sub-matrix of C. It is embedded as C_eff = diag(m) C diag(m) + diag(1 − m), so that
+    masked rows, being zero, stay out and shapes stay fixed.
+    """
+
+    def __init__(self, settings: TemplateSettings, mask: TensorVariable) -> None:
+        self.mask = mask
+        self.factor = None
+        if settings.noise_correlation is not None:
+            self.factor = cholesky(_masked_correlation(settings.noise_correlation, mask))
+
+    def vector(self, values: TensorVariable) -> TensorVariable:
+        masked = values * self.mask
+        if self.factor is None:
+            return masked
+        return solve_triangular(self.factor, masked, lower=True, b_ndim=1)
+
+    def rows(self, matrix: TensorVariable) -> TensorVariable:
+        masked = matrix * self.mask[:, None]
+        if self.factor is None:
+            return masked
+        return solve_triangular(self.factor, masked, lower=True, b_ndim=2)
+
+
+def _masked_correlation(correlation: np.ndarray, mask: TensorVariable) -> TensorVariable:
+    identity = np.eye(len(correlation))
+    # the correlation's diagonal is one, so this is diag(m) C diag(m) + diag(1 − m)
+    return (correlation - identity) * mask[:, None] * mask[None, :] + identity
+
+
+def _observe(
+    settings: TemplateSettings,
+    mean: TensorVariable,
+    mask: TensorVariable,
+    noise_variance: TensorVariable,
+    values: TensorVariable,
+) -> None:
+    """Add the observed variable: missing points have no density, but they have draws."""
+    shape = settings.grid_shape
+    correlation = settings.noise_correlation
+    if correlation is None:
+        pm.CustomDist(
+            "observation",
+            mean.reshape(shape),
+            mask,
+            noise_variance,
+            logp=_pointwise_logp,
+            dist=_pointwise_dist,
+            class_name="MaskedNormal",
+            observed=values,
+            dims=settings.dim_names,
+        )
+        return
+    size = int(np.prod(shape))
+    factor = np.linalg.cholesky(correlation)
+
+    def logp(
+        value: TensorVariable,
+        mean: TensorVariable,
+        mask: TensorVariable,
+        noise_variance: TensorVariable,
+    ) -> TensorVariable:
+        flags = mask.reshape((size,))
+        lower = cholesky(_masked_correlation(correlation, flags))
+        residual = flags * (value - mean).reshape((size,))
+        whitened = solve_triangular(lower, residual, lower=True, b_ndim=1)
+        return (
+            -0.5 * pt.sqr(whitened).sum() / noise_variance
+            - pt.log(pt.diagonal(lower)).sum()
+            - 0.5 * flags.sum() * pt.log(2.0 * np.pi * noise_variance)
+        )
+
+    def dist(
+        mean: TensorVariable, mask: TensorVariable, noise_variance: TensorVariable, size_: Any
+    ) -> TensorVariable:
+        noise = pm.Normal.dist(0.0, 1.0, shape=(size,))
+        coloured = pt.dot(factor, noise).reshape(shape)
+        return mean + 0.0 * mask + pt.sqrt(noise_variance) * coloured
+
+    letters = ",".join(f"g{axis}" for axis in range(len(shape)))
+    pm.CustomDist(
+        "observation",
+        mean.reshape(shape),
+        mask,
+        noise_variance,
+        logp=logp,
+        dist=dist,
+        signature=f"({letters}),({letters}),()->({letters})",
+        class_name="MaskedMvNormal",
+        observed=values,
+        dims=settings.dim_names,
+    )
+
+
+def _pointwise_logp(
+    value: TensorVariable,
+    mean: TensorVariable,
+    mask: TensorVariable,
+    noise_variance: TensorVariable,
+) -> TensorVariable:
+    return pt.maximum(mask, _MISSING_WEIGHT) * (
+        pt.sqr(value - mean) * (-0.5 / noise_variance) - 0.5 * pt.log(2.0 * np.pi * noise_variance)
+    )
+
+
+def _pointwise_dist(
+    mean: TensorVariable, mask: TensorVariable, noise_variance: TensorVariable, size: Any
+) -> TensorVariable:
+    # the mask takes part so that shapes agree with the density; missing points are drawn too
+    return pm.Normal.dist(mean + 0.0 * mask, pt.sqrt(noise_variance), size=size)
+
+
+def _statistics(
+    settings: TemplateSettings,
+    whitener: _Whitener,
+    values: TensorVariable,
+    beta: TensorVariable,
+    scale: TensorVariable | None,
+    warped: TensorVariable,
+) -> dict[str, TensorVariable]:
+    """Return S(x, y) of one draw given its class (label ``exp_model``)."""
+    design = settings.basis.design(warped)
+    if scale is not None:
+        design = scale * design
+    rows, response = whitener.rows(design), whitener.vector(values)
+    away = (beta - settings.deformation.mean)[settings.learned]
+    statistics = {
+        "template_projection": pt.dot(rows.T, response),
+        "template_gram": pt.dot(rows.T, rows),
+        "deformation_outer": away[:, None] * away[None, :],
+        "squared_norm": pt.sqr(response).sum(),
+        "observed_points": whitener.mask.sum(),
+    }
+    if scale is not None:
+        statistics["scale"] = scale
+        statistics["log_scale"] = pt.log(scale)
+    return statistics
+
+
+def _gauss_newton(
+    settings: TemplateSettings,
+    whitener: _Whitener,
+    prior: _DeformationPrior,
+    beta: TensorVariable,
+    scale: TensorVariable | None,
+    warped: TensorVariable,
+    template: TensorVariable,
+    values_there: TensorVariable,
+    noise_variance: TensorVariable,
+) -> TensorVariable:
+    """Return JᵀΣ⁻¹J + prior precision, for (deformation, log scale)."""
+    gradient = settings.basis.gradient(warped, template)
+    columns = settings.deformation.jacobian(settings.points, beta, gradient)
+    precision = prior.precision()
+    if scale is not None and settings.scale is not None:
+        columns = scale * pt.concatenate([columns, values_there[:, None]], axis=1)
+        # −∂² of the log-density a log λ − bλ of log λ, the Jacobian included
+        curvature = settings.scale[1] * scale
+        size = prior.size
+        wider = pt.zeros((size + 1, size + 1))
+        wider = pt.set_subtensor(wider[:size, :size], precision)
+        precision = pt.set_subtensor(wider[size, size], curvature)
+    rows = whitener.rows(columns)
+    return pt.dot(rows.T, rows) / noise_variance + precision
+
+
+def _prior_covariance(settings: TemplateSettings, prior: _DeformationPrior) -> TensorVariable:
+    """Return the prior covariance of (deformation, log scale) given the class."""
+    covariance = prior.covariance()
+    if settings.scale is None:
+        return covariance
+    size = prior.size
+    wider = np.zeros((size + 1, size + 1))
+    wider[size, size] = float(polygamma(1, settings.scale[0]))
+    return pt.set_subtensor(pt.as_tensor_variable(wider)[:size, :size], covariance)

@@ -1,0 +1,196 @@
+"""What fixes the structure of a template mixture, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from pymc_mcoem.templates.basis import GaussianBasis
+from pymc_mcoem.templates.deformations import Deformation
+
+__all__ = ["TemplateSettings", "check_settings"]
+
+Covariance = Literal["scaled", "diagonal", "full"]
+Noise = Literal["shared", "class"]
+
+
+@dataclass(frozen=True)
+class TemplateSettings:
+    """All that fixes the structure of a template mixture; checked by `TemplateMixture`.
+
+    Attributes
+    ----------
+    points : ndarray of shape (n_points, n_dims)
+    grid_shape : tuple of int
+        Shape of one observation, with ``prod(grid_shape) == n_points``.
+    dim_names : tuple of str
+        One name an axis of the observation.
+    dim_coords : tuple of ndarray
+        The labels along those axes.
+    basis, deformation
+        The dictionary of the templates and the warp.
+    n_classes : int
+    scale : tuple of float or None
+        Shape a and rate b of the Gamma prior of λ.
+    covariance, noise : str
+        As for `TemplateMixture`.
+    noise_correlation : ndarray of shape (n_points, n_points) or None
+    """
+
+    points: np.ndarray
+    grid_shape: tuple[int, ...]
+    dim_names: tuple[str, ...]
+    dim_coords: tuple[np.ndarray, ...]
+    basis: GaussianBasis
+    deformation: Deformation
+    n_classes: int
+    scale: tuple[float, float] | None
+    covariance: Covariance
+    noise: Noise
+    noise_correlation: np.ndarray | None
+
+    @property
+    def learned(self) -> np.ndarray:
+        """Indices of the learned coordinates of β, shape (n_learned,)."""
+        return np.flatnonzero(self.deformation.learned)
+
+    @property
+    def base_covariance(self) -> np.ndarray:
+        """Learned block of M, shape (n_learned, n_learned); the identity where it is diagonal."""
+        if self.covariance == "diagonal":
+            return np.eye(self.learned.size)
+        return self.deformation.covariance[np.ix_(self.learned, self.learned)]
+
+
+def check_settings(
+    points: Any,
+    basis: GaussianBasis,
+    deformation: Deformation,
+    n_classes: int,
+    options: Mapping[str, Any],
+) -> TemplateSettings:
+    """Check the arguments of `TemplateMixture` and return them as settings.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit one another or a value is out of range.
+    TypeError
+        If the basis or the deformation is of another type.
+    """
+    if not isinstance(basis, GaussianBasis):
+        raise TypeError(f"basis is a {type(basis).__name__}; pass a GaussianBasis.")
+    if not isinstance(deformation, Deformation):
+        raise TypeError(
+            f"deformation is a {type(deformation).__name__}; pass a RigidMotion, a "
+            "DisplacementField or their sum."
+        )
+    locations = np.array(points, dtype=np.float64)
+    if locations.ndim == 1:
+        locations = locations[:, None]
+    if locations.ndim != 2 or locations.size == 0 or not np.isfinite(locations).all():
+        raise ValueError(
+            f"points has shape {np.shape(points)}; give finite numbers, one row a point, "
+            "(n_points, n_dims)."
+        )
+    dims = {locations.shape[1], basis.n_dims, deformation.n_dims}
+    if len(dims) != 1:
+        raise ValueError(
+            f"points have {locations.shape[1]} dimensions, the basis {basis.n_dims}, the "
+            f"deformation {deformation.n_dims}; give all three the same."
+        )
+    if isinstance(n_classes, bool) or int(n_classes) != n_classes or n_classes < 1:
+        raise ValueError(f"n_classes is {n_classes!r}; give a whole number of at least 1.")
+    for name, choices in (
+        ("covariance", ("scaled", "diagonal", "full")),
+        ("noise", ("shared", "class")),
+    ):
+        if options[name] not in choices:
+            raise ValueError(f"{name} is {options[name]!r}; choose from {choices}.")
+    shape, names, coords = _grid(len(locations), options)
+    return TemplateSettings(
+        points=locations,
+        grid_shape=shape,
+        dim_names=names,
+        dim_coords=coords,
+        basis=basis,
+        deformation=deformation,
+        n_classes=int(n_classes),
+        scale=_scale(options["scale"]),
+        covariance=options["covariance"],
+        noise=options["noise"],
+        noise_correlation=_correlation(options["noise_correlation"], len(locations)),
+    )
+
+
+def _grid(
+    n_points: int, options: Mapping[str, Any]
+) -> tuple[tuple[int, ...], tuple[str, ...], tuple[np.ndarray, ...]]:
+    given = options["grid_shape"]
+    shape = (n_points,) if given is None else tuple(int(side) for side in given)
+    if int(np.prod(shape)) != n_points:
+        raise ValueError(
+            f"grid_shape is {shape}, which holds {int(np.prod(shape))} points; there are "
+            f"{n_points} points."
+        )
+    defaults = {1: ("point",), 2: ("row", "column")}
+    names = options["dim_names"]
+    names = tuple(names or defaults.get(len(shape), [f"axis_{k}" for k in range(len(shape))]))
+    reserved = {
+        *("class", "basis", "deformation_coordinate", "learned_coordinate"),
+        *("learned_coordinate_column", "chain", "draw", "sample"),
+        *("class_index", "deformation", "scale", "observation", "weights", "templates"),
+        *("noise_variance", "deformation_variance", "deformation_covariance"),
+        *("observed_values", "observed_mask"),
+    }
+    if len(names) != len(shape) or len(set(names)) < len(names) or reserved & set(names):
+        raise ValueError(
+            f"dim_names is {names}; give one name of its own for each of the {len(shape)} axes, "
+            f"other than {sorted(reserved)}."
+        )
+    labels = options["dim_coords"]
+    coords = (
+        tuple(np.arange(n) for n in shape) if labels is None else tuple(map(np.asarray, labels))
+    )
+    if tuple(len(label) for label in coords) != shape:
+        raise ValueError(
+            f"dim_coords has lengths {[len(label) for label in coords]}; the axes have {shape}."
+        )
+    return shape, names, coords
+
+
+def _scale(scale: Any) -> tuple[float, float] | None:
+    if scale is None:
+        return None
+    pair = np.asarray(scale, dtype=np.float64)
+    if pair.shape != (2,) or not (np.isfinite(pair).all() and (pair > 0).all()):
+        raise ValueError(
+            f"scale is {scale!r}; give shape and rate of its Gamma prior, two positive numbers, "
+            "or None."
+        )
+    return float(pair[0]), float(pair[1])
+
+
+def _correlation(correlation: Any, n_points: int) -> np.ndarray | None:
+    if correlation is None:
+        return None
+    matrix = np.array(correlation, dtype=np.float64)
+    if matrix.shape != (n_points, n_points):
+        raise ValueError(
+            f"noise_correlation has shape {matrix.shape}; give ({n_points}, {n_points})."
+        )
+    if not (np.allclose(matrix, matrix.T) and np.allclose(np.diagonal(matrix), 1.0)):
+        raise ValueError(
+            "noise_correlation is not a symmetric matrix with ones on its diagonal; divide the "
+            "covariance by its standard deviations."
+        )
+    smallest = float(np.linalg.eigvalsh(matrix)[0])
+    if not smallest > 0:
+        raise ValueError(
+            f"noise_correlation has the eigenvalue {smallest:.3g}; give a positive definite "
+            "matrix, or add a little to its diagonal and rescale."
+        )
+    return matrix

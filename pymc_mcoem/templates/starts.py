@@ -1,0 +1,197 @@
+"""First parameters of a template mixture, from the first observations."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+
+import numpy as np
+from scipy.linalg import solve_triangular
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
+
+from pymc_mcoem.templates.maximization import maximize_templates
+from pymc_mcoem.templates.priors import TemplatePriors
+from pymc_mcoem.templates.settings import TemplateSettings
+
+__all__ = [
+    "first_parameters",
+    "kmeans_labels",
+    "kmeans_start",
+    "labelled_statistics",
+    "mean_design",
+    "random_start",
+    "random_templates",
+    "stack_encoded",
+]
+
+#: Variance that deformations start with when the priors say nothing.
+_DEFAULT_DEFORMATION_VARIANCE = 0.01
+
+
+def start_variance(priors: TemplatePriors) -> float:
+    """Return the γ² that deformations start with: its prior mode, 0.01 if that is zero."""
+    return priors.deformation_variance or _DEFAULT_DEFORMATION_VARIANCE
+
+
+def first_parameters(settings: TemplateSettings, priors: TemplatePriors) -> dict[str, np.ndarray]:
+    """Return the values that a model holds before anything is learnt: the priors' modes."""
+    n_classes, variance = settings.n_classes, start_variance(priors)
+    noise_shape = (n_classes,) if settings.noise == "class" else ()
+    parameters = {
+        "weights": np.full(n_classes, 1.0 / n_classes),
+        "templates": priors.mean(n_classes, settings.basis.n_basis),
+        "noise_variance": np.full(noise_shape, priors.noise_variance or 1.0),
+    }
+    if settings.covariance == "full":
+        parameters["deformation_covariance"] = np.tile(
+            variance * settings.base_covariance, (n_classes, 1, 1)
+        )
+    elif settings.covariance == "diagonal":
+        parameters["deformation_variance"] = np.full((n_classes, settings.learned.size), variance)
+    else:
+        parameters["deformation_variance"] = np.full(n_classes, variance)
+    return parameters
+
+
+def mean_design(settings: TemplateSettings) -> np.ndarray:
+    """Return λΦ at the prior means of warp and scale, shape (n_points, n_basis)."""
+    warped = settings.deformation.warp(settings.points, settings.deformation.mean)
+    design = settings.basis.matrix(warped.eval(mode="FAST_COMPILE"))
+    return design if settings.scale is None else design * (settings.scale[0] / settings.scale[1])
+
+
+def random_start(
+    settings: TemplateSettings,
+    priors: TemplatePriors,
+    gram: np.ndarray,
+    values: np.ndarray,
+    mask: np.ndarray,
+    rng: np.random.Generator,
+) -> dict[str, np.ndarray]:
+    """Return parameters with random templates, for observations (n_observations, n_points)."""
+    parameters = first_parameters(settings, priors)
+    parameters["templates"] = random_templates(gram, settings.n_classes, rng)
+    spread = float(np.var(values[mask > 0])) or priors.noise_variance or 1.0
+    parameters["noise_variance"] = np.full_like(parameters["noise_variance"], spread)
+    return parameters
+
+
+def kmeans_start(
+    settings: TemplateSettings,
+    priors: TemplatePriors,
+    gram: np.ndarray,
+    values: np.ndarray,
+    mask: np.ndarray,
+    rng: np.random.Generator,
+) -> dict[str, np.ndarray]:
+    """Return the M-step's parameters for observations labelled by k-means."""
+    labels = kmeans_labels(values, mask, settings.n_classes, rng)
+    design = mean_design(settings)
+    statistics = labelled_statistics(values, mask, labels, settings.n_classes, design)
+    mass = statistics["class_weight"]
+    base = settings.base_covariance
+    statistics["deformation_outer"] = start_variance(priors) * mass[:, None, None] * base
+    parameters = maximize_templates(
+        statistics,
+        effective_size=float(len(values)),
+        priors=priors,
+        gram=gram,
+        base_covariance=base,
+        covariance=settings.covariance,
+        noise=settings.noise,
+    )
+    empty = mass == 0
+    if empty.any():
+        # classes without a cluster would all be the prior mean, and stay alike for ever
+        middle = mass @ parameters["templates"]
+        spread = 0.1 * float(np.std(values[mask > 0]))
+        away = random_templates(gram, int(empty.sum()), rng)
+        parameters["templates"][empty] = middle + spread * away
+        if settings.noise == "class":
+            parameters["noise_variance"][empty] = parameters["noise_variance"][~empty].mean()
+    return parameters
+
+
+def kmeans_labels(
+    values: np.ndarray, mask: np.ndarray, n_classes: int, rng: np.random.Generator
+) -> np.ndarray:
+    """Return a cluster label for every observation.
+
+    Parameters
+    ----------
+    values, mask : ndarray of shape (n_observations, n_points)
+        Observations with zeros where points are missing, and 1 where they are not. For the
+        clustering a missing point takes the mean of the others' values at that point.
+    n_classes : int
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    ndarray of int, shape (n_observations,)
+        Labels below ``n_classes``; fewer of them when there are fewer distinct observations.
+    """
+    counts = mask.sum(axis=0)
+    overall = values.sum() / max(counts.sum(), 1.0)
+    point_mean = np.where(counts > 0, values.sum(axis=0) / np.maximum(counts, 1.0), overall)
+    filled = np.where(mask > 0, values, point_mean)
+    n_clusters = min(n_classes, len(np.unique(filled, axis=0)))
+    seed = int(rng.integers(2**31 - 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        fit = KMeans(n_clusters, n_init=10, random_state=seed).fit(filled)
+    return np.asarray(fit.labels_, dtype=np.int64)
+
+
+def labelled_statistics(
+    values: np.ndarray,
+    mask: np.ndarray,
+    labels: np.ndarray,
+    n_classes: int,
+    design: np.ndarray,
+) -> dict[str, np.ndarray]:
+    """Return the statistics of labelled observations that are not deformed beyond the mean.
+
+    Parameters
+    ----------
+    values, mask : ndarray of shape (n_observations, n_points)
+    labels : ndarray of int, shape (n_observations,)
+    n_classes : int
+    design : ndarray of shape (n_points, n_basis)
+        λΦ at the prior means.
+
+    Returns
+    -------
+    dict of str to ndarray
+        All that the M-step needs but ``"deformation_outer"``.
+    """
+    member = (labels[:, None] == np.arange(n_classes)).astype(np.float64) / len(labels)
+    points = member.T @ mask
+    return {
+        "class_weight": member.sum(axis=0),
+        "template_projection": member.T @ (values * mask) @ design,
+        "template_gram": np.stack([(design * row[:, None]).T @ design for row in points]),
+        "squared_norm": member.T @ np.square(values * mask).sum(axis=1),
+        "observed_points": points.sum(axis=1),
+    }
+
+
+def random_templates(gram: np.ndarray, n_classes: int, rng: np.random.Generator) -> np.ndarray:
+    """Return templates drawn from Normal(0, K⁻¹), shape (n_classes, n_basis).
+
+    Notes
+    -----
+    Section ``subsec:5:2`` of the paper. A millionth of the identity is added to K: it keeps
+    wide kernels invertible.
+    """
+    factor = np.linalg.cholesky(gram + 1e-6 * np.eye(len(gram)))
+    draws = rng.standard_normal((len(gram), n_classes))
+    coefficients: np.ndarray = solve_triangular(factor, draws, trans="T", lower=True).T
+    return coefficients
+
+
+def stack_encoded(encoded: list[Mapping[str, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """Return values and mask of encoded observations, each (n_observations, n_points)."""
+    values = np.stack([np.ravel(data["observed_values"]) for data in encoded])
+    mask = np.stack([np.ravel(data["observed_mask"]) for data in encoded])
+    return values, mask
