@@ -6,8 +6,10 @@ from pymc_mcoem import datasets
 from pymc_mcoem.carlin_chib.pseudo_priors import Laplace, PilotMoments, PriorCovariance
 from pymc_mcoem.carlin_chib.step import CarlinChib
 from pymc_mcoem.carlin_chib.within_class import RandomWalk
+from pymc_mcoem.classify import Classifier, majority_labels
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.esteps.exact import Exact
+from pymc_mcoem.em.esteps.fixed_latents import FixedLatents
 from pymc_mcoem.em.family import Family
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.schedules import BurstLength, StepSize, UpdateSchedule
@@ -27,9 +29,11 @@ __all__ = [
     "BurstLength",
     "CarlinChib",
     "CarlinChibBurst",
+    "Classifier",
     "DisplacementField",
     "Exact",
     "Family",
+    "FixedLatents",
     "GaussianBasis",
     "Laplace",
     "LaplaceApproximation",
@@ -43,5 +47,6 @@ __all__ = [
     "TemplatePriors",
     "UpdateSchedule",
     "datasets",
+    "majority_labels",
     "template_images",
 ]

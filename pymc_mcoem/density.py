@@ -104,9 +104,7 @@ class ClassDensity:
         latents: Sequence[TensorVariable],
         inputs: Sequence[str] = (),
     ) -> None:
-        if class_index is not None and (
-            class_index not in model.free_RVs or class_index.ndim != 0
-        ):
+        if class_index is not None and (class_index not in model.free_RVs or class_index.ndim != 0):
             raise ValueError(
                 f"class_index: {class_index.name} is not a free scalar variable of the model; "
                 "name a Categorical variable without shape."
@@ -144,9 +142,7 @@ class ClassDensity:
             symbol = pt.tensor(name, dtype=shared.dtype, shape=shared.get_value(borrow=True).shape)
             self.data_inputs[name] = symbol
             self.data_replacement[shared] = symbol
-        self.other_values = tuple(
-            value for value in model.value_vars if value not in own
-        )
+        self.other_values = tuple(value for value in model.value_vars if value not in own)
 
     # -- placing expressions -----------------------------------------------------------------
 
@@ -226,7 +222,10 @@ class ClassDensity:
     def ravel(self, point: Mapping[str, Any]) -> np.ndarray:
         """Return the latents of a PyMC point as one vector ``(n_latents,)``."""
         return np.concatenate(
-            [np.ravel(np.asarray(point[value.name], dtype=np.float64)) for value in self.latent_values]
+            [
+                np.ravel(np.asarray(point[value.name], dtype=np.float64))
+                for value in self.latent_values
+            ]
             or [np.zeros(0)]
         )
 

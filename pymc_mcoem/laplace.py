@@ -37,7 +37,7 @@ from pymc_mcoem.density import ClassDensity
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["LaplaceApproximation", "ModeSearch", "ModeStatus", "Modes"]
+__all__ = ["LaplaceApproximation", "ModeSearch", "ModeStatus", "Modes", "Race"]
 
 
 class ModeStatus(enum.Enum):
@@ -47,6 +47,7 @@ class ModeStatus(enum.Enum):
     NOT_CONVERGED = "the search ran out of iterations; its last point is used"
     INDEFINITE = "the curvature at the mode is not positive definite; a ridge was added"
     NO_DENSITY = "the density is not finite at the starting point"
+    OUT_OF_RACE = "another class was far ahead, so the search stopped early, as it was asked to"
 
 
 @dataclass(frozen=True)
@@ -81,10 +82,10 @@ class Modes:
         return self.log_density + 0.5 * n * np.log(2 * np.pi) - half_log_det.sum(axis=1)
 
     def troubles(self) -> dict[str, int]:
-        """Count the searches that did not end in `ModeStatus.CONVERGED`, by name."""
+        """Count the searches that did not end as they should, by name."""
         counts: dict[str, int] = {}
         for status in self.status:
-            if status is not ModeStatus.CONVERGED:
+            if status not in (ModeStatus.CONVERGED, ModeStatus.OUT_OF_RACE):
                 name = f"mode search: {status.name.lower().replace('_', ' ')}"
                 counts[name] = counts.get(name, 0) + 1
         return counts
@@ -117,6 +118,49 @@ def positive_definite(precision: np.ndarray) -> tuple[np.ndarray, bool]:
     return size * np.eye(len(symmetric)), True
 
 
+@dataclass(frozen=True)
+class Race:
+    """How classes and starting points compete before modes are sought in earnest.
+
+    Every starting point of every class runs `n_iterations`; the best start of a class goes on,
+    and only in classes whose log-density is then within `margin` of the best class's. A class
+    that is left behind keeps its unfinished point: as a pseudo-prior that costs mixing where
+    the class deserved better, never correctness.
+
+    Parameters
+    ----------
+    n_iterations : int
+    margin : float
+        In units of the log-density.
+
+    Raises
+    ------
+    ValueError
+        If either is not positive.
+    """
+
+    n_iterations: int = 5
+    margin: float = 50.0
+
+    def __post_init__(self) -> None:
+        if self.n_iterations < 1:
+            raise ValueError(f"n_iterations: got {self.n_iterations}; give at least 1.")
+        if not self.margin > 0:
+            raise ValueError(f"margin: got {self.margin}; give a positive number or infinity.")
+
+
+@dataclass
+class _Found:
+    """Outputs of the compiled search, one row a search."""
+
+    position: np.ndarray
+    log_density: np.ndarray
+    gradient_norm: np.ndarray
+    curvature: np.ndarray
+    done: np.ndarray
+    n_iterations: np.ndarray
+
+
 class ModeSearch:
     """Compiled search for the mode and curvature of a `ClassDensity` at given classes.
 
@@ -133,6 +177,8 @@ class ModeSearch:
     tolerance : float
         The search ends when the expected gain of the next step, δᵀg / 2, is below it: an
         error of the log-density, hence without units.
+    race : Race or None
+        How starts and classes compete first; None: every search runs to its end.
     mode : str or None
         PyTensor's compilation mode.
 
@@ -149,6 +195,7 @@ class ModeSearch:
         *,
         max_iterations: int = 50,
         tolerance: float = 1e-8,
+        race: Race | None = None,
         mode: Any = None,
     ) -> None:
         if max_iterations < 1:
@@ -158,6 +205,7 @@ class ModeSearch:
         self.density = density
         self.max_iterations = max_iterations
         self.tolerance = tolerance
+        self.race = race
         n = density.n_latents
 
         def evaluate(k: Any, x: Any) -> tuple[Any, Any, Any]:
@@ -175,9 +223,7 @@ class ModeSearch:
                 curvature + pt.diag(damping * scale), lower=True, on_error="nan"
             )
             half = pt.linalg.solve_triangular(factor, gradient, lower=True, check_finite=False)
-            step = pt.linalg.solve_triangular(
-                factor, half, lower=True, trans=1, check_finite=False
-            )
+            step = pt.linalg.solve_triangular(factor, half, lower=True, trans=1, check_finite=False)
             first = pt.isinf(log_p)
             step = pt.switch(first, pt.zeros_like(step), step)
             candidate = pt.switch(pt.isnan(step), x, x + step)
@@ -282,33 +328,61 @@ class ModeSearch:
         starts = np.asarray(starts, dtype=np.float64)
         if starts.ndim == 2:
             starts = np.broadcast_to(starts, (len(asked), *starts.shape))
-        n_starts = starts.shape[1]
-        x, log_p, gradient, curvature, done, iterations = self._function(
-            np.repeat(asked, n_starts).astype(np.int64),
+        arguments = (*(data[name] for name in self.density.data_inputs), *others)
+        if self.race is None:
+            found = self._best(asked, starts, self.max_iterations, arguments)
+            return self._modes(found, np.ones(len(asked), dtype=bool))
+        found = self._best(asked, starts, self.race.n_iterations, arguments)
+        log_p = np.where(np.isfinite(found.log_density), found.log_density, -np.inf)
+        go_on = log_p >= log_p.max() - self.race.margin
+        ahead = self._best(
+            asked[go_on], found.position[go_on][:, None], self.max_iterations, arguments
+        )
+        for name in ("position", "log_density", "gradient_norm", "curvature", "done"):
+            getattr(found, name)[go_on] = getattr(ahead, name)
+        found.n_iterations[go_on] += ahead.n_iterations
+        return self._modes(found, go_on)
+
+    def _best(
+        self, classes: np.ndarray, starts: np.ndarray, limit: int, arguments: tuple[Any, ...]
+    ) -> _Found:
+        """Search from every start, ``(n, n_starts, n_latents)``; keep the best of each class."""
+        n, n_starts = starts.shape[:2]
+        outputs = self._function(
+            np.repeat(classes, n_starts).astype(np.int64),
             np.ascontiguousarray(starts.reshape(-1, starts.shape[-1])),
             np.asarray(self.tolerance, dtype=np.float64),
-            np.asarray(self.max_iterations, dtype=np.int64),
-            *(data[name] for name in self.density.data_inputs),
-            *others,
+            np.asarray(limit, dtype=np.int64),
+            *arguments,
         )
-        grid = log_p.reshape(len(asked), n_starts)
-        best = np.arange(len(asked)) * n_starts + np.argmax(
-            np.where(np.isnan(grid), -np.inf, grid), axis=1
-        )
-        precision = np.array(curvature[best])
+        grid = outputs[1].reshape(n, n_starts)
+        best = np.arange(n) * n_starts + np.argmax(np.where(np.isnan(grid), -np.inf, grid), axis=1)
+        return _Found(*(np.array(output[best]) for output in outputs))
+
+    @staticmethod
+    def _modes(found: _Found, followed: np.ndarray) -> Modes:
+        """Make every precision positive definite and name how each search ended."""
+        precision = found.curvature
         status = []
-        for row, chosen in enumerate(best):
+        for row, (log_p, done) in enumerate(zip(found.log_density, found.done, strict=True)):
             precision[row], ridged = positive_definite(precision[row])
-            if not np.isfinite(log_p[chosen]):
+            if not np.isfinite(log_p):
                 status.append(ModeStatus.NO_DENSITY)
             elif ridged:
                 status.append(ModeStatus.INDEFINITE)
-            elif not done[chosen]:
+            elif not followed[row]:
+                status.append(ModeStatus.OUT_OF_RACE)
+            elif not done:
                 status.append(ModeStatus.NOT_CONVERGED)
             else:
                 status.append(ModeStatus.CONVERGED)
         return Modes(
-            x[best], precision, log_p[best], gradient[best], iterations[best], tuple(status)
+            found.position,
+            precision,
+            found.log_density,
+            found.gradient_norm,
+            found.n_iterations,
+            tuple(status),
         )
 
 

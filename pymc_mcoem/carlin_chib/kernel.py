@@ -18,6 +18,7 @@ import pytensor
 import pytensor.tensor as pt
 
 from pymc_mcoem.carlin_chib.within_class import WithinClassMove, log_uniform
+from pymc_mcoem.products import matrix_vector
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -130,10 +131,12 @@ def auxiliaries_and_weights(
     log_target : vector of shape (n_classes,)
     log_weight : vector of shape (n_classes,)
     """
-    drawn = pseudo_priors.mean + pt.matmul(pseudo_priors.scale, noise[:, :, None])[:, :, 0]
+    drawn = pseudo_priors.mean + matrix_vector(pseudo_priors.scale, noise)
     auxiliaries = pt.set_subtensor(drawn[class_index], position)
     # Of the active class only the position is given: its standardised form has to be computed.
-    standard = pt.dot(pseudo_priors.whiten[class_index], position - pseudo_priors.mean[class_index])
+    standard = matrix_vector(
+        pseudo_priors.whiten[class_index], position - pseudo_priors.mean[class_index]
+    )
     squares = pt.set_subtensor((noise**2).sum(axis=1)[class_index], (standard**2).sum())
     log_pseudo_prior = pseudo_priors.log_normalizer - 0.5 * squares
 
@@ -195,7 +198,11 @@ def build_sweep(
     n_classes, n = density.n_classes, density.n_latents
     split = n_classes * n
     auxiliaries, log_target, log_weight = auxiliaries_and_weights(
-        density, state.class_index, state.position, noise[:split].reshape((n_classes, n)), pseudo_priors
+        density,
+        state.class_index,
+        state.position,
+        noise[:split].reshape((n_classes, n)),
+        pseudo_priors,
     )
     # Algorithm 2, (i): the index moves, and the latents of its new class with it.
     chosen = pt.cast(draw_class(log_weight, noise[split : split + 2]), "int64")

@@ -22,7 +22,7 @@ from pytensor.tensor.random.type import RandomType
 
 from pymc_mcoem.carlin_chib.geometry import LatentGeometry
 from pymc_mcoem.carlin_chib.within_class import RandomWalk
-from pymc_mcoem.laplace import Modes, ModeSearch, positive_definite, square_roots
+from pymc_mcoem.laplace import Modes, ModeSearch, Race, positive_definite, square_roots
 
 if TYPE_CHECKING:
     from pymc_mcoem.density import ClassDensity
@@ -176,11 +176,15 @@ class Laplace:
     max_iterations : int
     n_starts : int or None
         How many of the family's starting points are used; None: all of them.
+    race : Race or None
+        How starts and classes compete before modes are sought in earnest; None: every search
+        runs to its end.
     """
 
     tolerance: float = 1e-3
     max_iterations: int = 30
     n_starts: int | None = None
+    race: Race | None = field(default_factory=Race)
 
     def compile(
         self, density: ClassDensity, geometry: LatentGeometry, mode: Any = None
@@ -191,6 +195,7 @@ class Laplace:
             geometry.gauss_newton,
             tolerance=self.tolerance,
             max_iterations=self.max_iterations,
+            race=self.race,
             mode=mode,
         )
         starts = geometry.starts_of(density)[: self.n_starts]
@@ -288,9 +293,7 @@ class PilotMoments:
         move = RandomWalk(n_moves=1)
 
         def one_step(noise: Any, gain: Any, x: Any, log_step: Any, k: Any, scale: Any) -> Any:
-            moved = move.build(
-                density, k, x, density.log_density(k, x), noise, scale, log_step
-            )
+            moved = move.build(density, k, x, density.log_density(k, x), noise, scale, log_step)
             new_log_step = log_step + gain * (moved.acceptance - move.target_acceptance)
             return pt.specify_shape(moved.position, (n,)), new_log_step
 
@@ -341,9 +344,9 @@ class PilotMoments:
             variances = 0.5 * (
                 np.diagonal(sample, axis1=1, axis2=2) + np.diagonal(prior, axis1=1, axis2=2)
             )
-            covariance = (
-                n_kept * sample + n * np.einsum("ja,ab->jab", variances, np.eye(n))
-            ) / (n_kept + n)
+            covariance = (n_kept * sample + n * np.einsum("ja,ab->jab", variances, np.eye(n))) / (
+                n_kept + n
+            )
             return PseudoPriors.from_covariance(mean, covariance)
 
         return pilot_moments

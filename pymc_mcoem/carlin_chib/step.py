@@ -180,9 +180,7 @@ class CarlinChib(BlockedStep):
     @staticmethod
     def _compile_sweep(density: ClassDensity, move: WithinClassMove, mode: Any) -> Any:
         n_classes, n = density.n_classes, density.n_latents
-        noise = pt.tensor(
-            "noise", dtype="float64", shape=(noise_size(n_classes, n, move),)
-        )
+        noise = pt.tensor("noise", dtype="float64", shape=(noise_size(n_classes, n, move),))
         gain = pt.scalar("gain", dtype="float64")
         index = pt.scalar("class_index", dtype="int64")
         position = pt.tensor("position", dtype="float64", shape=(n,))
@@ -228,8 +226,7 @@ class CarlinChib(BlockedStep):
         stats : list of one dict
         """
         others = [
-            np.asarray(point[value.name], dtype=value.dtype)
-            for value in self._density.other_values
+            np.asarray(point[value.name], dtype=value.dtype) for value in self._density.other_values
         ]
         assert self._density.index_value is not None
         index_name = self._density.index_value.name
@@ -278,12 +275,16 @@ class CarlinChib(BlockedStep):
     def _progressbar_config(n_chains: int = 1) -> tuple[list[TextColumn], dict[str, list[Any]]]:
         columns = [
             TextColumn("{task.fields[switches]}", table_column=Column("Switches", ratio=1)),
-            TextColumn("{task.fields[acceptance]:0.2f}", table_column=Column("Acceptance", ratio=1)),
+            TextColumn(
+                "{task.fields[acceptance]:0.2f}", table_column=Column("Acceptance", ratio=1)
+            ),
         ]
         return columns, {"switches": [0] * n_chains, "acceptance": [0.0] * n_chains}
 
     @staticmethod
-    def _make_progressbar_update_functions() -> tuple[Callable[[Mapping[str, Any]], dict[str, Any]]]:
+    def _make_progressbar_update_functions() -> tuple[
+        Callable[[Mapping[str, Any]], dict[str, Any]]
+    ]:
         switches = 0
 
         def update(stats: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytensor
 import pytensor.tensor as pt
 
+from pymc_mcoem.products import matrix_vector
+
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
@@ -165,7 +167,7 @@ class RandomWalk:
         if self.n_moves == 0:
             return MoveResult(position, pt.constant(float("nan"), dtype="float64"))
         rows = noise.reshape((self.n_moves, n + 2))
-        increments = pt.exp(log_step) * pt.dot(rows[:, :n], scale.T)
+        increments = pt.exp(log_step) * matrix_vector(scale, rows[:, :n])
         log_uniforms = log_uniform(rows[:, n:].T)
 
         def move(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -125,9 +126,8 @@ class Family:
     def class_parameters(self) -> tuple[str, ...]:
         """Names of the parameters with a row for each class, the weights not among them.
 
-        Their rows wait, in `OnlineEM`, while a class is not `ready`. By default: the parameters
-        whose first dim is that of the weights; where dims are not named, those whose first
-        axis is as long as there are classes.
+        Their rows wait while a class is not `ready`. By default: the parameters whose first dim
+        is that of the weights; where dims are not named, whose first axis has that length.
         """
         weights = self.weight_parameters
         dims = self.model.named_vars_to_dims
@@ -144,7 +144,7 @@ class Family:
     def maximize(
         self, statistics: Mapping[str, np.ndarray], *, effective_size: float
     ) -> dict[str, np.ndarray]:
-        """Return the parameters that maximise the expected complete-data log-likelihood.
+        """Return the parameters that maximise the expected log-likelihood.
 
         Parameters
         ----------
@@ -254,9 +254,8 @@ class Family:
         ----------
         observations : array_like, mapping, or iterable
             One observation (an array of the shape of the first ``pm.Data`` in `observation`, or
-            a mapping by name), an array, DataArray or DataFrame of them with one axis more in
-            front, or any iterable of observations. Arrays that are not in memory (memory maps,
-            Dask, Zarr) are read one observation at a time.
+            a mapping by name), an array, DataArray or DataFrame with one axis more in front, or
+            any iterable. Arrays that are not in memory are read one observation at a time.
 
         Raises
         ------
@@ -281,9 +280,9 @@ class Family:
         elif isinstance(observations, Iterable) and not isinstance(observations, (str, bytes)):
             yield from observations
         else:
+            kind = type(observations).__name__
             raise TypeError(
-                f"observations: got {type(observations).__name__}; pass an array, a DataArray, or "
-                "an iterable of observations."
+                f"observations: got {kind}; pass an array, a DataArray, or an iterable."
             )
 
     @staticmethod
@@ -323,11 +322,27 @@ class Family:
     def set_model_parameters(self, parameters: Mapping[str, np.ndarray]) -> None:
         """Write parameters into the model's ``pm.Data``.
 
-        Drivers do so at the end of their work, so that the declared model is ready for
-        ``pm.sample``; none reads them back. What the model was declared with is kept aside.
+        Drivers do so at the end of their work, so that the model is ready for ``pm.sample``;
+        none reads them back. What the model was declared with is kept aside.
         """
         if "_declared" not in self.__dict__:
             self.__dict__["_declared"] = self.model_parameters()
+        self._write(parameters)
+
+    @contextmanager
+    def as_declared(self) -> Iterator[None]:
+        """Let the model hold what it was declared with for a while.
+
+        E-steps are compiled so: the model's initial point must not depend on earlier drivers.
+        """
+        present = self.model_parameters()
+        self._write(self.declared_parameters())
+        try:
+            yield
+        finally:
+            self._write(present)
+
+    def _write(self, parameters: Mapping[str, np.ndarray]) -> None:
         for name in self.parameter_names:
             variable = self.model[name]
             variable.set_value(np.array(parameters[name], dtype=variable.type.dtype))

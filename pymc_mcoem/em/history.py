@@ -54,7 +54,7 @@ class ThinnedSeries:
     >>> for index in range(1, 10):
     ...     series.append(index, np.array([float(index)]))
     >>> series.rows().indices
-    array([4, 8, 9])
+    array([2, 4, 6, 8, 9])
     """
 
     keep: int

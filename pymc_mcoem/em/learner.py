@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -67,6 +67,8 @@ class Learner:
         state = self.state
         try:
             self.family.encode(observation)
+            if isinstance(observation, Mapping) and len(self.family.observation) == 1:
+                (observation,) = observation.values()
             item = Pending.of(observation, state.position)
         except Exception as error:
             self.state = replace(state, position=state.position + 1)

@@ -29,7 +29,7 @@ __all__ = ["WAITING", "Recursion"]
 #: Trouble of an update at which a class was not ready though it should have been by then.
 WAITING = "class not ready kept its parameters"
 #: Observations for each class until which it is no trouble that one waits.
-PATIENCE = 10
+PATIENCE = 25
 
 
 class Recursion:
@@ -54,7 +54,8 @@ class Recursion:
     @cached_property
     def e_step(self) -> CompiledEStep:
         """The compiled E-step; made at its first use, which can take a minute."""
-        return self.settings.e_step.compile(self.family)
+        with self.family.as_declared():
+            return self.settings.e_step.compile(self.family)
 
     @cached_property
     def class_parameters(self) -> tuple[str, ...]:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytensor.tensor as pt
 
+from pymc_mcoem.products import matrix_vector
+
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
@@ -287,7 +289,7 @@ class DisplacementField(Deformation):
         kernels = self._kernels(points)
         n_landmarks = len(self.landmarks)
         return [
-            points[:, axis] + pt.dot(kernels, beta[axis * n_landmarks : (axis + 1) * n_landmarks])
+            points[:, axis] + matrix_vector(kernels, beta[axis * n_landmarks : (axis + 1) * n_landmarks])
             for axis in range(self.n_dims)
         ]
 

@@ -9,12 +9,13 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
+from pymc_mcoem.carlin_chib.geometry import LatentGeometry, declare_geometry
 from pymc_mcoem.em.family import Family
 from pymc_mcoem.templates.basis import GaussianBasis
 from pymc_mcoem.templates.deformations import Deformation, DisplacementField, RigidMotion
 from pymc_mcoem.templates.images import ImageGrid
 from pymc_mcoem.templates.maximization import maximize_templates
-from pymc_mcoem.templates.model import build_template_model
+from pymc_mcoem.templates.model import TemplateModel, build_template_model
 from pymc_mcoem.templates.observations import encode_observation
 from pymc_mcoem.templates.priors import TemplatePriors
 from pymc_mcoem.templates.settings import check_settings
@@ -156,6 +157,7 @@ class TemplateMixture(Family):
         self.gauss_newton = built.gauss_newton
         self.prior_covariance = built.prior_covariance
         self.starts = self._starts()
+        self._declare(built)
 
     @classmethod
     def for_images(
@@ -415,10 +417,17 @@ class TemplateMixture(Family):
             self.model_parameters() if parameters is None else self.check_parameters(parameters)
         )
         encoded = self.encode(observation)
-        model = build_template_model(self.settings, values).model
+        built = build_template_model(self.settings, values)
+        self._declare(built)
+        model = built.model
         for name, value in encoded.items():
             model.set_data(name, value)
         return model
+
+    def _declare(self, built: TemplateModel) -> None:
+        """Tell step methods on the model what is known of its latents."""
+        geometry = LatentGeometry(built.gauss_newton, built.prior_covariance, self.starts)
+        declare_geometry(built.model, geometry)
 
     def mean_design(self) -> np.ndarray:
         """Return λΦ at the prior means of warp and scale, shape (n_points, n_basis)."""

@@ -12,6 +12,8 @@ import pytensor.tensor as pt
 from pytensor.tensor.linalg import cholesky, solve_triangular
 from scipy.special import polygamma
 
+from pymc_mcoem.products import matrix_vector
+
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
@@ -64,12 +66,7 @@ def build_template_model(
 
         class_index = pm.Categorical("class_index", p=data["weights"])
         prior = _DeformationPrior(settings, data, class_index)
-        beta = pm.MvNormal(
-            "deformation",
-            mu=deformation.mean,
-            chol=prior.cholesky(),
-            dims="deformation_coordinate",
-        )
+        beta = _deform(settings, prior)
         scale = None
         if settings.scale is not None:
             # PyTensor would hold a Python float such as 10.0 in single precision, and compute
@@ -95,6 +92,39 @@ def build_template_model(
             settings, whitener, prior, beta, scale, warped, template, values_there, noise_variance
         ),
         prior_covariance=_prior_covariance(settings, prior),
+    )
+
+
+def _deform(settings: TemplateSettings, prior: _DeformationPrior) -> TensorVariable:
+    """Add the deformation, Normal(m, Γ_j).
+
+    ``pm.MvNormal`` factorises its covariance at every evaluation. Only a full covariance has to:
+    the others are diag(s) M diag(s) with a constant M, whitened by constants and a division.
+    """
+    mean = settings.deformation.mean
+    if prior.full is not None:
+        return pm.MvNormal(
+            "deformation", mu=mean, chol=prior.cholesky(), dims="deformation_coordinate"
+        )
+    factor = np.linalg.cholesky(prior.base)
+    whitening = np.linalg.inv(factor)
+    constant = -np.log(np.diagonal(factor)).sum() - 0.5 * prior.size * np.log(2 * np.pi)
+
+    def logp(value: TensorVariable, deviations: TensorVariable) -> TensorVariable:
+        standard = matrix_vector(whitening, (value - mean) / deviations)
+        return constant - 0.5 * (standard**2).sum(axis=-1) - pt.log(deviations).sum(axis=-1)
+
+    def dist(deviations: TensorVariable, size: TensorVariable) -> TensorVariable:
+        return pm.MvNormal.dist(mu=mean, chol=factor * deviations[..., :, None], size=size)
+
+    return pm.CustomDist(
+        "deformation",
+        prior.deviations,
+        logp=logp,
+        dist=dist,
+        signature="(n)->(n)",
+        class_name="ScaledNormal",
+        dims="deformation_coordinate",
     )
 
 
@@ -326,7 +356,7 @@ def _statistics(
     rows, response = whitener.rows(design), whitener.vector(values)
     away = (beta - settings.deformation.mean)[settings.learned]
     statistics = {
-        "template_projection": pt.dot(rows.T, response),
+        "template_projection": matrix_vector(rows.T, response),
         "template_gram": pt.dot(rows.T, rows),
         "deformation_outer": away[:, None] * away[None, :],
         "squared_norm": pt.sqr(response).sum(),

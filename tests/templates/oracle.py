@@ -78,7 +78,9 @@ class ImageOracle:
         return design_matrix(warped, self.points, self.bandwidth)
 
     def noise_variance(self, parameters, index):
-        return float(np.broadcast_to(parameters["noise_variance"], len(parameters["weights"]))[index])
+        return float(
+            np.broadcast_to(parameters["noise_variance"], len(parameters["weights"]))[index]
+        )
 
     def log_likelihood(self, parameters, index, beta, scale, image):
         """Log-density of the observed pixels, NaN being missing."""

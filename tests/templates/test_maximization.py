@@ -39,9 +39,7 @@ def objective(theta, s, priors, n, covariance):
     variance = np.broadcast_to(theta["noise_variance"], C)
     alpha = theta["templates"]
     precision, mean = priors.precision(GRAM), priors.mean(C, L)
-    total = (
-        s["class_weight"] + (priors.concentration(C) - 1) / n
-    ) @ np.log(theta["weights"])
+    total = (s["class_weight"] + (priors.concentration(C) - 1) / n) @ np.log(theta["weights"])
     for j in range(C):
         residual = (
             s["squared_norm"][j]

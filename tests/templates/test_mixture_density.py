@@ -232,7 +232,9 @@ def test_prior_covariance_is_that_of_the_class(case, rng):
 
 def test_starts_fit_the_latents(case):
     size = sum(14 if rv.name == "deformation" else 1 for rv in case.mixture.latents)
-    assert [rv.name for rv in case.mixture.latents] == ["deformation", "scale"][: 1 + case.has_scale]
+    assert [rv.name for rv in case.mixture.latents] == ["deformation", "scale"][
+        : 1 + case.has_scale
+    ]
     assert case.mixture.starts.shape == (3, size)
     if case.has_scale:
         np.testing.assert_allclose(case.mixture.starts[:, -1], np.log(10 / 8))

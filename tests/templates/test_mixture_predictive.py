@@ -122,9 +122,7 @@ def test_posterior_predictive_draws_missing_pixels_too(conditioned, posterior):
 def with_likelihood(conditioned, posterior):
     model, _ = conditioned
     with model:
-        return pm.compute_log_likelihood(
-            posterior.copy(), progressbar=False, compile_kwargs=QUICK
-        )
+        return pm.compute_log_likelihood(posterior.copy(), progressbar=False, compile_kwargs=QUICK)
 
 
 def test_log_likelihood_is_pointwise_and_leaves_missing_pixels_out(

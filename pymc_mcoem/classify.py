@@ -1,0 +1,249 @@
+"""Labels of new observations by the posterior weight of learnt classes."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from rich.progress import track
+
+from pymc_mcoem.carlin_chib.within_class import RandomWalk
+from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst, CompiledCarlinChibBurst
+from pymc_mcoem.em.family import Family
+from pymc_mcoem.em.progress import count_observations
+from pymc_mcoem.em.threads import one_blas_thread
+from pymc_mcoem.templates.mixture import TemplateMixture
+
+__all__ = ["Classifier", "majority_labels"]
+
+
+def majority_labels(
+    probabilities: np.ndarray, labels: Sequence[Hashable] | np.ndarray
+) -> list[Hashable]:
+    """Name each class by the label that weighs most in it.
+
+    Parameters
+    ----------
+    probabilities : ndarray of shape (n, n_classes)
+        Class probabilities of n labelled observations.
+    labels : sequence of length n
+
+    Returns
+    -------
+    list of length n_classes
+        A class that no observation weighs in has the most frequent label.
+
+    Raises
+    ------
+    ValueError
+        If the lengths differ or there is no observation.
+
+    Examples
+    --------
+    >>> majority_labels(np.array([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]]), ["a", "b", "a"])
+    ['a', 'b']
+    """
+    if len(probabilities) != len(labels) or len(labels) == 0:
+        raise ValueError(
+            f"labels: got {len(labels)} labels for {len(probabilities)} observations; give one "
+            "label for each of at least one observation."
+        )
+    given = np.asarray(labels)
+    names, codes = np.unique(given, return_inverse=True)
+    mass = np.eye(len(names))[codes].T @ np.asarray(probabilities)
+    winners = np.where(mass.max(axis=0) > 0, mass.argmax(axis=0), np.bincount(codes).argmax())
+    return [names[winner].item() for winner in winners]
+
+
+class Classifier:
+    """Posterior class weights of new observations, summed by label.
+
+    Parameters
+    ----------
+    mixture : TemplateMixture
+        The mixture whose parameters were learnt.
+    parameters : Dataset, or mapping of label to Dataset
+        Parameters of one mixture, or of one mixture per label; these may differ in their
+        numbers of classes.
+    labels : sequence or mapping, optional
+        With one mixture: a label for each class (see `majority_labels`); None labels classes by
+        their number. Not with a mixture per label.
+    label_weights : mapping of label to float, optional
+        Prior weights of labels, with a mixture per label; equal by default.
+    e_step : CarlinChibBurst, optional
+        How class weights are found.
+    draws, burn_in : int
+        Sweeps a burst keeps, and sweeps before them.
+    random_seed : int
+        Observation i of an array has a generator of its own, made from the seed and i.
+    progressbar : bool
+
+    Raises
+    ------
+    ValueError
+        If labels do not fit classes, weights are not positive, or a parameter has a wrong shape.
+
+    Notes
+    -----
+    A mixture per label becomes one mixture of all their classes, whose weights are those of
+    the label times those within it, and whose noise variance differs from class to class. Cost of
+    an observation: a mode search in every class that stays in the race, and ``draws + burn_in``
+    sweeps. The rules of the paper's label ``classif1`` are not among these yet.
+
+    Examples
+    --------
+    >>> from pymc_mcoem.templates import TemplateMixture
+    >>> mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
+    >>> classifier = Classifier(mixture, mixture.parameters, labels=["dark", "bright"])
+    >>> classifier.labels
+    ('dark', 'bright')
+    """
+
+    def __init__(
+        self,
+        mixture: TemplateMixture,
+        parameters: xr.Dataset | Mapping[Hashable, xr.Dataset],
+        labels: Sequence[Hashable] | None = None,
+        *,
+        label_weights: Mapping[Hashable, float] | None = None,
+        e_step: CarlinChibBurst | None = None,
+        draws: int = 50,
+        burn_in: int = 10,
+        random_seed: int = 0,
+        progressbar: bool = True,
+    ) -> None:
+        if draws < 1 or burn_in < 0:
+            raise ValueError(
+                f"draws is {draws} and burn_in {burn_in}; give at least one draw and no negative "
+                "burn-in."
+            )
+        if isinstance(parameters, xr.Dataset):
+            if label_weights is not None:
+                raise ValueError(
+                    "label_weights: with one mixture the weights are its own; leave them out."
+                )
+            self.family: Family = mixture
+            self._parameters = mixture.check_parameters(parameters)
+            of_class = list(range(mixture.n_classes)) if labels is None else list(labels)
+            if len(of_class) != mixture.n_classes:
+                raise ValueError(
+                    f"labels: got {len(of_class)} for {mixture.n_classes} classes; give one for "
+                    "each class."
+                )
+        else:
+            if labels is not None:
+                raise ValueError(
+                    "labels: with a mixture per label the mapping's keys are the labels; leave "
+                    "them out."
+                )
+            self.family, self._parameters, of_class = unite(mixture, parameters, label_weights)
+        self.labels: tuple[Hashable, ...] = tuple(dict.fromkeys(of_class))
+        self.class_labels: tuple[Hashable, ...] = tuple(of_class)
+        self.draws = draws
+        self.burn_in = burn_in
+        self.random_seed = random_seed
+        self.progressbar = progressbar
+        self._settings = (
+            CarlinChibBurst(within_class=RandomWalk(n_moves=5)) if e_step is None else e_step
+        )
+        self._compiled: CompiledCarlinChibBurst | None = None
+
+    def class_probabilities(self, observations: Any) -> np.ndarray:
+        """Return posterior class probabilities, ``(n, n_classes)``.
+
+        Parameters
+        ----------
+        observations : array_like or iterable
+            As `OnlineEM.partial_fit` takes them.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If there is no observation, or the family refuses one.
+        """
+        if self._compiled is None:
+            self._compiled = self._settings.compile(self.family)
+        found = []
+        stream = track(
+            self.family.iterate(observations),
+            "Classifying",
+            total=count_observations(self.family, observations),
+            disable=not self.progressbar,
+        )
+        for index, observation in enumerate(stream):
+            data = self.family.encode(observation)
+            seed = np.random.SeedSequence(self.random_seed, spawn_key=(index,))
+            with one_blas_thread():
+                probability = self._compiled.class_probability(
+                    data,
+                    self._parameters,
+                    np.random.default_rng(seed),
+                    draws=self.draws,
+                    burn_in=self.burn_in,
+                )
+            found.append(probability)
+        if not found:
+            raise ValueError("observations: got none; pass at least one observation.")
+        return np.stack(found)
+
+    def predict_proba(self, observations: Any) -> np.ndarray:
+        """Return posterior label probabilities, ``(n, n_labels)``, in the order of `labels`.
+
+        Parameters
+        ----------
+        observations : array_like or iterable
+        """
+        by_class = self.class_probabilities(observations)
+        codes = [self.labels.index(label) for label in self.class_labels]
+        return by_class @ np.eye(len(self.labels))[codes]
+
+    def predict(self, observations: Any) -> np.ndarray:
+        """Return the most probable label of each observation, ``(n,)``.
+
+        Parameters
+        ----------
+        observations : array_like or iterable
+        """
+        return np.asarray(self.labels)[self.predict_proba(observations).argmax(axis=1)]
+
+
+def unite(
+    mixture: TemplateMixture,
+    parameters: Mapping[Hashable, xr.Dataset],
+    label_weights: Mapping[Hashable, float] | None,
+) -> tuple[Family, dict[str, np.ndarray], list[Hashable]]:
+    """Make one mixture of the classes of several.
+
+    Returns
+    -------
+    family : TemplateMixture
+        With a noise variance for each class.
+    parameters : dict of str to ndarray
+    labels : list
+        The label of each class.
+    """
+    if not parameters:
+        raise ValueError("parameters: got no label; give the parameters of at least one mixture.")
+    weights = {label: 1.0 for label in parameters} if label_weights is None else label_weights
+    if set(weights) != set(parameters) or not all(weight > 0 for weight in weights.values()):
+        raise ValueError(
+            f"label_weights: got {dict(weights)}; give a positive weight for each of "
+            f"{list(parameters)}."
+        )
+    total = sum(weights.values())
+    parts: list[dict[str, np.ndarray]] = []
+    labels: list[Hashable] = []
+    for label, dataset in parameters.items():
+        n_classes = int(dataset.sizes["class"])
+        own = mixture if n_classes == mixture.n_classes else mixture.with_classes(n_classes)
+        part = own.check_parameters(dataset)
+        part["weights"] = part["weights"] * weights[label] / total
+        part["noise_variance"] = np.broadcast_to(part["noise_variance"], n_classes)
+        parts.append(part)
+        labels += [label] * n_classes
+    united = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    united["weights"] = united["weights"] / united["weights"].sum()
+    family = mixture.with_classes(len(labels), noise="class")
+    return family, family.check_parameters(united), labels

@@ -1,0 +1,104 @@
+"""An E-step that holds the latents still: the model with its warps switched off."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from scipy.special import logsumexp
+
+from pymc_mcoem.carlin_chib.pseudo_priors import compile_with_data
+from pymc_mcoem.density import ClassDensity
+from pymc_mcoem.em.burst import WeightedStatistics
+from pymc_mcoem.em.esteps.base import EStepResult
+
+if TYPE_CHECKING:
+    from pymc_mcoem.em.family import Family
+
+__all__ = ["CompiledFixedLatents", "FixedLatents"]
+
+
+@dataclass(frozen=True)
+class FixedLatents:
+    """Exact class weights and statistics with the latents held at the model's initial point.
+
+    For a template mixture that point is the prior mean of the warp: an ordinary Gaussian mixture
+    of unwarped templates, the baseline that warps have to beat. The prior of the latents does not
+    enter the weights, since they are not random here.
+
+    Parameters
+    ----------
+    mode : str or None
+        PyTensor's compilation mode.
+    """
+
+    mode: str | None = None
+
+    def compile(self, family: Family) -> CompiledFixedLatents:
+        """Compile for `family`."""
+        return CompiledFixedLatents(self, family)
+
+
+class CompiledFixedLatents:
+    """A `FixedLatents` compiled for one family.
+
+    Parameters
+    ----------
+    settings : FixedLatents
+    family : Family
+    """
+
+    def __init__(self, settings: FixedLatents, family: Family) -> None:
+        self.density = ClassDensity(
+            family.model,
+            family.class_index,
+            family.latents,
+            inputs=(*family.parameter_names, *family.observation),
+        )
+        model = family.model
+        self.position = self.density.ravel(model.initial_point(random_seed=0))
+        terms = model.logp(vars=[family.class_index, *model.observed_RVs], sum=False)
+        joint = pt.add(*[term.sum() for term in terms])
+        log_weights = pytensor.scan(
+            lambda k: self.density.place_values(joint, k, self.position),
+            sequences=[pt.arange(self.density.n_classes)],
+            return_updates=False,
+        )
+        self._log_weights = compile_with_data(self.density, [], log_weights, settings.mode)
+        self.statistics = WeightedStatistics(family, self.density, mode=settings.mode)
+
+    def initial_state(self) -> dict[str, np.ndarray]:
+        """Return an empty state: nothing is adapted."""
+        return {}
+
+    def __call__(
+        self,
+        data: Mapping[str, np.ndarray],
+        parameters: Mapping[str, np.ndarray],
+        rng: np.random.Generator,
+        state: Mapping[str, np.ndarray],
+        *,
+        draws: int,
+        burn_in: int,
+    ) -> EStepResult:
+        """Return exact statistics of one encoded observation; `draws` and `rng` are not used."""
+        given = {**parameters, **data}
+        values = {
+            name: np.asarray(given[name], dtype=symbol.dtype)
+            for name, symbol in self.density.data_inputs.items()
+        }
+        log_weights = self._log_weights(*values.values())
+        log_evidence = logsumexp(log_weights)
+        weights = np.exp(log_weights - log_evidence)
+        chosen = np.flatnonzero(weights > 0)
+        statistics = self.statistics(
+            chosen,
+            np.broadcast_to(self.position, (len(chosen), len(self.position))),
+            weights[chosen],
+            values,
+        )
+        return EStepResult(statistics, log_evidence=float(log_evidence))

@@ -1,0 +1,129 @@
+"""Series in bounded memory, and the tree made of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from pymc_mcoem.em.esteps.exact import Exact
+from pymc_mcoem.em.history import ThinnedSeries
+from pymc_mcoem.em.online import OnlineEM
+from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
+
+
+def filled(keep, until):
+    series = ThinnedSeries(keep)
+    for index in range(until + 1):
+        series.append(index, np.array([float(index), -float(index)]))
+    return series
+
+
+@pytest.mark.parametrize("until", [3, 16, 17, 100, 1000])
+def test_series_keeps_even_spacing_and_the_last(until):
+    series = filled(16, until)
+    rows = series.rows()
+    assert len(series.kept) <= 16
+    assert rows.indices[0] == 0 and rows.indices[-1] == until
+    assert (np.diff(rows.indices[:-1]) == series.stride).all()
+    np.testing.assert_array_equal(rows.values[:, 0], rows.indices)
+
+
+def test_series_forgets_what_a_broken_step_left():
+    series = filled(8, 5)
+    series.append(4, np.array([40.0, 0.0]))
+    assert series.rows().indices.tolist() == [0, 1, 2, 3, 4]
+    assert series.rows().values[-1, 0] == 40
+    assert series.rows(until=2).indices.tolist() == [0, 1, 2]
+
+
+def test_series_comes_back_from_its_rows():
+    series = filled(16, 77)
+    again = ThinnedSeries.from_rows(series.rows(), keep=16, stride=series.stride)
+    for one in (series, again):
+        for index in range(78, 140):
+            one.append(index, np.array([float(index), 1.0]))
+    np.testing.assert_array_equal(series.rows().values, again.rows().values)
+    assert series.stride == again.stride
+
+
+def test_rows_that_grew_are_filled_with_zeros():
+    series = ThinnedSeries(8)
+    series.append(1, np.array([1.0]))
+    series.append(2, np.array([2.0, 5.0]))
+    np.testing.assert_array_equal(series.rows().values, [[1, 0], [2, 5]])
+
+
+@pytest.fixture(scope="module")
+def learnt():
+    stream = mixture_stream(np.random.default_rng(5), 120)
+    em = OnlineEM(NormalMixture(), e_step=Noisy(troubled=True), random_seed=1, progressbar=False)
+    return em.partial_fit(stream)
+
+
+def test_tree_has_path_and_records(learnt):
+    tree = learnt.history
+    assert isinstance(tree, xr.DataTree)
+    path, records = tree["online_em"], tree["observations"]
+    assert path["means"].dims == ("step", "class")
+    assert path["step"].values.tolist() == list(range(121))
+    assert records["observation"].values.tolist() == list(range(1, 121))
+    for name in ("gain", "effective_size", "acceptance", "log_evidence", "seconds"):
+        assert np.isfinite(path[name].values[1:]).all()
+        np.testing.assert_array_equal(path[name].values[1:], records[name].values)
+    np.testing.assert_allclose(path["gain"][1:], np.arange(1, 121) ** -0.6)
+    np.testing.assert_allclose(records["class_weight"].sum("class"), 1)
+    assert records["updated"].dtype == bool
+    xr.testing.assert_identical(
+        path["means"].isel(step=-1, drop=True), learnt.last_parameters["means"]
+    )
+
+
+def test_tree_says_where_it_comes_from(learnt):
+    attributes = learnt.history.attrs
+    assert attributes["library"] == "pymc_mcoem"
+    assert attributes["seed"] == "1"
+    assert "StepSize" in attributes["settings"]
+    assert attributes["version"]
+
+
+def test_effective_size_of_a_running_mean_is_n(rng):
+    from pymc_mcoem.em.schedules import StepSize
+
+    em = OnlineEM(
+        NormalMixture(), e_step=Exact(), step_size=StepSize(1), random_seed=1, progressbar=False
+    )
+    em.partial_fit(mixture_stream(rng, 60))
+    sizes = em.history["observations"]["effective_size"]
+    np.testing.assert_allclose(sizes, np.arange(1, 61))
+
+
+def test_troubles_are_counted_by_name_and_logged_once(caplog, rng):
+    em = OnlineEM(NormalMixture(), e_step=Noisy(troubled=True), random_seed=1, progressbar=False)
+    with caplog.at_level("WARNING", logger="pymc_mcoem"):
+        em.partial_fit(mixture_stream(rng, 70))
+        _ = em.parameters
+    named = [record for record in caplog.records if "mode not found" in record.getMessage()]
+    assert len(named) == 1
+    assert "Observation 7:" in named[0].getMessage()
+    counts = em.history["online_em"]["troubles"].sel(trouble="mode not found")
+    assert counts.values[[6, 7, 13, 14, 70]].tolist() == [0, 2, 2, 4, 20]
+
+
+def test_memory_is_bounded(rng):
+    em = OnlineEM(NormalMixture(), e_step=Exact(), keep=20, random_seed=1, progressbar=False)
+    em.partial_fit(mixture_stream(rng, 300))
+    path = em.history["online_em"]
+    assert path.sizes["step"] <= 21
+    assert path["step"].values[-1] == 300
+    xr.testing.assert_identical(path["means"].isel(step=-1, drop=True), em.last_parameters["means"])
+
+
+def test_reserved_names_are_refused():
+    import pymc as pm
+
+    family = NormalMixture()
+    with family.model:
+        pm.Data("gain", 1.0)
+    with pytest.raises(ValueError, match=r"\['gain'\].*rename"):
+        OnlineEM(family, e_step=Exact())

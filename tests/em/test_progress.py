@@ -1,0 +1,69 @@
+"""The progress bar: when it shows and what it says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from pymc_mcoem.em.online import OnlineEM
+from pymc_mcoem.em.progress import count_observations, sparkline
+from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
+
+
+@pytest.fixture(scope="module")
+def family():
+    return NormalMixture()
+
+
+def shown(capsys, family, observations, **settings):
+    em = OnlineEM(family, e_step=Noisy(), random_seed=1, **settings)
+    em.partial_fit(observations)
+    return capsys.readouterr().out
+
+
+def test_bar_says_how_the_run_stands(capsys, family, rng):
+    out = shown(capsys, family, mixture_stream(rng, 80))
+    for heading in ("Observations", "Noise", "Weights", "Acceptance", "Elapsed", "Left"):
+        assert heading in out
+    assert " 80 " in out
+    assert "█" in out
+
+
+def test_bar_of_a_stream_without_length(capsys, family, rng):
+    out = shown(capsys, family, iter(mixture_stream(rng, 60)))
+    assert " 60 " in out
+    assert "Left" not in out
+
+
+@pytest.mark.parametrize("one", [1.0, [1.0], np.array([1.0]), iter([1.0])])
+def test_one_observation_shows_nothing(capsys, family, one):
+    assert shown(capsys, family, one) == ""
+
+
+def test_quiet(capsys, family, rng):
+    assert shown(capsys, family, mixture_stream(rng, 60), progressbar=False) == ""
+
+
+def test_bar_ends_with_an_error(capsys, family):
+    em = OnlineEM(family, e_step=Noisy(), random_seed=1, n_start=1)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="refused"):
+            em.partial_fit([1.0, 2.0, np.nan])
+    assert em.n_seen == 4
+
+
+def test_counts(family):
+    assert count_observations(family, 3.0) is None
+    assert count_observations(family, np.zeros(4)) == 4
+    assert count_observations(family, np.zeros(())) == 1
+    assert count_observations(family, {"value": 1.0}) == 1
+    assert count_observations(family, xr.DataArray(np.zeros(5))) == 5
+    assert count_observations(family, [1.0, 2.0]) == 2
+    assert count_observations(family, (value for value in [1.0])) is None
+
+
+def test_sparklines():
+    assert sparkline(np.array([1.0, 0.0, 0.5])) == "█▁▅"
+    assert sparkline(np.zeros(2)) == "▁▁"
+    assert sparkline(np.linspace(0.01, 0.07, 30)) == "0.070 … 0.010"

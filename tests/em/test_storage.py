@@ -1,0 +1,239 @@
+"""Saved runs: going on from them, and files that are refused."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import h5py
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+
+from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
+from pymc_mcoem.em.esteps.exact import Exact
+from pymc_mcoem.em.online import OnlineEM
+from pymc_mcoem.em.schedules import BurstLength, StepSize, UpdateSchedule
+from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
+from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver
+
+
+@pytest.fixture(scope="module")
+def family():
+    return NormalMixture()
+
+
+@pytest.fixture
+def stream(rng):
+    return mixture_stream(rng, 60)
+
+
+def restarted(em, path, **overrides):
+    em.save(path)
+    return OnlineEM.load(
+        path, NormalMixture(), **({"e_step": Noisy(), "progressbar": False} | overrides)
+    )
+
+
+@pytest.mark.parametrize("cut", [0, 4, 15, 33])
+@pytest.mark.parametrize("way", WAYS)
+def test_saved_and_loaded_is_never_stopped(family, stream, tmp_path, way, cut):
+    em = driver(family, **WAYS[way])
+    if cut:
+        em.partial_fit(stream[:cut])
+    loaded = restarted(em, tmp_path / "run.nc")
+    if cut:
+        assert_same(loaded, em)
+    loaded.partial_fit(stream[cut:])
+    assert_same(loaded, driver(family, **WAYS[way]).partial_fit(stream))
+
+
+def test_many_stops_and_a_thinned_history(family, stream, tmp_path):
+    settings = {"keep": 8, "e_step": Noisy(troubled=True), "average_from": 3, "n_start": 11}
+    em = driver(family, **settings)
+    for piece in np.array_split(stream, 12):
+        em = restarted(em.partial_fit(piece), tmp_path / "run.nc", e_step=Noisy(troubled=True))
+    assert_same(em, driver(family, **settings).partial_fit(stream))
+
+
+def test_settings_come_back(family, stream, tmp_path):
+    settings = {
+        "step_size": StepSize(0.7, offset=3.0, floor=0.01),
+        "update_schedule": UpdateSchedule.at([4, 9], every=2),
+        "burst_length": BurstLength(7, 3, later=((5, 9),)),
+        "e_step": Exact(),
+        "n_start": 6,
+        "batch_size": 2,
+        "average_from": 8,
+        "start": "random",
+        "keep": 30,
+        "random_seed": [3, 2**100],
+    }
+    em = OnlineEM(family, **settings).partial_fit(stream[:5])
+    em.save(tmp_path / "run.nc")
+    loaded = OnlineEM.load(tmp_path / "run.nc", family)
+    assert loaded._learner.settings == em._learner.settings
+    assert loaded._learner.entropy == [3, 2**100]
+    assert loaded.history.attrs == em.history.attrs
+
+
+def test_settings_of_a_burst_come_back(family, tmp_path):
+    OnlineEM.as_in_paper(family).save(tmp_path / "run.nc")
+    loaded = OnlineEM.load(tmp_path / "run.nc", family)
+    assert loaded._learner.settings.e_step == CarlinChibBurst.as_in_paper()
+
+
+def test_a_drawn_seed_is_kept(family, stream, tmp_path):
+    em = driver(family, random_seed=None).partial_fit(stream[:30])
+    loaded = restarted(em, tmp_path / "run.nc")
+    assert_same(loaded.partial_fit(stream[30:]), em.partial_fit(stream[30:]))
+
+
+def test_what_a_file_cannot_hold_is_asked_for(family, stream, tmp_path):
+    path = tmp_path / "run.nc"
+    driver(family, step_size=lambda n: 1 / n).partial_fit(stream[:5]).save(path)
+    with pytest.raises(ValueError, match=r"step_size: the run was saved with <function.*pass st"):
+        OnlineEM.load(path, family, e_step=Noisy())
+    with pytest.raises(ValueError, match=r"e_step: the run was saved with Noisy\(troubled"):
+        OnlineEM.load(path, family, step_size=StepSize(1))
+    with pytest.raises(TypeError, match=r"overrides: got \['random_seed'\]"):
+        OnlineEM.load(path, family, random_seed=1)
+    loaded = OnlineEM.load(path, family, step_size=StepSize(1), e_step=Noisy(), progressbar=False)
+    assert loaded.n_seen == 5
+
+
+def test_the_file_opens_as_a_history(family, stream, tmp_path):
+    em = driver(family).partial_fit(stream)
+    em.save(tmp_path / "run.nc")
+    with xr.open_datatree(tmp_path / "run.nc", engine="h5netcdf") as tree:
+        for group in ("online_em", "observations"):
+            xr.testing.assert_identical(
+                tree[group].to_dataset().load(), em.history[group].to_dataset()
+            )
+
+
+def test_statistics_named_at_will_are_stored(stream, tmp_path):
+    class Odd(NormalMixture):
+        def __init__(self):
+            super().__init__()
+            self.statistics = {"a/b c": self.statistics["value"]}
+
+        def exact(self, data, parameters):
+            found = super().exact(data, parameters)
+            return {"class_weight": found["class_weight"], "a/b c": found["value"]}
+
+        def maximize(self, statistics, *, effective_size):
+            means = statistics["a/b c"] / statistics["class_weight"]
+            return THETA | {"means": means}
+
+    em = driver(Odd(), e_step=Exact(), parameters=THETA).partial_fit(stream[:20])
+    em.save(tmp_path / "run.nc")
+    loaded = OnlineEM.load(tmp_path / "run.nc", Odd(), progressbar=False)
+    assert_same(loaded.partial_fit(stream[20:]), em.partial_fit(stream[20:]))
+
+
+def test_observations_of_several_data_are_held_and_stored(stream, tmp_path):
+    class Paired(NormalMixture):
+        observation = ("value", "trust")
+
+        def __init__(self):
+            super().__init__()
+            with self.model:
+                pm.Data("trust", np.zeros(2))
+
+        def initialize(self, observations, rng, start):
+            assert all(set(one) == {"value", "trust"} for one in observations)
+            return self.declared_parameters()
+
+    pairs = [{"value": value, "trust": [value, 1.0]} for value in stream]
+    em = driver(Paired(), e_step=Exact(), n_start=12)
+    em.partial_fit(pairs[:7]).save(tmp_path / "run.nc")
+    loaded = OnlineEM.load(tmp_path / "run.nc", Paired(), progressbar=False)
+    assert_same(loaded.partial_fit(pairs[7:]), em.partial_fit(pairs[7:]))
+
+
+def test_saving_is_whole_or_not_at_all(family, stream, tmp_path, monkeypatch):
+    path = tmp_path / "run.nc"
+    em = driver(family).partial_fit(stream[:55])
+    em.save(path)
+    before = path.read_bytes()
+
+    def broken(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(OSError, match="no space left"):
+        em.partial_fit(stream[55:]).save(path)
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["run.nc"]
+    with pytest.raises(FileNotFoundError, match=r"folder of .* does not exist; create it"):
+        em.save(tmp_path / "nowhere" / "run.nc")
+
+
+def test_another_family_is_refused(family, stream, tmp_path):
+    path = tmp_path / "run.nc"
+    driver(family).partial_fit(stream).save(path)
+
+    class Other(NormalMixture):
+        def __init__(self):
+            super().__init__(4)
+            self.statistics = {"value": self.statistics["value"]}
+
+    with pytest.raises(ValueError, match=r"family: the run in .*run.nc'") as refusal:
+        OnlineEM.load(path, Other())
+    for difference in (
+        "number of classes is 3 in the file, 4 here",
+        "parameters means has shape [3] in the file, [4] here",
+        "statistics is ['square', 'value'] in the file, ['value'] here",
+        "class is NormalMixture in the file",
+    ):
+        assert difference in str(refusal.value)
+
+
+def test_files_that_are_no_runs_are_refused(family, stream, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*missing.nc'; save a run"):
+        OnlineEM.load(tmp_path / "missing.nc", family)
+    path = tmp_path / "other.nc"
+    path.write_text("something else")
+    with pytest.raises(ValueError, match=r"other.nc' cannot be read as netCDF .* no saved run"):
+        OnlineEM.load(path, family)
+    xr.Dataset({"x": ("y", np.ones(3))}).to_netcdf(path, engine="h5netcdf")
+    with pytest.raises(ValueError, match="is no saved run of OnlineEM; give a file that `save`"):
+        OnlineEM.load(path, family)
+
+
+def test_damaged_files_are_refused(family, stream, tmp_path):
+    path = tmp_path / "run.nc"
+    driver(family).partial_fit(stream).save(path)
+    whole = path.read_bytes()
+
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match="cannot be read as netCDF"):
+        OnlineEM.load(path, family)
+
+    path.write_bytes(whole)
+    with h5py.File(path, "r+") as file:
+        file.attrs["format_version"] = 2
+    with pytest.raises(ValueError, match="format version 2, this is for 1; load it with pymc_mco"):
+        OnlineEM.load(path, family)
+
+    path.write_bytes(whole)
+    with h5py.File(path, "r+") as file:
+        counters = json.loads(file.attrs["counters"])
+        del counters["n_learnt"]
+        file.attrs["counters"] = json.dumps(counters)
+    with pytest.raises(ValueError, match=r"run.nc' is damaged: its counters"):
+        OnlineEM.load(path, family)
+
+
+def test_a_file_names_no_code(family, stream, tmp_path):
+    path = tmp_path / "run.nc"
+    driver(family, e_step=Exact()).partial_fit(stream).save(path)
+    for name in ("subprocess:Popen", "pymc_mcoem.em.settings:importlib", "os:system", "pymc_mcoem"):
+        with h5py.File(path, "r+") as file:
+            settings = json.loads(file.attrs["settings"])
+            settings["e_step"] = {"class": name, "fields": {}}
+            file.attrs["settings"] = json.dumps(settings)
+        with pytest.raises(ValueError, match="none of pymc_mcoem's settings"):
+            OnlineEM.load(path, family)
