@@ -23,8 +23,13 @@ if TYPE_CHECKING:
 __all__ = ["ClassDensity", "find_class_index"]
 
 
+def is_categorical(rv: TensorVariable) -> bool:
+    """Say whether a random variable is Categorical."""
+    return getattr(rv.owner.op, "name", None) == "categorical"
+
+
 def find_class_index(model: pm.Model) -> TensorVariable:
-    """Return the one free scalar Categorical variable of a model.
+    """Return the one free Categorical variable of a model.
 
     Parameters
     ----------
@@ -39,11 +44,7 @@ def find_class_index(model: pm.Model) -> TensorVariable:
     ValueError
         If there is none, or more than one.
     """
-    found = [
-        rv
-        for rv in model.free_RVs
-        if isinstance(getattr(rv.owner.op, "name", None), str) and rv.owner.op.name == "categorical"
-    ]
+    found = [rv for rv in model.free_RVs if is_categorical(rv)]
     if len(found) != 1:
         raise ValueError(
             f"class_index: the model has {len(found)} Categorical variables "
@@ -79,7 +80,8 @@ class ClassDensity:
     Raises
     ------
     ValueError
-        If the index is not a free scalar of the model or a latent is discrete.
+        If the index is not a free scalar Categorical of the model, there is no latent, or a
+        latent is discrete.
 
     Notes
     -----
@@ -108,6 +110,16 @@ class ClassDensity:
             raise ValueError(
                 f"class_index: {class_index.name} is not a free scalar variable of the model; "
                 "name a Categorical variable without shape."
+            )
+        if class_index is not None and not is_categorical(class_index):
+            raise ValueError(
+                f"class_index: {class_index.name} is not Categorical; declare it as "
+                "pm.Categorical, whose probabilities say how many classes there are."
+            )
+        if not latents:
+            raise ValueError(
+                "latents: there are none, so that no latent jumps with the class index; sample "
+                "it with pm.CategoricalGibbsMetropolis, or in EM use the E-step Exact."
             )
         for rv in latents:
             if rv.dtype not in pm.pytensorf.continuous_types:

@@ -166,7 +166,7 @@ class ModeSearch:
 
     Damped Newton steps: (P + μ D) δ = g, with P minus the Hessian or the Gauss-Newton matrix, D
     its absolute diagonal and μ lowered after a step that raises the density and raised after one
-    that does not. All starting points run inside one compiled loop.
+    that does not. One search is one compiled loop.
 
     Parameters
     ----------
@@ -249,44 +249,36 @@ class ModeSearch:
                 until(done | stuck),
             )
 
-        def search(k: Any, start: Any, tol: Any, limit: Any) -> list[Any]:
-            x, log_p, gradient, curvature, _, done = pytensor.scan(
-                improve,
-                outputs_info=[
-                    start,
-                    pt.constant(-np.inf, dtype="float64"),
-                    pt.zeros((n,)),
-                    pt.eye(n),
-                    pt.constant(1e-3, dtype="float64"),
-                    None,
-                ],
-                non_sequences=[k, tol],
-                n_steps=limit,
-                return_updates=False,
-            )
-            return [
-                x[-1],
-                log_p[-1],
-                pt.max(pt.abs(gradient[-1])),
-                curvature[-1],
-                done[-1],
-                done.shape[0],
-            ]
-
-        classes = pt.tensor("classes", dtype="int64", shape=(None,))
-        starts = pt.tensor("starts", dtype="float64", shape=(None, n))
+        k = pt.scalar("class_index", dtype="int64")
+        start = pt.tensor("start", dtype="float64", shape=(n,))
         tol = pt.scalar("tolerance", dtype="float64")
         limit = pt.scalar("max_iterations", dtype="int64")
-        outputs = pytensor.scan(
-            search,
-            sequences=[classes, starts],
-            non_sequences=[tol, limit],
+        x, log_p, gradient, curvature, _, done = pytensor.scan(
+            improve,
+            outputs_info=[
+                start,
+                pt.constant(-np.inf, dtype="float64"),
+                pt.zeros((n,)),
+                pt.eye(n),
+                pt.constant(1e-3, dtype="float64"),
+                None,
+            ],
+            non_sequences=[k, tol],
+            n_steps=limit,
             return_updates=False,
         )
+        outputs = [
+            x[-1],
+            log_p[-1],
+            pt.max(pt.abs(gradient[-1])),
+            curvature[-1],
+            done[-1],
+            done.shape[0],
+        ]
         self._function = pm.pytensorf.compile(
             [
-                classes,
-                starts,
+                k,
+                start,
                 tol,
                 limit,
                 *density.data_inputs.values(),
@@ -348,13 +340,15 @@ class ModeSearch:
     ) -> _Found:
         """Search from every start, ``(n, n_starts, n_latents)``; keep the best of each class."""
         n, n_starts = starts.shape[:2]
-        outputs = self._function(
-            np.repeat(classes, n_starts).astype(np.int64),
-            np.ascontiguousarray(starts.reshape(-1, starts.shape[-1])),
-            np.asarray(self.tolerance, dtype=np.float64),
-            np.asarray(limit, dtype=np.int64),
-            *arguments,
-        )
+        tolerance = np.asarray(self.tolerance, dtype=np.float64)
+        searches = [
+            self._function(
+                np.asarray(k, dtype=np.int64), start, tolerance, np.asarray(limit), *arguments
+            )
+            for k, of_class in zip(classes, np.ascontiguousarray(starts), strict=True)
+            for start in of_class
+        ]
+        outputs = [np.stack(output) for output in zip(*searches, strict=True)]
         grid = outputs[1].reshape(n, n_starts)
         best = np.arange(n) * n_starts + np.argmax(np.where(np.isnan(grid), -np.inf, grid), axis=1)
         return _Found(*(np.array(output[best]) for output in outputs))

@@ -182,7 +182,7 @@ class Laplace:
     """
 
     tolerance: float = 1e-3
-    max_iterations: int = 30
+    max_iterations: int = 60
     n_starts: int | None = None
     race: Race | None = field(default_factory=Race)
 
@@ -227,7 +227,7 @@ class PriorCovariance:
 
     n_prior_draws: int = 2_000
     tolerance: float = 1e-3
-    max_iterations: int = 30
+    max_iterations: int = 60
 
     def compile(
         self, density: ClassDensity, geometry: LatentGeometry, mode: Any = None

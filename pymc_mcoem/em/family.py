@@ -266,17 +266,15 @@ class Family:
             observations = observations.variable
         elif hasattr(observations, "to_numpy"):
             observations = observations.to_numpy()
-        if isinstance(observations, Mapping):
+        if isinstance(observations, (Mapping, int, float, np.generic)):
             yield observations
-        elif isinstance(observations, (int, float, np.generic)):
-            yield np.asarray(observations)
         elif hasattr(observations, "shape") and hasattr(observations, "ndim"):
             expected = self.model[self.observation[0]].get_value(borrow=True).shape
             if observations.ndim <= len(expected):
-                yield self._in_memory(observations)
+                yield np.asanyarray(observations)
             else:
                 for index in range(observations.shape[0]):
-                    yield self._in_memory(observations[index])
+                    yield np.asanyarray(observations[index])
         elif isinstance(observations, Iterable) and not isinstance(observations, (str, bytes)):
             yield from observations
         else:
@@ -284,10 +282,6 @@ class Family:
             raise TypeError(
                 f"observations: got {kind}; pass an array, a DataArray, or an iterable."
             )
-
-    @staticmethod
-    def _in_memory(array: Any) -> np.ndarray:
-        return array if isinstance(array, np.ma.MaskedArray) else np.asarray(array)
 
     def initialize(
         self, observations: list[np.ndarray], rng: np.random.Generator, start: str

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
+from rich.errors import LiveError
 from rich.progress import (
     BarColumn,
     Progress,
@@ -162,11 +163,17 @@ class RunProgress:
         ]
         if self.total is not None:
             columns.append(TimeRemainingColumn(table_column=Column("Left", no_wrap=True)))
-        self._bar = _Headed(*columns)
-        self._task = self._bar.add_task(
+        bar = _Headed(*columns)
+        self._task = bar.add_task(
             "", total=self.total, observations="0", noise="", weights="", acceptance=""
         )
-        self._bar.start()
+        try:
+            bar.start()
+        except LiveError:
+            # Another bar is on the screen, and this version of rich shows one at a time.
+            self._enabled = False
+        else:
+            self._bar = bar
 
 
 class _Headed(Progress):

@@ -246,7 +246,11 @@ def check_number(n: int) -> None:
 def update_is_due(
     schedule: Callable[[int], bool], after: int, until: int, *, n_updates: int, all_ready: bool
 ) -> bool:
-    """Ask a schedule, or any function of n, whether an update is due; see `UpdateSchedule.due`."""
-    if isinstance(schedule, UpdateSchedule):
-        return schedule.due(after, until, n_updates=n_updates, all_ready=all_ready)
+    """Ask a schedule, or any function of n, whether an update is due; see `UpdateSchedule.due`.
+
+    A schedule of one's own that wants to know `n_updates` and `all_ready` has a method ``due``.
+    """
+    due = getattr(schedule, "due", None)
+    if due is not None:
+        return bool(due(after, until, n_updates=n_updates, all_ready=all_ready))
     return any(bool(schedule(n)) for n in range(after + 1, until + 1))

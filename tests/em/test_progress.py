@@ -67,3 +67,21 @@ def test_sparklines():
     assert sparkline(np.array([1.0, 0.0, 0.5])) == "█▁▅"
     assert sparkline(np.zeros(2)) == "▁▁"
     assert sparkline(np.linspace(0.01, 0.07, 30)) == "0.070 … 0.010"
+
+
+def test_another_bar_on_the_screen_does_no_harm(capsys, family, rng):
+    from rich.progress import Progress
+
+    with Progress() as outer:
+        outer.add_task("outer", total=1)
+        shown(capsys, family, mixture_stream(rng, 60))
+
+
+def test_where_rich_shows_one_bar_only(capsys, family, rng, monkeypatch):
+    from rich.errors import LiveError
+
+    def refuse(self):
+        raise LiveError("Only one live display may be active at once")
+
+    monkeypatch.setattr("pymc_mcoem.em.progress._Headed.start", refuse)
+    assert shown(capsys, family, mixture_stream(rng, 60)) == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import threadpoolctl
 
 from pymc_mcoem.em.esteps.exact import Exact
 from pymc_mcoem.em.family import Family
@@ -180,3 +181,47 @@ def test_exact_needs_a_closed_form(stream):
 
     with pytest.raises(TypeError, match="e_step: Exact needs a closed form, which Open has not"):
         driver(Open(), parameters=THETA).partial_fit(stream)
+
+
+def test_e_steps_are_compiled_for_the_declared_model(stream):
+    family = NormalMixture()
+    found = []
+
+    class Looking(Noisy):
+        def compile(self, family):
+            found.append(family.model["means"].get_value())
+            return super().compile(family)
+
+    for _ in range(2):
+        driver(family, parameters=THETA, e_step=Looking()).partial_fit(stream)
+    np.testing.assert_array_equal(found, [[-2.0, 0.0, 2.0]] * 2)
+    assert not np.array_equal(family.model["means"].get_value(), found[0])
+
+
+def test_numerical_work_has_one_blas_thread_and_the_stream_has_all(family, stream):
+    seen = {"inside": set(), "outside": set()}
+
+    def count(where):
+        pools = threadpoolctl.threadpool_info()
+        seen[where] |= {pool["num_threads"] for pool in pools if pool["user_api"] == "blas"}
+
+    class Counting(NormalMixture):
+        def exact(self, data, parameters):
+            count("inside")
+            return super().exact(data, parameters)
+
+        def maximize(self, statistics, *, effective_size):
+            count("inside")
+            return super().maximize(statistics, effective_size=effective_size)
+
+    def lazy():
+        for value in stream[:15]:
+            count("outside")
+            yield value
+
+    with threadpoolctl.threadpool_limits(limits=2, user_api="blas"):
+        driver(Counting(), parameters=THETA).partial_fit(lazy())
+    assert seen["inside"] == {1}
+    if seen["outside"] == {1}:
+        pytest.skip("this machine's BLAS has one thread in any case")
+    assert 1 not in seen["outside"]
