@@ -32,9 +32,9 @@ console = Console()
 
 def make_mixture(n_classes: int) -> mcoem.TemplateMixture:
     """Digits of 8 × 8 pixels: small warps, because with loose ones a class imitates its neighbours."""
-    priors = mcoem.TemplatePriors().with_deformation_variance(0.005, weight=2_000)
+    priors = mcoem.TemplatePriors().with_deformation_variance(0.0025, weight=2_000)
     return mcoem.TemplateMixture.for_images(
-        (8, 8), n_classes=n_classes, rigid_variance=0.02, priors=priors
+        (8, 8), n_classes=n_classes, rigid_variance=0.05, priors=priors
     )
 
 
@@ -102,6 +102,7 @@ def main() -> None:
         mixture,
         e_step=e_step,
         burst_length=mcoem.BurstLength(draws=25, burn_in=10),
+        step_size=mcoem.StepSize(0.75),
         random_seed=arguments.seed,
     )
     em.partial_fit(image for image in images[train])
@@ -117,6 +118,7 @@ def main() -> None:
     still = mcoem.OnlineEM(
         mixture,
         e_step=mcoem.FixedLatents(),
+        step_size=mcoem.StepSize(0.75),
         random_seed=arguments.seed,
         progressbar=False,
     ).partial_fit(images[train])

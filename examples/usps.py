@@ -94,7 +94,7 @@ def classify(task: tuple[int, int, int, tuple[str, ...], int, int]) -> np.ndarra
 
 def draw(parameters: list[xr.Dataset], file: Path) -> None:
     """Draw four templates of each digit with their weights."""
-    figure, axes = plt.subplots(N_CLASSES, 10, figsize=(10, 1.2 * N_CLASSES))
+    figure, axes = plt.subplots(N_CLASSES, 10, figsize=(10, 1.3 * N_CLASSES))
     for digit, found in enumerate(parameters):
         images = mcoem.template_images(found, make_mixture())
         order = np.argsort(-found["weights"].values)
@@ -103,7 +103,7 @@ def draw(parameters: list[xr.Dataset], file: Path) -> None:
             axis.set_title(f"{float(found['weights'][j]):.2f}", fontsize=7, pad=2)
             axis.set_axis_off()
     figure.suptitle("Four templates of each digit, with their weights", fontsize=10)
-    figure.tight_layout(h_pad=0.4, w_pad=0.2, rect=(0, 0, 1, 0.97))
+    figure.tight_layout(h_pad=1.0, w_pad=0.2, rect=(0, 0, 1, 0.98))
     figure.savefig(file, dpi=150)
     plt.close(figure)
 

@@ -80,8 +80,7 @@ class ClassDensity:
     Raises
     ------
     ValueError
-        If the index is not a free scalar Categorical of the model, there is no latent, or a
-        latent is discrete.
+        If the index is not a free scalar Categorical of the model or a latent is discrete.
 
     Notes
     -----
@@ -115,11 +114,6 @@ class ClassDensity:
             raise ValueError(
                 f"class_index: {class_index.name} is not Categorical; declare it as "
                 "pm.Categorical, whose probabilities say how many classes there are."
-            )
-        if not latents:
-            raise ValueError(
-                "latents: there are none, so that no latent jumps with the class index; sample "
-                "it with pm.CategoricalGibbsMetropolis, or in EM use the E-step Exact."
             )
         for rv in latents:
             if rv.dtype not in pm.pytensorf.continuous_types:
@@ -155,6 +149,20 @@ class ClassDensity:
             self.data_inputs[name] = symbol
             self.data_replacement[shared] = symbol
         self.other_values = tuple(value for value in model.value_vars if value not in own)
+
+    def require_latents(self) -> None:
+        """Refuse a density without latents, for kernels that move them.
+
+        Raises
+        ------
+        ValueError
+            If there is no latent.
+        """
+        if self.n_latents == 0:
+            raise ValueError(
+                "latents: there are none that jump with the class index; sample it with "
+                "pm.CategoricalGibbsMetropolis, or in EM use the E-step Exact."
+            )
 
     # -- placing expressions -----------------------------------------------------------------
 

@@ -81,11 +81,24 @@ class Modes:
         half_log_det = np.log(np.diagonal(np.linalg.cholesky(self.precision), axis1=1, axis2=2))
         return self.log_density + 0.5 * n * np.log(2 * np.pi) - half_log_det.sum(axis=1)
 
-    def troubles(self) -> dict[str, int]:
-        """Count the searches that did not end as they should, by name."""
+    def troubles(self, margin: float = 20.0) -> dict[str, int]:
+        """Count the searches that did not end as they should, by name.
+
+        Parameters
+        ----------
+        margin : float
+            Modes whose evidence is further than this below the best one's are not counted: a
+            class without weight may have a mode that is only roughly found.
+        """
         counts: dict[str, int] = {}
-        for status in self.status:
-            if status not in (ModeStatus.CONVERGED, ModeStatus.OUT_OF_RACE):
+        log_evidence = self.log_evidence
+        if np.isfinite(log_evidence).any():
+            best = np.max(log_evidence[np.isfinite(log_evidence)])
+        else:
+            best = -np.inf
+        for status, value in zip(self.status, log_evidence, strict=True):
+            fine = status in (ModeStatus.CONVERGED, ModeStatus.OUT_OF_RACE)
+            if not fine and not value < best - margin:
                 name = f"mode search: {status.name.lower().replace('_', ' ')}"
                 counts[name] = counts.get(name, 0) + 1
         return counts

@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PseudoPriors:
     """Normal pseudo-priors of all classes, as arrays.
 
@@ -67,6 +67,21 @@ class PseudoPriors:
     log_normalizer: np.ndarray
     log_evidence: np.ndarray
     troubles: dict[str, int] = field(default_factory=dict)
+
+    def __eq__(self, other: object) -> bool:
+        # PyMC compares the states of step methods, which hold pseudo-priors, field by field.
+        if not isinstance(other, PseudoPriors):
+            return NotImplemented
+        return self.troubles == other.troubles and all(
+            np.array_equal(mine, theirs, equal_nan=True)
+            for mine, theirs in zip(
+                [*self.as_list(), self.log_evidence],
+                [*other.as_list(), other.log_evidence],
+                strict=True,
+            )
+        )
+
+    __hash__ = None  # type: ignore[assignment]
 
     @classmethod
     def from_precision(

@@ -133,6 +133,7 @@ class CarlinChib(BlockedStep):
         index = find_class_index(model) if class_index is None else class_index
         latents = self._choose_latents(model, index, vars)
         density = ClassDensity(model, index, latents)
+        density.require_latents()
         geometry = geometry_of(model)
         continuous = [rv for rv in model.free_RVs if rv is not index]
         if latents != continuous:

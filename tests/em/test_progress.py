@@ -83,5 +83,5 @@ def test_where_rich_shows_one_bar_only(capsys, family, rng, monkeypatch):
     def refuse(self):
         raise LiveError("Only one live display may be active at once")
 
-    monkeypatch.setattr("pymc_mcoem.em.progress._Headed.start", refuse)
+    monkeypatch.setattr("rich.progress.Progress.start", refuse)
     assert shown(capsys, family, mixture_stream(rng, 60)) == ""

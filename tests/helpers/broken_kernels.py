@@ -21,9 +21,7 @@ class PseudoPriorsSwapped(ReferenceKernel):
 
     def log_weight(self, auxiliaries, drawing):
         order = [1, 0, 2]
-        swapped = Drawing(
-            drawing.mean[:, order], drawing.scale[:, order], drawing.whiten[:, order]
-        )
+        swapped = Drawing(drawing.mean[:, order], drawing.scale[:, order], drawing.whiten[:, order])
         return self.log_target(auxiliaries) - swapped.log_density(auxiliaries)
 
 
@@ -47,6 +45,22 @@ class FittedWhereItStands(ReferenceKernel):
             np.reshape(precision**-0.5, square),
             np.reshape(precision**0.5, square),
         )
+
+
+class AdaptsForEver(ReferenceKernel):
+    """Goes on tuning every chain's step size with the gains of burn-in, 2/√t."""
+
+    def __call__(self, rng, class_index, position):
+        chain = np.arange(len(class_index))
+        fixed = self.log_step
+        self.log_step = np.tile(fixed, (len(chain), 1))
+        for t in range(1, 6):
+            noise = rng.standard_normal((len(chain), self.noise_size))
+            moved = self.sweep(class_index, position, noise)
+            class_index, position = moved.class_index, moved.position
+            self.log_step[chain, class_index] += 2 / np.sqrt(t) * (moved.acceptance - 0.4)
+        self.log_step = fixed
+        return class_index, position
 
 
 def rao_blackwell_features(draws: BurstDraws, features, *, later_latents: bool) -> np.ndarray:

@@ -12,16 +12,17 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import logsumexp
 
+from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
+from pymc_mcoem.em.burst import Burst
 from tests.helpers.models import N_CLASSES, OracleFamily
 from tests.helpers.quadrature import Quadrature
+from tests.helpers.reference_kernel import GivenNoise
 
 #: A right kernel is further off once in 1.7 million comparisons; fewer than a thousand are made.
 LIMIT = 5.0
 
 #: A kernel of many chains: (generator, classes (n,), positions (n, d)) to the same, moved.
-Kernel = Callable[
-    [np.random.Generator, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]
-]
+Kernel = Callable[[np.random.Generator, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,40 @@ def invariance(
     """Start `n` chains at exact posterior draws, move them, and compare with the posterior."""
     class_index, position = kernel(rng, *family.draw_posterior(rng, n))
     return agreement(features(class_index, position), quadrature.expectation(features))
+
+
+def largest_departure(
+    burst: Burst,
+    data: dict[str, np.ndarray],
+    pseudo_priors: PseudoPriors,
+    start: tuple[int, np.ndarray],
+    noise: np.ndarray,
+    gains: np.ndarray,
+    burn_in: int,
+) -> float:
+    """Return by how much kept sweeps differ from those of the kernel that burn-in ended with.
+
+    Every kept sweep is made once more on its own, from the state that it started at and with
+    the same noise, by the kernel with the step sizes at the end of burn-in.
+
+    Parameters
+    ----------
+    noise : ndarray of shape (n_sweeps, noise_size)
+    gains : ndarray of shape (n_sweeps,)
+    """
+
+    def run(part: slice, start: tuple[int, np.ndarray], log_step: np.ndarray, gain: np.ndarray):
+        return burst(GivenNoise(noise[part]), start, log_step, pseudo_priors, gain, data)
+
+    whole = run(slice(None), start, burst.initial_log_step, gains)
+    begun = slice(0, burn_in)
+    log_step = run(begun, start, burst.initial_log_step, gains[begun]).log_step
+    worst = 0.0
+    for t in range(burn_in, len(gains)):
+        state = (whole.class_index[t - 1], whole.position[t - 1])
+        alone = run(slice(t, t + 1), state, log_step, np.zeros(1))
+        worst = max(worst, float(np.abs(alone.position[0] - whole.position[t]).max()))
+    return worst
 
 
 def class_draw_asymmetry(

@@ -55,7 +55,10 @@ class Compiled:
         """Return pseudo-priors: "laplace", "good" (the exact moments) or "poor"."""
         if kind == "laplace":
             return self.e_step.pseudo_priors(self.data, np.random.default_rng(0))
-        made = {"good": self.quadrature.good_pseudo_priors, "poor": self.quadrature.poor_pseudo_priors}
+        made = {
+            "good": self.quadrature.good_pseudo_priors,
+            "poor": self.quadrature.poor_pseudo_priors,
+        }
         return made[kind]()
 
 

@@ -59,7 +59,8 @@ class ReferenceKernel:
     log_density : callable
         Of classes ``(...,)`` and positions ``(..., d)``.
     pseudo_priors : PseudoPriors
-    log_step : ndarray of shape (n_classes,)
+    log_step : ndarray of shape (n_classes,) or (n, n_classes)
+        The same for all chains, or of each.
     n_moves : int
     """
 
@@ -116,7 +117,8 @@ class ReferenceKernel:
         x = auxiliaries[chain, chosen]
         log_p = self.log_density(chosen, x)
         scale = np.broadcast_to(drawing.scale, (n, N_CLASSES, d, d))[chain, chosen]
-        scale = np.exp(self.log_step[chosen])[:, None, None] * scale
+        log_step = np.broadcast_to(self.log_step, (n, N_CLASSES))[chain, chosen]
+        scale = np.exp(log_step)[:, None, None] * scale
         accepted = np.zeros(n)
         for row in np.moveaxis(noise[:, split + 2 :].reshape(n, self.n_moves, d + 2), 1, 0):
             proposal = x + np.einsum("nab,nb->na", scale, row[:, :d])

@@ -71,7 +71,8 @@ class CarlinChibBurst:
 
     def compile(self, family: Family) -> CompiledCarlinChibBurst:
         """Compile pseudo-priors, burst and statistics for `family`."""
-        return CompiledCarlinChibBurst(self, family)
+        with family.as_declared():
+            return CompiledCarlinChibBurst(self, family)
 
 
 class CompiledCarlinChibBurst:
@@ -91,6 +92,7 @@ class CompiledCarlinChibBurst:
             family.latents,
             inputs=(*family.parameter_names, *family.observation),
         )
+        self.density.require_latents()
         geometry = LatentGeometry(family.gauss_newton, family.prior_covariance, family.starts)
         self.pseudo_priors = settings.pseudo_priors.compile(self.density, geometry, settings.mode)
         self.burst = Burst(

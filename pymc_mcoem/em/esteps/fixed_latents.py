@@ -40,7 +40,8 @@ class FixedLatents:
 
     def compile(self, family: Family) -> CompiledFixedLatents:
         """Compile for `family`."""
-        return CompiledFixedLatents(self, family)
+        with family.as_declared():
+            return CompiledFixedLatents(self, family)
 
 
 class CompiledFixedLatents:
