@@ -43,9 +43,7 @@ def main() -> None:
     compiled = mcoem.CarlinChibBurst(within_class=move).compile(mixture)
     cheap = WeightedStatistics(WithoutGram(mixture), compiled.density)
     rng = np.random.default_rng(1)
-    parameters = mixture.initialize(
-        [rng.random((16, 16)) for _ in range(20)], rng, "random"
-    )
+    parameters = mixture.initialize([rng.random((16, 16)) for _ in range(20)], rng, "random")
     data = mixture.encode(rng.random((16, 16)))
     values = {
         name: np.asarray({**parameters, **data}[name], dtype=symbol.dtype)
@@ -76,7 +74,9 @@ def main() -> None:
             began = time.perf_counter()
             pseudo_priors = compiled.pseudo_priors(values, rng)
             found_modes = time.perf_counter()
-            draws = compiled.burst(rng, (0, pseudo_priors.mean[0]), log_step, pseudo_priors, gains, values)
+            draws = compiled.burst(
+                rng, (0, pseudo_priors.mean[0]), log_step, pseudo_priors, gains, values
+            )
             weights = np.full(arguments.sweeps, 1.0 / arguments.sweeps)
             cheap(draws.class_index, draws.position, weights, values)
             chain = time.perf_counter()
@@ -91,13 +91,17 @@ def main() -> None:
     evaluation = statistics.median(times["evaluation"])
     reference = n_evaluations * evaluation
     chain, gram, modes = (statistics.median(times[name]) for name in ("chain", "gram", "modes"))
-    print(f"one compiled evaluation: {1e6 * evaluation:.1f} µs; {n_evaluations} evaluations a burst")
+    print(
+        f"one compiled evaluation: {1e6 * evaluation:.1f} µs; {n_evaluations} evaluations a burst"
+    )
     for name, seconds in (
         ("burst with the cheap statistics", chain),
         ("... and ΦᵀΦ of every sweep", chain + gram),
         ("... and the mode search of every class", chain + gram + modes),
     ):
-        print(f"{name}: {1e3 * seconds:.1f} ms / {1e3 * reference:.1f} ms = {seconds / reference:.2f}")
+        print(
+            f"{name}: {1e3 * seconds:.1f} ms / {1e3 * reference:.1f} ms = {seconds / reference:.2f}"
+        )
 
 
 if __name__ == "__main__":

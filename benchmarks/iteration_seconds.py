@@ -63,7 +63,10 @@ def main() -> None:
             em.partial_fit(image)
             seconds.append(time.perf_counter() - began)
         median = statistics.median(seconds)
-        print(f"C = {n_classes}: {median:.2f} s an iteration (paper {paper} s, {paper / median:.0f} times)")
+        print(
+            f"C = {n_classes}: {median:.2f} s an iteration (paper {paper} s, "
+            f"{paper / median:.0f} times as long)"
+        )
 
     mixture = mcoem.TemplateMixture.for_images((16, 16), n_classes=2)
     em = mcoem.OnlineEM(

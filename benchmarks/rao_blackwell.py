@@ -65,7 +65,9 @@ def main() -> None:
                 # both estimate the same mean, so the pooled mean is the better truth
                 truth = np.mean([*found[False][name], *found[True][name]], axis=0)
                 error = {
-                    kind: float(np.mean([np.sum((value - truth) ** 2) for value in found[kind][name]]))
+                    kind: float(
+                        np.mean([np.sum((value - truth) ** 2) for value in found[kind][name]])
+                    )
                     * statistics.median(seconds[kind])
                     for kind in steps
                 }

@@ -31,7 +31,7 @@ console = Console()
 
 
 def make_mixture(n_classes: int) -> mcoem.TemplateMixture:
-    """Digits of 8 × 8 pixels: small warps, because with loose ones a class imitates its neighbours."""
+    """Digits of 8 × 8 pixels; with loose warps one class would imitate another digit."""
     priors = mcoem.TemplatePriors().with_deformation_variance(0.0025, weight=2_000)
     return mcoem.TemplateMixture.for_images(
         (8, 8), n_classes=n_classes, rigid_variance=0.05, priors=priors
@@ -46,7 +46,11 @@ def accuracy(train: np.ndarray, labels: np.ndarray, test: np.ndarray, truth: np.
 
 
 def draw(
-    parameters: xr.Dataset, mixture: mcoem.TemplateMixture, names: list, path: xr.Dataset, file: Path
+    parameters: xr.Dataset,
+    mixture: mcoem.TemplateMixture,
+    names: list,
+    path: xr.Dataset,
+    file: Path,
 ) -> None:
     """Draw the templates with their weights, and how the six heaviest grew."""
     images = mcoem.template_images(parameters, mixture)

@@ -58,7 +58,9 @@ def main() -> None:
     print("share of each digit, chain by chain:")
     for chain in chains.chain.values:
         shares = [float((chains.sel(chain=chain) == k).mean()) for k in range(3)]
-        print("  ", {digit: round(share, 3) for digit, share in zip((3, 5, 8), shares, strict=True)})
+        print(
+            "  ", {digit: round(share, 3) for digit, share in zip((3, 5, 8), shares, strict=True)}
+        )
     print(az.summary(idata, var_names=["warp_parameters", "brightness"], kind="stats").head(8))
 
 

@@ -118,7 +118,8 @@ class ClassDensity:
         for rv in latents:
             if rv.dtype not in pm.pytensorf.continuous_types:
                 raise ValueError(
-                    f"latents: {rv.name} is discrete ({rv.dtype}); give it a step method of its own."
+                    f"latents: {rv.name} is discrete ({rv.dtype}); give it a step method of its "
+                    "own."
                 )
         self.model = model
         self.class_index = class_index

@@ -79,7 +79,10 @@ class Modes:
         """Laplace's approximation of log ∫ exp(log-density), shape ``(n,)``."""
         n = self.mean.shape[1]
         half_log_det = np.log(np.diagonal(np.linalg.cholesky(self.precision), axis1=1, axis2=2))
-        return self.log_density + 0.5 * n * np.log(2 * np.pi) - half_log_det.sum(axis=1)
+        found: np.ndarray = (
+            self.log_density + 0.5 * n * np.log(2 * np.pi) - half_log_det.sum(axis=1)
+        )
+        return found
 
     def troubles(self, margin: float = 20.0) -> dict[str, int]:
         """Count the searches that did not end as they should, by name.

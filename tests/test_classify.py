@@ -145,9 +145,7 @@ def test_fixed_latents_weigh_classes_by_their_likelihood(mixture, by_label, rng)
     curve = np.exp(-((POINTS + 0.3) ** 2) / 0.3) + 0.2 * rng.standard_normal(6)
     curve[4] = np.nan
     step = mcoem.FixedLatents().compile(mixture)
-    result = step(
-        mixture.encode(curve), parameters, rng, step.initial_state(), draws=1, burn_in=0
-    )
+    result = step(mixture.encode(curve), parameters, rng, step.initial_state(), draws=1, burn_in=0)
     design = mixture.settings.basis.matrix(POINTS[:, None])
     seen = ~np.isnan(curve)
     residuals = (curve - parameters["templates"] @ design.T)[:, seen]

@@ -1,0 +1,1 @@
+"""The Carlin-Chib kernel, its pseudo-priors and moves, and the step method."""

@@ -16,7 +16,6 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
-
 from pytensor.graph.replace import clone_replace
 from pytensor.tensor.random.type import RandomType
 
@@ -32,8 +31,8 @@ __all__ = [
     "Laplace",
     "PilotMoments",
     "PriorCovariance",
-    "PseudoPriors",
     "PseudoPriorRule",
+    "PseudoPriors",
 ]
 
 
@@ -117,7 +116,8 @@ class PseudoPriors:
     def log_density(self, positions: np.ndarray) -> np.ndarray:
         """Return log κ_j(U_j), shape ``(n_classes,)``, of positions ``(n_classes, n_latents)``."""
         standard = np.einsum("jab,jb->ja", self.whiten, positions - self.mean)
-        return self.log_normalizer - 0.5 * (standard**2).sum(axis=1)
+        values: np.ndarray = self.log_normalizer - 0.5 * (standard**2).sum(axis=1)
+        return values
 
     def as_list(self) -> list[np.ndarray]:
         """Return the arrays in the order in which compiled functions take them."""

@@ -169,7 +169,7 @@ class CarlinChib(BlockedStep):
                 for rv in model.free_RVs
                 if rv is not index and rv.dtype in pm.pytensorf.continuous_types
             ]
-        given = vars if isinstance(vars, (list, tuple)) else [vars]
+        given: list[Any] = list(vars) if isinstance(vars, (list, tuple)) else [vars]
         named = {model.values_to_rvs[v] for v in get_value_vars_from_user_vars(given, model)}
         if index not in named:
             raise ValueError(

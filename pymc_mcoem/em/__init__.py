@@ -1,0 +1,1 @@
+"""Online EM: families, E-steps, schedules and the driver."""

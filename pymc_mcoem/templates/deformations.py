@@ -287,10 +287,9 @@ class DisplacementField(Deformation):
 
     def _columns(self, points: np.ndarray, beta: TensorVariable) -> list[TensorVariable]:
         kernels = self._kernels(points)
-        n_landmarks = len(self.landmarks)
+        by_axis = beta.reshape((self.n_dims, len(self.landmarks)))
         return [
-            points[:, axis] + matrix_vector(kernels, beta[axis * n_landmarks : (axis + 1) * n_landmarks])
-            for axis in range(self.n_dims)
+            points[:, axis] + matrix_vector(kernels, by_axis[axis]) for axis in range(self.n_dims)
         ]
 
     def jacobian(self, points: np.ndarray, beta: Any, gradient: Any) -> TensorVariable:

@@ -1,0 +1,1 @@
+"""E-steps: from one observation and θ to mean statistics."""
