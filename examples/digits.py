@@ -106,7 +106,6 @@ def main() -> None:
         mixture,
         e_step=e_step,
         burst_length=mcoem.BurstLength(draws=25, burn_in=10),
-        step_size=mcoem.StepSize(0.75),
         random_seed=arguments.seed,
     )
     em.partial_fit(image for image in images[train])
@@ -122,7 +121,6 @@ def main() -> None:
     still = mcoem.OnlineEM(
         mixture,
         e_step=mcoem.FixedLatents(),
-        step_size=mcoem.StepSize(0.75),
         random_seed=arguments.seed,
         progressbar=False,
     ).partial_fit(images[train])

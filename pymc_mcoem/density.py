@@ -20,7 +20,26 @@ from pytensor.graph.traversal import ancestors
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["ClassDensity", "find_class_index"]
+__all__ = ["ClassDensity", "as_argument", "find_class_index"]
+
+
+def as_argument(value: Any, dtype: Any = np.float64) -> np.ndarray:
+    """Return a copy of an array that every compiled function takes without compiling anew.
+
+    Numba compiles a function once for each combination of its arguments' layouts: an array that
+    is transposed, strided or read-only would cost half a minute in the middle of a run.
+
+    Parameters
+    ----------
+    value : array_like
+    dtype : dtype
+
+    Returns
+    -------
+    ndarray
+        In C order and writeable.
+    """
+    return np.array(value, dtype=dtype, order="C")
 
 
 def is_categorical(rv: TensorVariable) -> bool:
@@ -237,6 +256,27 @@ class ClassDensity:
             },
             rebuild_strict=False,
         )
+
+    # -- arguments of compiled functions -----------------------------------------------------
+
+    def arguments(
+        self, data: Mapping[str, Any], others: Sequence[Any] = ()
+    ) -> list[np.ndarray]:
+        """Return values of the `data_inputs`, then of the `other_values`, as functions take them.
+
+        Parameters
+        ----------
+        data : mapping of str to array_like
+            By name; more names than there are inputs may be in it.
+        others : sequence of array_like
+        """
+        return [
+            *(as_argument(data[name], symbol.dtype) for name, symbol in self.data_inputs.items()),
+            *(
+                as_argument(value, variable.dtype)
+                for value, variable in zip(others, self.other_values, strict=True)
+            ),
+        ]
 
     # -- points ------------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ from pymc.initial_point import make_initial_point_fn
 from pytensor.scan.utils import until
 from scipy.linalg import solve_triangular
 
-from pymc_mcoem.density import ClassDensity
+from pymc_mcoem.density import ClassDensity, as_argument
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -336,7 +336,7 @@ class ModeSearch:
         starts = np.asarray(starts, dtype=np.float64)
         if starts.ndim == 2:
             starts = np.broadcast_to(starts, (len(asked), *starts.shape))
-        arguments = (*(data[name] for name in self.density.data_inputs), *others)
+        arguments = tuple(self.density.arguments(data, others))
         if self.race is None:
             found = self._best(asked, starts, self.max_iterations, arguments)
             return self._modes(found, np.ones(len(asked), dtype=bool))
@@ -361,7 +361,7 @@ class ModeSearch:
             self._function(
                 np.asarray(k, dtype=np.int64), start, tolerance, np.asarray(limit), *arguments
             )
-            for k, of_class in zip(classes, np.ascontiguousarray(starts), strict=True)
+            for k, of_class in zip(classes, as_argument(starts), strict=True)
             for start in of_class
         ]
         outputs = [np.stack(output) for output in zip(*searches, strict=True)]
@@ -539,4 +539,4 @@ def square_roots(precision: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     whiten = np.swapaxes(np.linalg.cholesky(precision), 1, 2)
     identity = np.eye(precision.shape[-1])
     scale = np.stack([solve_triangular(upper, identity) for upper in whiten])
-    return scale, np.ascontiguousarray(whiten)
+    return np.ascontiguousarray(scale), np.ascontiguousarray(whiten)

@@ -349,8 +349,7 @@ class PilotMoments:
                 start,
                 np.asarray(move.initial_log_step(n)),
                 robbins_monro,
-                *(data[name] for name in density.data_inputs),
-                *others,
+                *density.arguments(data, others),
             )[:, self.n_steps // 2 :]
             mean = draws.mean(axis=1)
             centred = draws - mean[:, None]
@@ -392,7 +391,7 @@ def compile_prior_covariance(
             rng: np.random.Generator,
             others: Sequence[np.ndarray] = (),
         ) -> np.ndarray:
-            found: np.ndarray = function(*(data[name] for name in density.data_inputs), *others)
+            found: np.ndarray = function(*density.arguments(data, others))
             return found
 
         return from_expression
@@ -408,7 +407,7 @@ def compile_prior_covariance(
             [shared for shared in draw.get_shared() if isinstance(shared.type, RandomType)],
             int(rng.integers(2**31)),
         )
-        values = [*(data[name] for name in density.data_inputs), *others]
+        values = density.arguments(data, others)
         found = np.empty((n_classes, n, n))
         for j in range(n_classes):
             draws = np.stack([draw(np.asarray(j), *values) for _ in range(n_prior_draws)])

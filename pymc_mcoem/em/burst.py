@@ -21,6 +21,7 @@ from pymc_mcoem.carlin_chib.kernel import (
     noise_size,
 )
 from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors, compile_with_data
+from pymc_mcoem.density import as_argument
 
 if TYPE_CHECKING:
     from pymc_mcoem.carlin_chib.within_class import WithinClassMove
@@ -165,13 +166,12 @@ class Burst:
         """
         indices, positions, final, log_weights, acceptance, *rest = self._function(
             rng.standard_normal((len(gains), self.noise_size)),
-            np.asarray(gains, dtype=np.float64),
-            np.asarray(start[0], dtype=np.int64),
-            np.asarray(start[1], dtype=np.float64),
-            np.asarray(log_step, dtype=np.float64),
-            *pseudo_priors.as_list(),
-            *(data[name] for name in self.density.data_inputs),
-            *others,
+            as_argument(gains),
+            as_argument(start[0], np.int64),
+            as_argument(start[1]),
+            as_argument(log_step),
+            *map(as_argument, pseudo_priors.as_list()),
+            *self.density.arguments(data, others),
         )
         return BurstDraws(
             indices, positions, log_weights, rest[0] if rest else None, acceptance, final
@@ -210,7 +210,6 @@ class WeightedStatistics:
         self._shapes: list[tuple[int, ...]] = []
         if not self.names:
             return
-        zeros = np.zeros(density.n_latents)
         point = density.model.initial_point(random_seed=0)
         zeros = density.ravel(point)
         placed = density.place(expressions, pt.constant(0, dtype="int64"), zeros)
@@ -279,14 +278,14 @@ class WeightedStatistics:
         )
         if self._function is None:
             return total
+        arguments = self.density.arguments(data, others)
         for j in np.unique(class_index):
             chosen = class_index == j
             sums = self._function(
-                np.asarray(j, dtype=np.int64),
-                np.ascontiguousarray(weights[chosen], dtype=np.float64),
-                np.ascontiguousarray(positions[chosen]),
-                *(data[name] for name in self.density.data_inputs),
-                *others,
+                as_argument(j, np.int64),
+                as_argument(weights[chosen]),
+                as_argument(positions[chosen]),
+                *arguments,
             )
             for name, value in zip(self.names, sums, strict=True):
                 total[name][j] = value
