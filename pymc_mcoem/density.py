@@ -24,10 +24,11 @@ __all__ = ["ClassDensity", "as_argument", "find_class_index"]
 
 
 def as_argument(value: Any, dtype: Any = np.float64) -> np.ndarray:
-    """Return a copy of an array that every compiled function takes without compiling anew.
+    """Return an array in the one layout that compiled functions are compiled for.
 
     Numba compiles a function once for each combination of its arguments' layouts: an array that
-    is transposed, strided or read-only would cost half a minute in the middle of a run.
+    is transposed, strided or read-only would cost half a minute in the middle of a run. A copy
+    is made only where the layout is another.
 
     Parameters
     ----------
@@ -39,7 +40,9 @@ def as_argument(value: Any, dtype: Any = np.float64) -> np.ndarray:
     ndarray
         In C order and writeable.
     """
-    return np.array(value, dtype=dtype, order="C")
+    array = np.asarray(value, dtype=dtype)
+    # In C order, aligned and writeable.
+    return array if array.flags.carray else array.copy(order="C")
 
 
 def is_categorical(rv: TensorVariable) -> bool:
@@ -259,9 +262,7 @@ class ClassDensity:
 
     # -- arguments of compiled functions -----------------------------------------------------
 
-    def arguments(
-        self, data: Mapping[str, Any], others: Sequence[Any] = ()
-    ) -> list[np.ndarray]:
+    def arguments(self, data: Mapping[str, Any], others: Sequence[Any] = ()) -> list[np.ndarray]:
         """Return values of the `data_inputs`, then of the `other_values`, as functions take them.
 
         Parameters

@@ -84,7 +84,7 @@ def test_class_weights_agree_with_quadrature(mixture, by_label, classifier, rng)
     mean, error = found.mean(axis=0), found.std(axis=0, ddof=1) / np.sqrt(repeats)
     for i, curve in enumerate(curves):
         exact = exact_class_weights(mixture, by_label, {"left": 2.0, "right": 1.0}, curve)
-        assert 0.02 < exact.min() and exact.max() < 0.9  # all classes matter
+        assert exact.min() > 0.005 and exact.max() < 0.9  # all classes matter
         assert np.all(np.abs(mean[i] - exact) < 5 * error[i] + 1e-3)
 
 

@@ -29,7 +29,7 @@ from pymc_mcoem.carlin_chib.pseudo_priors import (
     compile_with_data,
 )
 from pymc_mcoem.carlin_chib.within_class import RandomWalk, WithinClassMove
-from pymc_mcoem.density import ClassDensity, find_class_index
+from pymc_mcoem.density import ClassDensity, as_argument, find_class_index
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -226,9 +226,9 @@ class CarlinChib(BlockedStep):
             A new dictionary.
         stats : list of one dict
         """
-        others = [
-            np.asarray(point[value.name], dtype=value.dtype) for value in self._density.other_values
-        ]
+        others = self._density.arguments(
+            {}, [point[value.name] for value in self._density.other_values]
+        )
         assert self._density.index_value is not None
         index_name = self._density.index_value.name
         before = int(point[index_name])
@@ -249,7 +249,7 @@ class CarlinChib(BlockedStep):
             np.asarray(before, dtype=np.int64),
             position,
             self.log_step,
-            *self.pseudo_priors.as_list(),
+            *map(as_argument, self.pseudo_priors.as_list()),
             *others,
         )
         if not np.isfinite(log_weight).any():

@@ -214,12 +214,11 @@ class WeightedStatistics:
         zeros = density.ravel(point)
         placed = density.place(expressions, pt.constant(0, dtype="int64"), zeros)
         shapes = compile_with_data(density, [], [graph.shape for graph in placed], "FAST_COMPILE")
-        data = [
-            np.asarray(density.model[name].get_value(), dtype=symbol.dtype)
-            for name, symbol in density.data_inputs.items()
-        ]
-        others = [point[value.name] for value in density.other_values]
-        self._shapes = [tuple(int(size) for size in shape) for shape in shapes(*data, *others)]
+        arguments = density.arguments(
+            {name: density.model[name].get_value() for name in density.data_inputs},
+            [point[value.name] for value in density.other_values],
+        )
+        self._shapes = [tuple(int(size) for size in shape) for shape in shapes(*arguments)]
 
         def add(w: Any, x: Any, *rest: Any) -> list[Any]:
             sums, index = rest[:-1], rest[-1]

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytensor.tensor as pt
 
+from pymc_mcoem.products import matrix_vector
+
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
@@ -163,6 +165,20 @@ class GaussianBasis:
         ]
         return pt.exp(pt.add(*squares) * (-1.0 / self.bandwidth**2))
 
+    def project(self, points: Any, weights: Any) -> TensorVariable:
+        """Return Σ_s w_s φ_l(u_s), that is Φᵀw.
+
+        Parameters
+        ----------
+        points : tensor_like of shape (n_points, n_dims)
+        weights : tensor_like of shape (n_points,)
+
+        Returns
+        -------
+        TensorVariable of shape (n_basis,)
+        """
+        return matrix_vector(self.design(points).T, weights)
+
     def matrix(self, points: np.ndarray) -> np.ndarray:
         """Return the design matrix as numbers.
 
@@ -253,10 +269,22 @@ class _RegularGaussianBasis(GaussianBasis):
         return pt.stack(columns, axis=1)
 
     def design(self, points: Any) -> TensorVariable:
-        first, *others = self._factors(points)
-        product = first
-        size = self.axes[0].size
-        for axis, factor in zip(self.axes[1:], others, strict=True):
-            size *= axis.size
-            product = (product[:, :, None] * factor[:, None, :]).reshape((-1, size))
-        return product
+        factors = self._factors(points)
+        if len(factors) == 1:
+            return factors[0]
+        # Each factor is spread over all kernels by a constant matrix of zeros and ones. A plain
+        # product of exponentials would be rewritten as the exponential of a sum: n_points ×
+        # n_basis of them, which took as long as ΦᵀΦ itself.
+        indices = np.indices([axis.size for axis in self.axes]).reshape(len(self.axes), -1)
+        spread = [
+            pt.dot(factor, np.eye(axis.size)[:, where])
+            for factor, axis, where in zip(factors, self.axes, indices, strict=True)
+        ]
+        return pt.mul(*spread)
+
+    def project(self, points: Any, weights: Any) -> TensorVariable:
+        if len(self.axes) != 2:
+            return super().project(points, weights)
+        first, second = self._factors(points)
+        weighted = first * pt.as_tensor_variable(weights)[:, None]
+        return pt.dot(weighted.T, second).ravel()

@@ -354,9 +354,15 @@ def _statistics(
     if scale is not None:
         design = scale * design
     rows, response = whitener.rows(design), whitener.vector(values)
+    if whitener.factor is None:
+        # Separable where the basis is: ΦᵀY then needs no design matrix.
+        weights = response if scale is None else scale * response
+        projection = settings.basis.project(warped, weights)
+    else:
+        projection = matrix_vector(rows.T, response)
     away = (beta - settings.deformation.mean)[settings.learned]
     statistics = {
-        "template_projection": matrix_vector(rows.T, response),
+        "template_projection": projection,
         "template_gram": pt.dot(rows.T, rows),
         "deformation_outer": away[:, None] * away[None, :],
         "squared_norm": pt.sqr(response).sum(),

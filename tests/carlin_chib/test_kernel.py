@@ -177,12 +177,12 @@ def test_the_sweep_is_the_reference_sweep(case, rng, kind):
     assert {pair[2] for pair in seen} == {True, False}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_sweep_leaves_the_posterior_invariant(case, rng, kind):
+def test_the_sweep_leaves_the_posterior_invariant(case, rng):
+    """With Laplace pseudo-priors; `test_broken_kernels` has the others."""
     kernel = CompiledKernel(
-        case.burst, case.pseudo_priors(kind), case.burst.initial_log_step, case.data
+        case.burst, case.pseudo_priors("laplace"), case.burst.initial_log_step, case.data
     )
-    found = invariance(kernel, case.family, case.quadrature, rng, 20_000)
+    found = invariance(kernel, case.family, case.quadrature, rng, 10_000)
     assert found.largest_z < LIMIT
 
 

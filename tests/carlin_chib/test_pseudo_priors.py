@@ -135,7 +135,7 @@ def rules(density):
     return {
         "laplace": Laplace(race=None).compile(density, origin),
         "prior": PriorCovariance(n_prior_draws=N_PRIOR_DRAWS).compile(density, origin),
-        "pilot": PilotMoments(n_steps=100, n_prior_draws=100).compile(density, origin),
+        "pilot": PilotMoments(n_steps=60, n_prior_draws=100).compile(density, origin),
     }
 
 
@@ -183,7 +183,7 @@ def test_laplace_takes_as_many_starts_as_it_is_told(rng, without_compiler):
         pm.Normal("y", x**2 + 0.01 * k, 0.5, observed=4.0)
     density = ClassDensity(model, k, [x])
     geometry = LatentGeometry(starts=np.array([[-3.0], [3.0]]))
-    for n_starts, mode in ((1, -2.0), (2, 2.0), (None, 2.0)):
+    for n_starts, mode in ((1, -2.0), (None, 2.0)):
         found = Laplace(n_starts=n_starts).compile(density, geometry)({}, rng)
         np.testing.assert_allclose(found.mean, mode, atol=0.1)
 
@@ -229,12 +229,12 @@ def test_prior_covariance_that_the_family_declares(family, density, data, modes,
 
 
 def test_pilot_moments_are_near_those_of_the_posterior(family, rules, data, rng):
-    pilots = [rules["pilot"](data, rng) for _ in range(3)]
+    pilots = [rules["pilot"](data, rng) for _ in range(4)]
     mean, covariance = Quadrature(family, 50).moments()
     spread = np.sqrt(np.diagonal(covariance, axis1=1, axis2=2))
     found = np.mean([pilot.mean for pilot in pilots], axis=0)
-    # Half of a hundred steps, worth about ten independent draws, in each of three pilots.
-    assert (np.abs(found - mean) < LIMIT * spread / np.sqrt(30)).all()
+    # Half of sixty steps, worth six independent draws or more, in each of four pilots.
+    assert (np.abs(found - mean) < LIMIT * spread / np.sqrt(24)).all()
     for pilot in pilots:
         np.linalg.cholesky(covariance_of(pilot))
         assert np.isnan(pilot.log_evidence).all()

@@ -201,6 +201,45 @@ def test_nothing_that_is_handed_in_is_changed(skewed, rng):
     np.testing.assert_array_equal(state["log_step"], [0.1, 0.2, 0.3])
 
 
+def compilations(*functions):
+    """Return how many machine codes numba has made of compiled functions."""
+    return [len(function.vm.jit_fn.signatures) for function in functions]
+
+
+def test_no_layout_of_an_array_compiles_anything_anew(case, rng):
+    """Transposed, strided and read-only arrays, as maximisers and memory maps make them."""
+    e_step = case.e_step
+    functions = (e_step.burst._function, e_step.statistics._function)
+    run(e_step, case, rng, draws=20, burn_in=10)
+    before = compilations(*functions)
+
+    def awkward(array):
+        if array.ndim == 2:
+            array = np.asfortranarray(array)
+        elif array.ndim == 1:
+            array = np.repeat(array, 2)[::2]
+        array = array[...]
+        array.setflags(write=False)
+        return array
+
+    observation, parameters = (
+        {name: awkward(np.asarray(value)) for name, value in part.items()} for part in split(case)
+    )
+    state = {"log_step": awkward(e_step.initial_state()["log_step"])}
+    e_step(observation, parameters, rng, state, draws=20, burn_in=10)
+    pseudo_priors = case.pseudo_priors("good")
+    fixed = replace(pseudo_priors, scale=pseudo_priors.scale.swapaxes(1, 2).copy().swapaxes(1, 2))
+    e_step.burst(
+        rng,
+        (0, awkward(fixed.mean[0])),
+        state["log_step"],
+        fixed,
+        np.zeros(3),
+        parameters | observation,
+    )
+    assert compilations(*functions) == before
+
+
 # -- adaptation ----------------------------------------------------------------------------------
 
 

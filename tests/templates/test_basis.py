@@ -102,3 +102,17 @@ def test_a_vector_is_centres_on_the_line():
 def test_bad_arguments_are_named(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+@pytest.mark.parametrize("n_axes", [1, 2, 3])
+def test_projection_is_the_transposed_design(n_axes, rng):
+    axes = [np.linspace(-1, 1, 3 + k) for k in range(n_axes)]
+    points, weights = rng.standard_normal((7, n_axes)), rng.standard_normal(7)
+    regular = GaussianBasis.regular(axes, bandwidth=0.7)
+    free = GaussianBasis(regular.centres, bandwidth=0.7)
+    expected = free.matrix(points).T @ weights
+    for basis in (regular, free):
+        found = basis.project(points, weights).eval(mode="FAST_COMPILE")
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
+        design = basis.design(points).eval(mode="FAST_COMPILE")
+        np.testing.assert_allclose(design, free.matrix(points), rtol=1e-12, atol=1e-14)

@@ -17,7 +17,7 @@ from pymc_mcoem.carlin_chib.pseudo_priors import (
     PseudoPriors,
 )
 from pymc_mcoem.carlin_chib.within_class import RandomWalk, WithinClassMove
-from pymc_mcoem.density import ClassDensity
+from pymc_mcoem.density import ClassDensity, as_argument
 from pymc_mcoem.em.burst import Burst, BurstDraws, WeightedStatistics, adaptation_gains
 from pymc_mcoem.em.esteps.base import EStepResult
 
@@ -185,7 +185,7 @@ class CompiledCarlinChibBurst:
     ) -> dict[str, np.ndarray]:
         given = {**parameters, **data}
         return {
-            name: np.asarray(given[name], dtype=symbol.dtype)
+            name: as_argument(given[name], symbol.dtype)
             for name, symbol in self.density.data_inputs.items()
         }
 

@@ -87,12 +87,8 @@ class CompiledFixedLatents:
         burn_in: int,
     ) -> EStepResult:
         """Return exact statistics of one encoded observation; `draws` and `rng` are not used."""
-        given = {**parameters, **data}
-        values = {
-            name: np.asarray(given[name], dtype=symbol.dtype)
-            for name, symbol in self.density.data_inputs.items()
-        }
-        log_weights = self._log_weights(*values.values())
+        values = {**parameters, **data}
+        log_weights = self._log_weights(*self.density.arguments(values))
         log_evidence = logsumexp(log_weights)
         weights = np.exp(log_weights - log_evidence)
         chosen = np.flatnonzero(weights > 0)

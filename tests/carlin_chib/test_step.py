@@ -1,0 +1,500 @@
+"""The step method keeps PyMC's contract: chains, states, statistics, bars, processes, errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+import cloudpickle
+import numpy as np
+import pymc as pm
+import pytest
+from pymc.step_methods.compound import Competence
+from pymc.step_methods.state import equal_dataclass_values
+from rich.progress import Progress
+
+from pymc_mcoem.carlin_chib.geometry import LatentGeometry, declare_geometry
+from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
+from pymc_mcoem.carlin_chib.step import CarlinChib
+from pymc_mcoem.carlin_chib.within_class import RandomWalk
+from tests.helpers.checks import LIMIT, agreement, chain_agreement, features
+from tests.helpers.compiled import N_MOVES, skewed_step
+from tests.helpers.interpreted import interpreted
+from tests.helpers.models import SkewedMixture
+
+EVIDENCE = np.array([0.3, 0.7])
+
+
+@dataclass(frozen=True)
+class Given:
+    """A rule of one's own: pseudo-priors from elsewhere, and how often they were asked for."""
+
+    pseudo_priors: PseudoPriors
+    calls: list[tuple[np.ndarray, ...]]
+
+    def compile(self, density, geometry, mode=None):
+        def rule(data, rng, others=()):
+            self.calls.append(tuple(np.array(other) for other in others))
+            return self.pseudo_priors
+
+        return rule
+
+
+#: Where no step is made.
+NOT_NEEDED = Given(PseudoPriors.from_covariance(np.zeros((1, 1)), np.ones((1, 1, 1))), [])
+
+
+@pytest.fixture
+def without_compiler() -> Iterator[None]:
+    with interpreted():
+        yield
+
+
+@pytest.fixture
+def without_sweep(monkeypatch):
+    """Make step methods that cannot step, for tests of what they are made of."""
+    monkeypatch.setattr(CarlinChib, "_compile_sweep", staticmethod(lambda *_: None))
+
+
+@pytest.fixture(scope="module")
+def model(skewed):
+    return skewed.family.model
+
+
+@pytest.fixture
+def step(skewed):
+    """Return the step method, set up for a new chain as a driver does."""
+    step = skewed_step()
+    step.setup_chain(np.random.default_rng(1), tune=20, draws=20)
+    return step
+
+
+def sample(model, step, *, chains=2, cores=1, tune=30, draws=40, seed=5, **options):
+    with model:
+        return pm.sample(
+            step=step,
+            tune=tune,
+            draws=draws,
+            chains=chains,
+            cores=cores,
+            random_seed=seed,
+            progressbar=False,
+            compute_convergence_checks=False,
+            **options,
+        )
+
+
+def run(step, point, n):
+    points = []
+    for _ in range(n):
+        point, _ = step.step(point)
+        points.append(point)
+    return points
+
+
+# -- chains --------------------------------------------------------------------------------------
+
+
+def test_chains_have_the_exact_posterior(skewed, model, rng):
+    found = sample(
+        model, skewed_step(), chains=4, tune=300, draws=4000, seed=int(rng.integers(2**31))
+    )["posterior"]
+    assert found["level"].shape == (4, 4000)
+    for chain in range(4):
+        agreed = chain_agreement(
+            found["class_index"].values[chain],
+            found["level"].values[chain][:, None],
+            skewed.quadrature,
+        )
+        assert agreed.largest_z < LIMIT
+        assert agreed.effective_sample_size > 400
+
+
+@pytest.mark.parametrize(
+    "mp_ctx", [None, pytest.param("forkserver", marks=pytest.mark.slow)], ids=["default", "server"]
+)
+def test_one_process_and_several_draw_the_same(model, mp_ctx):
+    one = sample(model, skewed_step())
+    several = sample(model, skewed_step(), cores=2, mp_ctx=mp_ctx)
+    for name in ("class_index", "level"):
+        np.testing.assert_array_equal(one["posterior"][name], several["posterior"][name])
+    for name in CarlinChib.stats_dtypes_shapes:
+        np.testing.assert_array_equal(one["sample_stats"][name], several["sample_stats"][name])
+    # And the chains are not each other's copies.
+    assert not np.array_equal(one["posterior"]["level"][0], one["posterior"]["level"][1])
+
+
+def test_nothing_leaks_from_chain_to_chain(model, skewed):
+    """The second of two chains is what it is alone."""
+    seed, tune, draws = 17, 30, 40
+    both = sample(model, skewed_step(), seed=seed, tune=tune, draws=draws)["posterior"]
+    rng = np.random.default_rng(seed).spawn(2)[1]
+    rng.integers(2**30)
+    step = skewed_step()
+    step.setup_chain(rng, tune, draws)
+    point = model.initial_point(0)
+    for t in range(tune + draws):
+        if t == tune:
+            step.stop_tuning()
+        point, _ = step.step(point)
+        if t >= tune:
+            assert point["level"] == both["level"][1, t - tune]
+
+
+def test_a_new_chain_forgets_the_last(step, model):
+    run(step, model.initial_point(0), 10)
+    adapted = step.log_step.copy()
+    step.setup_chain(np.random.default_rng(1), tune=20, draws=20)
+    assert step.tune
+    assert (step.n_steps, step.pseudo_priors) == (0, None)
+    assert not np.array_equal(step.log_step, adapted)
+    step.setup_chain(np.random.default_rng(1), tune=0, draws=20)
+    assert not step.tune
+    before = step.log_step.copy()
+    run(step, model.initial_point(0), 10)
+    np.testing.assert_array_equal(step.log_step, before)
+
+
+def test_chains_start_in_classes_of_their_own(two_steps):
+    """By the pseudo-priors' estimates of evidence; initial values of the user's are kept."""
+    model, step, _ = two_steps
+
+    def started(seed, point):
+        step.setup_chain(np.random.default_rng(seed), tune=0, draws=1)
+        new, (stats,) = step.step(point)
+        # Of two classes the other one, if it switched.
+        return int(new["k"]) ^ int(stats["class_switched"])
+
+    n = 100
+    own = np.mean([started(seed, model.initial_point(0)) for seed in range(n)])
+    assert abs(own - EVIDENCE[1]) < LIMIT * np.sqrt(EVIDENCE[0] * EVIDENCE[1] / n)
+    given = {"spread_log__": np.asarray(0.0), "k": np.asarray(1), "x": np.asarray(0.7)}
+    assert {started(seed, given) for seed in range(20)} == {1}
+
+
+def test_after_tuning_the_kernel_is_fixed(step, model):
+    points = run(step, model.initial_point(0), 20)
+    step.stop_tuning()
+    log_step, pseudo_priors = step.log_step.copy(), step.pseudo_priors
+    run(step, points[-1], 30)
+    np.testing.assert_array_equal(step.log_step, log_step)
+    assert step.pseudo_priors is pseudo_priors
+
+
+def test_a_point_is_not_changed(step, model):
+    point = {"class_index": np.asarray(1), "level": np.asarray(0.2), "other": np.asarray(3.0)}
+    before = {name: value.copy() for name, value in point.items()}
+    for value in point.values():
+        value.setflags(write=False)
+    new, _ = step.step(point)
+    assert {name: float(value) for name, value in point.items()} == {
+        name: float(value) for name, value in before.items()
+    }
+    assert new is not point
+    # Variables that are not the step's own are handed on.
+    assert new["other"] is point["other"]
+    assert new["class_index"].dtype == np.int64
+    assert new["level"].shape == ()
+
+
+def test_a_chain_cannot_start_where_there_is_no_density(without_compiler):
+    with pm.Model():
+        k = pm.Categorical("k", [0.5, 0.5])
+        x = pm.Normal("x", 1.0 * k, 1.0)
+        pm.Potential("nowhere", pm.math.switch(x < 100, -np.inf, 0.0))
+        given = PseudoPriors.from_covariance(np.zeros((2, 1)), np.ones((2, 1, 1)))
+        step = CarlinChib(pseudo_priors=Given(given, []), within_class=RandomWalk(1))
+    with pytest.raises(ValueError, match=r"initvals: the log-density is not finite .* k = "):
+        step.step({"k": np.asarray(1), "x": np.asarray(0.5)})
+
+
+# -- states --------------------------------------------------------------------------------------
+
+
+def test_a_state_brings_back_the_chain(step, model):
+    """Set a state, step, restore it, step again: the same points and the same state after."""
+    point = run(step, model.initial_point(0), 7)[-1]
+    state = step.sampling_state
+    first, after = run(step, point, 5), step.sampling_state
+    step.sampling_state = state
+    second = run(step, point, 5)
+    for one, other in zip(first, second, strict=True):
+        assert equal_dataclass_values(one, other)
+    for field in fields(after):
+        assert equal_dataclass_values(
+            getattr(after, field.name), getattr(step.sampling_state, field.name)
+        ), field.name
+
+
+def test_a_state_is_restored_before_pseudo_priors_are_known(step, model):
+    state = step.sampling_state
+    first = run(step, model.initial_point(0), 3)
+    step.sampling_state = state
+    assert equal_dataclass_values(first, run(step, model.initial_point(0), 3))
+
+
+def test_a_state_is_a_copy(step, model):
+    run(step, model.initial_point(0), 2)
+    state = step.sampling_state
+    log_step = state.log_step.copy()
+    run(step, model.initial_point(0), 5)
+    np.testing.assert_array_equal(state.log_step, log_step)
+
+
+def test_a_state_of_another_model_is_refused(step, without_sweep):
+    with pm.Model():
+        k = pm.Categorical("class_index", np.full(4, 0.25))
+        pm.Normal("level", 1.0 * k, 1.0)
+        other = CarlinChib(pseudo_priors=NOT_NEEDED, within_class=RandomWalk(0))
+    with pytest.raises(ValueError, match="frozen"):
+        step.sampling_state = other.sampling_state
+
+
+def test_a_pickled_step_goes_on_as_the_original(step, model):
+    point = run(step, model.initial_point(0), 4)[-1]
+    copied = cloudpickle.loads(cloudpickle.dumps(step))
+    copied.sampling_state = step.sampling_state
+    assert equal_dataclass_values(run(step, point, 5), run(copied, point, 5))
+
+
+# -- statistics and bars -------------------------------------------------------------------------
+
+
+def test_statistics_arrive_with_their_dimensions(model):
+    stats = sample(model, skewed_step(), chains=2, tune=10, draws=15)["sample_stats"]
+    assert stats["class_switched"].dims == ("chain", "draw")
+    assert stats["class_switched"].dtype == bool
+    assert stats["class_acceptance"].shape == (2, 15)
+    log_weight = stats["class_log_weight"]
+    assert log_weight.shape == (2, 15, 3)
+    np.testing.assert_allclose(np.exp(log_weight.values.astype(float)).sum(axis=-1), 1.0)
+
+
+def test_switches_are_those_of_the_class_index(step, model):
+    point = model.initial_point(0)
+    point, _ = step.step(point)
+    seen = set()
+    for _ in range(40):
+        new, (stats,) = step.step(point)
+        switched = bool(new["class_index"] != point["class_index"])
+        assert stats["class_switched"] == switched
+        seen.add(switched)
+        point = new
+    assert seen == {True, False}
+    assert set(stats) == set(CarlinChib.stats_dtypes_shapes)
+
+
+def test_the_progress_bar_counts_switches():
+    columns, initial = CarlinChib._progressbar_config(n_chains=2)
+    (update,) = CarlinChib._make_progressbar_update_functions()
+    assert initial == {"switches": [0, 0], "acceptance": [0.0, 0.0]}
+    (other,) = CarlinChib._make_progressbar_update_functions()
+    switched = {"class_switched": True, "class_acceptance": 0.4}
+    update(switched)
+    assert update(switched) == {"switches": 2, "acceptance": 0.4}
+    still = {"class_switched": False, "class_acceptance": np.nan}
+    assert update(still)["switches"] == 2
+    assert other(still)["switches"] == 0
+    with Progress(*columns, disable=True) as progress:
+        task = progress.add_task("", switches=3, acceptance=0.41)
+        rendered = [str(column.render(progress.tasks[task])) for column in columns]
+    assert rendered == ["3", "0.41"]
+
+
+def test_sampling_with_a_progress_bar(model, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    with model:
+        pm.sample(
+            step=skewed_step(),
+            tune=5,
+            draws=5,
+            chains=2,
+            cores=1,
+            random_seed=1,
+            progressbar=True,
+            compute_convergence_checks=False,
+        )
+    shown = capsys.readouterr().out
+    assert "Switches" in shown
+    assert "Acceptance" in shown
+
+
+# -- variables -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def wide():
+    """A model with more than the step's own: another index, a weight, a count, a data-free rate."""
+    with pm.Model() as model:
+        weights = pm.Dirichlet("weights", np.ones(2))
+        k = pm.Categorical("k", weights)
+        other = pm.Categorical("other", [0.5, 0.5])
+        count = pm.Poisson("count", 2.0)
+        rate = pm.Gamma("rate", 2.0, 1.0)
+        x = pm.Normal("x", 2.0 * k + other, 1.0, shape=2)
+        pm.Normal("y", x.sum() + rate + count, 1.0, observed=1.0)
+    return model
+
+
+def test_variables_default_to_all_that_are_continuous(wide, without_sweep):
+    with wide:
+        step = CarlinChib(
+            class_index=wide["k"], pseudo_priors=NOT_NEEDED, within_class=RandomWalk(0)
+        )
+    names = [value.name for value in step.vars]
+    assert names == ["k", "weights_simplex__", "rate_log__", "x"]
+
+
+def test_variables_may_be_named_as_random_or_value_variables(wide, without_sweep):
+    values = [wide.rvs_to_values[wide[name]] for name in ("x", "k")]
+    for given in ((wide["x"], wide["k"]), values):
+        with wide:
+            step = CarlinChib(
+                given,
+                class_index=wide["k"],
+                pseudo_priors=NOT_NEEDED,
+                within_class=RandomWalk(0),
+            )
+        assert [value.name for value in step.vars] == ["k", "x"]
+        assert all(value in wide.value_vars for value in step.vars)
+
+
+@pytest.mark.parametrize(
+    ("names", "index", "message"),
+    [
+        (["x"], "k", r"vars: \['x'\] leave out the class index k; add it"),
+        (["k"], "k", "latents: there are none that jump with the class index"),
+        (["k", "count"], "k", "latents: count is discrete"),
+        (["k", "x"], None, r"2 Categorical variables \(\['k', 'other'\]\); name"),
+        (["k", "x"], "x", "class_index: x is not a free scalar"),
+        (["rate", "x"], "rate", "class_index: rate is not Categorical"),
+    ],
+)
+def test_variables_that_are_refused(wide, without_compiler, names, index, message):
+    with wide, pytest.raises(ValueError, match=message):
+        CarlinChib(
+            [wide[name] for name in names],
+            class_index=None if index is None else wide[index],
+        )
+
+
+def test_a_model_without_a_class_index_is_refused():
+    with pm.Model():
+        pm.Normal("x")
+        with pytest.raises(ValueError, match="class_index: the model has 0 Categorical"):
+            CarlinChib()
+
+
+def test_variables_of_one_block_cannot_be_parted(wide, without_compiler):
+    with wide, pytest.raises(ValueError, match="latents: there are none"):
+        CarlinChib([wide["k"], wide["x"]], class_index=wide["k"], blocked=False)
+
+
+def test_pymc_never_chooses_the_step_by_itself(wide):
+    for rv in wide.free_RVs:
+        assert CarlinChib.competence(rv, True) is Competence.INCOMPATIBLE
+
+
+# -- beside other steps ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_steps(without_compiler):
+    """Return a model whose spread another step samples, and the calls of the pseudo-priors."""
+    with pm.Model() as model:
+        spread = pm.HalfNormal("spread", 1.0)
+        k = pm.Categorical("k", [0.6, 0.4])
+        x = pm.Normal("x", 2.0 * k, spread)
+        pm.Normal("y", x, 1.0, observed=1.5)
+    calls: list[tuple[np.ndarray, ...]] = []
+    given = PseudoPriors.from_covariance(
+        np.array([[0.5], [1.5]]), np.full((2, 1, 1), 1.0), np.log(EVIDENCE)
+    )
+    with model:
+        step = CarlinChib([k, x], pseudo_priors=Given(given, calls), within_class=RandomWalk(2))
+    return model, step, calls
+
+
+def test_pseudo_priors_follow_other_variables_while_tuning_only(two_steps):
+    _, step, calls = two_steps
+    step.setup_chain(np.random.default_rng(0), tune=20, draws=20)
+    point = {"spread_log__": np.asarray(0.0), "k": np.asarray(0), "x": np.asarray(0.1)}
+    for t in range(40):
+        if t == 20:
+            step.stop_tuning()
+        point = dict(point, spread_log__=np.asarray(0.01 * t))
+        point, _ = step.step(point)
+    # At the start, then every fifth tuning step; never from the kernel's own latents.
+    assert [float(others[0]) for others in calls] == pytest.approx([0.0, 0.05, 0.10, 0.15])
+    assert all(len(others) == 1 for others in calls)
+
+
+def test_the_other_variables_enter_the_density(two_steps):
+    _, step, _ = two_steps
+    weights = []
+    for spread in (0.0, 1.0):
+        step.setup_chain(np.random.default_rng(0), tune=0, draws=1)
+        point = {"spread_log__": np.asarray(spread), "k": np.asarray(0), "x": np.asarray(0.1)}
+        _, (stats,) = step.step(point)
+        weights.append(stats["class_log_weight"])
+    assert not np.allclose(weights[0], weights[1])
+
+
+def test_what_a_family_declares_is_used_for_all_its_latents_only(without_sweep):
+    seen = []
+
+    class Recorder:
+        def compile(self, density, geometry, mode=None):
+            seen.append(geometry)
+
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5])
+        x = pm.Normal("x", 1.0 * k, 1.0)
+        pm.Normal("z", x, 1.0)
+        declared = LatentGeometry(starts=np.zeros((1, 2)))
+        declare_geometry(model, declared)
+        CarlinChib(pseudo_priors=Recorder(), within_class=RandomWalk(0))
+        CarlinChib([k, x], pseudo_priors=Recorder(), within_class=RandomWalk(0))
+    assert seen[0] is declared
+    assert seen[1] == LatentGeometry()
+
+
+# -- back ends -----------------------------------------------------------------------------------
+
+
+def test_numba_and_c_draw_the_same(skewed, model):
+    given = Given(skewed.pseudo_priors("good"), [])
+
+    def draw(mode):
+        step = CarlinChib(
+            model=model,
+            pseudo_priors=given,
+            within_class=RandomWalk(N_MOVES),
+            compile_kwargs={"mode": mode},
+        )
+        step.setup_chain(np.random.default_rng(9), tune=30, draws=50)
+        points = run(step, model.initial_point(0), 80)
+        return (
+            [int(point["class_index"]) for point in points],
+            np.array([float(point["level"]) for point in points]),
+            step.log_step,
+        )
+
+    numba, c = draw("NUMBA"), draw("CVM")
+    assert numba[0] == c[0]
+    np.testing.assert_allclose(numba[1], c[1], rtol=1e-9)
+    np.testing.assert_allclose(numba[2], c[2], rtol=1e-9)
+    # They did move.
+    assert len(set(numba[0])) == 3
+
+
+def test_features_tell_the_prior_from_the_posterior(skewed, rng):
+    """The comparison that all of these tests rest on can fail."""
+    prior = features(*skewed.family.draw_prior(rng, 4000))
+    assert agreement(prior, skewed.quadrature.expectation(features)).largest_z > 2 * LIMIT
+
+
+def test_the_model_of_the_tests_is_as_it_was(skewed):
+    fresh = SkewedMixture().values
+    for name, value in skewed.family.values.items():
+        np.testing.assert_array_equal(value, fresh[name])
