@@ -31,7 +31,7 @@ format: $(installed)
 	$(python) -m ruff format
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache build dist output
 
 # Only what is declared in pyproject.toml decides what is installed: the package itself is
 # installed in place, so that a change of its code needs nothing here.

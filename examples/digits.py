@@ -108,7 +108,7 @@ def main() -> None:
         burst_length=mcoem.BurstLength(draws=25, burn_in=10),
         random_seed=arguments.seed,
     )
-    em.partial_fit(image for image in images[train])
+    em.partial_fit(images[train])
     learnt = time.perf_counter() - began
     parameters = em.parameters
 
@@ -124,19 +124,9 @@ def main() -> None:
         random_seed=arguments.seed,
         progressbar=False,
     ).partial_fit(images[train])
-    warpless_step = mcoem.FixedLatents().compile(mixture)
-    held = mixture.check_parameters(still.parameters)
-
-    def warpless_classes(chosen: np.ndarray) -> np.ndarray:
-        rng = np.random.default_rng(0)
-        return np.array(
-            [
-                warpless_step(mixture.encode(image), held, rng, {}, draws=1, burn_in=0)
-                .statistics["class_weight"]
-                .argmax()
-                for image in images[chosen]
-            ]
-        )
+    warpless = mcoem.Classifier(
+        mixture, still.parameters, e_step=mcoem.FixedLatents(), progressbar=False
+    )
 
     flat = images.reshape(len(images), -1)
     batch = KMeans(arguments.classes, n_init=10, random_state=arguments.seed).fit(flat[train])
@@ -150,7 +140,10 @@ def main() -> None:
     table.add_column("share", justify="right")
     table.add_row("this model, one pass", f"{ours:.3f}")
     for name, classes in (
-        ("same model, warps switched off, one pass", warpless_classes),
+        (
+            "same model, warps switched off, one pass",
+            lambda chosen: warpless.predict(images[chosen]),
+        ),
         ("mini-batch k-means, one pass", lambda chosen: one_pass.predict(flat[chosen])),
         ("batch k-means, best of 10 starts", lambda chosen: batch.predict(flat[chosen])),
     ):

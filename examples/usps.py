@@ -119,6 +119,8 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
 
+    source = mcoem.datasets.load_usps().attrs.get("source", "unknown")
+    console.print(f"Images from {source}.")
     errors = []
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(arguments.workers, mp_context=context) as pool:

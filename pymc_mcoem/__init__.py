@@ -20,6 +20,7 @@ from pymc_mcoem.templates import (
     RigidMotion,
     TemplateMixture,
     TemplatePriors,
+    drop_missing_points,
     template_images,
 )
 
@@ -47,6 +48,7 @@ __all__ = [
     "TemplatePriors",
     "UpdateSchedule",
     "datasets",
+    "drop_missing_points",
     "majority_labels",
     "template_images",
 ]

@@ -10,7 +10,9 @@ import xarray as xr
 from rich.progress import track
 
 from pymc_mcoem.carlin_chib.within_class import RandomWalk
-from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst, CompiledCarlinChibBurst
+from pymc_mcoem.em.esteps.base import CompiledClassWeights
+from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
+from pymc_mcoem.em.esteps.fixed_latents import FixedLatents
 from pymc_mcoem.em.family import Family
 from pymc_mcoem.em.progress import count_observations
 from pymc_mcoem.em.threads import one_blas_thread
@@ -72,7 +74,7 @@ class Classifier:
         their number. Not with a mixture per label.
     label_weights : mapping of label to float, optional
         Prior weights of labels, with a mixture per label; equal by default.
-    e_step : CarlinChibBurst, optional
+    e_step : CarlinChibBurst or FixedLatents, optional
         How class weights are found.
     draws, burn_in : int
         Sweeps a burst keeps, and sweeps before them.
@@ -108,7 +110,7 @@ class Classifier:
         labels: Sequence[Hashable] | None = None,
         *,
         label_weights: Mapping[Hashable, float] | None = None,
-        e_step: CarlinChibBurst | None = None,
+        e_step: CarlinChibBurst | FixedLatents | None = None,
         draws: int = 50,
         burn_in: int = 10,
         random_seed: int = 0,
@@ -148,7 +150,7 @@ class Classifier:
         self._settings = (
             CarlinChibBurst(within_class=RandomWalk(n_moves=5)) if e_step is None else e_step
         )
-        self._compiled: CompiledCarlinChibBurst | None = None
+        self._compiled: CompiledClassWeights | None = None
 
     def class_probabilities(self, observations: Any) -> np.ndarray:
         """Return posterior class probabilities, ``(n, n_classes)``.
@@ -236,6 +238,11 @@ def unite(
     parts: list[dict[str, np.ndarray]] = []
     labels: list[Hashable] = []
     for label, dataset in parameters.items():
+        if not isinstance(dataset, xr.Dataset):
+            raise TypeError(
+                f"parameters: of label {label!r} are a {type(dataset).__name__}; give a Dataset, "
+                "as OnlineEM.parameters is."
+            )
         n_classes = int(dataset.sizes["class"])
         own = mixture if n_classes == mixture.n_classes else mixture.with_classes(n_classes)
         part = own.check_parameters(dataset)
@@ -245,5 +252,6 @@ def unite(
         labels += [label] * n_classes
     united = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     united["weights"] = united["weights"] / united["weights"].sum()
-    family = mixture.with_classes(len(labels), noise="class")
+    # Nothing is maximised here, so priors, which may be given by class, do not come along.
+    family = mixture.with_classes(len(labels), noise="class", priors=None)
     return family, family.check_parameters(united), labels

@@ -101,7 +101,8 @@ class Modes:
             best = -np.inf
         for status, value in zip(self.status, log_evidence, strict=True):
             fine = status in (ModeStatus.CONVERGED, ModeStatus.OUT_OF_RACE)
-            if not fine and not value < best - margin:
+            far = np.isfinite(value) and value < best - margin
+            if not fine and not far:
                 name = f"mode search: {status.name.lower().replace('_', ' ')}"
                 counts[name] = counts.get(name, 0) + 1
         return counts

@@ -12,6 +12,7 @@ from scipy import stats
 from pymc_mcoem.density import ClassDensity
 from pymc_mcoem.laplace import (
     LaplaceApproximation,
+    Modes,
     ModeSearch,
     ModeStatus,
     Race,
@@ -285,6 +286,31 @@ def test_a_search_that_ran_out_of_iterations_is_named():
     assert modes.status == (ModeStatus.NOT_CONVERGED,) * N_CLASSES
     assert modes.troubles() == {"mode search: not converged": N_CLASSES}
     assert (modes.n_iterations == 2).all()
+
+
+@pytest.mark.parametrize(
+    ("behind", "status", "counted"),
+    [
+        (0.0, ModeStatus.NOT_CONVERGED, True),
+        (19.0, ModeStatus.INDEFINITE, True),
+        (21.0, ModeStatus.NOT_CONVERGED, False),
+        (np.inf, ModeStatus.NO_DENSITY, False),
+        (np.nan, ModeStatus.NO_DENSITY, True),
+        (0.0, ModeStatus.OUT_OF_RACE, False),
+        (0.0, ModeStatus.CONVERGED, False),
+    ],
+)
+def test_troubles_are_counted_where_a_class_matters(behind, status, counted):
+    modes = Modes(
+        mean=np.zeros((2, 1)),
+        precision=np.ones((2, 1, 1)),
+        log_density=np.array([-100.0, -100.0 - behind]),
+        gradient_norm=np.zeros(2),
+        n_iterations=np.zeros(2, dtype=int),
+        status=(ModeStatus.CONVERGED, status),
+    )
+    name = f"mode search: {status.name.lower().replace('_', ' ')}"
+    assert modes.troubles() == ({name: 1} if counted else {})
 
 
 def test_a_large_constant_does_not_hide_convergence():

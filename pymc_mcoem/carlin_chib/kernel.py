@@ -4,7 +4,7 @@ The extended target is π(I, U_I | y) Π_{j≠I} κ_j(U_j). Because the auxiliar
 drawn afresh at every sweep, they are drawn at its start and forgotten at its end: the state of
 the chain is (I, X = U_I) alone. Nothing in this file draws a random number: a sweep is a
 function of (state, noise), noise being standard normal. Whoever calls it owns the generator, so
-that the step method and the burst, numba, C and JAX, all make the same draws from the same
+that the step method and the burst, on numba and on C, all make the same draws from the same
 numbers, and a chain is reproduced from the state of a NumPy generator.
 """
 

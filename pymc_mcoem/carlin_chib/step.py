@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from pymc.initial_point import make_initial_point_fn
 from pymc.step_methods.compound import BlockedStep, Competence, StepMethodState
 from pymc.step_methods.state import dataclass_state
 from pymc.util import get_value_vars_from_user_vars
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
 __all__ = ["CarlinChib"]
+
+_log = logging.getLogger("pymc_mcoem")
 
 #: How often pseudo-priors are refitted while tuning, where other steps move what they depend on.
 N_REFITS = 4
@@ -68,7 +72,8 @@ class CarlinChib(BlockedStep):
     class_index : TensorVariable, optional
         The class index, where the model has more than one Categorical variable.
     pseudo_priors : PseudoPriorRule
-        `Laplace` (default), `PriorCovariance`, `PilotMoments`, or a rule of one's own.
+        `Laplace` (default, every mode search run to its end), `PriorCovariance`, `PilotMoments`,
+        or a rule of one's own.
     within_class : WithinClassMove
         Default: ``RandomWalk(n_moves=20)``. ``RandomWalk(n_moves=0)`` leaves the latents to
         other step methods.
@@ -87,7 +92,8 @@ class CarlinChib(BlockedStep):
     Label ``alg:MCMC`` of the paper. Pseudo-priors are fitted when a chain starts, refitted
     while tuning if other steps move variables that the latents depend on, and frozen
     afterwards. A chain that starts at the model's own initial point draws a class of its own
-    first; initial values given to ``pm.sample`` are kept.
+    first; initial values given to ``pm.sample`` are kept where they differ from it. What goes
+    wrong in a fit is logged by name.
 
     Cost of a draw: one density evaluation for each class and each random-walk move. Sampler
     statistics: ``class_switched``, ``class_acceptance`` (share of within-class moves accepted)
@@ -154,10 +160,12 @@ class CarlinChib(BlockedStep):
             density.n_classes, move.initial_log_step(density.n_latents)
         )
         self.log_step = self._initial_log_step.copy()
-        self._fit = (pseudo_priors or Laplace()).compile(density, geometry, mode)
+        # One fit a chain: there is no hurry that would excuse a mode that is only half found.
+        rule = pseudo_priors if pseudo_priors is not None else Laplace(race=None)
+        self._fit = rule.compile(density, geometry, mode)
         self._sweep = self._compile_sweep(density, move, mode)
-        start = model.initial_point(random_seed=0)
-        self._default_start = {value.name: start[value.name] for value in self.vars}
+        # As a function, for the initial point may depend on data that are set later.
+        self._initial_point = make_initial_point_fn(model=model)
 
     @staticmethod
     def _choose_latents(
@@ -234,13 +242,12 @@ class CarlinChib(BlockedStep):
         before = int(point[index_name])
         position = self._density.ravel(point)
         if self.pseudo_priors is None:
-            self.pseudo_priors = self._fit({}, self.rng, others)
-            if all(
-                np.array_equal(point[name], start) for name, start in self._default_start.items()
-            ):
+            self.pseudo_priors = self._fitted(others)
+            default = self._initial_point(0)
+            if all(np.array_equal(point[value.name], default[value.name]) for value in self.vars):
                 before, position = self.pseudo_priors.start(self.rng)
         elif self._must_refit():
-            self.pseudo_priors = self._fit({}, self.rng, others)
+            self.pseudo_priors = self._fitted(others)
         self.n_steps += 1
         gain = 2.0 / np.sqrt(self.n_steps) if self.tune else 0.0
         index, position, self.log_step, log_weight, acceptance = self._sweep(
@@ -266,6 +273,19 @@ class CarlinChib(BlockedStep):
             "class_log_weight": log_weight,
         }
         return new, [stats]
+
+    def _fitted(self, others: Sequence[np.ndarray]) -> PseudoPriors:
+        """Fit pseudo-priors for the chain's surroundings, and say what went wrong."""
+        found = self._fit({}, self.rng, others)
+        for trouble, count in found.troubles.items():
+            _log.warning(
+                "CarlinChib: %s in %d of %d classes; the chain stays exact, but these classes "
+                "may be visited too seldom.",
+                trouble,
+                count,
+                self.n_classes,
+            )
+        return found
 
     def _must_refit(self) -> bool:
         if not (self.tune and self._density.other_values):

@@ -1,4 +1,9 @@
-"""A burst: sweeps of the Carlin-Chib kernel for one observation, in one compiled function.
+"""A burst: sweeps of the Carlin-Chib kernel for one observation, and what is summed from them.
+
+Sweeps are one compiled function, sums of statistics another. Keeping them apart costs the memory
+of the positions and buys three things: draws are grouped by class before they are summed, so that
+no array of all classes is carried through the loop; every other E-step uses the same sums; and
+an unvisited class costs nothing.
 
 The kernel is the step method's own (`pymc_mcoem.carlin_chib.kernel`): a burst makes the same
 draws as ``pm.sample`` with the step method, given the same generator and pseudo-priors.

@@ -90,7 +90,7 @@ class Family:
     prior_covariance: TensorVariable | None = None
     starts: np.ndarray | None = None
 
-    @property
+    @cached_property
     def latents(self) -> tuple[TensorVariable, ...]:
         """Continuous variables that jump with the class index, in the model's order."""
         return tuple(rv for rv in self.model.free_RVs if rv is not self.class_index)
@@ -168,6 +168,40 @@ class Family:
             f"{type(self).__name__} has no maximize: define maximize(statistics, *, "
             "effective_size) that returns every parameter by name."
         )
+
+    def maximize_ready(
+        self,
+        statistics: Mapping[str, np.ndarray],
+        *,
+        effective_size: float,
+        ready: np.ndarray,
+        present: Mapping[str, np.ndarray],
+    ) -> dict[str, np.ndarray]:
+        """Return the M-step in which classes that are not ready keep their parameters.
+
+        Parameters
+        ----------
+        statistics, effective_size
+            As for `maximize`.
+        ready : ndarray of bool of shape (n_classes,)
+            As `ready` says.
+        present : mapping of str to ndarray
+            θ before the M-step.
+
+        Returns
+        -------
+        dict of str to ndarray
+            Here: what `maximize` gives, with the present rows of `class_parameters` put back. A
+            family with parameters that all classes share may do better: maximise those given
+            what the waiting classes keep.
+        """
+        found = {
+            name: np.array(value, dtype=np.float64)
+            for name, value in self.maximize(statistics, effective_size=effective_size).items()
+        }
+        for name in self.class_parameters:
+            found[name][~ready] = present[name][~ready]
+        return found
 
     def ready(self, statistics: Mapping[str, np.ndarray], *, effective_size: float) -> np.ndarray:
         """Say for which classes the statistics are enough to maximise their own parameters.
@@ -366,6 +400,13 @@ class Family:
                 )
             if not np.isfinite(array).all():
                 raise ValueError(f"parameters: {name} holds values that are not finite: {array}.")
+            if self.model[name] is self.class_index.owner.inputs[-1] and not (
+                (array >= 0).all() and abs(float(array.sum()) - 1.0) < 1e-6
+            ):
+                raise ValueError(
+                    f"parameters: {name} is {array}; give class weights that are not negative "
+                    "and sum to one."
+                )
             checked[name] = array
         return checked
 

@@ -57,11 +57,6 @@ class Recursion:
         with self.family.as_declared():
             return self.settings.e_step.compile(self.family)
 
-    @cached_property
-    def class_parameters(self) -> tuple[str, ...]:
-        """Names of the parameters whose rows wait with their class."""
-        return self.family.class_parameters
-
     def generator(self, number: int) -> np.random.Generator:
         """Return the generator of observation `number`; number 0 is the start."""
         return np.random.default_rng(
@@ -79,9 +74,17 @@ class Recursion:
     def start(self, state: RunState) -> RunState:
         """Return the state with the start set from the observations that are held."""
         held: list[Any] = [item.observation for item in state.pending]
-        with one_blas_thread():
-            parameters = self.family.initialize(held, self.generator(0), self.settings.start)
-        return replace(state, parameters=self.family.check_parameters(parameters))
+        try:
+            with one_blas_thread():
+                parameters = self.family.initialize(held, self.generator(0), self.settings.start)
+            checked = self.family.check_parameters(parameters)
+        except Exception as error:
+            raise RuntimeError(
+                f"start: {self.settings.start!r} from the {len(held)} observations that are held "
+                f"failed ({error}); make the driver anew with parameters=, another start or "
+                "another n_start."
+            ) from error
+        return replace(state, parameters=checked)
 
     def step(self, state: RunState, *, last: bool = False) -> StepReport:
         """Learn one mini-batch of pending observations.
@@ -264,15 +267,18 @@ class Recursion:
         # A class without mass divides by zero in plain closed forms; its rows are not used, and
         # what is used is checked below.
         with np.errstate(divide="ignore", invalid="ignore"):
-            found = self.family.maximize(
-                {name: value.copy() for name, value in (state.statistics or {}).items()},
-                effective_size=state.effective_size,
-            )
-        ready = self._ready(state)
+            statistics = {name: value.copy() for name, value in (state.statistics or {}).items()}
+            ready = self._ready(state)
+            if ready.all() or state.parameters is None:
+                found = self.family.maximize(statistics, effective_size=state.effective_size)
+            else:
+                found = self.family.maximize_ready(
+                    statistics,
+                    effective_size=state.effective_size,
+                    ready=ready,
+                    present=state.parameters,
+                )
         parameters = {name: np.array(value, dtype=np.float64) for name, value in found.items()}
-        if not ready.all() and state.parameters is not None:
-            for name in self.class_parameters:
-                parameters[name][~ready] = state.parameters[name][~ready]
         return self.family.check_parameters(parameters), int((~ready).sum())
 
     def _averaged(self, state: RunState) -> RunState:

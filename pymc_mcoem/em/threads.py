@@ -26,5 +26,5 @@ def one_blas_thread() -> AbstractContextManager[Any]:
     >>> with one_blas_thread():
     ...     product = np.eye(2) @ np.ones(2)
     """
-    limit: AbstractContextManager[Any] = _controller().limit(limits=1, user_api="blas")
+    limit: AbstractContextManager[Any] = _controller().limit(limits=1)
     return limit

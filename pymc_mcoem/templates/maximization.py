@@ -22,6 +22,8 @@ def maximize_templates(
     base_covariance: np.ndarray,
     covariance: Literal["scaled", "diagonal", "full"] = "scaled",
     noise: Literal["shared", "class"] = "shared",
+    ready: np.ndarray | None = None,
+    present: Mapping[str, np.ndarray] | None = None,
 ) -> dict[str, np.ndarray]:
     """Return the parameters that maximise n* × (expected log-likelihood) + log-priors.
 
@@ -42,6 +44,11 @@ def maximize_templates(
         Γ_j = γ_j² M, Γ_j = diag(γ_jk²), or any Γ_j.
     noise : {"shared", "class"}
         One σ², or one σ_j² a class.
+    ready : ndarray of bool of shape (C,), optional
+        Classes whose own parameters are maximised; the others keep those of `present`, and a
+        shared σ² is maximised given what they keep. Default: all.
+    present : mapping of str to ndarray, optional
+        θ before the M-step; needed where a class is not ready.
 
     Returns
     -------
@@ -73,17 +80,35 @@ def maximize_templates(
     mass = np.asarray(statistics["class_weight"], dtype=np.float64)
     excess = priors.concentration(mass.size) - 1.0
     weights = mass + share * excess
-    templates, residuals = _templates(statistics, share, priors, gram)
-    return {
+    waiting = np.zeros(mass.size, dtype=bool) if ready is None else ~np.asarray(ready)
+    if present is None:
+        if waiting.any():
+            raise ValueError("present: give θ before the M-step, which classes that wait keep.")
+        present = {}
+    templates, residuals = _templates(
+        statistics, share, priors, gram, waiting, present.get("templates")
+    )
+    found = {
         "weights": weights / weights.sum(),
         "templates": templates,
-        "noise_variance": _noise(statistics, residuals, share, priors, templates.shape[1], noise),
-        **_deformations(statistics, share, priors, base_covariance, covariance),
+        "noise_variance": _noise(
+            statistics, residuals, share, priors, templates.shape[1], noise, waiting
+        ),
+        **_deformations(statistics, share, priors, base_covariance, covariance, waiting),
     }
+    for name, value in found.items():
+        if waiting.any() and name != "weights" and value.shape[:1] == mass.shape:
+            value[waiting] = present[name][waiting]
+    return found
 
 
 def _templates(
-    statistics: Mapping[str, np.ndarray], share: float, priors: TemplatePriors, gram: np.ndarray
+    statistics: Mapping[str, np.ndarray],
+    share: float,
+    priors: TemplatePriors,
+    gram: np.ndarray,
+    waiting: np.ndarray,
+    kept: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the templates (C, L) and the penalised residual sums of squares (C,)."""
     projections = np.asarray(statistics["template_projection"], dtype=np.float64)
@@ -96,7 +121,10 @@ def _templates(
     for index, (projection, class_gram) in enumerate(zip(projections, grams, strict=True)):
         right = projection + precision @ mean[index]
         try:
-            template = cho_solve(cho_factor(class_gram + precision, lower=True), right)
+            if waiting[index] and kept is not None:
+                template = kept[index]
+            else:
+                template = cho_solve(cho_factor(class_gram + precision, lower=True), right)
         except LinAlgError:
             raise ValueError(
                 f"statistics: class {index} has mass {statistics['class_weight'][index]:.3g} and "
@@ -118,6 +146,7 @@ def _noise(
     priors: TemplatePriors,
     n_basis: int,
     noise: str,
+    waiting: np.ndarray,
 ) -> np.ndarray:
     observed = np.asarray(statistics["observed_points"], dtype=np.float64)
     coefficients = np.full(len(observed), share * n_basis * (priors.template_strength > 0))
@@ -125,6 +154,8 @@ def _noise(
         residuals, observed, coefficients = residuals.sum(), observed.sum(), coefficients.sum()
     above = residuals + share * 2.0 * priors.noise_rate
     below = observed + coefficients + share * 2.0 * (priors.noise_shape + 1.0)
+    if noise == "class":
+        below = np.where(waiting, 1.0, below)
     return np.asarray(_ratio(above, below, "noise variance", "noise_rate"))
 
 
@@ -134,6 +165,7 @@ def _deformations(
     priors: TemplatePriors,
     base: np.ndarray,
     covariance: str,
+    waiting: np.ndarray,
 ) -> dict[str, np.ndarray]:
     mass = np.asarray(statistics["class_weight"], dtype=np.float64)
     outer = np.asarray(statistics["deformation_outer"], dtype=np.float64)
@@ -146,7 +178,7 @@ def _deformations(
         return {name: np.full((mass.size, *shape), priors.deformation_variance)}
     if covariance == "full":
         scale, degrees = priors.wishart(base)
-        below = mass + share * (degrees + size + 1)
+        below = np.where(waiting, 1.0, mass + share * (degrees + size + 1))
         above = outer + share * scale
         return {
             "deformation_covariance": _ratio(
@@ -158,11 +190,11 @@ def _deformations(
         }
     if covariance == "diagonal":
         above = np.diagonal(outer, axis1=1, axis2=2) + rate
-        below = mass[:, None] + count
+        below = np.where(waiting, 1.0, mass + count)[:, None]
     else:
         # tr(M⁻¹ s4), both symmetric
         above = np.einsum("kl,jkl->j", np.linalg.inv(base), outer) + rate
-        below = size * mass + count
+        below = np.where(waiting, 1.0, size * mass + count)
     return {
         "deformation_variance": _ratio(above, below, "deformation variance", "deformation_rate")
     }

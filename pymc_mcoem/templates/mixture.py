@@ -281,6 +281,48 @@ class TemplateMixture(Family):
             noise=self.settings.noise,
         )
 
+    def ready(self, statistics: Mapping[str, np.ndarray], *, effective_size: float) -> np.ndarray:
+        """Say which classes have the weight of one observation and a determined template.
+
+        Returns
+        -------
+        ndarray of bool and shape (n_classes,)
+            A template is determined if s3_j + A/n* is positive definite: with the default
+            priors always, without priors once all kernels have been seen.
+        """
+        ready = super().ready(statistics, effective_size=effective_size)
+        precision = self.priors.precision(self.gram) / effective_size
+        for index in np.flatnonzero(ready):
+            try:
+                np.linalg.cholesky(statistics["template_gram"][index] + precision)
+            except np.linalg.LinAlgError:
+                ready[index] = False
+        return ready
+
+    def maximize_ready(
+        self,
+        statistics: Mapping[str, np.ndarray],
+        *,
+        effective_size: float,
+        ready: np.ndarray,
+        present: Mapping[str, np.ndarray],
+    ) -> dict[str, np.ndarray]:
+        """Return the M-step in which classes that are not ready keep their parameters.
+
+        The shared noise variance is maximised given the templates that are kept.
+        """
+        return maximize_templates(
+            statistics,
+            effective_size=effective_size,
+            priors=self.priors,
+            gram=self.gram,
+            base_covariance=self.settings.base_covariance,
+            covariance=self.settings.covariance,
+            noise=self.settings.noise,
+            ready=ready,
+            present=present,
+        )
+
     def encode(self, observation: Any) -> dict[str, np.ndarray]:
         """Check one observation and return its values and its mask.
 

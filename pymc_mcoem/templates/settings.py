@@ -102,7 +102,7 @@ def check_settings(
             f"points have {locations.shape[1]} dimensions, the basis {basis.n_dims}, the "
             f"deformation {deformation.n_dims}; give all three the same."
         )
-    if isinstance(n_classes, bool) or int(n_classes) != n_classes or n_classes < 1:
+    if isinstance(n_classes, bool) or not isinstance(n_classes, (int, np.integer)) or n_classes < 1:
         raise ValueError(f"n_classes is {n_classes!r}; give a whole number of at least 1.")
     for name, choices in (
         ("covariance", ("scaled", "diagonal", "full")),

@@ -195,6 +195,16 @@ def test_a_rule_makes_the_same_from_the_same_generator(rules, data, rule, draws)
     assert (first != third) == draws
 
 
+def test_compiled_rules_are_seeded_too(skewed):
+    """The random numbers inside a compiled graph are the back end's own, and must be reseeded."""
+    rule = PilotMoments(n_steps=20, n_prior_draws=20).compile(
+        skewed.e_step.density, LatentGeometry()
+    )
+    first, second, third = (rule(skewed.data, np.random.default_rng(seed)) for seed in (1, 1, 2))
+    assert first == second
+    assert first != third
+
+
 def test_prior_covariance_from_draws(family, rules, data, modes, rng):
     found = rules["prior"](data, rng)
     np.testing.assert_allclose(found.mean, modes.mean, atol=1e-2)

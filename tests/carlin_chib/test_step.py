@@ -172,6 +172,18 @@ def test_chains_start_in_classes_of_their_own(two_steps):
     assert {started(seed, given) for seed in range(20)} == {1}
 
 
+def test_a_default_start_is_known_after_the_data_were_changed(two_steps):
+    model, step, _ = two_steps
+    model["centre"].set_value(7.0)
+    assert model.initial_point(0)["x"] == 7.0
+    started = set()
+    for seed in range(20):
+        step.setup_chain(np.random.default_rng(seed), tune=0, draws=1)
+        new, (stats,) = step.step(model.initial_point(0))
+        started.add(int(new["k"]) ^ int(stats["class_switched"]))
+    assert started == {0, 1}
+
+
 def test_after_tuning_the_kernel_is_fixed(step, model):
     points = run(step, model.initial_point(0), 20)
     step.stop_tuning()
@@ -404,7 +416,7 @@ def two_steps(without_compiler):
     with pm.Model() as model:
         spread = pm.HalfNormal("spread", 1.0)
         k = pm.Categorical("k", [0.6, 0.4])
-        x = pm.Normal("x", 2.0 * k, spread)
+        x = pm.Normal("x", pm.Data("centre", 0.0) + 2.0 * k, spread)
         pm.Normal("y", x, 1.0, observed=1.5)
     calls: list[tuple[np.ndarray, ...]] = []
     given = PseudoPriors.from_covariance(

@@ -136,6 +136,21 @@ def test_a_class_without_draws_has_statistics_of_zero(case, rng):
         assert value.shape == case.quadrature.statistics()[name].shape
 
 
+def test_statistics_may_depend_on_the_class(skewed, rng):
+    family = copy(skewed.family)
+    with family.model as model:
+        centre = model["centre"][family.class_index]
+        family.statistics = {"centred": (family.latents[0] - centre) * np.ones(2)}
+    k, x = family.draw_posterior(rng, 30)
+    weight = rng.uniform(size=30)
+    with interpreted():
+        statistics = WeightedStatistics(family, skewed.e_step.density)
+        found = statistics(k, x, weight, skewed.data)["centred"]
+    centred = x[:, 0] - family.values["centre"][k]
+    expected = np.bincount(k, weights=weight * centred, minlength=N_CLASSES)
+    np.testing.assert_allclose(found, np.stack([expected, expected], axis=1), rtol=1e-10)
+
+
 def test_a_family_may_have_no_statistics_but_the_class_weight(skewed, rng):
     family = copy(skewed.family)
     family.statistics = {}

@@ -207,13 +207,13 @@ class Distinct:
         self.oracle = ImageOracle(SIDE, 2, self.rigid_variance)
         rows, columns = self.oracle.points.T
         bar = np.exp(-((rows / 0.8) ** 2) - (columns / 0.35) ** 2)
-        ring = np.exp(-(((np.hypot(rows, columns) - 0.6) / 0.35) ** 2))
+        ring = np.exp(-(((np.hypot(rows, columns) - 0.6) / 0.4) ** 2))
         self.images = np.array([bar, ring]).reshape(2, SIDE, SIDE)
         self.parameters = {
             "weights": np.array([0.65, 0.35]),
             "templates": coefficients(self.oracle, self.images),
             "noise_variance": np.array(0.01),
-            "deformation_variance": np.array([0.001, 0.002]),
+            "deformation_variance": np.array([0.0015, 0.0007]),
         }
         self.mixture = make_mixture(2, self.rigid_variance)
 

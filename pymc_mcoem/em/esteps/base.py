@@ -11,7 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
 
-__all__ = ["CompiledEStep", "EStep", "EStepResult"]
+__all__ = ["CompiledClassWeights", "CompiledEStep", "EStep", "EStepResult"]
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,22 @@ class CompiledEStep(Protocol):
         burn_in: int,
     ) -> EStepResult:
         """Return the statistics of one encoded observation at θ."""
+        ...
+
+
+class CompiledClassWeights(Protocol):
+    """A compiled E-step that gives class probabilities without the statistics."""
+
+    def class_probability(
+        self,
+        data: Mapping[str, np.ndarray],
+        parameters: Mapping[str, np.ndarray],
+        rng: np.random.Generator,
+        *,
+        draws: int,
+        burn_in: int,
+    ) -> np.ndarray:
+        """Return posterior class probabilities of one encoded observation, ``(n_classes,)``."""
         ...
 
 

@@ -45,7 +45,8 @@ class CarlinChibBurst:
         Average Σ_j w_j S(U_j) instead of S(X), with every U_j as it stood when the weights
         w were computed, that is before the within-class moves. All statistics, or none.
     mode : str or None
-        PyTensor's compilation mode, as ``"NUMBA"``, ``"CVM"`` or ``"JAX"``.
+        PyTensor's compilation mode, as ``"NUMBA"`` or ``"CVM"``. JAX cannot compile
+        loops of data-dependent length, which the mode search and the burst are.
 
     Notes
     -----
@@ -137,6 +138,10 @@ class CompiledCarlinChibBurst:
         values = self._values(data, parameters)
         pseudo_priors, found = self._run(values, rng, state, draws, burn_in)
         kept = slice(burn_in, None)
+        acceptance = float(np.mean(found.acceptance[kept]))
+        troubles = dict(pseudo_priors.troubles)
+        if acceptance == 0.0:
+            troubles["chain did not move within its class"] = 1
         indices = found.class_index[kept]
         if self.settings.rao_blackwell:
             statistics = self._rao_blackwell(found, kept, values)
@@ -147,9 +152,9 @@ class CompiledCarlinChibBurst:
         return EStepResult(
             statistics,
             class_index=indices,
-            acceptance=float(np.mean(found.acceptance[kept])),
+            acceptance=acceptance,
             log_evidence=float(logsumexp(pseudo_priors.log_evidence)),
-            troubles=dict(pseudo_priors.troubles),
+            troubles=troubles,
             state={"log_step": found.log_step},
         )
 
@@ -206,6 +211,11 @@ class CompiledCarlinChibBurst:
             adaptation_gains(burn_in + draws, burn_in),
             values,
         )
+        if not np.isfinite(found.log_weight.max(axis=1)).all():
+            raise FloatingPointError(
+                "burst: the log-density is not finite for any class at some sweep; check the "
+                "observation and the parameters, which lie where the model has no density."
+            )
         return pseudo_priors, found
 
     def _rao_blackwell(

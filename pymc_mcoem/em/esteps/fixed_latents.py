@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-from scipy.special import logsumexp
+from scipy.special import logsumexp, softmax
 
 from pymc_mcoem.carlin_chib.pseudo_priors import compile_with_data
 from pymc_mcoem.density import ClassDensity
@@ -90,7 +90,7 @@ class CompiledFixedLatents:
         values = {**parameters, **data}
         log_weights = self._log_weights(*self.density.arguments(values))
         log_evidence = logsumexp(log_weights)
-        weights = np.exp(log_weights - log_evidence)
+        weights = softmax(log_weights)
         chosen = np.flatnonzero(weights > 0)
         statistics = self.statistics(
             chosen,
@@ -99,3 +99,17 @@ class CompiledFixedLatents:
             values,
         )
         return EStepResult(statistics, log_evidence=float(log_evidence))
+
+    def class_probability(
+        self,
+        data: Mapping[str, np.ndarray],
+        parameters: Mapping[str, np.ndarray],
+        rng: np.random.Generator,
+        *,
+        draws: int,
+        burn_in: int,
+    ) -> np.ndarray:
+        """Return the class probabilities of one encoded observation, ``(n_classes,)``."""
+        values = self.density.arguments({**parameters, **data})
+        weights: np.ndarray = softmax(self._log_weights(*values))
+        return weights
