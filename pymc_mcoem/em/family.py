@@ -404,8 +404,8 @@ class Family:
                 (array >= 0).all() and abs(float(array.sum()) - 1.0) < 1e-6
             ):
                 raise ValueError(
-                    f"parameters: {name} is {array}; give class weights that are not negative "
-                    "and sum to one."
+                    f"parameters: {name} is {array}, which sums to {float(array.sum()):.6g}; give "
+                    "class weights that are not negative and sum to one."
                 )
             checked[name] = array
         return checked

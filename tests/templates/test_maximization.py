@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from scipy import optimize
 
+from pymc_mcoem.em.esteps.fixed_latents import FixedLatents
+from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.templates import TemplateMixture, TemplatePriors
 from pymc_mcoem.templates.maximization import maximize_templates
 from tests.templates.oracle import ImageOracle
@@ -294,3 +296,71 @@ def test_missing_pixels_leave_the_noise_unbiased(rng):
     # maximum likelihood has lost the coefficients' degrees of freedom
     unbiased = found * points / (points - 2 * side**2)
     assert abs(unbiased / truth - 1) < 5 * np.sqrt(2 / points)
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_classes_that_wait_keep_their_rows_and_the_noise_is_maximised_given_them(
+    covariance, noise, rng
+):
+    statistics, priors, n = random_statistics(rng), TemplatePriors(), 30.0
+    options = dict(
+        effective_size=n,
+        priors=priors,
+        gram=GRAM,
+        base_covariance=BASE,
+        covariance=covariance,
+        noise=noise,
+    )
+    everything = maximize_templates(statistics, **options)
+    present = {name: 1.5 * value for name, value in everything.items()}
+    ready = np.array([True, False])
+    found = maximize_templates(statistics, **options, ready=ready, present=present)
+    for name in set(found) - {"weights", "noise_variance"}:
+        np.testing.assert_array_equal(found[name][1], present[name][1])
+        np.testing.assert_allclose(found[name][0], everything[name][0], rtol=1e-12)
+    if noise == "class":
+        assert found["noise_variance"][1] == present["noise_variance"][1]
+        return
+
+    def loss(log_variance):
+        theta = {**found, "noise_variance": np.exp(log_variance)}
+        return -objective(theta, statistics, priors, n, covariance)
+
+    best = optimize.minimize_scalar(loss, bounds=(-12, 12), method="bounded")
+    np.testing.assert_allclose(found["noise_variance"], np.exp(best.x), rtol=1e-4)
+    assert found["noise_variance"] > everything["noise_variance"]
+
+
+def test_classes_that_wait_need_something_to_keep(rng):
+    with pytest.raises(ValueError, match="present"):
+        maximize_templates(
+            random_statistics(rng),
+            effective_size=30.0,
+            priors=TemplatePriors(),
+            gram=GRAM,
+            base_covariance=BASE,
+            ready=np.array([True, False]),
+        )
+
+
+def test_without_priors_a_class_without_mass_waits_and_the_others_go_on(rng):
+    mixture = TemplateMixture.for_images(
+        (3, 3),
+        n_classes=2,
+        n_landmarks=2,
+        priors=TemplatePriors(template_strength=0.0, weight_concentration=1.0, noise_shape=-0.5),
+    )
+    away = {**mixture.model_parameters(), "templates": np.stack([np.zeros(9), np.full(9, 50.0)])}
+    em = OnlineEM(
+        mixture,
+        parameters=away,
+        e_step=FixedLatents(mode="FAST_COMPILE"),
+        random_seed=1,
+        progressbar=False,
+    ).partial_fit(rng.normal(size=(30, 3, 3)))
+    assert em.n_seen == 30
+    # every kernel is seen, so the first class is maximised; nothing ever made the second one
+    assert not np.array_equal(em.parameters["templates"][0], away["templates"][0])
+    np.testing.assert_array_equal(em.parameters["templates"][1], away["templates"][1])
+    assert float(em.parameters["noise_variance"]) > 0
