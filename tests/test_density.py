@@ -10,7 +10,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 
-from pymc_mcoem.density import ClassDensity, find_class_index
+from pymc_mcoem.density import ClassDensity, as_argument, find_class_index
 from tests.helpers.interpreted import interpreted
 from tests.helpers.models import N_CLASSES, ScaledMixture, SkewedMixture
 
@@ -128,6 +128,28 @@ def test_data_that_are_not_inputs_stay_the_models_own():
     family.model["value"].set_value(3.0)
     assert value(np.int64(0), x) == pytest.approx(family.log_density(0, x), rel=1e-12)
     assert value(np.int64(0), x) != before
+
+
+def test_arguments_are_in_the_inputs_order_and_layout():
+    family = ScaledMixture()
+    density, data = density_of(family)
+    given = {name: np.asfortranarray(value) for name, value in family.values.items()}
+    for value in given.values():
+        value.setflags(write=False)
+    found = density.arguments(given | {"unknown": np.zeros(3)})
+    for argument, expected in zip(found, data, strict=True):
+        assert argument.flags.carray
+        np.testing.assert_array_equal(argument, expected)
+
+
+def test_an_argument_is_copied_only_where_it_has_to_be():
+    fine = np.arange(6.0).reshape(2, 3)
+    assert as_argument(fine) is fine
+    assert as_argument(fine, np.int64).dtype == np.int64
+    for awkward in (fine.T, fine[:, ::2], np.broadcast_to(1.0, (2, 3)), [[1, 2], [3, 4]], 2.0):
+        found = as_argument(awkward)
+        assert found.flags.carray
+        np.testing.assert_array_equal(found, awkward)
 
 
 def test_expressions_are_placed_on_the_natural_scale(rng):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import cloudpickle
 import numpy as np
@@ -218,6 +218,15 @@ def test_a_chain_cannot_start_where_there_is_no_density(without_compiler):
         step = CarlinChib(pseudo_priors=Given(given, []), within_class=RandomWalk(1))
     with pytest.raises(ValueError, match=r"initvals: the log-density is not finite .* k = "):
         step.step({"k": np.asarray(1), "x": np.asarray(0.5)})
+
+
+def test_what_goes_wrong_in_a_fit_is_logged(skewed, step, model, caplog, monkeypatch):
+    troubled = replace(skewed.pseudo_priors("good"), troubles={"mode search: indefinite": 2})
+    monkeypatch.setattr(step, "_fit", lambda data, rng, others: troubled)
+    with caplog.at_level("WARNING", "pymc_mcoem"):
+        run(step, model.initial_point(0), 5)
+    # Once a chain.
+    assert caplog.text.count("mode search: indefinite in 2 of 3 classes") == 1
 
 
 # -- states --------------------------------------------------------------------------------------

@@ -175,6 +175,24 @@ def test_a_result_says_what_happened(case, rng):
     assert result.log_evidence == pytest.approx(evidence, abs=0.5)
 
 
+def test_a_chain_that_does_not_move_is_named(skewed, rng):
+    state = {"log_step": np.full(N_CLASSES, 40.0)}
+    result = run(skewed.e_step, skewed, rng, draws=50, burn_in=0, state=state)
+    assert result.acceptance == 0.0
+    assert result.troubles == {"chain did not move within its class": 1}
+
+
+def test_parameters_without_density_are_an_error(skewed, rng):
+    observation, parameters = split(skewed)
+    e_step = skewed.e_step
+    for noise in (np.nan, 0.0):
+        wrong = parameters | {"noise": np.asarray(noise)}
+        with pytest.raises(FloatingPointError, match="burst: the log-density is not finite"):
+            e_step(observation, wrong, rng, e_step.initial_state(), draws=5, burn_in=5)
+    # And the E-step is as usable as before.
+    assert run(e_step, skewed, rng, draws=20, burn_in=5).troubles == {}
+
+
 def test_the_same_generator_gives_the_same_result(case):
     first, second, third = (
         run(case.e_step, case, np.random.default_rng(seed), draws=50, burn_in=10)

@@ -74,5 +74,9 @@ def compiled(family: type[OracleFamily]) -> Compiled:
 @cache
 def skewed_step() -> CarlinChib:
     """Return a step method on the model of ``compiled(SkewedMixture)``, with the same settings."""
-    model = compiled(SkewedMixture).family.model
-    return CarlinChib(model=model, within_class=RandomWalk(N_MOVES))
+    made = compiled(SkewedMixture)
+    return CarlinChib(
+        model=made.family.model,
+        pseudo_priors=made.e_step.settings.pseudo_priors,
+        within_class=made.e_step.settings.within_class,
+    )
