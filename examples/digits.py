@@ -32,7 +32,9 @@ console = Console()
 
 def make_mixture(n_classes: int) -> mcoem.TemplateMixture:
     """Digits of 8 × 8 pixels; with loose warps one class would imitate another digit."""
-    priors = mcoem.TemplatePriors().with_deformation_variance(0.0025, weight=2_000)
+    priors = mcoem.TemplatePriors(weight_concentration=5.0).with_deformation_variance(
+        0.0025, weight=2_000
+    )
     return mcoem.TemplateMixture.for_images(
         (8, 8), n_classes=n_classes, rigid_variance=0.05, priors=priors
     )
@@ -106,6 +108,7 @@ def main() -> None:
         mixture,
         e_step=e_step,
         burst_length=mcoem.BurstLength(draws=25, burn_in=10),
+        step_size=mcoem.StepSize(0.75),
         random_seed=arguments.seed,
     )
     em.partial_fit(images[train])
@@ -121,6 +124,7 @@ def main() -> None:
     still = mcoem.OnlineEM(
         mixture,
         e_step=mcoem.FixedLatents(),
+        step_size=mcoem.StepSize(0.75),
         random_seed=arguments.seed,
         progressbar=False,
     ).partial_fit(images[train])
