@@ -44,6 +44,8 @@ class CarlinChibBurst:
     rao_blackwell : bool
         Average Σ_j w_j S(U_j) instead of S(X), with every U_j as it stood when the weights
         w were computed, that is before the within-class moves. All statistics, or none.
+        Off by default: on digits under six classes, mean squared error times seconds was the
+        same either way (``benchmarks/rao_blackwell.py``: plain over Rao-Blackwell 0.90 to 1.03).
     mode : str or None
         PyTensor's compilation mode, as ``"NUMBA"`` or ``"CVM"``. JAX cannot compile
         loops of data-dependent length, which the mode search and the burst are.
