@@ -12,21 +12,22 @@
 
 python := .venv/bin/python
 installed := .venv/.installed
+equipped := .venv/.equipped
 
-environment: $(installed)
+environment: $(equipped)
 
 demo: $(installed)
 	$(python) examples/digits.py $(ARGS)
 
-test: $(installed)
+test: $(equipped)
 	$(python) -m pytest $(ARGS)
 
-lint: $(installed)
+lint: $(equipped)
 	$(python) -m ruff check
 	$(python) -m ruff format --check
 	$(python) -m mypy
 
-format: $(installed)
+format: $(equipped)
 	$(python) -m ruff check --fix
 	$(python) -m ruff format
 
@@ -37,7 +38,13 @@ clean:
 # installed in place, so that a change of its code needs nothing here.
 $(installed): pyproject.toml
 	@$(find_or_build)
-	@echo "Installing pymc_mcoem and what it needs into .venv (a minute or two the first time) ..."
+	@echo "Installing pymc_mcoem and what it needs into .venv (half a minute or more the first time) ..."
+	@$(python) -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+# Tests and checkers come apart: a newcomer's demo does not wait for them.
+$(equipped): $(installed)
+	@echo "Installing what tests and checks need ..."
 	@$(python) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 

@@ -29,6 +29,7 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from pymc.initial_point import make_initial_point_fn
+from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.scan.utils import until
 from scipy.linalg import solve_triangular
 
@@ -230,7 +231,13 @@ class ModeSearch:
                 curvature = density.negative_hessian(k, x)
             else:
                 curvature = density.place(gauss_newton, k, x)
-            return density.log_density(k, x), density.gradient(k, x), curvature
+            # Operators with written-out gradients are opened before the loop is made: its
+            # rewrites would otherwise leave values and gradients with separate matrix products.
+            log_p, gradient, curvature = rewrite_graph(
+                [density.log_density(k, x), density.gradient(k, x), curvature],
+                include=("inline_ofg_expansion", "merge"),
+            )
+            return log_p, gradient, curvature
 
         def improve(
             x: Any, log_p: Any, gradient: Any, curvature: Any, damping: Any, k: Any, tol: Any

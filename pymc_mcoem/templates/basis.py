@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor.compile.builders import OpFromGraph
 
 from pymc_mcoem.products import matrix_vector
 
@@ -120,7 +121,8 @@ class GaussianBasis:
 
         Parameters
         ----------
-        points : tensor_like of shape (n_points, n_dims)
+        points : tensor_like of shape (n_points, n_dims), or list of n_dims vectors
+            The points, or their coordinates one axis after the other.
         coefficients : tensor_like of shape (n_basis,)
 
         Returns
@@ -134,14 +136,14 @@ class GaussianBasis:
 
         Parameters
         ----------
-        points : tensor_like of shape (n_points, n_dims)
+        points : tensor_like of shape (n_points, n_dims), or list of n_dims vectors
         coefficients : tensor_like of shape (n_basis,)
 
         Returns
         -------
         TensorVariable of shape (n_points, n_dims)
         """
-        points = pt.as_tensor_variable(points)
+        points = pt.stack(self._coordinates(points), axis=1)
         weighted = self.design(points) * pt.as_tensor_variable(coefficients)
         # Σ_l α_l φ_l (r_l − u) 2/ν², with the sum over l taken before the difference
         moments = pt.dot(weighted, self.centres) - weighted.sum(axis=1)[:, None] * points
@@ -152,16 +154,15 @@ class GaussianBasis:
 
         Parameters
         ----------
-        points : tensor_like of shape (n_points, n_dims)
+        points : tensor_like of shape (n_points, n_dims), or list of n_dims vectors
 
         Returns
         -------
         TensorVariable of shape (n_points, n_basis)
         """
-        points = pt.as_tensor_variable(points)
         squares = [
-            pt.sqr(points[:, axis, None] - self.centres[None, :, axis])
-            for axis in range(self.n_dims)
+            pt.sqr(column[:, None] - self.centres[None, :, axis])
+            for axis, column in enumerate(self._coordinates(points))
         ]
         return pt.exp(pt.add(*squares) * (-1.0 / self.bandwidth**2))
 
@@ -170,7 +171,7 @@ class GaussianBasis:
 
         Parameters
         ----------
-        points : tensor_like of shape (n_points, n_dims)
+        points : tensor_like of shape (n_points, n_dims), or list of n_dims vectors
         weights : tensor_like of shape (n_points,)
 
         Returns
@@ -178,6 +179,13 @@ class GaussianBasis:
         TensorVariable of shape (n_basis,)
         """
         return matrix_vector(self.design(points).T, weights)
+
+    def _coordinates(self, points: Any) -> list[TensorVariable]:
+        """Return the coordinates of points, one vector an axis."""
+        if isinstance(points, list):
+            return [pt.as_tensor_variable(column) for column in points]
+        points = pt.as_tensor_variable(points)
+        return [points[:, axis] for axis in range(self.n_dims)]
 
     def matrix(self, points: np.ndarray) -> np.ndarray:
         """Return the design matrix as numbers.
@@ -230,61 +238,121 @@ class _RegularGaussianBasis(GaussianBasis):
         mesh = np.meshgrid(*self.axes, indexing="ij")
         super().__init__(np.stack([part.ravel() for part in mesh], axis=-1), bandwidth)
 
+    def _factor(self, axis: int, coordinates: TensorVariable) -> TensorVariable:
+        """Return the kernels of one axis at coordinates, (axis length, n_points)."""
+        away = self.axes[axis][:, None] - coordinates[None, :]
+        return pt.exp(pt.sqr(away) * (-1.0 / self.bandwidth**2))
+
     def _factors(self, points: Any) -> list[TensorVariable]:
-        """Return one matrix (n_points, axis length) an axis, whose products are the kernels."""
-        points = pt.as_tensor_variable(points)
-        rate = -1.0 / self.bandwidth**2
-        return [
-            pt.exp(pt.sqr(points[:, index, None] - axis[None, :]) * rate)
-            for index, axis in enumerate(self.axes)
-        ]
+        """Return one matrix (axis length, n_points) an axis, whose products are the kernels."""
+        return [self._factor(axis, column) for axis, column in enumerate(self._coordinates(points))]
+
+    def evaluate(self, points: Any, coefficients: Any) -> TensorVariable:
+        coefficients = pt.as_tensor_variable(coefficients)
+        if len(self.axes) != 2:
+            return self._contract(self._factors(points), coefficients)
+        # Derivatives by the points are written out, not left to the automatic ones: then values,
+        # derivatives and Gauss-Newton matrix share both matrix products, of which each further
+        # one is another BLAS wrapper to compile.
+        inputs = [*self._coordinates(points), coefficients]
+        operator = OpFromGraph(
+            inputs,
+            [self._evaluate_plane(*inputs)],
+            inline=True,
+            pullback=self._pull_back,
+            name="evaluate",
+        )
+        values: TensorVariable = operator(*inputs)
+        return values
+
+    def _evaluate_plane(
+        self, first: TensorVariable, second: TensorVariable, coefficients: TensorVariable
+    ) -> TensorVariable:
+        factors = [self._factor(0, first), self._factor(1, second)]
+        return (factors[1] * self._summed_over_first(factors[0], coefficients)).sum(axis=0)
+
+    def _pull_back(
+        self, inputs: Sequence[TensorVariable], outputs: Any, cotangents: Any
+    ) -> list[TensorVariable]:
+        (*columns, coefficients), cotangent = inputs, _only(cotangents)
+        slopes = self._slopes(columns, coefficients)
+        factors = [self._factor(axis, column) for axis, column in enumerate(columns)]
+        return [*(cotangent * slope for slope in slopes), _product(factors, cotangent)]
+
+    def _summed_over_first(
+        self, first: TensorVariable, coefficients: TensorVariable
+    ) -> TensorVariable:
+        """Return Σ_a α_ab φ_a(u_s), (second axis length, n_points).
+
+        The coefficients are put in order, not transposed: all products of this class then have
+        operands of one and the same memory layout, and are compiled once.
+        """
+        n_first, n_second = (axis.size for axis in self.axes)
+        order = np.arange(self.n_basis).reshape(n_first, n_second).T.ravel()
+        return pt.dot(coefficients[order].reshape((n_second, n_first)), first)
 
     def _contract(
         self, factors: Sequence[TensorVariable], coefficients: TensorVariable
     ) -> TensorVariable:
         """Return Σ over all axes of the product of the factors and the coefficient grid."""
         lengths = [axis.size for axis in self.axes]
-        rest = int(np.prod(lengths[1:]))
-        values = pt.dot(factors[0], coefficients.reshape((lengths[0], rest)))
-        for length, factor in zip(lengths[1:], factors[1:], strict=True):
-            rest //= length
-            if rest == 1:
-                values = (values * factor).sum(axis=1)
-            else:
-                values = (values.reshape((-1, length, rest)) * factor[:, :, None]).sum(axis=1)
-        return values if len(lengths) > 1 else values[:, 0]
-
-    def evaluate(self, points: Any, coefficients: Any) -> TensorVariable:
-        return self._contract(self._factors(points), pt.as_tensor_variable(coefficients))
+        values = coefficients.reshape((*lengths, 1))
+        for factor in factors:
+            extra = (1,) * (values.ndim - 2)
+            shape = (factor.shape[0], *extra, factor.shape[1])
+            values = (values * factor.reshape(shape)).sum(axis=0)
+        return values
 
     def gradient(self, points: Any, coefficients: Any) -> TensorVariable:
-        points = pt.as_tensor_variable(points)
         coefficients = pt.as_tensor_variable(coefficients)
-        factors = self._factors(points)
-        columns = []
-        for index, axis in enumerate(self.axes):
-            slope = (-2.0 / self.bandwidth**2) * (points[:, index, None] - axis[None, :])
-            steep = [*factors[:index], factors[index] * slope, *factors[index + 1 :]]
-            columns.append(self._contract(steep, coefficients))
-        return pt.stack(columns, axis=1)
+        return pt.stack(self._slopes(self._coordinates(points), coefficients), axis=1)
+
+    def _slopes(
+        self, columns: Sequence[TensorVariable], coefficients: TensorVariable
+    ) -> list[TensorVariable]:
+        """Return ∂f/∂u_k at the points whose coordinates are the columns, (n_points,) each."""
+        factors = [self._factor(axis, column) for axis, column in enumerate(columns)]
+        steep = [
+            factor * ((-2.0 / self.bandwidth**2) * (column[None, :] - axis[:, None]))
+            for axis, column, factor in zip(self.axes, columns, factors, strict=True)
+        ]
+        if len(self.axes) == 2:
+            grid = coefficients.reshape(tuple(axis.size for axis in self.axes))
+            return [
+                (steep[0] * pt.dot(grid, factors[1])).sum(axis=0),
+                (steep[1] * self._summed_over_first(factors[0], coefficients)).sum(axis=0),
+            ]
+        return [
+            self._contract([*factors[:index], slope, *factors[index + 1 :]], coefficients)
+            for index, slope in enumerate(steep)
+        ]
 
     def design(self, points: Any) -> TensorVariable:
         factors = self._factors(points)
         if len(factors) == 1:
-            return factors[0]
-        # Each factor is spread over all kernels by a constant matrix of zeros and ones. A plain
-        # product of exponentials would be rewritten as the exponential of a sum: n_points ×
-        # n_basis of them, which took as long as ΦᵀΦ itself.
+            return factors[0].T
+        # Each factor is spread over all kernels by its rows' numbers. A plain product of
+        # exponentials would be rewritten as the exponential of a sum: n_points × n_basis of
+        # them, which took as long as ΦᵀΦ itself.
         indices = np.indices([axis.size for axis in self.axes]).reshape(len(self.axes), -1)
-        spread = [
-            pt.dot(factor, np.eye(axis.size)[:, where])
-            for factor, axis, where in zip(factors, self.axes, indices, strict=True)
-        ]
-        return pt.mul(*spread)
+        spread = [factor[where] for factor, where in zip(factors, indices, strict=True)]
+        return pt.mul(*spread).T
 
     def project(self, points: Any, weights: Any) -> TensorVariable:
         if len(self.axes) != 2:
             return super().project(points, weights)
-        first, second = self._factors(points)
-        weighted = first * pt.as_tensor_variable(weights)[:, None]
-        return pt.dot(weighted.T, second).ravel()
+        return _product(self._factors(points), pt.as_tensor_variable(weights))
+
+
+def _product(factors: Sequence[TensorVariable], weights: TensorVariable) -> TensorVariable:
+    """Return Σ_s w_s φ_l(u_s) of two factors, (n_basis,)."""
+    first, second = factors
+    return pt.dot(first * weights[None, :], second.T).ravel()
+
+
+def _only(cotangents: Any) -> TensorVariable:
+    """Return the cotangent of the one output, which PyTensor hands over in a list or bare."""
+    if isinstance(cotangents, (list, tuple)):
+        (cotangent,) = cotangents
+        return cotangent
+    return cotangents

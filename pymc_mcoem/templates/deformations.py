@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytensor.tensor as pt
 
-from pymc_mcoem.products import matrix_vector
-
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
@@ -61,8 +59,14 @@ class Deformation:
         -------
         TensorVariable of shape (n_points, n_dims)
         """
-        columns = self._columns(np.asarray(points, np.float64), pt.as_tensor_variable(beta))
-        return pt.stack(columns, axis=1)
+        return pt.stack(self.coordinates(points, beta), axis=1)
+
+    def coordinates(self, points: np.ndarray, beta: Any) -> list[TensorVariable]:
+        """Return D(u_s, β) as `warp` does, but one vector (n_points,) for each axis.
+
+        It is what bases take most readily: nothing is put together to be taken apart again.
+        """
+        return self._columns(np.asarray(points, np.float64), pt.as_tensor_variable(beta))
 
     def jacobian(self, points: np.ndarray, beta: Any, gradient: Any) -> TensorVariable:
         """Return the derivatives of f(D(u_s, β)) with respect to β, from those of f.
@@ -76,8 +80,8 @@ class Deformation:
 
         Returns
         -------
-        TensorVariable of shape (n_points, n_parameters)
-            Rows Σ_k ∇f_k(D(u_s, β)) ∂D_k(u_s, β)/∂β.
+        TensorVariable of shape (n_parameters, n_points)
+            Columns Σ_k ∇f_k(D(u_s, β)) ∂D_k(u_s, β)/∂β.
         """
         raise NotImplementedError
 
@@ -155,13 +159,15 @@ class RigidMotion(Deformation):
         first, second = (
             beta[1] * points[:, axis] + (beta[4 + axis] - beta[2 + axis]) for axis in (0, 1)
         )
+        # sin(−φ), not −sin φ: a difference would be rearranged with what a basis subtracts, in
+        # one way for values and in another for slopes, which then share nothing.
         return [
-            cosine * first - sine * second + beta[2],
+            cosine * first + pt.sin(-beta[0]) * second + beta[2],
             sine * first + cosine * second + beta[3],
         ]
 
     def jacobian(self, points: np.ndarray, beta: Any, gradient: Any) -> TensorVariable:
-        """Return the derivatives of f(D(u_s, β)), shape (n_points, 6)."""
+        """Return the derivatives of f(D(u_s, β)), shape (6, n_points)."""
         beta = pt.as_tensor_variable(beta)
         gradient = pt.as_tensor_variable(gradient)
         cosine, sine = pt.cos(beta[0]), pt.sin(beta[0])
@@ -182,7 +188,7 @@ class RigidMotion(Deformation):
                 back[0],
                 back[1],
             ],
-            axis=1,
+            axis=0,
         )
 
     def starts(self) -> np.ndarray:
@@ -280,8 +286,8 @@ class DisplacementField(Deformation):
         return cls(np.stack([part.ravel() for part in mesh], axis=-1), width, correlation)
 
     def _kernels(self, points: np.ndarray) -> np.ndarray:
-        """Return ψ_k(u_s), shape (n_points, n_landmarks)."""
-        difference = points[:, None, :] - self.landmarks[None, :, :]
+        """Return ψ_k(u_s), shape (n_landmarks, n_points)."""
+        difference = self.landmarks[:, None, :] - points[None, :, :]
         values: np.ndarray = np.exp(-np.square(difference).sum(axis=-1) / self.width**2)
         return values
 
@@ -289,15 +295,16 @@ class DisplacementField(Deformation):
         kernels = self._kernels(points)
         by_axis = beta.reshape((self.n_dims, len(self.landmarks)))
         return [
-            points[:, axis] + matrix_vector(kernels, by_axis[axis]) for axis in range(self.n_dims)
+            points[:, axis] + (by_axis[axis, :, None] * kernels).sum(axis=0)
+            for axis in range(self.n_dims)
         ]
 
     def jacobian(self, points: np.ndarray, beta: Any, gradient: Any) -> TensorVariable:
-        """Return the derivatives of f(D(u_s, β)), shape (n_points, n_parameters)."""
+        """Return the derivatives of f(D(u_s, β)), shape (n_parameters, n_points)."""
         kernels = self._kernels(np.asarray(points, np.float64))
         gradient = pt.as_tensor_variable(gradient)
         return pt.concatenate(
-            [gradient[:, axis, None] * kernels for axis in range(self.n_dims)], axis=1
+            [kernels * gradient[None, :, axis] for axis in range(self.n_dims)], axis=0
         )
 
 
@@ -366,14 +373,14 @@ class SumOfDeformations(Deformation):
         ]
 
     def jacobian(self, points: np.ndarray, beta: Any, gradient: Any) -> TensorVariable:
-        """Return the parts' derivatives side by side, shape (n_points, n_parameters)."""
+        """Return the parts' derivatives one below the other, shape (n_parameters, n_points)."""
         beta = pt.as_tensor_variable(beta)
         return pt.concatenate(
             [
                 part.jacobian(points, beta[where], gradient)
                 for part, where in zip(self.parts, self._slices(), strict=True)
             ],
-            axis=1,
+            axis=0,
         )
 
     def starts(self) -> np.ndarray:

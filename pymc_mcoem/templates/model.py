@@ -78,7 +78,7 @@ def build_template_model(
         noise_variance = data["noise_variance"]
         if settings.noise == "class":
             noise_variance = noise_variance[class_index]
-        warped = deformation.warp(points, beta)
+        warped = deformation.coordinates(points, beta)
         values_there = basis.evaluate(warped, template)
         mean = values_there if scale is None else scale * values_there
         _observe(settings, mean, mask, noise_variance, values)
@@ -227,11 +227,11 @@ class _DeformationPrior:
 
 
 class _Whitener:
-    """What turns masked rows into rows with uncorrelated noise of variance σ².
+    """What turns masked points into points with uncorrelated noise of variance σ².
 
     Under a known correlation C and the mask m the noise of the observed points has the
     sub-matrix of C. It is embedded as C_eff = diag(m) C diag(m) + diag(1 − m), so that
-    masked rows, being zero, stay out and shapes stay fixed.
+    masked points, being zero, stay out and shapes stay fixed.
     """
 
     def __init__(self, settings: TemplateSettings, mask: TensorVariable) -> None:
@@ -246,11 +246,12 @@ class _Whitener:
             return masked
         return solve_triangular(self.factor, masked, lower=True, b_ndim=1)
 
-    def rows(self, matrix: TensorVariable) -> TensorVariable:
-        masked = matrix * self.mask[:, None]
+    def columns(self, matrix: TensorVariable) -> TensorVariable:
+        """Return what each point's column of a matrix ``(anything, n_points)`` becomes."""
+        masked = matrix * self.mask[None, :]
         if self.factor is None:
             return masked
-        return solve_triangular(self.factor, masked, lower=True, b_ndim=2)
+        return solve_triangular(self.factor, masked.T, lower=True, b_ndim=2).T
 
 
 def _masked_correlation(correlation: np.ndarray, mask: TensorVariable) -> TensorVariable:
@@ -347,23 +348,23 @@ def _statistics(
     values: TensorVariable,
     beta: TensorVariable,
     scale: TensorVariable | None,
-    warped: TensorVariable,
+    warped: list[TensorVariable],
 ) -> dict[str, TensorVariable]:
     """Return S(x, y) of one draw given its class (label ``exp_model``)."""
-    design = settings.basis.design(warped)
+    design = settings.basis.design(warped).T
     if scale is not None:
         design = scale * design
-    rows, response = whitener.rows(design), whitener.vector(values)
+    columns, response = whitener.columns(design), whitener.vector(values)
     if whitener.factor is None:
         # Separable where the basis is: ΦᵀY then needs no design matrix.
         weights = response if scale is None else scale * response
         projection = settings.basis.project(warped, weights)
     else:
-        projection = matrix_vector(rows.T, response)
+        projection = matrix_vector(columns, response)
     away = (beta - settings.deformation.mean)[settings.learned]
     statistics = {
         "template_projection": projection,
-        "template_gram": pt.dot(rows.T, rows),
+        "template_gram": pt.dot(columns, columns.T),
         "deformation_outer": away[:, None] * away[None, :],
         "squared_norm": pt.sqr(response).sum(),
         "observed_points": whitener.mask.sum(),
@@ -380,25 +381,26 @@ def _gauss_newton(
     prior: _DeformationPrior,
     beta: TensorVariable,
     scale: TensorVariable | None,
-    warped: TensorVariable,
+    warped: list[TensorVariable],
     template: TensorVariable,
     values_there: TensorVariable,
     noise_variance: TensorVariable,
 ) -> TensorVariable:
     """Return JᵀΣ⁻¹J + prior precision, for (deformation, log scale)."""
     gradient = settings.basis.gradient(warped, template)
-    columns = settings.deformation.jacobian(settings.points, beta, gradient)
+    rows = settings.deformation.jacobian(settings.points, beta, gradient)
     precision = prior.precision()
     if scale is not None and settings.scale is not None:
-        columns = scale * pt.concatenate([columns, values_there[:, None]], axis=1)
+        rows = scale * pt.concatenate([rows, values_there[None, :]], axis=0)
         # −∂² of the log-density a log λ − bλ of log λ, the Jacobian included
         curvature = settings.scale[1] * scale
         size = prior.size
         wider = pt.zeros((size + 1, size + 1))
         wider = pt.set_subtensor(wider[:size, :size], precision)
         precision = pt.set_subtensor(wider[size, size], curvature)
-    rows = whitener.rows(columns)
-    return pt.dot(rows.T, rows) / noise_variance + precision
+    # a matrix by its transpose, not the reverse: see `GaussianBasis` on memory layouts
+    rows = whitener.columns(rows)
+    return pt.dot(rows, rows.T) / noise_variance + precision
 
 
 def _prior_covariance(settings: TemplateSettings, prior: _DeformationPrior) -> TensorVariable:

@@ -237,7 +237,7 @@ def driver(family, seed, **settings):
 @pytest.mark.parametrize("missing", [0.0, 1 / 3], ids=["complete", "missing"])
 def test_parameters_are_recovered_from_images(distinct, missing, rng):
     truth, n_classes = distinct.parameters, 2
-    classes, images = simulate(distinct.oracle, truth, rng, 500)
+    classes, images = simulate(distinct.oracle, truth, rng, 1000)
     images[rng.random(images.shape) < missing] = np.nan
     em = driver(distinct.mixture, 1).partial_fit(images)
     found = template_images(em.parameters, distinct.mixture).to_numpy()

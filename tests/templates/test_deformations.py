@@ -59,7 +59,7 @@ def test_jacobian_is_the_derivative_of_the_warped_template(deformation, rng):
     beta = pt.vector("beta")
     warped = deformation.warp(points, beta)
     curve = basis.evaluate(warped, coefficients)
-    jacobian = deformation.jacobian(points, beta, basis.gradient(warped, coefficients))
+    jacobian = deformation.jacobian(points, beta, basis.gradient(warped, coefficients)).T
     evaluate = pytensor.function([beta], [curve, jacobian], mode="FAST_COMPILE")
     at = deformation.mean + 0.3 * rng.normal(size=deformation.n_parameters)
     differences = []
@@ -77,7 +77,7 @@ def test_jacobian_equals_automatic_differentiation(rng):
     warped = deformation.warp(points, beta)
     weights = pt.vector("weights")
     automatic = pt.grad(pt.dot(weights, basis.evaluate(warped, coefficients)), beta)
-    jacobian = deformation.jacobian(points, beta, basis.gradient(warped, coefficients))
+    jacobian = deformation.jacobian(points, beta, basis.gradient(warped, coefficients)).T
     ours = pt.dot(weights, jacobian)
     evaluate = pytensor.function([beta, weights], [automatic, ours], mode="FAST_COMPILE")
     at = deformation.mean + 0.3 * rng.normal(size=24)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytensor.tensor as pt
 from scipy.special import logsumexp, softmax
 
 from pymc_mcoem.carlin_chib.pseudo_priors import compile_with_data
-from pymc_mcoem.density import ClassDensity
+from pymc_mcoem.density import ClassDensity, as_argument
 from pymc_mcoem.em.burst import WeightedStatistics
 from pymc_mcoem.em.esteps.base import EStepResult
 
@@ -64,12 +65,16 @@ class CompiledFixedLatents:
         self.position = self.density.ravel(model.initial_point(random_seed=0))
         terms = model.logp(vars=[family.class_index, *model.observed_RVs], sum=False)
         joint = pt.add(*[term.sum() for term in terms])
+        # An input, not a constant: what follows from a constant is constant too, and such arrays
+        # are read-only, which numba compiles matrix products for anew.
+        position = pt.tensor("position", dtype="float64", shape=self.position.shape)
         log_weights = pytensor.scan(
-            lambda k: self.density.place_values(joint, k, self.position),
+            lambda k: self.density.place_values(joint, k, position),
             sequences=[pt.arange(self.density.n_classes)],
             return_updates=False,
         )
-        self._log_weights = compile_with_data(self.density, [], log_weights, settings.mode)
+        function = compile_with_data(self.density, [position], log_weights, settings.mode)
+        self._log_weights = partial(function, as_argument(self.position))
         self.statistics = WeightedStatistics(family, self.density, mode=settings.mode)
 
     def initial_state(self) -> dict[str, np.ndarray]:
