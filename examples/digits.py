@@ -32,10 +32,13 @@ import matplotlib.pyplot as plt
 
 console = Console()
 
+#: Images held for the k-means start: ten a template. They are learnt in their turn all the same.
+N_START = 150
+
 
 def make_mixture(n_classes: int) -> mcoem.TemplateMixture:
     """Digits of 8 × 8 pixels; with loose warps one class would imitate another digit."""
-    priors = mcoem.TemplatePriors(weight_concentration=5.0).with_deformation_variance(
+    priors = mcoem.TemplatePriors(weight_concentration=10.0).with_deformation_variance(
         0.0025, weight=2_000
     )
     return mcoem.TemplateMixture.for_images(
@@ -66,6 +69,7 @@ def rivals(
     still = mcoem.OnlineEM(
         mixture,
         e_step=e_step,
+        n_start=N_START,
         step_size=mcoem.StepSize(0.75),
         random_seed=seed,
         progressbar=False,
@@ -128,7 +132,7 @@ def draw(
 def main() -> None:
     """Learn, compare, draw, save."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--classes", type=int, default=20)
+    parser.add_argument("--classes", type=int, default=15)
     parser.add_argument("--images", type=int, default=1_200, help="images streamed")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", type=Path, default=Path("output"))
@@ -156,6 +160,7 @@ def main() -> None:
             mixture,
             e_step=e_step,
             burst_length=mcoem.BurstLength(draws=25, burn_in=10),
+            n_start=N_START,
             step_size=mcoem.StepSize(0.75),
             random_seed=arguments.seed,
         )

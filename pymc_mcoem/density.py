@@ -95,6 +95,8 @@ class ClassDensity:
         Number of classes, and total size of the raveled latents.
     data_inputs : dict of str to TensorVariable
         The variables that stand for the data named in `inputs`.
+    active : ndarray of bool of shape (n_classes, n_latents), or None
+        Which coordinates are active in which class; None: all in every one.
     other_values : tuple of TensorVariable
         Value variables of the model that are neither the index nor a latent; every compiled
         function takes them as inputs.
@@ -119,6 +121,8 @@ class ClassDensity:
     >>> round(float(density.log_density(1, [2.0]).eval()), 4)
     -1.2756
     """
+
+    active: np.ndarray | None = None
 
     def __init__(
         self,
@@ -172,6 +176,13 @@ class ClassDensity:
             self.data_inputs[name] = symbol
             self.data_replacement[shared] = symbol
         self.other_values = tuple(value for value in model.value_vars if value not in own)
+
+    @property
+    def n_active(self) -> list[int]:
+        """Number of active coordinates of each class."""
+        if self.active is None:
+            return [self.n_latents] * self.n_classes
+        return [int(row.sum()) for row in self.active]
 
     def require_latents(self) -> None:
         """Refuse a density without latents, for kernels that move them.
@@ -281,6 +292,10 @@ class ClassDensity:
 
     # -- points ------------------------------------------------------------------------------
 
+    def others(self, point: Mapping[str, Any]) -> list[np.ndarray]:
+        """Return the values of a point that are neither index nor latents."""
+        return [as_argument(point[value.name], value.dtype) for value in self.other_values]
+
     def ravel(self, point: Mapping[str, Any]) -> np.ndarray:
         """Return the latents of a PyMC point as one vector ``(n_latents,)``."""
         return np.concatenate(
@@ -290,6 +305,12 @@ class ClassDensity:
             ]
             or [np.zeros(0)]
         )
+
+    def without_inactive(self, class_index: int, position: np.ndarray) -> np.ndarray:
+        """Return a position whose coordinates that are inactive in the class are zero."""
+        if self.active is None:
+            return position
+        return np.where(self.active[class_index], position, 0.0)
 
     def unravel(self, position: np.ndarray) -> dict[str, np.ndarray]:
         """Return a vector ``(n_latents,)`` as values by value-variable name."""

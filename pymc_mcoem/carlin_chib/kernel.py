@@ -155,11 +155,17 @@ def auxiliaries_and_weights(
 
 
 def draw_class(log_weight: TensorVariable, pair: TensorVariable) -> TensorVariable:
-    """Draw an index with probabilities ∝ exp(log_weight), from two standard normals."""
-    weight = pt.exp(log_weight - pt.max(log_weight))
-    cumulative = pt.cumsum(weight)
+    """Draw an index with probabilities ∝ exp(log_weight), from two standard normals.
+
+    Parameters
+    ----------
+    log_weight : tensor of shape (n_classes,) or (n_classes, n_rows)
+    pair : tensor of shape (2,) or (2, n_rows)
+    """
+    weight = pt.exp(log_weight - pt.max(log_weight, axis=0))
+    cumulative = pt.cumsum(weight, axis=0)
     threshold = pt.exp(log_uniform(pair)) * cumulative[-1]
-    return pt.minimum(pt.sum(pt.lt(cumulative, threshold)), log_weight.shape[0] - 1)
+    return pt.minimum(pt.sum(pt.lt(cumulative, threshold), axis=0), log_weight.shape[0] - 1)
 
 
 def build_sweep(
@@ -206,14 +212,17 @@ def build_sweep(
     )
     # Algorithm 2, (i): the index moves, and the latents of its new class with it.
     chosen = pt.cast(draw_class(log_weight, noise[split : split + 2]), "int64")
-    # Algorithm 2, (ii): r moves within the class.
+    # Algorithm 2, (ii): r moves within the class, of what is active in it.
+    scale = pseudo_priors.scale[chosen]
+    if density.active is not None:
+        scale = scale * pt.constant(density.active.astype(np.float64))[chosen][:, None]
     moved = move.build(
         density,
         chosen,
         auxiliaries[chosen],
         log_target[chosen],
         noise[split + 2 :],
-        pseudo_priors.scale[chosen],
+        scale,
         state.log_step[chosen],
     )
     error = pt.switch(pt.isnan(moved.acceptance), 0.0, moved.acceptance - move.target_acceptance)

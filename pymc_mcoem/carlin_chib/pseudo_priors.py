@@ -9,7 +9,7 @@ search below starts at the chain's position.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -118,6 +118,29 @@ class PseudoPriors:
         standard = np.einsum("jab,jb->ja", self.whiten, positions - self.mean)
         values: np.ndarray = self.log_normalizer - 0.5 * (standard**2).sum(axis=1)
         return values
+
+    def restricted(self, active: np.ndarray) -> PseudoPriors:
+        """Return the same, standard normal and independent where a class is not active.
+
+        Parameters
+        ----------
+        active : ndarray of bool, shape (n_classes, n_latents)
+        """
+        covariance = self.scale @ np.swapaxes(self.scale, 1, 2)
+        both = active[:, :, None] & active[:, None, :]
+        found = PseudoPriors.from_covariance(
+            np.where(active, self.mean, 0.0),
+            np.where(both, covariance, np.eye(active.shape[1])),
+            self.log_evidence,
+            self.troubles,
+        )
+        # exact zeros and ones: what is inactive has to cancel to the last bit
+        identity = np.eye(active.shape[1])
+        return replace(
+            found,
+            scale=np.where(both, found.scale, identity),
+            whiten=np.where(both, found.whiten, identity),
+        )
 
     def as_list(self) -> list[np.ndarray]:
         """Return the arrays in the order in which compiled functions take them."""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pymc as pm
-import pytensor.tensor as pt
 from pymc.initial_point import make_initial_point_fn
 from pymc.step_methods.compound import BlockedStep, Competence, StepMethodState
 from pymc.step_methods.state import dataclass_state
@@ -17,24 +16,18 @@ from pymc.util import get_value_vars_from_user_vars
 from rich.progress import TextColumn
 from rich.table import Column
 
+from pymc_mcoem.carlin_chib.blocks import BlockDensity
+from pymc_mcoem.carlin_chib.engines import Engine, PlateEngine, ScalarEngine
 from pymc_mcoem.carlin_chib.geometry import LatentGeometry, geometry_of
-from pymc_mcoem.carlin_chib.kernel import (
-    PseudoPriorSymbols,
-    SweepState,
-    build_sweep,
-    noise_size,
-)
-from pymc_mcoem.carlin_chib.pseudo_priors import (
-    Laplace,
-    PseudoPriorRule,
-    PseudoPriors,
-    compile_with_data,
-)
-from pymc_mcoem.carlin_chib.within_class import RandomWalk, WithinClassMove
-from pymc_mcoem.density import ClassDensity, as_argument, find_class_index
+from pymc_mcoem.carlin_chib.plate import PlateDensity
+from pymc_mcoem.carlin_chib.within_class import RandomWalk
+from pymc_mcoem.density import ClassDensity, find_class_index, is_categorical
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
+
+    from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriorRule
+    from pymc_mcoem.carlin_chib.within_class import WithinClassMove
 
 __all__ = ["CarlinChib"]
 
@@ -42,6 +35,8 @@ _log = logging.getLogger("pymc_mcoem")
 
 #: How often pseudo-priors are refitted while tuning, where other steps move what they depend on.
 N_REFITS = 4
+
+_DEFAULT_MOVE = RandomWalk()
 
 
 @dataclass_state
@@ -52,7 +47,7 @@ class CarlinChibState(StepMethodState):
     n_tune: int
     n_steps: int
     log_step: np.ndarray
-    pseudo_priors: PseudoPriors | None
+    pseudo_priors: Any
     n_classes: int = field(metadata={"frozen": True})
 
 
@@ -64,19 +59,30 @@ class CarlinChib(BlockedStep):
     class by random-walk Metropolis. The model is left as the user wrote it: auxiliary draws
     stay inside the step.
 
+    Three shapes of problem: latents shared by all classes (the default); latents of each class's
+    own, named by `blocks`, as in model choice; and a plate, that is a vector of indices each with
+    latents of its own along the same first axis.
+
     Parameters
     ----------
     vars : list of TensorVariable, optional
         The class index and the latents. Default: the model's one Categorical variable and all
-        free continuous variables.
+        free continuous variables, on a plate those of them whose first axis is the plate.
+        What is left out is sampled by other steps of the same ``pm.sample``.
     class_index : TensorVariable, optional
-        The class index, where the model has more than one Categorical variable.
+        The class index, where the model has more than one Categorical variable. Shape () or
+        (n_rows,).
+    blocks : mapping of int to list of (TensorVariable or str), optional
+        For every class its latents, as ``{0: [a], 1: [b, c]}``; blocks may overlap, and a class
+        without latents has ``[]``. Nothing but its own prior may look at a latent in a class
+        whose block leaves it out: write the model with ``pm.math.switch``. The trace holds
+        prior draws for it there.
     pseudo_priors : PseudoPriorRule
         `Laplace` (default, every mode search run to its end), `PriorCovariance`, `PilotMoments`,
-        or a rule of one's own.
-    within_class : WithinClassMove
-        Default: ``RandomWalk(n_moves=20)``. ``RandomWalk(n_moves=0)`` leaves the latents to
-        other step methods.
+        or a rule of one's own. A plate takes `Laplace`.
+    within_class : WithinClassMove or None
+        Default: ``RandomWalk(n_moves=20)``. None leaves the latents, between jumps, to other
+        step methods, as in ``step=[CarlinChib(within_class=None), pm.NUTS([x])]``.
     model : pymc.Model, optional
     rng, initial_point, compile_kwargs, blocked
         As PyMC passes them. ``compile_kwargs={"mode": ...}`` chooses the back end.
@@ -85,7 +91,8 @@ class CarlinChib(BlockedStep):
     ------
     ValueError
         If the model has no class index or several of them and none is named, if a latent is
-        discrete, or if the density is not finite where the chain starts.
+        discrete, in no block, or not free where its block says so, if rows of a plate are not
+        independent, or if the density is not finite where the chain starts.
 
     Notes
     -----
@@ -95,10 +102,12 @@ class CarlinChib(BlockedStep):
     first; initial values given to ``pm.sample`` are kept where they differ from it. What goes
     wrong in a fit is logged by name.
 
-    Cost of a draw: one density evaluation for each class and each random-walk move. Sampler
-    statistics: ``class_switched``, ``class_acceptance`` (share of within-class moves accepted)
-    and ``class_log_weight`` of shape (n_classes,), the logarithms of the probabilities from
-    which the index was drawn.
+    Cost of a draw: one density evaluation for each class and each random-walk move; on a plate
+    each is of all rows. With blocks, every evaluation is of the whole model. Sampler
+    statistics: ``class_switched`` (on a plate whether any index did), ``class_n_switched``,
+    ``class_acceptance`` (share of within-class moves accepted) and ``class_log_weight`` of shape
+    (n_classes,), on a plate (n_rows * n_classes,), row after row: the logarithms of the
+    probabilities from which the index was drawn.
 
     Examples
     --------
@@ -118,6 +127,7 @@ class CarlinChib(BlockedStep):
     _state_class = CarlinChibState
     stats_dtypes_shapes: ClassVar[dict[str, Any]] = {
         "class_switched": (bool, []),
+        "class_n_switched": (np.int64, []),
         "class_acceptance": (np.float64, []),
         "class_log_weight": (object, []),
     }
@@ -127,8 +137,9 @@ class CarlinChib(BlockedStep):
         vars: Sequence[TensorVariable] | None = None,
         *,
         class_index: TensorVariable | None = None,
+        blocks: Mapping[int, Sequence[TensorVariable | str]] | None = None,
         pseudo_priors: PseudoPriorRule | None = None,
-        within_class: WithinClassMove | None = None,
+        within_class: WithinClassMove | None = _DEFAULT_MOVE,
         model: pm.Model | None = None,
         rng: Any = None,
         initial_point: Mapping[str, np.ndarray] | None = None,
@@ -137,79 +148,20 @@ class CarlinChib(BlockedStep):
     ) -> None:
         model = pm.modelcontext(model)
         index = find_class_index(model) if class_index is None else class_index
-        latents = self._choose_latents(model, index, vars)
-        density = ClassDensity(model, index, latents)
-        density.require_latents()
-        geometry = geometry_of(model)
-        continuous = [rv for rv in model.free_RVs if rv is not index]
-        if latents != continuous:
-            # What a family declares is about all its latents in their order.
-            geometry = LatentGeometry()
         mode = dict(compile_kwargs or {}).get("mode")
-        self.vars = [density.index_value, *density.latent_values]
+        move = RandomWalk(n_moves=0) if within_class is None else within_class
+        self._engine = _make_engine(model, index, vars, blocks, pseudo_priors, move, mode)
+        self._density = self._engine.density
+        self.vars = [self._density.index_value, *self._density.latent_values]
         self.rng = pm.util.get_random_generator(rng)
-        self.n_classes = density.n_classes
+        self.n_classes = self._density.n_classes
         self.tune = True
         self.n_tune = 0
         self.n_steps = 0
-        self.pseudo_priors: PseudoPriors | None = None
-        self._density = density
-        move = within_class if within_class is not None else RandomWalk()
-        self._noise_size = noise_size(density.n_classes, density.n_latents, move)
-        self._initial_log_step = np.full(
-            density.n_classes, move.initial_log_step(density.n_latents)
-        )
-        self.log_step = self._initial_log_step.copy()
-        # One fit a chain: there is no hurry that would excuse a mode that is only half found.
-        rule = pseudo_priors if pseudo_priors is not None else Laplace(race=None)
-        self._fit = rule.compile(density, geometry, mode)
-        self._sweep = self._compile_sweep(density, move, mode)
+        self.pseudo_priors: Any = None
+        self.log_step = self._engine.initial_log_step.copy()
         # As a function, for the initial point may depend on data that are set later.
         self._initial_point = make_initial_point_fn(model=model)
-
-    @staticmethod
-    def _choose_latents(
-        model: pm.Model, index: TensorVariable, vars: Sequence[TensorVariable] | None
-    ) -> list[TensorVariable]:
-        if vars is None:
-            return [
-                rv
-                for rv in model.free_RVs
-                if rv is not index and rv.dtype in pm.pytensorf.continuous_types
-            ]
-        given: list[Any] = list(vars) if isinstance(vars, (list, tuple)) else [vars]
-        named = {model.values_to_rvs[v] for v in get_value_vars_from_user_vars(given, model)}
-        if index not in named:
-            raise ValueError(
-                f"vars: {[v.name for v in given]} leave out the class index {index.name}; "
-                "add it, since index and latents jump together."
-            )
-        return [rv for rv in model.free_RVs if rv in named and rv is not index]
-
-    @staticmethod
-    def _compile_sweep(density: ClassDensity, move: WithinClassMove, mode: Any) -> Any:
-        n_classes, n = density.n_classes, density.n_latents
-        noise = pt.tensor("noise", dtype="float64", shape=(noise_size(n_classes, n, move),))
-        gain = pt.scalar("gain", dtype="float64")
-        index = pt.scalar("class_index", dtype="int64")
-        position = pt.tensor("position", dtype="float64", shape=(n,))
-        log_step = pt.tensor("log_step", dtype="float64", shape=(n_classes,))
-        symbols = PseudoPriorSymbols.create(n_classes, n)
-        state, info = build_sweep(
-            density, SweepState(index, position, log_step), noise, symbols, gain, move
-        )
-        return compile_with_data(
-            density,
-            [noise, gain, index, position, log_step, *symbols.as_list()],
-            [
-                state.class_index,
-                state.position,
-                state.log_step,
-                pt.special.log_softmax(info.log_weight),
-                info.acceptance,
-            ],
-            mode,
-        )
 
     def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
         """Forget the last chain: tuning, counters and pseudo-priors belong to one chain."""
@@ -217,7 +169,7 @@ class CarlinChib(BlockedStep):
         self.tune = tune > 0
         self.n_tune = tune
         self.n_steps = 0
-        self.log_step = self._initial_log_step.copy()
+        self.log_step = self._engine.initial_log_step.copy()
         self.pseudo_priors = None
 
     def step(self, point: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[Any]]:
@@ -234,12 +186,9 @@ class CarlinChib(BlockedStep):
             A new dictionary.
         stats : list of one dict
         """
-        others = self._density.arguments(
-            {}, [point[value.name] for value in self._density.other_values]
-        )
-        assert self._density.index_value is not None
+        others = self._density.others(point)
         index_name = self._density.index_value.name
-        before = int(point[index_name])
+        before = np.asarray(point[index_name], dtype=np.int64)
         position = self._density.ravel(point)
         if self.pseudo_priors is None:
             self.pseudo_priors = self._fitted(others)
@@ -250,40 +199,39 @@ class CarlinChib(BlockedStep):
             self.pseudo_priors = self._fitted(others)
         self.n_steps += 1
         gain = 2.0 / np.sqrt(self.n_steps) if self.tune else 0.0
-        index, position, self.log_step, log_weight, acceptance = self._sweep(
-            self.rng.standard_normal(self._noise_size),
-            np.asarray(gain),
-            np.asarray(before, dtype=np.int64),
-            position,
-            self.log_step,
-            *map(as_argument, self.pseudo_priors.as_list()),
-            *others,
+        swept = self._engine.sweep(
+            self.rng, gain, before, position, self.log_step, self.pseudo_priors, others
         )
-        if not np.isfinite(log_weight).any():
+        self.log_step = swept.log_step
+        finite = np.isfinite(swept.log_weight).any(axis=-1)
+        if not finite.all():
             raise ValueError(
                 f"initvals: the log-density is not finite for any class at {index_name} = "
                 f"{before}; start the chain where the model has positive density."
             )
         new = dict(point)
-        new[index_name] = np.asarray(index, dtype=self._density.index_value.dtype)
-        new.update(self._density.unravel(position))
+        new[index_name] = np.asarray(swept.class_index, dtype=self._density.index_value.dtype)
+        new.update(self._density.unravel(swept.position))
+        n_switched = int(np.sum(swept.class_index != before))
         stats = {
-            "class_switched": bool(int(index) != before),
-            "class_acceptance": float(acceptance),
-            "class_log_weight": log_weight,
+            "class_switched": n_switched > 0,
+            "class_n_switched": n_switched,
+            "class_acceptance": swept.acceptance,
+            # PyMC stacks vectors, and runs the rows of matrices together
+            "class_log_weight": swept.log_weight.ravel(),
         }
         return new, [stats]
 
-    def _fitted(self, others: Sequence[np.ndarray]) -> PseudoPriors:
+    def _fitted(self, others: Sequence[np.ndarray]) -> Any:
         """Fit pseudo-priors for the chain's surroundings, and say what went wrong."""
-        found = self._fit({}, self.rng, others)
+        found = self._engine.fit(self.rng, others)
         for trouble, count in found.troubles.items():
             _log.warning(
-                "CarlinChib: %s in %d of %d classes; the chain stays exact, but these classes "
-                "may be visited too seldom.",
+                "CarlinChib: %s in %d of %d pseudo-priors; the chain stays exact, but these "
+                "classes may be visited too seldom.",
                 trouble,
                 count,
-                self.n_classes,
+                found.log_evidence.size,
             )
         return found
 
@@ -310,7 +258,7 @@ class CarlinChib(BlockedStep):
 
         def update(stats: Mapping[str, Any]) -> dict[str, Any]:
             nonlocal switches
-            switches += int(stats["class_switched"])
+            switches += int(stats["class_n_switched"])
             return {"switches": switches, "acceptance": stats["class_acceptance"]}
 
         return (update,)
@@ -319,3 +267,61 @@ class CarlinChib(BlockedStep):
     def competence(var: Any, has_grad: bool) -> Competence:
         """Say that PyMC does not choose this step by itself: it works on several variables."""
         return Competence.INCOMPATIBLE
+
+
+def _make_engine(
+    model: pm.Model,
+    index: TensorVariable,
+    vars: Sequence[TensorVariable] | None,
+    blocks: Mapping[int, Sequence[TensorVariable | str]] | None,
+    pseudo_priors: PseudoPriorRule | None,
+    move: WithinClassMove,
+    mode: Any,
+) -> Engine:
+    """Return the engine of the shape that the problem has."""
+    named = None if vars is None else _named(model, index, vars)
+    if blocks is not None:
+        if index.ndim:
+            raise ValueError(
+                f"blocks: {index.name} is a plate of indices; blocks go with one index. Write "
+                "latents along the plate that all classes share."
+            )
+        density = BlockDensity(model, index, blocks)
+        if named is not None and set(named) != set(density.latents):
+            odd = sorted(rv.name for rv in set(named) ^ set(density.latents))
+            raise ValueError(
+                f"vars: {odd} are in vars or in blocks but not in both; with blocks leave vars out."
+            )
+        return ScalarEngine(density, LatentGeometry(), pseudo_priors, move, mode)
+    continuous = [
+        rv for rv in model.free_RVs if rv is not index and rv.dtype in pm.pytensorf.continuous_types
+    ]
+    if index.ndim and is_categorical(index):
+        if named is None:
+            point = model.initial_point(random_seed=0)
+            n_rows = np.shape(point[model.rvs_to_values[index].name])[:1]
+            named = [
+                rv
+                for rv in continuous
+                if np.shape(point[model.rvs_to_values[rv].name])[:1] == n_rows
+            ]
+        return PlateEngine(PlateDensity(model, index, named), pseudo_priors, move, mode)
+    latents = continuous if named is None else named
+    everything = [rv for rv in model.free_RVs if rv is not index]
+    # What a family declares is about all its latents in their order.
+    geometry = geometry_of(model) if latents == everything else LatentGeometry()
+    return ScalarEngine(ClassDensity(model, index, latents), geometry, pseudo_priors, move, mode)
+
+
+def _named(
+    model: pm.Model, index: TensorVariable, vars: Sequence[TensorVariable]
+) -> list[TensorVariable]:
+    """Return the latents among the variables given to the step, in the model's order."""
+    given: list[Any] = list(vars) if isinstance(vars, (list, tuple)) else [vars]
+    chosen = {model.values_to_rvs[v] for v in get_value_vars_from_user_vars(given, model)}
+    if index not in chosen:
+        raise ValueError(
+            f"vars: {[v.name for v in given]} leave out the class index {index.name}; "
+            "add it, since index and latents jump together."
+        )
+    return [rv for rv in model.free_RVs if rv in chosen and rv is not index]

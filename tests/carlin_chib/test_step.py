@@ -13,6 +13,7 @@ from pymc.step_methods.compound import Competence
 from pymc.step_methods.state import equal_dataclass_values
 from rich.progress import Progress
 
+from pymc_mcoem.carlin_chib.engines import ScalarEngine
 from pymc_mcoem.carlin_chib.geometry import LatentGeometry, declare_geometry
 from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
 from pymc_mcoem.carlin_chib.step import CarlinChib
@@ -53,7 +54,7 @@ def without_compiler() -> Iterator[None]:
 @pytest.fixture
 def without_sweep(monkeypatch):
     """Make step methods that cannot step, for tests of what they are made of."""
-    monkeypatch.setattr(CarlinChib, "_compile_sweep", staticmethod(lambda *_: None))
+    monkeypatch.setattr(ScalarEngine, "_compile_sweep", staticmethod(lambda *_: None))
 
 
 @pytest.fixture(scope="module")
@@ -222,11 +223,11 @@ def test_a_chain_cannot_start_where_there_is_no_density(without_compiler):
 
 def test_what_goes_wrong_in_a_fit_is_logged(skewed, step, model, caplog, monkeypatch):
     troubled = replace(skewed.pseudo_priors("good"), troubles={"mode search: indefinite": 2})
-    monkeypatch.setattr(step, "_fit", lambda data, rng, others: troubled)
+    monkeypatch.setattr(step._engine, "fit", lambda rng, others: troubled)
     with caplog.at_level("WARNING", "pymc_mcoem"):
         run(step, model.initial_point(0), 5)
     # Once a chain.
-    assert caplog.text.count("mode search: indefinite in 2 of 3 classes") == 1
+    assert caplog.text.count("mode search: indefinite in 2 of 3 pseudo-priors") == 1
 
 
 # -- states --------------------------------------------------------------------------------------
@@ -310,10 +311,10 @@ def test_the_progress_bar_counts_switches():
     (update,) = CarlinChib._make_progressbar_update_functions()
     assert initial == {"switches": [0, 0], "acceptance": [0.0, 0.0]}
     (other,) = CarlinChib._make_progressbar_update_functions()
-    switched = {"class_switched": True, "class_acceptance": 0.4}
+    switched = {"class_n_switched": 1, "class_acceptance": 0.4}
     update(switched)
     assert update(switched) == {"switches": 2, "acceptance": 0.4}
-    still = {"class_switched": False, "class_acceptance": np.nan}
+    still = {"class_n_switched": 0, "class_acceptance": np.nan}
     assert update(still)["switches"] == 2
     assert other(still)["switches"] == 0
     with Progress(*columns, disable=True) as progress:

@@ -1,0 +1,234 @@
+"""Different latents in each class: model choice with a model written as a plain ``switch``.
+
+A block names the latents that are active in its class. Carlin and Chib's target for class j is
+then p(y, I = j, x_active), with the inactive latents integrated out; that is exact and free where
+nothing but its own prior looks at a latent while its class is off, and this is proved on the
+model's graph. Inside a sweep an inactive coordinate is standard normal in density and
+pseudo-prior alike, so it cancels; what enters the trace for it is a draw from its prior given
+everything else, as the model says, never from a pseudo-prior.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.type import RandomType
+
+from pymc_mcoem.density import ClassDensity
+
+if TYPE_CHECKING:
+    from pytensor.tensor.variable import TensorVariable
+
+__all__ = ["BlockDensity", "InactiveDraw"]
+
+
+class BlockDensity(ClassDensity):
+    """Log-density of (class index, latents) where each class has latents of its own.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    class_index : TensorVariable
+        Free scalar Categorical variable of `model`.
+    blocks : mapping of int to sequence of (TensorVariable or str)
+        For every class the free continuous variables that are active in it. Blocks may overlap,
+        and may be empty.
+
+    Attributes
+    ----------
+    active : ndarray of bool, shape (n_classes, n_latents)
+        Which coordinates are active in which class.
+
+    Raises
+    ------
+    ValueError
+        If the blocks do not name every class, name a variable that is not a free continuous one,
+        or if a variable is not conditionally free in a class whose block leaves it out.
+
+    Notes
+    -----
+    log p(y, I = j, x_active) + log Normal(x_inactive; 0, 1): all coordinates have a density in
+    every class, so that kernels, mode searches and evidences need no special case.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> with pm.Model() as model:
+    ...     k = pm.Categorical("k", [0.5, 0.5])
+    ...     a, b = pm.Normal("a"), pm.Normal("b", 0.0, 2.0)
+    ...     y = pm.Normal("y", pm.math.switch(pm.math.eq(k, 0), a, b), 1.0, observed=0.3)
+    >>> BlockDensity(model, k, {0: [a], 1: [b]}).active
+    array([[ True, False],
+           [False,  True]])
+    """
+
+    active: np.ndarray
+
+    def __init__(
+        self,
+        model: pm.Model,
+        class_index: TensorVariable,
+        blocks: Mapping[int, Sequence[TensorVariable | str]],
+    ) -> None:
+        named = {int(j): _variables(model, j, block) for j, block in blocks.items()}
+        union = {rv for block in named.values() for rv in block}
+        super().__init__(model, class_index, [rv for rv in model.free_RVs if rv in union])
+        if sorted(named) != list(range(self.n_classes)):
+            raise ValueError(
+                f"blocks: got the classes {sorted(named)}; {class_index.name} has the classes 0 to "
+                f"{self.n_classes - 1}: give a block for each, empty where a class has no latent."
+            )
+        flags = np.array(
+            [[rv in named[j] for rv in self.latents] for j in range(self.n_classes)], dtype=bool
+        ).reshape(self.n_classes, len(self.latents))
+        self.active = np.repeat(flags, self._sizes, axis=1)
+        self._require_conditionally_free(flags)
+        self._log_density = self._joint(flags)
+
+    def _factors(self) -> dict[TensorVariable, TensorVariable]:
+        """Return the factors of the joint density in which index or latents appear."""
+        own = {*self.latent_values, self.index_value}
+        factors = {}
+        for variable in [*self.model.basic_RVs, *self.model.potentials]:
+            (term,) = self.model.logp(vars=[variable], sum=False)
+            if own & set(ancestors([term])):
+                factors[variable] = term
+        return factors
+
+    def _require_conditionally_free(self, flags: np.ndarray) -> None:
+        factors = self._factors()
+        names = [variable.name for variable in factors]
+        for j in range(self.n_classes):
+            off = [rv for rv, flag in zip(self.latents, flags[j], strict=True) if not flag]
+            if not off:
+                continue
+            index = pt.constant(j, dtype=self.index_value.dtype)  # type: ignore[union-attr]
+            placed = clone_replace(
+                list(factors.values()), {self.index_value: index}, rebuild_strict=False
+            )
+            simple = rewrite_graph(placed, include=("canonicalize", "specialize"))
+            for variable, name, term in zip(factors, names, simple, strict=True):
+                if variable in off:
+                    # what another inactive variable's prior looks at is drawn before it
+                    continue
+                seen = set(ancestors([term]))
+                for rv in off:
+                    if self.model.rvs_to_values[rv] in seen:
+                        raise ValueError(
+                            f"blocks: {rv.name} is not in the block of class {j}, but the density "
+                            f"of {name} looks at it there; add it to that block, or write the "
+                            f"model so that switch({self.class_index.name} == ..., ...) "  # type: ignore[union-attr]
+                            "leaves it out."
+                        )
+
+    def _joint(self, flags: np.ndarray) -> TensorVariable:
+        parts = []
+        for variable, term in self._factors().items():
+            if variable not in self.latents:
+                parts.append(term.sum())
+                continue
+            column = flags[:, self.latents.index(variable)]
+            if column.all():
+                parts.append(term.sum())
+                continue
+            value = self.model.rvs_to_values[variable]
+            standard = (-0.5 * pt.sqr(value) - 0.5 * np.log(2 * np.pi)).sum()
+            parts.append(pt.switch(pt.constant(column)[self.index_value], term.sum(), standard))
+        return pt.add(*parts) if len(parts) > 1 else parts[0]
+
+
+class InactiveDraw:
+    """Draws of the inactive latents from their priors, given the active ones and all others.
+
+    Parameters
+    ----------
+    density : BlockDensity
+    mode : str or None
+        PyTensor's compilation mode.
+    """
+
+    def __init__(self, density: BlockDensity, mode: Any = None) -> None:
+        model = density.model
+        k = pt.scalar("class_index", dtype="int64")
+        position = pt.tensor("position", dtype="float64", shape=(density.n_latents,))
+        replacement: dict[Any, Any] = {density.class_index: pt.cast(k, density.index_value.dtype)}  # type: ignore[union-attr]
+        for value in density.other_values:
+            rv = model.values_to_rvs[value]
+            replacement[rv] = _natural(model, rv, value, replacement)
+        starts = np.cumsum([0, *density._sizes])
+        parts = []
+        for rv, part, start in zip(
+            density.latents, density._split(position), starts[:-1], strict=True
+        ):
+            # In the order of the model: parents come before what depends on them.
+            drawn = clone_replace([rv], replacement, rebuild_strict=False)[0]
+            is_active = pt.constant(density.active[:, start : start + 1].all(axis=1))[k]
+            given = _natural(model, rv, pt.cast(part, rv.dtype), replacement)
+            now = pt.switch(is_active, given, drawn)
+            transform = model.rvs_to_transforms[rv]
+            if transform is not None:
+                inputs = clone_replace(list(rv.owner.inputs), replacement, rebuild_strict=False)
+                drawn = transform.forward(drawn, *inputs)
+            parts.append(pt.switch(is_active, part, pt.cast(drawn, "float64")).ravel())
+            replacement[rv] = now
+        self._function = pm.pytensorf.compile(
+            [k, position, *density.other_values],
+            pt.concatenate(parts),
+            mode=mode,
+            on_unused_input="ignore",
+        )
+        self._function.trust_input = True
+        self._generators = [
+            shared for shared in self._function.get_shared() if isinstance(shared.type, RandomType)
+        ]
+
+    def __call__(
+        self,
+        class_index: int,
+        position: np.ndarray,
+        others: Sequence[np.ndarray],
+        rng: np.random.Generator,
+    ) -> np.ndarray:
+        """Return the position with its inactive coordinates drawn anew, ``(n_latents,)``."""
+        pm.pytensorf.reseed_rngs(self._generators, int(rng.integers(2**31)))
+        drawn: np.ndarray = self._function(np.asarray(class_index), position, *others)
+        return drawn
+
+
+def _natural(
+    model: pm.Model, rv: TensorVariable, value: TensorVariable, replacement: Mapping[Any, Any]
+) -> TensorVariable:
+    """Return a value on the scale of its random variable."""
+    transform = model.rvs_to_transforms[rv]
+    if transform is None:
+        return value
+    inputs = clone_replace(list(rv.owner.inputs), replacement, rebuild_strict=False)
+    natural: TensorVariable = transform.backward(value, *inputs)
+    return natural
+
+
+def _variables(
+    model: pm.Model, class_number: Any, block: Sequence[TensorVariable | str]
+) -> list[TensorVariable]:
+    """Return the variables of a block, named or given."""
+    if isinstance(block, str) or not isinstance(block, Sequence):
+        raise ValueError(
+            f"blocks: class {class_number} has {block!r}; give a list of variables, as [a, b]."
+        )
+    found = []
+    for item in block:
+        rv = model.named_vars.get(item) if isinstance(item, str) else item
+        if rv not in model.free_RVs:
+            raise ValueError(
+                f"blocks: {getattr(item, 'name', item)!r}, of class {class_number}, is no free "
+                f"variable of the model; choose from {[rv.name for rv in model.free_RVs]}."
+            )
+        found.append(rv)
+    return found

@@ -1,0 +1,230 @@
+"""What a step method does with one index or with a plate of them, behind one door."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import pytensor.tensor as pt
+
+from pymc_mcoem.carlin_chib.blocks import BlockDensity, InactiveDraw
+from pymc_mcoem.carlin_chib.kernel import PseudoPriorSymbols, SweepState, build_sweep, noise_size
+from pymc_mcoem.carlin_chib.plate import (
+    PlateDensity,
+    PlateLaplace,
+    PlatePseudoPriors,
+    PlateSweep,
+)
+from pymc_mcoem.carlin_chib.pseudo_priors import (
+    Laplace,
+    PseudoPriorRule,
+    PseudoPriors,
+    compile_with_data,
+)
+from pymc_mcoem.carlin_chib.within_class import RandomWalk, WithinClassMove
+from pymc_mcoem.density import as_argument
+
+if TYPE_CHECKING:
+    from pymc_mcoem.carlin_chib.geometry import LatentGeometry
+    from pymc_mcoem.density import ClassDensity
+
+__all__ = ["Engine", "PlateEngine", "ScalarEngine", "Swept"]
+
+
+@dataclass(frozen=True)
+class Swept:
+    """Outcome of one sweep.
+
+    Attributes
+    ----------
+    class_index : ndarray of int, shape () or (n_rows,)
+    position : ndarray of shape (n_latents,) or (n_rows, n_latents)
+    log_step : ndarray of shape (n_classes,)
+    log_weight : ndarray of shape (n_classes,) or (n_rows, n_classes)
+        Logarithms of the probabilities from which the index was drawn.
+    acceptance : float
+        Share of the within-class moves accepted; nan without any.
+    """
+
+    class_index: np.ndarray
+    position: np.ndarray
+    log_step: np.ndarray
+    log_weight: np.ndarray
+    acceptance: float
+
+
+class Engine(Protocol):
+    """Sweeps and pseudo-priors compiled for one model."""
+
+    density: Any
+    initial_log_step: np.ndarray
+
+    def fit(self, rng: np.random.Generator, others: Sequence[np.ndarray]) -> Any:
+        """Return pseudo-priors given the values of all other variables."""
+        ...
+
+    def sweep(
+        self,
+        rng: np.random.Generator,
+        gain: float,
+        class_index: np.ndarray,
+        position: np.ndarray,
+        log_step: np.ndarray,
+        pseudo_priors: Any,
+        others: Sequence[np.ndarray],
+    ) -> Swept:
+        """Make one sweep."""
+        ...
+
+
+class ScalarEngine:
+    """One class index; latents shared by all classes, or in blocks.
+
+    Parameters
+    ----------
+    density : ClassDensity
+    geometry : LatentGeometry
+    pseudo_priors : PseudoPriorRule or None
+    move : WithinClassMove
+    mode : str or None
+        PyTensor's compilation mode.
+    """
+
+    def __init__(
+        self,
+        density: ClassDensity,
+        geometry: LatentGeometry,
+        pseudo_priors: PseudoPriorRule | None,
+        move: WithinClassMove,
+        mode: Any,
+    ) -> None:
+        density.require_latents()
+        n_classes, n = density.n_classes, density.n_latents
+        self.density = density
+        self.initial_log_step = np.array([move.initial_log_step(size) for size in density.n_active])
+        self._noise_size = noise_size(n_classes, n, move)
+        # One fit a chain: there is no hurry that would excuse a mode that is only half found.
+        rule = Laplace(race=None) if pseudo_priors is None else pseudo_priors
+        self._fit = rule.compile(density, geometry, mode)
+        self._inactive = InactiveDraw(density, mode) if isinstance(density, BlockDensity) else None
+
+        self._sweep = self._compile_sweep(density, move, mode)
+
+    @staticmethod
+    def _compile_sweep(density: ClassDensity, move: WithinClassMove, mode: Any) -> Any:
+        n_classes, n = density.n_classes, density.n_latents
+        noise = pt.tensor("noise", dtype="float64", shape=(noise_size(n_classes, n, move),))
+        gain = pt.scalar("gain", dtype="float64")
+        index = pt.scalar("class_index", dtype="int64")
+        position = pt.tensor("position", dtype="float64", shape=(n,))
+        log_step = pt.tensor("log_step", dtype="float64", shape=(n_classes,))
+        symbols = PseudoPriorSymbols.create(n_classes, n)
+        state, info = build_sweep(
+            density, SweepState(index, position, log_step), noise, symbols, gain, move
+        )
+        return compile_with_data(
+            density,
+            [noise, gain, index, position, log_step, *symbols.as_list()],
+            [
+                state.class_index,
+                state.position,
+                state.log_step,
+                pt.special.log_softmax(info.log_weight),
+                info.acceptance,
+            ],
+            mode,
+        )
+
+    def fit(self, rng: np.random.Generator, others: Sequence[np.ndarray]) -> PseudoPriors:
+        """Return pseudo-priors given the values of all other variables."""
+        found = self._fit({}, rng, others)
+        active = self.density.active
+        return found if active is None else found.restricted(active)
+
+    def sweep(
+        self,
+        rng: np.random.Generator,
+        gain: float,
+        class_index: np.ndarray,
+        position: np.ndarray,
+        log_step: np.ndarray,
+        pseudo_priors: PseudoPriors,
+        others: Sequence[np.ndarray],
+    ) -> Swept:
+        """Make one sweep; inactive latents are then drawn from their priors."""
+        index, moved, new_log_step, log_weight, acceptance = self._sweep(
+            rng.standard_normal(self._noise_size),
+            np.asarray(gain),
+            np.asarray(class_index, dtype=np.int64),
+            as_argument(self.density.without_inactive(int(class_index), position)),
+            log_step,
+            *map(as_argument, pseudo_priors.as_list()),
+            *others,
+        )
+        if self._inactive is not None:
+            moved = self._inactive(int(index), moved, others, rng)
+        return Swept(index, moved, new_log_step, log_weight, float(acceptance))
+
+
+class PlateEngine:
+    """A plate of class indices.
+
+    Parameters
+    ----------
+    density : PlateDensity
+    pseudo_priors : PseudoPriorRule or None
+        `Laplace` or None.
+    move : WithinClassMove
+        `RandomWalk`.
+    mode : str or None
+
+    Raises
+    ------
+    ValueError
+        If another rule or move is given.
+    """
+
+    def __init__(
+        self,
+        density: PlateDensity,
+        pseudo_priors: PseudoPriorRule | None,
+        move: WithinClassMove,
+        mode: Any,
+    ) -> None:
+        rule = Laplace() if pseudo_priors is None else pseudo_priors
+        if not isinstance(rule, Laplace):
+            raise ValueError(
+                f"pseudo_priors: got {rule!r}; a plate of indices takes Laplace pseudo-priors only."
+            )
+        if not isinstance(move, RandomWalk):
+            raise ValueError(
+                f"within_class: got {move!r}; a plate of indices takes RandomWalk or None."
+            )
+        self.density = density
+        self.initial_log_step = np.full(density.n_classes, move.initial_log_step(density.n_latents))
+        self._fit = PlateLaplace(
+            density, tolerance=rule.tolerance, max_iterations=rule.max_iterations, mode=mode
+        )
+        self._sweep = PlateSweep(density, move, mode)
+
+    def fit(self, rng: np.random.Generator, others: Sequence[np.ndarray]) -> PlatePseudoPriors:
+        """Return pseudo-priors given the values of all other variables."""
+        return self._fit(others)
+
+    def sweep(
+        self,
+        rng: np.random.Generator,
+        gain: float,
+        class_index: np.ndarray,
+        position: np.ndarray,
+        log_step: np.ndarray,
+        pseudo_priors: PlatePseudoPriors,
+        others: Sequence[np.ndarray],
+    ) -> Swept:
+        """Make one sweep of all rows."""
+        index, moved, new_log_step, log_weight, acceptance = self._sweep(
+            rng, gain, class_index, position, log_step, pseudo_priors, others
+        )
+        return Swept(index, moved, new_log_step, log_weight, float(np.mean(acceptance)))

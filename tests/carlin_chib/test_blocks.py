@@ -1,0 +1,269 @@
+"""Latents of each class's own: exact posteriors, prior draws when inactive, refusals by name."""
+
+from __future__ import annotations
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from scipy import stats
+from scipy.special import logsumexp
+
+from pymc_mcoem.carlin_chib.blocks import BlockDensity, InactiveDraw
+from pymc_mcoem.carlin_chib.step import CarlinChib
+from pymc_mcoem.carlin_chib.within_class import RandomWalk
+from tests.helpers.checks import LIMIT, agreement
+
+COVARIATE = np.linspace(-1.0, 1.0, 8)
+VALUES = np.array([-0.9, 0.4, -0.7, 0.3, 0.9, 0.2, 1.6, 0.8])
+WEIGHTS = np.array([0.25, 0.3, 0.45])
+
+
+def nested_model() -> pm.Model:
+    """Level, line, or level with a spread of its own: three classes of unequal dimension.
+
+    The first block is part of the third, and the spread's posterior is skewed.
+    """
+    with pm.Model() as model:
+        k = pm.Categorical("k", WEIGHTS)
+        level = pm.Normal("level", 0.0, 1.0)
+        line = pm.Normal("line", 0.0, [0.8, 1.2], shape=2)
+        spread = pm.Gamma("spread", 3.0, 2.0)
+        centre = pm.math.switch(pm.math.eq(k, 1), line[0] + line[1] * COVARIATE, level)
+        pm.Normal("y", centre, pm.math.switch(pm.math.eq(k, 2), spread, 1.0), observed=VALUES)
+    return model
+
+
+BLOCKS = {0: ["level"], 1: ["line"], 2: ["level", "spread"]}
+
+
+def log_likelihood(centre, spread):
+    return stats.norm.logpdf(VALUES, centre, spread).sum(axis=-1)
+
+
+def exact() -> dict[str, np.ndarray]:
+    """Return class probabilities, and means given the class of what is active there."""
+    grid = np.linspace(-5.0, 5.0, 401)
+    evidence, means = np.empty(3), {}
+
+    log_p = stats.norm.logpdf(grid) + log_likelihood(grid[:, None], 1.0)
+    evidence[0] = logsumexp(log_p) + np.log(grid[1] - grid[0])
+    means["level", 0] = np.exp(log_p - logsumexp(log_p)) @ grid
+
+    first, second = np.meshgrid(grid, grid, indexing="ij")
+    log_p = stats.norm.logpdf(first, 0, 0.8) + stats.norm.logpdf(second, 0, 1.2)
+    log_p = log_p + log_likelihood(first[..., None] + second[..., None] * COVARIATE, 1.0)
+    evidence[1] = logsumexp(log_p) + 2 * np.log(grid[1] - grid[0])
+    means["slope", 1] = (np.exp(log_p - logsumexp(log_p)) * second).sum()
+
+    spreads = np.linspace(1e-3, 9.0, 601)
+    first, second = np.meshgrid(grid, spreads, indexing="ij")
+    log_p = stats.norm.logpdf(first) + stats.gamma.logpdf(second, 3.0, scale=0.5)
+    log_p = log_p + log_likelihood(first[..., None], second[..., None])
+    evidence[2] = logsumexp(log_p) + np.log(grid[1] - grid[0]) + np.log(spreads[1] - spreads[0])
+    p = np.exp(log_p - logsumexp(log_p))
+    means["level", 2], means["spread", 2] = (p * first).sum(), (p * second).sum()
+
+    log_weight = evidence + np.log(WEIGHTS)
+    return {"weight": np.exp(log_weight - logsumexp(log_weight)), **means}
+
+
+def features(posterior, chain):
+    """Return functions of one chain's draws, (n_draws, n_features), with their expectations."""
+    truth = exact()
+    k, level, spread = (posterior[name].values[chain] for name in ("k", "level", "spread"))
+    line = posterior["line"].values[chain]
+    weight = truth["weight"]
+    rows = {f"k = {j}": (k == j, weight[j]) for j in range(3)}
+    for name, values, j in (
+        ("level", level, 0),
+        ("level", level, 2),
+        ("slope", line[:, 1], 1),
+        ("spread", spread, 2),
+    ):
+        rows[f"{name} in {j}"] = (np.where(k == j, values, 0.0), weight[j] * truth[name, j])
+    # Where they are off, the model's own priors.
+    rows["level off"] = (np.where(k == 1, level**2, 0.0), weight[1] * 1.0)
+    rows["slope off"] = (np.where(k != 1, line[:, 1] ** 2, 0.0), (1 - weight[1]) * 1.44)
+    rows["spread off"] = (np.where(k != 2, spread, 0.0), (1 - weight[2]) * 1.5)
+    rows["spread off, squared"] = (np.where(k != 2, spread**2, 0.0), (1 - weight[2]) * 3.0)
+    values, expected = zip(*rows.values(), strict=True)
+    return np.stack(values, axis=1).astype(float), np.array(expected)
+
+
+def sample(step, model, rng, draws=8_000, **options):
+    with model:
+        return pm.sample(
+            step=step,
+            tune=300,
+            draws=draws,
+            chains=2,
+            cores=1,
+            random_seed=int(rng.integers(2**31)),
+            progressbar=False,
+            compute_convergence_checks=False,
+            **options,
+        )["posterior"]
+
+
+def largest_z(posterior):
+    worst = 0.0
+    for chain in range(posterior.sizes["chain"]):
+        values, expected = features(posterior, chain)
+        batches = values.reshape(50, -1, values.shape[1]).mean(axis=1)
+        worst = max(worst, agreement(batches, expected).largest_z)
+    return worst
+
+
+@pytest.fixture(scope="module")
+def nested():
+    model = nested_model()
+    with model:
+        return model, CarlinChib(blocks=BLOCKS, within_class=RandomWalk(n_moves=5))
+
+
+def test_every_chain_has_the_exact_posterior_and_priors_where_inactive(nested, rng):
+    model, step = nested
+    assert exact()["weight"].min() > 0.15
+    assert largest_z(sample(step, model, rng)) < LIMIT
+
+
+def test_inactive_draws_from_pseudo_priors_are_noticed(nested, rng, monkeypatch):
+    model, step = nested
+
+    def from_pseudo_prior(self, class_index, position, others, rng):
+        _, drawn = step.pseudo_priors.start(rng)
+        other = step.pseudo_priors.mean[2] + step.pseudo_priors.scale[2] @ rng.standard_normal(
+            len(drawn)
+        )
+        return np.where(self.active[class_index], position, other)
+
+    monkeypatch.setattr(InactiveDraw, "active", step._density.active, raising=False)
+    monkeypatch.setattr(InactiveDraw, "__call__", from_pseudo_prior)
+    assert largest_z(sample(step, model, rng)) > 2 * LIMIT
+
+
+def test_inactive_latents_that_have_no_density_are_noticed(rng, monkeypatch):
+    """Drawn like the others, but left out of the target: their pseudo-priors do not cancel."""
+    model = nested_model()
+
+    def without_standard_normal(self, flags):
+        parts = []
+        for variable, term in self._factors().items():
+            if variable in self.latents:
+                column = flags[:, self.latents.index(variable)]
+                term = pt.switch(pt.constant(column)[self.index_value], term, 0.0)
+            parts.append(term.sum())
+        return pt.add(*parts)
+
+    monkeypatch.setattr(BlockDensity, "_joint", without_standard_normal)
+    with model:
+        step = CarlinChib(blocks=BLOCKS, within_class=RandomWalk(n_moves=5))
+    assert largest_z(sample(step, model, rng)) > 2 * LIMIT
+
+
+def test_hyperparameters_of_inactive_parts_are_exact(rng):
+    """A common mean of both classes' levels, sampled beside the step by NUTS."""
+    values, spread, weights = np.array([1.1, 0.2, 0.9]), 1.0, np.array([0.35, 0.65])
+    with pm.Model() as model:
+        k = pm.Categorical("k", weights)
+        mean = pm.Normal("mean", 0.0, 1.0)
+        a, b = pm.Normal("a", mean, 0.7), pm.Normal("b", -mean, 0.5)
+        pm.Normal("y", pm.math.switch(pm.math.eq(k, 0), a, b), spread, observed=values)
+        step = CarlinChib(blocks={0: [a], 1: [b]}, within_class=RandomWalk(n_moves=3))
+    posterior = sample(step, model, rng, draws=4_000)
+    # y = ±mean + latent + noise: jointly normal.
+    log_weight, means = np.log(weights), np.empty(2)
+    for j, (sign, variance) in enumerate([(1.0, 0.49), (-1.0, 0.25)]):
+        covariance = (1.0 + variance) * np.ones((3, 3)) + np.eye(3)
+        log_weight[j] += stats.multivariate_normal.logpdf(values, np.zeros(3), covariance)
+        means[j] = sign * np.linalg.solve(covariance, values).sum()
+    weight = np.exp(log_weight - logsumexp(log_weight))
+    for chain in range(2):
+        k, mean = posterior["k"].values[chain], posterior["mean"].values[chain]
+        rows = np.stack([k == 0, np.where(k == 0, mean, 0), np.where(k == 1, mean, 0)], axis=1)
+        batches = rows.reshape(40, -1, 3).mean(axis=1)
+        found = agreement(batches, np.array([weight[0], *(weight * means)]))
+        assert found.largest_z < LIMIT
+
+
+def test_identical_models_of_equal_weight_switch_all_the_time(rng):
+    """The model of pymc issue 1534: gibbs steps freeze on it."""
+    data = rng.normal(0.5, 1.0, size=20)
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5])
+        a, b = pm.Normal("a"), pm.Normal("b")
+        pm.Normal("y", pm.math.switch(pm.math.eq(k, 0), a, b), 1.0, observed=data)
+        step = CarlinChib(blocks={0: [a], 1: [b]}, within_class=RandomWalk(n_moves=2))
+    k = sample(step, model, rng, draws=2_000)["k"].values
+    # Exact pseudo-priors make the index a sequence of fair coins.
+    assert (np.abs(k.mean(axis=1) - 0.5) < LIMIT * 0.5 / np.sqrt(2_000)).all()
+    assert (np.diff(k, axis=1) != 0).sum(axis=1).min() > 1_000 - LIMIT * 0.5 * np.sqrt(2_000)
+
+
+# -- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pair():
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5])
+        a, b = pm.Normal("a"), pm.Normal("b")
+        pm.Normal("y", pm.math.switch(pm.math.eq(k, 0), a, b), 1.0, observed=0.3)
+    return model, k, a, b
+
+
+def test_a_latent_that_is_looked_at_while_off_is_refused(pair):
+    model, _, a, b = pair
+    with model:
+        pm.Normal("z", b, 1.0, observed=0.1)
+    message = r"blocks: b is not in the block of class 0, but the density of z looks at it"
+    with model, pytest.raises(ValueError, match=message):
+        CarlinChib(blocks={0: [a], 1: [b]})
+
+
+def test_an_indicator_or_a_stack_in_place_of_switch_is_understood():
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5])
+        a, b = pm.Normal("a"), pm.Normal("b")
+        pm.Normal("y", pm.math.eq(k, 0) * a + pm.math.eq(k, 1) * b, 1.0, observed=0.3)
+        pm.Normal("z", pm.math.stack([a, b])[k], 1.0, observed=0.2)
+    assert BlockDensity(model, k, {0: [a], 1: [b]}).n_active == [1, 1]
+
+
+def test_inactive_variables_may_depend_on_one_another():
+    """A hierarchy that is off as a whole is drawn from the top down."""
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5])
+        a, top = pm.Normal("a"), pm.Normal("top", 3.0, 0.1)
+        b = pm.Normal("b", 2 * top, 0.1)
+        pm.Normal("y", pm.math.switch(pm.math.eq(k, 0), a, b), 1.0, observed=0.3)
+    density = BlockDensity(model, k, {0: [a], 1: [top, b]})
+    draw = InactiveDraw(density)
+    rng = np.random.default_rng(0)
+    draws = np.array([draw(0, np.array([0.7, 0.0, 0.0]), [], rng) for _ in range(200)])
+    assert (draws[:, 0] == 0.7).all()
+    assert abs(draws[:, 1].mean() - 3.0) < LIMIT * 0.1 / np.sqrt(200)
+    np.testing.assert_allclose(draws[:, 2], 2 * draws[:, 1], atol=LIMIT * 0.1)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "message"),
+    [
+        ({0: ["a"]}, r"blocks: got the classes \[0\]; k has the classes 0 to 1"),
+        ({0: ["a"], 1: ["b"], 2: ["b"]}, r"blocks: got the classes \[0, 1, 2\]"),
+        ({0: ["a"], 1: ["c"]}, r"blocks: 'c', of class 1, is no free variable"),
+        ({0: ["a"], 1: "b"}, r"blocks: class 1 has 'b'; give a list"),
+        ({0: ["a"], 1: ["k"]}, r"latents: k is discrete"),
+    ],
+)
+def test_blocks_that_make_no_sense_are_refused(pair, blocks, message):
+    model = pair[0]
+    with model, pytest.raises(ValueError, match=message):
+        CarlinChib(blocks=blocks)
+
+
+def test_variables_and_blocks_must_agree(pair):
+    model, k, a, b = pair
+    with model, pytest.raises(ValueError, match=r"vars: \['b'\] are in vars or in blocks"):
+        CarlinChib([k, a], blocks={0: [a], 1: [b]})

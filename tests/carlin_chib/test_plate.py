@@ -1,0 +1,277 @@
+"""A plate of class indices: every row has its exact posterior; rows must be independent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import cloudpickle
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from scipy import stats
+from scipy.special import logsumexp
+
+from pymc_mcoem.carlin_chib.plate import PlateDensity, PlateLaplace
+from pymc_mcoem.carlin_chib.pseudo_priors import PilotMoments
+from pymc_mcoem.carlin_chib.step import CarlinChib
+from pymc_mcoem.carlin_chib.within_class import RandomWalk
+from tests.carlin_chib.test_blocks import BLOCKS, nested_model
+from tests.helpers.checks import LIMIT, agreement
+
+WEIGHTS = np.array([0.5, 0.3, 0.2])
+LOG_RATE, LOG_SPREAD = np.array([-0.5, 0.6, 1.4]), np.array([0.9, 0.5, 0.7])
+CENTRE = np.array([[-0.5, 0.0], [0.6, 0.4], [0.3, -0.9]])
+COUNTS = np.array([0, 1, 2, 3, 5, 9])
+PLACES = np.array([[-0.4, 0.1], [0.2, 0.2], [0.5, 0.6], [0.2, -0.7], [0.9, 0.3], [-1.0, -1.1]])
+N_ROWS = len(COUNTS)
+
+
+def counts_model() -> pm.Model:
+    """Counts with a log-rate (a skewed posterior) and a place in the plane, by class."""
+    with pm.Model() as model:
+        k = pm.Categorical("k", WEIGHTS, shape=N_ROWS)
+        log_rate, log_spread, centre = map(pt.constant, (LOG_RATE, LOG_SPREAD, CENTRE))
+        rate = pm.LogNormal("rate", log_rate[k], log_spread[k], shape=N_ROWS)
+        place = pm.Normal("place", centre[k], 0.6, shape=(N_ROWS, 2))
+        pm.Poisson("count", rate, observed=COUNTS)
+        pm.Normal("seen", place, 0.8, observed=PLACES)
+    return model
+
+
+def exact() -> tuple[np.ndarray, np.ndarray]:
+    """Return P(k_i = j) and E[rate_i 1(k_i = j)], each (n_rows, 3)."""
+    grid = np.linspace(-6.0, 6.0, 4_001)
+    log_p = stats.norm.logpdf(grid[:, None], LOG_RATE, LOG_SPREAD)[None]
+    log_p = log_p + stats.poisson.logpmf(COUNTS[:, None, None], np.exp(grid)[None, :, None])
+    apart = np.sqrt(0.6**2 + 0.8**2)
+    log_p = log_p + stats.norm.logpdf(PLACES[:, None, None], CENTRE, apart).sum(axis=-1)
+    log_p = log_p + np.log(WEIGHTS)
+    p = np.exp(log_p - logsumexp(log_p, axis=(1, 2), keepdims=True))
+    return p.sum(axis=1), (p * np.exp(grid)[None, :, None]).sum(axis=1)
+
+
+def largest_z(step, model, rng, draws=6_000) -> float:
+    with model:
+        posterior = pm.sample(
+            step=step,
+            tune=200,
+            draws=draws,
+            chains=2,
+            cores=1,
+            random_seed=int(rng.integers(2**31)),
+            progressbar=False,
+            compute_convergence_checks=False,
+        )["posterior"]
+    weight, rate = exact()
+    worst = 0.0
+    for chain in range(2):
+        member = posterior["k"].values[chain][:, :, None] == np.arange(3)
+        values = np.concatenate([member, member * posterior["rate"].values[chain][..., None]], 2)
+        batches = values.reshape(50, -1, N_ROWS * 6).mean(axis=1)
+        expected = np.concatenate([weight, rate], axis=1).ravel()
+        worst = max(worst, agreement(batches, expected).largest_z)
+    return worst
+
+
+@pytest.fixture(scope="module")
+def plate():
+    model = counts_model()
+    with model:
+        return model, CarlinChib(within_class=RandomWalk(n_moves=5))
+
+
+def test_every_row_of_every_chain_has_its_exact_posterior(plate, rng):
+    weight, _ = exact()
+    assert weight.max(axis=1).min() < 0.6  # classes overlap
+    assert largest_z(plate[1], plate[0], rng) < LIMIT
+
+
+def test_pseudo_priors_that_are_not_divided_by_are_noticed(plate, rng, monkeypatch):
+    model, step = plate
+    fit = step._engine.fit
+
+    def without_normalizer(rng, others):
+        found = fit(rng, others)
+        return replace(found, log_normalizer=np.zeros_like(found.log_normalizer))
+
+    monkeypatch.setattr(step._engine, "fit", without_normalizer)
+    assert largest_z(step, model, rng, draws=3_000) > 2 * LIMIT
+
+
+def test_poor_pseudo_priors_change_nothing(plate, rng, monkeypatch):
+    model, step = plate
+    fit = step._engine.fit
+
+    def wide(rng, others):
+        found = fit(rng, others)
+        return replace(
+            found,
+            mean=found.mean + 0.2,
+            scale=1.5 * found.scale,
+            whiten=found.whiten / 1.5,
+            log_normalizer=found.log_normalizer - 3 * np.log(1.5),
+        )
+
+    monkeypatch.setattr(step._engine, "fit", wide)
+    assert largest_z(step, model, rng) < LIMIT
+
+
+def test_modes_and_curvatures_of_all_rows(plate):
+    """In the plane all is normal: mode, precision and, with the counts' part, evidence."""
+    density = plate[1]._density
+    found = PlateLaplace(density)([])
+    assert not found.troubles
+    precision = 1 / 0.6**2 + 1 / 0.8**2
+    expected = (CENTRE[:, None] / 0.6**2 + PLACES[None] / 0.8**2) / precision
+    np.testing.assert_allclose(found.mean[:, :, 1:], expected, atol=0.02)
+    np.testing.assert_allclose(found.whiten[:, :, 1, 1], np.sqrt(precision), rtol=1e-6)
+    np.testing.assert_allclose(
+        found.scale @ found.whiten, np.broadcast_to(np.eye(3), found.scale.shape), atol=1e-12
+    )
+    weight, _ = exact()
+    laplace = np.exp(found.log_evidence - logsumexp(found.log_evidence, axis=0)).T
+    np.testing.assert_allclose(laplace, weight, atol=0.05)
+
+
+def test_other_steps_sample_what_the_rows_share(rng):
+    """A common spread, sampled by NUTS: against the same model with the classes summed out."""
+    values = np.array([-1.3, -0.8, 0.1, 0.9, 1.1, 1.6])
+    with pm.Model():
+        k = pm.Categorical("k", [0.4, 0.6], shape=6)
+        level = pm.Normal("level", 0.0, 1.0)
+        x = pm.Normal("x", pm.math.switch(pm.math.eq(k, 0), -level, level), 0.5, shape=6)
+        pm.Normal("y", x, 0.5, observed=values)
+        step = CarlinChib(within_class=RandomWalk(n_moves=3))
+        assert [variable.name for variable in step.vars] == ["k", "x"]
+        posterior = pm.sample(
+            step=step,
+            tune=500,
+            draws=6_000,
+            chains=2,
+            cores=1,
+            random_seed=int(rng.integers(2**31)),
+            progressbar=False,
+            compute_convergence_checks=False,
+        )["posterior"]
+    grid = np.linspace(-4, 4, 2_001)
+    both = np.stack(
+        [
+            np.log(w) + stats.norm.logpdf(values[:, None], sign * grid, np.sqrt(0.5))
+            for w, sign in ((0.4, -1), (0.6, 1))
+        ]
+    )
+    log_p = stats.norm.logpdf(grid) + logsumexp(both, axis=0).sum(axis=0)
+    p = np.exp(log_p - logsumexp(log_p))
+    first = np.exp(both[0] - logsumexp(both, axis=0)) @ p
+    for chain in range(2):
+        rows = np.concatenate(
+            [posterior["k"].values[chain] == 0, posterior["level"].values[chain][:, None] ** 2], 1
+        )
+        batches = rows.reshape(40, -1, 7).mean(axis=1)
+        assert agreement(batches, np.array([*first, p @ grid**2])).largest_z < LIMIT
+
+
+# -- what is refused ------------------------------------------------------------------------------
+
+
+def refused(model, message, **options):
+    with model, pytest.raises(ValueError, match=message):
+        CarlinChib(**options)
+
+
+def test_rows_that_depend_on_one_another_are_refused():
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5], shape=4)
+        x = pm.Normal("x", 1.0 * k, 1.0, shape=4)
+        pm.Normal("y", x + x[::-1], 1.0, observed=np.zeros(4))
+    refused(model, r"class_index: the density of row \d of k changes when other rows move")
+
+
+def test_a_density_of_all_rows_at_once_is_refused():
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5], shape=4)
+        x = pm.Normal("x", 1.0 * k, 1.0, shape=4)
+        pm.Potential("together", -(x.sum() ** 2))
+    refused(model, r"class_index: the density of together has shape \(\), not one value for each")
+
+
+def test_latents_off_the_plate_are_refused():
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5], shape=4)
+        shared = pm.Normal("shared")
+        pm.Normal("x", shared + 1.0 * k, 1.0, shape=4)
+    refused(model, r"vars: shared has shape \(\), but k has 4 rows", vars=[k, shared])
+
+
+def test_a_plate_without_latents_is_refused():
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5], shape=4)
+        pm.Normal("y", 1.0 * k, 1.0, observed=np.zeros(4))
+    refused(model, r"vars: there are no latents along the plate")
+
+
+def test_plates_have_no_blocks_and_one_rule():
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5], shape=4)
+        x = pm.Normal("x", 1.0 * k, 1.0, shape=4)
+        pm.Normal("y", x, 1.0, observed=np.zeros(4))
+    refused(model, r"blocks: k is a plate of indices", blocks={0: [x], 1: [x]})
+    refused(model, r"pseudo_priors: got PilotMoments", pseudo_priors=PilotMoments())
+
+
+def test_a_grid_of_indices_is_refused():
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5], shape=(2, 2))
+        x = pm.Normal("x", 1.0 * k, 1.0, shape=(2, 2))
+    with pytest.raises(ValueError, match=r"class_index: k has 2 axes"):
+        PlateDensity(model, k, [x])
+
+
+@pytest.mark.parametrize("shape", ["plate", "blocks"])
+def test_processes_back_ends_and_states_make_no_difference(shape):
+    """Two chains in one process, in two, and on the C back end: the same draws, also resumed."""
+
+    def fresh(**options):
+        if shape == "plate":
+            model = counts_model()
+            with model:
+                return model, CarlinChib(within_class=RandomWalk(n_moves=2), **options)
+        model = nested_model()
+        with model:
+            return model, CarlinChib(blocks=BLOCKS, within_class=RandomWalk(n_moves=2), **options)
+
+    def draws(cores=1, **options):
+        model, step = fresh(**options)
+        with model:
+            return pm.sample(
+                step=step,
+                tune=20,
+                draws=30,
+                chains=2,
+                cores=cores,
+                random_seed=3,
+                progressbar=False,
+                compute_convergence_checks=False,
+            )
+
+    one, two, other = draws(), draws(cores=2), draws(compile_kwargs={"mode": "CVM"})
+    for name, values in one["posterior"].data_vars.items():
+        np.testing.assert_array_equal(values, two["posterior"][name])
+        np.testing.assert_allclose(values, other["posterior"][name], rtol=1e-7)
+    log_weight = one["sample_stats"]["class_log_weight"].values.astype(float)
+    rows = np.exp(log_weight.reshape(2, 30, -1, 3)).sum(axis=-1)
+    np.testing.assert_allclose(rows, 1.0)
+    switched = np.diff(one["posterior"]["k"].values.reshape(2, 30, -1), axis=1) != 0
+    counted = one["sample_stats"]["class_n_switched"].values[:, 1:]
+    np.testing.assert_array_equal(switched.sum(axis=2), counted)
+
+    model, step = fresh()
+    step.setup_chain(np.random.default_rng(0), tune=5, draws=5)
+    point = step.step(model.initial_point(0))[0]
+    state = step.sampling_state
+    first = step.step(point)[0]
+    copied = cloudpickle.loads(cloudpickle.dumps(step))
+    copied.sampling_state = state
+    for name, values in copied.step(point)[0].items():
+        np.testing.assert_array_equal(values, first[name])
