@@ -5,7 +5,7 @@ from importlib.metadata import version
 from pymc_mcoem import datasets
 from pymc_mcoem.carlin_chib.pseudo_priors import Laplace, PilotMoments, PriorCovariance
 from pymc_mcoem.carlin_chib.step import CarlinChib
-from pymc_mcoem.carlin_chib.within_class import RandomWalk
+from pymc_mcoem.carlin_chib.within_class import Hamiltonian, Independence, RandomWalk
 from pymc_mcoem.classify import Classifier, majority_labels
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.esteps.exact import Exact
@@ -36,6 +36,8 @@ __all__ = [
     "Family",
     "FixedLatents",
     "GaussianBasis",
+    "Hamiltonian",
+    "Independence",
     "Laplace",
     "LaplaceApproximation",
     "OnlineEM",

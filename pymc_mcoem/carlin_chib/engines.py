@@ -90,6 +90,8 @@ class ScalarEngine:
     move : WithinClassMove
     mode : str or None
         PyTensor's compilation mode.
+    metropolised : bool
+        Draw the index by Metropolised Gibbs.
     """
 
     def __init__(
@@ -99,30 +101,42 @@ class ScalarEngine:
         pseudo_priors: PseudoPriorRule | None,
         move: WithinClassMove,
         mode: Any,
+        *,
+        metropolised: bool = False,
     ) -> None:
         density.require_latents()
         n_classes, n = density.n_classes, density.n_latents
         self.density = density
         self.initial_log_step = np.array([move.initial_log_step(size) for size in density.n_active])
-        self._noise_size = noise_size(n_classes, n, move)
+        self._noise_size = noise_size(n_classes, n, move, metropolised)
         # One fit a chain: there is no hurry that would excuse a mode that is only half found.
         rule = Laplace(race=None) if pseudo_priors is None else pseudo_priors
         self._fit = rule.compile(density, geometry, mode)
         self._inactive = InactiveDraw(density, mode) if isinstance(density, BlockDensity) else None
 
-        self._sweep = self._compile_sweep(density, move, mode)
+        self._sweep = self._compile_sweep(density, move, mode, metropolised)
 
     @staticmethod
-    def _compile_sweep(density: ClassDensity, move: WithinClassMove, mode: Any) -> Any:
+    def _compile_sweep(
+        density: ClassDensity, move: WithinClassMove, mode: Any, metropolised: bool
+    ) -> Any:
         n_classes, n = density.n_classes, density.n_latents
-        noise = pt.tensor("noise", dtype="float64", shape=(noise_size(n_classes, n, move),))
+        noise = pt.tensor(
+            "noise", dtype="float64", shape=(noise_size(n_classes, n, move, metropolised),)
+        )
         gain = pt.scalar("gain", dtype="float64")
         index = pt.scalar("class_index", dtype="int64")
         position = pt.tensor("position", dtype="float64", shape=(n,))
         log_step = pt.tensor("log_step", dtype="float64", shape=(n_classes,))
         symbols = PseudoPriorSymbols.create(n_classes, n)
         state, info = build_sweep(
-            density, SweepState(index, position, log_step), noise, symbols, gain, move
+            density,
+            SweepState(index, position, log_step),
+            noise,
+            symbols,
+            gain,
+            move,
+            metropolised=metropolised,
         )
         return compile_with_data(
             density,
@@ -179,6 +193,7 @@ class PlateEngine:
     move : WithinClassMove
         `RandomWalk`.
     mode : str or None
+    metropolised : bool
 
     Raises
     ------
@@ -192,6 +207,8 @@ class PlateEngine:
         pseudo_priors: PseudoPriorRule | None,
         move: WithinClassMove,
         mode: Any,
+        *,
+        metropolised: bool = False,
     ) -> None:
         rule = Laplace() if pseudo_priors is None else pseudo_priors
         if not isinstance(rule, Laplace):
@@ -207,7 +224,7 @@ class PlateEngine:
         self._fit = PlateLaplace(
             density, tolerance=rule.tolerance, max_iterations=rule.max_iterations, mode=mode
         )
-        self._sweep = PlateSweep(density, move, mode)
+        self._sweep = PlateSweep(density, move, mode, metropolised=metropolised)
 
     def fit(self, rng: np.random.Generator, others: Sequence[np.ndarray]) -> PlatePseudoPriors:
         """Return pseudo-priors given the values of all other variables."""

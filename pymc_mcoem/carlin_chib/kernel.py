@@ -17,7 +17,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 
-from pymc_mcoem.carlin_chib.within_class import WithinClassMove, log_uniform
+from pymc_mcoem.carlin_chib.within_class import ClassProposal, WithinClassMove, log_uniform
 from pymc_mcoem.products import matrix_vector
 
 if TYPE_CHECKING:
@@ -99,12 +99,19 @@ class PseudoPriorSymbols:
         return [self.mean, self.scale, self.whiten, self.log_normalizer]
 
 
-def noise_size(n_classes: int, n_latents: int, move: WithinClassMove) -> int:
+def noise_size(
+    n_classes: int, n_latents: int, move: WithinClassMove, metropolised: bool = False
+) -> int:
     """Return how many standard normals one sweep consumes.
 
-    The auxiliaries of all classes, two for the class index, then the within-class move's.
+    The auxiliaries of all classes, those of the class index, then the within-class move's.
     """
-    return n_classes * n_latents + 2 + move.noise_size(n_latents)
+    return n_classes * n_latents + index_noise_size(metropolised) + move.noise_size(n_latents)
+
+
+def index_noise_size(metropolised: bool) -> int:
+    """Return how many standard normals a draw of the index consumes: two a uniform."""
+    return 4 if metropolised else 2
 
 
 def auxiliaries_and_weights(
@@ -168,6 +175,37 @@ def draw_class(log_weight: TensorVariable, pair: TensorVariable) -> TensorVariab
     return pt.minimum(pt.sum(pt.lt(cumulative, threshold), axis=0), log_weight.shape[0] - 1)
 
 
+def draw_other_class(
+    log_weight: TensorVariable, class_index: TensorVariable, pairs: TensorVariable
+) -> TensorVariable:
+    """Propose one of the other classes by weight, and accept or stay: Metropolised Gibbs.
+
+    Parameters
+    ----------
+    log_weight : tensor of shape (n_classes,) or (n_classes, n_rows)
+    class_index : int tensor of shape () or (n_rows,)
+    pairs : tensor of shape (4,) or (4, n_rows)
+        Standard normals.
+
+    Notes
+    -----
+    Liu (1996); Dellaportas, Forster, Ntzoufras (2002) for model choice. From i the class j is
+    proposed with probability w_j / (1 − w_i) and accepted with min(1, (1 − w_i) / (1 − w_j)): it
+    leaves a class at least as often as Gibbs does.
+    """
+    weight = pt.exp(log_weight - pt.max(log_weight, axis=0))
+    here = (class_index,) if log_weight.ndim == 1 else (class_index, pt.arange(log_weight.shape[1]))
+    others = pt.set_subtensor(weight[here], 0.0)
+    cumulative = pt.cumsum(others, axis=0)
+    threshold = pt.exp(log_uniform(pairs[:2])) * cumulative[-1]
+    drawn = pt.minimum(pt.sum(pt.lt(cumulative, threshold), axis=0), log_weight.shape[0] - 1)
+    there = (drawn,) if log_weight.ndim == 1 else (drawn, pt.arange(log_weight.shape[1]))
+    # sums of what is left, not one minus a weight that may be nearly one
+    left_there = pt.set_subtensor(weight[there], 0.0).sum(axis=0)
+    accept = pt.lt(log_uniform(pairs[2:]) + pt.log(left_there), pt.log(cumulative[-1]))
+    return pt.switch(accept, drawn, class_index)
+
+
 def build_sweep(
     density: ClassDensity,
     state: SweepState,
@@ -175,6 +213,8 @@ def build_sweep(
     pseudo_priors: PseudoPriorSymbols,
     gain: TensorVariable,
     move: WithinClassMove,
+    *,
+    metropolised: bool = False,
 ) -> tuple[SweepState, SweepInfo]:
     """Build one sweep of Algorithm 2.
 
@@ -182,13 +222,15 @@ def build_sweep(
     ----------
     density : ClassDensity
     state : SweepState
-    noise : vector of shape (noise_size(n_classes, n_latents, move),)
+    noise : vector of shape (noise_size(n_classes, n_latents, move, metropolised),)
         Standard normals.
     pseudo_priors : PseudoPriorSymbols
     gain : scalar
         Robbins-Monro gain of the step-size adaptation; 0 outside of burn-in, where the kernel
         must not change.
     move : WithinClassMove
+    metropolised : bool
+        Draw the index by `draw_other_class`.
 
     Returns
     -------
@@ -211,18 +253,23 @@ def build_sweep(
         pseudo_priors,
     )
     # Algorithm 2, (i): the index moves, and the latents of its new class with it.
-    chosen = pt.cast(draw_class(log_weight, noise[split : split + 2]), "int64")
-    # Algorithm 2, (ii): r moves within the class, of what is active in it.
-    scale = pseudo_priors.scale[chosen]
-    if density.active is not None:
-        scale = scale * pt.constant(density.active.astype(np.float64))[chosen][:, None]
+    n_index = index_noise_size(metropolised)
+    pairs = noise[split : split + n_index]
+    if metropolised:
+        chosen = draw_other_class(log_weight, state.class_index, pairs)
+    else:
+        chosen = draw_class(log_weight, pairs)
+    chosen = pt.cast(chosen, "int64")
+    # Algorithm 2, (ii): r moves within the class.
     moved = move.build(
         density,
         chosen,
         auxiliaries[chosen],
         log_target[chosen],
-        noise[split + 2 :],
-        scale,
+        noise[split + n_index :],
+        ClassProposal(
+            pseudo_priors.scale[chosen], pseudo_priors.mean[chosen], pseudo_priors.whiten[chosen]
+        ),
         state.log_step[chosen],
     )
     error = pt.switch(pt.isnan(moved.acceptance), 0.0, moved.acceptance - move.target_acceptance)

@@ -19,7 +19,7 @@ import pytensor.tensor as pt
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 
-from pymc_mcoem.carlin_chib.kernel import draw_class
+from pymc_mcoem.carlin_chib.kernel import draw_class, draw_other_class, index_noise_size
 from pymc_mcoem.carlin_chib.within_class import log_uniform
 from pymc_mcoem.density import as_argument, is_categorical
 from pymc_mcoem.products import matrix_vector
@@ -370,17 +370,27 @@ class PlateSweep:
     move : RandomWalk
     mode : str or None
         PyTensor's compilation mode.
+    metropolised : bool
+        Draw indices by Metropolised Gibbs.
 
     Attributes
     ----------
     noise_size : int
-        Standard normals of one row: the auxiliaries of all classes, two for the index, and an
+        Standard normals of one row: the auxiliaries of all classes, those of the index, and an
         increment and two more for each random-walk move.
     """
 
-    def __init__(self, density: PlateDensity, move: RandomWalk, mode: Any = None) -> None:
+    def __init__(
+        self,
+        density: PlateDensity,
+        move: RandomWalk,
+        mode: Any = None,
+        *,
+        metropolised: bool = False,
+    ) -> None:
         n_classes, n_rows, n = density.n_classes, density.n_rows, density.n_latents
-        self.noise_size = n_classes * n + 2 + move.n_moves * (n + 2)
+        n_index = index_noise_size(metropolised)
+        self.noise_size = n_classes * n + n_index + move.n_moves * (n + 2)
         noise = pt.tensor("noise", dtype="float64", shape=(n_rows, self.noise_size))
         gain = pt.scalar("gain", dtype="float64")
         index = pt.tensor("class_index", dtype="int64", shape=(n_rows,))
@@ -405,12 +415,17 @@ class PlateSweep:
         )
         log_target = pt.switch(pt.isnan(log_target), -np.inf, log_target)
         log_weight = log_target - (log_normalizer - 0.5 * squares)
-        chosen = pt.cast(draw_class(log_weight, noise[:, split : split + 2].T), "int64")
+        pairs = noise[:, split : split + n_index].T
+        if metropolised:
+            chosen = draw_other_class(log_weight, index, pairs)
+        else:
+            chosen = draw_class(log_weight, pairs)
+        chosen = pt.cast(chosen, "int64")
 
         x, acceptance = auxiliaries[chosen, rows], pt.full((n_rows,), np.nan)
         new_log_step = log_step
         if move.n_moves:
-            walk = noise[:, split + 2 :].reshape((n_rows, move.n_moves, n + 2))
+            walk = noise[:, split + n_index :].reshape((n_rows, move.n_moves, n + 2))
             walk = walk.transpose((1, 0, 2))
             increments = matrix_vector(scale[chosen, rows], walk[:, :, :n])
             increments = pt.exp(log_step[chosen])[None, :, None] * increments

@@ -20,7 +20,7 @@ from pytensor.graph.replace import clone_replace
 from pytensor.tensor.random.type import RandomType
 
 from pymc_mcoem.carlin_chib.geometry import LatentGeometry
-from pymc_mcoem.carlin_chib.within_class import RandomWalk
+from pymc_mcoem.carlin_chib.within_class import ClassProposal, RandomWalk
 from pymc_mcoem.laplace import Modes, ModeSearch, Race, positive_definite, square_roots
 
 if TYPE_CHECKING:
@@ -331,7 +331,8 @@ class PilotMoments:
         move = RandomWalk(n_moves=1)
 
         def one_step(noise: Any, gain: Any, x: Any, log_step: Any, k: Any, scale: Any) -> Any:
-            moved = move.build(density, k, x, density.log_density(k, x), noise, scale, log_step)
+            log_p, proposal = density.log_density(k, x), ClassProposal(scale)
+            moved = move.build(density, k, x, log_p, noise, proposal, log_step)
             new_log_step = log_step + gain * (moved.acceptance - move.target_acceptance)
             return pt.specify_shape(moved.position, (n,)), new_log_step
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import pymc as pm
@@ -56,7 +57,7 @@ class CarlinChib(BlockedStep):
 
     Every sweep draws the latents of the inactive classes from pseudo-priors, then the class
     index from its full conditional on that extended space, then moves the latents of the chosen
-    class by random-walk Metropolis. The model is left as the user wrote it: auxiliary draws
+    class by Metropolis moves. The model is left as the user wrote it: auxiliary draws
     stay inside the step.
 
     Three shapes of problem: latents shared by all classes (the default); latents of each class's
@@ -81,8 +82,12 @@ class CarlinChib(BlockedStep):
         `Laplace` (default, every mode search run to its end), `PriorCovariance`, `PilotMoments`,
         or a rule of one's own. A plate takes `Laplace`.
     within_class : WithinClassMove or None
-        Default: ``RandomWalk(n_moves=20)``. None leaves the latents, between jumps, to other
+        Default: ``RandomWalk(n_moves=20)``; `Hamiltonian` and `Independence` are others. None
+        leaves the latents, between jumps, to other
         step methods, as in ``step=[CarlinChib(within_class=None), pm.NUTS([x])]``.
+    index_move : {"gibbs", "metropolised"}
+        How the index is drawn given its weights: by Gibbs, or by proposing one of the other
+        classes (Dellaportas, Forster and Ntzoufras 2002), which leaves a class at least as often.
     model : pymc.Model, optional
     rng, initial_point, compile_kwargs, blocked
         As PyMC passes them. ``compile_kwargs={"mode": ...}`` chooses the back end.
@@ -140,6 +145,7 @@ class CarlinChib(BlockedStep):
         blocks: Mapping[int, Sequence[TensorVariable | str]] | None = None,
         pseudo_priors: PseudoPriorRule | None = None,
         within_class: WithinClassMove | None = _DEFAULT_MOVE,
+        index_move: Literal["gibbs", "metropolised"] = "gibbs",
         model: pm.Model | None = None,
         rng: Any = None,
         initial_point: Mapping[str, np.ndarray] | None = None,
@@ -150,7 +156,10 @@ class CarlinChib(BlockedStep):
         index = find_class_index(model) if class_index is None else class_index
         mode = dict(compile_kwargs or {}).get("mode")
         move = RandomWalk(n_moves=0) if within_class is None else within_class
-        self._engine = _make_engine(model, index, vars, blocks, pseudo_priors, move, mode)
+        if index_move not in ("gibbs", "metropolised"):
+            raise ValueError(f"index_move: got {index_move!r}; choose 'gibbs' or 'metropolised'.")
+        build = _make_engine(model, index, vars, blocks)
+        self._engine = build(pseudo_priors, move, mode, metropolised=index_move == "metropolised")
         self._density = self._engine.density
         self.vars = [self._density.index_value, *self._density.latent_values]
         self.rng = pm.util.get_random_generator(rng)
@@ -274,11 +283,8 @@ def _make_engine(
     index: TensorVariable,
     vars: Sequence[TensorVariable] | None,
     blocks: Mapping[int, Sequence[TensorVariable | str]] | None,
-    pseudo_priors: PseudoPriorRule | None,
-    move: WithinClassMove,
-    mode: Any,
-) -> Engine:
-    """Return the engine of the shape that the problem has."""
+) -> Callable[..., Engine]:
+    """Return what makes the engine of the shape that the problem has, from its settings."""
     named = None if vars is None else _named(model, index, vars)
     if blocks is not None:
         if index.ndim:
@@ -292,7 +298,7 @@ def _make_engine(
             raise ValueError(
                 f"vars: {odd} are in vars or in blocks but not in both; with blocks leave vars out."
             )
-        return ScalarEngine(density, LatentGeometry(), pseudo_priors, move, mode)
+        return partial(ScalarEngine, density, LatentGeometry())
     continuous = [
         rv for rv in model.free_RVs if rv is not index and rv.dtype in pm.pytensorf.continuous_types
     ]
@@ -305,12 +311,12 @@ def _make_engine(
                 for rv in continuous
                 if np.shape(point[model.rvs_to_values[rv].name])[:1] == n_rows
             ]
-        return PlateEngine(PlateDensity(model, index, named), pseudo_priors, move, mode)
+        return partial(PlateEngine, PlateDensity(model, index, named))
     latents = continuous if named is None else named
     everything = [rv for rv in model.free_RVs if rv is not index]
     # What a family declares is about all its latents in their order.
     geometry = geometry_of(model) if latents == everything else LatentGeometry()
-    return ScalarEngine(ClassDensity(model, index, latents), geometry, pseudo_priors, move, mode)
+    return partial(ScalarEngine, ClassDensity(model, index, latents), geometry)
 
 
 def _named(

@@ -20,7 +20,15 @@ if TYPE_CHECKING:
 
     from pymc_mcoem.density import ClassDensity
 
-__all__ = ["MoveResult", "RandomWalk", "WithinClassMove", "log_uniform"]
+__all__ = [
+    "ClassProposal",
+    "Hamiltonian",
+    "Independence",
+    "MoveResult",
+    "RandomWalk",
+    "WithinClassMove",
+    "log_uniform",
+]
 
 
 def log_uniform(pair: Any) -> Any:
@@ -58,6 +66,24 @@ class MoveResult:
     acceptance: TensorVariable
 
 
+@dataclass(frozen=True)
+class ClassProposal:
+    """The pseudo-prior of the class at hand, as moves use it.
+
+    Attributes
+    ----------
+    scale : TensorVariable of shape (n_latents, n_latents)
+        A square root of its covariance.
+    mean : TensorVariable of shape (n_latents,), or None
+    whiten : TensorVariable of shape (n_latents, n_latents), or None
+        Inverse of the scale. `RandomWalk` needs the scale alone.
+    """
+
+    scale: TensorVariable
+    mean: TensorVariable | None = None
+    whiten: TensorVariable | None = None
+
+
 class WithinClassMove(Protocol):
     """A transition that leaves π(· | y, I = j) invariant for every class j."""
 
@@ -81,7 +107,7 @@ class WithinClassMove(Protocol):
         position: TensorVariable,
         log_density: TensorVariable,
         noise: TensorVariable,
-        scale: TensorVariable,
+        proposal: ClassProposal,
         log_step: TensorVariable,
     ) -> MoveResult:
         """Build the move's graph."""
@@ -145,7 +171,7 @@ class RandomWalk:
         position: TensorVariable,
         log_density: TensorVariable,
         noise: TensorVariable,
-        scale: TensorVariable,
+        proposal: ClassProposal,
         log_step: TensorVariable,
     ) -> MoveResult:
         """Build `n_moves` Metropolis moves as one inner scan.
@@ -158,7 +184,7 @@ class RandomWalk:
         log_density : scalar
             At `position`.
         noise : vector of shape (noise_size,)
-        scale : matrix of shape (n_latents, n_latents)
+        proposal : ClassProposal
             Of the class.
         log_step : scalar
             Of the class.
@@ -167,6 +193,7 @@ class RandomWalk:
         if self.n_moves == 0:
             return MoveResult(position, pt.constant(float("nan"), dtype="float64"))
         rows = noise.reshape((self.n_moves, n + 2))
+        scale = _active_scale(density, class_index, proposal.scale)
         increments = pt.exp(log_step) * matrix_vector(scale, rows[:, :n])
         log_uniforms = log_uniform(rows[:, n:].T)
 
@@ -194,3 +221,234 @@ class RandomWalk:
             return_updates=False,
         )
         return MoveResult(positions[-1], accepted[-1] / self.n_moves)
+
+
+@dataclass(frozen=True)
+class Independence:
+    """Metropolis-Hastings moves that propose from the class's own pseudo-prior.
+
+    Parameters
+    ----------
+    n_moves : int
+        Number of moves a sweep, at least one.
+
+    Raises
+    ------
+    ValueError
+        If `n_moves` is less than one.
+
+    Notes
+    -----
+    With Laplace pseudo-priors these are the proposals of f-SAEM (Karimi, Lavielle, Moulines
+    2020): the better the pseudo-prior, the more often they are accepted, and every accepted one
+    is a new start. Where the posterior has heavier tails than its pseudo-prior they stick: keep
+    `RandomWalk` there. Nothing is tuned. Cost: one density evaluation a move.
+
+    Examples
+    --------
+    >>> Independence(n_moves=5).noise_size(n_latents=3)
+    25
+    """
+
+    n_moves: int = 5
+
+    def __post_init__(self) -> None:
+        _require_moves(self.n_moves)
+
+    @property
+    def target_acceptance(self) -> float:
+        """Return 1: there is no step size to tune, and no move looks at it."""
+        return 1.0
+
+    def noise_size(self, n_latents: int) -> int:
+        """Return ``n_moves * (n_latents + 2)``: a proposal and a log-uniform a move."""
+        return self.n_moves * (n_latents + 2)
+
+    def initial_log_step(self, n_latents: int) -> float:
+        """Return 0; it is not used."""
+        return 0.0
+
+    def build(
+        self,
+        density: ClassDensity,
+        class_index: TensorVariable,
+        position: TensorVariable,
+        log_density: TensorVariable,
+        noise: TensorVariable,
+        proposal: ClassProposal,
+        log_step: TensorVariable,
+    ) -> MoveResult:
+        """Build the moves; parameters as in `RandomWalk.build`."""
+        n = density.n_latents
+        assert proposal.mean is not None and proposal.whiten is not None
+        rows = noise.reshape((self.n_moves, n + 2))
+        proposals = proposal.mean + matrix_vector(proposal.scale, rows[:, :n])
+        standard = matrix_vector(proposal.whiten, position - proposal.mean)
+
+        def move(
+            x_new: Any,
+            log_k_new: Any,
+            log_u: Any,
+            x: Any,
+            log_p: Any,
+            log_k: Any,
+            done: Any,
+            k: Any,
+        ) -> list[Any]:
+            log_p_new = density.log_density(k, x_new)
+            accept = pt.lt(log_u, log_p_new - log_p - (log_k_new - log_k))
+            return [
+                pt.switch(accept, x_new, x),
+                pt.switch(accept, log_p_new, log_p),
+                pt.switch(accept, log_k_new, log_k),
+                done + accept,
+            ]
+
+        positions, _, _, accepted = pytensor.scan(
+            move,
+            sequences=[
+                proposals,
+                -0.5 * (rows[:, :n] ** 2).sum(axis=1),
+                log_uniform(rows[:, n:].T),
+            ],
+            outputs_info=[
+                pt.specify_shape(position, (n,)),
+                log_density,
+                -0.5 * (standard**2).sum(),
+                pt.constant(0.0, dtype="float64"),
+            ],
+            non_sequences=[class_index],
+            return_updates=False,
+        )
+        return MoveResult(positions[-1], accepted[-1] / self.n_moves)
+
+
+@dataclass(frozen=True)
+class Hamiltonian:
+    """Hamiltonian moves with the metric of the class's pseudo-prior.
+
+    Parameters
+    ----------
+    n_moves : int
+        Number of trajectories a sweep, at least one.
+    n_leapfrog : int
+        Leapfrog steps of a trajectory, at least one.
+    target_acceptance : float
+        Acceptance that burn-in tunes the step to.
+
+    Raises
+    ------
+    ValueError
+        If a number is less than one or `target_acceptance` is not between 0 and 1.
+
+    Notes
+    -----
+    On the scale on which the pseudo-prior is standard normal the momentum is standard normal too,
+    so with Laplace pseudo-priors all directions are about as long as one another. Trajectories
+    have a fixed number of steps: nothing is chosen by what they meet. Cost: `n_leapfrog`
+    gradients and one density evaluation a move.
+
+    Examples
+    --------
+    >>> Hamiltonian(n_moves=2, n_leapfrog=8).noise_size(n_latents=3)
+    10
+    """
+
+    n_moves: int = 1
+    n_leapfrog: int = 8
+    target_acceptance: float = 0.8
+
+    def __post_init__(self) -> None:
+        _require_moves(self.n_moves)
+        if self.n_leapfrog < 1:
+            raise ValueError(f"n_leapfrog: got {self.n_leapfrog}; give at least 1.")
+        if not 0 < self.target_acceptance < 1:
+            raise ValueError(
+                f"target_acceptance: got {self.target_acceptance}; give a share between 0 and 1."
+            )
+
+    def noise_size(self, n_latents: int) -> int:
+        """Return ``n_moves * (n_latents + 2)``: a momentum and a log-uniform a move."""
+        return self.n_moves * (n_latents + 2)
+
+    def initial_log_step(self, n_latents: int) -> float:
+        """Return the logarithm of n_latents^(-1/4), as for a standard normal target."""
+        return -0.25 * math.log(max(n_latents, 1))
+
+    def build(
+        self,
+        density: ClassDensity,
+        class_index: TensorVariable,
+        position: TensorVariable,
+        log_density: TensorVariable,
+        noise: TensorVariable,
+        proposal: ClassProposal,
+        log_step: TensorVariable,
+    ) -> MoveResult:
+        """Build the moves; parameters as in `RandomWalk.build`."""
+        n = density.n_latents
+        rows = noise.reshape((self.n_moves, n + 2))
+        scale = _active_scale(density, class_index, proposal.scale)
+        step = pt.exp(log_step)
+
+        def slope(k: Any, x: Any, scale: Any) -> Any:
+            return matrix_vector(scale.T, density.gradient(k, x))
+
+        def leapfrog(x: Any, p: Any, g: Any, k: Any, scale: Any, step: Any) -> list[Any]:
+            half = p + 0.5 * step * g
+            moved = x + step * matrix_vector(scale, half)
+            there = slope(k, moved, scale)
+            return [
+                pt.specify_shape(moved, (n,)),
+                pt.specify_shape(half + 0.5 * step * there, (n,)),
+                pt.specify_shape(there, (n,)),
+            ]
+
+        def move(
+            momentum: Any, log_u: Any, x: Any, log_p: Any, done: Any, k: Any, scale: Any, step: Any
+        ) -> list[Any]:
+            xs, ps, _ = pytensor.scan(
+                leapfrog,
+                outputs_info=[
+                    pt.specify_shape(x, (n,)),
+                    pt.specify_shape(momentum, (n,)),
+                    pt.specify_shape(slope(k, x, scale), (n,)),
+                ],
+                non_sequences=[k, scale, step],
+                n_steps=self.n_leapfrog,
+                return_updates=False,
+            )
+            log_p_new = density.log_density(k, xs[-1])
+            kinetic = 0.5 * (momentum**2).sum() - 0.5 * (ps[-1] ** 2).sum()
+            # not a number, where a trajectory has left the density's support, is not accepted
+            accept = pt.lt(log_u, log_p_new - log_p + kinetic)
+            return [
+                pt.specify_shape(pt.switch(accept, xs[-1], x), (n,)),
+                pt.switch(accept, log_p_new, log_p),
+                done + accept,
+            ]
+
+        positions, _, accepted = pytensor.scan(
+            move,
+            sequences=[rows[:, :n], log_uniform(rows[:, n:].T)],
+            outputs_info=[
+                pt.specify_shape(position, (n,)),
+                log_density,
+                pt.constant(0.0, dtype="float64"),
+            ],
+            non_sequences=[class_index, scale, step],
+            return_updates=False,
+        )
+        return MoveResult(positions[-1], accepted[-1] / self.n_moves)
+
+
+def _active_scale(density: ClassDensity, class_index: Any, scale: Any) -> Any:
+    """Return the scale with zero rows for coordinates that are not active in the class."""
+    if density.active is None:
+        return scale
+    return scale * pt.constant(density.active.astype("float64"))[class_index][:, None]
+
+
+def _require_moves(n_moves: int) -> None:
+    if n_moves < 1:
+        raise ValueError(f"n_moves: got {n_moves}; give at least 1.")

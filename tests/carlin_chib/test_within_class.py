@@ -12,7 +12,7 @@ import pytensor.tensor as pt
 import pytest
 from scipy import integrate
 
-from pymc_mcoem.carlin_chib.within_class import RandomWalk, log_uniform
+from pymc_mcoem.carlin_chib.within_class import ClassProposal, RandomWalk, log_uniform
 from pymc_mcoem.density import ClassDensity
 from tests.helpers.interpreted import interpreted
 from tests.helpers.models import N_CLASSES, ScaledMixture
@@ -34,7 +34,8 @@ def compile_move(density, n_moves):
     noise = pt.vector("noise", shape=(move.noise_size(n),))
     scale = pt.matrix("scale", shape=(n, n))
     log_step = pt.scalar("log_step")
-    moved = move.build(density, k, x, density.log_density(k, x), noise, scale, log_step)
+    log_p, proposal = density.log_density(k, x), ClassProposal(scale)
+    moved = move.build(density, k, x, log_p, noise, proposal, log_step)
     return pytensor.function(
         [k, x, noise, scale, log_step],
         [moved.position, moved.acceptance],

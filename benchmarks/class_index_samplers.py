@@ -1,0 +1,314 @@
+"""How fast, and how right, samplers of a class index are: ours beside what people use today.
+
+Three models whose class probabilities are known in closed form: two identical models with an
+index (the example of pymc issue 1534), five nested regressions of dimensions 1 to 5, and a plate
+of 500 indices. Samplers take turns on the same data:
+
+* ``CarlinChib``, the model left as a user writes it;
+* ``pm.sample`` with its defaults on the same model;
+* the same defaults on the model with pseudo-priors written into it by hand, normal and
+  independent with the exact posterior moments of each class (better than a person would know);
+* NumPyro's ``DiscreteHMCGibbs`` and ``MixedHMC``, where NumPyro is installed.
+
+For each: effective sample size per second of sampling of the worst class indicator, the median
+over repeats, and the largest error of a class probability in any chain. Compilation is not
+counted.
+
+    python benchmarks/class_index_samplers.py --draws 2000 --repeats 3
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import xarray as xr
+from rich.console import Console
+from rich.table import Table
+from scipy import stats
+from scipy.special import logsumexp
+
+import pymc_mcoem as mcoem
+
+N_CHAINS = 4
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Class indices of all chains and the seconds that sampling them took."""
+
+    class_index: np.ndarray
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A model with known class probabilities, ``(n_classes,)`` or ``(n_rows, n_classes)``."""
+
+    name: str
+    exact: np.ndarray
+    samplers: dict[str, Callable[[int, int], Draws]]
+
+
+def with_pymc(model: pm.Model, step: Callable[[], object] | None) -> Callable[[int, int], Draws]:
+    """Return a sampler that makes its step method once."""
+    made: list[object] = []
+
+    def sample(draws: int, seed: int) -> Draws:
+        with model:
+            if step is not None and not made:
+                made.append(step())
+            tree = pm.sample(
+                draws=draws,
+                tune=500,
+                chains=N_CHAINS,
+                cores=1,
+                step=made[0] if made else None,
+                random_seed=seed,
+                progressbar=False,
+                compute_convergence_checks=False,
+            )
+        posterior = tree["posterior"]
+        return Draws(posterior["k"].values, float(posterior.attrs["sampling_time"]))
+
+    return sample
+
+
+def with_numpyro(
+    model: Callable[[], None], kernel: Callable[[Callable[[], None]], object]
+) -> Callable[[int, int], Draws]:
+    """Return a sampler that counts the second of two equal runs: the first one compiles."""
+
+    def sample(draws: int, seed: int) -> Draws:
+        import jax
+        from numpyro.infer import MCMC
+
+        mcmc = MCMC(
+            kernel(model),
+            num_warmup=500,
+            num_samples=draws,
+            num_chains=N_CHAINS,
+            chain_method="sequential",
+            progress_bar=False,
+        )
+        mcmc.run(jax.random.PRNGKey(seed))
+        began = time.perf_counter()
+        mcmc.run(jax.random.PRNGKey(seed + 1))
+        found = np.asarray(mcmc.get_samples(group_by_chain=True)["k"])
+        return Draws(found, time.perf_counter() - began)
+
+    return sample
+
+
+def numpyro_kernels() -> dict[str, Callable[[Callable[[], None]], object]]:
+    """Return NumPyro's kernels for mixed models, none if it is not installed."""
+    try:
+        from numpyro.infer import HMC, NUTS, DiscreteHMCGibbs, MixedHMC
+    except ImportError:
+        return {}
+    return {
+        "NumPyro DiscreteHMCGibbs": lambda model: DiscreteHMCGibbs(NUTS(model), modified=True),
+        "NumPyro MixedHMC": lambda model: MixedHMC(HMC(model, trajectory_length=1.2)),
+    }
+
+
+def identical(rng: np.random.Generator) -> Problem:
+    """Two identical models of equal weight."""
+    y = rng.normal(0.5, 1.0, size=20)
+    variance = 1 / (1 + len(y))
+    mean = variance * y.sum()
+
+    def model(by_hand: bool) -> pm.Model:
+        with pm.Model() as built:
+            k = pm.Categorical("k", [0.5, 0.5])
+            levels = []
+            for j in range(2):
+                on = pm.math.eq(k, j)
+                centre = pm.math.switch(on, 0.0, mean) if by_hand else 0.0
+                spread = pm.math.switch(on, 1.0, np.sqrt(variance)) if by_hand else 1.0
+                levels.append(pm.Normal(f"level_{j}", centre, spread))
+            pm.Normal("y", pm.math.switch(pm.math.eq(k, 0), *levels), 1.0, observed=y)
+        return built
+
+    def numpyro_model() -> None:
+        import jax.numpy as jnp
+        import numpyro
+        import numpyro.distributions as dist
+
+        k = numpyro.sample("k", dist.Categorical(jnp.array([0.5, 0.5])))
+        a = numpyro.sample("level_0", dist.Normal(0.0, 1.0))
+        b = numpyro.sample("level_1", dist.Normal(0.0, 1.0))
+        numpyro.sample("y", dist.Normal(jnp.where(k == 0, a, b), 1.0), obs=y)
+
+    blocks = {0: ["level_0"], 1: ["level_1"]}
+    plain = model(by_hand=False)
+    return Problem(
+        "two identical models",
+        np.array([0.5, 0.5]),
+        {
+            "CarlinChib": with_pymc(
+                plain,
+                lambda: mcoem.CarlinChib(blocks=blocks, within_class=mcoem.RandomWalk(n_moves=2)),
+            ),
+            "pm.sample defaults": with_pymc(plain, None),
+            "pseudo-priors by hand": with_pymc(model(by_hand=True), None),
+            **{n: with_numpyro(numpyro_model, kernel) for n, kernel in numpyro_kernels().items()},
+        },
+    )
+
+
+def regressions(rng: np.random.Generator) -> Problem:
+    """Polynomials of degree 0 to 4, each with coefficients of its own."""
+    x = np.linspace(-1.0, 1.0, 40)
+    designs = [np.stack([x**power for power in range(j + 1)], axis=1) for j in range(5)]
+    y = 0.3 + 0.5 * x + 0.9 * x**2 + rng.normal(0.0, 1.0, size=len(x))
+    weights = np.array([0.1, 0.15, 0.2, 0.25, 0.3])
+    log_weight = np.log(weights)
+    moments = []
+    for j, design in enumerate(designs):
+        covariance = design @ design.T + np.eye(len(x))
+        log_weight[j] += stats.multivariate_normal.logpdf(y, np.zeros(len(x)), covariance)
+        posterior = np.linalg.inv(design.T @ design + np.eye(j + 1))
+        moments.append((posterior @ design.T @ y, np.sqrt(np.diag(posterior))))
+
+    def model(by_hand: bool) -> pm.Model:
+        with pm.Model() as built:
+            k = pm.Categorical("k", weights)
+            centre = 0.0
+            for j, design in enumerate(designs):
+                on = pm.math.eq(k, j)
+                mean, spread = moments[j]
+                coefficients = pm.Normal(
+                    f"coefficients_{j}",
+                    pm.math.switch(on, 0.0, mean) if by_hand else 0.0,
+                    pm.math.switch(on, 1.0, spread) if by_hand else 1.0,
+                    shape=j + 1,
+                )
+                centre = centre + pm.math.switch(on, pm.math.dot(design, coefficients), 0.0)
+            pm.Normal("y", centre, 1.0, observed=y)
+        return built
+
+    def numpyro_model() -> None:
+        import jax.numpy as jnp
+        import numpyro
+        import numpyro.distributions as dist
+
+        k = numpyro.sample("k", dist.Categorical(jnp.asarray(weights)))
+        lines = [
+            jnp.asarray(design)
+            @ numpyro.sample(f"coefficients_{j}", dist.Normal(0.0, 1.0).expand([j + 1]))
+            for j, design in enumerate(designs)
+        ]
+        numpyro.sample("y", dist.Normal(jnp.stack(lines)[k], 1.0), obs=y)
+
+    blocks = {j: [f"coefficients_{j}"] for j in range(5)}
+    plain = model(by_hand=False)
+    return Problem(
+        "five regressions of dimensions 1 to 5",
+        np.exp(log_weight - logsumexp(log_weight)),
+        {
+            "CarlinChib": with_pymc(
+                plain,
+                lambda: mcoem.CarlinChib(blocks=blocks, within_class=mcoem.RandomWalk(n_moves=2)),
+            ),
+            "pm.sample defaults": with_pymc(plain, None),
+            "pseudo-priors by hand": with_pymc(model(by_hand=True), None),
+            **{n: with_numpyro(numpyro_model, kernel) for n, kernel in numpyro_kernels().items()},
+        },
+    )
+
+
+def plate(rng: np.random.Generator, n_rows: int = 500) -> Problem:
+    """Observations with an index and a latent each."""
+    weights, centres = np.array([0.5, 0.3, 0.2]), np.array([-1.5, 0.0, 2.0])
+    truth = rng.choice(3, p=weights, size=n_rows)
+    y = centres[truth] + rng.normal(0.0, np.sqrt(0.36 + 0.25), size=n_rows)
+    log_weight = np.log(weights) + stats.norm.logpdf(y[:, None], centres, np.sqrt(0.61))
+    exact = np.exp(log_weight - logsumexp(log_weight, axis=1, keepdims=True))
+    with pm.Model() as plain:
+        k = pm.Categorical("k", weights, shape=n_rows)
+        latent = pm.Normal("latent", pm.math.stack(list(centres))[k], 0.6, shape=n_rows)
+        pm.Normal("y", latent, 0.5, observed=y)
+
+    def numpyro_model() -> None:
+        import jax.numpy as jnp
+        import numpyro
+        import numpyro.distributions as dist
+
+        with numpyro.plate("rows", n_rows):
+            k = numpyro.sample("k", dist.Categorical(jnp.asarray(weights)))
+            latent = numpyro.sample("latent", dist.Normal(jnp.asarray(centres)[k], 0.6))
+            numpyro.sample("y", dist.Normal(latent, 0.5), obs=y)
+
+    return Problem(
+        f"a plate of {n_rows} indices",
+        exact,
+        {
+            "CarlinChib": with_pymc(
+                plain, lambda: mcoem.CarlinChib(within_class=mcoem.RandomWalk(n_moves=2))
+            ),
+            "pm.sample defaults": with_pymc(plain, None),
+            **{n: with_numpyro(numpyro_model, kernel) for n, kernel in numpyro_kernels().items()},
+        },
+    )
+
+
+def judge(draws: Draws, exact: np.ndarray) -> tuple[float, float]:
+    """Return worst-class effective sample size a second, and the largest error in any chain."""
+    member = draws.class_index[..., None] == np.arange(exact.shape[-1])
+    error = float(np.abs(member.mean(axis=1) - exact).max())
+    flat = member.reshape(*member.shape[:2], -1).astype(float)
+    # classes that hardly occur have no indicator to judge a sampler by
+    likely = np.flatnonzero((exact.ravel() > 0.02) & (exact.ravel() < 0.98))[:60]
+    sizes = []
+    for column in likely:
+        values = flat[:, :, column]
+        frozen = (values.std(axis=1) == 0).any()
+        data = xr.DataArray(values, dims=("chain", "draw"))
+        sizes.append(0.0 if frozen else float(az.ess(data)))
+    return min(sizes) / draws.seconds, error
+
+
+def main() -> None:
+    """Let the samplers take turns and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--draws", type=int, default=2_000)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--rows", type=int, default=500, help="rows of the plate")
+    parser.add_argument("--only", help="run problems whose name contains this")
+    parser.add_argument("--skip", action="append", default=[], help="a sampler to leave out")
+    arguments = parser.parse_args()
+    logging.getLogger("pymc").setLevel(logging.ERROR)
+    warnings.simplefilter("ignore")
+    console = Console()
+    rng = np.random.default_rng(1534)
+    for problem in (identical(rng), regressions(rng), plate(rng, arguments.rows)):
+        if arguments.only and arguments.only not in problem.name:
+            continue
+        found: dict[str, list[tuple[float, float]]] = {name: [] for name in problem.samplers}
+        for repeat in range(arguments.repeats):
+            for name, sampler in problem.samplers.items():
+                if name not in arguments.skip:
+                    drawn = sampler(arguments.draws, 10 * repeat + 1)
+                    found[name].append(judge(drawn, problem.exact))
+        ours = np.median([speed for speed, _ in found["CarlinChib"]])
+        table = Table(title=f"{problem.name}: {N_CHAINS} chains of {arguments.draws} draws")
+        for column in ("sampler", "ESS/s, worst class", "ours is faster by", "largest error"):
+            table.add_column(column, justify="left" if column == "sampler" else "right")
+        for name, rows in found.items():
+            if rows:
+                speed = float(np.median([row[0] for row in rows]))
+                ratio = f"{ours / speed:.1f}" if speed > 0 else "a chain froze"
+                table.add_row(name, f"{speed:.1f}", ratio, f"{max(row[1] for row in rows):.3f}")
+        console.print(table)
+
+
+if __name__ == "__main__":
+    main()
