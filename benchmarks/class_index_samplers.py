@@ -155,7 +155,11 @@ def identical(rng: np.random.Generator) -> Problem:
         {
             "CarlinChib": with_pymc(
                 plain,
-                lambda: mcoem.CarlinChib(blocks=blocks, within_class=mcoem.RandomWalk(n_moves=2)),
+                lambda: mcoem.CarlinChib(
+                    blocks=blocks,
+                    within_class=mcoem.RandomWalk(n_moves=2),
+                    index_move="metropolised",
+                ),
             ),
             "pm.sample defaults": with_pymc(plain, None),
             "pseudo-priors by hand": with_pymc(model(by_hand=True), None),
@@ -216,7 +220,11 @@ def regressions(rng: np.random.Generator) -> Problem:
         {
             "CarlinChib": with_pymc(
                 plain,
-                lambda: mcoem.CarlinChib(blocks=blocks, within_class=mcoem.RandomWalk(n_moves=2)),
+                lambda: mcoem.CarlinChib(
+                    blocks=blocks,
+                    within_class=mcoem.RandomWalk(n_moves=2),
+                    index_move="metropolised",
+                ),
             ),
             "pm.sample defaults": with_pymc(plain, None),
             "pseudo-priors by hand": with_pymc(model(by_hand=True), None),
@@ -293,6 +301,9 @@ def main() -> None:
         if arguments.only and arguments.only not in problem.name:
             continue
         found: dict[str, list[tuple[float, float]]] = {name: [] for name in problem.samplers}
+        for name, sampler in problem.samplers.items():
+            if name not in arguments.skip:
+                sampler(10, 0)  # compiles
         for repeat in range(arguments.repeats):
             for name, sampler in problem.samplers.items():
                 if name not in arguments.skip:

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from pytensor.compile.mode import Mode
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
+from pytensor.link.vm import VMLinker
 from pytensor.tensor.random.type import RandomType
 
 from pymc_mcoem.density import ClassDensity
@@ -150,11 +152,9 @@ class InactiveDraw:
     Parameters
     ----------
     density : BlockDensity
-    mode : str or None
-        PyTensor's compilation mode.
     """
 
-    def __init__(self, density: BlockDensity, mode: Any = None) -> None:
+    def __init__(self, density: BlockDensity) -> None:
         model = density.model
         k = pt.scalar("class_index", dtype="int64")
         position = pt.tensor("position", dtype="float64", shape=(density.n_latents,))
@@ -178,10 +178,12 @@ class InactiveDraw:
                 drawn = transform.forward(drawn, *inputs)
             parts.append(pt.switch(is_active, part, pt.cast(drawn, "float64")).ravel())
             replacement[rv] = now
+        # In Python: numba takes longer to hand over a generator than this takes to draw, and
+        # there is nothing to compile.
         self._function = pm.pytensorf.compile(
             [k, position, *density.other_values],
             pt.concatenate(parts),
-            mode=mode,
+            mode=Mode(linker=VMLinker(c_thunks=False), optimizer="fast_run"),
             on_unused_input="ignore",
         )
         self._function.trust_input = True
@@ -197,7 +199,10 @@ class InactiveDraw:
         rng: np.random.Generator,
     ) -> np.ndarray:
         """Return the position with its inactive coordinates drawn anew, ``(n_latents,)``."""
-        pm.pytensorf.reseed_rngs(self._generators, int(rng.integers(2**31)))
+        # Generators are made anew at each call: all state is that of the one handed in.
+        seeds = rng.integers(2**63, size=len(self._generators))
+        for shared, seed in zip(self._generators, seeds, strict=True):
+            shared.set_value(np.random.Generator(np.random.PCG64(int(seed))), borrow=True)
         drawn: np.ndarray = self._function(np.asarray(class_index), position, *others)
         return drawn
 

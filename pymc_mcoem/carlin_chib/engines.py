@@ -112,7 +112,7 @@ class ScalarEngine:
         # One fit a chain: there is no hurry that would excuse a mode that is only half found.
         rule = Laplace(race=None) if pseudo_priors is None else pseudo_priors
         self._fit = rule.compile(density, geometry, mode)
-        self._inactive = InactiveDraw(density, mode) if isinstance(density, BlockDensity) else None
+        self._inactive = InactiveDraw(density) if isinstance(density, BlockDensity) else None
 
         self._sweep = self._compile_sweep(density, move, mode, metropolised)
 
@@ -124,17 +124,18 @@ class ScalarEngine:
         noise = pt.tensor(
             "noise", dtype="float64", shape=(noise_size(n_classes, n, move, metropolised),)
         )
-        gain = pt.scalar("gain", dtype="float64")
-        index = pt.scalar("class_index", dtype="int64")
+        # Vectors of one, for numba is slow to take in arrays without an axis.
+        gain = pt.tensor("gain", dtype="float64", shape=(1,))
+        index = pt.tensor("class_index", dtype="int64", shape=(1,))
         position = pt.tensor("position", dtype="float64", shape=(n,))
         log_step = pt.tensor("log_step", dtype="float64", shape=(n_classes,))
         symbols = PseudoPriorSymbols.create(n_classes, n)
         state, info = build_sweep(
             density,
-            SweepState(index, position, log_step),
+            SweepState(index[0], position, log_step),
             noise,
             symbols,
-            gain,
+            gain[0],
             move,
             metropolised=metropolised,
         )
@@ -170,8 +171,8 @@ class ScalarEngine:
         """Make one sweep; inactive latents are then drawn from their priors."""
         index, moved, new_log_step, log_weight, acceptance = self._sweep(
             rng.standard_normal(self._noise_size),
-            np.asarray(gain),
-            np.asarray(class_index, dtype=np.int64),
+            np.array([gain]),
+            np.array([class_index], dtype=np.int64),
             as_argument(self.density.without_inactive(int(class_index), position)),
             log_step,
             *map(as_argument, pseudo_priors.as_list()),
