@@ -20,6 +20,7 @@ from pymc_mcoem.templates import (
     RigidMotion,
     TemplateMixture,
     TemplatePriors,
+    TimeWarp,
     drop_missing_points,
     template_images,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "StepSize",
     "TemplateMixture",
     "TemplatePriors",
+    "TimeWarp",
     "UpdateSchedule",
     "datasets",
     "drop_missing_points",

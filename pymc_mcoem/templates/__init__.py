@@ -11,6 +11,7 @@ from pymc_mcoem.templates.images import template_images
 from pymc_mcoem.templates.mixture import TemplateMixture
 from pymc_mcoem.templates.observations import drop_missing_points
 from pymc_mcoem.templates.priors import TemplatePriors
+from pymc_mcoem.templates.time_warp import TimeWarp
 
 __all__ = [
     "Deformation",
@@ -20,6 +21,7 @@ __all__ = [
     "SumOfDeformations",
     "TemplateMixture",
     "TemplatePriors",
+    "TimeWarp",
     "drop_missing_points",
     "template_images",
 ]

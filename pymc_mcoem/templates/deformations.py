@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor.graph.basic import Variable
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -66,7 +67,9 @@ class Deformation:
 
         It is what bases take most readily: nothing is put together to be taken apart again.
         """
-        return self._columns(np.asarray(points, np.float64), pt.as_tensor_variable(beta))
+        if not isinstance(points, Variable):
+            points = np.asarray(points, np.float64)
+        return self._columns(points, pt.as_tensor_variable(beta))
 
     def jacobian(self, points: np.ndarray, beta: Any, gradient: Any) -> TensorVariable:
         """Return the derivatives of f(D(u_s, β)) with respect to β, from those of f.
