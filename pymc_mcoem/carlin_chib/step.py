@@ -47,6 +47,7 @@ class CarlinChibState(StepMethodState):
     tune: bool
     n_tune: int
     n_steps: int
+    n_switches: int
     log_step: np.ndarray
     pseudo_priors: Any
     n_classes: int = field(metadata={"frozen": True})
@@ -109,7 +110,8 @@ class CarlinChib(BlockedStep):
 
     Cost of a draw: one density evaluation for each class and each random-walk move; on a plate
     each is of all rows. With blocks, every evaluation is of the whole model. Sampler
-    statistics: ``class_switched`` (on a plate whether any index did), ``class_n_switched``,
+    statistics: ``class_switched`` (on a plate whether any index did), ``class_n_switched`` (how
+    many did), ``class_switches`` (the same since the chain began, tuning included),
     ``class_acceptance`` (share of within-class moves accepted) and ``class_log_weight`` of shape
     (n_classes,), on a plate (n_rows * n_classes,), row after row: the logarithms of the
     probabilities from which the index was drawn.
@@ -133,6 +135,7 @@ class CarlinChib(BlockedStep):
     stats_dtypes_shapes: ClassVar[dict[str, Any]] = {
         "class_switched": (bool, []),
         "class_n_switched": (np.int64, []),
+        "class_switches": (np.int64, []),
         "class_acceptance": (np.float64, []),
         "class_log_weight": (object, []),
     }
@@ -167,6 +170,7 @@ class CarlinChib(BlockedStep):
         self.tune = True
         self.n_tune = 0
         self.n_steps = 0
+        self.n_switches = 0
         self.pseudo_priors: Any = None
         self.log_step = self._engine.initial_log_step.copy()
         # As a function, for the initial point may depend on data that are set later.
@@ -178,6 +182,7 @@ class CarlinChib(BlockedStep):
         self.tune = tune > 0
         self.n_tune = tune
         self.n_steps = 0
+        self.n_switches = 0
         self.log_step = self._engine.initial_log_step.copy()
         self.pseudo_priors = None
 
@@ -222,9 +227,11 @@ class CarlinChib(BlockedStep):
         new[index_name] = np.asarray(swept.class_index, dtype=self._density.index_value.dtype)
         new.update(self._density.unravel(swept.position))
         n_switched = int(np.sum(swept.class_index != before))
+        self.n_switches += n_switched
         stats = {
             "class_switched": n_switched > 0,
             "class_n_switched": n_switched,
+            "class_switches": self.n_switches,
             "class_acceptance": swept.acceptance,
             # PyMC stacks vectors, and runs the rows of matrices together
             "class_log_weight": swept.log_weight.ravel(),
@@ -263,12 +270,12 @@ class CarlinChib(BlockedStep):
     def _make_progressbar_update_functions() -> tuple[
         Callable[[Mapping[str, Any]], dict[str, Any]]
     ]:
-        switches = 0
-
+        # One function serves all chains of a run, so what is counted has to come with the chain.
         def update(stats: Mapping[str, Any]) -> dict[str, Any]:
-            nonlocal switches
-            switches += int(stats["class_n_switched"])
-            return {"switches": switches, "acceptance": stats["class_acceptance"]}
+            return {
+                "switches": int(stats["class_switches"]),
+                "acceptance": stats["class_acceptance"],
+            }
 
         return (update,)
 

@@ -147,7 +147,7 @@ def test_a_new_chain_forgets_the_last(step, model):
     adapted = step.log_step.copy()
     step.setup_chain(np.random.default_rng(1), tune=20, draws=20)
     assert step.tune
-    assert (step.n_steps, step.pseudo_priors) == (0, None)
+    assert (step.n_steps, step.n_switches, step.pseudo_priors) == (0, 0, None)
     assert not np.array_equal(step.log_step, adapted)
     step.setup_chain(np.random.default_rng(1), tune=0, draws=20)
     assert not step.tune
@@ -295,11 +295,13 @@ def test_statistics_arrive_with_their_dimensions(model):
 def test_switches_are_those_of_the_class_index(step, model):
     point = model.initial_point(0)
     point, _ = step.step(point)
-    seen = set()
+    seen, total = set(), step.n_switches
     for _ in range(40):
         new, (stats,) = step.step(point)
         switched = bool(new["class_index"] != point["class_index"])
+        total += switched
         assert stats["class_switched"] == switched
+        assert stats["class_switches"] == total
         seen.add(switched)
         point = new
     assert seen == {True, False}
@@ -310,13 +312,12 @@ def test_the_progress_bar_counts_switches():
     columns, initial = CarlinChib._progressbar_config(n_chains=2)
     (update,) = CarlinChib._make_progressbar_update_functions()
     assert initial == {"switches": [0, 0], "acceptance": [0.0, 0.0]}
-    (other,) = CarlinChib._make_progressbar_update_functions()
-    switched = {"class_n_switched": 1, "class_acceptance": 0.4}
-    update(switched)
-    assert update(switched) == {"switches": 2, "acceptance": 0.4}
-    still = {"class_n_switched": 0, "class_acceptance": np.nan}
-    assert update(still)["switches"] == 2
-    assert other(still)["switches"] == 0
+    # One function serves all chains: each brings its own count.
+    assert update({"class_switches": 3, "class_acceptance": 0.4}) == {
+        "switches": 3,
+        "acceptance": 0.4,
+    }
+    assert update({"class_switches": 1, "class_acceptance": np.nan})["switches"] == 1
     with Progress(*columns, disable=True) as progress:
         task = progress.add_task("", switches=3, acceptance=0.41)
         rendered = [str(column.render(progress.tasks[task])) for column in columns]
