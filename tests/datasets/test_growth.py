@@ -1,0 +1,133 @@
+"""The growth study's heights, and velocities from heights."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rdata
+
+from pymc_mcoem.datasets import growth, growth_velocity, load_growth
+
+AGES = np.array([1, 1.25, 1.5, 1.75, *range(2, 9), *np.arange(8.5, 18.1, 0.5)])
+
+
+@pytest.fixture(autouse=True)
+def no_data_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("PYMC_MCOEM_DATA", raising=False)
+    monkeypatch.setattr(growth.pooch, "os_cache", lambda name: tmp_path / "cache" / name)
+
+
+def test_heights_from_a_folder(data_directory: Path) -> None:
+    data = load_growth(data_directory)
+    assert dict(data.sizes) == {"child": 93, "age": 31}
+    np.testing.assert_allclose(data.age, AGES)
+    assert (data.sex == "male").sum() == 39
+    assert (data.sex == "female").sum() == 54
+    assert data.child.values[[0, -1]].tolist() == ["boy01", "girl54"]
+    assert data.attrs["source"] == "berkeley_growth.csv"
+    # adults: boys are taller by some 13 cm
+    adult = data.height.sel(age=18).groupby("sex").mean()
+    assert 10 < float(adult.sel(sex="male") - adult.sel(sex="female")) < 15
+    first = data.height.sel(child="boy01")
+    assert first.values[:2].tolist() == [81.3, 84.2]
+
+
+def test_heights_from_the_folder_of_the_environment(
+    data_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYMC_MCOEM_DATA", str(data_directory))
+    assert load_growth().sizes["child"] == 93
+
+
+def test_heights_from_the_public_source(
+    rng: np.random.Generator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boys, girls = rng.uniform(80, 180, size=(31, 3)), rng.uniform(80, 180, size=(31, 2))
+    path = tmp_path / growth.GROWTH_SOURCE
+    rdata.write_rda(path, {"growth": {"hgtm": boys, "hgtf": girls, "age": AGES}})
+    with pytest.raises(ValueError, match=r"growth\.rda is not the file .* sha256"):
+        load_growth(tmp_path)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    monkeypatch.setattr(growth, "GROWTH_SOURCE_SHA256", digest)
+    data = load_growth(tmp_path)
+    np.testing.assert_array_equal(data.height, np.concatenate([boys.T, girls.T]))
+    assert data.sex.values.tolist() == ["male"] * 3 + ["female"] * 2
+    assert data.child.values.tolist() == ["boy01", "boy02", "boy03", "girl01", "girl02"]
+
+
+def test_altered_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / growth.GROWTH_FILE).write_text("subject,sex,age_years,height_cm\n")
+    with pytest.raises(ValueError, match=r"berkeley_growth\.csv is not the file .* sha256"):
+        load_growth(tmp_path)
+
+
+def test_a_folder_without_data_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"neither berkeley_growth\.csv nor growth\.rda"):
+        load_growth(tmp_path)
+
+
+def test_a_failed_download_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(growth, "GROWTH_SOURCE_URL", (tmp_path / "no.rda").as_uri())
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise OSError("no network")
+
+    monkeypatch.setattr(growth.pooch, "retrieve", refuse)
+    with pytest.raises(FileNotFoundError, match=r"could not download .*no network.*directory="):
+        load_growth()
+
+
+@pytest.mark.parametrize("smoother", ["spline", "monotone"])
+def test_straight_lines_keep_their_slope(smoother: str) -> None:
+    heights = np.stack([70 + 6 * AGES, 50 + 5 * AGES])
+    found = growth_velocity(heights, AGES, [2.0, 9.3, 18.0], smoother=smoother)
+    np.testing.assert_allclose(found, np.tile([[6.0], [5.0]], 3), atol=1e-6)
+    one = growth_velocity(heights[0], AGES, [2.0, 9.3, 18.0], smoother=smoother)
+    np.testing.assert_allclose(one, found[0], atol=1e-9)
+
+
+@pytest.mark.parametrize("smoother", ["spline", "monotone"])
+def test_a_spurt_is_found_through_noise_and_gaps(smoother: str, rng: np.random.Generator) -> None:
+    at = np.linspace(2, 17, 61)
+
+    def velocity(age: np.ndarray) -> np.ndarray:
+        return 5 + 4 * np.exp(-np.square((age - 12) / 1.5))
+
+    fine = np.linspace(1, 18, 20_001)
+    height = np.concatenate([[0], np.cumsum(velocity(fine)[1:] * np.diff(fine))])
+    noisy = np.interp(AGES, fine, height) + rng.normal(0, 0.3, size=(40, AGES.size))
+    noisy[rng.random(noisy.shape) < 0.1] = np.nan
+    found = growth_velocity(noisy, AGES, at, smoother=smoother)
+    # measured: root mean square error 0.46 cm a year with either smoother
+    assert np.sqrt(np.mean(np.square(found - velocity(at)))) < 0.7
+    peak = at[np.argmax(found.mean(axis=0))]
+    assert abs(peak - 12) <= 0.5
+
+
+def test_the_monotone_smoother_never_falls(rng: np.random.Generator) -> None:
+    height = 100 + 5 * np.minimum(AGES, 13) + rng.normal(0, 0.5, size=AGES.size)
+    at = np.linspace(1, 18, 500)
+    assert growth_velocity(height, AGES, at).min() < 0
+    assert growth_velocity(height, AGES, at, smoother="monotone").min() >= 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"ages": AGES[::-1]}, "does not increase"),
+        ({"heights": np.zeros(4), "ages": np.arange(4.0)}, "at least five ages"),
+        ({"heights": np.zeros((2, 3))}, "heights has shape"),
+        ({"heights": np.full(31, np.nan)}, "child 0, counted from 0, has 0 heights"),
+        ({"heights": np.full(31, np.inf)}, "infinite"),
+        ({"at": [0.5]}, "at is .* from 1 to 18"),
+        ({"smoother": "loess"}, "smoother is 'loess'"),
+        ({"smoothing": 0.0}, "smoothing is 0.0"),
+    ],
+)
+def test_bad_arguments_are_named(change: dict, message: str) -> None:
+    given = {"heights": 70 + 6 * AGES, "ages": AGES, "at": [3.0]} | change
+    with pytest.raises(ValueError, match=message):
+        growth_velocity(given.pop("heights"), given.pop("ages"), given.pop("at"), **given)
