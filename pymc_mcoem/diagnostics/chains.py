@@ -1,0 +1,249 @@
+"""Chains of a class index, read from whatever holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+__all__ = ["LOG_WEIGHT", "IndexChains", "read_chains"]
+
+#: The sample statistic in which `CarlinChib` keeps the log-probabilities of the classes.
+LOG_WEIGHT = "class_log_weight"
+
+_SAMPLE_DIMS = ("chain", "draw")
+
+
+@dataclass(frozen=True)
+class IndexChains:
+    """Chains of one class index, or of a plate of them, as plain arrays.
+
+    Attributes
+    ----------
+    name : str
+        Of the variable.
+    codes : ndarray of int, shape (n_rows, n_chains, n_draws)
+        Positions in `classes`. One row without a plate.
+    classes : ndarray of shape (n_classes,)
+        Labels of the classes as the chains have them.
+    log_weight : ndarray of shape (n_rows, n_chains, n_draws, n_classes), or None
+        Log-probabilities from which the index was drawn, where the step kept them.
+    plate : DataArray
+        The plate's dimensions and coordinates; no dimension without a plate.
+    chain, draw : ndarray
+        Coordinates.
+    """
+
+    name: str
+    codes: np.ndarray
+    classes: np.ndarray
+    log_weight: np.ndarray | None
+    plate: xr.DataArray
+    chain: np.ndarray
+    draw: np.ndarray
+
+    @property
+    def n_classes(self) -> int:
+        """Return how many classes there are, visited or not."""
+        return len(self.classes)
+
+    @property
+    def consecutive(self) -> bool:
+        """Say whether no draw was thinned away between two others."""
+        return bool(len(self.draw) > 1 and np.all(np.diff(self.draw.astype(np.int64)) == 1))
+
+    def label(self, values: np.ndarray, *dims: str) -> xr.DataArray:
+        """Name the axes of values of shape (n_rows, ...).
+
+        Parameters
+        ----------
+        values : ndarray of shape (n_rows, ...)
+        *dims : str
+            Of the axes after the first.
+
+        Returns
+        -------
+        DataArray
+            The plate's dimensions, none without a plate, then `dims`.
+        """
+        coords: dict[Hashable, Any] = {key: value for key, value in self.plate.coords.items()}
+        known = {"chain": self.chain, "class": self.classes}
+        known |= {"class_from": self.classes, "class_to": self.classes}
+        coords |= {dim: known[dim] for dim in dims if dim in known}
+        shape = self.plate.shape + values.shape[1:]
+        return xr.DataArray(values.reshape(shape), dims=(*self.plate.dims, *dims), coords=coords)
+
+    def row_label(self, row: int) -> str:
+        """Name a row of the plate for a message; empty without a plate."""
+        if not self.plate.ndim:
+            return ""
+        position = np.unravel_index(row, self.plate.shape)
+        parts = [
+            f"{dim}={self.plate[dim].values[i] if dim in self.plate.coords else i}"
+            for dim, i in zip(self.plate.dims, position, strict=True)
+        ]
+        return "[" + ", ".join(parts) + "]"
+
+
+def read_chains(
+    data: Any,
+    var_name: str | None = None,
+    *,
+    classes: Sequence[Hashable] | None = None,
+    group: str = "posterior",
+) -> IndexChains:
+    """Read the chains of a class index.
+
+    Parameters
+    ----------
+    data : DataTree, Dataset or DataArray
+        With dimensions ``chain`` and ``draw``; all others are the plate.
+    var_name : str, optional
+        Default: ``class_index``, or else the only integer variable there is.
+    classes : sequence, optional
+        Labels of all classes. Default: 0 to n_classes - 1 where the step kept the classes'
+        weights, else the labels that were visited, in order.
+    group : str
+        Of the DataTree.
+
+    Returns
+    -------
+    IndexChains
+
+    Raises
+    ------
+    TypeError
+        If `data` is none of these, or the variable is not one of categories.
+    ValueError
+        If there is no such variable, a dimension is missing, there are fewer than two draws, or a
+        draw is not among `classes`.
+
+    Examples
+    --------
+    >>> chains = read_chains(xr.DataArray([[2, 7, 7]], dims=("chain", "draw")))
+    >>> chains.classes, chains.codes
+    (array([2, 7]), array([[[0, 1, 1]]]))
+    """
+    index, stats = _find(data, var_name, group)
+    missing = [dim for dim in _SAMPLE_DIMS if dim not in index.dims]
+    if missing:
+        raise ValueError(
+            f"data: {index.name} has dimensions {index.dims}; name those of chains and draws "
+            "'chain' and 'draw'."
+        )
+    plate_dims = [dim for dim in index.dims if dim not in _SAMPLE_DIMS]
+    index = index.transpose(*plate_dims, *_SAMPLE_DIMS)
+    if index.sizes["draw"] < 2 or index.sizes["chain"] < 1:
+        raise ValueError(
+            f"data: {index.name} has {index.sizes['chain']} chains of {index.sizes['draw']} draws; "
+            "give at least one chain of two draws."
+        )
+    values = _categories(index)
+    values = values.reshape(-1, *values.shape[-2:])
+    log_weight = None if stats is None else _log_weight(stats, values)
+    if classes is not None:
+        labels = np.asarray(classes)
+    elif log_weight is not None:
+        labels = np.arange(log_weight.shape[-1])
+    else:
+        labels = np.unique(values)
+    if log_weight is not None and len(labels) != log_weight.shape[-1]:
+        log_weight = None
+    order = np.argsort(labels, kind="stable")
+    found = np.searchsorted(labels[order], values).clip(max=len(labels) - 1)
+    codes = order[found]
+    if len(np.unique(labels)) < len(labels) or not np.array_equal(labels[codes], values):
+        odd = sorted(set(np.unique(values).tolist()) - set(labels.tolist()))
+        raise ValueError(
+            f"classes: got {labels.tolist()}, and the draws of {index.name} also have {odd}; give "
+            "every class once."
+        )
+    plate = index.isel(chain=0, draw=0, drop=True)
+    plate = plate.drop_vars([name for name in plate.coords if name not in plate.dims])
+    return IndexChains(
+        name=str(index.name or "class_index"),
+        codes=codes,
+        classes=labels,
+        log_weight=log_weight,
+        plate=plate,
+        chain=_coordinate(index, "chain"),
+        draw=_coordinate(index, "draw"),
+    )
+
+
+def _coordinate(index: xr.DataArray, dim: str) -> np.ndarray:
+    return np.asarray(index[dim].values)
+
+
+def _find(data: Any, var_name: str | None, group: str) -> tuple[xr.DataArray, Any]:
+    """Return the index and, of a DataTree, its sample statistics."""
+    if isinstance(data, xr.DataArray):
+        return data, None
+    stats: Any = None
+    if isinstance(data, xr.DataTree):
+        if group not in data.children:
+            raise ValueError(
+                f"group: got {group!r}, and the DataTree has {list(data.children)}; name one of "
+                "them."
+            )
+        stats = data["sample_stats"] if "sample_stats" in data.children else None
+        variables: Any = data[group].to_dataset()
+    elif isinstance(data, xr.Dataset):
+        variables = data
+    else:
+        raise TypeError(
+            f"data: got a {type(data).__name__}; give a DataTree as pm.sample returns it, a "
+            "Dataset or a DataArray with dimensions chain and draw."
+        )
+    if var_name is None:
+        whole = [name for name, values in variables.items() if values.dtype.kind in "iub"]
+        if "class_index" in variables:
+            var_name = "class_index"
+        elif len(whole) == 1:
+            var_name = str(whole[0])
+        else:
+            raise ValueError(
+                f"var_name: got none, and there are {len(whole)} integer variables, {whole}; name "
+                "the class index."
+            )
+    if var_name not in variables:
+        raise ValueError(
+            f"var_name: got {var_name!r}, and there are {list(variables)}; name one of them."
+        )
+    return variables[var_name], stats
+
+
+def _categories(index: xr.DataArray) -> np.ndarray:
+    """Return the draws, whole numbers stored as floats made whole again."""
+    values = np.asarray(index.values)
+    if values.dtype.kind == "b":
+        return values.astype(np.int64)
+    if values.dtype.kind == "f":
+        if not np.array_equal(values, np.floor(values)):
+            raise TypeError(
+                f"data: {index.name} has values that are not whole numbers; give the draws of a "
+                "class index."
+            )
+        return values.astype(np.int64)
+    return values
+
+
+def _log_weight(stats: Any, values: np.ndarray) -> np.ndarray | None:
+    """Return the step's log-weights, (n_rows, n_chains, n_draws, n_classes), if they fit."""
+    if LOG_WEIGHT not in stats or values.dtype.kind not in "iu":
+        return None
+    n_rows, n_chains, n_draws = values.shape
+    kept = stats[LOG_WEIGHT].transpose(*_SAMPLE_DIMS, ...).values.astype(np.float64)
+    if kept.shape[:2] != (n_chains, n_draws):
+        return None
+    kept = kept.reshape(n_chains, n_draws, -1)
+    n_classes, rest = divmod(kept.shape[-1], n_rows)
+    if rest or n_classes < 1 or values.min() < 0 or values.max() >= n_classes:
+        return None
+    by_row = np.moveaxis(kept.reshape(n_chains, n_draws, n_rows, n_classes), 2, 0)
+    drawn = np.take_along_axis(by_row, values[..., None], axis=-1)
+    # A class that was drawn had weight, else these are the weights of another variable.
+    return by_row if np.isfinite(drawn).all() else None

@@ -1,0 +1,155 @@
+"""Share of visits, R-hat, effective sample size and Monte Carlo error, by class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from arviz_stats.base import array_stats
+
+from pymc_mcoem.diagnostics.chains import IndexChains
+
+__all__ = ["class_shares", "rao_blackwell_shares"]
+
+#: Below this many draws ArviZ has no R-hat and no effective sample size.
+_MIN_DRAWS = 4
+
+
+def class_shares(chains: IndexChains, superchain_ids: Sequence[int] | None = None) -> xr.Dataset:
+    """Return the share of visits of each class, and how well the chains know it.
+
+    Everything is computed on the indicator of the class, 0 or 1, never on codes, and so does not
+    change when classes are renamed.
+
+    Parameters
+    ----------
+    chains : IndexChains
+    superchain_ids : sequence of int, shape (n_chains,), optional
+        The group of chains, started at one point, that each chain belongs to, in equal numbers:
+        R-hat is then the nested one, for many short chains (Margossian et al. 2024).
+
+    Returns
+    -------
+    Dataset
+        By plate and ``class``: ``share``, ``mcse``, ``ess``, ``rhat``. NaN for what a constant
+        indicator cannot tell. Chains that are each constant, and not all alike, have an infinite
+        R-hat and one effective draw a chain. By plate, ``chain`` and ``class``: ``chain_share``.
+
+    Raises
+    ------
+    ValueError
+        If `superchain_ids` has another length or groups of different sizes.
+
+    Notes
+    -----
+    Ranks of a variable with two values are an affine map of it, so that rank normalisation
+    changes nothing: plain split R-hat is the rank-normalised one of Vehtari et al. (2021).
+
+    References
+    ----------
+    Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021), Rank-normalization, folding, and
+    localization: an improved R-hat, Bayesian Analysis 16.
+    Margossian, Hoffman, Sountsov, Riou-Durand, Vehtari and Gelman (2024), Nested R-hat, Bayesian
+    Analysis.
+
+    Examples
+    --------
+    >>> from pymc_mcoem.diagnostics.chains import read_chains
+    >>> codes = np.random.default_rng(1).integers(2, size=(4, 500))
+    >>> shares = class_shares(read_chains(xr.DataArray(codes, dims=("chain", "draw"))))
+    >>> shares["share"].values.round(2)
+    array([0.49, 0.51])
+    """
+    groups = None if superchain_ids is None else _superchains(superchain_ids, len(chains.chain))
+    n_rows = len(chains.codes)
+    names = ("share", "mcse", "ess", "rhat")
+    found = {name: np.full((n_rows, chains.n_classes), np.nan) for name in names}
+    chain_share = np.empty((n_rows, len(chains.chain), chains.n_classes))
+    for row, codes in enumerate(chains.codes):
+        for k in range(chains.n_classes):
+            indicator = (codes == k).astype(np.float64)
+            chain_share[row, :, k] = indicator.mean(axis=1)
+            found["share"][row, k] = indicator.mean()
+            for name, value in _statistics(indicator, groups).items():
+                found[name][row, k] = value
+    shares = {name: chains.label(values, "class") for name, values in found.items()}
+    shares["chain_share"] = chains.label(chain_share, "chain", "class")
+    return xr.Dataset(shares)
+
+
+def rao_blackwell_shares(chains: IndexChains) -> xr.Dataset:
+    """Return the mean of the probabilities from which the index was drawn.
+
+    Parameters
+    ----------
+    chains : IndexChains
+        With log-weights.
+
+    Returns
+    -------
+    Dataset
+        By plate and ``class``: ``weight`` and ``weight_mcse``. A class that was never drawn has
+        a weight too.
+
+    Raises
+    ------
+    ValueError
+        If the chains have no log-weights.
+    """
+    if chains.log_weight is None:
+        raise ValueError(
+            f"chains: {chains.name} came without the classes' log-weights; give a DataTree of a "
+            "run with CarlinChib."
+        )
+    probability = np.exp(chains.log_weight)
+    error = np.full((len(probability), chains.n_classes), np.nan)
+    if len(chains.draw) >= _MIN_DRAWS:
+        for row, k in np.ndindex(error.shape):
+            values = probability[row, ..., k]
+            if np.ptp(values) > 0:
+                with np.errstate(all="ignore"):
+                    error[row, k] = array_stats.mcse(values, chain_axis=0, draw_axis=1)
+    return xr.Dataset(
+        {
+            "weight": chains.label(probability.mean(axis=(1, 2)), "class"),
+            "weight_mcse": chains.label(error, "class"),
+        }
+    )
+
+
+def _statistics(indicator: np.ndarray, groups: np.ndarray | None) -> dict[str, float]:
+    """Return what a ``(n_chains, n_draws)`` indicator tells; nothing if it is constant."""
+    n_chains, n_draws = indicator.shape
+    if np.ptp(indicator) == 0 or n_draws < _MIN_DRAWS:
+        return {}
+    if (np.ptp(indicator, axis=1) == 0).all():
+        share = indicator.mean()
+        error = float(np.sqrt(share * (1 - share) / n_chains))
+        return {"mcse": error, "ess": float(n_chains), "rhat": np.inf}
+    axes: dict[str, Any] = {"chain_axis": 0, "draw_axis": 1}
+    with np.errstate(all="ignore"):
+        if n_chains == 1:
+            rhat = np.nan
+        elif groups is None:
+            rhat = float(array_stats.rhat(indicator, method="split", **axes))
+        else:
+            rhat = float(array_stats.rhat_nested(indicator, groups, method="split", **axes))
+        return {
+            "mcse": float(array_stats.mcse(indicator, method="mean", **axes)),
+            "ess": float(array_stats.ess(indicator, method="mean", **axes)),
+            "rhat": rhat,
+        }
+
+
+def _superchains(superchain_ids: Sequence[int], n_chains: int) -> np.ndarray:
+    given = np.asarray(superchain_ids)
+    groups, codes = np.unique(given, return_inverse=True)
+    sizes = np.bincount(codes)
+    if given.shape != (n_chains,) or len(groups) < 2 or np.ptp(sizes) > 0:
+        raise ValueError(
+            f"superchain_ids: got groups of {sizes.tolist()} chains for {n_chains} chains; give "
+            "each chain a group, at least two groups of one size."
+        )
+    return codes

@@ -1,0 +1,151 @@
+"""Latents of classes, summarised where their class is active."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from arviz_stats.base import array_stats
+
+from pymc_mcoem.diagnostics.chains import IndexChains, read_chains
+
+__all__ = ["class_latents"]
+
+_STATISTICS = ("mean", "sd", "mcse_mean", "ess", "lower", "upper")
+
+
+def class_latents(
+    data: xr.DataTree,
+    var_name: str | None = None,
+    latents: Sequence[str] | None = None,
+    *,
+    blocks: Mapping[Any, Sequence[str]] | None = None,
+    probability: float = 0.94,
+    classes: Sequence[Hashable] | None = None,
+    group: str = "posterior",
+) -> xr.Dataset:
+    r"""Summarise latents class by class, over the draws in which the class was active.
+
+    What a trace holds of a latent while its class is not active is not about that class: draws
+    of another class's posterior, of the prior, or of a pseudo-prior.
+
+    Parameters
+    ----------
+    data : DataTree
+    var_name : str, optional
+        The class index, see `class_index_summary`.
+    latents : sequence of str, optional
+        Default: all variables of floats of the group; on a plate those that have the plate's
+        dimensions.
+    blocks : mapping of class to sequence of str, optional
+        The latents of each class, as `CarlinChib` takes them; all others are NaN in that class.
+    probability : float
+        Of the equal-tailed interval.
+    classes : sequence, optional
+    group : str
+
+    Returns
+    -------
+    Dataset
+        For every latent an array by plate, ``class``, ``summary`` and the latent's own
+        dimensions; ``summary`` is mean, sd, mcse_mean, ess, lower, upper. And ``active``, by
+        plate and ``class``: the share of draws in which the class was active. NaN for a class
+        that was active in fewer than two draws.
+
+    Raises
+    ------
+    ValueError
+        As `class_index_summary`; if a latent is not there, does not have the plate's dimensions,
+        or `probability` is not between 0 and 1.
+
+    Notes
+    -----
+    The mean over the draws of a class is a ratio of two averages, so its Monte Carlo error is that
+    of the average of :math:`1_k(x - \bar x_k)`, divided by the class's share; the gaps between
+    visits count.
+
+    Examples
+    --------
+    >>> index = xr.DataArray([[0, 1, 1, 0, 1, 1]], dims=("chain", "draw"))
+    >>> x = xr.DataArray([[5.0, 1.0, 2.0, 6.0, 3.0, 2.0]], dims=("chain", "draw"))
+    >>> posterior = xr.Dataset({"class_index": index, "x": x})
+    >>> found = class_latents(xr.DataTree.from_dict({"posterior": posterior}))
+    >>> found["x"].sel(summary="mean").values
+    array([5.5, 2. ])
+    >>> found["active"].values.round(2)
+    array([0.33, 0.67])
+    """
+    if not 0 < probability < 1:
+        raise ValueError(f"probability: got {probability}; give a number between 0 and 1.")
+    chains = read_chains(data, var_name, classes=classes, group=group)
+    variables = data[group].to_dataset()
+    plate_dims = chains.plate.dims
+    if latents is None:
+        latents = [
+            str(name)
+            for name, values in variables.items()
+            if values.dtype.kind == "f"
+            and name != chains.name
+            and {"chain", "draw", *plate_dims} <= set(values.dims)
+        ]
+    known = set(chains.classes.tolist())
+    if blocks is not None and not set(blocks) <= known:
+        raise ValueError(
+            f"blocks: got classes {sorted(set(blocks) - known)}, and the index has "
+            f"{sorted(known)}; name classes by their labels."
+        )
+    active = np.stack([chains.codes == k for k in range(chains.n_classes)], axis=-1)
+    found = {"active": chains.label(active.mean(axis=(1, 2)), "class")}
+    for name in latents:
+        if name not in variables or not {*plate_dims} <= set(variables[name].dims):
+            raise ValueError(
+                f"latents: got {name!r}; name variables of {group} with the dimensions of "
+                f"{chains.name}, {('chain', 'draw', *plate_dims)}."
+            )
+        outside = [
+            position
+            for position, label in enumerate(chains.classes.tolist())
+            if blocks is not None and name not in blocks.get(label, ())
+        ]
+        found[name] = _summarise(chains, variables[name], outside, probability)
+    return xr.Dataset(found)
+
+
+def _summarise(
+    chains: IndexChains, latent: xr.DataArray, outside: Sequence[int], probability: float
+) -> xr.DataArray:
+    plate_dims = chains.plate.dims
+    own = [dim for dim in latent.dims if dim not in ("chain", "draw", *plate_dims)]
+    values = latent.transpose(*plate_dims, "chain", "draw", *own).values
+    n_rows, n_chains, n_draws = chains.codes.shape
+    values = values.reshape(n_rows, n_chains, n_draws, -1)
+    shape = (n_rows, chains.n_classes, len(_STATISTICS), values.shape[-1])
+    table = np.full(shape, np.nan)
+    for row, k in np.ndindex(n_rows, chains.n_classes):
+        active = chains.codes[row] == k
+        if k in outside or active.sum() < 2:
+            continue
+        tails = [(1 - probability) / 2, (1 + probability) / 2]
+        for column in range(values.shape[-1]):
+            x = values[row, ..., column]
+            here = x[active]
+            error = _error_of_mean(x, active)
+            sd = here.std(ddof=1)
+            ess = (sd / error) ** 2 if error > 0 else np.nan
+            table[row, k, :, column] = [here.mean(), sd, error, ess, *np.quantile(here, tails)]
+    sizes = tuple(latent.sizes[dim] for dim in own)
+    labelled = chains.label(
+        table.reshape(*shape[:-1], *sizes), "class", "summary", *(str(dim) for dim in own)
+    ).assign_coords(summary=list(_STATISTICS))
+    return labelled.assign_coords({dim: latent[dim] for dim in own if dim in latent.coords})
+
+
+def _error_of_mean(x: np.ndarray, active: np.ndarray) -> float:
+    residual = np.where(active, x - x[active].mean(), 0.0)
+    if np.ptp(residual) == 0 or residual.shape[1] < 4:
+        return np.nan
+    with np.errstate(all="ignore"):
+        error = array_stats.mcse(residual, chain_axis=0, draw_axis=1)
+    return float(error / active.mean())

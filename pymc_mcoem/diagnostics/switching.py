@@ -1,0 +1,133 @@
+"""Chains that never switched: those that could not, and those with nowhere to go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from pymc_mcoem.diagnostics.chains import IndexChains
+from pymc_mcoem.diagnostics.pseudo_priors import GOOD_PARETO_K, pareto_k
+
+__all__ = ["UnmovedChains", "unmoved_chains"]
+
+#: With this many switches to be expected, a sound chain is without any once in 150 runs.
+MAX_EXPECTED = 5.0
+
+
+@dataclass(frozen=True)
+class UnmovedChains:
+    """Chains of one row that never left their class.
+
+    Attributes
+    ----------
+    row : int
+        Of the plate.
+    chains : tuple of int
+        Their positions.
+    verdict : {"no weight", "chance", "stuck", "unknown"}
+        "no weight": the step's own weights say that the other classes have next to none, and its
+        pseudo-priors are sound. "chance": chains that did move leave these classes so seldom that
+        not leaving them is no surprise. "stuck": the other classes have weight, or the
+        pseudo-priors are too bad to tell. "unknown": there is nothing to tell it by.
+    reason : str
+    """
+
+    row: int
+    chains: tuple[int, ...]
+    verdict: Literal["no weight", "chance", "stuck", "unknown"]
+    reason: str
+
+
+def unmoved_chains(
+    chains: IndexChains, superchain_ids: np.ndarray | None = None
+) -> list[UnmovedChains]:
+    """Find the chains that never switched, and say what is known about the reason.
+
+    Parameters
+    ----------
+    chains : IndexChains
+    superchain_ids : ndarray of int, shape (n_chains,), optional
+        Short chains of one group count as one: unmoved is a group none of whose chains switched.
+
+    Returns
+    -------
+    list of UnmovedChains
+        At most one for each row.
+
+    Notes
+    -----
+    A chain that stayed in class a knows of class j only through draws of j's pseudo-prior. Their
+    importance ratios estimate the odds of j without bias, and are to be believed where their
+    Pareto k is at most 0.7.
+    """
+    found = []
+    for row, codes in enumerate(chains.codes):
+        still = (codes == codes[:, :1]).all(axis=1)
+        if superchain_ids is not None:
+            moved = np.unique(superchain_ids[~still])
+            still = still & ~np.isin(superchain_ids, moved)
+        if still.any():
+            found.append(_judge(chains, row, still))
+    return found
+
+
+def _judge(chains: IndexChains, row: int, still: np.ndarray) -> UnmovedChains:
+    codes = chains.codes[row]
+    positions = tuple(np.flatnonzero(still).tolist())
+    stays = np.unique(codes[still, 0])
+    if len(stays) > 1:
+        labels = chains.classes[stays].tolist()
+        return UnmovedChains(row, positions, "stuck", f"they stayed in different classes, {labels}")
+    if chains.log_weight is not None:
+        return _judge_by_weights(chains, row, positions, int(stays[0]))
+    if still.all():
+        return UnmovedChains(
+            row, positions, "unknown", "no chain moved, and there are no weights of classes"
+        )
+    before, after = codes[~still][:, :-1], codes[~still][:, 1:]
+    here = before == stays[0]
+    rate = (np.sum(after[here] != stays[0]) + 0.5) / (here.sum() + 1)
+    expected = rate * (codes.shape[1] - 1)
+    if here.any() and expected < MAX_EXPECTED:
+        return UnmovedChains(
+            row, positions, "chance", f"chains that moved leave it {expected:.1g} times a chain"
+        )
+    return UnmovedChains(row, positions, "stuck", "other chains left that class")
+
+
+def _judge_by_weights(
+    chains: IndexChains, row: int, positions: tuple[int, ...], stay: int
+) -> UnmovedChains:
+    assert chains.log_weight is not None
+    # The class before the first draw kept is not in the trace.
+    log_weight = chains.log_weight[row][list(positions), 1:]
+    log_odds = log_weight - log_weight[..., stay : stay + 1]
+    others = [
+        j for j in range(chains.n_classes) if j != stay and np.isfinite(log_odds[..., j]).any()
+    ]
+    k = pareto_k(log_odds[..., others])
+    bad = [int(j) for j, value in zip(others, k, strict=True) if not value <= GOOD_PARETO_K]
+    if bad:
+        worst = max((value for value in k if not np.isnan(value)), default=np.nan)
+        return UnmovedChains(
+            row,
+            positions,
+            "stuck",
+            f"pseudo-priors do not tell the weight of classes {chains.classes[bad].tolist()}: "
+            f"Pareto k up to {worst:.2f}, sound up to {GOOD_PARETO_K}",
+        )
+    n_draws = log_weight.shape[1]
+    expected = float(n_draws * np.mean(-np.expm1(np.minimum(log_weight[..., stay], 0.0))))
+    if expected >= MAX_EXPECTED:
+        return UnmovedChains(
+            row, positions, "stuck", f"by its own weights {expected:.1f} switches a chain were due"
+        )
+    return UnmovedChains(
+        row,
+        positions,
+        "no weight",
+        f"the other classes have no weight ({expected:.1g} switches a chain were to be expected) "
+        "and the pseudo-priors are sound",
+    )
