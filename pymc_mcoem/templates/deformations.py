@@ -92,6 +92,9 @@ class Deformation:
         """Return where searches for the mode of β start, shape (n_starts, n_parameters)."""
         return self.mean[None, :].copy()
 
+    def check_points(self, points: np.ndarray) -> None:
+        """Raise ValueError where D is not defined at points (n_points, n_dims); here never."""
+
     def _columns(self, points: np.ndarray, beta: TensorVariable) -> list[TensorVariable]:
         """Return the warped points, one vector a dimension."""
         raise NotImplementedError

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
-from scipy.linalg import LinAlgError, cho_factor, cho_solve
+from scipy.linalg import LinAlgError, cho_factor, cho_solve, solve_triangular
+from scipy.optimize import nnls
 
 from pymc_mcoem.templates.priors import TemplatePriors
 
@@ -22,6 +23,7 @@ def maximize_templates(
     base_covariance: np.ndarray,
     covariance: Literal["scaled", "diagonal", "full"] = "scaled",
     noise: Literal["shared", "class"] = "shared",
+    coefficients: Literal["real", "nonnegative"] = "real",
     ready: np.ndarray | None = None,
     present: Mapping[str, np.ndarray] | None = None,
 ) -> dict[str, np.ndarray]:
@@ -44,6 +46,8 @@ def maximize_templates(
         Γ_j = γ_j² M, Γ_j = diag(γ_jk²), or any Γ_j.
     noise : {"shared", "class"}
         One σ², or one σ_j² a class.
+    coefficients : {"real", "nonnegative"}
+        Whether α ≥ 0.
     ready : ndarray of bool of shape (C,), optional
         Classes whose own parameters are maximised; the others keep those of `present`, and a
         shared σ² is maximised given what they keep. Default: all.
@@ -73,6 +77,12 @@ def maximize_templates(
     * ω_j = (s1_j + (e_j−1)/n*) / (1 + Σ(e−1)/n*)
     * γ_j² = (tr M⁻¹s4_j + 2b/n*) / (d s1_j + 2(a+1)/n*)
     * Γ_j = (s4_j + Λ/n*) / (s1_j + (ν+d+1)/n*)
+
+    Under α ≥ 0 the first is the quadratic programme min αᵀQα − 2αᵀr with Q and r the matrix and
+    the right-hand side above: with Q = LLᵀ it is min ‖Lᵀα − L⁻¹r‖², which
+    ``scipy.optimize.nnls`` solves.
+    The prior is then the normal cut off at zero. At μ = 0 its normalising constant does not
+    depend on σ², and the second formula is exact; at another μ it leaves that constant out.
     """
     if not effective_size > 0:
         raise ValueError(f"effective_size is {effective_size!r}; give a positive number.")
@@ -86,7 +96,7 @@ def maximize_templates(
             raise ValueError("present: give θ before the M-step, which classes that wait keep.")
         present = {}
     templates, residuals = _templates(
-        statistics, share, priors, gram, waiting, present.get("templates")
+        statistics, share, priors, gram, waiting, present.get("templates"), coefficients
     )
     found = {
         "weights": weights / weights.sum(),
@@ -109,6 +119,7 @@ def _templates(
     gram: np.ndarray,
     waiting: np.ndarray,
     kept: np.ndarray | None,
+    coefficients: str,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the templates (C, L) and the penalised residual sums of squares (C,)."""
     projections = np.asarray(statistics["template_projection"], dtype=np.float64)
@@ -123,6 +134,8 @@ def _templates(
         try:
             if waiting[index] and kept is not None:
                 template = kept[index]
+            elif coefficients == "nonnegative":
+                template = _nonnegative(class_gram + precision, right)
             else:
                 template = cho_solve(cho_factor(class_gram + precision, lower=True), right)
         except LinAlgError:
@@ -137,6 +150,13 @@ def _templates(
         residuals[index] = max(fit, 0.0) + away @ precision @ away
         templates[index] = template
     return templates, residuals
+
+
+def _nonnegative(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Return the α ≥ 0 that minimises αᵀ matrix α − 2 αᵀ right."""
+    lower = np.linalg.cholesky(matrix)
+    solution, _ = nnls(lower.T, solve_triangular(lower, right, lower=True))
+    return np.asarray(solution)
 
 
 def _noise(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
@@ -12,11 +13,12 @@ import xarray as xr
 from pymc_mcoem.carlin_chib.geometry import LatentGeometry, declare_geometry
 from pymc_mcoem.em.family import Family
 from pymc_mcoem.templates.basis import GaussianBasis
+from pymc_mcoem.templates.curves import CurveGrid, curve_priors
 from pymc_mcoem.templates.deformations import Deformation, DisplacementField, RigidMotion
 from pymc_mcoem.templates.images import ImageGrid
 from pymc_mcoem.templates.maximization import maximize_templates
 from pymc_mcoem.templates.model import TemplateModel, build_template_model
-from pymc_mcoem.templates.observations import encode_observation
+from pymc_mcoem.templates.observations import encode_observation, encode_own_points
 from pymc_mcoem.templates.priors import TemplatePriors
 from pymc_mcoem.templates.settings import check_settings
 from pymc_mcoem.templates.starts import (
@@ -26,6 +28,7 @@ from pymc_mcoem.templates.starts import (
     random_start,
     stack_encoded,
 )
+from pymc_mcoem.templates.time_warp import TimeWarp
 
 __all__ = ["TemplateMixture"]
 
@@ -49,8 +52,9 @@ class TemplateMixture(Family):
         Number of templates, at least one.
     scale : tuple of (float, float) or None, default None
         Shape a and rate b of the Gamma prior of λ; None leaves λ out.
-    coefficients : {"real"}
-        Range of the coefficients α.
+    coefficients : {"real", "nonnegative"}, default "real"
+        Range of the coefficients α. Under ``"nonnegative"`` templates are nowhere negative, and
+        the M-step is a small quadratic programme.
     covariance : {"scaled", "diagonal", "full"}, default "scaled"
         The learned block of Γ_j: γ_j² M with the deformation's base covariance M, or
         diag(γ_jk²), or any.
@@ -59,6 +63,10 @@ class TemplateMixture(Family):
     noise_correlation : array_like of shape (n_points, n_points) or None, default None
         Known correlation of the noise. Of an observation with missing points the sub-matrix of
         the others is used.
+    own_points : int or None, default None
+        Most points that an observation may bring with it, at least ``n_points``; for one
+        dimension and uncorrelated noise. An observation is then either the values at `points`, or
+        points above values, (2, n); see `encode`. None: all observations are at `points`.
     priors : TemplatePriors or None
         Priors on θ that keep the M-step closed; None for the weak defaults.
     grid_shape : tuple of int or None
@@ -77,7 +85,8 @@ class TemplateMixture(Family):
         (class), ``templates`` (class, basis), ``noise_variance``, ``deformation_variance``
         (class) or (class, learned_coordinate) or ``deformation_covariance`` (class,
         learned_coordinate, learned_coordinate_column)) and for the observation
-        (``observed_values`` with zeros where points are missing, and ``observed_mask``).
+        (``observed_values`` with zeros where points are missing, ``observed_mask``, and
+        ``own_points`` if observations bring theirs).
     parameters : xarray.Dataset
         The values of θ that the model holds now.
 
@@ -117,18 +126,16 @@ class TemplateMixture(Family):
         covariance: str = "scaled",
         noise: str = "shared",
         noise_correlation: Any = None,
+        own_points: int | None = None,
         priors: TemplatePriors | None = None,
         grid_shape: Sequence[int] | None = None,
         dim_names: Sequence[str] | None = None,
         dim_coords: Sequence[Any] | None = None,
     ) -> None:
-        if coefficients != "real":
-            raise ValueError(
-                f"coefficients is {coefficients!r}; only 'real' is available: take "
-                "coefficients='real'."
-            )
         self._options: dict[str, Any] = {
             "scale": scale,
+            "coefficients": coefficients,
+            "own_points": own_points,
             "covariance": covariance,
             "noise": noise,
             "noise_correlation": noise_correlation,
@@ -153,6 +160,9 @@ class TemplateMixture(Family):
         self.model = built.model
         self.class_index = built.class_index
         self.observation = ("observed_values", "observed_mask")
+        if own_points is not None:
+            self.observation += ("own_points",)
+        self._warned_of_negative_values = False
         self.statistics = built.statistics
         self.gauss_newton = built.gauss_newton
         self.prior_covariance = built.prior_covariance
@@ -225,6 +235,96 @@ class TemplateMixture(Family):
             **options,
         )
 
+    @classmethod
+    def for_curves(
+        cls,
+        ages: Any,
+        n_classes: int,
+        *,
+        interval: tuple[float, float] | None = None,
+        n_landmarks: int = 35,
+        n_warp_kernels: int = 20,
+        warp_mean: float | np.ndarray = 1.0,
+        bandwidth: float | None = None,
+        scale: tuple[float, float] | None = (10.0, 10.0),
+        coefficients: str = "nonnegative",
+        priors: TemplatePriors | None = None,
+        **options: Any,
+    ) -> Self:
+        """Return a mixture for curves with clocks of their own, with the paper's settings.
+
+        At ages from 2 to 18 these are the paper's for growth velocities: templates of 35 kernels
+        six months apart from 1.5 to 18.5 with coefficients that are not negative, a `TimeWarp`
+        with 20 kernels on 0 to 20 and β ~ Normal(1, γ_j² Id), and a scale λ ~ Gamma(10, 10). On
+        another interval they are moved and stretched with it. The bandwidth is 1.5 landmark
+        spacings; see `CurveGrid` for why it is not the paper's.
+
+        Parameters
+        ----------
+        ages : array_like of shape (n_points,)
+            Increasing design points, at least four.
+        n_classes : int
+            Number of templates.
+        interval : tuple of (float, float), optional
+            Ends of the templates' axis. Default: the first and the last age. Ages may lie up to
+            an eighth of its length outside.
+        n_landmarks : int
+            Kernels of a template, at least four: one beyond either end of the interval.
+        n_warp_kernels : int
+            Kernels of the warp's speed.
+        warp_mean : float or array_like of shape (n_warp_kernels,)
+            Prior mean of β.
+        bandwidth : float, optional
+            ν, in the unit of the ages.
+        scale : tuple of (float, float) or None
+            Shape and rate of the Gamma prior of λ; None leaves λ out.
+        coefficients : {"nonnegative", "real"}
+            Range of the templates' coefficients.
+        priors : TemplatePriors, optional
+            Default: `curve_priors`.
+        **options
+            Further options of `TemplateMixture`: `covariance`, `noise`, `noise_correlation`,
+            `own_points`.
+
+        Returns
+        -------
+        TemplateMixture
+
+        Raises
+        ------
+        ValueError
+            If the ages do not increase, are too few or outside the interval, or an option is
+            out of its range.
+
+        Notes
+        -----
+        Section ``subsec:5:1`` of the paper. Curves have shape (n_points,), NaN where a value is
+        missing. With ``own_points=n`` a curve may also bring up to n ages of its own; nothing is
+        compiled again for it.
+
+        Examples
+        --------
+        >>> mixture = TemplateMixture.for_curves(np.linspace(2, 18, 31), n_classes=2)
+        >>> mixture.settings.basis
+        GaussianBasis(35 kernels in 1 dimensions, bandwidth=0.75)
+        >>> own = TemplateMixture.for_curves([2, 8, 14, 18], n_classes=2, own_points=6)
+        >>> own.encode(([3.0, 4.5, 9.0], [7.0, 6.0, 5.5]))["own_points"]
+        array([3. , 4.5, 9. , 3. , 3. , 3. ])
+        """
+        grid = CurveGrid(ages, interval, n_landmarks, bandwidth)
+        return cls(
+            grid.points,
+            GaussianBasis.regular([grid.landmarks], grid.bandwidth),
+            TimeWarp(grid.interval, n_kernels=n_warp_kernels, mean=warp_mean),
+            n_classes,
+            scale=scale,
+            coefficients=coefficients,
+            priors=curve_priors() if priors is None else priors,
+            dim_names=("age",),
+            dim_coords=(grid.points[:, 0],),
+            **options,
+        )
+
     def with_classes(self, n_classes: int, **options: Any) -> Self:
         """Return the same mixture with another number of classes.
 
@@ -279,6 +379,7 @@ class TemplateMixture(Family):
             base_covariance=self.settings.base_covariance,
             covariance=self.settings.covariance,
             noise=self.settings.noise,
+            coefficients=self.settings.coefficients,
         )
 
     def ready(self, statistics: Mapping[str, np.ndarray], *, effective_size: float) -> np.ndarray:
@@ -319,6 +420,7 @@ class TemplateMixture(Family):
             base_covariance=self.settings.base_covariance,
             covariance=self.settings.covariance,
             noise=self.settings.noise,
+            coefficients=self.settings.coefficients,
             ready=ready,
             present=present,
         )
@@ -330,20 +432,30 @@ class TemplateMixture(Family):
         ----------
         observation : array_like of the shape of one observation
             NaN, or an entry masked in a masked array, is a missing point. What this method
-            returned is accepted too.
+            returned is accepted too. With ``own_points`` it may also be points above values,
+            of shape (2, n) with n up to ``own_points``, the points increasing, or a mapping
+            ``{"points": ..., "values": ...}``.
 
         Returns
         -------
         dict of str to ndarray
             ``observed_values`` with zeros where points are missing and ``observed_mask`` with
-            ones where they are not, both of the shape of one observation.
+            ones where they are not, both of the shape of one observation. With ``own_points``
+            these and ``own_points`` have that length; what fills it up is missing.
 
         Raises
         ------
         TypeError
             If the values are not real numbers.
         ValueError
-            If the shape is another, a value is infinite, or all points are missing.
+            If the shape is another, a value is infinite, all points are missing, or own points
+            do not increase or lie where the warp is not defined.
+
+        Warns
+        -----
+        UserWarning
+            Once, if coefficients are not negative but values are, by more than a tenth of the
+            observation's largest: no template follows them there.
 
         Examples
         --------
@@ -352,10 +464,42 @@ class TemplateMixture(Family):
         array([[1., 0.],
                [1., 1.]])
         """
-        return encode_observation(observation, self.settings.grid_shape)
+        settings = self.settings
+        if settings.own_points is None:
+            encoded = encode_observation(observation, settings.grid_shape)
+        else:
+            encoded = encode_own_points(
+                observation,
+                settings.points[:, 0],
+                settings.own_points,
+                settings.deformation.check_points,
+            )
+        if settings.coefficients == "nonnegative" and not self._warned_of_negative_values:
+            values = encoded["observed_values"]
+            if values.min() < -0.1 * max(float(values.max()), 0.0):
+                self._warned_of_negative_values = True
+                warnings.warn(
+                    f"observation has values down to {values.min():.4g}, which templates with "
+                    "coefficients='nonnegative' cannot follow; pass coefficients='real' if they "
+                    "are more than noise.",
+                    stacklevel=2,
+                )
+        return encoded
 
     def iterate(self, observations: Any) -> Iterator[Any]:
-        """Yield single observations, lazily; masked entries become NaN."""
+        """Yield single observations, lazily; masked entries become NaN.
+
+        Raises
+        ------
+        TypeError
+            If it is nothing to iterate over, or, with ``own_points``, a bare tuple: points and
+            values of one curve would pass for two curves.
+        """
+        if self.settings.own_points is not None and isinstance(observations, tuple):
+            raise TypeError(
+                "observations: got a tuple; pass a list of (points, values) pairs, or one "
+                "observation as {'points': ..., 'values': ...}."
+            )
         if isinstance(observations, np.ma.MaskedArray) and observations.dtype.kind in "biuf":
             observations = np.ma.filled(observations.astype(np.float64), np.nan)
         yield from super().iterate(observations)
@@ -405,7 +549,9 @@ class TemplateMixture(Family):
             mean of the warp (the least-squares fit of the centroids, regularised by the
             priors; noise from the residuals, weights from the cluster sizes). Classes left
             without a cluster get the mean template, perturbed. ``"random"``: α ~ Normal(0,
-            K⁻¹) as in the paper, equal weights, noise as large as the observations' variance.
+            K⁻¹) as in the paper (its absolute value, scaled to the observations' mean, where
+            coefficients are not negative), equal weights, noise as large as the observations'
+            variance.
             Either way the deformation's variance starts at the mode of its prior (0.01 if that
             has none) times the base covariance.
 
@@ -426,10 +572,14 @@ class TemplateMixture(Family):
             raise ValueError(f"start is {start!r}; give 'kmeans' or 'random'.")
         if len(observations) == 0:
             raise ValueError("observations is empty; give at least one to start from.")
-        values, mask = stack_encoded([self.encode(each) for each in observations])
+        encoded = [self.encode(each) for each in observations]
+        values, mask = stack_encoded(encoded)
         if start == "random":
             return random_start(self.settings, self.priors, self.gram, values, mask, rng)
-        return kmeans_start(self.settings, self.priors, self.gram, values, mask, rng)
+        own = None
+        if self.settings.own_points is not None:
+            own = np.stack([data["own_points"] for data in encoded])
+        return kmeans_start(self.settings, self.priors, self.gram, values, mask, rng, own)
 
     def condition(
         self, observation: Any, parameters: Mapping[str, Any] | xr.Dataset | None = None

@@ -13,6 +13,7 @@ from pytensor.tensor.linalg import cholesky, solve_triangular
 from scipy.special import polygamma
 
 from pymc_mcoem.products import matrix_vector
+from pymc_mcoem.templates.observations import pad_points
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -58,11 +59,15 @@ def build_template_model(
     -----
     Labels ``modelFunc``, ``mixtModelVect`` and ``exp_model`` of the paper.
     """
-    basis, deformation, points = settings.basis, settings.deformation, settings.points
+    basis, deformation = settings.basis, settings.deformation
     with pm.Model(coords=_coords(settings)) as model:
         data = _parameter_data(settings, parameters)
-        values = pm.Data("observed_values", np.zeros(settings.grid_shape), dims=settings.dim_names)
-        mask = pm.Data("observed_mask", np.ones(settings.grid_shape), dims=settings.dim_names)
+        size, dims = settings.observation_shape, settings.observation_dims
+        values = pm.Data("observed_values", np.zeros(size), dims=dims)
+        mask = pm.Data("observed_mask", np.ones(size), dims=dims)
+        points: Any = settings.points
+        if settings.own_points is not None:
+            points = pm.Data("own_points", pad_points(points[:, 0], size[0]), dims=dims)[:, None]
 
         class_index = pm.Categorical("class_index", p=data["weights"])
         prior = _DeformationPrior(settings, data, class_index)
@@ -89,7 +94,16 @@ def build_template_model(
         class_index=class_index,
         statistics=_statistics(settings, whitener, values.ravel(), beta, scale, warped),
         gauss_newton=_gauss_newton(
-            settings, whitener, prior, beta, scale, warped, template, values_there, noise_variance
+            settings,
+            whitener,
+            prior,
+            beta,
+            scale,
+            points,
+            warped,
+            template,
+            values_there,
+            noise_variance,
         ),
         prior_covariance=_prior_covariance(settings, prior),
     )
@@ -139,7 +153,7 @@ def _coords(settings: TemplateSettings) -> dict[str, Any]:
         coords["learned_coordinate"] = learned
     if settings.covariance == "full":
         coords["learned_coordinate_column"] = learned
-    coords.update(zip(settings.dim_names, settings.dim_coords, strict=True))
+    coords.update(zip(settings.observation_dims, settings.observation_coords, strict=True))
     return coords
 
 
@@ -268,7 +282,7 @@ def _observe(
     values: TensorVariable,
 ) -> None:
     """Add the observed variable: missing points have no density, but they have draws."""
-    shape = settings.grid_shape
+    shape = settings.observation_shape
     correlation = settings.noise_correlation
     if correlation is None:
         pm.CustomDist(
@@ -280,7 +294,7 @@ def _observe(
             dist=_pointwise_dist,
             class_name="MaskedNormal",
             observed=values,
-            dims=settings.dim_names,
+            dims=settings.observation_dims,
         )
         return
     size = int(np.prod(shape))
@@ -381,6 +395,7 @@ def _gauss_newton(
     prior: _DeformationPrior,
     beta: TensorVariable,
     scale: TensorVariable | None,
+    points: Any,
     warped: list[TensorVariable],
     template: TensorVariable,
     values_there: TensorVariable,
@@ -388,7 +403,7 @@ def _gauss_newton(
 ) -> TensorVariable:
     """Return JᵀΣ⁻¹J + prior precision, for (deformation, log scale)."""
     gradient = settings.basis.gradient(warped, template)
-    rows = settings.deformation.jacobian(settings.points, beta, gradient)
+    rows = settings.deformation.jacobian(points, beta, gradient)
     precision = prior.precision()
     if scale is not None and settings.scale is not None:
         rows = scale * pt.concatenate([rows, values_there[None, :]], axis=0)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
-__all__ = ["drop_missing_points", "encode_observation"]
+__all__ = ["drop_missing_points", "encode_observation", "encode_own_points", "pad_points"]
 
 
 def encode_observation(observation: Any, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
@@ -65,6 +65,86 @@ def encode_observation(observation: Any, shape: tuple[int, ...]) -> dict[str, np
         "observed_values": np.where(observed, values, 0.0),
         "observed_mask": observed.astype(np.float64),
     }
+
+
+def encode_own_points(
+    observation: Any, grid: np.ndarray, most: int, check: Callable[[np.ndarray], None]
+) -> dict[str, np.ndarray]:
+    """Check one observation on points of its own and return points, values and mask.
+
+    Parameters
+    ----------
+    observation : array_like of shape (2, n) or (n_grid,), or mapping
+        Points above values; or values at the points of the grid; or a mapping of ``points`` and
+        ``values`` to vectors of one length. NaN marks missing values. What this function returned
+        is accepted too.
+    grid : ndarray of shape (n_grid,)
+        Points of observations that bring none.
+    most : int
+        Length of what is returned.
+    check : callable
+        Raises ValueError if points (n, 1) lie where they must not.
+
+    Returns
+    -------
+    dict of str to ndarray
+        ``observed_values`` and ``observed_mask`` as from `encode_observation`, and
+        ``own_points``, each of shape (most,). What is beyond the observation's points is missing
+        and lies at its first point.
+
+    Raises
+    ------
+    TypeError
+        If the values are not real numbers.
+    ValueError
+        If a shape is another, there are too many points, points do not increase or lie where
+        they must not, a value is infinite, or all are missing.
+
+    Examples
+    --------
+    >>> found = encode_own_points([[0.1, 0.7], [5.0, 6.0]], np.arange(3), 3, lambda points: None)
+    >>> found["own_points"], found["observed_mask"]
+    (array([0.1, 0.7, 0.1]), array([1., 1., 0.]))
+    """
+    if isinstance(observation, Mapping):
+        if set(observation) == {"observed_values", "observed_mask", "own_points"}:
+            values = encode_observation(
+                {name: observation[name] for name in ("observed_values", "observed_mask")}, (most,)
+            )
+            return {**values, "own_points": np.array(observation["own_points"], np.float64)}
+        if set(observation) != {"points", "values"}:
+            raise ValueError(
+                f"observation: got {sorted(map(str, observation))}; give points and values."
+            )
+        observation = np.ma.stack([np.ma.asanyarray(observation[k]) for k in ("points", "values")])
+    array = np.ma.asanyarray(observation)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"observation has dtype {array.dtype}; convert it to real numbers first.")
+    rows = array.astype(np.float64).filled(np.nan)
+    if rows.shape == grid.shape:
+        rows = np.stack([grid, rows])
+    if rows.ndim != 2 or len(rows) != 2 or not 0 < rows.shape[1] <= most:
+        raise ValueError(
+            f"observation has shape {array.shape}; give points above values, (2, n) with n from 1 "
+            f"to own_points, {most}, or the values at the mixture's {len(grid)} points."
+        )
+    # a point without a value says nothing, wherever it is
+    rows = rows[:, ~np.isnan(rows[1])]
+    points = rows[0]
+    if points.size and not (np.isfinite(points).all() and (np.diff(points) > 0).all()):
+        raise ValueError(
+            f"observation has the points {points}, which do not increase; sort them with their "
+            "values and average the values at equal points."
+        )
+    check(points[:, None])
+    short = np.full(most, np.nan)
+    short[: points.size] = rows[1]
+    return {**encode_observation(short, (most,)), "own_points": pad_points(points, most)}
+
+
+def pad_points(points: np.ndarray, length: int) -> np.ndarray:
+    """Return points (n,) followed by as many copies of the first as make up the length."""
+    return np.concatenate([points, np.full(length - len(points), points[0])])
 
 
 def drop_missing_points(idata: xr.DataTree) -> xr.DataTree:

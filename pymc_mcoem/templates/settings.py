@@ -15,6 +15,10 @@ __all__ = ["TemplateSettings", "check_settings"]
 
 Covariance = Literal["scaled", "diagonal", "full"]
 Noise = Literal["shared", "class"]
+Coefficients = Literal["real", "nonnegative"]
+
+#: Dim of observations that bring points of their own.
+OWN_POINT = "own_point"
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,10 @@ class TemplateSettings:
     covariance, noise : str
         As for `TemplateMixture`.
     noise_correlation : ndarray of shape (n_points, n_points) or None
+    coefficients : str
+        As for `TemplateMixture`.
+    own_points : int or None
+        Most points that an observation may bring with it.
     """
 
     points: np.ndarray
@@ -51,6 +59,23 @@ class TemplateSettings:
     covariance: Covariance
     noise: Noise
     noise_correlation: np.ndarray | None
+    coefficients: Coefficients = "real"
+    own_points: int | None = None
+
+    @property
+    def observation_shape(self) -> tuple[int, ...]:
+        """Shape of the data that hold an observation."""
+        return self.grid_shape if self.own_points is None else (self.own_points,)
+
+    @property
+    def observation_dims(self) -> tuple[str, ...]:
+        """Names of their axes."""
+        return self.dim_names if self.own_points is None else (OWN_POINT,)
+
+    @property
+    def observation_coords(self) -> tuple[np.ndarray, ...]:
+        """Labels along their axes."""
+        return self.dim_coords if self.own_points is None else (np.arange(self.own_points),)
 
     @property
     def learned(self) -> np.ndarray:
@@ -85,8 +110,8 @@ def check_settings(
         raise TypeError(f"basis is a {type(basis).__name__}; pass a GaussianBasis.")
     if not isinstance(deformation, Deformation):
         raise TypeError(
-            f"deformation is a {type(deformation).__name__}; pass a RigidMotion, a "
-            "DisplacementField or their sum."
+            f"deformation is a {type(deformation).__name__}; pass a TimeWarp, a RigidMotion, a "
+            "DisplacementField or a sum of them."
         )
     locations = np.array(points, dtype=np.float64)
     if locations.ndim == 1:
@@ -107,6 +132,7 @@ def check_settings(
     for name, choices in (
         ("covariance", ("scaled", "diagonal", "full")),
         ("noise", ("shared", "class")),
+        ("coefficients", ("real", "nonnegative")),
     ):
         if options[name] not in choices:
             raise ValueError(f"{name} is {options[name]!r}; choose from {choices}.")
@@ -123,7 +149,28 @@ def check_settings(
         covariance=options["covariance"],
         noise=options["noise"],
         noise_correlation=_correlation(options["noise_correlation"], len(locations)),
+        coefficients=options["coefficients"],
+        own_points=_own_points(options, locations),
     )
+
+
+def _own_points(options: Mapping[str, Any], points: np.ndarray) -> int | None:
+    most = options["own_points"]
+    if most is None:
+        return None
+    n_points, n_dims = points.shape
+    if n_dims != 1 or options["noise_correlation"] is not None:
+        raise ValueError(
+            f"own_points is {most!r}: points of their own are for observations on a line with "
+            "uncorrelated noise; leave own_points out."
+        )
+    whole = isinstance(most, (int, np.integer)) and not isinstance(most, bool)
+    if not whole or most < n_points:
+        raise ValueError(
+            f"own_points is {most!r}; give the most points that an observation may have, a whole "
+            f"number of at least the {n_points} points of the mixture."
+        )
+    return int(most)
 
 
 def _grid(
@@ -144,7 +191,7 @@ def _grid(
         *("learned_coordinate_column", "chain", "draw", "sample"),
         *("class_index", "deformation", "scale", "observation", "weights", "templates"),
         *("noise_variance", "deformation_variance", "deformation_covariance"),
-        *("observed_values", "observed_mask"),
+        *("observed_values", "observed_mask", "own_points", OWN_POINT),
     }
     if len(names) != len(shape) or len(set(names)) < len(names) or reserved & set(names):
         raise ValueError(

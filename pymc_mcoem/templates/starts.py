@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from scipy.linalg import solve_triangular
@@ -54,9 +54,13 @@ def first_parameters(settings: TemplateSettings, priors: TemplatePriors) -> dict
     return parameters
 
 
-def mean_design(settings: TemplateSettings) -> np.ndarray:
-    """Return λΦ at the prior means of warp and scale, shape (n_points, n_basis)."""
-    warped = settings.deformation.warp(settings.points, settings.deformation.mean)
+def mean_design(settings: TemplateSettings, points: np.ndarray | None = None) -> np.ndarray:
+    """Return λΦ at the prior means of warp and scale, shape (n_points, n_basis).
+
+    The points, of shape (n_points, n_dims), are the mixture's own if none are given.
+    """
+    points = settings.points if points is None else points
+    warped = settings.deformation.warp(points, settings.deformation.mean)
     design = settings.basis.matrix(warped.eval(mode="FAST_COMPILE"))
     return design if settings.scale is None else design * (settings.scale[0] / settings.scale[1])
 
@@ -72,6 +76,10 @@ def random_start(
     """Return parameters with random templates, for observations (n_observations, n_points)."""
     parameters = first_parameters(settings, priors)
     parameters["templates"] = random_templates(gram, settings.n_classes, rng)
+    if settings.coefficients == "nonnegative":
+        parameters["templates"] = _positive_templates(
+            parameters["templates"], mean_design(settings), float(np.mean(values[mask > 0]))
+        )
     spread = float(np.var(values[mask > 0])) or priors.noise_variance or 1.0
     parameters["noise_variance"] = np.full_like(parameters["noise_variance"], spread)
     return parameters
@@ -84,10 +92,20 @@ def kmeans_start(
     values: np.ndarray,
     mask: np.ndarray,
     rng: np.random.Generator,
+    own_points: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
-    """Return the M-step's parameters for observations labelled by k-means."""
-    labels = kmeans_labels(values, mask, settings.n_classes, rng)
-    design = mean_design(settings)
+    """Return the M-step's parameters for observations labelled by k-means.
+
+    Observations on points of their own, (n_observations, n_points), are drawn to the mixture's
+    points by straight lines for the clustering alone.
+    """
+    if own_points is None:
+        labels = kmeans_labels(values, mask, settings.n_classes, rng)
+        design = mean_design(settings)
+    else:
+        drawn = _on_grid(settings.points[:, 0], values, mask, own_points)
+        labels = kmeans_labels(*drawn, settings.n_classes, rng)
+        design = mean_design(settings, own_points.reshape(-1, 1)).reshape(*own_points.shape, -1)
     statistics = labelled_statistics(values, mask, labels, settings.n_classes, design)
     mass = statistics["class_weight"]
     base = settings.base_covariance
@@ -100,6 +118,7 @@ def kmeans_start(
         base_covariance=base,
         covariance=settings.covariance,
         noise=settings.noise,
+        coefficients=settings.coefficients,
     )
     empty = mass == 0
     if empty.any():
@@ -107,7 +126,10 @@ def kmeans_start(
         middle = mass @ parameters["templates"]
         spread = 0.1 * float(np.std(values[mask > 0]))
         away = random_templates(gram, int(empty.sum()), rng)
-        parameters["templates"][empty] = middle + spread * away
+        found = middle + spread * away
+        if settings.coefficients == "nonnegative":
+            found = np.maximum(found, 0.0)
+        parameters["templates"][empty] = found
         if settings.noise == "class":
             parameters["noise_variance"][empty] = parameters["noise_variance"][~empty].mean()
     return parameters
@@ -157,8 +179,8 @@ def labelled_statistics(
     values, mask : ndarray of shape (n_observations, n_points)
     labels : ndarray of int, shape (n_observations,)
     n_classes : int
-    design : ndarray of shape (n_points, n_basis)
-        λΦ at the prior means.
+    design : ndarray of shape (n_points, n_basis) or (n_observations, n_points, n_basis)
+        λΦ at the prior means, of all observations or of each.
 
     Returns
     -------
@@ -167,10 +189,17 @@ def labelled_statistics(
     """
     member = (labels[:, None] == np.arange(n_classes)).astype(np.float64) / len(labels)
     points = member.T @ mask
+    if design.ndim == 2:
+        projection = member.T @ (values * mask) @ design
+        gram = np.stack([(design * row[:, None]).T @ design for row in points])
+    else:
+        seen = design * mask[:, :, None]
+        projection = member.T @ np.einsum("ns,nsl->nl", values, seen)
+        gram = np.einsum("nj,nsl,nsk->jlk", member, seen, seen, optimize=True)
     return {
         "class_weight": member.sum(axis=0),
-        "template_projection": member.T @ (values * mask) @ design,
-        "template_gram": np.stack([(design * row[:, None]).T @ design for row in points]),
+        "template_projection": projection,
+        "template_gram": gram,
         "squared_norm": member.T @ np.square(values * mask).sum(axis=1),
         "observed_points": points.sum(axis=1),
     }
@@ -190,7 +219,28 @@ def random_templates(gram: np.ndarray, n_classes: int, rng: np.random.Generator)
     return coefficients
 
 
-def stack_encoded(encoded: list[Mapping[str, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+def _positive_templates(draws: np.ndarray, design: np.ndarray, level: float) -> np.ndarray:
+    """Return absolute draws (n_classes, n_basis), each scaled to the observations' mean level."""
+    templates = np.abs(draws)
+    means = (templates @ design.T).mean(axis=1)
+    scaled: np.ndarray = templates * (max(level, 0.0) / means)[:, None]
+    return scaled
+
+
+def _on_grid(
+    grid: np.ndarray, values: np.ndarray, mask: np.ndarray, own_points: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return values and mask on the grid (n_grid,), by straight lines, missing outside."""
+    drawn = np.full((len(values), len(grid)), np.nan)
+    for row, value, seen, points in zip(drawn, values, mask > 0, own_points, strict=True):
+        row[:] = np.interp(grid, points[seen], value[seen], left=np.nan, right=np.nan)
+    known = ~np.isnan(drawn)
+    return np.where(known, drawn, 0.0), known.astype(np.float64)
+
+
+def stack_encoded(
+    encoded: Sequence[Mapping[str, np.ndarray]],
+) -> tuple[np.ndarray, np.ndarray]:
     """Return values and mask of encoded observations, each (n_observations, n_points)."""
     values = np.stack([np.ravel(data["observed_values"]) for data in encoded])
     mask = np.stack([np.ravel(data["observed_mask"]) for data in encoded])

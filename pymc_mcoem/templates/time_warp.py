@@ -140,6 +140,10 @@ class TimeWarp(Deformation):
         tilt = 0.2 * np.linspace(-1.0, 1.0, self.n_parameters)
         return self.mean + np.stack([0.0 * tilt, tilt, -tilt])
 
+    def check_points(self, points: np.ndarray) -> None:
+        """Raise ValueError if a point, of shape (n_points, 1), is outside the outer interval."""
+        self._column(points)
+
     def evaluate(self, points: Any, beta: Any) -> np.ndarray:
         """Return D(u_s, β) as numbers, for one β or many.
 

@@ -359,7 +359,7 @@ def test_a_mixture_and_its_clone_can_be_pickled(mixture):
     [
         ({"n_classes": 0}, ValueError, "n_classes is 0"),
         ({"n_classes": 1.5}, ValueError, "n_classes is 1.5"),
-        ({"coefficients": "nonnegative"}, ValueError, "coefficients='real'"),
+        ({"coefficients": "integer"}, ValueError, "coefficients is 'integer'"),
         ({"covariance": "banded"}, ValueError, "covariance is 'banded'"),
         ({"noise": "none"}, ValueError, "noise is 'none'"),
         ({"scale": (1.0, 0.0)}, ValueError, "scale is"),

@@ -1,0 +1,307 @@
+"""Mixtures of curves: density, statistics and curvature against plain NumPy, and their doors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytensor
+import pytest
+from pytensor.graph.replace import clone_replace
+from scipy import stats
+
+from pymc_mcoem.templates import TemplateMixture, TimeWarp
+from pymc_mcoem.templates.curves import CurveGrid
+from tests.templates.test_mixture_density import second_differences
+
+AGES = np.array([2.0, 4.0, 7.0, 8.0, 11.0, 12.5, 14.0, 18.0])
+N_CLASSES, N_LANDMARKS, N_KERNELS = 2, 9, 4
+N_NODES = 201
+
+
+class CurveOracle:
+    """The paper's model of a curve, in loops."""
+
+    def __init__(self, scale=(10.0, 10.0)):
+        self.scale = scale
+        spacing = 16 / (N_LANDMARKS - 3)
+        self.landmarks = 2 + spacing * np.arange(-1, N_LANDMARKS - 1)
+        self.bandwidth = 1.5 * spacing
+        self.nodes = np.linspace(0, 20, N_NODES)
+
+    def warp(self, ages, beta):
+        centres = np.linspace(0, 20, N_KERNELS)
+        speed = [
+            np.exp(
+                sum(
+                    b * np.exp(-((v - q) ** 2) / 5.0**2) for b, q in zip(beta, centres, strict=True)
+                )
+            )
+            for v in self.nodes
+        ]
+        return [2 + 16 * self.area(u, speed) / self.area(20.0, speed) for u in ages]
+
+    def area(self, end, speed):
+        """The integral of the broken line up to `end`, trapezium by trapezium."""
+        total = 0.0
+        for left, right, a, b in zip(
+            self.nodes[:-1], self.nodes[1:], speed[:-1], speed[1:], strict=True
+        ):
+            if end <= left:
+                break
+            share = min((end - left) / (right - left), 1.0)
+            middle = a + (b - a) * share
+            total += share * (right - left) * (a + middle) / 2
+        return total
+
+    def design(self, ages, beta):
+        return np.array(
+            [
+                [np.exp(-((d - r) ** 2) / self.bandwidth**2) for r in self.landmarks]
+                for d in self.warp(ages, beta)
+            ]
+        )
+
+    def log_density(self, theta, index, beta, scale, ages, values):
+        seen = ~np.isnan(values)
+        mean = scale * self.design(ages, beta) @ theta["templates"][index]
+        deviation = np.sqrt(theta["noise_variance"])
+        total = np.log(theta["weights"][index])
+        total += stats.norm(mean[seen], deviation).logpdf(values[seen]).sum()
+        spread = np.sqrt(theta["deformation_variance"][index])
+        total += stats.norm(1.0, spread).logpdf(beta).sum()
+        if self.scale is not None:
+            shape, rate = self.scale
+            total += stats.gamma(shape, scale=1 / rate).logpdf(scale) + np.log(scale)
+        return total
+
+
+def make_mixture(**options):
+    return TemplateMixture.for_curves(
+        AGES, N_CLASSES, n_landmarks=N_LANDMARKS, n_warp_kernels=N_KERNELS, **options
+    )
+
+
+@dataclass
+class Case:
+    mixture: TemplateMixture
+    oracle: CurveOracle
+    theta: dict
+    own: bool
+
+    def curve(self, rng):
+        """Return ages, values with gaps, and the observation that says so."""
+        ages = np.sort(rng.uniform(0, 20, size=5)) if self.own else AGES
+        values = rng.uniform(2, 10, size=len(ages))
+        values[rng.integers(len(ages))] = np.nan
+        return ages, values, (ages, values) if self.own else values
+
+    def point(self, rng, index):
+        beta = 1 + 0.4 * rng.normal(size=N_KERNELS)
+        scale = np.exp(0.3 * rng.normal()) if self.oracle.scale else 1.0
+        return beta, scale, [np.array(index), beta, *([scale] if self.oracle.scale else [])]
+
+    def set(self, observation):
+        for name, value in {**self.mixture.encode(observation), **self.theta}.items():
+            self.mixture.model.set_data(name, value)
+
+    def compile(self):
+        model = self.mixture.model
+        values = [model.rvs_to_values[rv] for rv in model.free_RVs]
+        density = pytensor.function(values, model.logp(), mode="FAST_COMPILE")
+        variables = {rv: rv.type() for rv in model.free_RVs}
+        outputs = {**self.mixture.statistics, "gauss_newton": self.mixture.gauss_newton}
+        function = pytensor.function(
+            list(variables.values()),
+            clone_replace(list(outputs.values()), variables),
+            mode="FAST_COMPILE",
+            on_unused_input="ignore",
+        )
+        self.log_density = lambda index, beta, *scale: float(
+            density(index, beta, *map(np.log, scale))
+        )
+        self.expressions = lambda *at: dict(zip(outputs, function(*at), strict=True))
+        return self
+
+
+@pytest.fixture(scope="module", params=["grid", "own", "no-scale"])
+def case(request):
+    own = request.param == "own"
+    scale = None if request.param == "no-scale" else (10.0, 10.0)
+    mixture = make_mixture(scale=scale, **({"own_points": 9} if own else {}))
+    rng = np.random.default_rng(5)
+    theta = {
+        "weights": np.array([0.7, 0.3]),
+        "templates": rng.uniform(0, 5, size=(N_CLASSES, N_LANDMARKS)),
+        "noise_variance": np.array(0.3),
+        "deformation_variance": np.array([0.1, 0.2]),
+    }
+    theta = mixture.check_parameters(theta)
+    return Case(mixture, CurveOracle(scale), theta, own).compile()
+
+
+def test_log_density_is_the_oracles(case, rng):
+    ages, values, observation = case.curve(rng)
+    case.set(observation)
+    for index in range(N_CLASSES):
+        beta, scale, at = case.point(rng, index)
+        expected = case.oracle.log_density(case.theta, index, beta, scale, ages, values)
+        assert case.log_density(*at) == pytest.approx(expected, rel=1e-9)
+
+
+def test_statistics_are_the_oracles(case, rng):
+    ages, values, observation = case.curve(rng)
+    case.set(observation)
+    beta, scale, at = case.point(rng, 1)
+    found = case.expressions(*at)
+    seen = ~np.isnan(values)
+    rows = scale * case.oracle.design(ages, beta)[seen]
+    expected = {
+        "template_projection": rows.T @ values[seen],
+        "template_gram": rows.T @ rows,
+        "deformation_outer": np.outer(beta - 1, beta - 1),
+        "squared_norm": values[seen] @ values[seen],
+        "observed_points": seen.sum(),
+    }
+    if case.oracle.scale:
+        expected |= {"scale": scale, "log_scale": np.log(scale)}
+    assert set(expected) == set(case.mixture.statistics)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-9, err_msg=name)
+
+
+def test_gauss_newton_is_the_hessian_where_residuals_are_zero(case, rng):
+    index = 1
+    ages, values, _ = case.curve(rng)
+    beta, scale, at = case.point(rng, index)
+    seen = ~np.isnan(values)
+    values[seen] = (scale * case.oracle.design(ages, beta) @ case.theta["templates"][index])[seen]
+    case.set((ages, values) if case.own else values)
+
+    def log_density(x):
+        return case.log_density(
+            np.array(index), x[:N_KERNELS], *([np.exp(x[-1])] if case.oracle.scale else [])
+        )
+
+    x = np.concatenate([beta, [np.log(scale)] if case.oracle.scale else []])
+    hessian = second_differences(log_density, x, step=1e-3)
+    found = case.expressions(*at)["gauss_newton"]
+    np.testing.assert_allclose(found, -hessian, atol=2e-4 * np.abs(hessian).max())
+
+
+def test_one_grid_and_own_points_are_one_model(rng):
+    """The same curve, given at the mixture's ages or bringing them, has the same density."""
+    values = rng.uniform(2, 10, size=len(AGES))
+    values[3] = np.nan
+    mixture = make_mixture(own_points=12)
+    theta = {**mixture.model_parameters(), "templates": rng.uniform(0, 5, size=(2, N_LANDMARKS))}
+    seen = ~np.isnan(values)
+    given = {
+        "grid": values,
+        "pair": (AGES, values),
+        "short": np.stack([AGES[seen], values[seen]]),
+        "mapping": {"points": AGES, "values": np.ma.masked_invalid(values)},
+    }
+    given["encoded"] = mixture.encode(values)
+    density = mixture.model.compile_logp()
+    point = {
+        "class_index": np.array(1),
+        "deformation": rng.normal(1, 0.2, N_KERNELS),
+        "scale_log__": np.array(0.1),
+    }
+    found = {}
+    for name, observation in given.items():
+        for key, value in {**mixture.encode(observation), **theta}.items():
+            mixture.model.set_data(key, value)
+        found[name] = float(density(point))
+    plain = make_mixture()
+    for key, value in {**plain.encode(values), **theta}.items():
+        plain.model.set_data(key, value)
+    expected = float(plain.model.compile_logp()(point))
+    np.testing.assert_allclose(list(found.values()), expected, rtol=1e-12)
+
+
+def test_the_papers_settings():
+    mixture = TemplateMixture.for_curves(np.linspace(2, 18, 31), n_classes=2)
+    settings = mixture.settings
+    np.testing.assert_allclose(settings.basis.centres[:, 0], np.arange(1.5, 18.6, 0.5))
+    assert settings.basis.bandwidth == 0.75
+    assert isinstance(settings.deformation, TimeWarp)
+    assert settings.deformation.outer == (0.0, 20.0)
+    assert settings.scale == (10.0, 10.0)
+    assert settings.coefficients == "nonnegative"
+    assert mixture.parameters["deformation_variance"].dims == ("class",)
+
+
+def test_the_bandwidths_table():
+    """The three columns of `CurveGrid`, from kernels on a long row of landmarks."""
+    landmarks = np.arange(401.0)
+    fine = 200 + np.linspace(0, 1, 201)
+    signs = (-1.0) ** np.arange(401)
+    for c, ripple, wave, condition in (
+        (0.75, 0.0078, 0.50, 2.0),
+        (1.0, 1.03e-4, 0.17, 5.9),
+        (1.5, 4.6e-10, 0.0078, 129),
+    ):
+        kernels = np.exp(-np.square((fine[:, None] - landmarks) / c))
+        level = kernels.sum(axis=1)
+        assert np.ptp(level) / 2 / level.mean() == pytest.approx(ripple, rel=0.02)
+        assert np.ptp(kernels @ signs) / 2 / level.mean() == pytest.approx(wave, rel=0.02)
+        gram = np.exp(-np.square(np.subtract.outer(landmarks, landmarks) / c))
+        assert np.linalg.cond(gram) == pytest.approx(condition, rel=0.02)
+
+
+def test_units_of_age_do_not_matter():
+    years, months = CurveGrid(AGES), CurveGrid(12 * AGES)
+    np.testing.assert_allclose(months.landmarks, 12 * years.landmarks)
+    assert months.bandwidth == pytest.approx(12 * years.bandwidth)
+
+
+def test_negative_values_are_warned_of_once():
+    mixture = make_mixture()
+    mixture.encode(np.linspace(8, -0.5, len(AGES)))  # noise
+    with pytest.warns(UserWarning, match="values down to -3.*coefficients='real'"):
+        mixture.encode(np.linspace(8, -3, len(AGES)))
+    mixture.encode(np.linspace(8, -3, len(AGES)))
+    make_mixture(coefficients="real").encode(np.linspace(8, -3, len(AGES)))
+
+
+def test_a_tuple_is_not_taken_for_two_curves():
+    mixture = make_mixture(own_points=9)
+    with pytest.raises(TypeError, match="observations: got a tuple; pass a list"):
+        list(mixture.iterate((AGES, AGES)))
+    assert len(list(mixture.iterate([(AGES, AGES)]))) == 1
+    assert len(list(mixture.iterate({"points": AGES, "values": AGES}))) == 1
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: TemplateMixture.for_curves(AGES[::-1], 2), "does not increase; sort the ages"),
+        (lambda: TemplateMixture.for_curves([2, 3, 18], 2), "at least four"),
+        (lambda: TemplateMixture.for_curves(AGES, 2, interval=(5, 18)), "widen the interval"),
+        (lambda: TemplateMixture.for_curves(AGES, 2, interval=(5, 5)), "interval is"),
+        (lambda: TemplateMixture.for_curves(AGES, 2, n_landmarks=3), "n_landmarks is 3"),
+        (lambda: TemplateMixture.for_curves(AGES, 2, bandwidth=0), "bandwidth is 0"),
+        (lambda: make_mixture(coefficients="integer"), "coefficients is 'integer'"),
+        (lambda: make_mixture(own_points=7), "own_points is 7; give the most"),
+        (lambda: make_mixture(own_points=9, noise_correlation=np.eye(8)), "uncorrelated"),
+        (lambda: make_mixture().encode(np.full(8, np.nan)), "all its points missing"),
+        (lambda: OWN.encode(np.full(8, np.nan)), "all its points missing"),
+        (lambda: OWN.encode(np.zeros((2, 0))), r"observation has shape \(2, 0\)"),
+        (lambda: OWN.encode(np.zeros((2, 10))), "own_points, 9"),
+        (lambda: OWN.encode(np.zeros(5)), r"shape \(5,\); give points above values"),
+        (lambda: OWN.encode([[3.0, 2.0], [1.0, 1.0]]), "do not increase; sort them"),
+        (lambda: OWN.encode([[3.0, 3.0], [1.0, 1.0]]), "do not increase"),
+        (lambda: OWN.encode([[3.0, 21.0], [1.0, 1.0]]), "reach from 3 to 21"),
+        (lambda: OWN.encode([[3.0, np.nan], [1.0, 1.0]]), "do not increase"),
+        (lambda: OWN.encode([[3.0, 4.0], [1.0, np.inf]]), "infinite"),
+        (lambda: OWN.encode({"points": [3.0]}), "give points and values"),
+    ],
+)
+def test_bad_arguments_are_named(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+OWN = make_mixture(own_points=9)
