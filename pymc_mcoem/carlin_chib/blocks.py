@@ -115,7 +115,7 @@ class BlockDensity(ClassDensity):
             placed = clone_replace(
                 list(factors.values()), {self.index_value: index}, rebuild_strict=False
             )
-            simple = rewrite_graph(placed, include=("canonicalize", "specialize"))
+            simple = rewrite_graph(placed, include=("canonicalize",))
             for variable, name, term in zip(factors, names, simple, strict=True):
                 if variable in off:
                     # what another inactive variable's prior looks at is drawn before it
@@ -183,7 +183,7 @@ class InactiveDraw:
         self._function = pm.pytensorf.compile(
             [k, position, *density.other_values],
             pt.concatenate(parts),
-            mode=Mode(linker=VMLinker(c_thunks=False), optimizer="fast_run"),
+            mode=Mode(VMLinker(c_thunks=False), "fast_run").excluding("cxx_only"),
             on_unused_input="ignore",
         )
         self._function.trust_input = True
