@@ -12,6 +12,9 @@ __all__ = ["GOOD_PARETO_K", "jump_pareto_k", "pareto_k"]
 #: Above this, importance ratios are unreliable (Vehtari, Simpson, Gelman, Yao and Gabry 2024).
 GOOD_PARETO_K = 0.7
 
+#: Log-ratios that differ by less are the same, but for rounding.
+_SAME = 1e-6
+
 #: ArviZ fits a tail to a fifth of the draws, and to five at least.
 _MIN_DRAWS = 25
 
@@ -112,7 +115,7 @@ def _tail_index(log_ratio: np.ndarray) -> float:
     if len(kept) < _MIN_DRAWS or not finite.any():
         return np.nan
     lowest = kept[finite].min()
-    if kept.max() == lowest:
+    if kept.max() - lowest < _SAME:
         # One value, or one value beside draws without any density.
         return -np.inf if finite.all() else np.nan
     # ArviZ has log-likelihoods in mind, whose importance ratios are their inverses.
