@@ -13,6 +13,7 @@ from pymc_mcoem.em.esteps.fixed_latents import FixedLatents
 from pymc_mcoem.em.family import Family
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.schedules import BurstLength, StepSize, UpdateSchedule
+from pymc_mcoem.em.starts import compete
 from pymc_mcoem.laplace import LaplaceApproximation
 from pymc_mcoem.templates import (
     DisplacementField,
@@ -51,6 +52,7 @@ __all__ = [
     "TemplatePriors",
     "TimeWarp",
     "UpdateSchedule",
+    "compete",
     "datasets",
     "drop_missing_points",
     "majority_labels",

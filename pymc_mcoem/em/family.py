@@ -333,6 +333,13 @@ class Family:
         """
         return self.declared_parameters()
 
+    def paper_settings(self) -> dict[str, Any]:
+        """Return arguments of `OnlineEM` that the paper sets otherwise for this kind of data.
+
+        They go over those that `OnlineEM.as_in_paper` takes from the paper's digits.
+        """
+        return {}
+
     def declared_parameters(self) -> dict[str, np.ndarray]:
         """Return a copy of the parameters that the model held before a driver wrote its own."""
         declared: dict[str, np.ndarray] | None = self.__dict__.get("_declared")

@@ -168,10 +168,13 @@ class OnlineEM:
 
         Notes
         -----
-        Section ``subsec:5:2`` of the paper: M-steps at 50, 75, and from 100 on at every
-        observation; 200 sweeps a burst to n = 100, then 500, 100 of them burn-in. The paper gives
-        no step size; it is n^−0.6 here.
+        Sections ``subsec:5:1`` and ``subsec:5:2`` of the paper. For images: M-steps at 50, 75, and
+        from 100 on at every observation; pilot moments; 200 sweeps a burst to n = 100, then 500,
+        100 of them burn-in. Curves have 300 sweeps, 100 of them burn-in, and pseudo-priors with
+        the prior covariance around the mode (`Family.paper_settings`). The paper gives no step
+        size; it is n^−0.6 here.
         """
+        check_family(family)
         paper: dict[str, Any] = {
             "start": "random",
             "step_size": StepSize.paper(),
@@ -180,7 +183,7 @@ class OnlineEM:
         }
         if "e_step" not in overrides:
             paper["e_step"] = CarlinChibBurst.as_in_paper()
-        return cls(family, **(paper | overrides))
+        return cls(family, **(paper | family.paper_settings() | overrides))
 
     def partial_fit(self, observations: Any) -> Self:
         """Learn observations, each once, in the order in which they come.

@@ -11,7 +11,11 @@ import pymc as pm
 import xarray as xr
 
 from pymc_mcoem.carlin_chib.geometry import LatentGeometry, declare_geometry
+from pymc_mcoem.carlin_chib.pseudo_priors import PriorCovariance
+from pymc_mcoem.carlin_chib.within_class import RandomWalk
+from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.family import Family
+from pymc_mcoem.em.schedules import BurstLength
 from pymc_mcoem.templates.basis import GaussianBasis
 from pymc_mcoem.templates.curves import CurveGrid, curve_priors
 from pymc_mcoem.templates.deformations import Deformation, DisplacementField, RigidMotion
@@ -363,6 +367,18 @@ class TemplateMixture(Family):
     def parameters(self) -> xr.Dataset:
         """The values of θ that the model holds now, labelled."""
         return self.to_dataset(self.model_parameters())
+
+    def paper_settings(self) -> dict[str, Any]:
+        """Return what `OnlineEM.as_in_paper` sets otherwise for time-warped curves."""
+        if not isinstance(self.settings.deformation, TimeWarp):
+            return {}
+        return {
+            "e_step": CarlinChibBurst(
+                pseudo_priors=PriorCovariance(),
+                within_class=RandomWalk(n_moves=20, target_acceptance=0.4),
+            ),
+            "burst_length": BurstLength(draws=200, burn_in=100),
+        }
 
     def maximize(
         self, statistics: Mapping[str, np.ndarray], *, effective_size: float
