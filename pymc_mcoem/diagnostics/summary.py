@@ -335,7 +335,8 @@ def _unmoved(chains: IndexChains, groups: np.ndarray | None) -> tuple[list[str],
         first = alike[0]
         which = ", ".join(str(chains.chain[position]) for position in first.chains)
         where = chains.row_label(first.row)
-        text = f"chain {which}{' of ' + where if where else ''} {phrase}: {first.reason}"
+        chain = "chain" if len(first.chains) == 1 else "chains"
+        text = f"{chain} {which}{' of ' + where if where else ''} {phrase}: {first.reason}"
         if len(alike) > 1:
             text += f" (and so in {len(alike) - 1} more indices of the plate)"
         (flags if verdict in ("stuck", "unknown") else notes).append(text)

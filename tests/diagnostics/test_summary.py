@@ -1,0 +1,248 @@
+"""The summary: what it flags and what it does not, under any names, of our own step too."""
+
+import warnings
+
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+from scipy.stats import binom, norm
+
+from pymc_mcoem.carlin_chib.step import CarlinChib
+from pymc_mcoem.diagnostics import ClassIndexWarning, class_index_summary, class_latents
+from tests.helpers.markov import CYCLIC, SAME_AUTOCORRELATION, MarkovChain, as_array, as_tree
+from tests.helpers.toy_carlin_chib import toy_carlin_chib
+
+N_HEALTHY = 200
+
+
+def flagged(data, **options):
+    """Return the summary of chains that are to be flagged."""
+    with pytest.warns(ClassIndexWarning):
+        summary = class_index_summary(data, **options)
+    assert not summary.ok
+    return summary
+
+
+# -- what is flagged -----------------------------------------------------------------------------
+
+
+def test_healthy_chains_are_not_flagged(rng):
+    n_flagged = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ClassIndexWarning)
+        for _ in range(N_HEALTHY):
+            codes = SAME_AUTOCORRELATION.draw(rng, 4, 1000)
+            n_flagged += not class_index_summary(as_array(codes)).ok
+    # The tests' level is 0.01 together. R-hat passes 1.01 where half-chains vary 11 times as much
+    # as independent ones, 3 being due: the chi-square of 7 says 0.0006 a class.
+    assert n_flagged <= binom(N_HEALTHY, 0.01 + 3 * 0.0006).ppf(0.9995)
+
+
+@pytest.mark.parametrize("stay", [[0, 0, 0, 0], [0, 0, 1, 1]], ids=["same", "different"])
+def test_frozen_chains_are_flagged(stay):
+    codes = np.repeat(np.array(stay)[:, None], 1000, axis=1)
+    summary = flagged(as_array(codes))
+    assert "never switched" in summary.flags[0]
+    assert summary.chains["n_switches"].sum() == 0
+
+
+@pytest.mark.parametrize("attempt", range(20))
+def test_sticky_chains_are_flagged(attempt, rng):
+    codes = MarkovChain.dar(0.99, [0.5, 0.3, 0.2]).draw(rng, 4, 1000)
+    summary = flagged(as_array(codes))
+    assert any("effective sample size" in flag for flag in summary.flags)
+
+
+@pytest.mark.parametrize("stuck_in", [0, 1, 2])
+def test_one_chain_stuck_of_four_is_flagged(stuck_in, rng):
+    codes = SAME_AUTOCORRELATION.draw(rng, 4, 1000)
+    codes[3] = stuck_in
+    summary = flagged(as_array(codes))
+    assert summary.flags[0].startswith("chain 3 never switched and could not")
+    assert any("R-hat" in flag for flag in summary.flags)
+    assert any("chains differ" in flag for flag in summary.flags)
+
+
+def test_a_chain_that_comes_late_is_flagged(rng):
+    codes = SAME_AUTOCORRELATION.draw(rng, 4, 1000)
+    codes[0, :300] = 2
+    assert any("beginning and end" in flag for flag in flagged(as_array(codes)).flags)
+
+
+def test_one_draw_elsewhere_says_how_little_is_known():
+    codes = np.zeros((4, 1000), dtype=int)
+    codes[0, 500] = 1
+    summary = class_index_summary(as_array(codes))
+    # The error is as large as the share.
+    assert summary.table["mcse"][1] == pytest.approx(float(summary.table["share"][1]), rel=0.1)
+    assert "by chance" in summary.notes[0]
+
+
+def test_stuck_is_told_from_nowhere_to_go(rng):
+    good = {"mean": [0, 0], "spread": [1.05, 1.05]}
+    codes, log_weight, *_ = toy_carlin_chib(rng, 4, 500, evidence=[1, 1e-9], **good)
+    summary = class_index_summary(as_tree(codes, log_weight))
+    assert summary.ok
+    assert "the other classes have no weight" in summary.notes[0]
+    assert "pseudo-priors are sound" in repr(summary)
+    bad = {"mean": [0, 9], "spread": [1.05, 0.5]}
+    codes, log_weight, *_ = toy_carlin_chib(rng, 4, 500, evidence=[0.5, 0.5], **bad)
+    summary = flagged(as_tree(codes, log_weight))
+    assert "pseudo-priors do not tell the weight of classes [1]" in summary.flags[0]
+
+
+def test_the_warning_says_it_all_once(rng):
+    codes = SAME_AUTOCORRELATION.draw(rng, 4, 500)
+    codes[1] = 0
+    with pytest.warns(ClassIndexWarning) as caught:
+        class_index_summary(as_array(codes, name="k"))
+    assert len(caught) == 1
+    assert str(caught[0].message).startswith("k: chain 1 never switched")
+    assert caught[0].filename == __file__
+
+
+# -- names of classes ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("names", [[2, 0, 1], [5, 9, 1], ["cat", "ant", "bee"]])
+@pytest.mark.filterwarnings("ignore::pymc_mcoem.diagnostics.ClassIndexWarning")
+def test_renaming_the_classes_changes_no_number(names, rng):
+    codes = CYCLIC.draw(rng, 4, 500)
+    found = class_index_summary(as_array(codes))
+    renamed = class_index_summary(as_array(np.array(names)[codes]))
+    back = renamed.table.sel({"class": names}).assign_coords({"class": [0, 1, 2]})
+    xr.testing.assert_allclose(back, found.table)
+    xr.testing.assert_allclose(renamed.overall, found.overall)
+    pairs = {"class_from": names, "class_to": names}
+    np.testing.assert_array_equal(
+        renamed.transitions["count"].sel(pairs), found.transitions["count"]
+    )
+    np.testing.assert_allclose(renamed.chains["p_within"], found.chains["p_within"])
+    assert renamed.flags == found.flags
+
+
+# -- shapes --------------------------------------------------------------------------------------
+
+
+def test_a_plate_is_looked_at_index_by_index(rng):
+    codes = SAME_AUTOCORRELATION.draw(rng, 12, 1000).reshape(3, 4, 1000)
+    single = class_index_summary(as_array(codes[1]))
+    plate = class_index_summary(as_array(np.moveaxis(codes, 0, -1)))
+    assert plate.table["share"].dims == ("row", "class")
+    xr.testing.assert_allclose(plate.table.isel(row=1), single.table)
+    assert "3 indices: 4 chains" in repr(plate)
+    codes[2, 1] = 0
+    summary = flagged(as_array(np.moveaxis(codes, 0, -1)))
+    assert "chain 1 of [row=2] never switched" in summary.flags[0]
+
+
+def test_a_large_plate_prints_some_of_its_rows(rng):
+    codes = rng.integers(3, size=(2, 500, 20))
+    summary = class_index_summary(as_array(codes), significance=1e-6, rhat_max=1.1)
+    assert "... and 20 rows more" in repr(summary)
+    assert len(summary.to_dataframe()) == 60
+
+
+def test_many_short_chains(rng):
+    codes = SAME_AUTOCORRELATION.draw(rng, 128, 25)
+    ids = np.repeat(np.arange(8), 16)
+    summary = class_index_summary(as_array(codes), superchain_ids=ids, rhat_max=1.1)
+    assert summary.ok
+    switches = summary.chains["n_switches"]
+    assert f"switches per chain {switches.values.min()} to {switches.values.max()}" in repr(summary)
+
+
+def test_classes_never_visited_are_shown_if_named():
+    summary = class_index_summary(as_array([[0, 1] * 400] * 2), classes=[0, 1, 2], ess_min=1)
+    assert summary.table["share"].sel({"class": 2}) == 0.0
+    assert np.isnan(summary.table["rhat"].sel({"class": 2}))
+
+
+def test_log_ratios_given_by_hand(rng):
+    codes, _, _, log_ratio = toy_carlin_chib(
+        rng, 4, 1000, [0.5, 0.5], mean=[0, 2], spread=[1.05, 0.4]
+    )
+    summary = class_index_summary(
+        as_array(codes), log_ratio=log_ratio, ess_min=1, rhat_max=2, significance=1e-9
+    )
+    assert summary.table["pareto_k"][1] > 0.7 > summary.table["pareto_k"][0]
+    assert "Pareto k above 0.7: classes 1" in summary.notes[-1]
+    with pytest.raises(ValueError, match="log_ratio: got an array of shape"):
+        class_index_summary(as_array(codes), log_ratio=log_ratio[..., :1])
+
+
+def test_the_table_prints_with_a_row_a_class(rng):
+    summary = class_index_summary(as_array(SAME_AUTOCORRELATION.draw(rng, 4, 1000)))
+    lines = repr(summary).splitlines()
+    assert lines[0].startswith("class_index: 4 chains of 1000 draws; switches per chain ")
+    assert lines[1].split()[:4] == ["share", "mcse", "ess", "rhat"]
+    assert [line.split()[0] for line in lines[3:6]] == ["0", "1", "2"]
+    assert lines[-1] == "No problem found."
+    html = summary._repr_html_()
+    assert html.count("<tr") == 5
+    assert "No problem found." in html
+
+
+# -- our own step --------------------------------------------------------------------------------
+
+
+def test_the_statistics_of_the_step_are_used():
+    weights, means, prior_sd, noise, y = [0.5, 0.3, 0.2], [-1.0, 0.0, 1.5], 0.7, 0.5, 0.4
+    with pm.Model():
+        index = pm.Categorical("k", weights)
+        x = pm.Normal("x", pm.math.stack(means)[index], prior_sd)
+        pm.Normal("y", x, noise, observed=y)
+        data = pm.sample(
+            step=CarlinChib(),
+            tune=100,
+            draws=600,
+            chains=4,
+            cores=1,
+            progressbar=False,
+            random_seed=11,
+            compute_convergence_checks=False,
+        )
+    summary = class_index_summary(data)
+    assert summary.ok
+    assert summary.name == "k"
+    exact = np.array(weights) * norm.pdf(y, means, np.hypot(prior_sd, noise))
+    exact /= exact.sum()
+    error = np.abs(summary.table["share"] - exact)
+    assert np.all(error < 4 * summary.table["mcse"])
+    # Laplace pseudo-priors are exact here: every weight is the posterior probability.
+    np.testing.assert_allclose(summary.table["weight"], exact, atol=1e-6)
+    np.testing.assert_array_equal(summary.table["pareto_k"], -np.inf)
+    jumps = summary.transitions["jump_probability"]
+    np.testing.assert_allclose(jumps, np.broadcast_to(exact, (3, 3)), atol=1e-6)
+    posterior = np.asarray(means) + (y - np.asarray(means)) * prior_sd**2 / (prior_sd**2 + noise**2)
+    found = class_latents(data)["x"]
+    gap = np.abs(found.sel(summary="mean") - posterior)
+    assert np.all(gap < 4 * found.sel(summary="mcse_mean"))
+
+
+def test_a_plate_of_the_step(rng):
+    y = np.array([-0.4, 0.1, 0.5, 9.0])
+    with pm.Model(coords={"person": list("abcd")}):
+        index = pm.Categorical("class_index", [0.5, 0.5], shape=4, dims="person")
+        x = pm.Normal("x", pm.math.stack([-1.0, 1.0])[index], 0.5, dims="person")
+        pm.Normal("y", x, 0.5, observed=y, dims="person")
+        data = pm.sample(
+            step=CarlinChib(),
+            tune=50,
+            draws=400,
+            chains=2,
+            cores=1,
+            progressbar=False,
+            random_seed=12,
+            compute_convergence_checks=False,
+        )
+    summary = class_index_summary(data, significance=1e-4, rhat_max=1.05)
+    assert summary.table["weight"].dims == ("person", "class")
+    exact = norm.pdf(y[:, None], [-1.0, 1.0], np.hypot(0.5, 0.5))
+    exact /= exact.sum(axis=1, keepdims=True)
+    # Pseudo-priors of a plate are Gaussian to the accuracy of their mode search.
+    np.testing.assert_allclose(summary.table["weight"], exact, atol=1e-3)
+    # Person d is of class 1 beyond doubt: a note, not a warning.
+    assert summary.ok
+    assert "[person=d] never switched: the other classes have no weight" in summary.notes[0]

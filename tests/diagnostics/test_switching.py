@@ -1,0 +1,105 @@
+"""Chains that never switched: nowhere to go, or unable to go."""
+
+import numpy as np
+import pytest
+
+from pymc_mcoem.diagnostics import read_chains, unmoved_chains
+from tests.helpers.markov import TWO_STATES, MarkovChain, as_array, as_tree
+from tests.helpers.toy_carlin_chib import toy_carlin_chib
+
+GOOD = {"mean": [0, 0, 0], "spread": [1.05, 1.05, 1.05]}
+
+
+def verdicts(codes, log_weight=None, superchain_ids=None):
+    chains = read_chains(as_tree(codes, log_weight))
+    return [each.verdict for each in unmoved_chains(chains, superchain_ids)]
+
+
+def test_chains_that_move_are_not_named(rng):
+    assert verdicts(TWO_STATES.draw(rng, 4, 100)) == []
+
+
+def test_no_weight_elsewhere_and_sound_pseudo_priors(rng):
+    codes, log_weight, *_ = toy_carlin_chib(rng, 4, 500, evidence=[1, 1e-9, 1e-12], **GOOD)
+    assert verdicts(codes, log_weight) == ["no weight"]
+    # Without the step's weights nobody can know.
+    assert verdicts(codes) == ["unknown"]
+
+
+@pytest.mark.parametrize(
+    ("mean", "spread"), [(8.0, 1.0), (8.0, 0.3), (30.0, 0.1)], ids=["far", "narrow", "needle"]
+)
+def test_pseudo_priors_in_the_wrong_place(mean, spread, rng):
+    codes, log_weight, *_ = toy_carlin_chib(
+        rng, 4, 500, evidence=[0.5, 0.5, 1e-9], mean=[0, mean, 0], spread=[1.05, spread, 1.05]
+    )
+    assert not np.diff(codes).any()
+    assert verdicts(codes, log_weight) == ["stuck"]
+
+
+def test_false_alarms_of_sound_pseudo_priors(rng):
+    # Pareto k above 0.7 by chance, in four chains together: none of a hundred runs.
+    found = [
+        verdicts(*toy_carlin_chib(rng, 4, 200, evidence=[1, 1e-9, 1e-9], **GOOD)[:2])
+        for _ in range(100)
+    ]
+    assert found.count(["no weight"]) >= 99
+
+
+def test_a_class_that_the_model_excludes_has_no_weight(rng):
+    codes = np.zeros((4, 100), dtype=int)
+    log_weight = np.zeros((4, 100, 2))
+    log_weight[..., 1] = -np.inf
+    assert verdicts(codes, log_weight) == ["no weight"]
+
+
+def test_a_chain_that_should_have_moved(rng):
+    codes = np.zeros((4, 100), dtype=int)
+    log_weight = np.log(np.broadcast_to([0.7, 0.3], (4, 100, 2)))
+    assert verdicts(codes, log_weight) == ["stuck"]
+
+
+def test_too_few_draws_to_tell(rng):
+    codes, log_weight, *_ = toy_carlin_chib(rng, 1, 10, evidence=[1, 1e-9, 1e-9], **GOOD)
+    assert verdicts(codes, log_weight) == ["stuck"]
+
+
+def test_chains_in_different_classes(rng):
+    codes, log_weight, *_ = toy_carlin_chib(
+        rng, 4, 200, [0.5, 0.5], mean=[9, 9], spread=[0.5, 0.5], start=[0, 0, 1, 1]
+    )
+    assert verdicts(codes, log_weight) == ["stuck"]
+    assert verdicts(codes) == ["stuck"]
+
+
+def test_one_of_four(rng):
+    codes = TWO_STATES.draw(rng, 4, 500)
+    codes[2] = 1
+    (found,) = unmoved_chains(read_chains(as_array(codes)))
+    assert found.verdict == "stuck"
+    assert found.chains == (2,)
+
+
+def test_a_rare_class_may_be_missed_by_chance(rng):
+    # Half a visit a chain: some chains never leave the frequent class, and nothing is wrong.
+    rare = MarkovChain.dar(0.0, [0.999, 0.001])
+    codes = rare.draw(rng, 8, 500)
+    still = ~codes.any(axis=1)
+    assert 0 < still.sum() < 8
+    assert verdicts(codes) == ["chance"]
+
+
+def test_groups_of_short_chains_count_as_one(rng):
+    codes = TWO_STATES.draw(rng, 40, 5)
+    ids = np.repeat(np.arange(4), 10)
+    assert (np.ptp(codes, axis=1) == 0).any()
+    assert verdicts(codes, superchain_ids=ids) == []
+    codes[10:20] = 0
+    (found,) = unmoved_chains(read_chains(as_array(codes)), ids)
+    assert found.chains == tuple(range(10, 20))
+
+
+def test_a_plate_names_its_rows(rng):
+    codes = np.stack([TWO_STATES.draw(rng, 2, 100), np.ones((2, 100), dtype=int)], axis=-1)
+    (found,) = unmoved_chains(read_chains(as_array(codes)))
+    assert found.row == 1
