@@ -131,27 +131,42 @@ class BlockDensity(ClassDensity):
                         )
 
     def _joint(self, flags: np.ndarray) -> TensorVariable:
+        # What is inactive is looked at by nothing; it is held at the model's initial point all
+        # the same, for zero times infinity would not be zero.
+        start = self.model.initial_point(random_seed=0)
+        safe, is_active = {}, {}
+        for rv, column in zip(self.latents, flags.T, strict=True):
+            if not column.all():
+                value = self.model.rvs_to_values[rv]
+                is_active[rv] = pt.constant(column)[self.index_value]
+                still = pt.constant(np.asarray(start[value.name], dtype=value.dtype))
+                safe[value] = pt.switch(is_active[rv], value, still)
+        factors = self._factors()
+        terms = clone_replace(list(factors.values()), safe, rebuild_strict=False)
         parts = []
-        for variable, term in self._factors().items():
-            if variable not in self.latents:
+        for variable, term in zip(factors, terms, strict=True):
+            if variable in is_active:
+                value = self.model.rvs_to_values[variable]
+                standard = (-0.5 * pt.sqr(value) - 0.5 * np.log(2 * np.pi)).sum()
+                parts.append(pt.switch(is_active[variable], term.sum(), standard))
+            else:
                 parts.append(term.sum())
-                continue
-            column = flags[:, self.latents.index(variable)]
-            if column.all():
-                parts.append(term.sum())
-                continue
-            value = self.model.rvs_to_values[variable]
-            standard = (-0.5 * pt.sqr(value) - 0.5 * np.log(2 * np.pi)).sum()
-            parts.append(pt.switch(pt.constant(column)[self.index_value], term.sum(), standard))
         return pt.add(*parts) if len(parts) > 1 else parts[0]
 
 
 class InactiveDraw:
     """Draws of the inactive latents from their priors, given the active ones and all others.
 
+    Others are the model's other free variables, and what it has observed.
+
     Parameters
     ----------
     density : BlockDensity
+
+    Raises
+    ------
+    ValueError
+        If a prior cannot be drawn from, or its draws have no place on the scale of a transform.
     """
 
     def __init__(self, density: BlockDensity) -> None:
@@ -159,24 +174,28 @@ class InactiveDraw:
         k = pt.scalar("class_index", dtype="int64")
         position = pt.tensor("position", dtype="float64", shape=(density.n_latents,))
         replacement: dict[Any, Any] = {density.class_index: pt.cast(k, density.index_value.dtype)}  # type: ignore[union-attr]
-        for value in density.other_values:
-            rv = model.values_to_rvs[value]
-            replacement[rv] = _natural(model, rv, value, replacement)
+        for rv in model.observed_RVs:
+            replacement[rv] = model.rvs_to_values[rv]
+        where = dict(zip(density.latents, density._split(position), strict=True))
         starts = np.cumsum([0, *density._sizes])
+        firsts = dict(zip(density.latents, starts[:-1], strict=True))
         parts = []
-        for rv, part, start in zip(
-            density.latents, density._split(position), starts[:-1], strict=True
-        ):
-            # In the order of the model: parents come before what depends on them.
+        # In the order of the model: parents come before what depends on them.
+        for rv in model.free_RVs:
+            if rv is density.class_index:
+                continue
+            if rv not in where:
+                replacement[rv] = _natural(model, rv, model.rvs_to_values[rv], replacement)
+                continue
             drawn = clone_replace([rv], replacement, rebuild_strict=False)[0]
-            is_active = pt.constant(density.active[:, start : start + 1].all(axis=1))[k]
-            given = _natural(model, rv, pt.cast(part, rv.dtype), replacement)
+            is_active = pt.constant(density.active[:, firsts[rv] : firsts[rv] + 1].all(axis=1))[k]
+            given = _natural(model, rv, pt.cast(where[rv], rv.dtype), replacement)
             now = pt.switch(is_active, given, drawn)
             transform = model.rvs_to_transforms[rv]
             if transform is not None:
                 inputs = clone_replace(list(rv.owner.inputs), replacement, rebuild_strict=False)
                 drawn = transform.forward(drawn, *inputs)
-            parts.append(pt.switch(is_active, part, pt.cast(drawn, "float64")).ravel())
+            parts.append(pt.switch(is_active, where[rv], pt.cast(drawn, "float64")).ravel())
             replacement[rv] = now
         # In Python: numba takes longer to hand over a generator than this takes to draw, and
         # there is nothing to compile.
@@ -190,6 +209,28 @@ class InactiveDraw:
         self._generators = [
             shared for shared in self._function.get_shared() if isinstance(shared.type, RandomType)
         ]
+        self._try(density)
+
+    def _try(self, density: BlockDensity, n_draws: int = 10) -> None:
+        """Refuse priors that cannot be drawn from, or not on the scale of their transforms."""
+        point = density.model.initial_point(random_seed=0)
+        position, others = density.ravel(point), density.others(point)
+        rng = np.random.default_rng(0)
+        for j in range(density.n_classes):
+            try:
+                draws = np.array([self(j, position, others, rng) for _ in range(n_draws)])
+            except NotImplementedError as error:
+                raise ValueError(
+                    f"blocks: what is inactive in class {j} cannot be drawn from its prior "
+                    f"({error}); give it a proper prior with draws of its own."
+                ) from error
+            odd = ~np.isfinite(draws).all(axis=0)
+            if odd.any():
+                owners = np.repeat([rv.name for rv in density.latents], density._sizes)
+                raise ValueError(
+                    f"blocks: prior draws of {sorted(set(owners[odd].tolist()))} leave the support "
+                    f"of their transforms in class {j}; take the distributions' own transforms."
+                )
 
     def __call__(
         self,

@@ -43,7 +43,7 @@ class Swept:
     position : ndarray of shape (n_latents,) or (n_rows, n_latents)
     log_step : ndarray of shape (n_classes,)
     log_weight : ndarray of shape (n_classes,) or (n_rows, n_classes)
-        Logarithms of the probabilities from which the index was drawn.
+        Logarithms of the index's full conditional probabilities given the auxiliaries.
     acceptance : float
         Share of the within-class moves accepted; nan without any.
     """

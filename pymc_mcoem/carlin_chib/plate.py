@@ -3,7 +3,8 @@
 Given everything else the rows of a plate are independent, so the sweep of
 `pymc_mcoem.carlin_chib.kernel` is made for all rows at once: the density of all rows in one
 class is one evaluation, and a sweep costs as many evaluations as with a single index, each
-linear in the number of rows. That rows are independent is checked, not taken on trust.
+linear in the number of rows. That rows are independent is checked by moving some of them, near and
+far, and seeing that the others' densities stay as they were.
 """
 
 from __future__ import annotations
@@ -70,6 +71,11 @@ class PlateDensity:
     def __init__(
         self, model: pm.Model, class_index: TensorVariable, latents: Sequence[TensorVariable]
     ) -> None:
+        if class_index not in model.free_RVs:
+            raise ValueError(
+                f"class_index: {class_index.name} is not a free variable of the model; choose "
+                f"from {[rv.name for rv in model.free_RVs]}."
+            )
         if class_index.ndim != 1 or not is_categorical(class_index):
             raise ValueError(
                 f"class_index: {class_index.name} has {class_index.ndim} axes; a plate is one "
@@ -124,37 +130,46 @@ class PlateDensity:
         return pt.add(*terms) if len(terms) > 1 else terms[0]
 
     def _require_independent_rows(self, point: dict[str, np.ndarray]) -> None:
-        """Move every other row and see that the rows between keep their density, bit for bit."""
+        """Move some rows and see that the others keep their density, bit for bit."""
         k = pt.vector("class_index", dtype="int64")
         x = pt.matrix("position", dtype="float64")
         function = self.compile([k, x], [self.log_density(k, x)])
         others = self.others(point)
         rng = np.random.default_rng(0)
-        position = self.ravel(point) + 0.01 * rng.standard_normal((self.n_rows, self.n_latents))
-        index = np.arange(self.n_rows) % self.n_classes
-        before = function(index, position, *others)[0]
-        if before.shape != (self.n_rows,):
-            raise ValueError(
-                f"class_index: the log-density has shape {before.shape}, not one value for each of "
-                f"the {self.n_rows} rows of {self.class_index.name}; write every variable that "
-                "looks at it with the plate as first axis."
-            )
-        for parity in (0, 1):
-            moved = np.arange(self.n_rows) % 2 == parity
-            if moved.all() or not moved.any():
-                continue
-            after = function(
-                np.where(moved, (index + 1) % self.n_classes, index),
-                np.where(moved[:, None], position + 0.1, position),
-                *others,
-            )[0]
-            touched = np.flatnonzero(~moved & ~((after == before) | np.isnan(before)))
-            if touched.size:
+        rows = np.arange(self.n_rows)
+        shape = (self.n_rows, self.n_latents)
+        start = self.ravel(point)
+        # By every bit of the rows' numbers, so that any two rows are parted at least once.
+        bits = [
+            rows >> bit & 1 == flag for bit in range(self.n_rows.bit_length()) for flag in (0, 1)
+        ]
+        for distance in (0.01, 0.1, 1.0, 10.0):
+            index = rng.integers(self.n_classes, size=self.n_rows)
+            position = start + distance * rng.standard_normal(shape)
+            before = function(index, position, *others)[0]
+            if before.shape != (self.n_rows,):
                 raise ValueError(
-                    f"class_index: the density of row {touched[0]} of {self.class_index.name} "
-                    "changes when other rows move, so rows are not independent; give the step only "
-                    "latents that are, or leave the index to pm.CategoricalGibbsMetropolis."
+                    f"class_index: the log-density has shape {before.shape}, not one value for "
+                    f"each of the {self.n_rows} rows of {self.class_index.name}; write every "
+                    "variable that looks at it with the plate as first axis."
                 )
+            for moved in bits:
+                other = rng.integers(self.n_classes, size=self.n_rows)
+                away = position + distance * rng.standard_normal(shape)
+                after = function(
+                    np.where(moved, other, index),
+                    np.where(moved[:, None], away, position),
+                    *others,
+                )[0]
+                same = (after == before) | (np.isnan(before) & np.isnan(after))
+                touched = np.flatnonzero(~moved & ~same)
+                if touched.size:
+                    raise ValueError(
+                        f"class_index: the density of row {touched[0]} of "
+                        f"{self.class_index.name} changes when other rows move, so rows are not "
+                        "independent; give the step only latents that are, or leave the index to "
+                        "pm.CategoricalGibbsMetropolis."
+                    )
 
     def compile(self, inputs: list[Any], outputs: list[Any], mode: Any = None) -> Any:
         """Compile a function of `inputs`, then of the other values."""
@@ -303,13 +318,16 @@ class PlateLaplace:
         whiten = np.swapaxes(np.linalg.cholesky(precision), -1, -2)
         half_log_det = np.log(np.diagonal(whiten, axis1=-2, axis2=-1)).sum(axis=-1)
         log_normalizer = half_log_det - 0.5 * mean.shape[-1] * np.log(2 * np.pi)
-        missed = int((~converged).sum())
+        log_evidence = np.where(np.isfinite(log_p), log_p - log_normalizer, -np.inf)
+        # a class far below a row's best need not have a good mode
+        matters = log_evidence > log_evidence.max(axis=0) - 20.0
+        missed = int((~converged & matters).sum())
         return PlatePseudoPriors(
             mean,
             np.ascontiguousarray(np.linalg.inv(whiten)),
             np.ascontiguousarray(whiten),
             log_normalizer,
-            np.where(np.isfinite(log_p), log_p - log_normalizer, -np.inf),
+            log_evidence,
             {"mode search: not converged": missed} if missed else {},
         )
 
@@ -335,7 +353,10 @@ class PlateLaplace:
             curvature = np.where(better[:, None, None], new_curvature, curvature)
             lowered = np.where(damping < 1e-6, 0.0, damping / 8)
             damping = np.where(better, lowered, np.minimum(np.maximum(damping * 8, 1e-4), 1e12))
-        values, vectors = np.linalg.eigh(np.nan_to_num(curvature))
+        # where there is no density there is no curvature either
+        known = np.isfinite(curvature).all(axis=(1, 2)) & np.isfinite(log_p)
+        curvature = np.where(known[:, None, None], curvature, np.eye(x.shape[1]))
+        values, vectors = np.linalg.eigh(curvature)
         largest = np.maximum(values.max(axis=1, keepdims=True), 1e-8)
         definite = values.min(axis=1) > 1e-10 * largest[:, 0]
         # a curvature that is no precision is bent until it is one: it only has to be a density

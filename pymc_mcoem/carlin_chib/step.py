@@ -18,7 +18,7 @@ from rich.progress import TextColumn
 from rich.table import Column
 
 from pymc_mcoem.carlin_chib.blocks import BlockDensity
-from pymc_mcoem.carlin_chib.engines import Engine, PlateEngine, ScalarEngine
+from pymc_mcoem.carlin_chib.engines import Engine, PlateEngine, ScalarEngine, Swept
 from pymc_mcoem.carlin_chib.geometry import LatentGeometry, geometry_of
 from pymc_mcoem.carlin_chib.plate import PlateDensity
 from pymc_mcoem.carlin_chib.within_class import RandomWalk
@@ -36,6 +36,9 @@ _log = logging.getLogger("pymc_mcoem")
 
 #: How often pseudo-priors are refitted while tuning, where other steps move what they depend on.
 N_REFITS = 4
+
+#: How often a chain draws a start of its own before it takes the model's initial point.
+N_STARTS = 50
 
 _DEFAULT_MOVE = RandomWalk()
 
@@ -69,9 +72,10 @@ class CarlinChib(BlockedStep):
     ----------
     vars : list of TensorVariable, optional
         The class index and the latents. Default: the model's one Categorical variable and all
-        free continuous variables, on a plate those of them whose first axis is the plate.
+        free continuous variables; on a plate those of them whose first axis is the plate, with
+        `blocks` those in a block.
         What is left out is sampled by other steps of the same ``pm.sample``.
-    class_index : TensorVariable, optional
+    class_index : TensorVariable or str, optional
         The class index, where the model has more than one Categorical variable. Shape () or
         (n_rows,).
     blocks : mapping of int to list of (TensorVariable or str), optional
@@ -98,7 +102,8 @@ class CarlinChib(BlockedStep):
     ValueError
         If the model has no class index or several of them and none is named, if a latent is
         discrete, in no block, or not free where its block says so, if rows of a plate are not
-        independent, or if the density is not finite where the chain starts.
+        independent, if the density is not finite where the chain starts, or if the model has
+        changed since the step was made.
 
     Notes
     -----
@@ -114,7 +119,7 @@ class CarlinChib(BlockedStep):
     many did), ``class_switches`` (the same since the chain began, tuning included),
     ``class_acceptance`` (share of within-class moves accepted) and ``class_log_weight`` of shape
     (n_classes,), on a plate (n_rows * n_classes,), row after row: the logarithms of the
-    probabilities from which the index was drawn.
+    index's full conditional probabilities given the auxiliaries.
 
     Examples
     --------
@@ -144,7 +149,7 @@ class CarlinChib(BlockedStep):
         self,
         vars: Sequence[TensorVariable] | None = None,
         *,
-        class_index: TensorVariable | None = None,
+        class_index: TensorVariable | str | None = None,
         blocks: Mapping[int, Sequence[TensorVariable | str]] | None = None,
         pseudo_priors: PseudoPriorRule | None = None,
         within_class: WithinClassMove | None = _DEFAULT_MOVE,
@@ -157,6 +162,7 @@ class CarlinChib(BlockedStep):
     ) -> None:
         model = pm.modelcontext(model)
         index = find_class_index(model) if class_index is None else class_index
+        index = model[index] if isinstance(index, str) else index
         mode = dict(compile_kwargs or {}).get("mode")
         move = RandomWalk(n_moves=0) if within_class is None else within_class
         if index_move not in ("gibbs", "metropolised"):
@@ -173,6 +179,10 @@ class CarlinChib(BlockedStep):
         self.n_switches = 0
         self.pseudo_priors: Any = None
         self.log_step = self._engine.initial_log_step.copy()
+        self._model = model
+        self._made_for = _structure(model)
+        start = model.initial_point(random_seed=0)
+        self._shapes = {value.name: np.shape(start[value.name]) for value in self.vars}
         # As a function, for the initial point may depend on data that are set later.
         self._initial_point = make_initial_point_fn(model=model)
 
@@ -204,25 +214,45 @@ class CarlinChib(BlockedStep):
         index_name = self._density.index_value.name
         before = np.asarray(point[index_name], dtype=np.int64)
         position = self._density.ravel(point)
+        own_start = False
         if self.pseudo_priors is None:
+            self._require_unchanged(point)
             self.pseudo_priors = self._fitted(others)
             default = self._initial_point(0)
-            if all(np.array_equal(point[value.name], default[value.name]) for value in self.vars):
-                before, position = self.pseudo_priors.start(self.rng)
+            own_start = all(
+                np.array_equal(point[value.name], default[value.name]) for value in self.vars
+            )
         elif self._must_refit():
             self.pseudo_priors = self._fitted(others)
         self.n_steps += 1
         gain = 2.0 / np.sqrt(self.n_steps) if self.tune else 0.0
-        swept = self._engine.sweep(
-            self.rng, gain, before, position, self.log_step, self.pseudo_priors, others
-        )
-        self.log_step = swept.log_step
-        finite = np.isfinite(swept.log_weight).any(axis=-1)
-        if not finite.all():
+
+        def sweep(index: np.ndarray, x: np.ndarray) -> tuple[Swept, np.ndarray]:
+            swept = self._engine.sweep(
+                self.rng, gain, index, x, self.log_step, self.pseudo_priors, others
+            )
+            return swept, np.asarray(~np.isfinite(swept.log_weight).any(axis=-1))
+
+        if own_start:
+            # A pseudo-prior may reach beyond the density's support: where it did, draw again.
+            given = before, position
+            before, position = self.pseudo_priors.start(self.rng)
+            swept, bad = sweep(before, position)
+            for attempt in range(N_STARTS):
+                if not bad.any():
+                    break
+                again = self.pseudo_priors.start(self.rng) if attempt < N_STARTS - 1 else given
+                before = np.where(bad, again[0], before)
+                position = np.where(bad[..., None], again[1], position)
+                swept, bad = sweep(before, position)
+        else:
+            swept, bad = sweep(before, position)
+        if bad.any():
             raise ValueError(
                 f"initvals: the log-density is not finite for any class at {index_name} = "
                 f"{before}; start the chain where the model has positive density."
             )
+        self.log_step = swept.log_step
         new = dict(point)
         new[index_name] = np.asarray(swept.class_index, dtype=self._density.index_value.dtype)
         new.update(self._density.unravel(swept.position))
@@ -237,6 +267,15 @@ class CarlinChib(BlockedStep):
             "class_log_weight": swept.log_weight.ravel(),
         }
         return new, [stats]
+
+    def _require_unchanged(self, point: Mapping[str, np.ndarray]) -> None:
+        """Refuse a model that has changed since the step was made for it."""
+        shapes = {value.name: np.shape(point[value.name]) for value in self.vars}
+        if _structure(self._model) != self._made_for or shapes != self._shapes:
+            raise ValueError(
+                "model: it has other variables or shapes than when CarlinChib was made for it; "
+                "make the step anew."
+            )
 
     def _fitted(self, others: Sequence[np.ndarray]) -> Any:
         """Fit pseudo-priors for the chain's surroundings, and say what went wrong."""
@@ -254,7 +293,9 @@ class CarlinChib(BlockedStep):
     def _must_refit(self) -> bool:
         if not (self.tune and self._density.other_values):
             return False
-        return self.n_steps % max(self.n_tune // N_REFITS, 1) == 0
+        # The last quarter of tuning is left to the step sizes, which go with the pseudo-priors.
+        due = self.n_steps % max(self.n_tune // N_REFITS, 1) == 0
+        return due and self.n_steps <= 0.75 * self.n_tune
 
     @staticmethod
     def _progressbar_config(n_chains: int = 1) -> tuple[list[TextColumn], dict[str, list[Any]]]:
@@ -283,6 +324,12 @@ class CarlinChib(BlockedStep):
     def competence(var: Any, has_grad: bool) -> Competence:
         """Say that PyMC does not choose this step by itself: it works on several variables."""
         return Competence.INCOMPATIBLE
+
+
+def _structure(model: pm.Model) -> tuple[tuple[str, ...], ...]:
+    """Return the names of what a model's density is made of."""
+    kinds = (model.free_RVs, model.observed_RVs, model.potentials)
+    return tuple(tuple(str(variable.name) for variable in kind) for kind in kinds)
 
 
 def _make_engine(

@@ -267,3 +267,92 @@ def test_variables_and_blocks_must_agree(pair):
     model, k, a, b = pair
     with model, pytest.raises(ValueError, match=r"vars: \['b'\] are in vars or in blocks"):
         CarlinChib([k, a], blocks={0: [a], 1: [b]})
+
+
+# -- priors of inactive latents --------------------------------------------------------------------
+
+
+def inactive(model, blocks, position, others, rng, n=400):
+    """Return draws in class 0, (n, n_latents)."""
+    density = BlockDensity(model, model["k"], blocks)
+    draw = InactiveDraw(density)
+    return np.array([draw(0, np.array(position), others, rng) for _ in range(n)])
+
+
+def test_what_was_observed_is_a_parent_like_any_other(rng):
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5])
+        seen = pm.Normal("seen", 0.0, 10.0, observed=5.0)
+        a, b = pm.Normal("a"), pm.Normal("b", seen, 0.1)
+        pm.Normal("y", pm.math.switch(pm.math.eq(k, 0), a, b), 1.0, observed=0.3)
+    draws = inactive(model, {0: [a], 1: [b]}, [0.7, 0.0], [], rng)[:, 1]
+    assert abs(draws.mean() - 5.0) < LIMIT * 0.1 / np.sqrt(len(draws))
+    assert draws.std() < 0.2
+
+
+def test_other_variables_are_read_on_their_own_scale(rng):
+    """The interval of ``other``, which NUTS would sample, ends at an active latent."""
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5])
+        a = pm.Normal("a", 10.0, 3.0)
+        other = pm.Uniform("other", 0.0, pm.math.abs(a))
+        b = pm.Normal("b", other, 0.1)
+        pm.Normal("y", pm.math.switch(pm.math.eq(k, 0), a, b), 1.0, observed=0.3)
+    # In the middle of its interval, that is at 2.
+    draws = inactive(model, {0: [a], 1: [a, b]}, [4.0, 0.0], [np.array(0.0)], rng)[:, 1]
+    assert abs(draws.mean() - 2.0) < LIMIT * 0.1 / np.sqrt(len(draws))
+
+
+def test_zero_times_what_is_off_is_zero():
+    """log(b) is not a number for most standard normal b, and nobody looks at it."""
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5])
+        a, b = pm.Normal("a"), pm.Normal("b", 5.0, 0.5)
+        centre = pm.math.eq(k, 0) * a + pm.math.eq(k, 1) * pm.math.log(b)
+        pm.Normal("y", centre, 1.0, observed=1.0)
+    density = BlockDensity(model, k, {0: [a], 1: [b]})
+    expected = np.log(0.5) + stats.norm.logpdf([0.2, 1.0 - 0.2, -3.0]).sum()
+    np.testing.assert_allclose(density.log_density(0, [0.2, -3.0]).eval(), expected)
+    np.testing.assert_allclose(density.gradient(0, [0.2, -3.0]).eval(), [0.6, 3.0])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: pm.Normal(
+                "b", shape=2, transform=pm.distributions.transforms.ordered, initval=[0.0, 1.0]
+            ),
+            r"blocks: prior draws of \['b'\] leave the support",
+        ),
+        (lambda: pm.Flat("b"), r"blocks: what is inactive in class 0 cannot be drawn"),
+    ],
+    ids=["ordered", "flat"],
+)
+def test_priors_that_cannot_be_drawn_from_are_refused(make, message):
+    with pm.Model():
+        k = pm.Categorical("k", [0.5, 0.5])
+        a, b = pm.Normal("a"), make()
+        pm.Normal("y", pm.math.switch(pm.math.eq(k, 0), a, b.sum()), 1.0, observed=0.3)
+        with pytest.raises(ValueError, match=message):
+            CarlinChib(blocks={0: [a], 1: [b]})
+
+
+def test_a_class_without_latents(rng):
+    """An empty block: nothing against a level, with odds in closed form."""
+    values = np.array([0.4, -0.2, 0.9])
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5])
+        level = pm.Normal("level")
+        centre = pm.math.switch(pm.math.eq(k, 0), 0.0, level)
+        pm.Normal("y", centre, 1.0, observed=values)
+        step = CarlinChib(blocks={0: [], 1: [level]}, class_index="k", within_class=RandomWalk(2))
+    log_p = [
+        stats.multivariate_normal.logpdf(values, np.zeros(3), np.eye(3) + shared)
+        for shared in (0.0, 1.0)
+    ]
+    exact = np.exp(log_p[1] - logsumexp(log_p))
+    k = sample(step, model, rng, draws=4_000)["k"].values
+    for chain in range(2):
+        batches = k[chain].reshape(40, -1).mean(axis=1)[:, None]
+        assert agreement(batches, np.array([exact])).largest_z < LIMIT

@@ -275,3 +275,32 @@ def test_processes_back_ends_and_states_make_no_difference(shape):
     copied.sampling_state = state
     for name, values in copied.step(point)[0].items():
         np.testing.assert_array_equal(values, first[name])
+
+
+@pytest.mark.parametrize("n_rows", [3, 5, 8])
+@pytest.mark.parametrize("shift", [None, 2], ids=["reversed", "rolled"])
+def test_rows_of_any_distance_are_told_apart(n_rows, shift):
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5], shape=n_rows)
+        x = pm.Normal("x", 1.0 * k, 1.0, shape=n_rows)
+        other = x[::-1] if shift is None else pt.roll(x, shift)
+        pm.Normal("y", x + other, 1.0, observed=np.zeros(n_rows))
+    with pytest.raises(ValueError, match=r"rows are not independent"):
+        PlateDensity(model, k, [x])
+
+
+def test_rows_that_meet_far_from_the_start_only_are_refused():
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5], shape=8)
+        x = pm.Normal("x", 1.0 * k, 1.0, shape=8)
+        pm.Potential("far", pm.math.switch(x.max() > 3, -5.0, 0.0) * np.ones(8))
+    with pytest.raises(ValueError, match=r"rows are not independent"):
+        PlateDensity(model, k, [x])
+
+
+def test_an_observed_index_is_refused():
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5], observed=[0, 1, 1])
+        x = pm.Normal("x", 1.0 * k, 1.0, shape=3)
+    with pytest.raises(ValueError, match=r"class_index: k is not a free variable of the model"):
+        PlateDensity(model, k, [x])

@@ -521,3 +521,28 @@ def test_the_model_of_the_tests_is_as_it_was(skewed):
     fresh = SkewedMixture().values
     for name, value in skewed.family.values.items():
         np.testing.assert_array_equal(value, fresh[name])
+
+
+# -- starts and changes ---------------------------------------------------------------------------
+
+
+def test_a_chain_finds_a_start_inside_the_support():
+    """A Laplace normal reaches beyond a boundary; no seed of forty may fail on it."""
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5])
+        x = pm.Normal("x", 0.2 * k, 1.0, initval=1.0)
+        pm.Potential("inside", pm.math.switch(x > 0, 0.0, -np.inf))
+        step = CarlinChib(within_class=RandomWalk(1))
+    for seed in range(40):
+        step.setup_chain(np.random.default_rng(seed), tune=0, draws=1)
+        assert step.step(model.initial_point(0))[0]["x"] > 0
+
+
+def test_a_model_that_changed_needs_a_new_step():
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5])
+        x = pm.Normal("x", 1.0 * k, 1.0)
+        step = CarlinChib(within_class=RandomWalk(1))
+        pm.Normal("late", x, 0.1, observed=9.0)
+    with pytest.raises(ValueError, match="model: it has other variables or shapes"):
+        step.step(model.initial_point(0))
