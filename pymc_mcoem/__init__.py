@@ -1,6 +1,8 @@
 """Templates behind noisy, warped, partly missing curves and images, learnt one at a time."""
 
+from importlib import import_module
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
 from pymc_mcoem import datasets
 from pymc_mcoem.carlin_chib.pseudo_priors import Laplace, PilotMoments, PriorCovariance
@@ -26,12 +28,25 @@ from pymc_mcoem.templates import (
     template_images,
 )
 
+if TYPE_CHECKING:
+    from pymc_mcoem.diagnostics import (
+        ClassIndexSummary,
+        ClassIndexWarning,
+        adjusted_rand_index,
+        align_classes,
+        class_index_summary,
+        class_latents,
+    )
+    from pymc_mcoem.plots import plot_class_index
+
 __version__ = version("pymc_mcoem")
 
 __all__ = [
     "BurstLength",
     "CarlinChib",
     "CarlinChibBurst",
+    "ClassIndexSummary",
+    "ClassIndexWarning",
     "Classifier",
     "DisplacementField",
     "Exact",
@@ -52,9 +67,36 @@ __all__ = [
     "TemplatePriors",
     "TimeWarp",
     "UpdateSchedule",
+    "adjusted_rand_index",
+    "align_classes",
+    "class_index_summary",
+    "class_latents",
     "compete",
     "datasets",
     "drop_missing_points",
     "majority_labels",
+    "plot_class_index",
     "template_images",
 ]
+
+#: What brings ArviZ along, which takes most of a second to import; loaded when first asked for.
+_ON_DEMAND = {
+    "ClassIndexSummary": "pymc_mcoem.diagnostics",
+    "ClassIndexWarning": "pymc_mcoem.diagnostics",
+    "adjusted_rand_index": "pymc_mcoem.diagnostics",
+    "align_classes": "pymc_mcoem.diagnostics",
+    "class_index_summary": "pymc_mcoem.diagnostics",
+    "class_latents": "pymc_mcoem.diagnostics",
+    "plot_class_index": "pymc_mcoem.plots",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ON_DEMAND:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_ON_DEMAND[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_ON_DEMAND})

@@ -127,7 +127,7 @@ def read_chains(
     >>> chains.classes, chains.codes
     (array([2, 7]), array([[[0, 1, 1]]]))
     """
-    index, stats = _find(data, var_name, group)
+    index, stats = find_index(data, var_name, group)
     missing = [dim for dim in _SAMPLE_DIMS if dim not in index.dims]
     if missing:
         raise ValueError(
@@ -178,8 +178,14 @@ def _coordinate(index: xr.DataArray, dim: str) -> np.ndarray:
     return np.asarray(index[dim].values)
 
 
-def _find(data: Any, var_name: str | None, group: str) -> tuple[xr.DataArray, Any]:
-    """Return the index and, of a DataTree, its sample statistics."""
+def find_index(data: Any, var_name: str | None, group: str) -> tuple[xr.DataArray, Any]:
+    """Return the class index and, of a DataTree, its sample statistics or None.
+
+    Parameters
+    ----------
+    data, var_name, group
+        As of `read_chains`, which says what is refused.
+    """
     if isinstance(data, xr.DataArray):
         return data, None
     stats: Any = None

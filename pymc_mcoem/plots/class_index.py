@@ -1,0 +1,345 @@
+"""Chains of a class index as a raster, beside their transition matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from colorsys import hsv_to_rgb
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from arviz_base import rcParams
+from arviz_base.labels import BaseLabeller
+from arviz_base.validate import validate_dict_argument
+from arviz_plots.plot_collection import PlotCollection, backend_from_object
+from arviz_plots.plots.utils import filter_aes, get_visual_kwargs, set_grid_layout
+
+from pymc_mcoem.diagnostics.chains import IndexChains, find_index, read_chains
+from pymc_mcoem.diagnostics.transitions import class_transitions
+
+__all__ = ["plot_class_index"]
+
+_VISUALS = ("raster", "matrix", "matrix_text", "title", "xlabel", "ylabel", "ticks", "legend")
+
+#: Above this many classes numbers in the cells of the matrix would not be legible.
+_MAX_NUMBERED = 12
+
+#: Back ends cycle through this many colours.
+_N_COLORS = 10
+
+#: Half the height of a chain's band.
+_HALF = 0.42
+
+
+def plot_class_index(
+    data: Any,
+    var_name: str | None = None,
+    *,
+    classes: Sequence[Hashable] | None = None,
+    group: str = "posterior",
+    coords: Mapping[Any, Any] | None = None,
+    plot_collection: PlotCollection | None = None,
+    backend: str | None = None,
+    labeller: BaseLabeller | None = None,
+    aes_by_visuals: Mapping[str, Sequence[str]] | None = None,
+    visuals: Mapping[str, Mapping[str, Any] | bool] | None = None,
+    **pc_kwargs: Any,
+) -> PlotCollection:
+    """Draw the chains of a class index over their draws, beside the transition matrix.
+
+    A band for each chain, coloured by class: a chain that is stuck has one colour, one that is
+    sticky has long blocks, chains that agree look alike. The matrix has the share of steps from
+    each class (row) to each class (column), chains together.
+
+    Parameters
+    ----------
+    data : DataTree, Dataset or DataArray
+        See `class_index_summary`.
+    var_name : str, optional
+        The class index.
+    classes : sequence, optional
+        Labels of all classes.
+    group : str
+        Of the DataTree.
+    coords : mapping, optional
+        Which indices of a plate to draw; each has a row of its own in the figure.
+    plot_collection : PlotCollection, optional
+        With facet dimension ``column``, of raster and transitions, and the plate's dimensions.
+    backend : {"matplotlib", "bokeh", "plotly", "none"}, optional
+    labeller : labeller, optional
+        Of the plate's indices, in titles.
+    aes_by_visuals : mapping of {str : sequence of str}, optional
+        Default: all aesthetics for ``raster``, none for the others.
+    visuals : mapping of {str : mapping or bool}, optional
+        False leaves a visual out. Valid keys:
+
+        * raster -> passed to the back end's ``fill_between_y``, a call a class and chain
+        * matrix -> passed to ``fill_between_y``, a call a cell; ``alpha``, 0.7 by default,
+          multiplies the probability
+        * matrix_text -> passed to ``text``; off by default above 12 classes
+        * title -> passed to ``title``
+        * xlabel -> passed to ``xlabel``
+        * ylabel -> passed to ``ylabel``
+        * ticks -> passed to ``xticks`` and ``yticks``
+        * legend -> passed to `arviz_plots.PlotCollection.add_legend`
+    **pc_kwargs
+        Passed to `arviz_plots.PlotCollection.grid`.
+
+    Returns
+    -------
+    PlotCollection
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `class_index_summary`; if there are more plots than ArviZ's ``plot.max_subplots``, or
+        a key of a visual is not valid.
+
+    Examples
+    --------
+    >>> index = xr.DataArray([[0, 1, 1, 0], [1, 1, 0, 1]], dims=("chain", "draw"), name="k")
+    >>> collection = plot_class_index(index, backend="none")
+    >>> collection.viz["plot"].sizes["column"]
+    2
+    """
+    visuals = validate_dict_argument(visuals, valid_keys=_VISUALS)
+    aes_by_visuals = validate_dict_argument(aes_by_visuals, valid_keys=_VISUALS)
+    chains = read_chains(data, var_name, classes=classes, group=group)
+    if coords:
+        index = find_index(data, var_name, group)[0].sel(coords)
+        chains = read_chains(index, classes=chains.classes.tolist())
+    backend = rcParams["plot.backend"] if backend is None else backend
+    if plot_collection is None:
+        plot_collection = _grid(chains, backend, pc_kwargs)
+    aes_by_visuals.setdefault("raster", plot_collection.aes_set)
+
+    def settings(visual: str, default: Any = None) -> tuple[dict[str, Any] | None, Any]:
+        """Return a visual's keywords, None if it is left out, and aesthetics to ignore."""
+        found = get_visual_kwargs(visuals, visual, default)
+        ignored = filter_aes(plot_collection, aes_by_visuals, visual, [])[-1]
+        return (None if found is False else found), ignored
+
+    raster, ignored = settings("raster")
+    if raster is not None:
+        with_column = _at(plot_collection, "raster")
+        with_column.map(
+            _draw_bands,
+            "raster",
+            data=_indicators(chains),
+            ignore_aes=ignored,
+            artist_dims={"chain": len(chains.chain)},
+            **raster,
+        )
+        with_column.coords = None
+    n = chains.n_classes
+    cells = {"cell_from": n, "cell_to": n}
+    probability = _probabilities(chains)
+    for visual, draw, default in (
+        ("matrix", _draw_cells, None),
+        ("matrix_text", _write_cells, None if n <= _MAX_NUMBERED else False),
+    ):
+        options, ignored = settings(visual, default)
+        if options is not None:
+            with_column = _at(plot_collection, "transitions")
+            with_column.map(
+                draw, visual, data=probability, ignore_aes=ignored, artist_dims=cells, **options
+            )
+            with_column.coords = None
+    words = {
+        "title": {"raster": chains.name, "transitions": "transitions"},
+        "xlabel": {"raster": "draw", "transitions": "to class"},
+        "ylabel": {"raster": "chain", "transitions": "from class"},
+    }
+    for visual, text in words.items():
+        options, ignored = settings(visual)
+        if options is not None:
+            plot_collection.map(
+                _write_label,
+                visual,
+                ignore_aes=ignored,
+                subset_info=True,
+                visual=visual,
+                text=text,
+                labeller=BaseLabeller() if labeller is None else labeller,
+                **options,
+            )
+    ticks, ignored = settings("ticks")
+    if ticks is not None:
+        plot_collection.map(
+            _set_ticks,
+            "ticks",
+            ignore_aes=ignored,
+            subset_info=True,
+            store_artist=False,
+            chains=chains,
+            options=ticks,
+        )
+    legend, _ = settings("legend")
+    if legend is not None and "color" in plot_collection.aes_set:
+        plot_collection.add_legend(**{"dim": "class", **legend})
+    return plot_collection
+
+
+def _grid(chains: IndexChains, backend: str, pc_kwargs: dict[str, Any]) -> PlotCollection:
+    """Return an empty figure: raster and matrix side by side, a row for each index of a plate."""
+    back_end = import_module(f"arviz_plots.backend.{backend}")
+    shape = (len(chains.codes), chains.n_classes, 2)
+    frame = chains.label(np.zeros(shape), "class", "column")
+    frame = frame.assign_coords(column=["raster", "transitions"])
+    pc_kwargs = {**pc_kwargs, "figure_kwargs": dict(pc_kwargs.get("figure_kwargs", {}))}
+    pc_kwargs["figure_kwargs"].setdefault("width_ratios", [2, 1])
+    pc_kwargs["aes"] = dict(pc_kwargs.get("aes", {}))
+    pc_kwargs["aes"].setdefault("color", ["class"])
+    pc_kwargs.setdefault("cols", ["column"])
+    pc_kwargs.setdefault("rows", list(chains.plate.dims))
+    data = xr.Dataset({chains.name: frame})
+    if backend == "matplotlib":
+        # Titles, labels and the legend outside would overlap or be cut off.
+        pc_kwargs["figure_kwargs"].setdefault("layout", "constrained")
+    if chains.n_classes > _N_COLORS:
+        pc_kwargs.setdefault("color", _colors(chains.n_classes))
+    # Rows high enough for titles, and the figure for the legend.
+    n_rows = max(1.4 * len(chains.codes), chains.n_classes / 8)
+    pc_kwargs = set_grid_layout(pc_kwargs, back_end, data, num_rows=n_rows)
+    return PlotCollection.grid(data, backend=backend, **pc_kwargs)
+
+
+def _colors(n: int) -> list[str]:
+    """Return n colours that differ from their neighbours: hues apart by the golden ratio."""
+    found = []
+    for k in range(n):
+        hue, value = (k * 0.618034) % 1.0, 0.9 if k % 2 else 0.65
+        red, green, blue = (round(255 * part) for part in hsv_to_rgb(hue, 0.75, value))
+        found.append(f"#{red:02x}{green:02x}{blue:02x}")
+    return found
+
+
+def _at(collection: PlotCollection, column: str) -> PlotCollection:
+    """Point the collection at one of its columns, until its coords are None again."""
+    collection.coords = {"column": column}
+    return collection
+
+
+def _indicators(chains: IndexChains) -> xr.Dataset:
+    """Return 1 where a chain was in a class, by plate, chain, draw and class."""
+    active = np.eye(chains.n_classes)[chains.codes]
+    labelled = chains.label(active, "chain", "draw", "class").assign_coords(draw=chains.draw)
+    return xr.Dataset({chains.name: labelled})
+
+
+def _probabilities(chains: IndexChains) -> xr.Dataset:
+    found = class_transitions(chains)["probability"]
+    # As floats: arviz-plots looks for NaN, and leaves out what is nothing else.
+    return xr.Dataset({chains.name: found.fillna(-1.0)})
+
+
+def _draw_bands(da: xr.DataArray, target: Any, **options: Any) -> np.ndarray:
+    """Fill the band of each chain where it was in the class; None where it never was."""
+    active = da.transpose("chain", "draw").values > 0
+    draws = da["draw"].values.astype(np.float64)
+    artists = np.full(len(active), None, dtype=object)
+    back_end = backend_from_object(target)
+    for position, here in enumerate(active):
+        if not here.any():
+            continue
+        starts = np.flatnonzero(np.diff(here, prepend=not here[0]))
+        step = np.median(np.diff(draws)) / 2
+        edges = np.append(draws[starts] - step, draws[-1] + step)
+        bottom = len(active) - 1 - position - _HALF
+        # A step function in few corners: each run of draws from its left to its right edge.
+        top = np.repeat(np.where(here[starts], bottom + 2 * _HALF, bottom), 2)
+        x = np.repeat(edges, 2)[1:-1]
+        artists[position] = back_end.fill_between_y(
+            x, np.full_like(x, bottom), top, target, **options
+        )
+    return artists
+
+
+def _draw_cells(da: xr.DataArray, target: Any, **options: Any) -> np.ndarray:
+    """Fill each cell of the matrix, the more opaque the more probable."""
+    back_end = backend_from_object(target)
+    options = {"color": "B2", **options}
+    strength = options.pop("alpha", 0.7)
+    values = da.transpose("class_from", "class_to").values
+    artists = np.full(values.shape, None, dtype=object)
+    for (i, j), value in np.ndenumerate(values):
+        if value > 0:
+            middle = len(values) - 1 - i
+            x = np.array([j - 0.5, j + 0.5])
+            artists[i, j] = back_end.fill_between_y(
+                x,
+                np.full(2, middle - 0.5),
+                np.full(2, middle + 0.5),
+                target,
+                alpha=float(strength * value),
+                **options,
+            )
+    return artists
+
+
+def _write_cells(da: xr.DataArray, target: Any, **options: Any) -> np.ndarray:
+    """Write each probability into its cell; a dash where the class was never left nor kept."""
+    back_end = backend_from_object(target)
+    options = {"color": "B1", **options}
+    values = da.transpose("class_from", "class_to").values
+    artists = np.full(values.shape, None, dtype=object)
+    for (i, j), value in np.ndenumerate(values):
+        artists[i, j] = back_end.text(j, len(values) - 1 - i, _number(value), target, **options)
+    return artists
+
+
+def _number(value: float) -> str:
+    if value < 0:
+        return "–"
+    if value in (0.0, 1.0):
+        return str(int(value))
+    return "<0.01" if value < 0.005 else ">0.99" if value >= 0.995 else f"{value:.2f}"
+
+
+def _write_label(
+    da: xr.DataArray,
+    target: Any,
+    *,
+    visual: str,
+    text: Mapping[str, str],
+    labeller: BaseLabeller,
+    var_name: str,
+    sel: Mapping[Any, Any],
+    isel: Mapping[Any, Any],
+    **options: Any,
+) -> Any:
+    """Write a title or the label of an axis, titles with the index of a plate."""
+    back_end = backend_from_object(target)
+    words = text[sel["column"]]
+    if visual == "title":
+        options = {"color": "B1", **options}
+        own = {key: value for key, value in sel.items() if key != "column"}
+        at = {key: value for key, value in isel.items() if key != "column"}
+        if own and sel["column"] == "raster":
+            words = labeller.make_label_flat(var_name, own, at)
+    return getattr(back_end, visual)(words, target, **options)
+
+
+def _set_ticks(
+    da: xr.DataArray,
+    target: Any,
+    *,
+    chains: IndexChains,
+    options: Mapping[str, Any],
+    sel: Mapping[Any, Any],
+    **_: Any,
+) -> None:
+    """Name chains and classes at the axes, and leave no margins."""
+    back_end = backend_from_object(target)
+    if sel["column"] == "raster":
+        names = chains.chain
+        step = np.median(np.diff(chains.draw)) / 2
+        back_end.xlim((chains.draw[0] - step, chains.draw[-1] + step), target)
+    else:
+        names = chains.classes
+        back_end.xticks(np.arange(len(names)), [str(name) for name in names], target, **options)
+        back_end.xlim((-0.5, len(names) - 0.5), target)
+    # The first at the top, as matrices are read.
+    back_end.yticks(np.arange(len(names)), [str(name) for name in names[::-1]], target, **options)
+    back_end.ylim((-0.5, len(names) - 0.5), target)
