@@ -3,16 +3,18 @@
 # make test   run the tests; ARGS= are handed to pytest, as in: make test ARGS="--runslow -k burst"
 # make lint   check style and types
 # make format rewrite the code in the project's style
-# make clean  remove the environment and caches
+# make docs   build the documentation, notebooks executed: docs/_build/html/index.html
+# make clean  remove the environment, caches and the documentation built
 #
 # PYTHON=... names the Python to build the environment with; without it one is looked for.
 
 .DELETE_ON_ERROR:
-.PHONY: environment demo test lint format clean
+.PHONY: environment demo test lint format docs clean
 
 python := .venv/bin/python
 installed := .venv/.installed
 equipped := .venv/.equipped
+documented := .venv/.documented
 
 environment: $(equipped)
 
@@ -31,8 +33,11 @@ format: $(equipped)
 	$(python) -m ruff check --fix
 	$(python) -m ruff format
 
+docs: $(documented)
+	$(python) -m sphinx -W --keep-going -b html docs docs/_build/html $(ARGS)
+
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache build dist output
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache build dist output docs/_build docs/generated
 
 # Only what is declared in pyproject.toml decides what is installed: the package itself is
 # installed in place, so that a change of its code needs nothing here.
@@ -46,6 +51,11 @@ $(installed): pyproject.toml
 $(equipped): $(installed)
 	@echo "Installing what tests and checks need ..."
 	@$(python) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+$(documented): $(installed)
+	@echo "Installing what the documentation needs ..."
+	@$(python) -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	@touch $@
 
 # An environment that is there and whose Python still runs is kept. Otherwise each candidate is

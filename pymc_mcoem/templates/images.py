@@ -83,7 +83,7 @@ def template_images(
 
     Returns
     -------
-    DataArray of shape (class, *grid)
+    DataArray of shape ``(class, *grid)``
         At the mean scale, if the mixture has one.
 
     Raises

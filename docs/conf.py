@@ -1,0 +1,75 @@
+"""Settings of the documentation, which ``make docs`` builds."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import logging
+import warnings
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+project = "pymc_mcoem"
+author = "The pymc_mcoem authors"
+copyright = "the pymc_mcoem authors, Apache-2.0"
+release = importlib.metadata.version(project)
+
+extensions = [
+    "myst_nb",
+    "numpydoc",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
+    "sphinxcontrib.bibtex",
+]
+exclude_patterns = ["_build", "**/.ipynb_checkpoints"]
+templates_path = ["_templates"]
+default_role = "autolink"
+toc_object_entries = False
+
+# Notebooks: text in the repository, executed when the site is built. What has been executed is
+# kept under a digest of the package's own code, so that no output outlives the code it came from.
+myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+nb_execution_mode = "cache"
+nb_execution_timeout = 600
+nb_execution_raise_on_error = True
+nb_merge_streams = True
+nb_execution_show_tb = True
+
+
+def _digest_of_the_package() -> str:
+    code = hashlib.sha256()
+    for path in sorted((HERE.parent / "pymc_mcoem").rglob("*.py")):
+        code.update(path.read_bytes())
+    return code.hexdigest()[:16]
+
+
+nb_execution_cache_path = str(HERE / "_build" / "executed" / _digest_of_the_package())
+
+# The reference: types stand in the docstrings, members on the page of their class.
+autosummary_generate = True
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+autodoc_inherit_docstrings = False
+numpydoc_show_class_members = False
+numpydoc_xref_param_type = False
+
+bibtex_bibfiles = ["references.bib"]
+bibtex_default_style = "plain"
+bibtex_reference_style = "author_year"
+
+html_theme = "sphinx_book_theme"
+html_title = "pymc_mcoem"
+html_show_sourcelink = False
+html_theme_options = {
+    "home_page_in_toc": True,
+    "show_navbar_depth": 1,
+    "use_download_button": False,
+    "use_fullscreen_button": False,
+}
+
+# Importing the libraries that the package stands on must not fail a build.
+warnings.filterwarnings("ignore", category=DeprecationWarning)
+logging.getLogger("pymc").setLevel(logging.ERROR)
