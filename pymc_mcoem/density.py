@@ -20,7 +20,7 @@ from pytensor.graph.traversal import ancestors
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["ClassDensity", "as_argument", "find_class_index"]
+__all__ = ["ClassDensity", "as_argument", "find_class_index", "require_class_index"]
 
 
 def as_argument(value: Any, dtype: Any = np.float64) -> np.ndarray:
@@ -45,13 +45,46 @@ def as_argument(value: Any, dtype: Any = np.float64) -> np.ndarray:
     return array if array.flags.carray else array.copy(order="C")
 
 
-def is_categorical(rv: TensorVariable) -> bool:
-    """Say whether a random variable is Categorical."""
-    return getattr(rv.owner.op, "name", None) == "categorical"
+def _distribution(rv: TensorVariable) -> str | None:
+    return getattr(rv.owner.op, "name", None)
+
+
+def count_classes(class_index: TensorVariable) -> int:
+    """Return how many classes a Categorical or Bernoulli variable has."""
+    if _distribution(class_index) == "bernoulli":
+        return 2
+    return int(class_index.owner.inputs[-1].shape[-1].eval())
+
+
+def require_class_index(model: pm.Model, class_index: TensorVariable) -> None:
+    """Refuse what is not a class index of a model.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    class_index : TensorVariable
+
+    Raises
+    ------
+    ValueError
+        If it is not free in the model, or neither Categorical nor Bernoulli: of any other index
+        it is not known how many classes there are.
+    """
+    if class_index not in model.free_RVs:
+        raise ValueError(
+            f"class_index: {class_index.name} is not a free variable of the model; choose from "
+            f"{[rv.name for rv in model.free_RVs]}."
+        )
+    if _distribution(class_index) not in ("categorical", "bernoulli"):
+        raise ValueError(
+            f"class_index: {class_index.name} is {_distribution(class_index)}, not Categorical or "
+            "Bernoulli; an index has to say how many classes there are. Truncate its support and "
+            "declare it as pm.Categorical."
+        )
 
 
 def find_class_index(model: pm.Model) -> TensorVariable:
-    """Return the one free Categorical variable of a model.
+    """Return the one free Categorical variable of a model, or if none is the one Bernoulli.
 
     Parameters
     ----------
@@ -66,11 +99,18 @@ def find_class_index(model: pm.Model) -> TensorVariable:
     ValueError
         If there is none, or more than one.
     """
-    found = [rv for rv in model.free_RVs if is_categorical(rv)]
+    for kind in ("categorical", "bernoulli"):
+        found = [rv for rv in model.free_RVs if _distribution(rv) == kind]
+        if found:
+            break
     if len(found) != 1:
+        others = [rv.name for rv in model.free_RVs if rv.dtype not in pm.pytensorf.continuous_types]
         raise ValueError(
-            f"class_index: the model has {len(found)} Categorical variables "
+            f"class_index: the model has {len(found)} {kind.capitalize()} variables "
             f"({[rv.name for rv in found]}); name the one that is the class index."
+            if found
+            else "class_index: the model has 0 Categorical and 0 Bernoulli variables; declare as "
+            f"pm.Categorical, whose support is bounded, what is an index of {others}."
         )
     return found[0]
 
@@ -82,7 +122,7 @@ class ClassDensity:
     ----------
     model : pymc.Model
     class_index : TensorVariable or None
-        Free scalar Categorical variable of `model`; None for a model of one class.
+        Free scalar Categorical or Bernoulli variable of `model`; None for a model of one class.
     latents : sequence of TensorVariable
         Free continuous variables of `model`, of any shape and transform.
     inputs : sequence of str
@@ -104,7 +144,8 @@ class ClassDensity:
     Raises
     ------
     ValueError
-        If the index is not a free scalar Categorical of the model or a latent is discrete.
+        If the index is not a free scalar Categorical or Bernoulli variable of the model, or a
+        latent is discrete.
 
     Notes
     -----
@@ -131,16 +172,13 @@ class ClassDensity:
         latents: Sequence[TensorVariable],
         inputs: Sequence[str] = (),
     ) -> None:
-        if class_index is not None and (class_index not in model.free_RVs or class_index.ndim != 0):
-            raise ValueError(
-                f"class_index: {class_index.name} is not a free scalar variable of the model; "
-                "name a Categorical variable without shape."
-            )
-        if class_index is not None and not is_categorical(class_index):
-            raise ValueError(
-                f"class_index: {class_index.name} is not Categorical; declare it as "
-                "pm.Categorical, whose probabilities say how many classes there are."
-            )
+        if class_index is not None:
+            require_class_index(model, class_index)
+            if class_index.ndim != 0:
+                raise ValueError(
+                    f"class_index: {class_index.name} has {class_index.ndim} axes; name a variable "
+                    "without shape, or give CarlinChib latents along the same plate."
+                )
         for rv in latents:
             if rv.dtype not in pm.pytensorf.continuous_types:
                 raise ValueError(
@@ -153,7 +191,7 @@ class ClassDensity:
         self.n_classes = 1
         self.index_value: TensorVariable | None = None
         if class_index is not None:
-            self.n_classes = int(class_index.owner.inputs[-1].shape[-1].eval())
+            self.n_classes = count_classes(class_index)
             self.index_value = model.rvs_to_values[class_index]
         self.latent_values = tuple(model.rvs_to_values[rv] for rv in self.latents)
         point = model.initial_point(random_seed=0)

@@ -9,6 +9,7 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from scipy import stats
 
 from pymc_mcoem.density import ClassDensity, as_argument, find_class_index
 from tests.helpers.interpreted import interpreted
@@ -257,9 +258,24 @@ def test_the_class_index_is_found():
 
 def test_no_class_index():
     with pm.Model() as model:
-        pm.Bernoulli("b", 0.5)
-    with pytest.raises(ValueError, match=r"class_index: the model has 0 Categorical"):
+        pm.Poisson("count", 0.5)
+    with pytest.raises(ValueError, match=r"0 Categorical .* an index of \['count'\]"):
         find_class_index(model)
+
+
+def test_a_bernoulli_variable_is_an_index_where_there_is_no_other():
+    with pm.Model() as model:
+        b = pm.Bernoulli("b", 0.2)
+        x = pm.Normal("x", 3.0 * b, 1.0)
+    assert find_class_index(model) is b
+    density = ClassDensity(model, b, [x])
+    assert density.n_classes == 2
+    expected = [np.log(p) + stats.norm(3.0 * j, 1.0).logpdf(0.7) for j, p in enumerate([0.8, 0.2])]
+    found = [float(density.log_density(j, [0.7]).eval()) for j in range(2)]
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    with model:
+        k = pm.Categorical("k", [0.5, 0.5])
+    assert find_class_index(model) is k
 
 
 def test_several_class_indices():
@@ -273,16 +289,16 @@ def test_several_class_indices():
 @pytest.mark.parametrize(
     ("index", "message"),
     [
-        ("several", "class_index: several is not a free scalar"),
-        ("y", "class_index: y is not a free scalar"),
-        ("x", "class_index: x is not Categorical"),
-        ("b", "class_index: b is not Categorical"),
+        ("several", "class_index: several has 1 axes"),
+        ("y", "class_index: y is not a free variable"),
+        ("x", "class_index: x is normal, not Categorical or Bernoulli"),
+        ("count", "class_index: count is poisson, not Categorical .* Truncate"),
     ],
 )
 def test_a_class_index_that_is_none(index, message):
     with pm.Model() as model:
         pm.Categorical("several", [0.5, 0.5], shape=3)
-        pm.Bernoulli("b", 0.5)
+        pm.Poisson("count", 0.5)
         x = pm.Normal("x")
         pm.Categorical("y", [0.5, 0.5], observed=1)
     with pytest.raises(ValueError, match=message):

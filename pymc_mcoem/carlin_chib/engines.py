@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor.compile.mode import get_mode
 
 from pymc_mcoem.carlin_chib.blocks import BlockDensity, InactiveDraw
 from pymc_mcoem.carlin_chib.kernel import PseudoPriorSymbols, SweepState, build_sweep, noise_size
@@ -44,6 +45,8 @@ class Swept:
     log_step : ndarray of shape (n_classes,)
     log_weight : ndarray of shape (n_classes,) or (n_rows, n_classes)
         Logarithms of the index's full conditional probabilities given the auxiliaries.
+    log_ratio : ndarray of shape (n_classes,) or (n_rows, n_classes)
+        log p(y, I = j, U_j) / κ_j(U_j), tilted if the chain is.
     acceptance : float
         Share of the within-class moves accepted; nan without any.
     """
@@ -52,6 +55,7 @@ class Swept:
     position: np.ndarray
     log_step: np.ndarray
     log_weight: np.ndarray
+    log_ratio: np.ndarray
     acceptance: float
 
 
@@ -60,6 +64,7 @@ class Engine(Protocol):
 
     density: Any
     initial_log_step: np.ndarray
+    auxiliaries_shape: tuple[int, ...]
 
     def fit(self, rng: np.random.Generator, others: Sequence[np.ndarray]) -> Any:
         """Return pseudo-priors given the values of all other variables."""
@@ -74,9 +79,21 @@ class Engine(Protocol):
         log_step: np.ndarray,
         pseudo_priors: Any,
         others: Sequence[np.ndarray],
+        *,
+        log_tilt: np.ndarray,
+        auxiliaries: np.ndarray | None = None,
     ) -> Swept:
-        """Make one sweep."""
+        """Make one sweep, from fresh auxiliaries or from those given, which are updated."""
         ...
+
+
+def fitting_mode(mode: Any) -> Any:
+    """Return the mode in which pseudo-priors are fitted for sweeps compiled in `mode`.
+
+    Searches loop until they have converged, which JAX cannot compile: with it they are left to
+    numba. They are made a few times a chain.
+    """
+    return "NUMBA" if type(get_mode(mode).linker).__name__ == "JAXLinker" else mode
 
 
 class ScalarEngine:
@@ -107,11 +124,12 @@ class ScalarEngine:
         density.require_latents()
         n_classes, n = density.n_classes, density.n_latents
         self.density = density
+        self.auxiliaries_shape: tuple[int, ...] = (n_classes, n)
         self.initial_log_step = np.array([move.initial_log_step(size) for size in density.n_active])
         self._noise_size = noise_size(n_classes, n, move, metropolised)
         # One fit a chain: there is no hurry that would excuse a mode that is only half found.
         rule = Laplace(race=None) if pseudo_priors is None else pseudo_priors
-        self._fit = rule.compile(density, geometry, mode)
+        self._fit = rule.compile(density, geometry, fitting_mode(mode))
         self._inactive = InactiveDraw(density) if isinstance(density, BlockDensity) else None
 
         self._sweep = self._compile_sweep(density, move, mode, metropolised)
@@ -129,6 +147,7 @@ class ScalarEngine:
         index = pt.tensor("class_index", dtype="int64", shape=(1,))
         position = pt.tensor("position", dtype="float64", shape=(n,))
         log_step = pt.tensor("log_step", dtype="float64", shape=(n_classes,))
+        log_tilt = pt.tensor("log_tilt", dtype="float64", shape=(n_classes,))
         symbols = PseudoPriorSymbols.create(n_classes, n)
         state, info = build_sweep(
             density,
@@ -138,15 +157,17 @@ class ScalarEngine:
             gain[0],
             move,
             metropolised=metropolised,
+            log_tilt=log_tilt,
         )
         return compile_with_data(
             density,
-            [noise, gain, index, position, log_step, *symbols.as_list()],
+            [noise, gain, index, position, log_step, log_tilt, *symbols.as_list()],
             [
                 state.class_index,
                 state.position,
                 state.log_step,
                 pt.special.log_softmax(info.log_weight),
+                info.log_weight,
                 info.acceptance,
             ],
             mode,
@@ -167,20 +188,39 @@ class ScalarEngine:
         log_step: np.ndarray,
         pseudo_priors: PseudoPriors,
         others: Sequence[np.ndarray],
+        *,
+        log_tilt: np.ndarray,
+        auxiliaries: np.ndarray | None = None,
     ) -> Swept:
         """Make one sweep; inactive latents are then drawn from their priors."""
-        index, moved, new_log_step, log_weight, acceptance = self._sweep(
-            rng.standard_normal(self._noise_size),
+        here = int(class_index)
+        position = as_argument(self.density.without_inactive(here, position))
+        noise = rng.standard_normal(self._noise_size)
+        if auxiliaries is not None:
+            noise[: auxiliaries.size] = auxiliaries.ravel()
+            auxiliaries[here] = pseudo_priors.whiten[here] @ (position - pseudo_priors.mean[here])
+        index, moved, new_log_step, log_weight, log_ratio, acceptance = self._sweep(
+            noise,
             np.array([gain]),
-            np.array([class_index], dtype=np.int64),
-            as_argument(self.density.without_inactive(int(class_index), position)),
+            np.array([here], dtype=np.int64),
+            position,
             log_step,
+            log_tilt,
             *map(as_argument, pseudo_priors.as_list()),
             *others,
         )
         if self._inactive is not None:
             moved = self._inactive(int(index), moved, others, rng)
-        return Swept(index, moved, new_log_step, log_weight, float(acceptance))
+        # JAX's arrays are read-only and not NumPy's
+        index, moved, new_log_step = np.asarray(index), np.asarray(moved), as_argument(new_log_step)
+        return Swept(
+            index,
+            moved,
+            new_log_step,
+            np.asarray(log_weight),
+            np.asarray(log_ratio),
+            float(acceptance),
+        )
 
 
 class PlateEngine:
@@ -221,9 +261,17 @@ class PlateEngine:
                 f"within_class: got {move!r}; a plate of indices takes RandomWalk or None."
             )
         self.density = density
+        self.auxiliaries_shape: tuple[int, ...] = (
+            density.n_rows,
+            density.n_classes,
+            density.n_latents,
+        )
         self.initial_log_step = np.full(density.n_classes, move.initial_log_step(density.n_latents))
         self._fit = PlateLaplace(
-            density, tolerance=rule.tolerance, max_iterations=rule.max_iterations, mode=mode
+            density,
+            tolerance=rule.tolerance,
+            max_iterations=rule.max_iterations,
+            mode=fitting_mode(mode),
         )
         self._sweep = PlateSweep(density, move, mode, metropolised=metropolised)
 
@@ -240,9 +288,19 @@ class PlateEngine:
         log_step: np.ndarray,
         pseudo_priors: PlatePseudoPriors,
         others: Sequence[np.ndarray],
+        *,
+        log_tilt: np.ndarray,
+        auxiliaries: np.ndarray | None = None,
     ) -> Swept:
-        """Make one sweep of all rows."""
-        index, moved, new_log_step, log_weight, acceptance = self._sweep(
-            rng, gain, class_index, position, log_step, pseudo_priors, others
+        """Make one sweep of all rows; plates are not tilted."""
+        found = self._sweep(
+            rng, gain, class_index, position, log_step, pseudo_priors, others, auxiliaries
         )
-        return Swept(index, moved, new_log_step, log_weight, float(np.mean(acceptance)))
+        index, moved, new_log_step, log_weight, log_ratio, acceptance = map(np.asarray, found)
+        if auxiliaries is not None:
+            rows = np.arange(len(position))
+            whiten = pseudo_priors.whiten[class_index, rows]
+            away = position - pseudo_priors.mean[class_index, rows]
+            auxiliaries[rows, class_index] = np.einsum("iab,ib->ia", whiten, away)
+        new_log_step = as_argument(new_log_step)
+        return Swept(index, moved, new_log_step, log_weight, log_ratio, float(np.mean(acceptance)))

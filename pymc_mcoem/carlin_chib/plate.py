@@ -22,7 +22,7 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_mcoem.carlin_chib.kernel import draw_class, draw_other_class, index_noise_size
 from pymc_mcoem.carlin_chib.within_class import log_uniform
-from pymc_mcoem.density import as_argument, is_categorical
+from pymc_mcoem.density import as_argument, count_classes, require_class_index
 from pymc_mcoem.products import matrix_vector
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class PlateDensity:
     ----------
     model : pymc.Model
     class_index : TensorVariable of shape (n_rows,)
-        Free Categorical variable of `model`.
+        Free Categorical or Bernoulli variable of `model`.
     latents : sequence of TensorVariable
         Free continuous variables whose first axis is the plate.
 
@@ -71,15 +71,11 @@ class PlateDensity:
     def __init__(
         self, model: pm.Model, class_index: TensorVariable, latents: Sequence[TensorVariable]
     ) -> None:
-        if class_index not in model.free_RVs:
-            raise ValueError(
-                f"class_index: {class_index.name} is not a free variable of the model; choose "
-                f"from {[rv.name for rv in model.free_RVs]}."
-            )
-        if class_index.ndim != 1 or not is_categorical(class_index):
+        require_class_index(model, class_index)
+        if class_index.ndim != 1:
             raise ValueError(
                 f"class_index: {class_index.name} has {class_index.ndim} axes; a plate is one "
-                "Categorical variable with one axis."
+                "variable with one axis."
             )
         point = model.initial_point(random_seed=0)
         self.model = model
@@ -88,7 +84,7 @@ class PlateDensity:
         self.index_value = model.rvs_to_values[class_index]
         self.latent_values = tuple(model.rvs_to_values[rv] for rv in self.latents)
         self.n_rows = int(np.shape(point[self.index_value.name])[0])
-        self.n_classes = int(class_index.owner.inputs[-1].shape[-1].eval())
+        self.n_classes = count_classes(class_index)
         self._shapes = [np.shape(point[value.name]) for value in self.latent_values]
         for rv, shape in zip(self.latents, self._shapes, strict=True):
             if rv.dtype not in pm.pytensorf.continuous_types:
@@ -477,7 +473,14 @@ class PlateSweep:
             new_log_step = log_step + gain * error / pt.maximum(member.sum(axis=1), 1)
         self._function = density.compile(
             [noise, gain, index, position, log_step, mean, scale, whiten, log_normalizer],
-            [chosen, x, new_log_step, pt.special.log_softmax(log_weight.T, axis=-1), acceptance],
+            [
+                chosen,
+                x,
+                new_log_step,
+                pt.special.log_softmax(log_weight.T, axis=-1),
+                log_weight.T,
+                acceptance,
+            ],
             mode,
         )
         self.n_rows = n_rows
@@ -491,10 +494,14 @@ class PlateSweep:
         log_step: np.ndarray,
         pseudo_priors: PlatePseudoPriors,
         others: Sequence[np.ndarray],
+        auxiliaries: np.ndarray | None = None,
     ) -> list[np.ndarray]:
-        """Return class index, position, log step sizes, log-weights and acceptance of all rows."""
+        """Return index, position, log steps, normalised and raw log-weights and acceptance."""
+        noise = rng.standard_normal((self.n_rows, self.noise_size))
+        if auxiliaries is not None:
+            noise[:, : auxiliaries[0].size] = auxiliaries.reshape(self.n_rows, -1)
         found: list[np.ndarray] = self._function(
-            rng.standard_normal((self.n_rows, self.noise_size)),
+            noise,
             np.asarray(gain),
             as_argument(class_index, np.int64),
             as_argument(position),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -13,16 +12,15 @@ import pymc as pm
 from pymc.initial_point import make_initial_point_fn
 from pymc.step_methods.compound import BlockedStep, Competence, StepMethodState
 from pymc.step_methods.state import dataclass_state
-from pymc.util import get_value_vars_from_user_vars
 from rich.progress import TextColumn
 from rich.table import Column
 
-from pymc_mcoem.carlin_chib.blocks import BlockDensity
-from pymc_mcoem.carlin_chib.engines import Engine, PlateEngine, ScalarEngine, Swept
-from pymc_mcoem.carlin_chib.geometry import LatentGeometry, geometry_of
-from pymc_mcoem.carlin_chib.plate import PlateDensity
+from pymc_mcoem.carlin_chib.engines import Swept
+from pymc_mcoem.carlin_chib.judge import Judge
+from pymc_mcoem.carlin_chib.shapes import make_engine
+from pymc_mcoem.carlin_chib.tilt import first_tilt, next_tilt
 from pymc_mcoem.carlin_chib.within_class import RandomWalk
-from pymc_mcoem.density import ClassDensity, find_class_index, is_categorical
+from pymc_mcoem.density import find_class_index
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -36,6 +34,9 @@ _log = logging.getLogger("pymc_mcoem")
 
 #: How often pseudo-priors are refitted while tuning, where other steps move what they depend on.
 N_REFITS = 4
+
+#: By how many sweeps at most the pseudo-priors are judged.
+N_JUDGED = 500
 
 #: How often a chain draws a start of its own before it takes the model's initial point.
 N_STARTS = 50
@@ -53,6 +54,8 @@ class CarlinChibState(StepMethodState):
     n_switches: int
     log_step: np.ndarray
     pseudo_priors: Any
+    frozen_auxiliaries: Any
+    log_tilt: np.ndarray
     n_classes: int = field(metadata={"frozen": True})
 
 
@@ -93,6 +96,16 @@ class CarlinChib(BlockedStep):
     index_move : {"gibbs", "metropolised"}
         How the index is drawn given its weights: by Gibbs, or by proposing one of the other
         classes (Dellaportas, Forster and Ntzoufras 2002), which leaves a class at least as often.
+    auxiliaries : {"refreshed", "frozen"}
+        Whether the latents of the classes that are not active are drawn anew from their
+        pseudo-priors at every sweep, or stay where they are until their class is chosen (the
+        frozen sampler of Douc, Maire and Olsson 2015). They are kept standardised: with
+        :math:`\kappa_j` = Normal(m, L Lᵀ) it is z that stays, in :math:`U_j = m + L z`.
+    equalise_visits : bool
+        Tilt the classes' prior probabilities while tuning until all are visited alike, and keep
+        the tilt from then on. The chain then has the tilted posterior: every draw weighs
+        ``exp(-class_tilt[index])``, which `class_index_summary` and `class_latents` see to.
+        Not for a plate.
     model : pymc.Model, optional
     rng, initial_point, compile_kwargs, blocked
         As PyMC passes them. ``compile_kwargs={"mode": ...}`` chooses the back end.
@@ -119,7 +132,13 @@ class CarlinChib(BlockedStep):
     many did), ``class_switches`` (the same since the chain began, tuning included),
     ``class_acceptance`` (share of within-class moves accepted) and ``class_log_weight`` of shape
     (n_classes,), on a plate (n_rows * n_classes,), row after row: the logarithms of the
-    index's full conditional probabilities given the auxiliaries.
+    index's full conditional probabilities given the auxiliaries; with `equalise_visits` also
+    ``class_tilt`` of shape (n_classes,), what was added to the logarithms of the prior
+    probabilities.
+
+    At the end of tuning the pseudo-priors are judged by the auxiliaries drawn from them since
+    they were fitted, and those that are poor are named in the log with their Pareto k and
+    effective share; a class far below the others is passed over.
 
     Examples
     --------
@@ -154,6 +173,8 @@ class CarlinChib(BlockedStep):
         pseudo_priors: PseudoPriorRule | None = None,
         within_class: WithinClassMove | None = _DEFAULT_MOVE,
         index_move: Literal["gibbs", "metropolised"] = "gibbs",
+        auxiliaries: Literal["refreshed", "frozen"] = "refreshed",
+        equalise_visits: bool = False,
         model: pm.Model | None = None,
         rng: Any = None,
         initial_point: Mapping[str, np.ndarray] | None = None,
@@ -167,7 +188,14 @@ class CarlinChib(BlockedStep):
         move = RandomWalk(n_moves=0) if within_class is None else within_class
         if index_move not in ("gibbs", "metropolised"):
             raise ValueError(f"index_move: got {index_move!r}; choose 'gibbs' or 'metropolised'.")
-        build = _make_engine(model, index, vars, blocks)
+        if auxiliaries not in ("refreshed", "frozen"):
+            raise ValueError(f"auxiliaries: got {auxiliaries!r}; choose 'refreshed' or 'frozen'.")
+        if equalise_visits and index.ndim:
+            raise ValueError(
+                f"equalise_visits: {index.name} is a plate, whose rows differ in the classes they "
+                "seldom visit; leave it out."
+            )
+        build = make_engine(model, index, vars, blocks)
         self._engine = build(pseudo_priors, move, mode, metropolised=index_move == "metropolised")
         self._density = self._engine.density
         self.vars = [self._density.index_value, *self._density.latent_values]
@@ -179,6 +207,19 @@ class CarlinChib(BlockedStep):
         self.n_switches = 0
         self.pseudo_priors: Any = None
         self.log_step = self._engine.initial_log_step.copy()
+        self.frozen_auxiliaries: Any = None
+        self.log_tilt = np.zeros(self.n_classes)
+        self._is_frozen = auxiliaries == "frozen"
+        self._is_tilted = equalise_visits
+        if equalise_visits:
+            self.stats_dtypes_shapes = {  # type: ignore[misc]
+                **self.stats_dtypes_shapes,
+                "class_tilt": (object, []),
+            }
+            self.stats_dtypes = [
+                {name: kind for name, (kind, _) in self.stats_dtypes_shapes.items()}
+            ]
+        self._judge = Judge(0)
         self._model = model
         self._made_for = _structure(model)
         start = model.initial_point(random_seed=0)
@@ -195,6 +236,15 @@ class CarlinChib(BlockedStep):
         self.n_switches = 0
         self.log_step = self._engine.initial_log_step.copy()
         self.pseudo_priors = None
+        self.frozen_auxiliaries = None
+        self.log_tilt = np.zeros(self.n_classes)
+        self._judge = Judge(0)
+
+    def stop_tuning(self) -> None:
+        """Stop tuning, and name the pseudo-priors that have shown themselves poor."""
+        super().stop_tuning()
+        for verdict in self._judge.verdicts():
+            _log.warning("CarlinChib: %s: %s.", self._density.index_value.name, verdict)
 
     def step(self, point: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[Any]]:
         """Make one sweep.
@@ -218,6 +268,14 @@ class CarlinChib(BlockedStep):
         if self.pseudo_priors is None:
             self._require_unchanged(point)
             self.pseudo_priors = self._fitted(others)
+            if self._is_tilted:
+                self.log_tilt = first_tilt(self.pseudo_priors.log_evidence)
+                _log.warning(
+                    "CarlinChib: equalise_visits: this chain has a posterior tilted towards "
+                    "classes of little weight, and so do averages over its draws; weigh each draw "
+                    "by exp(-class_tilt[%s]), as class_index_summary and class_latents do.",
+                    index_name,
+                )
             default = self._initial_point(0)
             own_start = all(
                 np.array_equal(point[value.name], default[value.name]) for value in self.vars
@@ -228,8 +286,19 @@ class CarlinChib(BlockedStep):
         gain = 2.0 / np.sqrt(self.n_steps) if self.tune else 0.0
 
         def sweep(index: np.ndarray, x: np.ndarray) -> tuple[Swept, np.ndarray]:
+            if self._is_frozen and (own_start or self.frozen_auxiliaries is None):
+                shape = self._engine.auxiliaries_shape
+                self.frozen_auxiliaries = self.rng.standard_normal(shape)
             swept = self._engine.sweep(
-                self.rng, gain, index, x, self.log_step, self.pseudo_priors, others
+                self.rng,
+                gain,
+                index,
+                x,
+                self.log_step,
+                self.pseudo_priors,
+                others,
+                log_tilt=self.log_tilt,
+                auxiliaries=self.frozen_auxiliaries,
             )
             return swept, np.asarray(~np.isfinite(swept.log_weight).any(axis=-1))
 
@@ -253,6 +322,10 @@ class CarlinChib(BlockedStep):
                 f"{before}; start the chain where the model has positive density."
             )
         self.log_step = swept.log_step
+        self._judge.see(before, swept.log_ratio)
+        tilt = self.log_tilt
+        if self._is_tilted and self.tune:
+            self.log_tilt = next_tilt(tilt, swept.log_weight, self.n_steps)
         new = dict(point)
         new[index_name] = np.asarray(swept.class_index, dtype=self._density.index_value.dtype)
         new.update(self._density.unravel(swept.position))
@@ -266,6 +339,8 @@ class CarlinChib(BlockedStep):
             # PyMC stacks vectors, and runs the rows of matrices together
             "class_log_weight": swept.log_weight.ravel(),
         }
+        if self._is_tilted:
+            stats["class_tilt"] = tilt
         return new, [stats]
 
     def _require_unchanged(self, point: Mapping[str, np.ndarray]) -> None:
@@ -280,6 +355,8 @@ class CarlinChib(BlockedStep):
     def _fitted(self, others: Sequence[np.ndarray]) -> Any:
         """Fit pseudo-priors for the chain's surroundings, and say what went wrong."""
         found = self._engine.fit(self.rng, others)
+        # Frozen auxiliaries are no independent draws of their pseudo-priors.
+        self._judge = Judge(0 if self._is_frozen else N_JUDGED, found.log_evidence)
         for trouble, count in found.troubles.items():
             _log.warning(
                 "CarlinChib: %s in %d of %d pseudo-priors; the chain stays exact, but these "
@@ -330,58 +407,3 @@ def _structure(model: pm.Model) -> tuple[tuple[str, ...], ...]:
     """Return the names of what a model's density is made of."""
     kinds = (model.free_RVs, model.observed_RVs, model.potentials)
     return tuple(tuple(str(variable.name) for variable in kind) for kind in kinds)
-
-
-def _make_engine(
-    model: pm.Model,
-    index: TensorVariable,
-    vars: Sequence[TensorVariable] | None,
-    blocks: Mapping[int, Sequence[TensorVariable | str]] | None,
-) -> Callable[..., Engine]:
-    """Return what makes the engine of the shape that the problem has, from its settings."""
-    named = None if vars is None else _named(model, index, vars)
-    if blocks is not None:
-        if index.ndim:
-            raise ValueError(
-                f"blocks: {index.name} is a plate of indices; blocks go with one index. Write "
-                "latents along the plate that all classes share."
-            )
-        density = BlockDensity(model, index, blocks)
-        if named is not None and set(named) != set(density.latents):
-            odd = sorted(rv.name for rv in set(named) ^ set(density.latents))
-            raise ValueError(
-                f"vars: {odd} are in vars or in blocks but not in both; with blocks leave vars out."
-            )
-        return partial(ScalarEngine, density, LatentGeometry())
-    continuous = [
-        rv for rv in model.free_RVs if rv is not index and rv.dtype in pm.pytensorf.continuous_types
-    ]
-    if index.ndim and is_categorical(index):
-        if named is None:
-            point = model.initial_point(random_seed=0)
-            n_rows = np.shape(point[model.rvs_to_values[index].name])[:1]
-            named = [
-                rv
-                for rv in continuous
-                if np.shape(point[model.rvs_to_values[rv].name])[:1] == n_rows
-            ]
-        return partial(PlateEngine, PlateDensity(model, index, named))
-    latents = continuous if named is None else named
-    everything = [rv for rv in model.free_RVs if rv is not index]
-    # What a family declares is about all its latents in their order.
-    geometry = geometry_of(model) if latents == everything else LatentGeometry()
-    return partial(ScalarEngine, ClassDensity(model, index, latents), geometry)
-
-
-def _named(
-    model: pm.Model, index: TensorVariable, vars: Sequence[TensorVariable]
-) -> list[TensorVariable]:
-    """Return the latents among the variables given to the step, in the model's order."""
-    given: list[Any] = list(vars) if isinstance(vars, (list, tuple)) else [vars]
-    chosen = {model.values_to_rvs[v] for v in get_value_vars_from_user_vars(given, model)}
-    if index not in chosen:
-        raise ValueError(
-            f"vars: {[v.name for v in given]} leave out the class index {index.name}; "
-            "add it, since index and latents jump together."
-        )
-    return [rv for rv in model.free_RVs if rv in chosen and rv is not index]

@@ -389,8 +389,8 @@ def test_variables_may_be_named_as_random_or_value_variables(wide, without_sweep
         (["k"], "k", "latents: there are none that jump with the class index"),
         (["k", "count"], "k", "latents: count is discrete"),
         (["k", "x"], None, r"2 Categorical variables \(\['k', 'other'\]\); name"),
-        (["k", "x"], "x", "class_index: x is not a free scalar"),
-        (["rate", "x"], "rate", "class_index: rate is not Categorical"),
+        (["k", "x"], "x", "class_index: x is normal, not Categorical or Bernoulli"),
+        (["rate", "x"], "rate", "class_index: rate is .*, not Categorical or Bernoulli"),
     ],
 )
 def test_variables_that_are_refused(wide, without_compiler, names, index, message):

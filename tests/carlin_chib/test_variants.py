@@ -1,25 +1,30 @@
-"""Other moves within a class and another draw of the index: the same exact posterior."""
+"""Other moves, draws of the index and auxiliaries, tilted weights: the same exact posterior."""
 
 from __future__ import annotations
 
+import cloudpickle
 import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from scipy import stats
 from scipy.special import softmax
 
 from pymc_mcoem.carlin_chib.kernel import draw_other_class
+from pymc_mcoem.carlin_chib.pseudo_priors import PilotMoments, PriorCovariance
 from pymc_mcoem.carlin_chib.step import CarlinChib
+from pymc_mcoem.carlin_chib.tilt import first_tilt, next_tilt
 from pymc_mcoem.carlin_chib.within_class import Hamiltonian, Independence, RandomWalk
 from tests.carlin_chib import test_blocks as blocks
 from tests.carlin_chib import test_plate as plate
-from tests.helpers.checks import LIMIT, chain_agreement
+from tests.helpers.checks import LIMIT, agreement, chain_agreement
 
 VARIANTS = {
     "hamiltonian": {"within_class": Hamiltonian(n_moves=1, n_leapfrog=4)},
     "independence": {"within_class": Independence(n_moves=3)},
     "metropolised": {"within_class": RandomWalk(n_moves=3), "index_move": "metropolised"},
+    "frozen": {"within_class": RandomWalk(n_moves=3), "auxiliaries": "frozen"},
 }
 
 
@@ -66,11 +71,135 @@ def test_blocks_have_the_exact_posterior(rng, options):
     assert blocks.largest_z(blocks.sample(step, model, rng)) < LIMIT
 
 
-def test_rows_of_a_plate_have_their_exact_posterior(rng):
+@pytest.mark.parametrize("name", ["metropolised", "frozen"])
+def test_rows_of_a_plate_have_their_exact_posterior(rng, name):
     model = plate.counts_model()
     with model:
-        step = CarlinChib(**VARIANTS["metropolised"])
+        step = CarlinChib(**VARIANTS[name])
     assert plate.largest_z(step, model, rng) < LIMIT
+
+
+@pytest.mark.parametrize("rule", [PriorCovariance(n_prior_draws=500), PilotMoments()])
+def test_blocks_with_other_pseudo_priors_have_the_exact_posterior(rng, rule):
+    model = blocks.nested_model()
+    with model:
+        step = CarlinChib(blocks=blocks.BLOCKS, pseudo_priors=rule)
+    assert blocks.largest_z(blocks.sample(step, model, rng)) < LIMIT
+
+
+# -- frozen auxiliaries ---------------------------------------------------------------------------
+
+
+def frozen_step(model, chain=0):
+    step = CarlinChib(model=model, auxiliaries="frozen", within_class=RandomWalk(n_moves=3))
+    step.setup_chain(np.random.default_rng(chain), tune=10, draws=50)
+    return step
+
+
+def test_auxiliaries_stay_until_their_class_is_left(skewed):
+    """What an inactive class has is what the chain left there, or the first draw."""
+    step = frozen_step(skewed.family.model)
+    point = step.step(skewed.family.model.initial_point(0))[0]
+    n_left = 0
+    for _ in range(200):
+        before, here = step.frozen_auxiliaries.copy(), int(point["class_index"])
+        mean, whiten = step.pseudo_priors.mean, step.pseudo_priors.whiten
+        standard = whiten[here] @ (np.atleast_1d(point["level"]) - mean[here])
+        point = step.step(point)[0]
+        others = np.arange(3) != here
+        np.testing.assert_array_equal(step.frozen_auxiliaries[others], before[others])
+        np.testing.assert_allclose(step.frozen_auxiliaries[here], standard, rtol=1e-12)
+        n_left += int(point["class_index"]) != here
+    assert n_left > 20
+
+
+def test_frozen_auxiliaries_belong_to_the_state(skewed):
+    step, point = frozen_step(skewed.family.model), skewed.family.model.initial_point(0)
+    for _ in range(15):
+        point = step.step(point)[0]
+    state = step.sampling_state
+    after = [step.step(point)[0] for _ in range(1)]
+    other = cloudpickle.loads(cloudpickle.dumps(frozen_step(skewed.family.model, chain=1)))
+    other.sampling_state = state
+    assert other.step(point)[0] == after[0]
+
+
+def test_auxiliaries_of_a_class_that_was_left_must_be_kept(skewed, rng, monkeypatch):
+    """A chain that puts old auxiliaries back where it was is noticed."""
+    model = skewed.family.model
+    step = CarlinChib(model=model, auxiliaries="frozen", within_class=RandomWalk(n_moves=3))
+    sweep = step._engine.sweep
+
+    def forgetful(*arguments, auxiliaries, **options):
+        return sweep(*arguments, auxiliaries=auxiliaries.copy(), **options)
+
+    monkeypatch.setattr(step._engine, "sweep", forgetful)
+    tree = sampled(model, step, rng, 8_000)
+    found = [chain_agreement(*positions(tree["posterior"], c), skewed.quadrature) for c in (0, 1)]
+    assert max(each.largest_z for each in found) > 2 * LIMIT
+
+
+# -- tilted weights -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def rare():
+    """Return a model with a class of probability 0.002, and its exact class probabilities."""
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.6, 0.398, 0.002])
+        x = pm.Normal("x", pt.constant([-1.0, 1.0, 0.5])[k], 0.7)
+        pm.Normal("y", x, 0.8, observed=0.4)
+    evidence = np.array([0.6, 0.398, 0.002]) * stats.norm.pdf(
+        0.4, [-1.0, 1.0, 0.5], np.hypot(0.7, 0.8)
+    )
+    return model, evidence / evidence.sum()
+
+
+def test_a_tilted_chain_visits_all_and_weighs_back(rare, rng, caplog):
+    model, truth = rare
+    with model:
+        step = CarlinChib(equalise_visits=True, within_class=RandomWalk(n_moves=2))
+    tree = sampled(model, step, rng, 8_000)
+    assert caplog.text.count("tilted towards") == 2  # once a chain
+    for chain in range(2):
+        k = tree["posterior"]["k"].values[chain]
+        tilt = np.stack(tree["sample_stats"]["class_tilt"].values[chain]).astype(float)
+        # frozen with tuning
+        assert (tilt == tilt[0]).all()
+        visits = np.bincount(k, minlength=3) / len(k)
+        tilted = softmax(np.log(truth) + tilt[0])
+        error = np.sqrt(0.25 / 400)  # of a share, with 400 effective draws at least
+        np.testing.assert_allclose(visits, tilted, atol=LIMIT * error)
+        np.testing.assert_allclose(visits, 1 / 3, atol=0.1)
+        weight = np.exp(-tilt[0][k])
+        member = (k[:, None] == np.arange(3)) * weight[:, None]
+        # ratio of means, by batches
+        residual = (member - truth * weight[:, None]).reshape(50, -1, 3).mean(axis=1)
+        assert agreement(residual, np.zeros(3)).largest_z < LIMIT
+        log_weight = np.stack(tree["sample_stats"]["class_log_weight"].values[chain]).astype(float)
+        assert (
+            agreement(np.exp(log_weight).reshape(50, -1, 3).mean(axis=1), tilted).largest_z < LIMIT
+        )
+
+
+def test_a_tilt_moves_against_what_has_weight():
+    log_tilt = np.zeros(3)
+    for n in range(1, 2_000):
+        log_tilt = next_tilt(log_tilt, np.log(softmax(np.array([0.0, -3.0, -9.0]) + log_tilt)), n)
+    np.testing.assert_allclose(log_tilt - log_tilt[0], [0.0, 3.0, 9.0], atol=0.02)
+
+
+def test_a_first_tilt_needs_evidence():
+    np.testing.assert_array_equal(first_tilt(np.array([np.nan, np.nan])), [0.0, 0.0])
+    np.testing.assert_array_equal(first_tilt(np.array([1.0, np.nan, 5.0])), [2.0, 0.0, -2.0])
+
+
+def test_what_is_no_variant_is_refused(rare):
+    with rare[0]:
+        with pytest.raises(ValueError, match="auxiliaries: got 'thawed'; choose"):
+            CarlinChib(auxiliaries="thawed")
+    with plate.counts_model(), pytest.raises(ValueError, match="equalise_visits: k is a plate"):
+        CarlinChib(equalise_visits=True)
 
 
 def test_nuts_moves_the_latents_between_jumps(rng):

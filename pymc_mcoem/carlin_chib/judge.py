@@ -1,0 +1,161 @@
+"""Pseudo-priors judged by the auxiliaries that were drawn from them.
+
+At every sweep the weight of a class that is not active is an importance ratio, target over
+pseudo-prior, at a draw of the pseudo-prior. A sample of them says how well the two agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import logsumexp
+
+__all__ = ["Judge", "Verdict"]
+
+#: Fewer ratios than this tell nothing.
+_MIN_DRAWS = 100
+
+#: An effective share below the first is worth a word, and one below the second where Pareto k,
+#: from so few draws itself uncertain, says that it cannot be believed.
+_MIN_SHARE = 0.1
+_MIN_DOUBTFUL_SHARE = 0.5
+_MAX_PARETO_K = 0.7
+
+#: A class whose evidence is so many nats below the best one's is not visited in any case.
+_MAX_GAP = 10.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is wrong with the pseudo-prior of a class.
+
+    Attributes
+    ----------
+    class_number : int
+    pareto_k : float
+        Of the row that is worst; not computed, nan, on a plate.
+    effective_share : float
+        Share of its draws that importance weighting leaves over, the least of all rows.
+    n_draws : int
+        By which it was judged.
+    n_rows : int
+        Rows of a plate where it is poor; 1 without a plate.
+    """
+
+    class_number: int
+    pareto_k: float
+    effective_share: float
+    n_draws: int
+    n_rows: int
+
+    def __str__(self) -> str:
+        rows = f" in {self.n_rows} rows" if self.n_rows > 1 else ""
+        k = "" if np.isnan(self.pareto_k) else f"Pareto k {self.pareto_k:.2f}, "
+        return (
+            f"the pseudo-prior of class {self.class_number} is poor{rows} ({k}effective share "
+            f"{self.effective_share:.1%} of {self.n_draws} draws); the chain stays exact, but "
+            "jumps to this class are rare: look at the switches, and try other pseudo_priors or a "
+            "parametrisation in which the latents are closer to normal"
+        )
+
+
+class Judge:
+    """Keeps importance ratios of the first sweeps after a fit.
+
+    Parameters
+    ----------
+    n_sweeps : int
+        How many are kept at most; 0 keeps none and finds nothing.
+    log_evidence : ndarray of shape (n_classes,) or (n_classes, n_rows), optional
+        What the rule that made the pseudo-priors believes of the classes' evidence; nan where it
+        believes nothing. By the ratios themselves, those of a bad pseudo-prior would be too small.
+
+    Notes
+    -----
+    A pseudo-prior far narrower than its target has ratios that are all alike: its own draws
+    cannot tell.
+
+    Examples
+    --------
+    >>> judge = Judge(n_sweeps=200)
+    >>> rng = np.random.default_rng(3)
+    >>> for _ in range(200):
+    ...     judge.see(np.array(0), np.array([0.0, -8.0 + 6.0 * rng.standard_normal()]))
+    >>> [verdict.class_number for verdict in judge.verdicts()]
+    [1]
+    """
+
+    def __init__(self, n_sweeps: int, log_evidence: np.ndarray | None = None) -> None:
+        self.n_sweeps = n_sweeps
+        self.log_evidence = log_evidence
+        self._classes: list[np.ndarray] = []
+        self._ratios: list[np.ndarray] = []
+
+    def see(self, class_index: np.ndarray, log_ratio: np.ndarray) -> None:
+        """Take note of a sweep.
+
+        Parameters
+        ----------
+        class_index : ndarray of int, shape () or (n_rows,)
+            Before the sweep: the class whose ratio is not at a draw of its pseudo-prior.
+        log_ratio : ndarray of shape (n_classes,) or (n_rows, n_classes)
+        """
+        if len(self._ratios) < self.n_sweeps:
+            self._classes.append(np.array(class_index))
+            self._ratios.append(np.array(log_ratio))
+
+    def verdicts(self) -> list[Verdict]:
+        """Return what there is to say of the classes whose pseudo-priors are poor."""
+        if not self._ratios:
+            return []
+        is_plate = self._ratios[0].ndim == 2
+        ratios = np.stack(self._ratios).reshape(len(self._ratios), -1, self._ratios[0].shape[-1])
+        classes = np.stack(self._classes).reshape(len(ratios), -1)
+        n_classes = ratios.shape[-1]
+        own = classes[..., None] == np.arange(n_classes)
+        drawn = np.where(own, -np.inf, ratios)
+        n_drawn = (~own).sum(axis=0)
+        with np.errstate(all="ignore"):
+            total = logsumexp(drawn, axis=0)
+            evidence = total - np.log(n_drawn)
+            share = np.exp(2 * total - logsumexp(2 * drawn, axis=0)) / n_drawn
+        near = self._in_reach(evidence, ratios, own)
+        known = (n_drawn >= _MIN_DRAWS) & np.isfinite(total) & near
+        found = []
+        for j in range(n_classes):
+            k = np.nan
+            if not is_plate and known[0, j]:
+                k = _pareto_k(drawn[~own[:, 0, j], 0, j])
+            least = _MIN_DOUBTFUL_SHARE if k > _MAX_PARETO_K else _MIN_SHARE
+            poor = known[:, j] & (share[:, j] < least)
+            if poor.any():
+                found.append(
+                    Verdict(
+                        j,
+                        k,
+                        float(share[poor, j].min()),
+                        int(n_drawn[poor, j].max()),
+                        int(poor.sum()),
+                    )
+                )
+        return found
+
+    def _in_reach(self, evidence: np.ndarray, ratios: np.ndarray, own: np.ndarray) -> np.ndarray:
+        """Say of which classes, (n_rows, n_classes), the chain might have something."""
+        # Of a class that is always active there are no draws, but ratios where the chain was.
+        always = own.all(axis=0)
+        found = np.where(always, np.median(ratios, axis=0), evidence)
+        near = evidence > np.fmax.reduce(found, axis=1, keepdims=True) - _MAX_GAP
+        if self.log_evidence is not None:
+            believed = self.log_evidence.T.reshape(-1, self.log_evidence.shape[0])
+            with np.errstate(all="ignore"):
+                near |= believed > believed.max(axis=1, keepdims=True) - _MAX_GAP
+        return np.asarray(near)
+
+
+def _pareto_k(log_ratio: np.ndarray) -> float:
+    # Here, for it brings ArviZ along.
+    from pymc_mcoem.diagnostics.pseudo_priors import pareto_k
+
+    return float(pareto_k(log_ratio[None, :, None])[0])

@@ -1,0 +1,96 @@
+"""Which of the three shapes a problem has: shared latents, blocks, or a plate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pymc as pm
+from pymc.util import get_value_vars_from_user_vars
+
+from pymc_mcoem.carlin_chib.blocks import BlockDensity
+from pymc_mcoem.carlin_chib.engines import Engine, PlateEngine, ScalarEngine
+from pymc_mcoem.carlin_chib.geometry import LatentGeometry, geometry_of
+from pymc_mcoem.carlin_chib.plate import PlateDensity
+from pymc_mcoem.density import ClassDensity, require_class_index
+
+if TYPE_CHECKING:
+    from pytensor.tensor.variable import TensorVariable
+
+__all__ = ["make_engine"]
+
+
+def make_engine(
+    model: pm.Model,
+    index: TensorVariable,
+    vars: Sequence[TensorVariable] | None,
+    blocks: Mapping[int, Sequence[TensorVariable | str]] | None,
+) -> Callable[..., Engine]:
+    """Return what makes the engine of the shape that the problem has, from its settings.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    index : TensorVariable
+    vars, blocks
+        As `CarlinChib` takes them.
+
+    Returns
+    -------
+    callable
+        Of (pseudo_priors, move, mode, metropolised=...).
+
+    Raises
+    ------
+    ValueError
+        If index, variables and blocks do not go together.
+    """
+    require_class_index(model, index)
+    named = None if vars is None else _named(model, index, vars)
+    if blocks is not None:
+        if index.ndim:
+            raise ValueError(
+                f"blocks: {index.name} is a plate of indices; blocks go with one index. Write "
+                "latents along the plate that all classes share."
+            )
+        density = BlockDensity(model, index, blocks)
+        if named is not None and set(named) != set(density.latents):
+            odd = sorted(rv.name for rv in set(named) ^ set(density.latents))
+            raise ValueError(
+                f"vars: {odd} are in vars or in blocks but not in both; with blocks leave vars out."
+            )
+        return partial(ScalarEngine, density, LatentGeometry())
+    continuous = [
+        rv for rv in model.free_RVs if rv is not index and rv.dtype in pm.pytensorf.continuous_types
+    ]
+    if index.ndim:
+        if named is None:
+            point = model.initial_point(random_seed=0)
+            n_rows = np.shape(point[model.rvs_to_values[index].name])[:1]
+            named = [
+                rv
+                for rv in continuous
+                if np.shape(point[model.rvs_to_values[rv].name])[:1] == n_rows
+            ]
+        return partial(PlateEngine, PlateDensity(model, index, named))
+    latents = continuous if named is None else named
+    everything = [rv for rv in model.free_RVs if rv is not index]
+    # What a family declares is about all its latents in their order.
+    geometry = geometry_of(model) if latents == everything else LatentGeometry()
+    return partial(ScalarEngine, ClassDensity(model, index, latents), geometry)
+
+
+def _named(
+    model: pm.Model, index: TensorVariable, vars: Sequence[TensorVariable]
+) -> list[TensorVariable]:
+    """Return the latents among the variables given to the step, in the model's order."""
+    given: list[Any] = list(vars) if isinstance(vars, (list, tuple)) else [vars]
+    chosen = {model.values_to_rvs[v] for v in get_value_vars_from_user_vars(given, model)}
+    if index not in chosen:
+        raise ValueError(
+            f"vars: {[v.name for v in given]} leave out the class index {index.name}; "
+            "add it, since index and latents jump together."
+        )
+    return [rv for rv in model.free_RVs if rv in chosen and rv is not index]

@@ -1,0 +1,68 @@
+"""Log-weights on classes that make a chain visit all of them alike.
+
+The chain then has the tilted posterior, p(I, X | y) exp(log_tilt[I]) up to a constant; weighing
+its draws by exp(-log_tilt[I]) leads back to the model's.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+__all__ = ["first_tilt", "next_tilt"]
+
+#: Sweeps after which the gain of a tilt starts to fall.
+_PATIENCE = 20.0
+
+
+def first_tilt(log_evidence: np.ndarray) -> np.ndarray:
+    """Return minus the log-evidence of the classes, about zero; 0 for classes without any.
+
+    Parameters
+    ----------
+    log_evidence : ndarray of shape (n_classes,)
+        Estimates of log p(y, I = j); nan where there are none.
+
+    Returns
+    -------
+    ndarray of shape (n_classes,)
+
+    Examples
+    --------
+    >>> first_tilt(np.array([-10.0, -14.0, -np.inf]))
+    array([-2.,  2.,  0.])
+    """
+    known = np.isfinite(log_evidence)
+    if not known.any():
+        return np.zeros(len(log_evidence))
+    return np.where(known, log_evidence[known].mean() - log_evidence, 0.0)
+
+
+def next_tilt(log_tilt: np.ndarray, log_weight: np.ndarray, n_steps: int) -> np.ndarray:
+    """Return the tilt after one sweep more: less for what had weight, more for what had none.
+
+    Parameters
+    ----------
+    log_tilt : ndarray of shape (n_classes,)
+    log_weight : ndarray of shape (n_classes,)
+        Logarithms of the classes' probabilities in the tilted chain, of this sweep.
+    n_steps : int
+        Sweeps made, this one included; at least 1.
+
+    Returns
+    -------
+    ndarray of shape (n_classes,)
+
+    Notes
+    -----
+    Stochastic approximation of the tilt under which all classes have probability
+    1 / n_classes; it works on probabilities rather than on visits, which vary less. The gain is
+    n_steps^(-0.7) once some sweeps are made.
+
+    Examples
+    --------
+    >>> next_tilt(np.zeros(2), np.log([0.75, 0.25]), n_steps=1)
+    array([-0.25,  0.25])
+    """
+    gain = (_PATIENCE / max(n_steps, _PATIENCE)) ** 0.7
+    moved: np.ndarray = log_tilt - gain * (np.exp(log_weight) - 1.0 / len(log_tilt))
+    return moved

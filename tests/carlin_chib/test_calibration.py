@@ -1,0 +1,159 @@
+"""The whole step, seen from outside: ranks of prior draws, and the model with its index summed out.
+
+Simulation-based calibration: if parameters are drawn from the prior and data given them, the rank
+of each parameter among independent draws of its posterior is uniform.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pymc as pm
+import pytest
+from scipy import stats
+
+from pymc_mcoem.carlin_chib.step import CarlinChib
+from pymc_mcoem.carlin_chib.within_class import RandomWalk
+from tests.carlin_chib.test_blocks import BLOCKS, nested_model
+from tests.helpers.checks import LIMIT
+
+N_RUNS, N_RANKS, THIN, TUNE = 300, 19, 12, 100
+
+#: A right step has a smaller p once in 20,000 runs of these tests.
+LEAST_P = 1e-5
+
+
+def calibration_model():
+    """Return a model of three overlapping classes, one latent skewed, and its data's name."""
+    with pm.Model() as model:
+        seen = pm.Data("seen", np.zeros(3))
+        k = pm.Categorical("k", [0.5, 0.3, 0.2])
+        level = pm.Normal("level", pm.math.stack([-0.5, 0.3, 1.0])[k], 0.8)
+        spread = pm.Gamma("spread", pm.math.stack([3.0, 2.0, 4.0])[k], 3.0)
+        pm.Normal("y", level, spread, observed=seen)
+    return model
+
+
+def simulate(rng):
+    k = rng.choice(3, p=[0.5, 0.3, 0.2])
+    level = rng.normal([-0.5, 0.3, 1.0][k], 0.8)
+    spread = rng.gamma([3.0, 2.0, 4.0][k], 1 / 3)
+    return k, level, spread, rng.normal(level, spread, 3)
+
+
+def quantities(k, level, log_spread, y):
+    """Return functions of parameters and data whose ranks are looked at."""
+    log_likelihood = stats.norm.logpdf(y, level, np.exp(log_spread)).sum()
+    return np.array([k, level, log_spread, log_likelihood, level * (k == 1)])
+
+
+def smallest_p(model, step, rng):
+    """Return the least p-value of uniform ranks, over quantities, of many calibration runs."""
+    ranks = []
+    for _ in range(N_RUNS):
+        k, level, spread, y = simulate(rng)
+        with model:
+            pm.set_data({"seen": y})
+        step.setup_chain(rng, tune=TUNE, draws=N_RANKS * THIN)
+        point = model.initial_point(0)
+        draws = []
+        for t in range(TUNE + N_RANKS * THIN):
+            if t == TUNE:
+                step.stop_tuning()
+            point = step.step(point)[0]
+            if t >= TUNE and (t - TUNE) % THIN == THIN - 1:
+                where = (point["k"], point["level"], point["spread_log__"])
+                draws.append(quantities(*where, y))
+        truth, draws = quantities(k, level, np.log(spread), y), np.array(draws)
+        below, ties = (draws < truth).sum(axis=0), (draws == truth).sum(axis=0)
+        # ties, as of the index, are broken at random
+        ranks.append(below + rng.integers(ties + 1))
+    # by fives: fifteen runs to be expected in each
+    counts = [np.bincount(r, minlength=N_RANKS + 1) for r in np.array(ranks).T]
+    return min(stats.chisquare(each).pvalue for each in counts)
+
+
+@pytest.fixture(scope="module")
+def calibrated():
+    model = calibration_model()
+    with model:
+        return model, CarlinChib(within_class=RandomWalk(n_moves=4))
+
+
+def test_ranks_are_uniform(calibrated, rng):
+    assert smallest_p(*calibrated, rng) > LEAST_P
+
+
+def test_ranks_of_a_wrong_step_are_not(calibrated, rng, monkeypatch):
+    model, step = calibrated
+    fit = step._engine.fit
+
+    def without_normalizer(rng, others):
+        found = fit(rng, others)
+        return replace(found, log_normalizer=found.log_normalizer + np.array([0.0, 2.5, 0.0]))
+
+    monkeypatch.setattr(step._engine, "fit", without_normalizer)
+    assert smallest_p(model, step, rng) < LEAST_P
+
+
+def test_pseudo_priors_follow_the_data_of_the_next_chain(calibrated):
+    model, step = calibrated
+    found = []
+    for y in (-1.0, 2.0, -1.0):
+        with model:
+            pm.set_data({"seen": np.full(3, y)})
+        step.setup_chain(np.random.default_rng(0), tune=10, draws=10)
+        step.step(model.initial_point(0))
+        found.append(step.pseudo_priors)
+    assert found[0] == found[2]
+    assert found[1].mean[0, 0] > found[0].mean[0, 0] + 1.0
+
+
+def test_the_summed_out_model_agrees(rng):
+    """`pymc_extras.marginalize` gives the same latents and the same class probabilities."""
+    pmx = pytest.importorskip("pymc_extras")
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.3, 0.2])
+        level = pm.Normal("level", 0.0, 1.5)
+        shift = pm.math.stack([-1.0, 0.5, 2.0])[k]
+        pm.Normal("y", level + shift, 0.7, observed=[0.2, 0.9, 0.4])
+    options = {
+        "tune": 500,
+        "draws": 5_000,
+        "chains": 2,
+        "cores": 1,
+        "random_seed": int(rng.integers(2**31)),
+        "progressbar": False,
+        "compute_convergence_checks": False,
+    }
+    with model:
+        ours = pm.sample(step=CarlinChib(), **options)["posterior"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        marginal = pmx.marginalize(model, ["k"])
+        with marginal:
+            theirs = pm.sample(nuts_sampler="pymc", **options)
+            recovered = pmx.recover_marginals(theirs, random_seed=1)
+    recovered = getattr(recovered, "posterior", recovered)
+    for values in (
+        lambda p: p["level"].values,
+        lambda p: p["level"].values ** 2,
+        *(lambda p, j=j: (p["k"].values == j).astype(float) for j in range(3)),
+    ):
+        means = []
+        for posterior in (ours, recovered):
+            batches = values(posterior).reshape(50, -1).mean(axis=1)
+            means.append((batches.mean(), batches.std(ddof=1) / np.sqrt(50)))
+        (a, error_a), (b, error_b) = means
+        assert abs(a - b) < LIMIT * np.hypot(error_a, error_b)
+
+
+def test_the_nested_model_is_left_as_it_was():
+    """The step adds nothing to the model that is given to it."""
+    model = nested_model()
+    before = [variable.name for variable in model.named_vars.values()]
+    with model:
+        CarlinChib(blocks=BLOCKS, within_class=None)
+    assert [variable.name for variable in model.named_vars.values()] == before

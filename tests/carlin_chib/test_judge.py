@@ -1,0 +1,134 @@
+"""Pseudo-priors judged by the ratios at what was drawn from them, and named in the log."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import numpy as np
+import pymc as pm
+import pytest
+
+from pymc_mcoem.carlin_chib.judge import Judge
+from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
+from pymc_mcoem.carlin_chib.step import CarlinChib
+from pymc_mcoem.carlin_chib.within_class import RandomWalk
+from tests.carlin_chib.test_plate import counts_model
+
+
+def judged(ratios, classes):
+    judge = Judge(len(ratios))
+    for k, row in zip(classes, ratios, strict=True):
+        judge.see(np.array(k), row)
+    return judge.verdicts()
+
+
+def test_perfect_pseudo_priors_have_nothing_said_of_them(rng):
+    ratios = np.tile([-1.0, -2.0, -3.0], (400, 1))
+    assert judged(ratios, rng.integers(3, size=400)) == []
+
+
+def test_the_effective_share_is_that_of_the_draws_of_inactive_classes(rng):
+    """Ratios exp(s z) have an effective share of exp(−s²) in the limit: here of 0.027."""
+    n, s = 4_000, 1.9
+    classes = rng.integers(2, size=n)
+    ratios = np.stack([np.zeros(n), s * rng.standard_normal(n) - s**2 / 2], axis=1)
+    # what is not at a draw of the pseudo-prior must not be looked at
+    ratios[classes == 1, 1] = 50.0
+    (verdict,) = judged(ratios, classes)
+    assert (verdict.class_number, verdict.n_rows) == (1, 1)
+    assert verdict.n_draws == np.sum(classes == 0)
+    weight = np.exp(ratios[classes == 0, 1])
+    share = weight.sum() ** 2 / (weight**2).sum() / len(weight)
+    assert verdict.effective_share == pytest.approx(share)
+    assert 0.01 < share < 0.1
+    assert f"Pareto k {verdict.pareto_k:.2f}" in str(verdict)
+
+
+def test_classes_out_of_reach_and_few_draws_are_passed_over(rng):
+    n = 400
+    noise = 4.0 * rng.standard_normal(n)
+    assert judged(np.stack([np.zeros(n), noise - 60.0], axis=1), np.zeros(n, int)) == []
+    assert judged(np.stack([np.zeros(n), noise], axis=1)[:40], np.zeros(40, int)) == []
+    assert len(judged(np.stack([np.zeros(n), noise], axis=1), np.zeros(n, int))) == 1
+
+
+def test_rows_of_a_plate_are_counted(rng):
+    n, n_rows = 300, 5
+    ratios = np.zeros((n, n_rows, 3))
+    ratios[:, :2, 2] = 5.0 * rng.standard_normal((n, 2))
+    (verdict,) = judged(ratios, np.zeros((n, n_rows), dtype=int))
+    assert (verdict.class_number, verdict.n_rows) == (2, 2)
+    assert "in 2 rows" in str(verdict)
+
+
+def test_no_more_than_asked_for_is_kept():
+    judge = Judge(n_sweeps=3)
+    for _ in range(5):
+        judge.see(np.array(0), np.zeros(2))
+    assert len(judge._ratios) == 3
+    assert Judge(0).verdicts() == []
+
+
+# -- in the step ----------------------------------------------------------------------------------
+
+
+class Astray:
+    """A rule: normal pseudo-priors, that of class 1 beside its place."""
+
+    def compile(self, density, geometry, mode=None):
+        def rule(data, rng, others=()):
+            mean = np.array([[-0.3, 0.0], [2.9, -1.3]])
+            covariance = np.tile(np.eye(2) * 0.4, (2, 1, 1))
+            return PseudoPriors.from_covariance(mean, covariance, np.zeros(2))
+
+        return rule
+
+
+@pytest.mark.parametrize("auxiliaries", ["refreshed", "frozen"])
+def test_a_poor_pseudo_prior_is_named_once_a_chain(caplog, auxiliaries):
+    with pm.Model():
+        k = pm.Categorical("kind", [0.5, 0.5])
+        x = pm.Normal("x", 2.0 * k - 1.0, 0.8, shape=2)
+        pm.Normal("y", x, 1.0, observed=[0.1, 0.4])
+        step = CarlinChib(
+            pseudo_priors=Astray(), within_class=RandomWalk(2), auxiliaries=auxiliaries
+        )
+        with caplog.at_level(logging.WARNING, logger="pymc_mcoem"):
+            pm.sample(
+                step=step,
+                tune=400,
+                draws=5,
+                chains=2,
+                cores=1,
+                random_seed=4,
+                progressbar=False,
+                compute_convergence_checks=False,
+            )
+    said = [record.message for record in caplog.records if "is poor" in record.message]
+    if auxiliaries == "frozen":
+        # they are no sample of the pseudo-prior: nothing can be said
+        assert said == []
+    else:
+        assert len(said) == 2
+        assert all("kind: the pseudo-prior of class 1 is poor (Pareto k" in each for each in said)
+
+
+def test_poor_rows_of_a_plate_are_named(caplog, monkeypatch):
+    model = counts_model()
+    with model:
+        step = CarlinChib(within_class=RandomWalk(n_moves=2))
+    fit = step._engine.fit
+
+    def astray(rng, others):
+        found = fit(rng, others)
+        return replace(found, mean=found.mean + np.array([0.0, 0.0, 2.5]))
+
+    monkeypatch.setattr(step._engine, "fit", astray)
+    step.setup_chain(np.random.default_rng(0), tune=200, draws=5)
+    point = model.initial_point(0)
+    for _ in range(200):
+        point = step.step(point)[0]
+    with caplog.at_level(logging.WARNING, logger="pymc_mcoem"):
+        step.stop_tuning()
+    assert "rows (effective share" in caplog.text
