@@ -1,0 +1,103 @@
+"""Numba, C and JAX make the same draws from the same generator, are reseeded, and go on."""
+
+from __future__ import annotations
+
+import cloudpickle
+import numpy as np
+import pymc as pm
+import pytest
+
+from pymc_mcoem.carlin_chib.engines import fitting_mode
+from pymc_mcoem.carlin_chib.step import CarlinChib
+from pymc_mcoem.carlin_chib.within_class import Hamiltonian, Independence, RandomWalk
+from tests.carlin_chib.test_blocks import BLOCKS, nested_model
+from tests.carlin_chib.test_plate import counts_model
+
+N_TUNE, N_DRAWS = 15, 25
+
+
+def shared_model() -> pm.Model:
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.3, 0.2])
+        x = pm.Normal("x", 1.0 * k, 0.7, shape=2)
+        s = pm.Gamma("s", 2.0, 1.0)
+        pm.Normal("y", x.sum() * s, 1.0, observed=2.0)
+    return model
+
+
+CASES = {
+    "random walk, tilted": (shared_model, {"within_class": RandomWalk(3), "equalise_visits": True}),
+    "hamiltonian": (shared_model, {"within_class": Hamiltonian(n_leapfrog=3)}),
+    "blocks, frozen": (
+        nested_model,
+        {"blocks": BLOCKS, "within_class": Independence(2), "auxiliaries": "frozen"},
+    ),
+    "plate, frozen, metropolised": (
+        counts_model,
+        {"within_class": RandomWalk(2), "index_move": "metropolised", "auxiliaries": "frozen"},
+    ),
+}
+
+
+def make(name, mode):
+    build, options = CASES[name]
+    model = build()
+    with model:
+        return model, CarlinChib(compile_kwargs={"mode": mode}, **options)
+
+
+def chain(model, step, seed):
+    """Return all values of one chain, (n_steps, n_values)."""
+    step.setup_chain(np.random.default_rng(seed), tune=N_TUNE, draws=N_DRAWS)
+    point = model.initial_point(0)
+    rows = []
+    for t in range(N_TUNE + N_DRAWS):
+        if t == N_TUNE:
+            step.stop_tuning()
+        point = step.step(point)[0]
+        rows.append(np.concatenate([np.ravel(value) for value in point.values()]))
+    return np.array(rows)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("mode", ["CVM", "JAX"])
+def test_every_back_end_draws_the_same(name, mode):
+    if mode == "JAX":
+        pytest.importorskip("jax")
+    reference = chain(*make(name, "NUMBA"), seed=5)
+    model, step = make(name, mode)
+    np.testing.assert_allclose(chain(model, step, seed=5), reference, rtol=1e-6, atol=1e-9)
+    # another seed gives another chain, and the first seed the first chain again
+    assert not np.allclose(chain(model, step, seed=6), reference)
+    np.testing.assert_allclose(chain(model, step, seed=5), reference, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["blocks, frozen", "plate, frozen, metropolised"])
+@pytest.mark.parametrize("mode", ["NUMBA", "CVM", "JAX"])
+def test_a_state_goes_on_as_if_never_stopped(name, mode):
+    if mode == "JAX":
+        pytest.importorskip("jax")
+    model, step = make(name, mode)
+    step.setup_chain(np.random.default_rng(2), tune=5, draws=20)
+    point = model.initial_point(0)
+    for _ in range(8):
+        point = step.step(point)[0]
+    state, blob = step.sampling_state, cloudpickle.dumps(step)
+    expected = []
+    there = point
+    for _ in range(5):
+        there = step.step(there)[0]
+        expected.append(there)
+    other = cloudpickle.loads(blob)
+    other.setup_chain(np.random.default_rng(99), tune=5, draws=20)
+    other.sampling_state = state
+    for row in expected:
+        point = other.step(point)[0]
+        for key, value in row.items():
+            np.testing.assert_array_equal(point[key], value)
+
+
+def test_searches_are_not_left_to_jax():
+    assert fitting_mode(None) is None
+    assert fitting_mode("CVM") == "CVM"
+    assert fitting_mode("JAX") == "NUMBA"
