@@ -36,6 +36,8 @@ nb_execution_mode = "cache"
 nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 nb_merge_streams = True
+# The list of notebooks ends in a pattern, for those that are not named.
+suppress_warnings = ["toc.empty_glob"]
 nb_execution_show_tb = True
 
 
