@@ -24,6 +24,7 @@ from pymc_mcoem.templates.maximization import maximize_templates
 from pymc_mcoem.templates.model import TemplateModel, build_template_model
 from pymc_mcoem.templates.observations import encode_observation, encode_own_points
 from pymc_mcoem.templates.priors import TemplatePriors
+from pymc_mcoem.templates.registration import Registrar
 from pymc_mcoem.templates.settings import check_settings
 from pymc_mcoem.templates.starts import (
     first_parameters,
@@ -167,6 +168,7 @@ class TemplateMixture(Family):
         if own_points is not None:
             self.observation += ("own_points",)
         self._warned_of_negative_values = False
+        self._registrars: dict[CarlinChibBurst | None, Registrar] = {}
         self.statistics = built.statistics
         self.gauss_newton = built.gauss_newton
         self.prior_covariance = built.prior_covariance
@@ -631,6 +633,84 @@ class TemplateMixture(Family):
         for name, value in encoded.items():
             model.set_data(name, value)
         return model
+
+    def register(
+        self,
+        observation: Any,
+        parameters: Mapping[str, Any] | xr.Dataset | None = None,
+        *,
+        reference: Any = None,
+        draws: int = 200,
+        burn_in: int = 100,
+        e_step: CarlinChibBurst | None = None,
+        random_seed: int = 0,
+    ) -> xr.Dataset:
+        """Register an observation: its class, and for each class its warp and scale.
+
+        Parameters
+        ----------
+        observation : array_like of the shape of one observation
+            As `encode` takes it; NaN where points are missing.
+        parameters : Dataset or mapping of str to array_like, optional
+            θ; by default the values that `model` holds.
+        reference : array_like of shape (n_parameters,) or (n_classes, n_parameters), optional
+            β of the clock on which curves are aligned, one for all classes or one for each.
+            Default: the prior mean, the clock of `template_images`. For a `TimeWarp` only.
+        draws, burn_in : int
+            Sweeps kept, and sweeps before them, of each burst.
+        e_step : CarlinChibBurst, optional
+            How draws are made. Default: Laplace pseudo-priors, five random-walk moves a sweep.
+        random_seed : int
+            The same seed gives the same numbers.
+
+        Returns
+        -------
+        Dataset
+            ``class_probability`` (class), p(I = j | y), and pairs of posterior mean and standard
+            deviation, ``*_mean`` and ``*_sd`` given each class, with the dim ``class`` first, and
+            ``*_mean_averaged`` and ``*_sd_averaged`` over the classes:
+
+            - ``warp`` D(u_s, β) at the mixture's points, on the template's axis, with the
+              observation's dims (``row``, ``column``; ``age``), and of images the dim
+              ``coordinate``, in the unit of the points;
+            - ``template`` λ f_j(D(u_s, β)), the template as it lies over the observation, at
+              missing points too;
+            - ``scale`` λ, where the mixture has one;
+            - ``deformation`` β (deformation_coordinate);
+            - ``aligned``, of time warps: the observation on the common clock, y(D⁻¹(D(u_s,
+              reference), β)) / λ, with straight lines between its points; NaN where less than
+              half of the draws find data.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If an argument is out of its range, or as `encode` and `check_parameters` say.
+
+        Notes
+        -----
+        Labels ``modelFunc`` and ``locDef_H`` of the paper. Standard deviations are those of the
+        registration: noise of the observation is not added to ``template``, nor taken out of
+        ``aligned``. Given a class the moments come from a burst in that class alone, so that an
+        improbable class is registered as surely as the others. Cost: a burst that jumps between
+        the classes and one of the same length for each class; the first call compiles.
+
+        Examples
+        --------
+        >>> mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
+        >>> found = mixture.register(np.eye(3), mixture.parameters)  # doctest: +SKIP
+        >>> found.warp_mean.dims  # doctest: +SKIP
+        ('class', 'row', 'column', 'coordinate')
+        """
+        if e_step not in self._registrars:
+            self._registrars[e_step] = Registrar(self, e_step)
+        return self._registrars[e_step](
+            observation,
+            parameters,
+            reference=reference,
+            draws=draws,
+            burn_in=burn_in,
+            random_seed=random_seed,
+        )
 
     def _declare(self, built: TemplateModel) -> None:
         """Tell step methods on the model what is known of its latents."""

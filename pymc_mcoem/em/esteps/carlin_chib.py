@@ -137,6 +137,31 @@ class CompiledCarlinChibBurst:
         -------
         EStepResult
         """
+        return self.with_draws(data, parameters, rng, state, draws=draws, burn_in=burn_in)[0]
+
+    def with_draws(
+        self,
+        data: Mapping[str, np.ndarray],
+        parameters: Mapping[str, np.ndarray],
+        rng: np.random.Generator,
+        state: Mapping[str, np.ndarray],
+        *,
+        draws: int,
+        burn_in: int,
+    ) -> tuple[EStepResult, BurstDraws]:
+        """Return what a call returns, and the sweeps themselves.
+
+        Parameters
+        ----------
+        data, parameters, rng, state, draws, burn_in
+            As for a call.
+
+        Returns
+        -------
+        EStepResult
+        BurstDraws
+            All ``burn_in + draws`` sweeps; positions are on the scale on which PyMC samples.
+        """
         values = self._values(data, parameters)
         pseudo_priors, found = self._run(values, rng, state, draws, burn_in)
         kept = slice(burn_in, None)
@@ -151,7 +176,7 @@ class CompiledCarlinChibBurst:
             statistics = self.statistics(
                 indices, found.position[kept], np.full(draws, 1.0 / draws), values
             )
-        return EStepResult(
+        result = EStepResult(
             statistics,
             class_index=indices,
             acceptance=acceptance,
@@ -159,6 +184,7 @@ class CompiledCarlinChibBurst:
             troubles=troubles,
             state={"log_step": found.log_step},
         )
+        return result, found
 
     def class_probability(
         self,

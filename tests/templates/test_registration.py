@@ -1,0 +1,241 @@
+"""Registration against sums over a grid, closed forms, and known warps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.special import logsumexp
+
+from pymc_mcoem.carlin_chib.within_class import RandomWalk
+from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
+from pymc_mcoem.templates import DisplacementField, GaussianBasis, TemplateMixture
+from pymc_mcoem.templates.registration import averaged_moments
+
+AGES = np.linspace(2, 18, 9)
+#: Draws of a few thousand sweeps are worth at least so many independent ones.
+EFFECTIVE = 800.0
+#: In standard errors; one comparison in two million is further off by chance.
+LIMIT = 5.0
+
+
+@pytest.fixture(scope="module")
+def toy():
+    """A mixture with three latents, θ, and a curve that could be of either class."""
+    mixture = TemplateMixture.for_curves(AGES, 2, n_landmarks=8, n_warp_kernels=2)
+    rng = np.random.default_rng(8)
+    theta = {
+        "weights": np.array([0.65, 0.35]),
+        "templates": rng.uniform(1, 4, size=(2, 8)),
+        "noise_variance": np.array(0.8),
+        "deformation_variance": np.array([0.03, 0.08]),
+    }
+    curve = mixture.mean_design() @ theta["templates"].mean(axis=0)
+    curve = curve + rng.normal(0, 0.6, size=AGES.size)
+    curve[4] = np.nan
+    return mixture, mixture.check_parameters(theta), curve
+
+
+@pytest.fixture(scope="module")
+def found(toy):
+    mixture, theta, curve = toy
+    return mixture.register(curve, theta, draws=4_000, burn_in=200, random_seed=3)
+
+
+def brute_force(mixture, theta, curve):
+    """Class probabilities and, for each class, moments by sums over a grid of β and log λ."""
+    seen, settings = ~np.isnan(curve), mixture.settings
+    log_scale = np.linspace(-1.4, 1.0, 31)
+    scales = np.exp(log_scale)
+    log_mass, moments = [], []
+    for index in range(2):
+        spread = np.sqrt(theta["deformation_variance"][index])
+        axis = 1 + np.linspace(-5, 5, 31) * spread
+        betas = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1).reshape(-1, 2)
+        times = settings.deformation.evaluate(AGES, betas)
+        values = settings.basis.matrix(times.reshape(-1, 1)) @ theta["templates"][index]
+        mean = scales[:, None, None] * values.reshape(times.shape)
+        log = stats.norm(mean[..., seen], np.sqrt(theta["noise_variance"])).logpdf(curve[seen])
+        log = log.sum(axis=-1) + stats.norm(1, spread).logpdf(betas).sum(axis=1)
+        log += (stats.gamma(10, scale=0.1).logpdf(scales) + log_scale)[:, None]
+        log_mass.append(logsumexp(log) + 2 * np.log(spread) + np.log(theta["weights"][index]))
+        mass = np.exp(log - logsumexp(log))
+        targets = settings.deformation.evaluate(AGES, settings.deformation.mean)
+        whence = settings.deformation.inverse(targets, betas)
+        aligned = np.stack([np.interp(row, AGES[seen], curve[seen]) for row in whence])
+        moments.append(
+            {
+                "warp": weighted(mass.sum(axis=0), times),
+                "template": weighted(mass.ravel(), mean.reshape(-1, AGES.size)),
+                "scale": weighted(mass.sum(axis=1), scales),
+                "deformation": weighted(mass.sum(axis=0), betas),
+                "aligned": weighted(
+                    mass.ravel(), (aligned / scales[:, None, None]).reshape(-1, AGES.size)
+                ),
+            }
+        )
+    return np.exp(np.array(log_mass) - logsumexp(log_mass)), moments
+
+
+def weighted(mass, values):
+    mean = np.tensordot(mass, values, axes=1)
+    return mean, np.sqrt(np.tensordot(mass, np.square(values - mean), axes=1))
+
+
+def test_moments_are_the_brute_forces(toy, found):
+    mixture, theta, curve = toy
+    probability, moments = brute_force(mixture, theta, curve)
+    # means of probabilities, of which single ones are between 0 and 1
+    np.testing.assert_allclose(
+        found["class_probability"], probability, atol=LIMIT * 0.5 / np.sqrt(EFFECTIVE)
+    )
+    for name in moments[0]:
+        for index in range(2):
+            mean, sd = moments[index][name]
+            got = found[f"{name}_mean"][index], found[f"{name}_sd"][index]
+            # where an age may fall off the observed range draws without data are left out, which
+            # the sums above do not do
+            inside = slice(1, -1) if name == "aligned" else slice(None)
+            error = np.atleast_1d(sd / np.sqrt(EFFECTIVE))[inside]
+            away = np.abs(np.atleast_1d(got[0] - mean)[inside])
+            assert (away < LIMIT * error + 1e-12).all(), (name, index)
+            # a standard deviation has the error sd/√2n for normal draws; twice that for others
+            spread = np.abs(np.atleast_1d(got[1] - sd)[inside])
+            assert (spread < LIMIT * np.sqrt(2.0) * error + 1e-12).all(), (name, index)
+
+
+def test_the_average_is_the_mixtures(found):
+    probability = found["class_probability"]
+    for name in ("warp", "template", "scale", "deformation", "aligned"):
+        mean, sd = found[f"{name}_mean"], found[f"{name}_sd"]
+        expected = (probability * mean).sum("class", skipna=False)
+        np.testing.assert_allclose(found[f"{name}_mean_averaged"], expected, rtol=1e-12)
+        square = (probability * (sd**2 + mean**2)).sum("class", skipna=False) - expected**2
+        np.testing.assert_allclose(found[f"{name}_sd_averaged"] ** 2, square, rtol=1e-6)
+
+
+def test_an_average_needs_no_more_than_the_classes_that_count():
+    mean, sd = np.array([[1.0, 2.0], [np.nan, 4.0]]), np.zeros((2, 2))
+    np.testing.assert_array_equal(averaged_moments(np.array([1.0, 0.0]), mean, sd)[0], [1.0, 2.0])
+    np.testing.assert_array_equal(
+        averaged_moments(np.array([0.5, 0.5]), mean, sd)[0], [np.nan, 3.0]
+    )
+
+
+def test_labels(toy, found):
+    mixture, _, _ = toy
+    assert found["warp_mean"].dims == found["aligned_sd"].dims == ("class", "age")
+    assert found["template_mean_averaged"].dims == ("age",)
+    assert found["scale_mean"].dims == ("class",)
+    np.testing.assert_array_equal(found["age"], AGES)
+    assert list(found["deformation_coordinate"].values) == list(mixture.settings.deformation.labels)
+    assert found.attrs == {"draws": 4_000, "burn_in": 200}
+    assert (found["class_probability"] > 0.1).all()
+
+
+def test_one_seed_one_result_and_the_model_is_left_alone(toy):
+    mixture, theta, curve = toy
+    before = mixture.parameters.copy(deep=True)
+    first, second, other = (
+        mixture.register(curve, theta, draws=20, burn_in=5, random_seed=seed) for seed in (1, 1, 2)
+    )
+    assert first.equals(second)
+    assert not first.equals(other)
+    assert before.equals(mixture.parameters)
+
+
+def test_the_common_clock_may_be_given(toy):
+    """On the clock of its own mean warp a curve is aligned with itself."""
+    mixture, theta, curve = toy
+    sure = {**theta, "deformation_variance": np.full(2, 1e-8), "noise_variance": np.array(1e-2)}
+    clock = mixture.settings.deformation
+    there = mixture.register(curve, sure, draws=20, burn_in=5, reference=clock.mean)
+    np.testing.assert_allclose(
+        (there["aligned_mean"] * there["scale_mean"])[0, [1, 2, 6, 7]],
+        curve[[1, 2, 6, 7]],
+        rtol=0.02,
+    )
+    later = mixture.register(curve, sure, draws=20, burn_in=5, reference=np.array([0.4, 1.6]))
+    moved = clock.inverse(clock.evaluate(AGES, [0.4, 1.6]), clock.mean)
+    seen = ~np.isnan(curve)
+    expected = np.interp(moved, AGES[seen], curve[seen], np.nan, np.nan)
+    got = (later["aligned_mean"] * later["scale_mean"])[0]
+    inside = ~np.isnan(expected) & ~np.isnan(got.values)
+    assert inside.sum() >= 6
+    np.testing.assert_allclose(got[inside], expected[inside], rtol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"draws": 1}, "draws is 1; give a whole number of at least 2"),
+        ({"burn_in": -1}, "burn_in is -1"),
+        ({"random_seed": -2}, "random_seed: got -2"),
+        ({"reference": np.ones(3)}, r"reference has shape \(3,\); give finite β"),
+        ({"reference": [np.nan, 1.0]}, "reference has shape"),
+        ({"observation": np.full(9, np.nan)}, "all its points missing"),
+    ],
+)
+def test_bad_arguments_are_named(toy, options, message):
+    mixture, theta, curve = toy
+    given = {"observation": curve, "parameters": theta, "draws": 20, **options}
+    with pytest.raises(ValueError, match=message):
+        mixture.register(**given)
+
+
+@pytest.fixture(scope="module")
+def images():
+    """A linear warp of 6 × 6 pixels by four landmarks, without a scale."""
+    axis = np.linspace(-1, 1, 6)
+    points = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1).reshape(-1, 2)
+    field = DisplacementField.on_grid([np.array([-0.5, 0.5])] * 2, 1.0, 0.2)
+    mixture = TemplateMixture(
+        points, GaussianBasis.regular([axis, axis], 0.6), field, 1, grid_shape=(6, 6)
+    )
+    e_step = CarlinChibBurst(within_class=RandomWalk(10))
+    return mixture, field, e_step
+
+
+def test_an_image_that_says_nothing_leaves_the_prior(images):
+    """Of a flat template nothing is learnt: displacements are normal with known moments."""
+    mixture, field, e_step = images
+    theta = {**mixture.model_parameters(), "deformation_variance": np.array([0.04])}
+    found = mixture.register(np.zeros((6, 6)), theta, draws=4_000, burn_in=100, e_step=e_step)
+    columns = np.stack(
+        [field.warp(mixture.settings.points, row).eval() for row in np.eye(field.n_parameters)]
+    )
+    rows = (columns - mixture.settings.points).reshape(field.n_parameters, -1)
+    sd = np.sqrt(0.04 * np.einsum("ks,kl,ls->s", rows, field.covariance, rows)).reshape(6, 6, 2)
+    away = found["warp_mean"][0] - mixture.settings.points.reshape(6, 6, 2)
+    assert (np.abs(away) < LIMIT * sd / np.sqrt(EFFECTIVE)).all()
+    np.testing.assert_allclose(found["warp_sd"][0], sd, rtol=LIMIT / np.sqrt(2 * EFFECTIVE))
+    assert found["warp_mean"].dims == ("class", "row", "column", "coordinate")
+    assert list(found["coordinate"].values) == ["row", "column"]
+    assert not {"aligned_mean", "scale_mean"} & set(found)
+    with pytest.raises(ValueError, match="reference: a DisplacementField has no inverse"):
+        mixture.register(np.zeros((6, 6)), theta, reference=np.zeros(8), e_step=e_step)
+
+
+def test_an_image_with_a_known_warp_is_registered(images, rng):
+    mixture, field, e_step = images
+    settings = mixture.settings
+    template = np.exp(-np.square(settings.basis.centres - [0.1, -0.2]).sum(axis=1) / 0.3)
+    beta = 0.15 * rng.normal(size=field.n_parameters)
+    warp = field.warp(settings.points, beta).eval()
+    image = (settings.basis.matrix(warp) @ template).reshape(6, 6)
+    theta = {
+        "weights": np.ones(1),
+        "templates": template[None],
+        "noise_variance": np.array(1e-4),
+        "deformation_variance": np.array([0.03]),
+    }
+    noisy = image + 0.01 * rng.normal(size=(6, 6))
+    noisy[2, 3] = np.nan
+    found = mixture.register(noisy, theta, draws=1_000, burn_in=200, e_step=e_step)
+    np.testing.assert_array_equal(found["class_probability"], [1.0])
+    # posterior means are within a few posterior standard deviations of what made the image
+    for name, truth in (("warp", warp.reshape(6, 6, 2)), ("template", image)):
+        away = np.abs(found[f"{name}_mean"][0] - truth)
+        assert (away < 5 * found[f"{name}_sd"][0] + 1e-9).all(), name
+    # and the data did tell: where the template has a slope, much more than the prior
+    assert float(found["template_sd"].max()) < 0.02
