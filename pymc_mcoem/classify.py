@@ -196,6 +196,19 @@ class Classifier:
         Parameters
         ----------
         observations : array_like or iterable
+
+        Examples
+        --------
+        >>> mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
+        >>> theta = mixture.parameters
+        >>> theta["templates"][:] = np.linalg.solve(
+        ...     mixture.mean_design(), np.outer(np.ones(9), [0.1, 0.9])
+        ... ).T
+        >>> classifier = Classifier(
+        ...     mixture, theta, ["dark", "bright"], e_step=FixedLatents(), progressbar=False
+        ... )
+        >>> classifier.predict_proba(np.full((1, 3, 3), 0.5)).round(6)
+        array([[0.5, 0.5]])
         """
         by_class = self.class_probabilities(observations)
         codes = [self.labels.index(label) for label in self.class_labels]
@@ -207,6 +220,19 @@ class Classifier:
         Parameters
         ----------
         observations : array_like or iterable
+
+        Examples
+        --------
+        >>> mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
+        >>> theta = mixture.parameters
+        >>> theta["templates"][:] = np.linalg.solve(
+        ...     mixture.mean_design(), np.outer(np.ones(9), [0.1, 0.9])
+        ... ).T
+        >>> classifier = Classifier(
+        ...     mixture, theta, ["dark", "bright"], e_step=FixedLatents(), progressbar=False
+        ... )
+        >>> classifier.predict([np.zeros((3, 3)), np.full((3, 3), 0.6)])
+        array(['dark', 'bright'], dtype='<U6')
         """
         return np.asarray(self.labels)[self.predict_proba(observations).argmax(axis=1)]
 

@@ -217,6 +217,19 @@ class Laplace:
     race : Race or None
         How starts and classes compete before modes are sought in earnest; None: every search
         runs to its end.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> from pymc_mcoem.density import ClassDensity
+    >>> with pm.Model() as model:
+    ...     k = pm.Categorical("k", [0.5, 0.5])
+    ...     x = pm.Normal("x", 2.0 * k, 1.0)
+    ...     y = pm.Normal("y", x, 1.0, observed=1.0)
+    >>> rule = Laplace().compile(ClassDensity(model, k, [x]), LatentGeometry())
+    >>> rule({}, np.random.default_rng(1)).mean
+    array([[0.5],
+           [1.5]])
     """
 
     tolerance: float = 1e-3
@@ -261,6 +274,21 @@ class PriorCovariance:
         Where the model does not say its prior covariance, how many prior draws estimate it.
     tolerance, max_iterations
         Of the mode search, as in `Laplace`.
+
+    Examples
+    --------
+    The model of `Laplace`'s example: the same modes, and variances of 1 instead of 0.5.
+
+    >>> import pymc as pm
+    >>> from pymc_mcoem.density import ClassDensity
+    >>> with pm.Model() as model:
+    ...     k = pm.Categorical("k", [0.5, 0.5])
+    ...     x = pm.Normal("x", 2.0 * k, 1.0)
+    ...     y = pm.Normal("y", x, 1.0, observed=1.0)
+    >>> rule = PriorCovariance().compile(ClassDensity(model, k, [x]), LatentGeometry())
+    >>> found = rule({}, np.random.default_rng(1))
+    >>> found.mean.ravel(), (found.scale**2).ravel().round()
+    (array([0.5, 1.5]), array([1., 1.]))
     """
 
     n_prior_draws: int = 2_000
@@ -312,6 +340,12 @@ class PilotMoments:
     correlated draws give no full-rank covariance in 78 dimensions: the sample covariance S enters
     as (n S + d · diag V) / (n + d), with n the number of draws kept, d that of latents and V the
     mean of the sample and the prior variances.
+
+    Examples
+    --------
+    >>> from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
+    >>> CarlinChibBurst.as_in_paper().pseudo_priors
+    PilotMoments(n_steps=100, n_prior_draws=2000)
     """
 
     n_steps: int = 100

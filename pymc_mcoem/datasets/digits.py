@@ -93,7 +93,7 @@ def load_usps(split: str = "train", directory: str | os.PathLike[str] | None = N
 
     Notes
     -----
-    Y. Le Cun et al. (1990), "Handwritten digit recognition with a back-propagation network",
+    Le Cun et al. (1990), "Handwritten digit recognition with a back-propagation network",
     NIPS 2; distributed with T. Hastie, R. Tibshirani and J. Friedman (2009), *The Elements of
     Statistical Learning*, 2nd ed., Springer, and the R package ElemStatLearn.
 

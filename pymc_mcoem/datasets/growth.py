@@ -60,7 +60,7 @@ def load_growth(directory: str | os.PathLike[str] | None = None) -> xr.Dataset:
 
     Notes
     -----
-    R. D. Tuddenham and M. M. Snyder (1954), "Physical growth of California boys and girls from
+    Tuddenham and Snyder (1954), "Physical growth of California boys and girls from
     birth to eighteen years", *University of California Publications in Child Development* 1,
     183-364. The data of section ``subsec:5:1`` of the paper.
 

@@ -85,7 +85,7 @@ class OnlineEM:
 
     References
     ----------
-    F. Maire, E. Moulines, S. Lefebvre: Online EM for Functional Data, algorithm 1.
+    Maire, Moulines and Lefebvre (2017), *Online EM for functional data*, algorithm 1.
 
     Examples
     --------
@@ -173,6 +173,14 @@ class OnlineEM:
         100 of them burn-in. Curves have 300 sweeps, 100 of them burn-in, and pseudo-priors with
         the prior covariance around the mode (`Family.paper_settings`). The paper gives no step
         size; it is n^−0.6 here.
+
+        Examples
+        --------
+        >>> from pymc_mcoem.templates import TemplateMixture
+        >>> mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
+        >>> em = OnlineEM.as_in_paper(mixture, random_seed=1, burst_length=BurstLength(20))
+        >>> "PilotMoments" in em.history.attrs["settings"]
+        True
         """
         check_family(family)
         paper: dict[str, Any] = {
@@ -213,6 +221,17 @@ class OnlineEM:
         -----
         An interrupt (Ctrl-C) loses nothing: the observation that was at work is held, and learnt
         when the next comes.
+
+        Examples
+        --------
+        The first 50 are held for the start, and counted:
+
+        >>> import numpy as np
+        >>> from pymc_mcoem.templates import TemplateMixture
+        >>> mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
+        >>> em = OnlineEM(mixture, random_seed=1, progressbar=False)
+        >>> em.partial_fit(np.zeros((3, 3))).partial_fit(np.ones((4, 3, 3))).n_seen
+        5
         """
         learner, n_new = self._learner, 0
         total = count_observations(self.family, observations)
@@ -277,6 +296,16 @@ class OnlineEM:
         -----
         The last step is always there; of the others, at most `keep`, and at most 10,000
         observations.
+
+        Examples
+        --------
+        >>> from pymc_mcoem.templates import TemplateMixture
+        >>> mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
+        >>> history = OnlineEM(mixture, parameters=mixture.parameters, random_seed=1).history
+        >>> history["online_em"]["weights"].values
+        array([[0.5, 0.5]])
+        >>> history.attrs["seed"]
+        '1'
         """
         attributes = {
             "library": "pymc_mcoem",
@@ -302,6 +331,19 @@ class OnlineEM:
         Notes
         -----
         `xarray.open_datatree` opens the file; the history is in it as in `history`.
+
+        Examples
+        --------
+        Observations that are held are saved with the rest:
+
+        >>> import tempfile, numpy as np
+        >>> from pymc_mcoem.templates import TemplateMixture
+        >>> mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
+        >>> em = OnlineEM(mixture, random_seed=1, progressbar=False)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     em.partial_fit(np.ones((4, 3, 3))).save(f"{folder}/run.nc")
+        ...     OnlineEM.load(f"{folder}/run.nc", mixture).n_seen
+        4
         """
         write_run(path, self._learner.saved(self.history))
 
@@ -329,6 +371,19 @@ class OnlineEM:
             (the error says what differs), or has settings that must be given again.
         TypeError
             If a name in `overrides` is no setting.
+
+        Examples
+        --------
+        What a file cannot hold, as a function, is given again:
+
+        >>> import tempfile, numpy as np
+        >>> from pymc_mcoem.templates import TemplateMixture
+        >>> mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
+        >>> em = OnlineEM(mixture, step_size=lambda n: 1 / n, random_seed=1)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     em.partial_fit(np.ones((3, 3))).save(f"{folder}/run.nc")
+        ...     OnlineEM.load(f"{folder}/run.nc", mixture, step_size=lambda n: 1 / n)
+        OnlineEM(TemplateMixture, n_seen=1)
         """
         run = read_run(path)
         check_family(family)

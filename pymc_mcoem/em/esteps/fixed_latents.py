@@ -35,6 +35,27 @@ class FixedLatents:
     ----------
     mode : str or None
         PyTensor's compilation mode.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> from pymc_mcoem.em.family import Family
+    >>> class Shifted(Family):
+    ...     observation = ("y",)
+    ...
+    ...     def __init__(self):
+    ...         with pm.Model() as self.model:
+    ...             means = pm.Data("means", [0.0, 2.0])
+    ...             y = pm.Data("y", 0.0)
+    ...             self.class_index = pm.Categorical("class_index", p=[0.5, 0.5])
+    ...             shift = pm.Normal("shift")
+    ...             pm.Normal("value", means[self.class_index] + shift, 1.0, observed=y)
+    ...         self.statistics = {}
+    >>> family, rng = Shifted(), np.random.default_rng(1)
+    >>> e_step = FixedLatents().compile(family)
+    >>> theta = family.model_parameters()
+    >>> e_step(family.encode(1.0), theta, rng, {}, draws=1, burn_in=0).statistics
+    {'class_weight': array([0.5, 0.5])}
     """
 
     mode: str | None = None
