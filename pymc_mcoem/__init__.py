@@ -5,6 +5,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from pymc_mcoem import datasets
+from pymc_mcoem.carlin_chib.chain_moments import ChainMoments
 from pymc_mcoem.carlin_chib.pseudo_priors import Laplace, PilotMoments, PriorCovariance
 from pymc_mcoem.carlin_chib.step import CarlinChib
 from pymc_mcoem.carlin_chib.within_class import Hamiltonian, Independence, RandomWalk
@@ -45,6 +46,7 @@ __all__ = [
     "BurstLength",
     "CarlinChib",
     "CarlinChibBurst",
+    "ChainMoments",
     "ClassIndexSummary",
     "ClassIndexWarning",
     "Classifier",

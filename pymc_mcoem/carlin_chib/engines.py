@@ -109,6 +109,8 @@ class ScalarEngine:
         PyTensor's compilation mode.
     metropolised : bool
         Draw the index by Metropolised Gibbs.
+    n_auxiliaries : int
+        Of each class.
     """
 
     def __init__(
@@ -120,28 +122,32 @@ class ScalarEngine:
         mode: Any,
         *,
         metropolised: bool = False,
+        n_auxiliaries: int = 1,
     ) -> None:
         density.require_latents()
         n_classes, n = density.n_classes, density.n_latents
         self.density = density
         self.auxiliaries_shape: tuple[int, ...] = (n_classes, n)
         self.initial_log_step = np.array([move.initial_log_step(size) for size in density.n_active])
-        self._noise_size = noise_size(n_classes, n, move, metropolised)
+        self._noise_size = noise_size(n_classes, n, move, metropolised, n_auxiliaries)
         # One fit a chain: there is no hurry that would excuse a mode that is only half found.
         rule = Laplace(race=None) if pseudo_priors is None else pseudo_priors
         self._fit = rule.compile(density, geometry, fitting_mode(mode))
         self._inactive = InactiveDraw(density) if isinstance(density, BlockDensity) else None
 
-        self._sweep = self._compile_sweep(density, move, mode, metropolised)
+        self._sweep = self._compile_sweep(density, move, mode, metropolised, n_auxiliaries)
 
     @staticmethod
     def _compile_sweep(
-        density: ClassDensity, move: WithinClassMove, mode: Any, metropolised: bool
+        density: ClassDensity,
+        move: WithinClassMove,
+        mode: Any,
+        metropolised: bool,
+        n_auxiliaries: int,
     ) -> Any:
         n_classes, n = density.n_classes, density.n_latents
-        noise = pt.tensor(
-            "noise", dtype="float64", shape=(noise_size(n_classes, n, move, metropolised),)
-        )
+        size = noise_size(n_classes, n, move, metropolised, n_auxiliaries)
+        noise = pt.tensor("noise", dtype="float64", shape=(size,))
         # Vectors of one, for numba is slow to take in arrays without an axis.
         gain = pt.tensor("gain", dtype="float64", shape=(1,))
         index = pt.tensor("class_index", dtype="int64", shape=(1,))
@@ -158,6 +164,7 @@ class ScalarEngine:
             move,
             metropolised=metropolised,
             log_tilt=log_tilt,
+            n_auxiliaries=n_auxiliaries,
         )
         return compile_with_data(
             density,

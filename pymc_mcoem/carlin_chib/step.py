@@ -87,8 +87,8 @@ class CarlinChib(BlockedStep):
         whose block leaves it out: write the model with ``pm.math.switch``. The trace holds
         prior draws for it there.
     pseudo_priors : PseudoPriorRule
-        `Laplace` (default, every mode search run to its end), `PriorCovariance`, `PilotMoments`,
-        or a rule of one's own. A plate takes `Laplace`.
+        `Laplace` (default, every mode search run to its end), `ChainMoments`, `PriorCovariance`,
+        `PilotMoments`, or a rule of one's own. A plate takes `Laplace`.
     within_class : WithinClassMove or None
         Default: ``RandomWalk(n_moves=20)``; `Hamiltonian` and `Independence` are others. None
         leaves the latents, between jumps, to other
@@ -101,6 +101,10 @@ class CarlinChib(BlockedStep):
         pseudo-priors at every sweep, or stay where they are until their class is chosen (the
         frozen sampler of Douc, Maire and Olsson 2015). They are kept standardised: with
         :math:`\kappa_j` = Normal(m, L Lᵀ) it is z that stays, in :math:`U_j = m + L z`.
+    n_auxiliaries : int
+        How many auxiliaries each class has, the present position among them: one by default, the
+        algorithm of the paper. With more, a poor pseudo-prior hits its class's posterior more
+        often. Each costs a density evaluation for every class. Not for a plate, nor frozen.
     equalise_visits : bool
         Tilt the classes' prior probabilities while tuning until all are visited alike, and keep
         the tilt from then on. The chain then has the tilted posterior: every draw weighs
@@ -174,6 +178,7 @@ class CarlinChib(BlockedStep):
         within_class: WithinClassMove | None = _DEFAULT_MOVE,
         index_move: Literal["gibbs", "metropolised"] = "gibbs",
         auxiliaries: Literal["refreshed", "frozen"] = "refreshed",
+        n_auxiliaries: int = 1,
         equalise_visits: bool = False,
         model: pm.Model | None = None,
         rng: Any = None,
@@ -195,8 +200,17 @@ class CarlinChib(BlockedStep):
                 f"equalise_visits: {index.name} is a plate, whose rows differ in the classes they "
                 "seldom visit; leave it out."
             )
+        if n_auxiliaries < 1:
+            raise ValueError(f"n_auxiliaries: got {n_auxiliaries}; give at least 1.")
+        if n_auxiliaries > 1 and (index.ndim or auxiliaries == "frozen"):
+            raise ValueError(
+                f"n_auxiliaries: got {n_auxiliaries}; a plate, and frozen auxiliaries, go with 1."
+            )
         build = make_engine(model, index, vars, blocks)
-        self._engine = build(pseudo_priors, move, mode, metropolised=index_move == "metropolised")
+        options = {} if n_auxiliaries == 1 else {"n_auxiliaries": n_auxiliaries}
+        self._engine = build(
+            pseudo_priors, move, mode, metropolised=index_move == "metropolised", **options
+        )
         self._density = self._engine.density
         self.vars = [self._density.index_value, *self._density.latent_values]
         self.rng = pm.util.get_random_generator(rng)

@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 from scipy.special import softmax
 
+from pymc_mcoem.carlin_chib.chain_moments import ChainMoments
 from pymc_mcoem.carlin_chib.kernel import draw_other_class
 from pymc_mcoem.carlin_chib.pseudo_priors import PilotMoments, PriorCovariance
 from pymc_mcoem.carlin_chib.step import CarlinChib
@@ -24,6 +25,12 @@ VARIANTS = {
     "hamiltonian": {"within_class": Hamiltonian(n_moves=1, n_leapfrog=4)},
     "independence": {"within_class": Independence(n_moves=3)},
     "metropolised": {"within_class": RandomWalk(n_moves=3), "index_move": "metropolised"},
+    "several": {"within_class": RandomWalk(n_moves=3), "n_auxiliaries": 4},
+    "several, metropolised": {
+        "within_class": RandomWalk(n_moves=3),
+        "n_auxiliaries": 3,
+        "index_move": "metropolised",
+    },
     "frozen": {"within_class": RandomWalk(n_moves=3), "auxiliaries": "frozen"},
 }
 
@@ -79,7 +86,9 @@ def test_rows_of_a_plate_have_their_exact_posterior(rng, name):
     assert plate.largest_z(step, model, rng) < LIMIT
 
 
-@pytest.mark.parametrize("rule", [PriorCovariance(n_prior_draws=500), PilotMoments()])
+@pytest.mark.parametrize(
+    "rule", [PriorCovariance(n_prior_draws=500), PilotMoments(), ChainMoments(n_steps=300)]
+)
 def test_blocks_with_other_pseudo_priors_have_the_exact_posterior(rng, rule):
     model = blocks.nested_model()
     with model:
@@ -198,6 +207,10 @@ def test_what_is_no_variant_is_refused(rare):
     with rare[0]:
         with pytest.raises(ValueError, match="auxiliaries: got 'thawed'; choose"):
             CarlinChib(auxiliaries="thawed")
+        with pytest.raises(ValueError, match="n_auxiliaries: got 0"):
+            CarlinChib(n_auxiliaries=0)
+        with pytest.raises(ValueError, match="n_auxiliaries: got 2; a plate, and frozen"):
+            CarlinChib(n_auxiliaries=2, auxiliaries="frozen")
     with plate.counts_model(), pytest.raises(ValueError, match="equalise_visits: k is a plate"):
         CarlinChib(equalise_visits=True)
 
