@@ -251,8 +251,9 @@ def averaged_moments(
 
     Examples
     --------
-    >>> averaged_moments(np.array([0.5, 0.5]), np.array([0.0, 2.0]), np.array([1.0, 1.0]))
-    (np.float64(1.0), np.float64(1.4142135623730951))
+    >>> mean, sd = averaged_moments(np.full(2, 0.5), np.array([0.0, 2.0]), np.ones(2))
+    >>> float(mean), round(float(sd), 3)
+    (1.0, 1.414)
     """
     counts = probability >= NEGLIGIBLE
     weight = probability[counts] / probability[counts].sum()

@@ -10,8 +10,8 @@ import pytest
 from pytensor.graph.replace import clone_replace
 from scipy import stats
 
-from pymc_mcoem.templates import TemplateMixture, TimeWarp
-from pymc_mcoem.templates.curves import CurveGrid
+from pymc_mcoem.templates import TemplateMixture, TemplatePriors, TimeWarp
+from pymc_mcoem.templates.curves import CurveGrid, curve_priors
 from tests.templates.test_mixture_density import second_differences
 
 AGES = np.array([2.0, 4.0, 7.0, 8.0, 11.0, 12.5, 14.0, 18.0])
@@ -255,6 +255,40 @@ def test_units_of_age_do_not_matter():
     years, months = CurveGrid(AGES), CurveGrid(12 * AGES)
     np.testing.assert_allclose(months.landmarks, 12 * years.landmarks)
     assert months.bandwidth == pytest.approx(12 * years.bandwidth)
+
+
+@pytest.mark.parametrize(
+    "warp",
+    [
+        TimeWarp((2.0, 18.0)),
+        TimeWarp((0.0, 1.0), n_kernels=6),
+        TimeWarp((-3.0, 40.0), n_kernels=40, mean=0.3),
+    ],
+    ids=["paper", "few kernels", "many kernels"],
+)
+def test_by_default_clocks_stray_by_a_fortieth_of_the_interval(warp, rng):
+    variance = curve_priors(warp).deformation_variance
+    begin, end = warp.interval
+    middle = warp.evaluate([(begin + end) / 2], warp.mean)
+    betas = warp.mean + np.sqrt(variance) * rng.normal(size=(4_000, warp.n_parameters))
+    strayed = warp.inverse(middle, betas)[:, 0].std() / (end - begin)
+    # Monte Carlo error 1.1 %, and what is left out by taking the warp for linear in β
+    assert strayed == pytest.approx(1 / 40, rel=0.08)
+
+
+def test_the_default_prior_is_worth_as_many_curves_under_every_covariance():
+    warp = TimeWarp((2.0, 18.0))
+    scaled, diagonal = (curve_priors(warp, each) for each in ("scaled", "diagonal"))
+    # weight: 2 (shape + 1) observed coordinates, 20 a curve under a scaled covariance
+    assert 2 * (scaled.deformation_shape + 1) == pytest.approx(200 * 20)
+    assert 2 * (diagonal.deformation_shape + 1) == pytest.approx(200)
+    assert curve_priors(warp, "full").covariance_degrees == 200
+    full = TemplateMixture.for_curves(AGES, 2, n_warp_kernels=3, covariance="full")
+    assert full.priors.deformation_variance == pytest.approx(
+        curve_priors(TimeWarp((2, 18), n_kernels=3)).deformation_variance
+    )
+    mine = make_mixture(priors=TemplatePriors()).priors
+    assert mine == TemplatePriors()
 
 
 def test_negative_values_are_warned_of_once():

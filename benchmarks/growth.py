@@ -1,0 +1,231 @@
+"""Boys and girls from 93 unlabelled growth curves, over several seeds, beside other methods.
+
+Velocities of the Berkeley growth study at 31 ages from 2 to 18 years, drawn with return; two
+templates. For every seed: the share of children in their own sex's group, up to a swap of the
+groups; the adjusted Rand index; the ages of the templates' spurts, on the age axis at each class's
+mean posterior warp; γ² of both classes; seconds of learning. The first seed's compilation is not
+among these.
+
+    python benchmarks/growth.py                  # settings of the package
+    python benchmarks/growth.py --paper          # OnlineEM.as_in_paper: random starts, long bursts
+    python benchmarks/growth.py --random         # random starts
+    python benchmarks/growth.py --compete 5      # five random starts compete by evidence
+    python benchmarks/growth.py --weak-priors    # likelihood alone, but for weak priors
+    python benchmarks/growth.py --deformation-variance 0.04
+
+scikit-fda, tslearn and fdasrsf are compared with where they are installed (scikit-fda 0.10.1
+needs multimethod < 2).
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from sklearn.cluster import KMeans
+from sklearn.decomposition import PCA
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.metrics import adjusted_rand_score
+from sklearn.mixture import GaussianMixture
+from sklearn.model_selection import LeaveOneOut, cross_val_predict
+
+import pymc_mcoem as mcoem
+
+AGES = np.linspace(2.0, 18.0, 31)
+FINE = np.linspace(8.0, 17.0, 901)
+#: Share of children in their own sex's group from which on a run has found the sexes.
+GOOD = 0.88
+
+console = Console(highlight=False, width=140)
+
+
+class CompiledOnce:
+    """An E-step that is compiled for the first run and serves all others of the same family."""
+
+    def __init__(self, settings: mcoem.CarlinChibBurst) -> None:
+        self.settings = settings
+        self.compiled: Any = None
+
+    def compile(self, family: mcoem.Family) -> Any:
+        if self.compiled is None:
+            self.compiled = self.settings.compile(family)
+        return self.compiled
+
+
+def share(groups: np.ndarray, sex: np.ndarray) -> float:
+    """Share of children in their own sex's group, up to a swap."""
+    own = float(np.mean(groups == sex))
+    return max(own, 1.0 - own)
+
+
+def explain(
+    mixture: mcoem.TemplateMixture, e_step: Any, parameters: Any, curves: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return class probabilities (child, class) and mean β (class, parameter) at θ."""
+    theta = mixture.check_parameters(parameters)
+    weights, sums = [], 0.0
+    for number, curve in enumerate(curves):
+        found = e_step(
+            mixture.encode(curve),
+            theta,
+            np.random.default_rng([17, number]),
+            e_step.initial_state(),
+            draws=200,
+            burn_in=50,
+        )
+        weights.append(found.statistics["class_weight"])
+        sums = sums + found.statistics["deformation"]
+    probabilities = np.stack(weights)
+    return probabilities, sums / np.maximum(probabilities.sum(axis=0), 1e-9)[:, None]
+
+
+def spurts(mixture: mcoem.TemplateMixture, parameters: Any, warps: np.ndarray) -> np.ndarray:
+    """Return the ages of the templates' highest velocity between 8 and 17, (class,)."""
+    settings = mixture.settings
+    times = settings.deformation.evaluate(FINE, warps)
+    curves = [
+        settings.basis.matrix(row[:, None]) @ template
+        for row, template in zip(times, parameters["templates"].values, strict=True)
+    ]
+    return FINE[np.argmax(curves, axis=1)]
+
+
+def others(curves: np.ndarray, sex: np.ndarray, seed: int) -> dict[str, float]:
+    """Share of children in their own sex's group by other methods, labels unseen but for one."""
+    scores = PCA(4).fit_transform(curves)
+    found = {
+        "k-means": share(KMeans(2, n_init=20, random_state=seed).fit_predict(curves), sex),
+        "Gaussian mixture, 4 principal components": share(
+            GaussianMixture(2, n_init=10, random_state=seed).fit_predict(scores), sex
+        ),
+        "linear discriminant analysis with the labels, 4 components, leave one out": share(
+            cross_val_predict(LinearDiscriminantAnalysis(), scores, sex, cv=LeaveOneOut()), sex
+        ),
+    }
+    if importlib.util.find_spec("tslearn"):
+        from tslearn.clustering import TimeSeriesKMeans
+
+        for metric in ("dtw", "softdtw"):
+            model = TimeSeriesKMeans(2, metric=metric, n_init=3, random_state=seed)
+            found[f"tslearn, {metric}"] = share(model.fit_predict(curves[..., None]), sex)
+    if importlib.util.find_spec("fdasrsf"):
+        import fdasrsf
+
+        groups = fdasrsf.kmeans_align(curves.T, AGES, 2, showplot=False).labels
+        found["fdasrsf, elastic k-means"] = share(np.asarray(groups), sex)
+    if importlib.util.find_spec("skfda"):
+        import skfda
+
+        grid = skfda.FDataGrid(curves, AGES)
+        aligned = skfda.preprocessing.registration.FisherRaoElasticRegistration()
+        groups = skfda.ml.clustering.KMeans(n_clusters=2, random_state=seed)
+        name = "scikit-fda, k-means after elastic registration"
+        found[name] = share(groups.fit_predict(aligned.fit_transform(grid)), sex)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--iterations", type=int, default=1_000)
+    parser.add_argument("--smoother", choices=["spline", "monotone"], default="spline")
+    parser.add_argument("--paper", action="store_true", help="OnlineEM.as_in_paper")
+    parser.add_argument("--random", action="store_true", help="random starts")
+    parser.add_argument("--compete", type=int, default=0, help="random starts that compete")
+    parser.add_argument("--first", type=int, default=200, help="observations of a competition")
+    parser.add_argument("--weak-priors", action="store_true", help="priors that hardly matter")
+    parser.add_argument("--deformation-variance", type=float, help="γ² is held near this")
+    parser.add_argument("--weight", type=float, default=4_000, help="and as firmly as this")
+    parser.add_argument("--correlation", type=float, help="of noise one year apart")
+    parser.add_argument("--concentration", type=float, help="of the weights' prior")
+    parser.add_argument("--exponent", type=float, default=0.6, help="of the step size")
+    parser.add_argument("--without-peers", action="store_true", help="leave other methods out")
+    arguments = parser.parse_args()
+
+    growth = mcoem.datasets.load_growth()
+    sex = (growth.sex.values == "male").astype(int)
+    curves = mcoem.datasets.growth_velocity(
+        growth.height, growth.age, AGES, smoother=arguments.smoother
+    )
+    priors = mcoem.TemplateMixture.for_curves(AGES, n_classes=2).priors
+    if arguments.weak_priors:
+        priors = mcoem.TemplatePriors()
+    if arguments.deformation_variance:
+        priors = priors.with_deformation_variance(arguments.deformation_variance, arguments.weight)
+    if arguments.concentration:
+        priors = replace(priors, weight_concentration=arguments.concentration)
+    correlation = None
+    if arguments.correlation:
+        correlation = arguments.correlation ** np.abs(np.subtract.outer(AGES, AGES))
+    mixture = mcoem.TemplateMixture.for_curves(
+        AGES, n_classes=2, priors=priors, noise_correlation=correlation
+    )
+    # not needed to learn, but to know each class's mean warp
+    mixture.statistics["deformation"] = mixture.model["deformation"]
+    settings = mcoem.CarlinChibBurst(within_class=mcoem.RandomWalk(n_moves=5))
+    make: Any = mcoem.OnlineEM
+    options: dict[str, Any] = {}
+    if arguments.paper:
+        make = mcoem.OnlineEM.as_in_paper
+        settings = mixture.paper_settings()["e_step"]
+    else:
+        options["average_from"] = arguments.iterations // 2
+        options["step_size"] = mcoem.StepSize(arguments.exponent)
+        if arguments.random or arguments.compete:
+            options["start"] = "random"
+    e_step = CompiledOnce(settings)
+    e_step.compile(mixture)
+    options |= {"e_step": e_step, "progressbar": False}
+
+    rows = []
+    for seed in range(1, arguments.seeds + 1):
+        order = np.random.default_rng(seed).integers(len(curves), size=arguments.iterations)
+        stream = curves[order]
+        began = time.perf_counter()
+        if arguments.compete:
+            em = mcoem.compete(
+                mixture,
+                stream[: arguments.first],
+                n_runs=arguments.compete,
+                as_in_paper=arguments.paper,
+                random_seed=seed,
+                **options,
+            ).winner.partial_fit(stream[arguments.first :])
+        else:
+            em = make(mixture, random_seed=seed, **options).partial_fit(stream)
+        seconds = time.perf_counter() - began
+        parameters = em.parameters
+        probabilities, warps = explain(mixture, e_step.compiled, parameters, curves)
+        ages = spurts(mixture, parameters, warps)
+        groups = probabilities.argmax(axis=1)
+        early, late = np.argsort(ages)
+        variances = parameters["deformation_variance"].values[[early, late]]
+        row = (share(groups, sex), adjusted_rand_score(sex, groups), *ages[[early, late]])
+        rows.append((*row, *variances, seconds))
+        evidence = em.history["observations"]["log_evidence"].values[-200:].mean()
+        console.print(
+            f"seed {seed:2d}: own group {row[0]:.3f}, ARI {row[1]:.3f}, spurts {row[2]:.2f} and "
+            f"{row[3]:.2f}, γ² {variances[0]:.3f} and {variances[1]:.3f}, "
+            f"σ {float(np.sqrt(parameters['noise_variance'])):.3f}, log-evidence "
+            f"{evidence:.2f}, {seconds:.0f} s"
+        )
+    table = np.array(rows)
+    mean, least = table.mean(axis=0), table.min(axis=0)
+    console.print(
+        f"mean of {len(table)} seeds: own group {mean[0]:.3f} (least {least[0]:.3f}), ARI "
+        f"{mean[1]:.3f}, spurts {mean[2]:.2f} and {mean[3]:.2f}, γ² {mean[4]:.3f} and "
+        f"{mean[5]:.3f}, {mean[6]:.0f} s; {np.mean(table[:, 0] >= GOOD):.2f} of the seeds have at "
+        f"least {GOOD} in their own group"
+    )
+    peers = {} if arguments.without_peers else others(curves, sex, seed=0)
+    for name, value in peers.items():
+        console.print(f"{name}: {value:.3f}")
+
+
+if __name__ == "__main__":
+    main()
