@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-__all__ = ["LOG_WEIGHT", "IndexChains", "read_chains"]
+__all__ = ["LOG_TILT", "LOG_WEIGHT", "IndexChains", "read_chains"]
 
 #: The sample statistic in which `CarlinChib` keeps the log-probabilities of the classes.
 LOG_WEIGHT = "class_log_weight"
+
+#: The one in which it keeps what it added to the logarithms of the classes' prior probabilities.
+LOG_TILT = "class_tilt"
 
 _SAMPLE_DIMS = ("chain", "draw")
 
@@ -35,6 +38,9 @@ class IndexChains:
         The plate's dimensions and coordinates; no dimension without a plate.
     chain, draw : ndarray
         Coordinates.
+    log_tilt : ndarray of shape (n_chains, n_draws, n_classes), or None
+        What was added to the logarithms of the classes' prior probabilities, where the chains
+        have a tilted posterior. One row then.
     """
 
     name: str
@@ -44,6 +50,22 @@ class IndexChains:
     plate: xr.DataArray
     chain: np.ndarray
     draw: np.ndarray
+    log_tilt: np.ndarray | None = None
+
+    @property
+    def weights(self) -> np.ndarray:
+        """Return what each draw counts, (n_chains, n_draws), one on average in each chain.
+
+        All ones but for tilted chains, whose draws weigh exp(-log_tilt) of their class. Chains
+        are scaled by themselves, for each has its own tilt.
+        """
+        shape = (len(self.chain), len(self.draw))
+        if self.log_tilt is None:
+            return np.ones(shape)
+        log_weight = -np.take_along_axis(self.log_tilt, self.codes[0][..., None], axis=-1)[..., 0]
+        weight = np.exp(log_weight - log_weight.max(axis=1, keepdims=True))
+        scaled: np.ndarray = weight / weight.mean(axis=1, keepdims=True)
+        return scaled
 
     @property
     def n_classes(self) -> int:
@@ -161,6 +183,7 @@ def read_chains(
             f"classes: got {labels.tolist()}, and the draws of {index.name} also have {odd}; give "
             "every class once."
         )
+    log_tilt = None if stats is None or log_weight is None else _log_tilt(stats, log_weight)
     plate = index.isel(chain=0, draw=0, drop=True)
     plate = plate.drop_vars([name for name in plate.coords if name not in plate.dims])
     return IndexChains(
@@ -171,6 +194,7 @@ def read_chains(
         plate=plate,
         chain=_coordinate(index, "chain"),
         draw=_coordinate(index, "draw"),
+        log_tilt=log_tilt,
     )
 
 
@@ -235,6 +259,15 @@ def _categories(index: xr.DataArray) -> np.ndarray:
             )
         return values.astype(np.int64)
     return values
+
+
+def _log_tilt(stats: Any, log_weight: np.ndarray) -> np.ndarray | None:
+    """Return the step's tilt, (n_chains, n_draws, n_classes), of the index of these weights."""
+    if LOG_TILT not in stats or len(log_weight) != 1:
+        return None
+    kept = stats[LOG_TILT].transpose(*_SAMPLE_DIMS, ...).values
+    tilt = np.array(kept.tolist(), dtype=np.float64)
+    return tilt if tilt.shape == log_weight.shape[1:] else None
 
 
 def _log_weight(stats: Any, values: np.ndarray) -> np.ndarray | None:

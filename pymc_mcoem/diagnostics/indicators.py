@@ -36,6 +36,8 @@ def class_shares(chains: IndexChains, superchain_ids: Sequence[int] | None = Non
         By plate and ``class``: ``share``, ``mcse``, ``ess``, ``rhat``. NaN for what a constant
         indicator cannot tell. Chains that are each constant, and not all alike, have an infinite
         R-hat and one effective draw a chain. By plate, ``chain`` and ``class``: ``chain_share``.
+        Of tilted chains everything is of the indicator times the draw's weight, and so about the
+        model's posterior.
 
     Raises
     ------
@@ -67,13 +69,20 @@ def class_shares(chains: IndexChains, superchain_ids: Sequence[int] | None = Non
     names = ("share", "mcse", "ess", "rhat")
     found = {name: np.full((n_rows, chains.n_classes), np.nan) for name in names}
     chain_share = np.empty((n_rows, len(chains.chain), chains.n_classes))
+    weights = chains.weights
     for row, codes in enumerate(chains.codes):
         for k in range(chains.n_classes):
-            indicator = (codes == k).astype(np.float64)
+            indicator = weights * (codes == k)
             chain_share[row, :, k] = indicator.mean(axis=1)
             found["share"][row, k] = indicator.mean()
             for name, value in _statistics(indicator, groups).items():
                 found[name][row, k] = value
+            if chains.log_tilt is not None and np.ptp(indicator) > 0:
+                # a ratio of two averages: its error is that of what it leaves over
+                share = indicator.mean()
+                error = _mcse(indicator - weights * share)
+                found["mcse"][row, k] = error
+                found["ess"][row, k] = share * (1 - share) / error**2
     shares = {name: chains.label(values, "class") for name, values in found.items()}
     shares["chain_share"] = chains.label(chain_share, "chain", "class")
     return xr.Dataset(shares)
@@ -104,19 +113,32 @@ def rao_blackwell_shares(chains: IndexChains) -> xr.Dataset:
             "run with CarlinChib."
         )
     probability = np.exp(chains.log_weight)
+    residual = probability
+    if chains.log_tilt is not None:
+        # what the draws weigh is averaged over the index as well
+        probability = probability * np.exp(-chains.log_tilt + chains.log_tilt.max())
+        total = probability.sum(axis=-1, keepdims=True)
+        mean = total.mean(axis=2, keepdims=True)
+        probability, total = probability / mean, total / mean
+        residual = probability - total * probability.mean(axis=(1, 2), keepdims=True)
     error = np.full((len(probability), chains.n_classes), np.nan)
     if len(chains.draw) >= _MIN_DRAWS:
         for row, k in np.ndindex(error.shape):
-            values = probability[row, ..., k]
+            values = residual[row, ..., k]
             if np.ptp(values) > 0:
-                with np.errstate(all="ignore"):
-                    error[row, k] = array_stats.mcse(values, chain_axis=0, draw_axis=1)
+                error[row, k] = _mcse(values)
     return xr.Dataset(
         {
             "weight": chains.label(probability.mean(axis=(1, 2)), "class"),
             "weight_mcse": chains.label(error, "class"),
         }
     )
+
+
+def _mcse(values: np.ndarray) -> float:
+    """Return the Monte Carlo error of the mean of (n_chains, n_draws) values."""
+    with np.errstate(all="ignore"):
+        return float(array_stats.mcse(values, method="mean", chain_axis=0, draw_axis=1))
 
 
 def _statistics(indicator: np.ndarray, groups: np.ndarray | None) -> dict[str, float]:
@@ -137,7 +159,7 @@ def _statistics(indicator: np.ndarray, groups: np.ndarray | None) -> dict[str, f
         else:
             rhat = float(array_stats.rhat_nested(indicator, groups, method="split", **axes))
         return {
-            "mcse": float(array_stats.mcse(indicator, method="mean", **axes)),
+            "mcse": _mcse(indicator),
             "ess": float(array_stats.ess(indicator, method="mean", **axes)),
             "rhat": rhat,
         }

@@ -51,7 +51,8 @@ def class_latents(
     Dataset
         For every latent an array by plate, ``class``, ``summary`` and the latent's own
         dimensions; ``summary`` is mean, sd, mcse_mean, ess, lower, upper. And ``active``, by
-        plate and ``class``: the share of draws in which the class was active. NaN for a class
+        plate and ``class``: the share of draws in which the class was active, those of tilted
+        chains weighed back. NaN for a class
         that was active in fewer than two draws.
 
     Raises
@@ -97,7 +98,9 @@ def class_latents(
             f"{sorted(known)}; name classes by their labels."
         )
     active = np.stack([chains.codes == k for k in range(chains.n_classes)], axis=-1)
-    found = {"active": chains.label(active.mean(axis=(1, 2)), "class")}
+    # Tilted or not: given its class a latent has the same posterior, only shares are weighed back.
+    shares = (active * chains.weights[..., None]).mean(axis=(1, 2))
+    found = {"active": chains.label(shares, "class")}
     for name in latents:
         if name not in variables or not {*plate_dims} <= set(variables[name].dims):
             raise ValueError(

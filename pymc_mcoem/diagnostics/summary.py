@@ -51,7 +51,8 @@ class ClassIndexSummary:
     ----------
     table : Dataset
         By plate and ``class``: ``share`` of visits, its Monte Carlo error ``mcse``, ``ess`` and
-        ``rhat``; ``stationary`` and ``stationary_sd`` from the transition matrix; with the step's
+        ``rhat``; ``stationary`` and ``stationary_sd`` from the transition matrix, but for tilted
+        chains; with the step's
         own statistics ``weight`` and ``weight_mcse``, the mean probability of the class, and
         ``pareto_k`` of its pseudo-prior.
     chains : Dataset
@@ -228,14 +229,19 @@ def class_index_summary(
     shares = class_shares(chains, superchain_ids)
     transitions = class_transitions(chains)
     table = shares[["share", "mcse", "ess", "rhat"]]
+    tilted = chains.log_tilt is not None
     mean, sd, transition_ess = _stationary(chains, random_seed)
-    table = table.assign(stationary=mean, stationary_sd=sd)
+    if not tilted:
+        table = table.assign(stationary=mean, stationary_sd=sd)
     if chains.log_weight is not None:
         table = table.assign(rao_blackwell_shares(chains).data_vars)
     k = _pareto_k(chains, log_ratio)
     if k is not None:
         table = table.assign(pareto_k=k)
     p_between, p_within = _tests(chains, dependence)
+    if tilted:
+        # every chain has a tilt of its own, so that they do differ
+        p_between = xr.full_like(p_between, np.nan)
     per_chain = xr.Dataset(
         {
             "n_switches": transitions["n_switches"],
@@ -260,6 +266,11 @@ def class_index_summary(
     if k is not None and (k > GOOD_PARETO_K).any():
         bad = _some(chains, (k.values > GOOD_PARETO_K).reshape(len(chains.codes), -1))
         notes.append(f"Pareto k above {GOOD_PARETO_K}: {bad}; jumps are rarer than they could be")
+    if tilted:
+        notes.append(
+            "the chains have a posterior tilted by class_tilt; shares, errors and R-hat are those "
+            "of draws weighed back"
+        )
     if flags:
         warnings.warn(
             f"{chains.name}: " + "; ".join(flags) + ". See class_index_summary.",

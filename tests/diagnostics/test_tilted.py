@@ -1,0 +1,76 @@
+"""Chains with a tilted posterior: every summary is of the model's posterior, weighed back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from pymc_mcoem.diagnostics import class_index_summary, class_latents, read_chains
+from tests.helpers.toy_carlin_chib import toy_carlin_chib
+
+EVIDENCE = np.array([0.66, 0.33, 0.01])
+#: Of each chain: nearly even visits, and not quite.
+TILT = np.array([[-1.4, -0.7, 2.8], [-1.2, -0.8, 2.4], [-1.5, -0.5, 3.0]])
+
+
+@pytest.fixture
+def tree(rng):
+    parts = [
+        toy_carlin_chib(rng, 1, 4_000, EVIDENCE * np.exp(tilt), np.zeros(3), np.full(3, 1.1))
+        for tilt in TILT
+    ]
+    codes, log_weight, latent, _ = (np.concatenate(part) for part in zip(*parts, strict=True))
+    active = np.take_along_axis(latent, codes[..., None], axis=-1)[..., 0]
+    tilt = np.empty(codes.shape, dtype=object)
+    for chain, draw in np.ndindex(codes.shape):
+        tilt[chain, draw] = TILT[chain]
+    dims = ("chain", "draw")
+    posterior = xr.Dataset({"class_index": (dims, codes), "x": (dims, active)})
+    stats = xr.Dataset(
+        {"class_log_weight": ((*dims, "class"), log_weight), "class_tilt": (dims, tilt)}
+    )
+    return xr.DataTree.from_dict({"posterior": posterior, "sample_stats": stats})
+
+
+def test_draws_are_weighed_by_the_tilt_of_their_chain(tree):
+    chains = read_chains(tree)
+    codes = tree["posterior"]["class_index"].values
+    for chain in range(3):
+        expected = np.exp(-TILT[chain][codes[chain]])
+        np.testing.assert_allclose(chains.weights[chain], expected / expected.mean(), rtol=1e-12)
+    visits = np.bincount(codes.ravel()) / codes.size
+    assert visits.min() > 0.15  # what is not weighed back would be far off
+
+
+def test_shares_and_weights_are_those_of_the_model(tree):
+    summary = class_index_summary(tree)
+    assert summary.ok
+    table = summary.table
+    for value, error in (("share", "mcse"), ("weight", "weight_mcse")):
+        z = (table[value] - EVIDENCE) / table[error]
+        assert np.abs(z).max() < 5, value
+        assert (table[error] > 0).all()
+    # draws of the rare class are many: its share is known better than by as many plain draws
+    n = tree["posterior"]["class_index"].size
+    assert table["mcse"][2] < 0.5 * np.sqrt(EVIDENCE[2] * (1 - EVIDENCE[2]) / n)
+    assert table["rhat"].max() < 1.01
+    assert "stationary" not in table
+    assert any("tilted by class_tilt" in note for note in summary.notes)
+    assert "tilted" in repr(summary)
+
+
+def test_without_weighing_back_the_summary_is_of_the_tilted_posterior(tree):
+    plain = tree.copy()
+    plain["sample_stats"] = plain["sample_stats"].to_dataset().drop_vars("class_tilt")
+    with pytest.warns(UserWarning, match="chains differ"):
+        table = class_index_summary(plain).table
+    assert np.abs((table["share"] - EVIDENCE) / table["mcse"]).max() > 20
+
+
+def test_latents_given_their_class_are_as_they_are(tree):
+    found = class_latents(tree)
+    shares = class_index_summary(tree).table["share"]
+    np.testing.assert_allclose(found["active"], shares)
+    mean, error = found["x"].sel(summary="mean"), found["x"].sel(summary="mcse_mean")
+    assert np.abs(mean / error).max() < 5
