@@ -36,8 +36,6 @@ nb_execution_mode = "cache"
 nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 nb_merge_streams = True
-# The list of notebooks ends in a pattern, for those that are not named.
-suppress_warnings = ["toc.empty_glob"]
 nb_execution_show_tb = True
 
 
@@ -65,6 +63,8 @@ bibtex_reference_style = "author_year"
 html_theme = "sphinx_book_theme"
 html_title = "pymc_mcoem"
 html_show_sourcelink = False
+html_static_path = ["_static"]
+html_css_files = ["wide.css"]
 html_theme_options = {
     "home_page_in_toc": True,
     "show_navbar_depth": 1,
