@@ -37,6 +37,9 @@ if TYPE_CHECKING:
         align_classes,
         class_index_summary,
         class_latents,
+        compare_runs,
+        running_evidence,
+        stopping_hint,
     )
     from pymc_mcoem.plots import plot_class_index
 
@@ -73,11 +76,14 @@ __all__ = [
     "align_classes",
     "class_index_summary",
     "class_latents",
+    "compare_runs",
     "compete",
     "datasets",
     "drop_missing_points",
     "majority_labels",
     "plot_class_index",
+    "running_evidence",
+    "stopping_hint",
     "template_images",
 ]
 
@@ -89,6 +95,9 @@ _ON_DEMAND = {
     "align_classes": "pymc_mcoem.diagnostics",
     "class_index_summary": "pymc_mcoem.diagnostics",
     "class_latents": "pymc_mcoem.diagnostics",
+    "compare_runs": "pymc_mcoem.diagnostics",
+    "running_evidence": "pymc_mcoem.diagnostics",
+    "stopping_hint": "pymc_mcoem.diagnostics",
     "plot_class_index": "pymc_mcoem.plots",
 }
 

@@ -10,6 +10,12 @@ from pymc_mcoem.diagnostics.homogeneity import (
 from pymc_mcoem.diagnostics.indicators import class_shares, rao_blackwell_shares
 from pymc_mcoem.diagnostics.latents import class_latents
 from pymc_mcoem.diagnostics.pseudo_priors import jump_pareto_k, pareto_k
+from pymc_mcoem.diagnostics.runs import (
+    StoppingHint,
+    compare_runs,
+    running_evidence,
+    stopping_hint,
+)
 from pymc_mcoem.diagnostics.stationary import StationaryDistribution, stationary_distribution
 from pymc_mcoem.diagnostics.summary import (
     ClassIndexSummary,
@@ -26,6 +32,7 @@ __all__ = [
     "HomogeneityTest",
     "IndexChains",
     "StationaryDistribution",
+    "StoppingHint",
     "UnmovedChains",
     "adjusted_rand_index",
     "align_classes",
@@ -33,13 +40,16 @@ __all__ = [
     "class_latents",
     "class_shares",
     "class_transitions",
+    "compare_runs",
     "count_transitions",
     "homogeneity_test",
     "jump_pareto_k",
     "pareto_k",
     "rao_blackwell_shares",
     "read_chains",
+    "running_evidence",
     "stationary_distribution",
+    "stopping_hint",
     "unmoved_chains",
     "within_chain_tests",
 ]

@@ -1,0 +1,312 @@
+"""Running evidence and change of the parameters of a run: when to stop, and how many classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+__all__ = ["StoppingHint", "compare_runs", "running_evidence", "stopping_hint"]
+
+#: What the history keeps of each step beside the parameters.
+_RECORDS = {
+    "observation",
+    "gain",
+    "effective_size",
+    "updated",
+    "waiting",
+    "seconds",
+    "acceptance",
+    "log_evidence",
+    "class_weight",
+    "troubles",
+}
+
+
+def running_evidence(history: Any, *, window: int = 100) -> xr.DataArray:
+    """Return the mean log-evidence of the last observations, along the run.
+
+    The evidence of an observation is that under the parameters before it was learnt, so that it
+    measures prediction: nothing is used twice.
+
+    Parameters
+    ----------
+    history : DataTree or OnlineEM
+        As ``em.history``.
+    window : int
+        Observations that each mean is over; fewer at the beginning.
+
+    Returns
+    -------
+    DataArray
+        Dimension ``observation``; NaN observations, of E-steps without evidence, are left out of
+        the means.
+
+    Raises
+    ------
+    ValueError
+        If `window` is less than 2 or nothing was learnt.
+
+    Examples
+    --------
+    >>> records = xr.Dataset({"log_evidence": ("observation", [-4.0, -2.0, -1.0, -1.0])})
+    >>> history = xr.DataTree.from_dict({"observations": records})
+    >>> running_evidence(history, window=2).values
+    array([-4. , -3. , -1.5, -1. ])
+    """
+    if window < 2:
+        raise ValueError(f"window: got {window}; give 2 observations or more.")
+    evidence = _observations(history)["log_evidence"]
+    rolled: xr.DataArray = evidence.rolling(observation=window, min_periods=1).mean()
+    return rolled.rename("running_evidence")
+
+
+@dataclass(frozen=True)
+class StoppingHint:
+    """Whether a run still learns.
+
+    Attributes
+    ----------
+    could_stop : bool
+    reason : str
+    gain, gain_mcse : float
+        Mean log-evidence of the last window less that of the one before, and its error.
+    change : float
+        Largest relative change of a parameter between the means of the two windows.
+    """
+
+    could_stop: bool
+    reason: str
+    gain: float
+    gain_mcse: float
+    change: float
+
+
+def stopping_hint(history: Any, *, window: int = 200, tolerance: float = 0.02) -> StoppingHint:
+    """Say whether a run still learns. A hint: nothing is ever stopped by it.
+
+    Two windows of observations follow one another at the end of the run. A run could stop when
+    the evidence of the second is not above that of the first by more than twice its Monte Carlo
+    error, and no parameter's mean over the second differs from that over the first by more
+    than `tolerance` of the parameter's size.
+
+    Parameters
+    ----------
+    history : DataTree or OnlineEM
+        As ``em.history``.
+    window : int
+        Observations in each of the two windows.
+    tolerance : float
+        Of the relative change: root mean square change over root mean square value, parameter by
+        parameter.
+
+    Returns
+    -------
+    StoppingHint
+
+    Raises
+    ------
+    ValueError
+        If `window` is less than 10 or `tolerance` not positive.
+
+    Notes
+    -----
+    Observations differ more from one another than θ at this step from θ at the last: with a
+    window of 200 and evidences that vary by 10 nats, gains under 2 nats are not seen. A gain
+    ϱ_n that falls makes the change fall as well, whether θ is near its limit or not: look at
+    both. There are no standard errors of θ: the scores of a stream that is looked at once, at
+    parameters that move, do not give them; repeat the run with other seeds.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(3)
+    >>> n = np.arange(1, 401)
+    >>> path = xr.Dataset({"level": ("step", 1 - np.exp(-n / 10)), "observation": ("step", n)})
+    >>> seen = xr.Dataset(
+    ...     {"log_evidence": ("observation", rng.normal(size=400))}, coords={"observation": n}
+    ... )
+    >>> history = xr.DataTree.from_dict({"online_em": path, "observations": seen})
+    >>> stopping_hint(history, window=100).could_stop
+    True
+    """
+    if window < 10:
+        raise ValueError(f"window: got {window}; give 10 observations or more.")
+    if not tolerance > 0:
+        raise ValueError(f"tolerance: got {tolerance}; give a positive number.")
+    records, path = _observations(history), _group(history, "online_em")
+    numbers = records["observation"].values
+    n_learnt = int(numbers[-1])
+    if n_learnt < 2 * window:
+        return StoppingHint(
+            False,
+            f"{n_learnt} observations are fewer than two windows of {window}",
+            np.nan,
+            np.nan,
+            np.nan,
+        )
+    early = (numbers > n_learnt - 2 * window) & (numbers <= n_learnt - window)
+    late = numbers > n_learnt - window
+    evidence = records["log_evidence"].values
+    gain, error = _difference(evidence[late], evidence[early])
+    change, name = _change(path, n_learnt, window)
+    if np.isnan(change):
+        return StoppingHint(
+            False,
+            "the history keeps no parameters in one of the windows; raise keep= or window=",
+            gain,
+            error,
+            change,
+        )
+    if gain > 2 * error:
+        reason = f"the evidence still grows, by {gain:.3g} ± {error:.2g} an observation"
+    elif change > tolerance:
+        reason = f"{name} still moves, by {change:.2%} from window to window"
+    else:
+        return StoppingHint(
+            True,
+            f"the evidence grows by {gain:.2g} ± {error:.2g} an observation, and no parameter "
+            f"moves by more than {change:.2%}",
+            gain,
+            error,
+            change,
+        )
+    return StoppingHint(False, reason, gain, error, change)
+
+
+def compare_runs(runs: Mapping[str, Any], *, first: int = 1) -> xr.Dataset:
+    """Compare runs over one stream, as with other numbers of classes, by what they predicted.
+
+    Parameters
+    ----------
+    runs : mapping of str to DataTree or OnlineEM
+        Over the same observations in the same order.
+    first : int
+        Number of the first observation that counts, from 1: what comes before it taught the start.
+
+    Returns
+    -------
+    Dataset
+        By ``run``, best first: ``log_evidence``, mean of an observation; ``difference`` from the
+        best and its error ``difference_mcse``, of paired observations; ``n_parameters``; ``bic``,
+        log-evidence of all observations less half the logarithm of their number a parameter, so
+        that more is better; ``n_observations``.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two runs, they have no observations in common from `first` on, or
+        they have no evidence.
+
+    Notes
+    -----
+    Every observation's evidence was computed before the observation was learnt, so that more
+    classes are not rewarded for fitting what they saw: ``log_evidence`` needs no penalty, and
+    ``bic``, which has one, is the more cautious of the two. Limits: the burst's evidence is
+    Laplace's approximation, best where warps are small; early observations tell of the start
+    more than of the model; priors on θ are not counted; the number that predicts best is that
+    of clusters worth telling apart at this sample size, not of kinds in the world. Different
+    seeds end in different optima: compare several of each.
+
+    Examples
+    --------
+    >>> def run(level, n):
+    ...     rng = np.random.default_rng(4)
+    ...     seen = {"log_evidence": ("observation", level + rng.normal(size=50))}
+    ...     coords = {"observation": np.arange(1, 51)}
+    ...     return xr.DataTree.from_dict(
+    ...         {
+    ...             "online_em": xr.Dataset({"weights": (("step", "class"), np.ones((1, n)))}),
+    ...             "observations": xr.Dataset(seen, coords=coords),
+    ...         }
+    ...     )
+    >>> compare_runs({"two": run(-3.0, 2), "three": run(-1.0, 3)})["run"].values
+    array(['three', 'two'], dtype='<U5')
+    """
+    if len(runs) < 2:
+        raise ValueError(f"runs: got {len(runs)}; give at least two.")
+    evidence = xr.concat(
+        [_observations(run)["log_evidence"].reset_coords(drop=True) for run in runs.values()],
+        dim="run",
+        join="inner",
+    ).assign_coords(run=list(runs))
+    evidence = evidence.sel(observation=evidence["observation"] >= first)
+    if not evidence.sizes["observation"] > 1:
+        raise ValueError(
+            f"runs: {list(runs)} have no two observations from number {first} on in common; give "
+            "runs over one stream."
+        )
+    empty = [str(name) for name in evidence["run"].values if evidence.sel(run=name).isnull().any()]
+    if empty:
+        raise ValueError(
+            f"runs: {empty} have observations without evidence; use an E-step that gives it."
+        )
+    n = evidence.sizes["observation"]
+    sizes = xr.DataArray(
+        [_n_parameters(_group(run, "online_em")) for run in runs.values()], dims="run"
+    )
+    mean = evidence.mean("observation")
+    best = evidence.isel(run=int(mean.argmax("run")))
+    paired = evidence - best
+    found = xr.Dataset(
+        {
+            "log_evidence": mean,
+            "difference": paired.mean("observation"),
+            "difference_mcse": paired.std("observation", ddof=1) / np.sqrt(n),
+            "n_parameters": sizes,
+            "bic": n * mean - 0.5 * sizes * np.log(n),
+        },
+        attrs={"n_observations": n},
+    )
+    order = np.argsort(-mean.values, kind="stable")
+    return found.isel(run=order)
+
+
+def _group(history: Any, name: str) -> xr.Dataset:
+    tree = getattr(history, "history", history)
+    if name not in tree.children:
+        raise ValueError(f"history: it has no group {name!r}; give em.history of a run.")
+    found: xr.Dataset = tree[name].to_dataset()
+    return found
+
+
+def _observations(history: Any) -> xr.Dataset:
+    records = _group(history, "observations")
+    if not records.sizes.get("observation"):
+        raise ValueError("history: nothing was learnt yet; call partial_fit first.")
+    return records
+
+
+def _difference(late: np.ndarray, early: np.ndarray) -> tuple[float, float]:
+    late, early = late[np.isfinite(late)], early[np.isfinite(early)]
+    if min(len(late), len(early)) < 2:
+        return 0.0, np.inf
+    error = np.sqrt(late.var(ddof=1) / len(late) + early.var(ddof=1) / len(early))
+    return float(late.mean() - early.mean()), float(error)
+
+
+def _change(path: xr.Dataset, n_learnt: int, window: int) -> tuple[float, str]:
+    """Return the largest relative change of a parameter between windows, and its name."""
+    learnt = path["observation"].values
+    early = (learnt > n_learnt - 2 * window) & (learnt <= n_learnt - window)
+    late = learnt > n_learnt - window
+    changes = {"no parameter": 0.0}
+    if not (early.any() and late.any()):
+        return np.nan, ""
+    for name in _parameters(path):
+        values = path[name].transpose("step", ...).values.reshape(len(learnt), -1)
+        before, after = values[early].mean(axis=0), values[late].mean(axis=0)
+        size = np.sqrt(np.mean(before**2))
+        changes[name] = float(np.sqrt(np.mean((after - before) ** 2)) / max(size, 1e-300))
+    largest = max(changes, key=lambda name: changes[name])
+    return changes[largest], largest
+
+
+def _parameters(path: xr.Dataset) -> list[str]:
+    return [str(name) for name in path.data_vars if name not in _RECORDS]
+
+
+def _n_parameters(path: xr.Dataset) -> int:
+    return sum(int(path[name].isel(step=-1).size) for name in _parameters(path))
