@@ -686,6 +686,9 @@ class TemplateMixture(Family):
               reference), β)) / λ, with straight lines between its points; NaN where less than
               half of the draws find data.
 
+            The attribute ``troubles`` names what went wrong, as a mode search that did not
+            converge; each kind is logged once.
+
         Raises
         ------
         ValueError, TypeError

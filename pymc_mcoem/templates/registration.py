@@ -59,6 +59,7 @@ class Registrar:
         alone = mixture.with_classes(1, priors=None)
         alone.statistics = _statistics(alone)
         self._within = settings.compile(alone)
+        self._told: set[str] = set()
         # where the prior mean of β puts the points; moments are taken of the way from there
         self._middle = np.asarray(
             alone.settings.deformation.warp(
@@ -91,6 +92,7 @@ class Registrar:
         )
         data = mixture.encode(observation)
         seeds = np.random.SeedSequence(entropy).spawn(mixture.n_classes + 1)
+        troubles: list[str] = []
         with one_blas_thread():
             probability = np.ones(1)
             if self._jumping is not None:
@@ -98,14 +100,16 @@ class Registrar:
                     data, theta, np.random.default_rng(seeds[0]), draws=draws, burn_in=burn_in
                 )
             found = [
-                self._within_class(j, data, theta, seeds[j + 1], clocks, draws, burn_in)
+                self._within_class(j, data, theta, seeds[j + 1], clocks, draws, burn_in, troubles)
                 for j in range(mixture.n_classes)
             ]
         moments = {
             name: tuple(np.stack([each[name][part] for each in found]) for part in (0, 1))
             for name in found[0]
         }
-        return self._labelled(probability, moments, draws, burn_in)
+        result = self._labelled(probability, moments)
+        result.attrs = {"draws": draws, "burn_in": burn_in, "troubles": "; ".join(troubles)}
+        return result
 
     def _clocks(self, reference: Any) -> np.ndarray | None:
         """Return the β of the common clock of each class, (n_classes, n_parameters)."""
@@ -135,8 +139,9 @@ class Registrar:
         clocks: np.ndarray | None,
         draws: int,
         burn_in: int,
+        troubles: list[str],
     ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Return means and standard deviations of class j."""
+        """Return means and standard deviations of class j; name its troubles."""
         settings = self.mixture.settings
         rows = {*self.mixture.class_parameters, *self.mixture.weight_parameters}
         alone = {name: value[j : j + 1] if name in rows else value for name, value in theta.items()}
@@ -150,7 +155,14 @@ class Registrar:
             burn_in=burn_in,
         )
         for trouble in sorted(name for name, count in result.troubles.items() if count):
-            _log.warning("register: class %d: %s.", j, trouble)
+            troubles.append(f"class {j}: {trouble}")
+            if trouble not in self._told:
+                self._told.add(trouble)
+                _log.warning(
+                    "register: class %d: %s. Further ones are only named in the results' attrs.",
+                    j,
+                    trouble,
+                )
         sums = {name: value[0] for name, value in result.statistics.items()}
         positions = sweeps.position[burn_in:]
         n_parameters = settings.deformation.n_parameters
@@ -197,8 +209,6 @@ class Registrar:
         self,
         probability: np.ndarray,
         moments: Mapping[str, tuple[np.ndarray, ...]],
-        draws: int,
-        burn_in: int,
     ) -> xr.Dataset:
         """Put names on everything, and average over the classes."""
         settings = self.mixture.settings
@@ -230,7 +240,7 @@ class Registrar:
             ):
                 variables[f"{name}_mean{suffix}"] = ((*lead, *dims[name]), first)
                 variables[f"{name}_sd{suffix}"] = ((*lead, *dims[name]), second)
-        return xr.Dataset(variables, coords=coords, attrs={"draws": draws, "burn_in": burn_in})
+        return xr.Dataset(variables, coords=coords)
 
 
 def averaged_moments(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -129,7 +131,7 @@ def test_labels(toy, found):
     assert found["scale_mean"].dims == ("class",)
     np.testing.assert_array_equal(found["age"], AGES)
     assert list(found["deformation_coordinate"].values) == list(mixture.settings.deformation.labels)
-    assert found.attrs == {"draws": 4_000, "burn_in": 200}
+    assert found.attrs == {"draws": 4_000, "burn_in": 200, "troubles": ""}
     assert (found["class_probability"] > 0.1).all()
 
 
@@ -142,6 +144,25 @@ def test_one_seed_one_result_and_the_model_is_left_alone(toy):
     assert first.equals(second)
     assert not first.equals(other)
     assert before.equals(mixture.parameters)
+
+
+def test_troubles_are_named_and_logged_once(toy, found, caplog, monkeypatch):
+    mixture, theta, curve = toy
+    within = mixture._registrars[None]._within
+    with_draws = within.with_draws
+
+    def troubled(*arguments, **options):
+        result, sweeps = with_draws(*arguments, **options)
+        return replace(result, troubles={"mode search: not converged": 1, "never met": 0}), sweeps
+
+    monkeypatch.setattr(within, "with_draws", troubled)
+    for seed in (1, 2):
+        each = mixture.register(curve, theta, draws=5, burn_in=0, random_seed=seed)
+        named = "class 0: mode search: not converged; class 1: mode search: not converged"
+        assert each.attrs["troubles"] == named
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 1
+    assert "register: class 0: mode search: not converged. Further ones" in told[0]
 
 
 def test_the_common_clock_may_be_given(toy):
