@@ -56,6 +56,30 @@ class CarlinChibBurst:
     pseudo-priors' estimates of evidence and at a draw from that class's pseudo-prior; step sizes
     are adapted during burn-in only and handed from observation to observation. The evidence
     reported is the pseudo-priors' own estimate: Laplace's, or nan for pilot moments.
+
+    Examples
+    --------
+    The E-step on its own, for two classes around −2 and 2 and an observation of 0:
+
+    >>> import pymc as pm
+    >>> from pymc_mcoem.em.family import Family
+    >>> class Pair(Family):
+    ...     observation = ("y",)
+    ...
+    ...     def __init__(self):
+    ...         with pm.Model() as self.model:
+    ...             means = pm.Data("means", [-2.0, 2.0])
+    ...             y = pm.Data("y", 0.0)
+    ...             self.class_index = pm.Categorical("class_index", p=[0.5, 0.5])
+    ...             x = pm.Normal("x", means[self.class_index], 1.0)
+    ...             pm.Normal("value", x, 1.0, observed=y)
+    ...         self.statistics = {"x": x}
+    >>> family, rng = Pair(), np.random.default_rng(1)
+    >>> e_step = CarlinChibBurst(within_class=RandomWalk(n_moves=2)).compile(family)
+    >>> theta, state = family.model_parameters(), e_step.initial_state()
+    >>> found = e_step(family.encode(0.0), theta, rng, state, draws=4000, burn_in=50)
+    >>> found.statistics["class_weight"].round(1), found.statistics["x"].round(1)
+    (array([0.5, 0.5]), array([-0.5,  0.5]))
     """
 
     pseudo_priors: PseudoPriorRule = field(default_factory=Laplace)
