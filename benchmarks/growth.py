@@ -6,7 +6,8 @@ groups; the adjusted Rand index; the ages of the templates' spurts, on the age a
 mean posterior warp; γ² of both classes; seconds of learning. The first seed's compilation is not
 among these.
 
-    python benchmarks/growth.py                  # settings of the package
+    python benchmarks/growth.py                  # five random-walk moves a sweep, θ averaged
+    python benchmarks/growth.py --plain          # OnlineEM(mixture), nothing set
     python benchmarks/growth.py --paper          # OnlineEM.as_in_paper: random starts, long bursts
     python benchmarks/growth.py --random         # random starts
     python benchmarks/growth.py --compete 5      # five random starts compete by evidence
@@ -135,6 +136,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=1_000)
     parser.add_argument("--smoother", choices=["spline", "monotone"], default="spline")
     parser.add_argument("--paper", action="store_true", help="OnlineEM.as_in_paper")
+    parser.add_argument("--plain", action="store_true", help="OnlineEM(mixture), nothing set")
     parser.add_argument("--random", action="store_true", help="random starts")
     parser.add_argument("--compete", type=int, default=0, help="random starts that compete")
     parser.add_argument("--first", type=int, default=200, help="observations of a competition")
@@ -173,6 +175,8 @@ def main() -> None:
     if arguments.paper:
         make = mcoem.OnlineEM.as_in_paper
         settings = mixture.paper_settings()["e_step"]
+    elif arguments.plain:
+        settings = mcoem.CarlinChibBurst()
     else:
         options["average_from"] = arguments.iterations // 2
         options["step_size"] = mcoem.StepSize(arguments.exponent)

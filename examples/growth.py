@@ -137,7 +137,7 @@ def draw_templates(
         then = learnt.templates(path["templates"].values[step])
         for colour, j in zip(COLOURS, learnt.order, strict=True):
             axes[2].plot(FINE, then[j], color=colour, alpha=shade, linewidth=1 + shade)
-    axes[2].set_title(f"After {', '.join(map(str, steps))} curves (from pale to full)", fontsize=10)
+    axes[2].set_title(f"After {', '.join(map(str, steps))} curves, pale to full", fontsize=10)
     for axis in axes:
         axis.set(xlabel="age (years)", xlim=(2, 18), ylim=(0, 13), xticks=range(2, 18, 2))
         axis.spines[["top", "right"]].set_visible(False)
