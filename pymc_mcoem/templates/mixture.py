@@ -720,6 +720,10 @@ class TemplateMixture(Family):
             random_seed=random_seed,
         )
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave compiled registrations behind: where it is read they are compiled anew."""
+        return {**self.__dict__, "_registrars": {}}
+
     def _declare(self, built: TemplateModel) -> None:
         """Tell step methods on the model what is known of its latents."""
         geometry = LatentGeometry(built.gauss_newton, built.prior_covariance, self.starts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import cloudpickle
 import numpy as np
 import pytest
 from scipy import stats
@@ -144,6 +145,14 @@ def test_one_seed_one_result_and_the_model_is_left_alone(toy):
     assert first.equals(second)
     assert not first.equals(other)
     assert before.equals(mixture.parameters)
+
+
+def test_a_mixture_that_has_registered_can_be_pickled(toy, found):
+    mixture, _, _ = toy
+    assert mixture._registrars
+    copied = cloudpickle.loads(cloudpickle.dumps(mixture))
+    assert copied.parameters.equals(mixture.parameters)
+    assert mixture._registrars
 
 
 def test_troubles_are_named_and_logged_once(toy, found, caplog, monkeypatch):
