@@ -34,7 +34,7 @@ format: $(equipped)
 	$(python) -m ruff format
 
 docs: $(documented)
-	$(python) -m sphinx -W --keep-going -b html docs docs/_build/html $(ARGS)
+	$(python) -m sphinx -W --keep-going -j auto -b html docs docs/_build/html $(ARGS)
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache build dist output docs/_build docs/generated
