@@ -23,7 +23,9 @@ scikit-fda, tslearn and fdasrsf are compared with where they are installed, as b
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
+import io
 import time
 from dataclasses import replace
 from typing import Any
@@ -119,7 +121,8 @@ def others(curves: np.ndarray, sex: np.ndarray, seed: int) -> dict[str, float]:
     if importlib.util.find_spec("fdasrsf"):
         import fdasrsf
 
-        groups = fdasrsf.kmeans_align(curves.T, AGES, 2, showplot=False).labels
+        with contextlib.redirect_stdout(io.StringIO()):  # it tells every step
+            groups = fdasrsf.kmeans_align(curves.T, AGES, 2, showplot=False)["labels"]
         found["fdasrsf, elastic k-means"] = share(np.asarray(groups), sex)
     if importlib.util.find_spec("skfda"):
         import skfda

@@ -704,10 +704,14 @@ class TemplateMixture(Family):
 
         Examples
         --------
-        >>> mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
-        >>> found = mixture.register(np.eye(3), mixture.parameters)  # doctest: +SKIP
-        >>> found.warp_mean.dims  # doctest: +SKIP
-        ('class', 'row', 'column', 'coordinate')
+        >>> mixture = TemplateMixture.for_curves([0, 1, 2, 3], 1, n_landmarks=5, n_warp_kernels=2)
+        >>> theta = mixture.parameters
+        >>> theta["templates"] += np.array([0.0, 1.0, 4.0, 1.0, 0.0])
+        >>> found = mixture.register([1.0, np.nan, 4.0, 1.0], theta)
+        >>> found.warp_mean.dims, found.attrs["draws"]
+        (('class', 'age'), 200)
+        >>> bool((found.warp_mean.diff("age") > 0).all())
+        True
         """
         if e_step not in self._registrars:
             self._registrars[e_step] = Registrar(self, e_step)
