@@ -2,6 +2,7 @@
 
 from pymc_mcoem.diagnostics.chains import IndexChains, read_chains
 from pymc_mcoem.diagnostics.compare import ClassAlignment, adjusted_rand_index, align_classes
+from pymc_mcoem.diagnostics.error_rate import live_error_rate
 from pymc_mcoem.diagnostics.homogeneity import (
     HomogeneityTest,
     homogeneity_test,
@@ -9,6 +10,7 @@ from pymc_mcoem.diagnostics.homogeneity import (
 )
 from pymc_mcoem.diagnostics.indicators import class_shares, rao_blackwell_shares
 from pymc_mcoem.diagnostics.latents import class_latents
+from pymc_mcoem.diagnostics.pseudo_prior_draws import pseudo_prior_draws
 from pymc_mcoem.diagnostics.pseudo_priors import jump_pareto_k, pareto_k
 from pymc_mcoem.diagnostics.runs import (
     StoppingHint,
@@ -44,7 +46,9 @@ __all__ = [
     "count_transitions",
     "homogeneity_test",
     "jump_pareto_k",
+    "live_error_rate",
     "pareto_k",
+    "pseudo_prior_draws",
     "rao_blackwell_shares",
     "read_chains",
     "running_evidence",

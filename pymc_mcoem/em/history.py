@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
     from pymc_mcoem.em.run_state import Arrays, RunState, StepReport
 
-__all__ = ["History", "ThinnedSeries"]
+__all__ = ["History", "ThinnedSeries", "recorded_names"]
 
 #: Observations whose record is kept before records are thinned.
 OBSERVATIONS_KEPT = 10_000
@@ -34,6 +34,17 @@ SCALARS = (
 DTYPES: dict[str, Any] = {"observation": np.int64, "updated": np.bool_, "waiting": np.int64}
 #: Numbers that the path of the parameters may hold, unless `keep` says how many steps.
 PATH_NUMBERS = 1_000_000
+
+
+def recorded_names() -> frozenset[str]:
+    """Return the names of what a history keeps beside the parameters.
+
+    Examples
+    --------
+    >>> "gain" in recorded_names()
+    True
+    """
+    return frozenset({*SCALARS, CLASS_WEIGHT, "step", "troubles"})
 
 
 @dataclass
@@ -140,8 +151,7 @@ class History:
             *(Column(name, (), ()) for name in SCALARS),
             Column(CLASS_WEIGHT, (family.class_dim,), (family.n_classes,)),
         ]
-        reserved = {column.name for column in self.shared} | {"step", "troubles"}
-        taken = sorted(reserved & {column.name for column in self.parameters})
+        taken = sorted(recorded_names() & {column.name for column in self.parameters})
         if taken:
             raise ValueError(
                 f"family: the parameters {taken} have names that the history uses; rename their "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from colorsys import hsv_to_rgb
 from importlib import import_module
 from typing import Any
 
@@ -17,6 +16,7 @@ from arviz_plots.plots.utils import filter_aes, get_visual_kwargs, set_grid_layo
 
 from pymc_mcoem.diagnostics.chains import IndexChains, find_index, read_chains
 from pymc_mcoem.diagnostics.transitions import class_transitions
+from pymc_mcoem.plots.layers import class_colors
 
 __all__ = ["plot_class_index"]
 
@@ -24,9 +24,6 @@ _VISUALS = ("raster", "matrix", "matrix_text", "title", "xlabel", "ylabel", "tic
 
 #: Above this many classes numbers in the cells of the matrix would not be legible.
 _MAX_NUMBERED = 12
-
-#: Back ends cycle through this many colours.
-_N_COLORS = 10
 
 #: Half the height of a chain's band.
 _HALF = 0.42
@@ -197,22 +194,11 @@ def _grid(chains: IndexChains, backend: str, pc_kwargs: dict[str, Any]) -> PlotC
     if backend == "matplotlib":
         # Titles, labels and the legend outside would overlap or be cut off.
         pc_kwargs["figure_kwargs"].setdefault("layout", "constrained")
-    if chains.n_classes > _N_COLORS:
-        pc_kwargs.setdefault("color", _colors(chains.n_classes))
+    pc_kwargs.setdefault("color", class_colors(chains.n_classes))
     # Rows high enough for titles, and the figure for the legend.
     n_rows = max(1.4 * len(chains.codes), chains.n_classes / 8)
     pc_kwargs = set_grid_layout(pc_kwargs, back_end, data, num_rows=n_rows)
     return PlotCollection.grid(data, backend=backend, **pc_kwargs)
-
-
-def _colors(n: int) -> list[str]:
-    """Return n colours that differ from their neighbours: hues apart by the golden ratio."""
-    found = []
-    for k in range(n):
-        hue, value = (k * 0.618034) % 1.0, 0.9 if k % 2 else 0.65
-        red, green, blue = (round(255 * part) for part in hsv_to_rgb(hue, 0.75, value))
-        found.append(f"#{red:02x}{green:02x}{blue:02x}")
-    return found
 
 
 def _at(collection: PlotCollection, column: str) -> PlotCollection:

@@ -231,6 +231,8 @@ class Registrar:
         if n_dims > 1:
             dims["warp"], sizes["warp"] = (*grid, "coordinate"), (*shape, n_dims)
             coords["coordinate"] = list(grid) if len(grid) == n_dims else np.arange(n_dims)
+            # where the points are, in the unit of the warp: the labels of the axes may be others
+            coords["point"] = (dims["warp"], settings.points.reshape(*shape, n_dims))
         variables: dict[str, Any] = {"class_probability": (("class",), probability)}
         for name, pair in moments.items():
             mean, sd = (part.reshape(-1, *sizes[name]) for part in pair)

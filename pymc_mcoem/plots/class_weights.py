@@ -1,0 +1,129 @@
+"""Weights of the classes along a run, and which classes the observations went to."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from arviz_plots.plot_collection import PlotCollection
+
+from pymc_mcoem.plots.histories import draw_path, read_path
+from pymc_mcoem.plots.layers import Layers, make_wrap
+
+__all__ = ["plot_class_weights"]
+
+_VISUALS = ("weights", "observed", "xlabel", "ylabel", "legend")
+
+
+def plot_class_weights(
+    history: xr.DataTree,
+    *,
+    window: int = 50,
+    coords: Mapping[Any, Any] | None = None,
+    plot_collection: PlotCollection | None = None,
+    backend: str | None = None,
+    aes_by_visuals: Mapping[str, Sequence[str]] | None = None,
+    visuals: Mapping[str, Mapping[str, Any] | bool] | None = None,
+    **pc_kwargs: Any,
+) -> PlotCollection:
+    """Draw the weights of the classes over the observations learnt.
+
+    A strong line for the weight ω_j that was learnt, and a faint one for the mean posterior
+    weight of the class in the last observations. A class that is being lost falls to zero in both;
+    where the faint line departs from the strong one for long, the stream has changed or the gains
+    have become too small to follow.
+
+    Parameters
+    ----------
+    history : DataTree
+        `OnlineEM.history`, or a saved run as `xarray.open_datatree` opens it.
+    window : int
+        Records of observations in the mean of the faint line, which begins when half of them are
+        there.
+    coords : mapping, optional
+        What to draw, as ``{"class": [0, 1]}``.
+    plot_collection : PlotCollection, optional
+        With one plot.
+    backend : {"matplotlib", "bokeh", "plotly", "none"}, optional
+    aes_by_visuals : mapping of {str : sequence of str}, optional
+        Default: all aesthetics for both lines.
+    visuals : mapping of {str : mapping or bool}, optional
+        False leaves a visual out. Valid keys:
+
+        * weights, observed -> passed to the back end's ``line``
+        * xlabel, ylabel -> passed to ``xlabel`` and ``ylabel``
+        * legend -> passed to `arviz_plots.PlotCollection.add_legend`
+    **pc_kwargs
+        Passed to `arviz_plots.PlotCollection.wrap`.
+
+    Returns
+    -------
+    PlotCollection
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `history` is not the history of a run in which something was learnt, or `window` is
+        less than 1.
+
+    Notes
+    -----
+    A family without a parameter ``weights`` has only the faint line. Long runs keep every second,
+    fourth, ... record of observations, and the window counts those that are kept.
+
+    Examples
+    --------
+    >>> path = xr.Dataset(
+    ...     {"weights": (("step", "class"), [[0.5, 0.5], [0.4, 0.6]])},
+    ...     coords={"step": [0, 1], "observation": ("step", [0, 1]), "class": [0, 1]},
+    ... )
+    >>> seen = xr.Dataset(
+    ...     {"class_weight": (("observation", "class"), [[0.1, 0.9]])}, {"observation": [1]}
+    ... )
+    >>> history = xr.DataTree.from_dict({"online_em": path, "observations": seen})
+    >>> plot_class_weights(history, backend="none").viz["weights"]["weight"].sizes["class"]
+    2
+    """
+    layers = Layers(_VISUALS, visuals, aes_by_visuals)
+    if isinstance(window, bool) or not isinstance(window, (int, np.integer)) or window < 1:
+        raise ValueError(f"window: got {window!r}; give a whole number of at least 1.")
+    path = read_path(history)
+    observed = history["observations"]["class_weight"]
+    (class_dim,) = (dim for dim in observed.dims if dim != "observation")
+    if class_dim not in observed.coords:
+        observed = observed.assign_coords({class_dim: np.arange(observed.sizes[class_dim])})
+    recent = observed.rolling(observation=window, min_periods=(window + 1) // 2).mean()
+    drawn = xr.Dataset({"weight": recent}).sel(dict(coords or {}))
+    if plot_collection is None:
+        aes: dict[str, list[Hashable]] = {"color": [class_dim]}
+        plot_collection = make_wrap(drawn, backend, pc_kwargs, aes=aes, cols=[])
+    layers.draw(
+        plot_collection,
+        "observed",
+        draw_path,
+        drawn,
+        aes=list(plot_collection.aes_set),
+        x="observation",
+        along=["observation"],
+        alpha=0.35,
+    )
+    if "weights" in path and path["weights"].dims == ("step", class_dim):
+        learnt = xr.Dataset({"weight": path["weights"]}).sel(dict(coords or {}))
+        layers.draw(
+            plot_collection,
+            "weights",
+            draw_path,
+            learnt.assign_coords({class_dim: drawn[class_dim].values}),
+            aes=list(plot_collection.aes_set),
+            x="observation",
+            along=["step"],
+            width=2,
+        )
+    layers.write(plot_collection, "xlabel", lambda *_: "observations learnt")
+    layers.write(plot_collection, "ylabel", lambda *_: "weight of the class")
+    legend = layers.options("legend")
+    if legend is not None and "color" in plot_collection.aes_set:
+        plot_collection.add_legend(**{"dim": class_dim, **legend})
+    return plot_collection

@@ -1,0 +1,110 @@
+"""The live error rate of one or several runs."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import xarray as xr
+from arviz_plots.plot_collection import PlotCollection
+
+from pymc_mcoem.plots.layers import Layers, make_wrap
+from pymc_mcoem.plots.shapes import draw_band, draw_curve
+
+__all__ = ["plot_error_rate"]
+
+_VISUALS = ("recent", "band", "cumulative", "xlabel", "ylabel", "legend")
+
+
+def plot_error_rate(
+    rates: xr.Dataset | Mapping[Hashable, xr.Dataset],
+    *,
+    plot_collection: PlotCollection | None = None,
+    backend: str | None = None,
+    aes_by_visuals: Mapping[str, Sequence[str]] | None = None,
+    visuals: Mapping[str, Mapping[str, Any] | bool] | None = None,
+    **pc_kwargs: Any,
+) -> PlotCollection:
+    """Draw the error rate of observations that were classified before they were learnt.
+
+    A line for the rate among the last observations, in its band of chance; dashed, the rate since
+    the beginning.
+
+    Parameters
+    ----------
+    rates : Dataset or mapping of {str : Dataset}
+        What `live_error_rate` returned, or that of several runs by name.
+    plot_collection : PlotCollection, optional
+        With one plot.
+    backend : {"matplotlib", "bokeh", "plotly", "none"}, optional
+    aes_by_visuals : mapping of {str : sequence of str}, optional
+        Default: all aesthetics for ``recent``, ``band`` and ``cumulative``.
+    visuals : mapping of {str : mapping or bool}, optional
+        False leaves a visual out. Valid keys:
+
+        * recent, cumulative -> passed to the back end's ``line``
+        * band -> passed to ``fill_between_y``
+        * xlabel, ylabel -> passed to ``xlabel`` and ``ylabel``
+        * legend -> passed to `arviz_plots.PlotCollection.add_legend`; of several runs
+    **pc_kwargs
+        Passed to `arviz_plots.PlotCollection.wrap`.
+
+    Returns
+    -------
+    PlotCollection
+
+    Raises
+    ------
+    ValueError
+        If a Dataset is not one of `live_error_rate`, or there is none.
+
+    Notes
+    -----
+    Compare the paper's figures of error rates over processed images, section ``subsec:5:2``, which
+    count errors on other images instead.
+
+    Examples
+    --------
+    >>> from pymc_mcoem.diagnostics import live_error_rate
+    >>> rate = live_error_rate([0, 1, 1, 0], [1, 1, 1, 0])
+    >>> collection = plot_error_rate({"templates": rate, "k-means": rate}, backend="none")
+    >>> collection.viz["recent"]["error_rate"].sizes["run"]
+    2
+    """
+    layers = Layers(_VISUALS, visuals, aes_by_visuals)
+    runs = {"run": rates} if isinstance(rates, xr.Dataset) else dict(rates)
+    if not runs:
+        raise ValueError("rates: got none; give what live_error_rate returned.")
+    for name, rate in runs.items():
+        if not isinstance(rate, xr.Dataset) or not {"recent", "lower", "upper"} <= set(rate):
+            raise ValueError(
+                f"rates: that of {name!r} has not recent, lower and upper; give what "
+                "live_error_rate returned."
+            )
+    # Runs of other lengths end where they end.
+    together = xr.concat(
+        list(runs.values()), dim="run", join="outer", combine_attrs="override"
+    ).assign_coords(run=[str(name) for name in runs])
+    bounds = xr.concat([together["lower"], together["upper"]], dim="bound")
+    bounds = bounds.assign_coords(bound=["lower", "upper"])
+    frame = xr.Dataset({"error_rate": together["recent"]})
+    if plot_collection is None:
+        aes: dict[str, list[Hashable]] = {"color": ["run"]}
+        plot_collection = make_wrap(frame, backend, pc_kwargs, aes=aes, cols=[])
+    used = list(plot_collection.aes_set)
+    x = "observation"
+    layers.draw(
+        plot_collection, "band", draw_band, bounds.to_dataset(name="error_rate"), aes=used, x=x
+    )
+    layers.draw(plot_collection, "recent", draw_curve, frame, aes=used, x=x)
+    if "cumulative" in together:
+        since = xr.Dataset({"error_rate": together["cumulative"]})
+        layers.draw(plot_collection, "cumulative", draw_curve, since, aes=used, x=x, linestyle="C1")
+    window = next(iter(runs.values())).attrs.get("window")
+    among = "" if window is None else f", last {window} observations"
+    layers.write(plot_collection, "xlabel", lambda *_: "observations classified, then learnt")
+    layers.write(plot_collection, "ylabel", lambda *_: f"error rate{among}")
+    legend = layers.options("legend")
+    if legend is not None and len(runs) > 1 and "color" in plot_collection.aes_set:
+        plot_collection.add_legend(**{"dim": "run", "title": "", **legend})
+    return plot_collection

@@ -1,0 +1,93 @@
+"""What plots of a run's history have in common: its groups, the x axis, lines along the run."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from arviz_plots.plot_collection import backend_from_object
+
+__all__ = ["draw_path", "read_path", "sequential_colors", "snapshots"]
+
+#: From early to late: one hue, so that darkness alone tells the order.
+_EARLY, _LATE = (184, 212, 236), (8, 38, 92)
+
+
+def read_path(history: Any) -> xr.Dataset:
+    """Return the path of the parameters, with coordinate ``observation`` along ``step``.
+
+    Parameters
+    ----------
+    history : DataTree
+        As `OnlineEM.history`, or as a saved run is opened.
+
+    Raises
+    ------
+    TypeError
+        If it is no DataTree.
+    ValueError
+        If it has no group ``online_em`` or nothing was learnt.
+    """
+    if not isinstance(history, xr.DataTree):
+        raise TypeError(
+            f"history: got a {type(history).__name__}; give the DataTree that is em.history."
+        )
+    if "online_em" not in history.children or "step" not in history["online_em"].dims:
+        raise ValueError(
+            f"history: has the groups {sorted(history.children)} and no 'online_em' with steps; "
+            "give em.history of a driver, or a saved run opened by xarray.open_datatree."
+        )
+    path = history["online_em"].to_dataset()
+    if path.sizes["step"] < 2:
+        raise ValueError("history: nothing was learnt yet; call partial_fit first.")
+    return path.set_coords("observation")
+
+
+def snapshots(path: xr.Dataset, n: int) -> np.ndarray:
+    """Return positions of `n` steps at most: the start, the first M-step, ..., the last.
+
+    Those between are ever further apart.
+
+    Examples
+    --------
+    >>> path = xr.Dataset(coords={"step": np.arange(101)})
+    >>> snapshots(path, 4)
+    array([  0,   1,  10, 100])
+    """
+    if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 2:
+        raise ValueError(f"n_snapshots: got {n!r}; give a whole number of at least 2.")
+    steps = path["step"].values
+    updated = steps[path["updated"].values] if "updated" in path else steps[1:]
+    first = updated[0] if len(updated) else 1
+    wanted = np.concatenate([steps[:1], np.geomspace(first, steps[-1], n - 1)])
+    if n == 2:
+        wanted[-1] = steps[-1]
+    return np.unique(np.abs(steps[:, None] - wanted).argmin(axis=0))
+
+
+def sequential_colors(n: int) -> list[str]:
+    """Return n shades of one hue, from bright to dark.
+
+    Examples
+    --------
+    >>> sequential_colors(2)
+    ['#b8d4ec', '#08265c']
+    """
+    shares = np.linspace(0, 1, n)[:, None] if n > 1 else np.ones((1, 1))
+    shades = np.rint((1 - shares) * np.array(_EARLY) + shares * np.array(_LATE)).astype(int)
+    return ["#" + "".join(f"{part:02x}" for part in shade) for shade in shades]
+
+
+def draw_path(
+    da: xr.DataArray, target: Any, *, x: Hashable, along: Sequence[Hashable], **options: Any
+) -> Any:
+    """Draw one line for each element of an array along a run, NaN between them."""
+    rows = da.transpose(*along, ...).values.reshape(da.sizes[along[0]], -1)
+    gap = np.full((1, rows.shape[1]), np.nan)
+    lines = np.concatenate([rows, gap]).T.ravel()
+    places = np.append(np.asarray(da[x].values, dtype=np.float64), np.nan)
+    return backend_from_object(target).line(
+        np.tile(places, rows.shape[1]), lines, target, **{"color": "B1", **options}
+    )

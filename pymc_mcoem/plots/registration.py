@@ -1,0 +1,391 @@
+"""One observation registered to each class: data, template, warp."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from arviz_base.labels import BaseLabeller
+from arviz_plots.plot_collection import PlotCollection
+
+from pymc_mcoem.plots.layers import Layers, labels, make_grid
+from pymc_mcoem.plots.shapes import (
+    draw_arrows,
+    draw_band,
+    draw_curve,
+    draw_pixels,
+    draw_points,
+    frame_image,
+    shade_levels,
+)
+
+__all__ = ["plot_registration"]
+
+_VISUALS = (
+    "observation",
+    "template",
+    "warped",
+    "warped_band",
+    "warp",
+    "warp_band",
+    "identity",
+    "aligned",
+    "aligned_band",
+    "arrows",
+    "title",
+    "xlabel",
+    "ylabel",
+    "ticks",
+)
+
+#: Standard deviations on either side in bands.
+_BAND = 2.0
+
+
+def plot_registration(
+    registration: xr.Dataset,
+    observation: Any = None,
+    templates: xr.DataArray | None = None,
+    *,
+    coords: Mapping[Any, Any] | None = None,
+    max_arrows: int = 10,
+    plot_collection: PlotCollection | None = None,
+    backend: str | None = None,
+    labeller: BaseLabeller | None = None,
+    aes_by_visuals: Mapping[str, Sequence[str]] | None = None,
+    visuals: Mapping[str, Mapping[str, Any] | bool] | None = None,
+    **pc_kwargs: Any,
+) -> PlotCollection:
+    """Draw how one observation is registered to each class, a row of plots for each.
+
+    Curves: the data under the warped template; the warp, from the observation's time to the
+    template's; the observation aligned on the common clock. Bands have two posterior standard
+    deviations on either side. Images: the data, the template, the template as it is warped onto
+    the data, and the displacement field, an arrow from each point of the image to where it lies on
+    the template.
+
+    Parameters
+    ----------
+    registration : Dataset
+        What `TemplateMixture.register` returned.
+    observation : array_like of the shape of one observation, optional
+        The data; curves with points of their own as (2, n), points above values. None leaves it
+        out.
+    templates : DataArray of shape ``(class, *grid)``, optional
+        The templates before they are warped, see `template_images`. None leaves them out.
+    coords : mapping, optional
+        Which classes to draw, as ``{"class": [0, 2]}``.
+    max_arrows : int
+        Arrows along each side of an image at most.
+    plot_collection : PlotCollection, optional
+        With facet dimensions ``class`` and ``panel``.
+    backend : {"matplotlib", "bokeh", "plotly", "none"}, optional
+    labeller : labeller, optional
+        Of the classes.
+    aes_by_visuals : mapping of {str : sequence of str}, optional
+        Default: none for any.
+    visuals : mapping of {str : mapping or bool}, optional
+        False leaves a visual out. Valid keys:
+
+        * observation -> passed to the back end's ``scatter``, of images to ``contourf``
+        * template, warped -> passed to ``line``, of images to ``contourf``
+        * warp, identity, aligned -> passed to ``line``; of curves
+        * warped_band, warp_band, aligned_band -> passed to ``fill_between_y``; of curves
+        * arrows -> passed to ``line``; of images
+        * title -> passed to ``title``
+        * xlabel, ylabel -> passed to ``xlabel`` and ``ylabel``
+        * ticks -> False leaves an image its axes
+    **pc_kwargs
+        Passed to `arviz_plots.PlotCollection.grid`.
+
+    Returns
+    -------
+    PlotCollection
+
+    Raises
+    ------
+    ValueError
+        If `registration` is no registration of a curve or an image, or the shape of the
+        observation or the templates is another.
+
+    Notes
+    -----
+    Labels ``modelFunc`` and ``locDef_H`` of the paper. What a row shows is given its class: an
+    improbable class may fit badly and be registered surely.
+
+    Examples
+    --------
+    >>> ages = np.linspace(2.0, 18.0, 5)
+    >>> pair = {"class": [0, 1], "age": ages}
+    >>> values = xr.DataArray(np.zeros((2, 5)), pair)
+    >>> registration = xr.Dataset({"class_probability": ("class", [0.9, 0.1])}, pair)
+    >>> for name in ("template", "warp", "aligned"):
+    ...     registration[f"{name}_mean"] = registration[f"{name}_sd"] = values
+    >>> collection = plot_registration(registration, np.zeros(5), backend="none")
+    >>> collection.viz["plot"].sizes["class"], collection.viz["plot"].panel.values
+    (2, array(['data', 'warp', 'aligned'], dtype='<U7'))
+    """
+    layers = Layers(_VISUALS, visuals, aes_by_visuals)
+    axes = _axes(registration)
+    chosen = {name: np.atleast_1d(value) for name, value in (coords or {}).items()}
+    found = registration.sel(chosen)
+    if templates is not None:
+        if templates.sizes != registration["template_mean"].sizes:
+            raise ValueError(
+                f"templates: has sizes {dict(templates.sizes)}, and the registration "
+                f"{dict(registration['template_mean'].sizes)}; give "
+                "template_images(parameters, mixture) of the same mixture."
+            )
+        templates = templates.assign_coords(registration["template_mean"].coords).sel(chosen)
+    names = [
+        f"class {text}, probability {_share(float(probability))}"
+        for text, probability in zip(
+            labels(found, "class", labeller), found["class_probability"].values, strict=True
+        )
+    ]
+    draw = _draw_curves if len(axes) == 1 else partial(_draw_images, max_arrows=max_arrows)
+    return draw(
+        found,
+        observation,
+        templates,
+        axes,
+        dict(zip(found["class"].values.tolist(), names, strict=True)),
+        layers,
+        plot_collection,
+        backend,
+        pc_kwargs,
+    )
+
+
+def _draw_curves(
+    found: xr.Dataset,
+    observation: Any,
+    templates: xr.DataArray | None,
+    axes: tuple[str, ...],
+    names: Mapping[Any, str],
+    layers: Layers,
+    plot_collection: PlotCollection | None,
+    backend: str | None,
+    pc_kwargs: Mapping[str, Any],
+) -> PlotCollection:
+    (age,) = axes
+    panels = ["data", "warp", *(["aligned"] if "aligned_mean" in found else [])]
+    if plot_collection is None:
+        plot_collection = make_grid(
+            _frame(found, panels), backend, pc_kwargs, rows=["class"], cols=["panel"]
+        )
+    pairs = [("warped", "template", "data"), ("warp", "warp", "warp")]
+    pairs += [("aligned", "aligned", "aligned")] if "aligned_mean" in found else []
+    for visual, name, panel in pairs:
+        mean, spread = found[f"{name}_mean"], _BAND * found[f"{name}_sd"]
+        bounds = xr.concat([mean - spread, mean + spread], "bound", coords="minimal")
+        bounds = bounds.assign_coords(bound=["lower", "upper"])
+        at = {"panel": panel}
+        layers.draw(
+            plot_collection,
+            f"{visual}_band",
+            draw_band,
+            _named(bounds),
+            at=at,
+            x=age,
+            color="C0",
+        )
+        layers.draw(plot_collection, visual, draw_curve, _named(mean), at=at, x=age, color="C0")
+    if templates is not None:
+        for panel in panels:
+            if panel != "warp":
+                layers.draw(
+                    plot_collection,
+                    "template",
+                    draw_curve,
+                    _named(templates),
+                    at={"panel": panel},
+                    x=age,
+                    color="B2",
+                    linestyle="C1",
+                )
+    identity = found[age].broadcast_like(found["warp_mean"])
+    layers.draw(
+        plot_collection,
+        "identity",
+        draw_curve,
+        _named(identity),
+        at={"panel": "warp"},
+        x=age,
+        color="B2",
+        linestyle="C1",
+    )
+    if observation is not None:
+        layers.draw(
+            plot_collection,
+            "observation",
+            draw_points,
+            _named(_curve(observation, found, age)),
+            at={"panel": "data"},
+            x=age,
+            color="B1",
+        )
+    titles = {"warp": "warp", "aligned": "aligned on the common clock"}
+    layers.write(
+        plot_collection, "title", lambda _, sel: titles.get(sel["panel"], _of(names, sel["class"]))
+    )
+    last = found["class"].values[-1]
+    below = {"aligned": f"{age} on the common clock"}
+    layers.write(
+        plot_collection,
+        "xlabel",
+        lambda _, sel: below.get(sel["panel"], age) if sel["class"] == last else None,
+    )
+    beside = {"data": "value", "warp": f"{age} of the template", "aligned": "value"}
+    layers.write(plot_collection, "ylabel", lambda _, sel: beside[sel["panel"]])
+    return plot_collection
+
+
+def _draw_images(
+    found: xr.Dataset,
+    observation: Any,
+    templates: xr.DataArray | None,
+    axes: tuple[str, ...],
+    names: Mapping[Any, str],
+    layers: Layers,
+    plot_collection: PlotCollection | None,
+    backend: str | None,
+    pc_kwargs: Mapping[str, Any],
+    max_arrows: int,
+) -> PlotCollection:
+    warped = found["template_mean"].transpose("class", *axes)
+    images = {"warped": warped}
+    if templates is not None:
+        images = {"template": templates.transpose("class", *axes), **images}
+    if observation is not None:
+        data = np.asarray(observation, dtype=np.float64)
+        if data.shape != warped.shape[1:]:
+            raise ValueError(
+                f"observation: has shape {data.shape}, the registration is of images of shape "
+                f"{warped.shape[1:]}; give the image that was registered."
+            )
+        images = {"observation": warped.copy(data=np.broadcast_to(data, warped.shape)), **images}
+    titles = {
+        "observation": "data",
+        "template": "template",
+        "warped": "warped template",
+        "arrows": "displacement",
+    }
+    if plot_collection is None:
+        panels = [titles[name] for name in [*images, "arrows"]]
+        plot_collection = make_grid(
+            _frame(found, panels), backend, pc_kwargs, rows=["class"], cols=["panel"], square=True
+        )
+    levels = shade_levels(*images.values())
+    for visual, image in images.items():
+        layers.draw(
+            plot_collection,
+            visual,
+            draw_pixels,
+            _named(image),
+            at={"panel": titles[visual]},
+            axes=axes,
+            levels=levels,
+        )
+    ways = [slice(None, None, -(-found.sizes[axis] // max_arrows)) for axis in axes]
+    ends = _ends(found["warp_mean"], axes).isel(dict(zip(axes, ways, strict=True)))
+    layers.draw(
+        plot_collection,
+        "arrows",
+        draw_arrows,
+        _named(ends),
+        at={"panel": titles["arrows"]},
+        axes=axes,
+        color="B1",
+    )
+    frame = partial(_frame_as, image=warped, axes=axes)
+    layers.draw(plot_collection, "ticks", frame, store=False)
+    first = found["class"].values[0]
+    layers.write(
+        plot_collection,
+        "title",
+        lambda _, sel: str(sel["panel"]) if sel["class"] == first else None,
+    )
+    left = next(iter(images))
+    layers.write(
+        plot_collection,
+        "ylabel",
+        lambda _, sel: (
+            _of(names, sel["class"]).replace(", ", "\n") if sel["panel"] == titles[left] else None
+        ),
+    )
+    return plot_collection
+
+
+def _axes(registration: Any) -> tuple[str, ...]:
+    """Return the names of the observation's axes."""
+    needed = {"class_probability", "template_mean", "template_sd", "warp_mean", "warp_sd"}
+    if not isinstance(registration, xr.Dataset) or not needed <= set(registration.data_vars):
+        raise ValueError(
+            f"registration: got {type(registration).__name__} without some of {sorted(needed)}; "
+            "give what TemplateMixture.register returned."
+        )
+    axes = tuple(str(dim) for dim in registration["template_mean"].dims if dim != "class")
+    if len(axes) > 2 or (len(axes) == 2 and "point" not in registration.coords):
+        raise ValueError(f"registration: has the axes {axes}; only curves and images are drawn.")
+    return axes
+
+
+def _ends(warp: xr.DataArray, axes: tuple[str, ...]) -> xr.DataArray:
+    """Return where arrows begin and end, in the unit of the labels along `axes`."""
+    point = warp["point"].transpose(*axes, "coordinate")
+    ways = []
+    for position, axis in enumerate(axes):
+        ticks = np.asarray(warp[axis].values, dtype=np.float64)
+        rim = point.isel({"coordinate": position, axis: [0, -1]}).mean(set(axes) - {axis}).values
+        slope = (ticks[-1] - ticks[0]) / (rim[1] - rim[0])
+        both = [
+            ticks[0] + slope * (each.isel(coordinate=position) - rim[0])
+            for each in (point.broadcast_like(warp), warp)
+        ]
+        ways.append(xr.concat([each.reset_coords(drop=True) for each in both], "end"))
+    ends: xr.DataArray = xr.concat(ways, "coordinate")
+    return ends
+
+
+def _curve(observation: Any, found: xr.Dataset, age: str) -> xr.DataArray:
+    """Return the points of a curve along `age`, for each class."""
+    values = np.asarray(observation, dtype=np.float64)
+    if values.ndim == 2 and len(values) == 2:
+        points, values = values
+    elif values.shape == found[age].shape:
+        points = found[age].values
+    else:
+        raise ValueError(
+            f"observation: has shape {values.shape}; give ({found.sizes[age]},), or (2, n) with "
+            "points above values."
+        )
+    curve = xr.DataArray(values, dims=age, coords={age: points})
+    return curve.expand_dims({"class": found["class"].values})
+
+
+def _frame_as(
+    da: xr.DataArray, target: Any, *, image: xr.DataArray, axes: Sequence[str], **_: Any
+) -> None:
+    frame_image(image, target, axes=axes)
+
+
+def _frame(found: xr.Dataset, panels: Sequence[str]) -> xr.Dataset:
+    blank = np.zeros((found.sizes["class"], len(panels)))
+    coords = {"class": found["class"].values, "panel": list(panels)}
+    return xr.Dataset({"registration": (("class", "panel"), blank)}, coords)
+
+
+def _named(values: xr.DataArray) -> xr.Dataset:
+    return values.reset_coords(drop=True).to_dataset(name="registration")
+
+
+def _of(names: Mapping[Any, str], key: Hashable | np.generic) -> str:
+    return names[key.item() if isinstance(key, np.generic) else key]
+
+
+def _share(value: float) -> str:
+    return "<0.001" if value < 0.0005 else ">0.999" if value > 0.9995 else f"{value:.3f}"

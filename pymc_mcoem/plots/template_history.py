@@ -1,0 +1,170 @@
+"""Templates growing along a run."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+from arviz_base.labels import BaseLabeller
+from arviz_plots.plot_collection import PlotCollection
+
+from pymc_mcoem.plots.histories import read_path, sequential_colors, snapshots
+from pymc_mcoem.plots.layers import Layers, labels, make_grid, make_wrap
+from pymc_mcoem.plots.shapes import draw_curve, draw_pixels, frame_image, shade_levels
+from pymc_mcoem.plots.templates import require_drawable
+from pymc_mcoem.templates.images import template_images
+
+if TYPE_CHECKING:
+    from pymc_mcoem.templates.mixture import TemplateMixture
+
+__all__ = ["plot_template_history"]
+
+_VISUALS = ("curve", "image", "title", "xlabel", "ylabel", "legend", "ticks")
+
+
+def plot_template_history(
+    history: xr.DataTree,
+    mixture: TemplateMixture,
+    *,
+    n_snapshots: int = 6,
+    coords: Mapping[Any, Any] | None = None,
+    plot_collection: PlotCollection | None = None,
+    backend: str | None = None,
+    labeller: BaseLabeller | None = None,
+    aes_by_visuals: Mapping[str, Sequence[str]] | None = None,
+    visuals: Mapping[str, Mapping[str, Any] | bool] | None = None,
+    **pc_kwargs: Any,
+) -> PlotCollection:
+    """Draw the templates as they were after ever more observations.
+
+    Images: a row for each class, a column for each number of observations. Curves: a plot for
+    each class, with lines that get darker as observations come.
+
+    Parameters
+    ----------
+    history : DataTree
+        `OnlineEM.history`, or a saved run as `xarray.open_datatree` opens it.
+    mixture : TemplateMixture
+        Of the run.
+    n_snapshots : int
+        How many states are drawn at most, at least 2: the start, the last one, and others whose
+        numbers of observations grow geometrically, since templates change most at first.
+    coords : mapping, optional
+        Which classes to draw, as ``{"class": [0, 2]}``.
+    plot_collection : PlotCollection, optional
+        For images with facet dimensions ``class`` and ``snapshot``, for curves with ``class``.
+    backend : {"matplotlib", "bokeh", "plotly", "none"}, optional
+    labeller : labeller, optional
+        Of the classes.
+    aes_by_visuals : mapping of {str : sequence of str}, optional
+        Default: all aesthetics for ``curve``, none for the others.
+    visuals : mapping of {str : mapping or bool}, optional
+        False leaves a visual out. Valid keys:
+
+        * curve -> passed to the back end's ``line``
+        * image -> passed to ``contourf``; ``cmap`` is "viridis" by default
+        * title -> passed to ``title``
+        * xlabel, ylabel -> passed to ``xlabel`` and ``ylabel``
+        * legend -> passed to `arviz_plots.PlotCollection.add_legend`; of curves
+        * ticks -> False leaves an image its axes
+    **pc_kwargs
+        Passed to `arviz_plots.PlotCollection.grid`, for curves to ``wrap``.
+
+    Returns
+    -------
+    PlotCollection
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `history` is not the history of a run in which something was learnt, is of another
+        mixture, or `n_snapshots` is less than 2.
+
+    Notes
+    -----
+    Long runs keep every second, fourth, ... step (`OnlineEM`'s ``keep``); the steps nearest to
+    those wanted are drawn.
+
+    Examples
+    --------
+    >>> from pymc_mcoem.templates import TemplateMixture
+    >>> mixture = TemplateMixture.for_images((4, 6), n_classes=2, n_landmarks=2)
+    >>> start = mixture.parameters.expand_dims(step=[0, 1])
+    >>> path = start.assign_coords(observation=("step", [0, 1]))
+    >>> history = xr.DataTree.from_dict({"online_em": path})
+    >>> collection = plot_template_history(history, mixture, backend="none")
+    >>> dict(collection.viz["plot"].sizes)
+    {'class': 2, 'snapshot': 2}
+    """
+    layers = Layers(_VISUALS, visuals, aes_by_visuals)
+    path = read_path(history)
+    axes = require_drawable(mixture)
+    path = path.isel(step=snapshots(path, n_snapshots))
+    counts = path["observation"].values
+    states = [template_images({"templates": row}, mixture) for row in path["templates"].values]
+    snapshot = xr.DataArray([f"n = {count}" for count in counts], dims="snapshot", name="snapshot")
+    templates = xr.concat(states, dim="snapshot").assign_coords(snapshot=snapshot.values)
+    if "class" in path.coords:
+        templates = templates.assign_coords({"class": path["class"].values})
+    chosen = {name: np.atleast_1d(value) for name, value in (coords or {}).items()}
+    data = xr.Dataset({"template": templates.sel(chosen)})
+    names = dict(zip(data["class"].values.tolist(), labels(data, "class", labeller), strict=True))
+    if len(axes) == 1:
+        return _draw_curves(data, axes[0], names, layers, plot_collection, backend, pc_kwargs)
+    if plot_collection is None:
+        plot_collection = make_grid(
+            data, backend, pc_kwargs, rows=["class"], cols=["snapshot"], square=True
+        )
+    levels = shade_levels(data["template"])
+    layers.draw(plot_collection, "image", draw_pixels, data, axes=axes, levels=levels)
+    layers.draw(plot_collection, "ticks", frame_image, data, axes=axes, store=False)
+    first = {dim: data[dim].values[0] for dim in ("class", "snapshot")}
+    layers.write(
+        plot_collection,
+        "title",
+        lambda _, sel: str(sel["snapshot"]) if sel["class"] == first["class"] else None,
+    )
+    layers.write(
+        plot_collection,
+        "ylabel",
+        lambda _, sel: (
+            f"class {names[_plain(sel['class'])]}" if sel["snapshot"] == first["snapshot"] else None
+        ),
+    )
+    return plot_collection
+
+
+def _draw_curves(
+    data: xr.Dataset,
+    axis: str,
+    names: Mapping[Any, str],
+    layers: Layers,
+    plot_collection: PlotCollection | None,
+    backend: str | None,
+    pc_kwargs: Mapping[str, Any],
+) -> PlotCollection:
+    if plot_collection is None:
+        aes: dict[str, list[Hashable]] = {"color": ["snapshot"]}
+        shades = sequential_colors(data.sizes["snapshot"])
+        plot_collection = make_wrap(
+            data, backend, {"color": shades, **pc_kwargs}, aes=aes, cols=["class"]
+        )
+    layers.draw(
+        plot_collection, "curve", draw_curve, data, aes=list(plot_collection.aes_set), x=axis
+    )
+    layers.write(plot_collection, "title", lambda _, sel: f"class {names[_plain(sel['class'])]}")
+    layers.write(plot_collection, "xlabel", lambda *_: axis)
+    first = data["class"].values[0]
+    layers.write(
+        plot_collection, "ylabel", lambda _, sel: "template" if sel["class"] == first else None
+    )
+    legend = layers.options("legend")
+    if legend is not None and "color" in plot_collection.aes_set:
+        plot_collection.add_legend(**{"dim": "snapshot", "title": "observations learnt", **legend})
+    return plot_collection
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,159 @@
+"""Learnt templates as curves or images, with the weights of their classes."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+from arviz_base.labels import BaseLabeller
+from arviz_plots.plot_collection import PlotCollection
+
+from pymc_mcoem.plots.layers import Layers, labels, make_wrap
+from pymc_mcoem.plots.shapes import draw_curve, draw_pixels, frame_image, shade_levels
+from pymc_mcoem.templates.images import template_images
+
+if TYPE_CHECKING:
+    from pymc_mcoem.templates.mixture import TemplateMixture
+
+__all__ = ["plot_templates"]
+
+_VISUALS = ("curve", "image", "title", "xlabel", "ylabel", "legend", "ticks")
+
+
+def plot_templates(
+    parameters: xr.Dataset,
+    mixture: TemplateMixture,
+    *,
+    coords: Mapping[Any, Any] | None = None,
+    plot_collection: PlotCollection | None = None,
+    backend: str | None = None,
+    labeller: BaseLabeller | None = None,
+    aes_by_visuals: Mapping[str, Sequence[str]] | None = None,
+    visuals: Mapping[str, Mapping[str, Any] | bool] | None = None,
+    **pc_kwargs: Any,
+) -> PlotCollection:
+    """Draw the templates of all classes, each with the weight of its class.
+
+    Curves share one plot, a colour and a kind of line each; images have a plot each and one
+    scale of shades, dark for the least value of all templates and bright for the greatest.
+
+    Parameters
+    ----------
+    parameters : Dataset
+        θ, of which ``templates`` (class, basis) and ``weights`` (class) are used.
+    mixture : TemplateMixture
+    coords : mapping, optional
+        Which classes to draw, as ``{"class": [0, 2]}``.
+    plot_collection : PlotCollection, optional
+        For images with facet dimension ``class``.
+    backend : {"matplotlib", "bokeh", "plotly", "none"}, optional
+    labeller : labeller, optional
+        Of the classes.
+    aes_by_visuals : mapping of {str : sequence of str}, optional
+        Default: all aesthetics for ``curve``, none for the others.
+    visuals : mapping of {str : mapping or bool}, optional
+        False leaves a visual out. Valid keys:
+
+        * curve -> passed to the back end's ``line``
+        * image -> passed to ``contourf``; ``cmap`` is "viridis" by default
+        * title -> passed to ``title``; of images
+        * xlabel, ylabel -> passed to ``xlabel`` and ``ylabel``; of curves
+        * legend -> passed to `arviz_plots.PlotCollection.add_legend`; of curves
+        * ticks -> False leaves an image its axes
+    **pc_kwargs
+        Passed to `arviz_plots.PlotCollection.wrap`.
+
+    Returns
+    -------
+    PlotCollection
+
+    Raises
+    ------
+    ValueError
+        If the templates are not of the mixture's size or have more than two axes, or a key of a
+        visual is not valid.
+
+    Notes
+    -----
+    The templates are those of `template_images`, on the observation's own axes at the mean warp
+    and scale. Compare figures ``fig:template`` of the paper.
+
+    Examples
+    --------
+    >>> from pymc_mcoem.templates import TemplateMixture
+    >>> mixture = TemplateMixture.for_images((4, 6), n_classes=2, n_landmarks=2)
+    >>> collection = plot_templates(mixture.parameters, mixture, backend="none")
+    >>> [title.item()["string"] for title in collection.viz["title"]["template"]]
+    ['class 0, weight 0.5', 'class 1, weight 0.5']
+    """
+    layers = Layers(_VISUALS, visuals, aes_by_visuals)
+    templates = template_images(parameters, mixture)
+    labelled = parameters["weights"]
+    if "class" in labelled.coords:
+        templates = templates.assign_coords({"class": labelled["class"].values})
+    chosen = {name: np.atleast_1d(value) for name, value in (coords or {}).items()}
+    templates, weights = templates.sel(chosen), labelled.sel(chosen)
+    axes = require_drawable(mixture)
+    words = {
+        label: f"class {text}, weight {weight:.2g}"
+        for label, text, weight in zip(
+            templates["class"].values.tolist(),
+            labels(templates, "class", labeller),
+            weights.values,
+            strict=True,
+        )
+    }
+    data = xr.Dataset({"template": templates})
+    if len(axes) == 1:
+        return _draw_curves(data, axes[0], words, layers, plot_collection, backend, pc_kwargs)
+    if plot_collection is None:
+        plot_collection = make_wrap(data, backend, pc_kwargs, cols=["class"], square=True)
+    levels = shade_levels(templates)
+    layers.draw(plot_collection, "image", draw_pixels, data, axes=axes, levels=levels)
+    layers.draw(plot_collection, "ticks", frame_image, data, axes=axes, store=False)
+    layers.write(plot_collection, "title", lambda _, sel: words[_plain(sel["class"])])
+    return plot_collection
+
+
+def require_drawable(mixture: TemplateMixture) -> tuple[str, ...]:
+    """Return the names of a mixture's axes, one of curves or two of images."""
+    axes = tuple(mixture.settings.dim_names)
+    if len(axes) > 2:
+        raise ValueError(
+            f"mixture: its observations have the axes {axes}; only curves and images are drawn. "
+            "Draw slices of template_images(parameters, mixture)."
+        )
+    return axes
+
+
+def _draw_curves(
+    data: xr.Dataset,
+    axis: str,
+    words: Mapping[Any, str],
+    layers: Layers,
+    plot_collection: PlotCollection | None,
+    backend: str | None,
+    pc_kwargs: Mapping[str, Any],
+) -> PlotCollection:
+    # the legend takes its texts from the labels
+    data = data.assign_coords({"class": list(words.values())})
+    if plot_collection is None:
+        aes: dict[str, list[Hashable]] = {"color": ["class"], "linestyle": ["class"]}
+        plot_collection = make_wrap(data, backend, pc_kwargs, aes=aes, cols=[])
+    layers.draw(
+        plot_collection, "curve", draw_curve, data, aes=list(plot_collection.aes_set), x=axis
+    )
+    layers.write(plot_collection, "xlabel", lambda *_: axis)
+    layers.write(plot_collection, "ylabel", lambda *_: "template")
+    legend = layers.options("legend")
+    if legend is not None and "color" in plot_collection.aes_set:
+        plot_collection.add_legend(
+            **{"dim": "class", "aes": ["color", "linestyle"], "title": "", **legend}
+        )
+    return plot_collection
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value

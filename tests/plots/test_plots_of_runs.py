@@ -1,0 +1,172 @@
+"""Histories, error rates and pseudo-priors, by the structure of what is drawn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from pymc_mcoem.diagnostics import live_error_rate
+from pymc_mcoem.plots import (
+    plot_class_weights,
+    plot_error_rate,
+    plot_parameter_history,
+    plot_pseudo_prior,
+)
+from tests.helpers.histories import path_of
+from tests.plots.checks import draws_alike
+
+
+@pytest.fixture
+def history(rng):
+    theta = xr.Dataset(
+        {
+            "weights": ("class", [0.25, 0.75]),
+            "templates": (("class", "basis"), np.zeros((2, 100))),
+            "noise_variance": ((), 0.5),
+        },
+        {"class": [0, 1]},
+    )
+    return path_of(theta, rng)
+
+
+def values(visual, name):
+    return visual[name].values
+
+
+def test_parameters_have_a_plot_each_and_classes_a_colour(history):
+    collection = plot_parameter_history(history, backend="none")
+    # templates have more numbers than a plot can tell apart
+    assert set(collection.viz["plot"].data_vars) == {"weights", "noise_variance", "gain"}
+    lines = values(collection.viz["path"], "weights")
+    assert lines[0]["color"] != lines[1]["color"]
+    np.testing.assert_array_equal(lines[1]["y"][:-1], 0.75)
+    gain = collection.viz["shared_path"]["gain"].item()
+    np.testing.assert_allclose(gain["y"][1:-1], np.arange(1, 41) ** -0.6)
+    np.testing.assert_array_equal(gain["x"][:-1], np.arange(41))
+    assert collection.viz["title"]["gain"].item()["string"] == "gain"
+
+
+def test_parameters_are_chosen(history):
+    collection = plot_parameter_history(
+        history, ["templates"], coords={"class": [1], "step": slice(10, None)}, backend="none"
+    )
+    (line,) = values(collection.viz["path"], "templates")
+    # a line a number, a gap after each
+    assert np.isnan(line["y"]).sum() == 100
+    assert len(line["x"]) == 100 * 32 and np.nanmin(line["x"]) == 10
+    with pytest.raises(KeyError, match="nothing"):
+        plot_parameter_history(history, ["nothing"], backend="none")
+
+
+def test_weights_and_what_the_last_observations_weigh(history):
+    collection = plot_class_weights(history, window=4, backend="none")
+    learnt, recent = (values(collection.viz[name], "weight")[0] for name in ("weights", "observed"))
+    np.testing.assert_array_equal(learnt["y"][:-1], 0.25)
+    seen = history["observations"]["class_weight"].values[:, 0]
+    assert np.isnan(recent["y"][0])
+    np.testing.assert_allclose(recent["y"][3], seen[:4].mean())
+    np.testing.assert_allclose(recent["y"][39], seen[-4:].mean())
+    assert learnt["color"] == recent["color"]
+    with pytest.raises(ValueError, match="window: got 0"):
+        plot_class_weights(history, window=0, backend="none")
+
+
+def test_a_run_that_learnt_nothing_is_refused(history):
+    start = xr.DataTree.from_dict(
+        {"online_em": history["online_em"].to_dataset().isel(step=slice(1))}
+    )
+    with pytest.raises(ValueError, match="nothing was learnt"):
+        plot_parameter_history(start, backend="none")
+
+
+def test_error_rates_of_two_runs(rng):
+    actual = rng.integers(3, size=60)
+    rates = {
+        "good": live_error_rate(actual, actual, window=20),
+        "short": live_error_rate((actual[:30] + 1) % 3, actual[:30], window=20),
+    }
+    collection = plot_error_rate(rates, backend="none")
+    recent, band = (values(collection.viz[name], "error_rate") for name in ("recent", "band"))
+    assert not recent[0]["y"].any()
+    np.testing.assert_array_equal(np.isnan(recent[1]["y"]), np.arange(60) >= 30)
+    # the band of the short run ends with it
+    assert len(band[1]["x"]) == 30 and (band[1]["y_top"] == 1).all()
+    label = collection.viz["ylabel"]["error_rate"].item()["string"]
+    assert label == "error rate, last 20 observations"
+    one = plot_error_rate(rates["good"], backend="none")
+    assert "legend" not in one.viz.children
+    with pytest.raises(ValueError, match="live_error_rate"):
+        plot_error_rate({"a": rates["good"].drop_vars("recent")}, backend="none")
+    with pytest.raises(ValueError, match="got none"):
+        plot_error_rate({}, backend="none")
+
+
+def drawn_and_guessed(rng):
+    k = rng.choice(3, p=[0.6, 0.395, 0.005], size=(2, 400))
+    vector = ("chain", "draw", "kernel")
+    draws = xr.Dataset(
+        {
+            "k": (("chain", "draw"), k),
+            "x": (("chain", "draw"), 5.0 * k + rng.normal(size=k.shape)),
+            "v": (vector, rng.normal(size=(*k.shape, 2))),
+        },
+        {"kernel": ["a", "b"]},
+    )
+    guess = xr.Dataset(
+        {
+            "x": (("class", "sample"), 5.0 * np.arange(3)[:, None] + rng.normal(size=(3, 300))),
+            "v": (("class", "sample", "kernel"), rng.normal(size=(3, 300, 2))),
+        },
+        {"class": [0, 1, 2], "kernel": ["a", "b"]},
+    )
+    return draws, guess
+
+
+def test_chain_and_pseudo_prior_have_a_plot_for_each_class_and_latent(rng):
+    draws, guess = drawn_and_guessed(rng)
+    collection = plot_pseudo_prior(draws, guess, backend="none")
+    plots = collection.viz["plot"]
+    assert plots.latent.values.tolist() == ["x", "v[a]", "v[b]"] and plots.sizes["class"] == 3
+    for visual in ("chain", "pseudo_prior"):
+        curve = collection.viz[visual]["density"].sel({"class": 1, "latent": "x"}).item()
+        assert abs(curve["x"][np.argmax(curve["y"])] - 5) < 1
+        np.testing.assert_allclose(np.trapezoid(curve["y"], curve["x"]), 1, atol=0.05)
+    # a class with hardly a draw has no density of the chain
+    rare = collection.viz["chain"]["density"].sel({"class": 2, "latent": "x"}).item()
+    assert rare is None
+    some = plot_pseudo_prior(
+        draws, guess, latents=["v"], coords={"class": [0], "kernel": ["b"]}, backend="none"
+    )
+    assert some.viz["plot"].latent.values.tolist() == ["v[b]"]
+    with pytest.raises(KeyError, match="w"):
+        plot_pseudo_prior(draws, guess, latents=["w"], backend="none")
+
+
+def test_visuals_are_left_out_and_changed(history, rng):
+    collection = plot_class_weights(
+        history, backend="none", visuals={"observed": False, "weights": {"width": 7}}
+    )
+    assert "observed" not in collection.viz.children
+    assert values(collection.viz["weights"], "weight")[0]["width"] == 7
+    with pytest.raises(ValueError, match="weihgts"):
+        plot_class_weights(history, backend="none", visuals={"weihgts": False})
+    filled = plot_class_weights(history, plot_collection=collection, backend="none")
+    assert filled is collection and "observed" in filled.viz.children
+
+
+@pytest.mark.parametrize("backend", ["matplotlib", "bokeh", "plotly"])
+def test_other_back_ends_draw_the_same_visuals(backend, tmp_path, history, rng):
+    actual = rng.integers(3, size=60)
+    rate = live_error_rate(rng.integers(3, size=60), actual)
+    draws, guess = drawn_and_guessed(rng)
+    draws_alike(
+        {
+            "parameters": lambda **kw: plot_parameter_history(history, **kw),
+            "weights": lambda **kw: plot_class_weights(history, **kw),
+            "error_rate": lambda **kw: plot_error_rate(rate, **kw),
+            "pseudo_prior": lambda **kw: plot_pseudo_prior(draws, guess, latents=["x"], **kw),
+        },
+        backend,
+        tmp_path,
+    )
