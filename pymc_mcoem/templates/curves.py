@@ -152,11 +152,11 @@ def curve_priors(warp: TimeWarp, covariance: str = "scaled") -> TemplatePriors:
     γ²                        strays   as found    own sex's group     seeds
     ========================= ======== =========== =================== =====
     weak prior                         0.08, 0.16  0.84 to 0.86        4
-    held near 0.08            1.0 year 0.08, 0.09  0.54 to 0.86        4
-    held near 0.04            0.7      0.04, 0.04  0.86 to 0.91        4
+    held near 0.08            1.0 year 0.08, 0.08  0.54 to 0.86        4
+    held near 0.04            0.7      0.04, 0.04  0.85 to 0.91        4
     held near 0.02            0.5      0.02, 0.02  0.90 to 0.93        4
-    held near 0.0125, firmly  0.4      0.01, 0.01  0.91 to 0.94        10
-    held near 0.005           0.25     0.006       0.88                4
+    the default, 0.0124       0.4      0.01, 0.01  0.91 to 0.94        10
+    held near 0.005           0.25     0.01, 0.01  0.88 to 0.89        4
     ========================= ======== =========== =================== =====
 
     So the default was chosen with the sexes of that study in view, on a broad optimum. Log-evidence
