@@ -195,6 +195,26 @@ def test_the_common_clock_may_be_given(toy):
     np.testing.assert_allclose(got[inside], expected[inside], rtol=0.02)
 
 
+def test_points_of_its_own_are_registered_as_the_grids_are(toy):
+    """The same curve, with its ages or without, and ages between those of the mixture."""
+    mixture, theta, curve = toy
+    theta = {name: value[:1] if value.shape[:1] == (2,) else value for name, value in theta.items()}
+    theta["weights"] = np.ones(1)
+    own = mixture.with_classes(1, own_points=12)
+    seen = ~np.isnan(curve)
+    plain = own.register(curve, theta, draws=40, burn_in=20)
+    paired = own.register((AGES[seen], curve[seen]), theta, draws=40, burn_in=20)
+    assert paired["aligned_mean"].dims == ("class", "age")
+    for name in ("warp_mean", "template_sd", "aligned_mean", "scale_mean"):
+        np.testing.assert_allclose(paired[name], plain[name], rtol=1e-6, err_msg=name)
+    # ages of its own between the grid's; the result is told at the grid's all the same
+    between = (AGES[1:] + AGES[:-1]) / 2
+    values = np.interp(between, AGES[seen], curve[seen])
+    found = own.register((between, values), theta, draws=40, burn_in=20)
+    assert found["aligned_mean"].shape == (1, AGES.size)
+    assert np.isfinite(found["aligned_mean"].values[0, 2:-2]).all()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
