@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from rich.progress import track
 
 from pymc_mcoem.carlin_chib.within_class import RandomWalk
 from pymc_mcoem.em.esteps.base import CompiledClassWeights
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.esteps.fixed_latents import FixedLatents
 from pymc_mcoem.em.family import Family
-from pymc_mcoem.em.progress import count_observations
+from pymc_mcoem.em.progress import CountProgress, count_observations
 from pymc_mcoem.em.threads import one_blas_thread
 from pymc_mcoem.templates.mixture import TemplateMixture
 
@@ -168,24 +167,21 @@ class Classifier:
         if self._compiled is None:
             self._compiled = self._settings.compile(self.family)
         found = []
-        stream = track(
-            self.family.iterate(observations),
-            "Classifying",
-            total=count_observations(self.family, observations),
-            disable=not self.progressbar,
-        )
-        for index, observation in enumerate(stream):
-            data = self.family.encode(observation)
-            seed = np.random.SeedSequence(self.random_seed, spawn_key=(index,))
-            with one_blas_thread():
-                probability = self._compiled.class_probability(
-                    data,
-                    self._parameters,
-                    np.random.default_rng(seed),
-                    draws=self.draws,
-                    burn_in=self.burn_in,
-                )
-            found.append(probability)
+        total = count_observations(self.family, observations)
+        with CountProgress(self.progressbar, total, "Classified") as progress:
+            for index, observation in enumerate(self.family.iterate(observations)):
+                data = self.family.encode(observation)
+                seed = np.random.SeedSequence(self.random_seed, spawn_key=(index,))
+                with one_blas_thread():
+                    probability = self._compiled.class_probability(
+                        data,
+                        self._parameters,
+                        np.random.default_rng(seed),
+                        draws=self.draws,
+                        burn_in=self.burn_in,
+                    )
+                found.append(probability)
+                progress.advance()
         if not found:
             raise ValueError("observations: got none; pass at least one observation.")
         return np.stack(found)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
     from pymc_mcoem.em.run_state import RunState, StepReport
 
-__all__ = ["RunProgress", "count_observations", "sparkline"]
+__all__ = ["CountProgress", "RunProgress", "count_observations", "sparkline"]
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 #: Classes that a line of blocks has room for.
@@ -152,28 +152,99 @@ class RunProgress:
         if not self._enabled or self._bar is not None:
             return
         columns = [
-            BarColumn(bar_width=20),
-            *(
-                TextColumn(
-                    f"{{task.fields[{name.lower()}]}}", table_column=Column(name, no_wrap=True)
-                )
-                for name in ("Observations", "Noise", "Weights", "Acceptance")
-            ),
-            TimeElapsedColumn(table_column=Column("Elapsed", no_wrap=True)),
+            _field(name.lower(), name)
+            for name in ("Observations", "Noise", "Weights", "Acceptance")
         ]
-        if self.total is not None:
-            columns.append(TimeRemainingColumn(table_column=Column("Left", no_wrap=True)))
-        bar = _Headed(*columns)
-        self._task = bar.add_task(
-            "", total=self.total, observations="0", noise="", weights="", acceptance=""
+        self._bar, self._task = _started(
+            columns, self.total, observations="0", noise="", weights="", acceptance=""
         )
-        try:
-            bar.start()
-        except LiveError:
-            # Another bar is on the screen, and this version of rich shows one at a time.
-            self._enabled = False
-        else:
-            self._bar = bar
+        self._enabled = self._bar is not None
+
+
+class CountProgress:
+    """A bar like `RunProgress`'s for work that is counted and nothing else, as classifying.
+
+    Parameters
+    ----------
+    enabled : bool
+        Whether it is shown at all.
+    total : int or None
+        Observations to come, where known.
+    heading : str
+        Of the column with the count.
+
+    Notes
+    -----
+    It appears with the second observation.
+
+    Examples
+    --------
+    >>> with CountProgress(False, 2, "Classified") as bar:
+    ...     bar.advance()
+    """
+
+    def __init__(self, enabled: bool, total: int | None, heading: str) -> None:
+        self._enabled = enabled and total != 1
+        self._total = total
+        self._heading = heading
+        self._count = 0
+        self._bar: Progress | None = None
+        self._task = TaskID(0)
+
+    def __enter__(self) -> Self:
+        """Show the bar if there is more than one observation for certain."""
+        if self._total is not None:
+            self._show()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Leave the bar as it stands."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def advance(self) -> None:
+        """Count one more."""
+        self._count += 1
+        if self._count > 1:
+            self._show()
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self._count, count=str(self._count))
+
+    def _show(self) -> None:
+        if self._enabled and self._bar is None:
+            columns = [_field("count", self._heading)]
+            self._bar, self._task = _started(columns, self._total, count=str(self._count))
+            self._enabled = self._bar is not None
+
+
+def _field(name: str, heading: str) -> TextColumn:
+    return TextColumn(f"{{task.fields[{name}]}}", table_column=Column(heading, no_wrap=True))
+
+
+def _started(
+    told: list[TextColumn], total: int | None, **fields: Any
+) -> tuple[Progress | None, TaskID]:
+    """Show a bar with the one look that all have; None where another bar is on the screen."""
+    columns = [
+        BarColumn(bar_width=20),
+        *told,
+        TimeElapsedColumn(table_column=Column("Elapsed", no_wrap=True)),
+    ]
+    if total is not None:
+        columns.append(TimeRemainingColumn(table_column=Column("Left", no_wrap=True)))
+    bar = _Headed(*columns)
+    task = bar.add_task("", total=total, **fields)
+    try:
+        bar.start()
+    except LiveError:
+        # Another bar is on the screen, and this version of rich shows one at a time.
+        return None, task
+    return bar, task
 
 
 class _Headed(Progress):

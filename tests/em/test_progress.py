@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 
 from pymc_mcoem.em.online import OnlineEM
-from pymc_mcoem.em.progress import count_observations, sparkline
+from pymc_mcoem.em.progress import CountProgress, count_observations, sparkline
 from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
 
 
@@ -85,3 +85,35 @@ def test_where_rich_shows_one_bar_only(capsys, family, rng, monkeypatch):
 
     monkeypatch.setattr("rich.progress.Progress.start", refuse)
     assert shown(capsys, family, mixture_stream(rng, 60)) == ""
+
+
+@pytest.mark.parametrize("total", [3, None])
+def test_counting_has_the_same_look(capsys, total):
+    with CountProgress(True, total, "Classified") as bar:
+        for _ in range(3):
+            bar.advance()
+    out = capsys.readouterr().out
+    for heading in ("Classified", "Elapsed", *(["Left"] if total else [])):
+        assert heading in out
+    assert " 3 " in out
+
+
+@pytest.mark.parametrize(("enabled", "total", "n"), [(False, 3, 3), (True, 1, 1), (True, None, 1)])
+def test_counting_quietly(capsys, enabled, total, n):
+    with CountProgress(enabled, total, "Classified") as bar:
+        for _ in range(n):
+            bar.advance()
+    assert capsys.readouterr().out == ""
+
+
+def test_counting_beside_another_bar(capsys, monkeypatch):
+    from rich.errors import LiveError
+
+    def refuse(self):
+        raise LiveError("Only one live display may be active at once")
+
+    monkeypatch.setattr("rich.progress.Progress.start", refuse)
+    with CountProgress(True, 3, "Classified") as bar:
+        bar.advance()
+        bar.advance()
+    assert capsys.readouterr().out == ""
