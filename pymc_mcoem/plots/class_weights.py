@@ -90,12 +90,21 @@ def plot_class_weights(
     if isinstance(window, bool) or not isinstance(window, (int, np.integer)) or window < 1:
         raise ValueError(f"window: got {window!r}; give a whole number of at least 1.")
     path = read_path(history)
+    if "observations" not in history.children or "class_weight" not in history["observations"]:
+        raise ValueError(
+            f"history: has the groups {sorted(history.children)} and no 'observations' with "
+            "'class_weight'; give the whole of em.history, not a part of it."
+        )
+    chosen = {
+        name: value if isinstance(value, slice) else np.atleast_1d(value)
+        for name, value in (coords or {}).items()
+    }
     observed = history["observations"]["class_weight"]
     (class_dim,) = (dim for dim in observed.dims if dim != "observation")
     if class_dim not in observed.coords:
         observed = observed.assign_coords({class_dim: np.arange(observed.sizes[class_dim])})
     recent = observed.rolling(observation=window, min_periods=(window + 1) // 2).mean()
-    drawn = xr.Dataset({"weight": recent}).sel(dict(coords or {}))
+    drawn = xr.Dataset({"weight": recent}).sel(chosen)
     if plot_collection is None:
         aes: dict[str, list[Hashable]] = {"color": [class_dim]}
         plot_collection = make_wrap(drawn, backend, pc_kwargs, aes=aes, cols=[])
@@ -110,7 +119,7 @@ def plot_class_weights(
         alpha=0.35,
     )
     if "weights" in path and path["weights"].dims == ("step", class_dim):
-        learnt = xr.Dataset({"weight": path["weights"]}).sel(dict(coords or {}))
+        learnt = xr.Dataset({"weight": path["weights"]}).sel(chosen)
         layers.draw(
             plot_collection,
             "weights",

@@ -45,10 +45,10 @@ def read_path(history: Any) -> xr.Dataset:
     return path.set_coords("observation")
 
 
-def snapshots(path: xr.Dataset, n: int) -> np.ndarray:
+def snapshots(path: xr.Dataset, n: int, chosen: Sequence[int] | None = None) -> np.ndarray:
     """Return positions of `n` steps at most: the start, the first M-step, ..., the last.
 
-    Those between are ever further apart.
+    Those between are ever further apart. If steps are `chosen`, the nearest to them instead.
 
     Examples
     --------
@@ -59,6 +59,11 @@ def snapshots(path: xr.Dataset, n: int) -> np.ndarray:
     if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 2:
         raise ValueError(f"n_snapshots: got {n!r}; give a whole number of at least 2.")
     steps = path["step"].values
+    if chosen is not None:
+        given = np.asarray(chosen)
+        if given.ndim != 1 or not given.size or given.dtype.kind not in "iu" or given.min() < 0:
+            raise ValueError(f"steps: got {chosen!r}; give a list of whole numbers from 0 on.")
+        return np.unique(np.abs(steps[:, None] - given).argmin(axis=0))
     updated = steps[path["updated"].values] if "updated" in path else steps[1:]
     first = updated[0] if len(updated) else 1
     wanted = np.concatenate([steps[:1], np.geomspace(first, steps[-1], n - 1)])

@@ -221,6 +221,11 @@ def make_wrap(
         )
         n_cols = min(n, kwargs.setdefault("col_wrap", 4))
         _square(backend, kwargs["figure_kwargs"], -(-n // n_cols), n_cols)
+    if list(kwargs["cols"]) == ["__variable__"] and "figsize" not in kwargs["figure_kwargs"]:
+        n_cols = min(len(data.data_vars), kwargs.setdefault("col_wrap", 2))
+        n_rows = -(-len(data.data_vars) // n_cols)
+        # Titles lie below the labels of the row above.
+        _size(backend, kwargs["figure_kwargs"], 1.6 + 4.6 * n_cols, 0.6 + 2.4 * n_rows)
     if not kwargs["cols"] and "figsize" not in kwargs["figure_kwargs"]:
         _size(backend, kwargs["figure_kwargs"], 7.0, 3.8)
     kwargs = set_wrap_layout(kwargs, back_end, data)

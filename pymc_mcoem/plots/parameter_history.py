@@ -24,7 +24,7 @@ _MAX_NUMBERS = 60
 
 def plot_parameter_history(
     history: xr.DataTree,
-    var_names: Sequence[str] | None = None,
+    var_names: str | Sequence[str] | None = None,
     *,
     coords: Mapping[Any, Any] | None = None,
     plot_collection: PlotCollection | None = None,
@@ -42,7 +42,7 @@ def plot_parameter_history(
     ----------
     history : DataTree
         `OnlineEM.history`, or a saved run as `xarray.open_datatree` opens it.
-    var_names : sequence of str, optional
+    var_names : str or sequence of str, optional
         Variables of the group ``online_em``. Default: the parameters with at most 60 numbers, and
         ``gain``; see `plot_template_history` for the others.
     coords : mapping, optional
@@ -79,7 +79,8 @@ def plot_parameter_history(
 
     Notes
     -----
-    Gains ϱ_n and variances are on a logarithmic scale. A path that still has a trend when the
+    Gains ϱ_n and variances are on a logarithmic scale where the back end has one, which is
+    matplotlib. A path that still has a trend when the
     gains are small has not arrived.
 
     Examples
@@ -95,6 +96,8 @@ def plot_parameter_history(
     """
     layers = Layers(_VISUALS, visuals, aes_by_visuals)
     path = read_path(history)
+    if isinstance(var_names, str):
+        var_names = [var_names]
     names = _default_names(path) if var_names is None else list(var_names)
     missing = [name for name in names if name not in path]
     if missing:

@@ -29,6 +29,7 @@ def plot_template_history(
     mixture: TemplateMixture,
     *,
     n_snapshots: int = 6,
+    steps: Sequence[int] | None = None,
     coords: Mapping[Any, Any] | None = None,
     plot_collection: PlotCollection | None = None,
     backend: str | None = None,
@@ -51,6 +52,8 @@ def plot_template_history(
     n_snapshots : int
         How many states are drawn at most, at least 2: the start, the last one, and others whose
         numbers of observations grow geometrically, since templates change most at first.
+    steps : sequence of int, optional
+        Which steps of the run to draw instead, each by the nearest that the history keeps.
     coords : mapping, optional
         Which classes to draw, as ``{"class": [0, 2]}``.
     plot_collection : PlotCollection, optional
@@ -80,7 +83,7 @@ def plot_template_history(
     ------
     TypeError, ValueError
         If `history` is not the history of a run in which something was learnt, is of another
-        mixture, or `n_snapshots` is less than 2.
+        mixture, `n_snapshots` is less than 2, or `steps` are not whole numbers.
 
     Notes
     -----
@@ -101,7 +104,7 @@ def plot_template_history(
     layers = Layers(_VISUALS, visuals, aes_by_visuals)
     path = read_path(history)
     axes = require_drawable(mixture)
-    path = path.isel(step=snapshots(path, n_snapshots))
+    path = path.isel(step=snapshots(path, n_snapshots, steps))
     counts = path["observation"].values
     states = [template_images({"templates": row}, mixture) for row in path["templates"].values]
     snapshot = xr.DataArray([f"n = {count}" for count in counts], dims="snapshot", name="snapshot")

@@ -71,9 +71,9 @@ def plot_templates(
 
     Raises
     ------
-    ValueError
-        If the templates are not of the mixture's size or have more than two axes, or a key of a
-        visual is not valid.
+    TypeError, ValueError
+        If `parameters` is not a Dataset with weights, the templates are not of the mixture's size
+        or have more than two axes, or a key of a visual is not valid.
 
     Notes
     -----
@@ -90,6 +90,14 @@ def plot_templates(
     """
     layers = Layers(_VISUALS, visuals, aes_by_visuals)
     templates = template_images(parameters, mixture)
+    if not isinstance(parameters, xr.Dataset):
+        raise TypeError(
+            f"parameters: got a {type(parameters).__name__}; give a Dataset as em.parameters."
+        )
+    if "weights" not in parameters:
+        raise ValueError(
+            f"parameters: has {list(parameters)} and no 'weights'; give all of em.parameters."
+        )
     labelled = parameters["weights"]
     if "class" in labelled.coords:
         templates = templates.assign_coords({"class": labelled["class"].values})
