@@ -52,12 +52,14 @@ class ThinnedSeries:
     """Rows of numbers at increasing indices, at most `keep` of them and the last one.
 
     When more come, every other row is dropped and from then on every other index left out, and
-    so on: what is kept are the multiples of `stride`, a power of two.
+    so on: what is kept are the multiples of `stride`, which doubles.
 
     Parameters
     ----------
     keep : int
         Rows to keep, at least 2.
+    stride : int
+        At first.
 
     Examples
     --------
@@ -129,6 +131,8 @@ class History:
     keep : int or None
         Steps at which the parameters are kept. None: as many as fit a million numbers, from 200
         to 10,000.
+    thin : int
+        Every `thin`-th step and observation is kept from the beginning on.
 
     Raises
     ------
@@ -141,7 +145,7 @@ class History:
     that thinning loses none.
     """
 
-    def __init__(self, family: Family, keep: int | None = None) -> None:
+    def __init__(self, family: Family, keep: int | None = None, thin: int = 1) -> None:
         labelled = family.to_dataset(family.model_parameters())
         self.parameters = [
             Column(str(name), tuple(map(str, array.dims)), array.shape)
@@ -161,8 +165,8 @@ class History:
         size = sum(column.size for column in self.parameters)
         if keep is None:
             keep = int(np.clip(PATH_NUMBERS // max(size, 1), 200, OBSERVATIONS_KEPT))
-        self.path = ThinnedSeries(keep)
-        self.observations = ThinnedSeries(OBSERVATIONS_KEPT)
+        self.path = ThinnedSeries(keep, thin)
+        self.observations = ThinnedSeries(OBSERVATIONS_KEPT, thin)
         self.trouble_names: list[str] = []
 
     def begin(self, parameters: Arrays) -> None:

@@ -46,7 +46,7 @@ class Learner:
         self.settings = settings
         self.entropy = entropy
         self.recursion = Recursion(family, settings, entropy)
-        self.history = History(family, settings.keep)
+        self.history = History(family, settings.keep, settings.thin)
         self.state = RunState()
         # The state that was read last, and that state as if the stream had ended there.
         self._read: tuple[RunState, RunState] | None = None

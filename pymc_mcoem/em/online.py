@@ -72,6 +72,8 @@ class OnlineEM:
     keep : int, optional
         Steps at which the history keeps θ. By default as many as fit a million numbers, from
         200 to 10,000. When more come, the history keeps every second, fourth, ... step.
+    thin : int
+        The history keeps every `thin`-th step and observation from the beginning on.
 
     Raises
     ------
@@ -136,6 +138,7 @@ class OnlineEM:
         random_seed: int | Sequence[int] | None = None,
         progressbar: bool = True,
         keep: int | None = None,
+        thin: int = 1,
     ) -> None:
         check_family(family)
         settings = RunSettings(
@@ -148,6 +151,7 @@ class OnlineEM:
             batch_size=batch_size,
             average_from=average_from,
             keep=keep,
+            thin=thin,
         )
         self.family = family
         self.progressbar = progressbar
@@ -295,7 +299,9 @@ class OnlineEM:
         Notes
         -----
         The last step is always there; of the others, at most `keep`, and at most 10,000
-        observations.
+        observations. `DataTree.to_netcdf` and `DataTree.to_zarr` write it (Zarr takes the extra
+        ``zarr``). For when to stop see `convergence`. There are no standard errors of θ: the score
+        covariance that they take is not kept; repeat the run on bootstrapped streams instead.
 
         Examples
         --------

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sized
+from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from rich import get_console
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.errors import LiveError
 from rich.progress import (
     BarColumn,
@@ -222,6 +225,21 @@ class CountProgress:
             self._enabled = self._bar is not None
 
 
+def _console() -> Console | None:
+    """Return what to draw on: None, rich's own, but in a notebook without ipywidgets.
+
+    There rich draws nothing and warns at every refresh; on a plain console the bar comes once, as
+    it stands at the end.
+    """
+    if not get_console().is_jupyter:
+        return None
+    try:
+        import_module("ipywidgets")
+    except ImportError:
+        return Console(force_jupyter=False)
+    return None
+
+
 def _field(name: str, heading: str) -> TextColumn:
     return TextColumn(f"{{task.fields[{name}]}}", table_column=Column(heading, no_wrap=True))
 
@@ -237,7 +255,7 @@ def _started(
     ]
     if total is not None:
         columns.append(TimeRemainingColumn(table_column=Column("Left", no_wrap=True)))
-    bar = _Headed(*columns)
+    bar = _Headed(*columns, console=_console())
     task = bar.add_task("", total=total, **fields)
     try:
         bar.start()

@@ -40,12 +40,14 @@ class RunSettings:
     batch_size: int = 1
     average_from: int | None = None
     keep: int | None = None
+    thin: int = 1
 
     def __post_init__(self) -> None:
         """Check the values."""
         if self.start not in STARTS:
             raise ValueError(f"start: got {self.start!r}; choose one of {STARTS}.")
-        for name, least in (("n_start", 1), ("batch_size", 1), ("average_from", 1), ("keep", 2)):
+        whole = ("n_start", "batch_size", "average_from", "keep", "thin")
+        for name, least in zip(whole, (1, 1, 1, 2, 1), strict=True):
             value = getattr(self, name)
             optional = name in ("average_from", "keep")
             if value is None and optional:

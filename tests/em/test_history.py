@@ -122,6 +122,34 @@ def test_memory_is_bounded(rng):
     xr.testing.assert_identical(path["means"].isel(step=-1, drop=True), em.last_parameters["means"])
 
 
+def test_thinning_from_the_beginning(rng):
+    em = OnlineEM(
+        NormalMixture(), e_step=Exact(), keep=20, thin=3, random_seed=1, progressbar=False
+    )
+    em.partial_fit(mixture_stream(rng, 50))
+    tree = em.history
+    assert tree["online_em"]["step"].values.tolist() == [*range(0, 50, 3), 50]
+    assert tree["observations"]["observation"].values.tolist() == [*range(3, 50, 3), 50]
+    em.partial_fit(mixture_stream(rng, 50))
+    # more than 20 rows: every sixth from now on
+    assert em.history["online_em"]["step"].values.tolist() == [*range(0, 100, 6), 100]
+    with pytest.raises(ValueError, match="thin: got 0"):
+        OnlineEM(NormalMixture(), e_step=Exact(), thin=0)
+
+
+def test_netcdf_and_back(learnt, tmp_path):
+    learnt.history.to_netcdf(tmp_path / "run.nc", engine="h5netcdf")
+    with xr.open_datatree(tmp_path / "run.nc", engine="h5netcdf") as tree:
+        assert tree.load().identical(learnt.history)
+
+
+def test_zarr_and_back(learnt, tmp_path):
+    pytest.importorskip("zarr")
+    learnt.history.to_zarr(tmp_path / "run.zarr", consolidated=False)
+    with xr.open_datatree(tmp_path / "run.zarr", engine="zarr", consolidated=False) as tree:
+        assert tree.load().identical(learnt.history)
+
+
 def test_reserved_names_are_refused():
     import pymc as pm
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -117,3 +119,12 @@ def test_counting_beside_another_bar(capsys, monkeypatch):
         bar.advance()
         bar.advance()
     assert capsys.readouterr().out == ""
+
+
+def test_notebook_without_widgets_has_the_bar_once_at_the_end(capsys, family, rng, monkeypatch):
+    import rich
+
+    monkeypatch.setattr(rich.get_console(), "is_jupyter", True)
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    out = shown(capsys, family, mixture_stream(rng, 60))
+    assert out.count("Observations") == 1 and " 60 " in out
