@@ -236,7 +236,7 @@ def _console() -> Console | None:
     try:
         import_module("ipywidgets")
     except ImportError:
-        return Console(force_jupyter=False)
+        return Console(force_jupyter=False, force_terminal=False)
     return None
 
 
