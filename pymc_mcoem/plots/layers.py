@@ -296,9 +296,10 @@ def _prepared(
 
 
 def _square(backend: str, figure_kwargs: dict[str, Any], n_rows: int, n_cols: int) -> None:
-    # Room for titles.
     side = 2.4 if n_cols < 5 else 1.6
-    _size(backend, figure_kwargs, side * n_cols, (side + 0.15) * n_rows + 0.35)
+    # Room for titles; plotly has margins besides, and a wide gap below each row.
+    margins, gap = ((1.6, 0.9), 0.55) if backend == "plotly" else ((0.0, 0.35), 0.15)
+    _size(backend, figure_kwargs, side * n_cols + margins[0], (side + gap) * n_rows + margins[1])
 
 
 def _size(backend: str, figure_kwargs: dict[str, Any], width: float, height: float) -> None:

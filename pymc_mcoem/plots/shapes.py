@@ -61,10 +61,15 @@ def draw_pixels(
     image = da.transpose(*axes)
     (top, left), values = (_edges(image[dim].values) for dim in axes), image.values
     blocks = np.repeat(np.repeat(values, 2, axis=0), 2, axis=1)
+    back_end = backend_from_object(target)
+    defaults: dict[str, Any] = {"cmap": "viridis"}
+    if back_end.__name__.startswith("arviz_plots.backend.plotly"):
+        # plotly rounds corners, and takes fewer shades than there are
+        size = float(levels[1] - levels[0])
+        bounds = {"start": float(levels[0]), "end": float(levels[-1]), "size": size}
+        defaults |= {"contours": bounds, "line_smoothing": 0}
     # contours are given as x by y, and y points upwards
-    return backend_from_object(target).contourf(
-        left, -top, blocks.T, target, levels=levels, **{"cmap": "viridis", **options}
-    )
+    return back_end.contourf(left, -top, blocks.T, target, levels=levels, **(defaults | options))
 
 
 def frame_image(da: xr.DataArray, target: Any, *, axes: Sequence[Hashable], **_: Any) -> None:

@@ -126,3 +126,16 @@ def test_what_are_no_parameters_is_refused(mixture):
         plot_templates(dict(theta), mixture, backend="none")
     with pytest.raises(ValueError, match="no 'weights'"):
         plot_templates(theta.drop_vars("weights"), mixture, backend="none")
+
+
+def test_pixels_have_corners_and_all_shades_in_plotly(mixture):
+    pytest.importorskip("plotly")
+    pytest.importorskip("webcolors")
+    (drawn, *_) = (
+        plot_templates(mixture.parameters, mixture, backend="plotly")
+        .viz["image"]["template"]
+        .values
+    )
+    assert drawn.line.smoothing == 0
+    shades = (drawn.contours.end - drawn.contours.start) / drawn.contours.size
+    assert round(shades) == 32
