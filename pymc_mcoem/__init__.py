@@ -41,7 +41,16 @@ if TYPE_CHECKING:
         running_evidence,
         stopping_hint,
     )
-    from pymc_mcoem.plots import plot_class_index
+    from pymc_mcoem.plots import (
+        plot_class_index,
+        plot_class_weights,
+        plot_error_rate,
+        plot_parameter_history,
+        plot_pseudo_prior,
+        plot_registration,
+        plot_template_history,
+        plot_templates,
+    )
 
 __version__ = version("pymc_mcoem")
 
