@@ -55,6 +55,8 @@ def plot_error_rate(
 
     Raises
     ------
+    TypeError
+        If `rates` is neither a Dataset nor a mapping.
     ValueError
         If a Dataset is not one of `live_error_rate`, or there is none.
 
@@ -72,6 +74,11 @@ def plot_error_rate(
     2
     """
     layers = Layers(_VISUALS, visuals, aes_by_visuals)
+    if not isinstance(rates, (xr.Dataset, Mapping)):
+        raise TypeError(
+            f"rates: got {type(rates).__name__}; give what live_error_rate returned, or a mapping "
+            "of it by the names of runs."
+        )
     runs = {"run": rates} if isinstance(rates, xr.Dataset) else dict(rates)
     if not runs:
         raise ValueError("rates: got none; give what live_error_rate returned.")
@@ -100,8 +107,9 @@ def plot_error_rate(
     if "cumulative" in together:
         since = xr.Dataset({"error_rate": together["cumulative"]})
         layers.draw(plot_collection, "cumulative", draw_curve, since, aes=used, x=x, linestyle="C1")
-    window = next(iter(runs.values())).attrs.get("window")
-    among = "" if window is None else f", last {window} observations"
+    windows = {rate.attrs.get("window") for rate in runs.values()}
+    window = windows.pop() if len(windows) == 1 else None
+    among = ", last observations" if window is None else f", last {window} observations"
     layers.write(plot_collection, "xlabel", lambda *_: "observations classified, then learnt")
     layers.write(plot_collection, "ylabel", lambda *_: f"error rate{among}")
     legend = layers.options("legend")

@@ -28,7 +28,7 @@ def plot_pseudo_prior(
     pseudo_prior: xr.Dataset,
     var_name: str | None = None,
     *,
-    latents: Sequence[str] | None = None,
+    latents: str | Sequence[str] | None = None,
     coords: Mapping[Any, Any] | None = None,
     group: str = "posterior",
     plot_collection: PlotCollection | None = None,
@@ -51,7 +51,7 @@ def plot_pseudo_prior(
         What `pseudo_prior_draws` returned for the same model.
     var_name : str, optional
         The class index.
-    latents : sequence of str, optional
+    latents : str or sequence of str, optional
         Which to draw; by default all in `pseudo_prior`.
     coords : mapping, optional
         Of classes and the latents' own dimensions, as ``{"class": [0], "kernel": [3, 4]}``.
@@ -82,7 +82,8 @@ def plot_pseudo_prior(
     Raises
     ------
     TypeError, ValueError
-        As `class_index_summary`; if the index is a plate, or there are more plots than ArviZ's
+        As `class_index_summary`; if `pseudo_prior` is no Dataset, no latent is left, the index is
+        a plate, or there are more plots than ArviZ's
         ``plot.max_subplots``.
     KeyError
         If a latent is not in both.
@@ -108,11 +109,26 @@ def plot_pseudo_prior(
     {'class': 2, 'latent': 1}
     """
     layers = Layers(_VISUALS, visuals, aes_by_visuals)
-    names = [str(name) for name in pseudo_prior.data_vars] if latents is None else list(latents)
+    if not isinstance(pseudo_prior, xr.Dataset):
+        raise TypeError(
+            f"pseudo_prior: got {type(pseudo_prior).__name__}; give what pseudo_prior_draws "
+            "returned for the same model."
+        )
+    if latents is None:
+        names = [str(name) for name in pseudo_prior.data_vars]
+    else:
+        names = [latents] if isinstance(latents, str) else list(latents)
+    if not names:
+        raise ValueError(
+            f"latents: got none; name some of {[str(name) for name in pseudo_prior.data_vars]}."
+        )
     dataset = data[group].to_dataset() if isinstance(data, xr.DataTree) else data
     missing = [name for name in names if name not in dataset or name not in pseudo_prior]
     if missing:
-        raise KeyError(f"latents: {missing} are not in both the draws and the pseudo-prior.")
+        both = [str(name) for name in pseudo_prior.data_vars if name in dataset]
+        raise KeyError(
+            f"latents: {missing} are not in both the draws and the pseudo-prior; {both} are."
+        )
     chains = read_chains(data, var_name, classes=pseudo_prior["class"].values.tolist(), group=group)
     if len(chains.codes) > 1:
         raise ValueError("data: the class index is a plate; select one of its indices.")

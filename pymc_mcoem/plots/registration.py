@@ -107,9 +107,11 @@ def plot_registration(
 
     Raises
     ------
+    TypeError
+        If `templates` is no DataArray.
     ValueError
-        If `registration` is no registration of a curve or an image, or the shape of the
-        observation or the templates is another.
+        If `registration` is no registration of a curve or an image or has no classes, the shape
+        of the observation or the templates is another, or `max_arrows` is less than 1.
 
     Notes
     -----
@@ -130,9 +132,20 @@ def plot_registration(
     """
     layers = Layers(_VISUALS, visuals, aes_by_visuals)
     axes = _axes(registration)
+    whole = isinstance(max_arrows, (int, np.integer)) and not isinstance(max_arrows, bool)
+    if not whole or max_arrows < 1:
+        raise ValueError(
+            f"max_arrows: got {max_arrows!r}; give a whole number of at least 1, or "
+            "visuals={'arrows': False} for none."
+        )
     chosen = {name: np.atleast_1d(value) for name, value in (coords or {}).items()}
     found = registration.sel(chosen)
     if templates is not None:
+        if not isinstance(templates, xr.DataArray):
+            raise TypeError(
+                f"templates: got {type(templates).__name__}; give what "
+                "template_images(parameters, mixture) returned."
+            )
         if templates.sizes != registration["template_mean"].sizes:
             raise ValueError(
                 f"templates: has sizes {dict(templates.sizes)}, and the registration "
@@ -327,6 +340,11 @@ def _axes(registration: Any) -> tuple[str, ...]:
         raise ValueError(
             f"registration: got {type(registration).__name__} without some of {sorted(needed)}; "
             "give what TemplateMixture.register returned."
+        )
+    if "class" not in registration.dims:
+        raise ValueError(
+            "registration: has no dimension 'class'; to draw one class keep the dimension, and "
+            "name the class in coords, as {'class': [0]}."
         )
     axes = tuple(str(dim) for dim in registration["template_mean"].dims if dim != "class")
     if len(axes) > 2 or (len(axes) == 2 and "point" not in registration.coords):
