@@ -2,7 +2,6 @@
 
 from pymc_mcoem.diagnostics.chains import IndexChains, read_chains
 from pymc_mcoem.diagnostics.compare import ClassAlignment, adjusted_rand_index, align_classes
-from pymc_mcoem.diagnostics.convergence import Convergence, convergence
 from pymc_mcoem.diagnostics.error_rate import live_error_rate
 from pymc_mcoem.diagnostics.homogeneity import (
     HomogeneityTest,
@@ -11,7 +10,6 @@ from pymc_mcoem.diagnostics.homogeneity import (
 )
 from pymc_mcoem.diagnostics.indicators import class_shares, rao_blackwell_shares
 from pymc_mcoem.diagnostics.latents import class_latents
-from pymc_mcoem.diagnostics.model_choice import compare_evidence
 from pymc_mcoem.diagnostics.pseudo_prior_draws import pseudo_prior_draws
 from pymc_mcoem.diagnostics.pseudo_priors import jump_pareto_k, pareto_k
 from pymc_mcoem.diagnostics.runs import (
@@ -33,7 +31,6 @@ __all__ = [
     "ClassAlignment",
     "ClassIndexSummary",
     "ClassIndexWarning",
-    "Convergence",
     "HomogeneityTest",
     "IndexChains",
     "StationaryDistribution",
@@ -45,9 +42,7 @@ __all__ = [
     "class_latents",
     "class_shares",
     "class_transitions",
-    "compare_evidence",
     "compare_runs",
-    "convergence",
     "count_transitions",
     "homogeneity_test",
     "jump_pareto_k",

@@ -9,22 +9,9 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from pymc_mcoem.em.history import recorded_names
+
 __all__ = ["StoppingHint", "compare_runs", "running_evidence", "stopping_hint"]
-
-#: What the history keeps of each step beside the parameters.
-_RECORDS = {
-    "observation",
-    "gain",
-    "effective_size",
-    "updated",
-    "waiting",
-    "seconds",
-    "acceptance",
-    "log_evidence",
-    "class_weight",
-    "troubles",
-}
-
 
 def running_evidence(history: Any, *, window: int = 100) -> xr.DataArray:
     """Return the mean log-evidence of the last observations, along the run.
@@ -305,8 +292,10 @@ def _change(path: xr.Dataset, n_learnt: int, window: int) -> tuple[float, str]:
 
 
 def _parameters(path: xr.Dataset) -> list[str]:
-    return [str(name) for name in path.data_vars if name not in _RECORDS]
+    return [str(name) for name in path.data_vars if name not in recorded_names()]
 
 
 def _n_parameters(path: xr.Dataset) -> int:
-    return sum(int(path[name].isel(step=-1).size) for name in _parameters(path))
+    total = sum(int(path[name].isel(step=-1).size) for name in _parameters(path))
+    # weights add up to one
+    return total - ("weights" in path)

@@ -300,8 +300,8 @@ class OnlineEM:
         -----
         The last step is always there; of the others, at most `keep`, and at most 10,000
         observations. `DataTree.to_netcdf` and `DataTree.to_zarr` write it (Zarr takes the extra
-        ``zarr``). For when to stop see `convergence`. There are no standard errors of θ: the score
-        covariance that they take is not kept; repeat the run on bootstrapped streams instead.
+        ``zarr``). For when to stop see `stopping_hint`. There are no standard errors of θ: the
+        score covariance that they take is not kept; repeat the run on bootstrapped streams instead.
 
         Examples
         --------

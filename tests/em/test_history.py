@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import pytest
 import xarray as xr
@@ -12,7 +10,6 @@ from pymc_mcoem.em.esteps.exact import Exact
 from pymc_mcoem.em.history import ThinnedSeries
 from pymc_mcoem.em.online import OnlineEM
 from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
-from tests.helpers.toy_runs import THETA, driver
 
 
 def filled(keep, until):
@@ -158,23 +155,3 @@ def test_reserved_names_are_refused():
         pm.Data("gain", 1.0)
     with pytest.raises(ValueError, match=r"\['gain'\].*rename"):
         OnlineEM(family, e_step=Exact())
-
-
-@pytest.mark.parametrize("engine", ["h5netcdf", "zarr"])
-def test_files_of_a_history_hold_all_of_it(engine, tmp_path, rng):
-    pytest.importorskip(engine)
-    em = driver(NormalMixture(), parameters=THETA).partial_fit(mixture_stream(rng, 25))
-    written = em.history
-    path = tmp_path / "history"
-    if engine == "zarr":
-        with warnings.catch_warnings():
-            # of groups whose metadata are not consolidated, which Zarr 3 has no word for yet
-            warnings.simplefilter("ignore")
-            written.to_zarr(path)
-    else:
-        written.to_netcdf(path, engine=engine)
-    with xr.open_datatree(path, engine=engine) as read:
-        assert set(read.children) == set(written.children)
-        assert read.attrs == written.attrs
-        for name, group in written.children.items():
-            xr.testing.assert_equal(read[name].to_dataset().load(), group.to_dataset())
