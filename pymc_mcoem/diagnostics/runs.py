@@ -13,6 +13,7 @@ from pymc_mcoem.em.history import recorded_names
 
 __all__ = ["StoppingHint", "compare_runs", "running_evidence", "stopping_hint"]
 
+
 def running_evidence(history: Any, *, window: int = 100) -> xr.DataArray:
     """Return the mean log-evidence of the last observations, along the run.
 
