@@ -141,9 +141,10 @@ class Race:
     """How classes and starting points compete before modes are sought in earnest.
 
     Every starting point of every class runs `n_iterations`; the best start of a class goes on,
-    and only in classes whose log-density is then within `margin` of the best class's. A class
-    that is left behind keeps its unfinished point: as a pseudo-prior that costs mixing where
-    the class deserved better, never correctness.
+    and only in classes whose log-density is then within `margin` of the best class's, or would be
+    with twice what the next Newton step promises: a search that is still far from its mode is not
+    judged by where it is. A class that is left behind keeps its unfinished point: as a
+    pseudo-prior that costs mixing where the class deserved better, never correctness.
 
     Parameters
     ----------
@@ -173,10 +174,21 @@ class _Found:
 
     position: np.ndarray
     log_density: np.ndarray
-    gradient_norm: np.ndarray
+    gradient: np.ndarray
     curvature: np.ndarray
     done: np.ndarray
     n_iterations: np.ndarray
+
+    def promised(self) -> np.ndarray:
+        """Return what the next Newton step of each search promises, ``(n,)``; 0 if nothing."""
+        gains = np.zeros(len(self.log_density))
+        for row, (gradient, curvature) in enumerate(
+            zip(self.gradient, self.curvature, strict=True)
+        ):
+            if np.isfinite(gradient).all() and np.isfinite(curvature).all():
+                precision, _ = positive_definite(curvature)
+                gains[row] = 0.5 * float(gradient @ np.linalg.solve(precision, gradient))
+        return gains
 
 
 class ModeSearch:
@@ -294,7 +306,7 @@ class ModeSearch:
         outputs = [
             x[-1],
             log_p[-1],
-            pt.max(pt.abs(gradient[-1])),
+            gradient[-1],
             curvature[-1],
             done[-1],
             done.shape[0],
@@ -350,11 +362,11 @@ class ModeSearch:
             return self._modes(found, np.ones(len(asked), dtype=bool))
         found = self._best(asked, starts, self.race.n_iterations, arguments)
         log_p = np.where(np.isfinite(found.log_density), found.log_density, -np.inf)
-        go_on = log_p >= log_p.max() - self.race.margin
+        go_on = log_p + 2.0 * found.promised() >= log_p.max() - self.race.margin
         ahead = self._best(
             asked[go_on], found.position[go_on][:, None], self.max_iterations, arguments
         )
-        for name in ("position", "log_density", "gradient_norm", "curvature", "done"):
+        for name in ("position", "log_density", "gradient", "curvature", "done"):
             getattr(found, name)[go_on] = getattr(ahead, name)
         found.n_iterations[go_on] += ahead.n_iterations
         return self._modes(found, go_on)
@@ -398,7 +410,7 @@ class ModeSearch:
             found.position,
             precision,
             found.log_density,
-            found.gradient_norm,
+            np.abs(found.gradient).max(axis=1, initial=0.0),
             found.n_iterations,
             tuple(status),
         )

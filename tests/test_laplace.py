@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 from scipy import stats
 
@@ -480,3 +481,20 @@ def test_the_mode_of_a_constrained_class_density_has_no_gradient():
         # The expected gain gᵀ P⁻¹ g / 2 of a further step was below 1e-14.
         np.testing.assert_allclose(gradient(point), 0.0, atol=1e-6)
         assert modes.log_density[k] == pytest.approx(family.log_density(k, modes.mean[k]))
+
+
+def test_a_search_far_from_its_mode_does_not_lose_the_race():
+    """Counts of fifty from log-rates around 0 and around 4: five steps do not reach the mode."""
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5])
+        x = pm.Normal("x", pt.constant([4.0, 0.0])[k], 0.5, shape=6)
+        pm.Poisson("y", pt.exp(x), observed=np.full(6, 50))
+    density = ClassDensity(model, k, [x])
+    # class 0 starts where its search takes long, class 1 at its mode
+    at_mode = ModeSearch(density)(np.full((1, 6), 3.0), {}).mean
+    starts = np.stack([np.full((1, 6), -6.0), at_mode[1:]])
+    slow = ModeSearch(density, race=Race(n_iterations=2, margin=1.0))
+    found, expected = slow(starts, {}), ModeSearch(density)(starts, {})
+    assert expected.log_density[0] > expected.log_density[1] + 10
+    assert found.status[0] is ModeStatus.CONVERGED
+    np.testing.assert_allclose(found.log_density[0], expected.log_density[0])
