@@ -112,7 +112,9 @@ class CarlinChib(BlockedStep):
         Not for a plate.
     model : pymc.Model, optional
     rng, initial_point, compile_kwargs, blocked
-        As PyMC passes them. ``compile_kwargs={"mode": ...}`` chooses the back end.
+        As PyMC passes them. ``compile_kwargs={"mode": ...}`` chooses the back end: "NUMBA" (the
+        default), "CVM" or "JAX", which all make the same draws. With JAX, which has threads, say
+        ``mp_ctx="spawn"`` to `pymc.sample` or sample on one core.
 
     Raises
     ------

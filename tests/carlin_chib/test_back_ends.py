@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+
 import cloudpickle
 import numpy as np
 import pymc as pm
@@ -59,42 +63,67 @@ def chain(model, step, seed):
     return np.array(rows)
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("mode", ["CVM", "JAX"])
-def test_every_back_end_draws_the_same(name, mode):
-    if mode == "JAX":
-        pytest.importorskip("jax")
-    reference = chain(*make(name, "NUMBA"), seed=5)
+def chains(name, mode):
+    """Return the chains of seeds 5, 6 and again 5, of one step."""
     model, step = make(name, mode)
-    np.testing.assert_allclose(chain(model, step, seed=5), reference, rtol=1e-6, atol=1e-9)
-    # another seed gives another chain, and the first seed the first chain again
-    assert not np.allclose(chain(model, step, seed=6), reference)
-    np.testing.assert_allclose(chain(model, step, seed=5), reference, rtol=1e-6, atol=1e-9)
+    return [chain(model, step, seed) for seed in (5, 6, 5)]
 
 
-@pytest.mark.parametrize("name", ["blocks, frozen", "plate, frozen, metropolised"])
-@pytest.mark.parametrize("mode", ["NUMBA", "CVM", "JAX"])
-def test_a_state_goes_on_as_if_never_stopped(name, mode):
-    if mode == "JAX":
-        pytest.importorskip("jax")
+def stopped_and_going_on(name, mode):
+    """Return five draws of a step, and the same five of a copy that takes over its state."""
     model, step = make(name, mode)
     step.setup_chain(np.random.default_rng(2), tune=5, draws=20)
     point = model.initial_point(0)
     for _ in range(8):
         point = step.step(point)[0]
-    state, blob = step.sampling_state, cloudpickle.dumps(step)
-    expected = []
-    there = point
-    for _ in range(5):
-        there = step.step(there)[0]
-        expected.append(there)
-    other = cloudpickle.loads(blob)
+    state, copied = step.sampling_state, cloudpickle.dumps(step)
+    other = cloudpickle.loads(copied)
     other.setup_chain(np.random.default_rng(99), tune=5, draws=20)
     other.sampling_state = state
-    for row in expected:
-        point = other.step(point)[0]
-        for key, value in row.items():
-            np.testing.assert_array_equal(point[key], value)
+    found = []
+    for each in (step, other):
+        there = point
+        for _ in range(5):
+            there = each.step(there)[0]
+            found.append(np.concatenate([np.ravel(value) for value in there.values()]))
+    return np.array(found[:5]), np.array(found[5:])
+
+
+@pytest.fixture(scope="module")
+def run():
+    """Call a function of (name, mode), with JAX in a process of its own.
+
+    JAX has threads, and where it was imported forking is not safe: other tests fork.
+    """
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as other:
+
+        def call(function, name, mode):
+            if mode != "JAX":
+                return function(name, mode)
+            if importlib.util.find_spec("jax") is None:
+                pytest.skip("JAX is not installed")
+            return other.submit(function, name, mode).result()
+
+        yield call
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("mode", ["CVM", "JAX"])
+def test_every_back_end_draws_the_same(run, name, mode):
+    reference = chain(*make(name, "NUMBA"), seed=5)
+    first, another, again = run(chains, name, mode)
+    np.testing.assert_allclose(first, reference, rtol=1e-6, atol=1e-9)
+    # another seed gives another chain, and the first seed the first chain again
+    assert not np.allclose(another, reference)
+    np.testing.assert_array_equal(again, first)
+
+
+@pytest.mark.parametrize("name", ["blocks, frozen", "plate, frozen, metropolised"])
+@pytest.mark.parametrize("mode", ["NUMBA", "CVM", "JAX"])
+def test_a_state_goes_on_as_if_never_stopped(run, name, mode):
+    expected, found = run(stopped_and_going_on, name, mode)
+    np.testing.assert_array_equal(found, expected)
+    assert not np.array_equal(expected[0], expected[-1])
 
 
 def test_searches_are_not_left_to_jax():
