@@ -53,10 +53,8 @@ class Verdict:
         rows = f" in {self.n_rows} rows" if self.n_rows > 1 else ""
         k = "" if np.isnan(self.pareto_k) else f"Pareto k {self.pareto_k:.2f}, "
         return (
-            f"the pseudo-prior of class {self.class_number} is poor{rows} ({k}effective share "
-            f"{self.effective_share:.1%} of {self.n_draws} draws); the chain stays exact, but "
-            "jumps to this class are rare: look at the switches, and try other pseudo_priors or a "
-            "parametrisation in which the latents are closer to normal"
+            f"class {self.class_number}{rows} ({k}effective share {self.effective_share:.1%} of "
+            f"{self.n_draws} draws)"
         )
 
 

@@ -259,8 +259,15 @@ class CarlinChib(BlockedStep):
     def stop_tuning(self) -> None:
         """Stop tuning, and name the pseudo-priors that have shown themselves poor."""
         super().stop_tuning()
-        for verdict in self._judge.verdicts():
-            _log.warning("CarlinChib: %s: %s.", self._density.index_value.name, verdict)
+        poor = self._judge.verdicts()
+        if poor:
+            _log.warning(
+                "CarlinChib: %s: poor pseudo-priors of %s. The chain stays exact, but jumps there "
+                "are rare: look at the switches, and try other pseudo_priors or a parametrisation "
+                "in which the latents are closer to normal.",
+                self._density.index_value.name,
+                ", ".join(map(str, poor)),
+            )
 
     def step(self, point: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[Any]]:
         """Make one sweep.

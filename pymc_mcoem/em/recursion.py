@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pymc_mcoem.em.family import CLASS_WEIGHT
+from pymc_mcoem.em.maximization import maximize_family
 from pymc_mcoem.em.run_state import ObservationRecord, RunState, StepError, StepReport
 from pymc_mcoem.em.schedules import update_is_due
 from pymc_mcoem.em.threads import one_blas_thread
@@ -264,22 +265,13 @@ class Recursion:
 
     def _maximized(self, state: RunState) -> tuple[Arrays, int]:
         """Return the M-step's parameters and the number of classes that wait."""
-        # A class without mass divides by zero in plain closed forms; its rows are not used, and
-        # what is used is checked below.
-        with np.errstate(divide="ignore", invalid="ignore"):
-            statistics = {name: value.copy() for name, value in (state.statistics or {}).items()}
-            ready = self._ready(state)
-            if ready.all() or state.parameters is None:
-                found = self.family.maximize(statistics, effective_size=state.effective_size)
-            else:
-                found = self.family.maximize_ready(
-                    statistics,
-                    effective_size=state.effective_size,
-                    ready=ready,
-                    present=state.parameters,
-                )
-        parameters = {name: np.array(value, dtype=np.float64) for name, value in found.items()}
-        return self.family.check_parameters(parameters), int((~ready).sum())
+        found = maximize_family(
+            self.family,
+            state.statistics or {},
+            effective_size=state.effective_size,
+            present=state.parameters,
+        )
+        return found.parameters, found.waiting
 
     def _averaged(self, state: RunState) -> RunState:
         """Add θ_n to the Polyak-Ruppert average, once that has begun."""

@@ -1,0 +1,62 @@
+"""The M-step as drivers call it: classes that are not ready wait, and the outcome is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from pymc_mcoem.em.family import Family
+    from pymc_mcoem.em.run_state import Arrays
+
+__all__ = ["Maximized", "maximize_family"]
+
+
+@dataclass(frozen=True)
+class Maximized:
+    """Parameters of an M-step, and the number of classes that kept theirs."""
+
+    parameters: Arrays
+    waiting: int
+
+
+def maximize_family(
+    family: Family,
+    statistics: Mapping[str, np.ndarray],
+    *,
+    effective_size: float,
+    present: Mapping[str, np.ndarray] | None,
+) -> Maximized:
+    """Maximise the parameters of the classes that are ready, and check what comes out.
+
+    Parameters
+    ----------
+    family : Family
+    statistics : mapping of str to ndarray
+        Means of δ_{I,j} S, each ``(n_classes, *shape)``; not changed.
+    effective_size : float
+        Observations that they are worth.
+    present : mapping of str to ndarray, or None
+        θ before; None where there is none to keep.
+
+    Raises
+    ------
+    ValueError
+        If the family's M-step gives values that are not finite or of another shape.
+    """
+    # A class without mass divides by zero in plain closed forms; its rows are not used, and what
+    # is used is checked below.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        copied = {name: value.copy() for name, value in statistics.items()}
+        ready = np.asarray(family.ready(copied, effective_size=effective_size), dtype=bool)
+        if ready.all() or present is None:
+            found = family.maximize(copied, effective_size=effective_size)
+        else:
+            found = family.maximize_ready(
+                copied, effective_size=effective_size, ready=ready, present=present
+            )
+    parameters = {name: np.array(value, dtype=np.float64) for name, value in found.items()}
+    return Maximized(family.check_parameters(parameters), int((~ready).sum()))

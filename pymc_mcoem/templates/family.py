@@ -1,0 +1,326 @@
+"""What online EM asks of a mixture of warped templates: data in, statistics, M-step out."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from pymc_mcoem.carlin_chib.geometry import LatentGeometry, declare_geometry
+from pymc_mcoem.em.family import Family
+from pymc_mcoem.templates.basis import GaussianBasis
+from pymc_mcoem.templates.deformations import Deformation
+from pymc_mcoem.templates.maximization import maximize_templates
+from pymc_mcoem.templates.model import TemplateModel, build_template_model
+from pymc_mcoem.templates.observations import encode_observation, encode_own_points
+from pymc_mcoem.templates.priors import TemplatePriors
+from pymc_mcoem.templates.settings import check_settings
+from pymc_mcoem.templates.starts import (
+    first_parameters,
+    kmeans_start,
+    mean_design,
+    random_start,
+    stack_encoded,
+)
+
+__all__ = ["TemplateFamily"]
+
+
+class TemplateFamily(Family):
+    """The family behind `TemplateMixture`, where parameters and attributes are described."""
+
+    def __init__(
+        self,
+        points: Any,
+        basis: GaussianBasis,
+        deformation: Deformation,
+        n_classes: int,
+        *,
+        scale: tuple[float, float] | None = None,
+        coefficients: str = "real",
+        covariance: str = "scaled",
+        noise: str = "shared",
+        noise_correlation: Any = None,
+        own_points: int | None = None,
+        priors: TemplatePriors | None = None,
+        grid_shape: Sequence[int] | None = None,
+        dim_names: Sequence[str] | None = None,
+        dim_coords: Sequence[Any] | None = None,
+    ) -> None:
+        self._options: dict[str, Any] = {
+            "scale": scale,
+            "coefficients": coefficients,
+            "own_points": own_points,
+            "covariance": covariance,
+            "noise": noise,
+            "noise_correlation": noise_correlation,
+            "priors": priors,
+            "grid_shape": grid_shape,
+            "dim_names": dim_names,
+            "dim_coords": dim_coords,
+        }
+        self.priors = TemplatePriors() if priors is None else priors
+        if not isinstance(self.priors, TemplatePriors):
+            raise TypeError(f"priors is a {type(priors).__name__}; pass a TemplatePriors.")
+        self.settings = check_settings(points, basis, deformation, n_classes, self._options)
+        self.gram = basis.gram()
+        # complain about priors of the wrong size now, not at the first M-step
+        self.priors.precision(self.gram)
+        self.priors.mean(self.settings.n_classes, basis.n_basis)
+        self.priors.concentration(self.settings.n_classes)
+        if covariance == "full":
+            self.priors.wishart(self.settings.base_covariance)
+
+        built = build_template_model(self.settings, first_parameters(self.settings, self.priors))
+        self.model = built.model
+        self.class_index = built.class_index
+        self.observation = ("observed_values", "observed_mask")
+        if own_points is not None:
+            self.observation += ("own_points",)
+        self._warned_of_negative_values = False
+        self.statistics = built.statistics
+        self.gauss_newton = built.gauss_newton
+        self.prior_covariance = built.prior_covariance
+        self.starts = self._starts()
+        self._declare(built)
+
+    @property
+    def n_classes(self) -> int:
+        """Number of templates."""
+        return self.settings.n_classes
+
+    def maximize(
+        self, statistics: Mapping[str, np.ndarray], *, effective_size: float
+    ) -> dict[str, np.ndarray]:
+        """Return the parameters that maximise the expected log-likelihood plus log-priors.
+
+        See `pymc_mcoem.templates.maximization.maximize_templates` for statistics and formulas.
+        """
+        return maximize_templates(
+            statistics,
+            effective_size=effective_size,
+            priors=self.priors,
+            gram=self.gram,
+            base_covariance=self.settings.base_covariance,
+            covariance=self.settings.covariance,
+            noise=self.settings.noise,
+            coefficients=self.settings.coefficients,
+        )
+
+    def ready(self, statistics: Mapping[str, np.ndarray], *, effective_size: float) -> np.ndarray:
+        """Say which classes have the weight of one observation and a determined template.
+
+        Returns
+        -------
+        ndarray of bool and shape (n_classes,)
+            A template is determined if s3_j + A/n* is positive definite: with the default
+            priors always, without priors once all kernels have been seen.
+        """
+        ready = super().ready(statistics, effective_size=effective_size)
+        precision = self.priors.precision(self.gram) / effective_size
+        for index in np.flatnonzero(ready):
+            try:
+                np.linalg.cholesky(statistics["template_gram"][index] + precision)
+            except np.linalg.LinAlgError:
+                ready[index] = False
+        return ready
+
+    def maximize_ready(
+        self,
+        statistics: Mapping[str, np.ndarray],
+        *,
+        effective_size: float,
+        ready: np.ndarray,
+        present: Mapping[str, np.ndarray],
+    ) -> dict[str, np.ndarray]:
+        """Return the M-step in which classes that are not ready keep their parameters.
+
+        The shared noise variance is maximised given the templates that are kept.
+        """
+        return maximize_templates(
+            statistics,
+            effective_size=effective_size,
+            priors=self.priors,
+            gram=self.gram,
+            base_covariance=self.settings.base_covariance,
+            covariance=self.settings.covariance,
+            noise=self.settings.noise,
+            coefficients=self.settings.coefficients,
+            ready=ready,
+            present=present,
+        )
+
+    def encode(self, observation: Any) -> dict[str, np.ndarray]:
+        """Check one observation and return its values and its mask.
+
+        Parameters
+        ----------
+        observation : array_like of the shape of one observation
+            NaN, or an entry masked in a masked array, is a missing point. What this method
+            returned is accepted too. With ``own_points`` it may also be points above values,
+            of shape (2, n) with n up to ``own_points``, the points increasing, or a mapping
+            ``{"points": ..., "values": ...}``.
+
+        Returns
+        -------
+        dict of str to ndarray
+            ``observed_values`` with zeros where points are missing and ``observed_mask`` with
+            ones where they are not, both of the shape of one observation. With ``own_points``
+            these and ``own_points`` have that length; what fills it up is missing.
+
+        Raises
+        ------
+        TypeError
+            If the values are not real numbers.
+        ValueError
+            If the shape is another, a value is infinite, all points are missing, or own points
+            do not increase or lie where the warp is not defined.
+
+        Warns
+        -----
+        UserWarning
+            Once, if coefficients are not negative but values are, by more than a tenth of the
+            observation's largest: no template follows them there.
+
+        Examples
+        --------
+        >>> mixture = TemplateMixture.for_images((2, 2), n_classes=1)
+        >>> mixture.encode([[0.5, np.nan], [1.0, 0.0]])["observed_mask"]
+        array([[1., 0.],
+               [1., 1.]])
+        """
+        settings = self.settings
+        if settings.own_points is None:
+            encoded = encode_observation(observation, settings.grid_shape)
+        else:
+            encoded = encode_own_points(
+                observation,
+                settings.points[:, 0],
+                settings.own_points,
+                settings.deformation.check_points,
+            )
+        if settings.coefficients == "nonnegative" and not self._warned_of_negative_values:
+            values = encoded["observed_values"]
+            if values.min() < -0.1 * max(float(values.max()), 0.0):
+                self._warned_of_negative_values = True
+                warnings.warn(
+                    f"observation has values down to {values.min():.4g}, which templates with "
+                    "coefficients='nonnegative' cannot follow; pass coefficients='real' if they "
+                    "are more than noise.",
+                    stacklevel=2,
+                )
+        return encoded
+
+    def iterate(self, observations: Any) -> Iterator[Any]:
+        """Yield single observations, lazily; masked entries become NaN.
+
+        Raises
+        ------
+        TypeError
+            If it is nothing to iterate over, or, with ``own_points``, a bare tuple: points and
+            values of one curve would pass for two curves.
+        """
+        if self.settings.own_points is not None and isinstance(observations, tuple):
+            raise TypeError(
+                "observations: got a tuple; pass a list of (points, values) pairs, or one "
+                "observation as {'points': ..., 'values': ...}."
+            )
+        if isinstance(observations, np.ma.MaskedArray) and observations.dtype.kind in "biuf":
+            observations = np.ma.filled(observations.astype(np.float64), np.nan)
+        yield from super().iterate(observations)
+
+    def check_parameters(self, parameters: Mapping[str, Any] | xr.Dataset) -> dict[str, np.ndarray]:
+        """Check parameters given from outside and return them as float64 arrays by name.
+
+        Raises
+        ------
+        ValueError
+            If a name is missing or unknown, a shape is another, a value is not finite, weights
+            are negative or do not sum to one, or a variance is not positive.
+        """
+        checked = super().check_parameters(parameters)
+        weights = checked["weights"]
+        if (weights < 0).any() or abs(float(weights.sum()) - 1.0) > 1e-6:
+            raise ValueError(
+                f"parameters: weights is {weights}, which sums to {weights.sum():.6g}; give "
+                "weights that are not negative and divide them by their sum."
+            )
+        for name in ("noise_variance", "deformation_variance"):
+            if name in checked and not (checked[name] > 0).all():
+                raise ValueError(
+                    f"parameters: {name} is {checked[name]}; give variances greater than zero."
+                )
+        for index, matrix in enumerate(checked.get("deformation_covariance", ())):
+            symmetric = np.allclose(matrix, matrix.T, rtol=1e-8, atol=1e-12)
+            if matrix.size and not (symmetric and np.linalg.eigvalsh(matrix)[0] > 0):
+                raise ValueError(
+                    f"parameters: deformation_covariance of class {index} is not symmetric "
+                    "positive definite; add a little to its diagonal."
+                )
+        return checked
+
+    def initialize(
+        self, observations: list[np.ndarray], rng: np.random.Generator, start: str = "kmeans"
+    ) -> dict[str, np.ndarray]:
+        """Return parameters to start from.
+
+        Parameters
+        ----------
+        observations : list of ndarray
+            The first observations, as `encode` takes them.
+        rng : numpy.random.Generator
+        start : {"kmeans", "random"}, default "kmeans"
+            ``"kmeans"``: the M-step for observations labelled by k-means, with Φ at the prior
+            mean of the warp (the least-squares fit of the centroids, regularised by the
+            priors; noise from the residuals, weights from the cluster sizes). Classes left
+            without a cluster get the mean template, perturbed. ``"random"``: α ~ Normal(0,
+            K⁻¹) as in the paper (its absolute value, scaled to the observations' mean, where
+            coefficients are not negative), equal weights, noise as large as the observations'
+            variance.
+            Either way the deformation's variance starts at the mode of its prior (0.01 if that
+            has none) times the base covariance.
+
+        Returns
+        -------
+        dict of str to ndarray
+
+        Raises
+        ------
+        ValueError
+            If there is no observation or `start` is another word.
+
+        Notes
+        -----
+        Sections ``subsec:5:2`` and ``sec:5:2:2`` of the paper.
+        """
+        if start not in ("kmeans", "random"):
+            raise ValueError(f"start is {start!r}; give 'kmeans' or 'random'.")
+        if len(observations) == 0:
+            raise ValueError("observations is empty; give at least one to start from.")
+        encoded = [self.encode(each) for each in observations]
+        values, mask = stack_encoded(encoded)
+        if start == "random":
+            return random_start(self.settings, self.priors, self.gram, values, mask, rng)
+        own = None
+        if self.settings.own_points is not None:
+            own = np.stack([data["own_points"] for data in encoded])
+        return kmeans_start(self.settings, self.priors, self.gram, values, mask, rng, own)
+
+    def mean_design(self) -> np.ndarray:
+        """Return λΦ at the prior means of warp and scale, shape (n_points, n_basis)."""
+        return mean_design(self.settings)
+
+    def _declare(self, built: TemplateModel) -> None:
+        """Tell step methods on the model what is known of its latents."""
+        geometry = LatentGeometry(built.gauss_newton, built.prior_covariance, self.starts)
+        declare_geometry(built.model, geometry)
+
+    def _starts(self) -> np.ndarray:
+        starts = self.settings.deformation.starts()
+        if self.settings.scale is None:
+            return starts
+        shape, rate = self.settings.scale
+        return np.column_stack([starts, np.full(len(starts), np.log(shape / rate))])
