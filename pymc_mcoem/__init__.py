@@ -15,7 +15,14 @@ from pymc_mcoem.em.esteps.exact import Exact
 from pymc_mcoem.em.esteps.fixed_latents import FixedLatents
 from pymc_mcoem.em.family import Family
 from pymc_mcoem.em.online import OnlineEM
-from pymc_mcoem.em.schedules import BurstLength, StepSize, UpdateSchedule
+from pymc_mcoem.em.saem import SAEM
+from pymc_mcoem.em.schedules import (
+    Annealing,
+    BurstLength,
+    PhasedStepSize,
+    StepSize,
+    UpdateSchedule,
+)
 from pymc_mcoem.em.starts import compete
 from pymc_mcoem.laplace import LaplaceApproximation
 from pymc_mcoem.templates import (
@@ -55,6 +62,8 @@ if TYPE_CHECKING:
 __version__ = version("pymc_mcoem")
 
 __all__ = [
+    "SAEM",
+    "Annealing",
     "BurstLength",
     "CarlinChib",
     "CarlinChibBurst",
@@ -72,6 +81,7 @@ __all__ = [
     "Laplace",
     "LaplaceApproximation",
     "OnlineEM",
+    "PhasedStepSize",
     "PilotMoments",
     "PriorCovariance",
     "RandomWalk",

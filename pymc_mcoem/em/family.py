@@ -224,6 +224,25 @@ class Family:
         # Running means carry rounding errors; a class that had exactly one is ready.
         return mass >= 1 - 1e-9
 
+    def anneal(
+        self, parameters: Mapping[str, np.ndarray], temperature: float
+    ) -> dict[str, np.ndarray]:
+        """Return parameters at which the likelihood is the present one to the power 1/T.
+
+        Only an annealed `SAEM` asks for it.
+
+        Parameters
+        ----------
+        parameters : mapping of str to ndarray
+            θ.
+        temperature : float
+            T, at least 1. Of normal noise it multiplies the variance.
+        """
+        raise TypeError(
+            f"annealing: {type(self).__name__} has no anneal; define anneal(parameters, "
+            "temperature) that returns every parameter by name, or leave annealing out."
+        )
+
     def encode(self, observation: Any) -> dict[str, np.ndarray]:
         """Check one observation and return the values of the ``pm.Data`` that hold it.
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pymc_mcoem.em.family import Family
-    from pymc_mcoem.em.run_state import Arrays, RunState, StepReport
+    from pymc_mcoem.em.run_state import Arrays, RunPosition, StepReport
 
 __all__ = ["History", "ThinnedSeries", "recorded_names"]
 
@@ -175,7 +175,7 @@ class History:
         nothing[:5] = 0, np.nan, 0, 0, 0
         self.path.append(0, np.concatenate([self._raveled(parameters), nothing]))
 
-    def append(self, report: StepReport) -> None:
+    def append(self, report: StepReport[Any]) -> None:
         """Keep a step and its observations.
 
         Appending comes before the state that the report leads to is taken over: if an interrupt
@@ -198,7 +198,7 @@ class History:
         row = np.concatenate([parameters, [state.n_learnt], step, mean, counts])
         self.path.append(state.n_steps, row)
 
-    def to_datatree(self, state: RunState, attributes: Mapping[str, Any]) -> xr.DataTree:
+    def to_datatree(self, state: RunPosition, attributes: Mapping[str, Any]) -> xr.DataTree:
         """Return the history until `state`, labelled."""
         path = self._labelled(
             self.path.rows(state.n_steps), [*self.parameters, *self.shared], "step"

@@ -82,7 +82,7 @@ class Learner:
         _ = self.recursion.e_step
         self.state = replace(state, pending=(*state.pending, item), position=state.position + 1)
 
-    def learn(self) -> Iterator[StepReport]:
+    def learn(self) -> Iterator[StepReport[RunState]]:
         """Learn from the queue as far as it goes, yielding after each step.
 
         Raises

@@ -14,14 +14,8 @@ from pymc_mcoem.em.learner import Learner
 from pymc_mcoem.em.progress import RunProgress, count_observations
 from pymc_mcoem.em.run_state import RunSettings
 from pymc_mcoem.em.schedules import BurstLength, BurstSize, StepSize, UpdateSchedule
-from pymc_mcoem.em.settings import (
-    NotStored,
-    decode_settings,
-    encode_settings,
-    package_version,
-    seed_entropy,
-)
-from pymc_mcoem.em.storage import describe_family, differences, read_run, write_run
+from pymc_mcoem.em.settings import encode_settings, package_version, seed_entropy
+from pymc_mcoem.em.storage import read_run, require_family, settings_of, write_run
 from pymc_mcoem.em.validation import check_family
 
 if TYPE_CHECKING:
@@ -393,23 +387,8 @@ class OnlineEM:
         """
         run = read_run(path)
         check_family(family)
-        found = differences(run.family, describe_family(family))
-        if found:
-            raise ValueError(
-                f"family: the run in {os.fspath(path)!r} is of another family: {'; '.join(found)}. "
-                "Give a family of that kind and size."
-            )
-        settings = {"progressbar": True, **decode_settings(run.settings)}
-        unknown = sorted(set(overrides) - set(settings))
-        if unknown:
-            raise TypeError(f"overrides: got {unknown}; a saved run has {sorted(settings)}.")
-        settings |= overrides
-        for name, value in settings.items():
-            if isinstance(value, NotStored):
-                raise ValueError(
-                    f"{name}: the run was saved with {value}, which a file cannot hold; pass "
-                    f"{name}= to load."
-                )
+        require_family(path, run.family, family)
+        settings = settings_of(run.settings, overrides)
         em = cls(family, random_seed=run.entropy, **settings)
         em._learner.restore(run)
         return em

@@ -27,7 +27,7 @@ from pymc_mcoem.em.family import CLASS_WEIGHT
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
-    from pymc_mcoem.em.run_state import RunState, StepReport
+    from pymc_mcoem.em.run_state import ObservationRecord, RunPosition, StepReport
 
 __all__ = ["CountProgress", "RunProgress", "count_observations", "sparkline"]
 
@@ -123,33 +123,48 @@ class RunProgress:
         if self._bar is not None:
             self._bar.stop()
 
-    def seen(self, state: RunState, n_new: int) -> None:
+    def seen(self, state: RunPosition, n_new: int) -> None:
         """Take note of the `n_new`-th observation of this call."""
         if n_new > 1:
             self._show()
         if self._bar is not None:
             self._bar.update(self._task, observations=str(state.n_seen))
 
-    def learnt(self, report: StepReport) -> None:
+    def learnt(self, report: StepReport[Any]) -> None:
         """Take note of a step."""
         for record in report.observations:
-            self._learnt += 1
-            if np.isnan(self._acceptance):
-                self._acceptance = record.acceptance
-            elif not np.isnan(record.acceptance):
-                self._acceptance += SMOOTHING * (record.acceptance - self._acceptance)
+            self._count(record)
+        self.stands(report.state)
+
+    def visited(self, record: ObservationRecord) -> None:
+        """Take note of an observation in the midst of a step of many."""
+        self._count(record)
+        if self._bar is not None:
+            self._bar.update(
+                self._task, completed=self._learnt, observations=str(record.number), **self._moves()
+            )
+
+    def _count(self, record: ObservationRecord) -> None:
+        self._learnt += 1
+        if np.isnan(self._acceptance):
+            self._acceptance = record.acceptance
+        elif not np.isnan(record.acceptance):
+            self._acceptance += SMOOTHING * (record.acceptance - self._acceptance)
+
+    def _moves(self) -> dict[str, Any]:
+        return {} if np.isnan(self._acceptance) else {"acceptance": f"{self._acceptance:.2f}"}
+
+    def stands(self, state: RunPosition) -> None:
+        """Show where the run stands."""
         if self._bar is None:
             return
-        state = report.state
         told: dict[str, Any] = {"observations": str(state.n_seen)}
         if state.parameters is not None and "noise_variance" in state.parameters:
             noise = float(np.sqrt(np.mean(state.parameters["noise_variance"])))
             told["noise"] = f"{noise:.3g}"
         if state.statistics is not None:
             told["weights"] = sparkline(state.statistics[CLASS_WEIGHT])
-        if not np.isnan(self._acceptance):
-            told["acceptance"] = f"{self._acceptance:.2f}"
-        self._bar.update(self._task, completed=self._learnt, **told)
+        self._bar.update(self._task, completed=self._learnt, **told, **self._moves())
 
     def _show(self) -> None:
         if not self._enabled or self._bar is not None:

@@ -6,7 +6,7 @@ interrupted, leaves nothing half done, and the answer "as if the stream ended he
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from time import perf_counter
@@ -19,6 +19,7 @@ from pymc_mcoem.em.maximization import maximize_family
 from pymc_mcoem.em.run_state import ObservationRecord, RunState, StepError, StepReport
 from pymc_mcoem.em.schedules import update_is_due
 from pymc_mcoem.em.threads import one_blas_thread
+from pymc_mcoem.em.validation import check_statistics
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.esteps.base import CompiledEStep, EStepResult
@@ -87,7 +88,7 @@ class Recursion:
             ) from error
         return replace(state, parameters=checked)
 
-    def step(self, state: RunState, *, last: bool = False) -> StepReport:
+    def step(self, state: RunState, *, last: bool = False) -> StepReport[RunState]:
         """Learn one mini-batch of pending observations.
 
         Parameters
@@ -155,7 +156,7 @@ class Recursion:
             draws=length.draws,
             burn_in=length.burn_in,
         )
-        self._check_statistics(result.statistics, state.statistics)
+        check_statistics(self.family, result.statistics, state.statistics)
         record = ObservationRecord(
             number=number,
             class_weight=np.array(result.statistics[CLASS_WEIGHT], dtype=np.float64),
@@ -165,33 +166,6 @@ class Recursion:
         )
         return record, result
 
-    def _check_statistics(
-        self, statistics: Mapping[str, np.ndarray], running: Arrays | None
-    ) -> None:
-        expected = {CLASS_WEIGHT, *self.family.statistics}
-        if set(statistics) != expected:
-            raise ValueError(
-                f"statistics: the E-step returned {sorted(statistics)}; the family has "
-                f"{sorted(expected)}."
-            )
-        for name, value in statistics.items():
-            shape = np.shape(value)
-            known = (
-                running[name].shape
-                if running is not None
-                else (self.family.n_classes, *(shape[1:] if name != CLASS_WEIGHT else ()))
-            )
-            if shape != known:
-                raise ValueError(
-                    f"statistics: {name} from the E-step has shape {shape}, expected {known}; the "
-                    "first axis is the class."
-                )
-            if not np.isfinite(value).all():
-                raise FloatingPointError(
-                    f"statistics: {name} from the E-step holds values that are not finite; the "
-                    "observation is not learnt."
-                )
-
     def _follow(
         self,
         state: RunState,
@@ -200,7 +174,7 @@ class Recursion:
         results: list[EStepResult],
         *,
         last: bool,
-    ) -> StepReport:
+    ) -> StepReport[RunState]:
         """Stochastic approximation and, where due, maximisation (label ``alg:MCoEM``)."""
         size = len(batch)
         number = state.n_steps + 1

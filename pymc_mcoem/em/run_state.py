@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
@@ -16,6 +16,7 @@ __all__ = [
     "Arrays",
     "ObservationRecord",
     "Pending",
+    "RunPosition",
     "RunSettings",
     "RunState",
     "StepError",
@@ -155,13 +156,32 @@ class ObservationRecord:
     seconds: float
 
 
+class RunPosition(Protocol):
+    """What histories and progress bars read of a state, whichever driver's it is."""
+
+    @property
+    def parameters(self) -> Arrays | None: ...  # noqa: D102
+    @property
+    def statistics(self) -> Arrays | None: ...  # noqa: D102
+    @property
+    def troubles(self) -> dict[str, int]: ...  # noqa: D102
+    @property
+    def n_learnt(self) -> int: ...  # noqa: D102
+    @property
+    def n_seen(self) -> int: ...  # noqa: D102
+    @property
+    def n_steps(self) -> int: ...  # noqa: D102
+    @property
+    def effective_size(self) -> float: ...  # noqa: D102
+
+
 @dataclass(frozen=True)
-class StepReport:
-    """A step of the recursion: the state that it leads to and what happened.
+class StepReport[State: RunPosition]:
+    """A step of a driver: the state that it leads to and what happened.
 
     Attributes
     ----------
-    state : RunState
+    state : RunState, or the driver's own
         The state after the step.
     observations : tuple of ObservationRecord
         One for each observation of the step.
@@ -173,7 +193,7 @@ class StepReport:
         Classes that were not ready then and kept theirs.
     """
 
-    state: RunState
+    state: State
     observations: tuple[ObservationRecord, ...]
     gain: float
     updated: bool

@@ -1,4 +1,4 @@
-"""The three schedules of online EM: step size, update times, burst lengths.
+"""Schedules of the drivers: step size, update times, burst lengths, temperature.
 
 Each is a small frozen object that is called with a number n counted from 1, and nothing else, so
 that it can be looked at alone, stored with a run, and replaced by any function of n.
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-__all__ = ["BurstLength", "BurstSize", "StepSize", "UpdateSchedule"]
+__all__ = ["Annealing", "BurstLength", "BurstSize", "PhasedStepSize", "StepSize", "UpdateSchedule"]
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,104 @@ class StepSize:
     def paper(cls) -> StepSize:
         """Return n^−0.6; the paper gives no exponent."""
         return cls(exponent=0.6)
+
+
+@dataclass(frozen=True)
+class PhasedStepSize:
+    r"""Gain of batch stochastic approximation: 1 at first, then falling.
+
+    .. math:: \gamma_k = 1 \; (k \le k_0), \qquad \gamma_k = (k - k_0)^{-\kappa} \; (k > k_0)
+
+    Parameters
+    ----------
+    n_constant : int
+        k_0, iterations with gain 1, at least one: they forget the start, and the noise of a
+        single iteration stays.
+    exponent : float
+        κ in (0.5, 1], by which the noise is then averaged away.
+
+    Raises
+    ------
+    ValueError
+        If a value is outside its range.
+
+    Notes
+    -----
+    The two phases of Kuhn and Lavielle (2004).
+
+    Examples
+    --------
+    >>> [round(PhasedStepSize(2)(k), 3) for k in (1, 2, 3, 4, 12)]
+    [1.0, 1.0, 1.0, 0.616, 0.2]
+    """
+
+    n_constant: int = 10
+    exponent: float = 0.7
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        if isinstance(self.n_constant, bool) or int(self.n_constant) != self.n_constant:
+            raise ValueError(f"n_constant: got {self.n_constant!r}; give a whole number from 1.")
+        if self.n_constant < 1:
+            raise ValueError(
+                f"n_constant: got {self.n_constant}; give 1 or more, for the first gain is 1."
+            )
+        if not 0.5 < self.exponent <= 1:
+            raise ValueError(
+                f"exponent: got {self.exponent}; choose one in (0.5, 1], as 0.7 (fast to forget) "
+                "or 1 (a running mean)."
+            )
+
+    def __call__(self, n: int) -> float:
+        """Return the gain of iteration `n`, counted from 1."""
+        check_number(n)
+        return float(max(n - self.n_constant, 1) ** -self.exponent)
+
+
+@dataclass(frozen=True)
+class Annealing:
+    """Temperature of the simulation, falling to 1 by equal factors.
+
+    Parameters
+    ----------
+    temperature : float
+        Of the first iteration, at least 1.
+    n_iterations : int
+        Iterations until it is 1.
+
+    Raises
+    ------
+    ValueError
+        If a value is outside its range.
+
+    Notes
+    -----
+    At temperature T the likelihood is raised to the power 1/T, so that latents and classes move
+    between explanations that later exclude each other. See `Family.anneal`.
+
+    Examples
+    --------
+    >>> [Annealing(4.0, n_iterations=2)(k) for k in (1, 2, 3, 4)]
+    [4.0, 2.0, 1.0, 1.0]
+    """
+
+    temperature: float = 4.0
+    n_iterations: int = 10
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        if not 1 <= self.temperature < float("inf"):
+            raise ValueError(
+                f"temperature: got {self.temperature}; give a finite number from 1, as 4."
+            )
+        if self.n_iterations < 1:
+            raise ValueError(f"n_iterations: got {self.n_iterations}; give 1 or more.")
+
+    def __call__(self, n: int) -> float:
+        """Return the temperature of iteration `n`, counted from 1."""
+        check_number(n)
+        left = max(1 - (n - 1) / self.n_iterations, 0.0)
+        return float(self.temperature**left)
 
 
 @dataclass(frozen=True)

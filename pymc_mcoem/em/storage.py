@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,11 +26,25 @@ import numpy as np
 import xarray as xr
 
 from pymc_mcoem.em.run_state import Arrays, Pending, RunState
+from pymc_mcoem.em.settings import NotStored, decode_settings
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
 
-__all__ = ["SavedRun", "describe_family", "differences", "read_run", "write_run"]
+__all__ = [
+    "SavedRun",
+    "arrays_of",
+    "dataset_of",
+    "describe_family",
+    "differences",
+    "named_damage",
+    "read_datatree",
+    "read_run",
+    "require_family",
+    "settings_of",
+    "write_datatree",
+    "write_run",
+]
 
 FORMAT = "pymc_mcoem online EM run"
 FORMAT_VERSION = 1
@@ -91,7 +106,12 @@ def describe_family(family: Family) -> dict[str, Any]:
 
 
 def write_run(path: str | os.PathLike[str], run: SavedRun) -> None:
-    """Write a run to a file that is there whole or not at all.
+    """Write a run of `OnlineEM`; see `write_datatree`."""
+    write_datatree(path, _to_datatree(run))
+
+
+def write_datatree(path: str | os.PathLike[str], tree: xr.DataTree) -> None:
+    """Write a tree to a file that is there whole or not at all.
 
     It is written beside `path` and then takes its place in one move.
 
@@ -107,7 +127,7 @@ def write_run(path: str | os.PathLike[str], run: SavedRun) -> None:
         )
     beside = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
-        _to_datatree(run).to_netcdf(beside, engine=ENGINE)
+        _without_fill_values(tree).to_netcdf(beside, engine=ENGINE)
         with beside.open("rb+") as file:
             os.fsync(file.fileno())
         os.replace(beside, target)
@@ -116,7 +136,35 @@ def write_run(path: str | os.PathLike[str], run: SavedRun) -> None:
 
 
 def read_run(path: str | os.PathLike[str]) -> SavedRun:
-    """Read what `write_run` wrote.
+    """Read what `write_run` wrote; see `read_datatree` for what is refused."""
+    tree = read_datatree(path, "OnlineEM", FORMAT, FORMAT_VERSION)
+    with named_damage(path):
+        return _from_datatree(tree)
+
+
+@contextmanager
+def named_damage(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn errors of what a file should hold into one that names the file."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"path: {os.fspath(path)!r} is damaged: {error}.") from error
+
+
+def read_datatree(
+    path: str | os.PathLike[str], driver: str, kind: str, version: int
+) -> xr.DataTree:
+    """Read what `write_datatree` wrote, if it is of this kind and version.
+
+    Parameters
+    ----------
+    path : path-like
+    driver : str
+        Whose runs are of this kind.
+    kind : str
+        The attribute ``format`` of the file.
+    version : int
+        The attribute ``format_version``.
 
     Raises
     ------
@@ -136,20 +184,17 @@ def read_run(path: str | os.PathLike[str]) -> SavedRun:
             f"path: {str(source)!r} cannot be read as netCDF ({error}); it is no saved run, or "
             "damaged."
         ) from error
-    if tree.attrs.get("format") != FORMAT:
+    if tree.attrs.get("format") != kind:
         raise ValueError(
-            f"path: {str(source)!r} is no saved run of OnlineEM; give a file that `save` wrote."
+            f"path: {str(source)!r} is no saved run of {driver}; give a file that `save` wrote."
         )
-    version = int(tree.attrs.get("format_version", 0))
-    if version != FORMAT_VERSION:
+    found = int(tree.attrs.get("format_version", 0))
+    if found != version:
         raise ValueError(
-            f"path: {str(source)!r} has format version {version}, this is for {FORMAT_VERSION}; "
+            f"path: {str(source)!r} has format version {found}, this is for {version}; "
             f"load it with pymc_mcoem {tree.attrs.get('version')}."
         )
-    try:
-        return _from_datatree(tree)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"path: {str(source)!r} is damaged: {error}.") from error
+    return tree
 
 
 def _to_datatree(run: SavedRun) -> xr.DataTree:
@@ -173,7 +218,7 @@ def _to_datatree(run: SavedRun) -> xr.DataTree:
     for name in GROUPS:
         arrays = getattr(state, name)
         if arrays is not None:
-            nodes[f"/run/{name}"] = _dataset(arrays)
+            nodes[f"/run/{name}"] = dataset_of(arrays)
     if state.pending:
         held: Arrays = {"position": np.array([item.position for item in state.pending])}
         for number, item in enumerate(state.pending):
@@ -181,11 +226,16 @@ def _to_datatree(run: SavedRun) -> xr.DataTree:
                 held[f"{number}"] = item.observation
             else:
                 held |= {f"{number}:{name}": value for name, value in item.observation.items()}
-        nodes["/run/pending"] = _dataset(held)
-    for dataset in nodes.values():
-        for variable in dataset.variables.values():
-            variable.encoding = {"_FillValue": None} if variable.dtype.kind == "f" else {}
+        nodes["/run/pending"] = dataset_of(held)
     return xr.DataTree.from_dict(nodes)
+
+
+def _without_fill_values(tree: xr.DataTree) -> xr.DataTree:
+    """Say that every NaN in a file stands for itself."""
+    for node in tree.subtree:
+        for variable in node.variables.values():
+            variable.encoding = {"_FillValue": None} if variable.dtype.kind == "f" else {}
+    return tree
 
 
 def _from_datatree(tree: xr.DataTree) -> SavedRun:
@@ -193,10 +243,10 @@ def _from_datatree(tree: xr.DataTree) -> SavedRun:
     counters: dict[str, Any] = json.loads(attributes["counters"])
     if set(counters) != set(COUNTERS):
         raise ValueError(f"its counters are {sorted(counters)}, expected {sorted(COUNTERS)}")
-    groups: dict[str, Any] = {name: _arrays(tree, f"/run/{name}") for name in GROUPS}
+    groups: dict[str, Any] = {name: arrays_of(tree, f"/run/{name}") for name in GROUPS}
     entropy = json.loads(attributes["seed"])
     return SavedRun(
-        state=RunState(**groups, **counters, pending=_pending(_arrays(tree, "/run/pending"))),
+        state=RunState(**groups, **counters, pending=_pending(arrays_of(tree, "/run/pending"))),
         settings=attributes["settings"],
         entropy=entropy if isinstance(entropy, int) else [int(word) for word in entropy],
         family=json.loads(attributes["family"]),
@@ -207,7 +257,8 @@ def _from_datatree(tree: xr.DataTree) -> SavedRun:
     )
 
 
-def _dataset(arrays: Mapping[str, np.ndarray]) -> xr.Dataset:
+def dataset_of(arrays: Mapping[str, np.ndarray]) -> xr.Dataset:
+    """Return a group of a file that holds arrays by name, whatever the names."""
     # Dims are named by axis and length: few of them, and never one twice in a variable. Arrays
     # are numbered, since a name may hold what netCDF does not allow.
     variables = {}
@@ -217,7 +268,8 @@ def _dataset(arrays: Mapping[str, np.ndarray]) -> xr.Dataset:
     return xr.Dataset(variables, attrs={"names": json.dumps(list(arrays))})
 
 
-def _arrays(tree: xr.DataTree, group: str) -> Arrays | None:
+def arrays_of(tree: xr.DataTree, group: str) -> Arrays | None:
+    """Return the arrays that `dataset_of` put into a group, None where there is no such group."""
     if group not in tree.groups:
         return None
     dataset = tree[group].to_dataset()
@@ -253,3 +305,50 @@ def differences(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[st
         elif before != now:
             found.append(f"{name} is {before} in the file, {now} here")
     return found
+
+
+def require_family(path: str | os.PathLike[str], saved: Mapping[str, Any], family: Family) -> None:
+    """Refuse a family that is not the one a run was saved with.
+
+    Raises
+    ------
+    ValueError
+        If it differs; the message says in what.
+    """
+    found = differences(saved, describe_family(family))
+    if found:
+        raise ValueError(
+            f"family: the run in {os.fspath(path)!r} is of another family: {'; '.join(found)}. "
+            "Give a family of that kind and size."
+        )
+
+
+def settings_of(text: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that a driver is made anew with.
+
+    Parameters
+    ----------
+    text : str
+        As from `encode_settings`.
+    overrides : mapping of str to object
+        What takes the place of saved ones, or of what a file cannot hold.
+
+    Raises
+    ------
+    TypeError
+        If `overrides` names what a run does not have.
+    ValueError
+        If something is neither in the file nor given.
+    """
+    settings = {"progressbar": True, **decode_settings(text)}
+    unknown = sorted(set(overrides) - set(settings))
+    if unknown:
+        raise TypeError(f"overrides: got {unknown}; a saved run has {sorted(settings)}.")
+    settings |= overrides
+    for name, value in settings.items():
+        if isinstance(value, NotStored):
+            raise ValueError(
+                f"{name}: the run was saved with {value}, which a file cannot hold; pass "
+                f"{name}= to load."
+            )
+    return settings

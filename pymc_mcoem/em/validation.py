@@ -1,10 +1,14 @@
-"""Whether a family has all that a driver needs, said before anything is learnt."""
+"""Whether a family has all that a driver needs, and whether an E-step returned what it should."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import numpy as np
+
 from pymc_mcoem.em.family import CLASS_WEIGHT, Family
 
-__all__ = ["check_family"]
+__all__ = ["check_family", "check_statistics"]
 
 
 def check_family(family: Family) -> None:
@@ -66,4 +70,51 @@ def check_family(family: Family) -> None:
         if dtype.kind != "f":
             raise TypeError(
                 f"parameters: {name} of {kind} has dtype {dtype}; declare its pm.Data with floats."
+            )
+
+
+def check_statistics(
+    family: Family,
+    statistics: Mapping[str, np.ndarray],
+    running: Mapping[str, np.ndarray] | None,
+) -> None:
+    """Check what an E-step says of one observation.
+
+    Parameters
+    ----------
+    family : Family
+    statistics : mapping of str to ndarray
+        As in `EStepResult`.
+    running : mapping of str to ndarray, or None
+        Statistics of earlier observations, whose shapes are the right ones.
+
+    Raises
+    ------
+    ValueError
+        If a name is missing or unknown, or a shape is another.
+    FloatingPointError
+        If a value is not finite.
+    """
+    expected = {CLASS_WEIGHT, *family.statistics}
+    if set(statistics) != expected:
+        raise ValueError(
+            f"statistics: the E-step returned {sorted(statistics)}; the family has "
+            f"{sorted(expected)}."
+        )
+    for name, value in statistics.items():
+        shape = np.shape(value)
+        known = (
+            np.shape(running[name])
+            if running is not None
+            else (family.n_classes, *(shape[1:] if name != CLASS_WEIGHT else ()))
+        )
+        if shape != known:
+            raise ValueError(
+                f"statistics: {name} from the E-step has shape {shape}, expected {known}; the "
+                "first axis is the class."
+            )
+        if not np.isfinite(value).all():
+            raise FloatingPointError(
+                f"statistics: {name} from the E-step holds values that are not finite; the "
+                "observation is not learnt."
             )

@@ -153,6 +153,13 @@ class TemplateFamily(Family):
             present=present,
         )
 
+    def anneal(
+        self, parameters: Mapping[str, np.ndarray], temperature: float
+    ) -> dict[str, np.ndarray]:
+        """Return parameters with the noise variance multiplied by the temperature."""
+        variance = np.asarray(parameters["noise_variance"]) * temperature
+        return {**parameters, "noise_variance": variance}
+
     def encode(self, observation: Any) -> dict[str, np.ndarray]:
         """Check one observation and return its values and its mask.
 

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
 
-__all__ = ["CompiledClassWeights", "CompiledEStep", "EStep", "EStepResult"]
+__all__ = [
+    "CompiledChains",
+    "CompiledClassWeights",
+    "CompiledEStep",
+    "EStep",
+    "EStepResult",
+]
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,8 @@ class EStepResult:
         Named troubles and how often each was met.
     state : dict of str to ndarray
         Adaptation that the next observation starts from.
+    chain : dict of str to ndarray
+        Where the observation's chain stands, of E-steps that can go on with it.
     """
 
     statistics: dict[str, np.ndarray]
@@ -41,6 +49,7 @@ class EStepResult:
     log_evidence: float = float("nan")
     troubles: dict[str, int] = field(default_factory=dict)
     state: dict[str, np.ndarray] = field(default_factory=dict)
+    chain: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 class CompiledEStep(Protocol):
@@ -61,6 +70,39 @@ class CompiledEStep(Protocol):
         burn_in: int,
     ) -> EStepResult:
         """Return the statistics of one encoded observation at θ."""
+        ...
+
+
+@runtime_checkable
+class CompiledChains(Protocol):
+    """A compiled E-step whose chains can be kept alive between visits to an observation."""
+
+    def resume(
+        self,
+        data: Mapping[str, np.ndarray],
+        parameters: Mapping[str, np.ndarray],
+        rng: np.random.Generator,
+        chain: Mapping[str, np.ndarray],
+        *,
+        gains: np.ndarray,
+        refit: bool,
+        keep_fit: bool,
+    ) -> EStepResult:
+        """Go on with a chain, or begin one where `chain` is empty.
+
+        Parameters
+        ----------
+        data, parameters, rng
+            As for a call of `CompiledEStep`.
+        chain : mapping of str to ndarray
+            `EStepResult.chain` of the last visit; empty at the first.
+        gains : ndarray of shape (n_sweeps,)
+            Of the adaptation of the step sizes; all sweeps enter the statistics.
+        refit : bool
+            Whether pseudo-priors are fitted again at θ. Without any in `chain` they are anyway.
+        keep_fit : bool
+            Whether the result's chain holds them for the next visit.
+        """
         ...
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
 
 __all__ = ["CarlinChibBurst", "CompiledCarlinChibBurst"]
+
+#: Arrays of pseudo-priors that a chain keeps.
+_FIT = ("mean", "scale", "whiten", "log_normalizer", "log_evidence")
 
 #: Weights below this share are left out of Rao-Blackwell statistics; all of them together
 #: change a mean by less than n_classes times as much.
@@ -188,27 +191,72 @@ class CompiledCarlinChibBurst:
         """
         values = self._values(data, parameters)
         pseudo_priors, found = self._run(values, rng, state, draws, burn_in)
-        kept = slice(burn_in, None)
+        result = self._summed(pseudo_priors, found, slice(burn_in, None), values)
+        if result.acceptance == 0.0:
+            result.troubles["chain did not move within its class"] = 1
+        return result, found
+
+    def _summed(
+        self,
+        pseudo_priors: PseudoPriors,
+        found: BurstDraws,
+        kept: slice,
+        values: Mapping[str, np.ndarray],
+    ) -> EStepResult:
+        """Return mean statistics over the sweeps in `kept`."""
         acceptance = float(np.mean(found.acceptance[kept]))
-        troubles = dict(pseudo_priors.troubles)
-        if acceptance == 0.0:
-            troubles["chain did not move within its class"] = 1
         indices = found.class_index[kept]
         if self.settings.rao_blackwell:
             statistics = self._rao_blackwell(found, kept, values)
         else:
             statistics = self.statistics(
-                indices, found.position[kept], np.full(draws, 1.0 / draws), values
+                indices, found.position[kept], np.full(len(indices), 1.0 / len(indices)), values
             )
-        result = EStepResult(
+        return EStepResult(
             statistics,
             class_index=indices,
             acceptance=acceptance,
             log_evidence=float(logsumexp(pseudo_priors.log_evidence)),
-            troubles=troubles,
+            troubles=dict(pseudo_priors.troubles),
             state={"log_step": found.log_step},
         )
-        return result, found
+
+    def resume(
+        self,
+        data: Mapping[str, np.ndarray],
+        parameters: Mapping[str, np.ndarray],
+        rng: np.random.Generator,
+        chain: Mapping[str, np.ndarray],
+        *,
+        gains: np.ndarray,
+        refit: bool,
+        keep_fit: bool,
+    ) -> EStepResult:
+        """Go on with the chain of an observation, or begin it; see `CompiledChains.resume`.
+
+        The chain is ``class_index``, ``position`` (n_latents,) and ``log_step`` (n_classes,), and
+        with `keep_fit` the pseudo-priors, ``2 n_classes n_latents**2`` numbers.
+        """
+        values = self._values(data, parameters)
+        fitted = None if refit else _stored_fit(chain)
+        pseudo_priors = self.pseudo_priors(values, rng) if fitted is None else fitted
+        if chain:
+            start = int(chain["class_index"]), chain["position"]
+            log_step = chain["log_step"]
+        else:
+            start, log_step = pseudo_priors.start(rng), self.burst.initial_log_step
+        found = self._swept(rng, start, log_step, pseudo_priors, gains, values)
+        result = self._summed(pseudo_priors, found, slice(None), values)
+        following = {
+            "class_index": np.asarray(found.class_index[-1], dtype=np.int64),
+            "position": found.position[-1].copy(),
+            "log_step": np.array(found.log_step),
+        }
+        if keep_fit:
+            following |= {name: getattr(pseudo_priors, name) for name in _FIT}
+        # Troubles belong to the visit that met them, not to those that use the same fit again.
+        troubles = result.troubles if fitted is None else {}
+        return replace(result, troubles=troubles, chain=following)
 
     def class_probability(
         self,
@@ -255,7 +303,7 @@ class CompiledCarlinChibBurst:
         burn_in: int,
     ) -> tuple[PseudoPriors, BurstDraws]:
         pseudo_priors = self.pseudo_priors(values, rng)
-        found = self.burst(
+        found = self._swept(
             rng,
             pseudo_priors.start(rng),
             state["log_step"],
@@ -263,12 +311,24 @@ class CompiledCarlinChibBurst:
             adaptation_gains(burn_in + draws, burn_in),
             values,
         )
+        return pseudo_priors, found
+
+    def _swept(
+        self,
+        rng: np.random.Generator,
+        start: tuple[int, np.ndarray],
+        log_step: np.ndarray,
+        pseudo_priors: PseudoPriors,
+        gains: np.ndarray,
+        values: Mapping[str, np.ndarray],
+    ) -> BurstDraws:
+        found = self.burst(rng, start, log_step, pseudo_priors, gains, values)
         if not np.isfinite(found.log_weight.max(axis=1)).all():
             raise FloatingPointError(
                 "burst: the log-density is not finite for any class at some sweep; check the "
                 "observation and the parameters, which lie where the model has no density."
             )
-        return pseudo_priors, found
+        return found
 
     def _rao_blackwell(
         self, found: BurstDraws, kept: slice, values: Mapping[str, np.ndarray]
@@ -280,3 +340,10 @@ class CompiledCarlinChibBurst:
         return self.statistics(
             index, found.auxiliaries[kept][sweep, index], chosen / chosen.sum(), values
         )
+
+
+def _stored_fit(chain: Mapping[str, np.ndarray]) -> PseudoPriors | None:
+    if "mean" not in chain:
+        return None
+    mean, scale, whiten, log_normalizer, log_evidence = (chain[name] for name in _FIT)
+    return PseudoPriors(mean, scale, whiten, log_normalizer, log_evidence)

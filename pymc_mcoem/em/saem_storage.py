@@ -1,0 +1,129 @@
+"""Saved runs of `SAEM`: one netCDF file, laid out as those of `OnlineEM`.
+
+Beside the history there is a group each for parameters, statistics, the mean that mini-batches
+keep, the chains of all observations, stacked, and what each contributed. The observations
+themselves are not in the file, only a fingerprint of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from pymc_mcoem.em.contributions import Contribution
+from pymc_mcoem.em.saem_recursion import SAEMState
+from pymc_mcoem.em.settings import encode_settings
+from pymc_mcoem.em.storage import (
+    arrays_of,
+    dataset_of,
+    describe_family,
+    named_damage,
+    read_datatree,
+    write_datatree,
+)
+
+if TYPE_CHECKING:
+    from pymc_mcoem.em.family import Family
+    from pymc_mcoem.em.history import History
+    from pymc_mcoem.em.saem_recursion import SAEMSettings
+
+__all__ = ["read_saem", "state_from", "write_saem"]
+
+FORMAT = "pymc_mcoem SAEM run"
+FORMAT_VERSION = 1
+COUNTERS = ("n_iterations", "n_visits", "fingerprint", "troubles")
+GROUPS = ("parameters", "statistics", "mean")
+
+
+def write_saem(
+    path: str | os.PathLike[str],
+    state: SAEMState,
+    settings: SAEMSettings,
+    entropy: int | list[int],
+    family: Family,
+    history: History,
+    shown: xr.DataTree,
+) -> None:
+    """Write a run to a file that is there whole or not at all.
+
+    Parameters
+    ----------
+    path : path-like
+    state, settings, entropy, family, history
+        Of the run.
+    shown : xarray.DataTree
+        The history as people see it.
+    """
+    nodes: dict[str, xr.Dataset] = {
+        "/": xr.Dataset(
+            attrs={
+                **shown.attrs,
+                "format": FORMAT,
+                "format_version": FORMAT_VERSION,
+                "seed": json.dumps(entropy),
+                "settings": encode_settings(settings),
+                "family": json.dumps(describe_family(family)),
+                "counters": json.dumps({name: getattr(state, name) for name in COUNTERS}),
+                "strides": json.dumps([history.path.stride, history.observations.stride]),
+            }
+        ),
+        "/online_em": shown["online_em"].to_dataset(),
+        "/observations": shown["observations"].to_dataset(),
+    }
+    for name in GROUPS:
+        arrays = getattr(state, name)
+        if arrays is not None:
+            nodes[f"/run/{name}"] = dataset_of(arrays)
+    if state.chains:
+        nodes["/run/sweeps"] = dataset_of({"n_sweeps": np.array(state.n_sweeps)})
+        stacked = {
+            name: np.stack([chain[name] for chain in state.chains]) for name in state.chains[0]
+        }
+        nodes["/run/chains"] = dataset_of(stacked)
+    if state.contributions:
+        nodes["/run/contributions"] = dataset_of(Contribution.joined(state.contributions))
+    write_datatree(path, xr.DataTree.from_dict(nodes))
+
+
+def read_saem(path: str | os.PathLike[str]) -> xr.DataTree:
+    """Read what `write_saem` wrote, as it lies in the file.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        As `read_datatree`.
+    """
+    return read_datatree(path, "SAEM", FORMAT, FORMAT_VERSION)
+
+
+def state_from(path: str | os.PathLike[str], tree: xr.DataTree) -> SAEMState:
+    """Return the state in a file.
+
+    Raises
+    ------
+    ValueError
+        If the file is damaged.
+    """
+    with named_damage(path):
+        counters: dict[str, Any] = json.loads(tree.attrs["counters"])
+        if set(counters) != set(COUNTERS):
+            raise ValueError(f"its counters are {sorted(counters)}, expected {sorted(COUNTERS)}")
+        groups: dict[str, Any] = {name: arrays_of(tree, f"/run/{name}") for name in GROUPS}
+        sweeps = arrays_of(tree, "/run/sweeps")
+        n_sweeps = () if sweeps is None else tuple(sweeps["n_sweeps"].tolist())
+        stacked = arrays_of(tree, "/run/chains") or {}
+        joined = arrays_of(tree, "/run/contributions")
+        return SAEMState(
+            **groups,
+            **counters,
+            n_sweeps=n_sweeps,
+            chains=tuple(
+                {name: np.array(value[i]) for name, value in stacked.items()}
+                for i in range(len(n_sweeps))
+            ),
+            contributions=() if joined is None else Contribution.parted(joined),
+        )
