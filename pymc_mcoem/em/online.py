@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -14,7 +13,7 @@ from pymc_mcoem.em.learner import Learner
 from pymc_mcoem.em.progress import RunProgress, count_observations
 from pymc_mcoem.em.run_state import RunSettings
 from pymc_mcoem.em.schedules import BurstLength, BurstSize, StepSize, UpdateSchedule
-from pymc_mcoem.em.settings import encode_settings, package_version, seed_entropy
+from pymc_mcoem.em.settings import run_attributes, seed_entropy
 from pymc_mcoem.em.storage import read_run, require_family, settings_of, write_run
 from pymc_mcoem.em.validation import check_family
 
@@ -288,7 +287,7 @@ class OnlineEM:
             the step's observations. Group ``observations``, dim ``observation``: the same for
             each observation, without θ. ``troubles`` counts, by name and from the beginning,
             what went wrong; it is there once something did. Attributes: ``library``,
-            ``version``, ``seed``, ``settings``.
+            ``version``, ``versions`` of what is below it, ``driver``, ``seed``, ``settings``.
 
         Notes
         -----
@@ -307,12 +306,7 @@ class OnlineEM:
         >>> history.attrs["seed"]
         '1'
         """
-        attributes = {
-            "library": "pymc_mcoem",
-            "version": package_version(),
-            "seed": json.dumps(self._learner.entropy),
-            "settings": encode_settings(self._learner.settings),
-        }
+        attributes = run_attributes("OnlineEM", self._learner.entropy, self._learner.settings)
         return self._learner.history.to_datatree(self._learner.state, attributes)
 
     def save(self, path: str | os.PathLike[str]) -> None:

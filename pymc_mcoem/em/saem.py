@@ -18,7 +18,7 @@ from pymc_mcoem.em.run_state import Pending
 from pymc_mcoem.em.saem_recursion import SAEMRecursion, SAEMSettings, SAEMState, fingerprint
 from pymc_mcoem.em.saem_storage import read_saem, state_from, write_saem
 from pymc_mcoem.em.schedules import PhasedStepSize
-from pymc_mcoem.em.settings import encode_settings, package_version, seed_entropy
+from pymc_mcoem.em.settings import run_attributes, seed_entropy
 from pymc_mcoem.em.storage import require_family, settings_of
 from pymc_mcoem.em.validation import check_family
 
@@ -252,13 +252,7 @@ class SAEM:
         xarray.DataTree
             As `OnlineEM.history`; a step is an iteration, ``observation`` counts visits.
         """
-        attributes = {
-            "library": "pymc_mcoem",
-            "version": package_version(),
-            "driver": "SAEM",
-            "seed": json.dumps(self._entropy),
-            "settings": encode_settings(self._settings),
-        }
+        attributes = run_attributes("SAEM", self._entropy, self._settings)
         return self._history.to_datatree(self._state, attributes)
 
     def save(self, path: str | os.PathLike[str]) -> None:

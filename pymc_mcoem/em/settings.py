@@ -5,15 +5,25 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import json
+import platform
 import secrets
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
 
-__all__ = ["NotStored", "decode_settings", "encode_settings", "package_version", "seed_entropy"]
+__all__ = [
+    "NotStored",
+    "decode_settings",
+    "encode_settings",
+    "package_version",
+    "run_attributes",
+    "seed_entropy",
+]
 
 PACKAGE = __name__.split(".")[0]
+#: What the numbers of a run may depend on beside this package.
+BELOW = ("pymc", "pytensor", "numpy", "scipy", "xarray")
 
 
 class NotStored:
@@ -153,6 +163,39 @@ def seed_entropy(random_seed: Any) -> int | list[int]:
         )
     numbers = [int(word) for word in words]
     return numbers[0] if alone else numbers
+
+
+def run_attributes(driver: str, entropy: int | list[int], settings: Any) -> dict[str, str]:
+    """Return what a result says of where it came from.
+
+    Parameters
+    ----------
+    driver : str
+        Name of the driver's class.
+    entropy : int or list of int
+        The seed.
+    settings : dataclass or mapping
+
+    Returns
+    -------
+    dict of str to str
+        ``library``, ``version``, ``versions`` (of what the numbers rest on, as JSON),
+        ``driver``, ``seed`` and ``settings`` (both as JSON).
+
+    Examples
+    --------
+    >>> sorted(run_attributes("OnlineEM", 1, {}))
+    ['driver', 'library', 'seed', 'settings', 'version', 'versions']
+    """
+    versions = {name: importlib.metadata.version(name) for name in BELOW}
+    return {
+        "library": PACKAGE,
+        "version": package_version(),
+        "versions": json.dumps({"python": platform.python_version(), **versions}),
+        "driver": driver,
+        "seed": json.dumps(entropy),
+        "settings": encode_settings(settings),
+    }
 
 
 def package_version() -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -85,6 +87,8 @@ def test_tree_says_where_it_comes_from(learnt):
     assert attributes["seed"] == "1"
     assert "StepSize" in attributes["settings"]
     assert attributes["version"]
+    assert {"python", "pymc", "pytensor"} <= set(json.loads(attributes["versions"]))
+    assert attributes["driver"] == "OnlineEM"
 
 
 def test_effective_size_of_a_running_mean_is_n(rng):
