@@ -8,8 +8,9 @@ search below starts at the chain's position.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -241,6 +242,24 @@ class Laplace:
         self, density: ClassDensity, geometry: LatentGeometry, mode: Any = None
     ) -> CompiledPseudoPriors:
         """Compile the mode search."""
+        search = self.compile_modes(density, geometry, mode)
+
+        def laplace(
+            data: Mapping[str, np.ndarray],
+            rng: np.random.Generator,
+            others: Sequence[np.ndarray] = (),
+        ) -> PseudoPriors:
+            modes = search(data, others)
+            return PseudoPriors.from_precision(
+                modes.mean, modes.precision, modes.log_evidence, modes.troubles()
+            )
+
+        return laplace
+
+    def compile_modes(
+        self, density: ClassDensity, geometry: LatentGeometry, mode: Any = None
+    ) -> Callable[..., Modes]:
+        """Compile the mode search alone: a function of (data, others) to the modes."""
         search = ModeSearch(
             density,
             geometry.gauss_newton,
@@ -249,19 +268,7 @@ class Laplace:
             race=self.race,
             mode=mode,
         )
-        starts = geometry.starts_of(density)[: self.n_starts]
-
-        def laplace(
-            data: Mapping[str, np.ndarray],
-            rng: np.random.Generator,
-            others: Sequence[np.ndarray] = (),
-        ) -> PseudoPriors:
-            modes: Modes = search(starts, data, others)
-            return PseudoPriors.from_precision(
-                modes.mean, modes.precision, modes.log_evidence, modes.troubles()
-            )
-
-        return laplace
+        return partial(search, geometry.starts_of(density)[: self.n_starts])
 
 
 @dataclass(frozen=True)

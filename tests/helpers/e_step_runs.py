@@ -1,0 +1,58 @@
+"""What every E-step has to do: give known means, run under a driver, go on from a file."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pymc_mcoem.em.online import OnlineEM
+from pymc_mcoem.em.schedules import BurstLength, UpdateSchedule
+from tests.helpers.checks import agreement
+from tests.helpers.linear_normal import LinearNormal
+from tests.helpers.toy_runs import assert_same
+
+
+def repeated(e_step, case, rng, *, repeats=100, draws=500, burn_in=100):
+    """Return results of independent calls at one (observation, parameters)."""
+    state = e_step.initial_state()
+    return [e_step(*case, rng, state, draws=draws, burn_in=burn_in) for _ in range(repeats)]
+
+
+def largest_z(results, exact):
+    """Return how far mean statistics are from `exact`, in standard errors, by name."""
+    assert set(results[0].statistics) == set(exact)
+    found = {}
+    for name, expected in exact.items():
+        values = np.array([result.statistics[name] for result in results])
+        assert values.shape[1:] == expected.shape
+        found[name] = agreement(values.reshape(len(values), -1), expected.ravel()).largest_z
+    return found
+
+
+def split(family):
+    """Return (observation, parameters) that a family's model holds now."""
+    values = family.values
+    return {name: values.pop(name) for name in family.observation}, values
+
+
+def assert_runs_and_is_stored(settings, rng, path):
+    """Learn a few observations, save, load without naming the E-step, and go on alike."""
+    family = LinearNormal()
+    stream = family.draw(rng, 9)
+    options = {
+        "e_step": settings,
+        "parameters": family.declared_parameters(),
+        "burst_length": BurstLength(20, 10),
+        "update_schedule": UpdateSchedule.at([4], every=2),
+        "random_seed": 3,
+        "progressbar": False,
+    }
+    em = OnlineEM(family, **options).partial_fit(stream[:6])
+    em.save(path)
+    loaded = OnlineEM.load(path, LinearNormal(), progressbar=False)
+    assert loaded._learner.settings.e_step == settings
+    assert_same(loaded.partial_fit(stream[6:]), em.partial_fit(stream[6:]))
+    learnt = em.parameters
+    assert not np.allclose(learnt["centre"], family.declared_parameters()["centre"])
+    weights = em.history["observations"]["class_weight"].values
+    np.testing.assert_allclose(weights.sum(axis=1), 1.0)
+    return em
