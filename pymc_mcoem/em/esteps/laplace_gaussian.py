@@ -1,0 +1,230 @@
+"""The posterior of each class replaced by a normal density: the E-step of Gaffney and Smyth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from scipy.special import logsumexp, softmax
+
+from pymc_mcoem.carlin_chib.pseudo_priors import Laplace, compile_with_data
+from pymc_mcoem.density import as_argument
+from pymc_mcoem.em.burst import WeightedStatistics
+from pymc_mcoem.em.esteps.base import EStepResult
+from pymc_mcoem.em.esteps.parts import (
+    FEW,
+    effective_share,
+    family_density,
+    family_geometry,
+    require_density,
+    statistics_of_draws,
+)
+
+if TYPE_CHECKING:
+    from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
+    from pymc_mcoem.em.family import Family
+
+__all__ = ["CompiledLaplaceGaussian", "LaplaceGaussian"]
+
+
+@dataclass(frozen=True)
+class LaplaceGaussian:
+    """Statistics averaged over draws from each class's normal approximation.
+
+    Parameters
+    ----------
+    importance : bool
+        Weigh every draw by density over normal density, which makes weights, statistics and
+        evidence exact as the draws grow in number. Off: the normal densities are taken for the
+        posterior, and Laplace's evidences for the classes'.
+    search : Laplace
+        How the modes are sought: starts, race, tolerance.
+    mode : str or None
+        PyTensor's compilation mode.
+
+    Notes
+    -----
+    Gaffney and Smyth (2004). With U_{j,t} ~ κ_j = Normal(X*_j, P_j⁻¹), the mode of class j and the
+    curvature there, Z_j Laplace's approximation of p(y, I = j), and T draws a class,
+
+        E[δ_{I,j} S | y] ≈ w_{j,1} S(U_{j,1}) + … + w_{j,T} S(U_{j,T}),
+        w_{j,t} = Z_j / (T Σ_l Z_l)                 without importance weights,
+        w_{j,t} ∝ p(y, I = j, U_{j,t}) / κ_j(U_{j,t})    with them, all of them summing to one.
+
+    Burst lengths give T as their draws; their burn-in is not used. Cost: a mode search in every
+    class that stays in the race, with importance weights T density evaluations a class, and the
+    statistics of all draws of classes that have weight.
+
+    Without importance weights it is exact where the model is linear and normal in its latents,
+    and else has a bias that neither draws nor observations take away: a skewed posterior has
+    its mean beside its mode, and its tails are not seen. With importance weights the bias is of
+    order 1/T, as long as some draws fall where the posterior is. In many dimensions few do (3 to
+    10 effective draws of 400 on early templates of digits): where the effective share
+    (Σw)² / (T Σw²), averaged over classes by their weight, is below a tenth, the result's troubles
+    say so. Where a posterior has heavier tails than normal, as the logarithm of a Gamma variable
+    has, the weights have no variance: on such a model of three latents class weights varied by
+    0.04 from call to call with 500 draws and with 10,000. What no draw hits, as a second mode far
+    away, no weight can show. `CarlinChibBurst` has neither limit.
+
+    Examples
+    --------
+    Linear and normal, so exact; the second weight is 1 / (1 + exp(−1)):
+
+    >>> import pymc as pm
+    >>> from pymc_mcoem.em.family import Family
+    >>> class Pair(Family):
+    ...     observation = ("y",)
+    ...
+    ...     def __init__(self):
+    ...         with pm.Model() as self.model:
+    ...             means = pm.Data("means", [-2.0, 2.0])
+    ...             y = pm.Data("y", 0.0)
+    ...             self.class_index = pm.Categorical("class_index", p=[0.5, 0.5])
+    ...             x = pm.Normal("x", means[self.class_index], 1.0)
+    ...             pm.Normal("value", x, 1.0, observed=y)
+    ...         self.statistics = {"x": x}
+    >>> family, rng = Pair(), np.random.default_rng(1)
+    >>> e_step = LaplaceGaussian(importance=True).compile(family)
+    >>> theta, state = family.model_parameters(), e_step.initial_state()
+    >>> found = e_step(family.encode(0.5), theta, rng, state, draws=4000, burn_in=0)
+    >>> found.statistics["class_weight"].round(3), found.statistics["x"].round(1)
+    (array([0.269, 0.731]), array([-0.2,  0.9]))
+    """
+
+    importance: bool = False
+    search: Laplace = field(default_factory=Laplace)
+    mode: str | None = None
+
+    def compile(self, family: Family) -> CompiledLaplaceGaussian:
+        """Compile mode search, densities of draws, and statistics for `family`."""
+        with family.as_declared():
+            return CompiledLaplaceGaussian(self, family)
+
+
+class CompiledLaplaceGaussian:
+    """A `LaplaceGaussian` compiled for one family.
+
+    Parameters
+    ----------
+    settings : LaplaceGaussian
+    family : Family
+    """
+
+    def __init__(self, settings: LaplaceGaussian, family: Family) -> None:
+        self.settings = settings
+        density = self.density = family_density(family)
+        self.approximation = settings.search.compile(
+            density, family_geometry(family), settings.mode
+        )
+        self.statistics = WeightedStatistics(family, density, mode=settings.mode)
+        if settings.importance:
+            classes = pt.tensor("classes", dtype="int64", shape=(None,))
+            positions = pt.tensor("positions", dtype="float64", shape=(None, density.n_latents))
+            log_densities = pytensor.scan(
+                lambda k, x: density.log_density(k, x),
+                sequences=[classes, positions],
+                return_updates=False,
+            )
+            self._log_densities = compile_with_data(
+                density, [classes, positions], log_densities, settings.mode
+            )
+
+    def initial_state(self) -> dict[str, np.ndarray]:
+        """Return an empty state: nothing is adapted."""
+        return {}
+
+    def __call__(
+        self,
+        data: Mapping[str, np.ndarray],
+        parameters: Mapping[str, np.ndarray],
+        rng: np.random.Generator,
+        state: Mapping[str, np.ndarray],
+        *,
+        draws: int,
+        burn_in: int,
+    ) -> EStepResult:
+        """Return mean statistics over `draws` draws a class; `burn_in` is not used.
+
+        Parameters
+        ----------
+        data : mapping of str to ndarray
+            The encoded observation.
+        parameters : mapping of str to ndarray
+            θ by ``pm.Data`` name.
+        rng : numpy.random.Generator
+            Gives ``(n_classes, draws, n_latents)`` standard normals.
+        state : mapping of str to ndarray
+            Not used.
+        draws, burn_in : int
+
+        Returns
+        -------
+        EStepResult
+        """
+        values = {**parameters, **data}
+        fitted = self.approximation(values, rng)
+        positions, log_weights = self._weighted(fitted, values, rng, draws)
+        weights = softmax(log_weights)
+        troubles = dict(fitted.troubles)
+        if float(weights.sum(axis=1) @ effective_share(log_weights)) < FEW:
+            troubles["importance weights: few draws count"] = 1
+        return EStepResult(
+            statistics_of_draws(self.statistics, positions, weights, values),
+            log_evidence=float(logsumexp(log_weights)),
+            troubles=troubles,
+        )
+
+    def class_probability(
+        self,
+        data: Mapping[str, np.ndarray],
+        parameters: Mapping[str, np.ndarray],
+        rng: np.random.Generator,
+        *,
+        draws: int,
+        burn_in: int,
+    ) -> np.ndarray:
+        """Return the class probabilities of one encoded observation, ``(n_classes,)``.
+
+        Without importance weights nothing is drawn: they are Laplace's evidences, normalised.
+        """
+        values = {**parameters, **data}
+        fitted = self.approximation(values, rng)
+        if self.settings.importance:
+            _, log_weights = self._weighted(fitted, values, rng, draws)
+            by_class: np.ndarray = softmax(log_weights).sum(axis=1)
+            return by_class
+        require_density(fitted.log_evidence, "Laplace-Gaussian")
+        by_evidence: np.ndarray = softmax(fitted.log_evidence)
+        return by_evidence
+
+    def _weighted(
+        self,
+        fitted: PseudoPriors,
+        values: Mapping[str, np.ndarray],
+        rng: np.random.Generator,
+        draws: int,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return draws of every class and the logarithms of their weights.
+
+        The weights of a class, ``(n_classes, draws)``, sum to its evidence.
+        """
+        n_classes, n = fitted.mean.shape
+        noise = rng.standard_normal((n_classes, draws, n))
+        positions = fitted.mean[:, None] + np.einsum("jab,jtb->jta", fitted.scale, noise)
+        if self.settings.importance:
+            log_densities = self._log_densities(
+                np.repeat(np.arange(n_classes), draws),
+                as_argument(positions.reshape(n_classes * draws, n)),
+                *self.density.arguments(values),
+            ).reshape(n_classes, draws)
+            log_normal = fitted.log_normalizer[:, None] - 0.5 * (noise**2).sum(axis=2)
+            log_weights = np.where(np.isnan(log_densities), -np.inf, log_densities) - log_normal
+        else:
+            log_weights = np.broadcast_to(fitted.log_evidence[:, None], (n_classes, draws))
+        log_weights = log_weights - np.log(draws)
+        require_density(log_weights.max(axis=1), "Laplace-Gaussian")
+        return positions, log_weights
