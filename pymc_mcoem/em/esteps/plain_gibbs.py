@@ -1,0 +1,326 @@
+"""Gibbs sampling of (class, latents) as they are: the E-step that does not work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from scipy.special import logsumexp, softmax
+
+from pymc_mcoem.carlin_chib.kernel import PseudoPriorSymbols, draw_class
+from pymc_mcoem.carlin_chib.pseudo_priors import (
+    Laplace,
+    PseudoPriorRule,
+    PseudoPriors,
+    compile_with_data,
+)
+from pymc_mcoem.carlin_chib.within_class import ClassProposal, RandomWalk, WithinClassMove
+from pymc_mcoem.density import as_argument
+from pymc_mcoem.em.burst import BurstDraws, WeightedStatistics, adaptation_gains
+from pymc_mcoem.em.esteps.base import EStepResult
+from pymc_mcoem.em.esteps.parts import (
+    family_density,
+    family_geometry,
+    fit_to_keep,
+    kept_fit,
+    require_density,
+    require_moves,
+)
+
+if TYPE_CHECKING:
+    from pymc_mcoem.em.family import Family
+
+__all__ = ["CompiledPlainGibbs", "PlainGibbs"]
+
+
+@dataclass(frozen=True)
+class PlainGibbs:
+    """Statistics averaged over Gibbs sweeps of class and latents, kept to show why they fail.
+
+    Parameters
+    ----------
+    proposals : PseudoPriorRule
+        What within-class moves are shaped like, and where the chain starts; the class is drawn
+        without them. Default: `Laplace`.
+    within_class : WithinClassMove
+        Default: `RandomWalk`.
+    mode : str or None
+        PyTensor's compilation mode.
+
+    Notes
+    -----
+    A sweep draws the class given the latents that the present class has,
+
+        P(I = j | X, y) ∝ p(y, I = j, X),
+
+    and then moves X within the class drawn. It leaves the posterior invariant, and on classes
+    that share their latents it is as good as any. But the latents of one class are rarely
+    plausible in another: in d dimensions P(I = j | X, y) falls like exp(−c d), and the chain
+    stays where it began, however long it is. Carlin and Chib's remedy is to keep latents for every
+    class (`CarlinChibBurst`).
+
+    The chain starts in a class drawn with equal probabilities, and not by the proposals' estimate
+    of evidence: a chain that never leaves its first class would then be right on average, by
+    Laplace's merit. Where all sweeps are in one class, and independent draws from that estimate
+    would be less than once in a thousand times, the result's troubles say so; the evidence
+    reported is that estimate.
+
+    Cost: a sweep evaluates the density once for each class and once for each random-walk move,
+    as a Carlin-Chib sweep does.
+
+    Examples
+    --------
+    Classes around −2 and 2 are near enough for 4,000 sweeps, around −8 and 8 they are not; by
+    symmetry both weights are 1/2:
+
+    >>> import pymc as pm
+    >>> from pymc_mcoem.em.family import Family
+    >>> class Pair(Family):
+    ...     observation = ("y",)
+    ...
+    ...     def __init__(self):
+    ...         with pm.Model() as self.model:
+    ...             means = pm.Data("means", [-2.0, 2.0])
+    ...             y = pm.Data("y", 0.0)
+    ...             self.class_index = pm.Categorical("class_index", p=[0.5, 0.5])
+    ...             x = pm.Normal("x", means[self.class_index], 1.0)
+    ...             pm.Normal("value", x, 1.0, observed=y)
+    ...         self.statistics = {"x": x}
+    >>> family, rng = Pair(), np.random.default_rng(1)
+    >>> e_step = PlainGibbs(within_class=RandomWalk(n_moves=2)).compile(family)
+    >>> data, state = family.encode(0.0), e_step.initial_state()
+    >>> for means in ([-2.0, 2.0], [-8.0, 8.0]):
+    ...     theta = {"means": np.array(means)}
+    ...     found = e_step(data, theta, rng, state, draws=4000, burn_in=50)
+    ...     print(found.statistics["class_weight"].round(1), list(found.troubles))
+    [0.5 0.5] []
+    [1. 0.] ['class index did not move']
+    """
+
+    proposals: PseudoPriorRule = field(default_factory=Laplace)
+    within_class: WithinClassMove = field(default_factory=RandomWalk)
+    mode: str | None = None
+
+    def compile(self, family: Family) -> CompiledPlainGibbs:
+        """Compile proposals, sweeps and statistics for `family`."""
+        with family.as_declared():
+            return CompiledPlainGibbs(self, family)
+
+
+class CompiledPlainGibbs:
+    """A `PlainGibbs` compiled for one family.
+
+    Parameters
+    ----------
+    settings : PlainGibbs
+    family : Family
+    """
+
+    def __init__(self, settings: PlainGibbs, family: Family) -> None:
+        density = self.density = family_density(family)
+        move, n, n_classes = settings.within_class, density.n_latents, density.n_classes
+        require_moves(move, density)
+        self.proposals = settings.proposals.compile(density, family_geometry(family), settings.mode)
+        self.statistics = WeightedStatistics(family, density, mode=settings.mode)
+        self.noise_size = 2 + move.noise_size(n)
+        self.initial_log_step = np.full(n_classes, move.initial_log_step(n))
+
+        noise = pt.tensor("noise", dtype="float64", shape=(None, self.noise_size))
+        gains = pt.tensor("gains", dtype="float64", shape=(None,))
+        start = pt.tensor("start", dtype="float64", shape=(n,))
+        log_step = pt.tensor("log_step", dtype="float64", shape=(n_classes,))
+        symbols = PseudoPriorSymbols.create(n_classes, n)
+
+        def sweep(noise: Any, gain: Any, x: Any, log_step: Any, *proposals: Any) -> list[Any]:
+            normal = PseudoPriorSymbols(*proposals)
+            log_weight = pytensor.scan(
+                lambda j, x: density.log_density(j, x),
+                sequences=[pt.arange(n_classes)],
+                non_sequences=[x],
+                return_updates=False,
+            )
+            log_weight = pt.switch(pt.isnan(log_weight), -np.inf, log_weight)
+            chosen = pt.cast(draw_class(log_weight, noise[:2]), "int64")
+            moved = move.build(
+                density,
+                chosen,
+                x,
+                log_weight[chosen],
+                noise[2:],
+                ClassProposal(normal.scale[chosen], normal.mean[chosen], normal.whiten[chosen]),
+                log_step[chosen],
+            )
+            error = moved.acceptance - move.target_acceptance
+            return [
+                pt.specify_shape(moved.position, (n,)),
+                pt.specify_shape(pt.inc_subtensor(log_step[chosen], gain * error), (n_classes,)),
+                chosen,
+                log_weight,
+                moved.acceptance,
+            ]
+
+        positions, log_steps, indices, log_weights, acceptance = pytensor.scan(
+            sweep,
+            sequences=[noise, gains],
+            outputs_info=[start, log_step, None, None, None],
+            non_sequences=symbols.as_list(),
+            return_updates=False,
+        )
+        self._chain = compile_with_data(
+            density,
+            [noise, gains, start, log_step, *symbols.as_list()],
+            [indices, positions, log_weights, acceptance, log_steps[-1]],
+            settings.mode,
+        )
+
+    def initial_state(self) -> dict[str, np.ndarray]:
+        """Return the step sizes that a run starts with: ``log_step`` of shape (n_classes,)."""
+        return {"log_step": self.initial_log_step.copy()}
+
+    def __call__(
+        self,
+        data: Mapping[str, np.ndarray],
+        parameters: Mapping[str, np.ndarray],
+        rng: np.random.Generator,
+        state: Mapping[str, np.ndarray],
+        *,
+        draws: int,
+        burn_in: int,
+    ) -> EStepResult:
+        """Return mean statistics over `draws` sweeps kept after `burn_in` sweeps.
+
+        Parameters
+        ----------
+        data : mapping of str to ndarray
+            The encoded observation.
+        parameters : mapping of str to ndarray
+            θ by ``pm.Data`` name.
+        rng : numpy.random.Generator
+        state : mapping of str to ndarray
+            As from `initial_state` or the last result.
+        draws, burn_in : int
+
+        Returns
+        -------
+        EStepResult
+        """
+        values = {**parameters, **data}
+        proposals, found = self._run(values, rng, state["log_step"], draws, burn_in)
+        return self._summed(proposals, found, burn_in, values)
+
+    def resume(
+        self,
+        data: Mapping[str, np.ndarray],
+        parameters: Mapping[str, np.ndarray],
+        rng: np.random.Generator,
+        chain: Mapping[str, np.ndarray],
+        *,
+        gains: np.ndarray,
+        refit: bool,
+        keep_fit: bool,
+    ) -> EStepResult:
+        """Go on with the chain of an observation, or begin it; see `CompiledChains.resume`.
+
+        The chain is ``position`` (n_latents,) and ``log_step`` (n_classes,), and with `keep_fit`
+        the proposals, ``2 n_classes n_latents**2`` numbers.
+        """
+        values = {**parameters, **data}
+        fitted = None if refit else kept_fit(chain)
+        proposals = self.proposals(values, rng) if fitted is None else fitted
+        start = chain["position"] if chain else _start(proposals, rng)
+        log_step = chain["log_step"] if chain else self.initial_log_step
+        found = self._swept(rng, start, log_step, proposals, gains, values)
+        result = self._summed(proposals, found, 0, values)
+        following = {"position": found.position[-1].copy(), "log_step": found.log_step}
+        if keep_fit:
+            following |= fit_to_keep(proposals)
+        return replace(result, chain=following)
+
+    def class_probability(
+        self,
+        data: Mapping[str, np.ndarray],
+        parameters: Mapping[str, np.ndarray],
+        rng: np.random.Generator,
+        *,
+        draws: int,
+        burn_in: int,
+    ) -> np.ndarray:
+        """Return the class probabilities of one encoded observation, ``(n_classes,)``.
+
+        The mean over the kept sweeps of those that the index was drawn from.
+        """
+        values = {**parameters, **data}
+        _, found = self._run(values, rng, self.initial_log_step, draws, burn_in)
+        require_density(found.log_weight[burn_in:], "plain Gibbs")
+        mean: np.ndarray = softmax(found.log_weight[burn_in:], axis=1).mean(axis=0)
+        return mean
+
+    def _run(
+        self,
+        values: Mapping[str, np.ndarray],
+        rng: np.random.Generator,
+        log_step: np.ndarray,
+        draws: int,
+        burn_in: int,
+    ) -> tuple[PseudoPriors, BurstDraws]:
+        proposals = self.proposals(values, rng)
+        gains = adaptation_gains(burn_in + draws, burn_in)
+        start = _start(proposals, rng)
+        return proposals, self._swept(rng, start, log_step, proposals, gains, values)
+
+    def _swept(
+        self,
+        rng: np.random.Generator,
+        start: np.ndarray,
+        log_step: np.ndarray,
+        proposals: PseudoPriors,
+        gains: np.ndarray,
+        values: Mapping[str, np.ndarray],
+    ) -> BurstDraws:
+        indices, positions, log_weights, acceptance, final = self._chain(
+            rng.standard_normal((len(gains), self.noise_size)),
+            as_argument(gains),
+            as_argument(start),
+            as_argument(log_step),
+            *map(as_argument, proposals.as_list()),
+            *self.density.arguments(values),
+        )
+        return BurstDraws(indices, positions, log_weights, None, acceptance, final)
+
+    def _summed(
+        self,
+        proposals: PseudoPriors,
+        found: BurstDraws,
+        burn_in: int,
+        values: Mapping[str, np.ndarray],
+    ) -> EStepResult:
+        require_density(found.log_weight[burn_in:], "plain Gibbs")
+        indices = found.class_index[burn_in:]
+        acceptance = float(np.mean(found.acceptance[burn_in:]))
+        troubles = dict(proposals.troubles)
+        if acceptance == 0.0:
+            troubles["chain did not move within its class"] = 1
+        expected = softmax(proposals.log_evidence)[indices[0]]
+        # Not a number where the rule estimates no evidence: then there is nothing to compare with.
+        if (indices == indices[0]).all() and expected ** len(indices) < 1e-3:
+            troubles["class index did not move"] = 1
+        return EStepResult(
+            self.statistics(
+                indices, found.position[burn_in:], np.full(len(indices), 1 / len(indices)), values
+            ),
+            class_index=indices,
+            acceptance=acceptance,
+            log_evidence=float(logsumexp(proposals.log_evidence)),
+            troubles=troubles,
+            state={"log_step": found.log_step},
+        )
+
+
+def _start(proposals: PseudoPriors, rng: np.random.Generator) -> np.ndarray:
+    """Draw the first latents from the proposal of a class that is drawn with equal odds."""
+    unknown = np.full(len(proposals.mean), np.nan)
+    return replace(proposals, log_evidence=unknown).start(rng)[1]
