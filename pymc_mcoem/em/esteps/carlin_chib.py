@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import logsumexp, softmax
 
-from pymc_mcoem.carlin_chib.geometry import LatentGeometry
 from pymc_mcoem.carlin_chib.pseudo_priors import (
     Laplace,
     PilotMoments,
@@ -17,21 +16,21 @@ from pymc_mcoem.carlin_chib.pseudo_priors import (
     PseudoPriors,
 )
 from pymc_mcoem.carlin_chib.within_class import RandomWalk, WithinClassMove
-from pymc_mcoem.density import ClassDensity, as_argument
+from pymc_mcoem.density import as_argument
 from pymc_mcoem.em.burst import Burst, BurstDraws, WeightedStatistics, adaptation_gains
 from pymc_mcoem.em.esteps.base import EStepResult
+from pymc_mcoem.em.esteps.parts import (
+    NEGLIGIBLE,
+    family_density,
+    family_geometry,
+    fit_to_keep,
+    kept_fit,
+)
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
 
 __all__ = ["CarlinChibBurst", "CompiledCarlinChibBurst"]
-
-#: Arrays of pseudo-priors that a chain keeps.
-_FIT = ("mean", "scale", "whiten", "log_normalizer", "log_evidence")
-
-#: Weights below this share are left out of Rao-Blackwell statistics; all of them together
-#: change a mean by less than n_classes times as much.
-NEGLIGIBLE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -116,15 +115,10 @@ class CompiledCarlinChibBurst:
 
     def __init__(self, settings: CarlinChibBurst, family: Family) -> None:
         self.settings = settings
-        self.density = ClassDensity(
-            family.model,
-            family.class_index,
-            family.latents,
-            inputs=(*family.parameter_names, *family.observation),
+        self.density = family_density(family)
+        self.pseudo_priors = settings.pseudo_priors.compile(
+            self.density, family_geometry(family), settings.mode
         )
-        self.density.require_latents()
-        geometry = LatentGeometry(family.gauss_newton, family.prior_covariance, family.starts)
-        self.pseudo_priors = settings.pseudo_priors.compile(self.density, geometry, settings.mode)
         self.burst = Burst(
             self.density,
             settings.within_class,
@@ -238,7 +232,7 @@ class CompiledCarlinChibBurst:
         with `keep_fit` the pseudo-priors, ``2 n_classes n_latents**2`` numbers.
         """
         values = self._values(data, parameters)
-        fitted = None if refit else _stored_fit(chain)
+        fitted = None if refit else kept_fit(chain)
         pseudo_priors = self.pseudo_priors(values, rng) if fitted is None else fitted
         if chain:
             start = int(chain["class_index"]), chain["position"]
@@ -253,7 +247,7 @@ class CompiledCarlinChibBurst:
             "log_step": np.array(found.log_step),
         }
         if keep_fit:
-            following |= {name: getattr(pseudo_priors, name) for name in _FIT}
+            following |= fit_to_keep(pseudo_priors)
         # Troubles belong to the visit that met them, not to those that use the same fit again.
         troubles = result.troubles if fitted is None else {}
         return replace(result, troubles=troubles, chain=following)
@@ -340,10 +334,3 @@ class CompiledCarlinChibBurst:
         return self.statistics(
             index, found.auxiliaries[kept][sweep, index], chosen / chosen.sum(), values
         )
-
-
-def _stored_fit(chain: Mapping[str, np.ndarray]) -> PseudoPriors | None:
-    if "mean" not in chain:
-        return None
-    mean, scale, whiten, log_normalizer, log_evidence = (chain[name] for name in _FIT)
-    return PseudoPriors(mean, scale, whiten, log_normalizer, log_evidence)
