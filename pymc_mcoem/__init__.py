@@ -10,9 +10,13 @@ from pymc_mcoem.carlin_chib.pseudo_priors import Laplace, PilotMoments, PriorCov
 from pymc_mcoem.carlin_chib.step import CarlinChib
 from pymc_mcoem.carlin_chib.within_class import Hamiltonian, Independence, RandomWalk
 from pymc_mcoem.classify import Classifier, majority_labels
+from pymc_mcoem.em.esteps.auxiliary_chains import AuxiliaryChains
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.esteps.exact import Exact
 from pymc_mcoem.em.esteps.fixed_latents import FixedLatents
+from pymc_mcoem.em.esteps.laplace_gaussian import LaplaceGaussian
+from pymc_mcoem.em.esteps.plain_gibbs import PlainGibbs
+from pymc_mcoem.em.esteps.posterior_mode import PosteriorMode
 from pymc_mcoem.em.family import Family
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.saem import SAEM
@@ -64,6 +68,7 @@ __version__ = version("pymc_mcoem")
 __all__ = [
     "SAEM",
     "Annealing",
+    "AuxiliaryChains",
     "BurstLength",
     "CarlinChib",
     "CarlinChibBurst",
@@ -80,9 +85,12 @@ __all__ = [
     "Independence",
     "Laplace",
     "LaplaceApproximation",
+    "LaplaceGaussian",
     "OnlineEM",
     "PhasedStepSize",
     "PilotMoments",
+    "PlainGibbs",
+    "PosteriorMode",
     "PriorCovariance",
     "RandomWalk",
     "RigidMotion",
