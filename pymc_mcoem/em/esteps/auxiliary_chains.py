@@ -4,26 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pytensor
-import pytensor.tensor as pt
-from scipy.special import chdtri, logsumexp, softmax
+from scipy.special import logsumexp, softmax
 
-from pymc_mcoem.carlin_chib.pseudo_priors import (
-    Laplace,
-    PseudoPriorRule,
-    PseudoPriors,
-    compile_with_data,
-)
-from pymc_mcoem.carlin_chib.within_class import ClassProposal, RandomWalk, WithinClassMove
-from pymc_mcoem.density import as_argument
+from pymc_mcoem.carlin_chib.pseudo_priors import Laplace, PseudoPriorRule, PseudoPriors
+from pymc_mcoem.carlin_chib.within_class import RandomWalk, WithinClassMove
 from pymc_mcoem.em.burst import WeightedStatistics, adaptation_gains
+from pymc_mcoem.em.class_chains import ClassChains, ClassDraws, ReciprocalEvidence
 from pymc_mcoem.em.esteps.base import EStepResult
 from pymc_mcoem.em.esteps.parts import (
     FEW,
-    effective_share,
     family_density,
     family_geometry,
     fit_to_keep,
@@ -127,16 +119,6 @@ class AuxiliaryChains:
             return CompiledAuxiliaryChains(self, family)
 
 
-@dataclass(frozen=True)
-class _Chains:
-    """The chains of all classes, ``(n_classes, n_sweeps, ...)``, and the last step sizes."""
-
-    position: np.ndarray
-    log_density: np.ndarray
-    acceptance: np.ndarray
-    log_step: np.ndarray
-
-
 class CompiledAuxiliaryChains:
     """An `AuxiliaryChains` compiled for one family.
 
@@ -148,62 +130,17 @@ class CompiledAuxiliaryChains:
 
     def __init__(self, settings: AuxiliaryChains, family: Family) -> None:
         self.settings = settings
-        density = self.density = family_density(family)
-        move, n = settings.within_class, density.n_latents
+        density, move = family_density(family), settings.within_class
         require_moves(move, density)
         self.pseudo_priors = settings.pseudo_priors.compile(
             density, family_geometry(family), settings.mode
         )
         self.statistics = WeightedStatistics(family, density, mode=settings.mode)
-        self.noise_size = move.noise_size(n)
-        self.initial_log_step = np.full(density.n_classes, move.initial_log_step(n))
-        inside = np.inf if settings.coverage == 1 else chdtri(n, 1 - settings.coverage)
-        self._largest_square = float(inside)
-
-        noise = pt.tensor("noise", dtype="float64", shape=(None, self.noise_size))
-        gains = pt.tensor("gains", dtype="float64", shape=(None,))
-        k = pt.scalar("class_index", dtype="int64")
-        start = pt.tensor("start", dtype="float64", shape=(n,))
-        log_step = pt.scalar("log_step", dtype="float64")
-        mean = pt.tensor("mean", dtype="float64", shape=(n,))
-        scale, whiten = (
-            pt.tensor(name, dtype="float64", shape=(n, n)) for name in ("scale", "whiten")
-        )
-
-        def log_density(k: Any, x: Any) -> Any:
-            value = density.log_density(k, x)
-            # From where there is no density every move to where there is some is accepted.
-            return pt.switch(pt.isnan(value), -np.inf, value)
-
-        def sweep(
-            noise: Any, gain: Any, x: Any, log_p: Any, log_step: Any, k: Any, *proposal: Any
-        ) -> list[Any]:
-            shaped = ClassProposal(*proposal)
-            moved = move.build(density, k, x, log_p, noise, shaped, log_step)
-            return [
-                pt.specify_shape(moved.position, (n,)),
-                log_density(k, moved.position),
-                log_step + gain * (moved.acceptance - move.target_acceptance),
-                moved.acceptance,
-            ]
-
-        positions, log_densities, log_steps, acceptance = pytensor.scan(
-            sweep,
-            sequences=[noise, gains],
-            outputs_info=[start, log_density(k, start), log_step, None],
-            non_sequences=[k, scale, mean, whiten],
-            return_updates=False,
-        )
-        self._chain = compile_with_data(
-            density,
-            [noise, gains, k, start, log_step, scale, mean, whiten],
-            [positions, log_densities, acceptance, log_steps[-1]],
-            settings.mode,
-        )
+        self.chains = ClassChains(density, move, mode=settings.mode)
 
     def initial_state(self) -> dict[str, np.ndarray]:
         """Return the step sizes that a run starts with: ``log_step`` of shape (n_classes,)."""
-        return {"log_step": self.initial_log_step.copy()}
+        return {"log_step": self.chains.initial_log_step.copy()}
 
     def __call__(
         self,
@@ -256,8 +193,8 @@ class CompiledAuxiliaryChains:
         fitted = None if refit else kept_fit(chain)
         pseudo_priors = self.pseudo_priors(values, rng) if fitted is None else fitted
         starts = chain["position"] if chain else _starts(pseudo_priors, rng)
-        log_step = chain["log_step"] if chain else self.initial_log_step
-        found = self._swept(rng, starts, log_step, pseudo_priors, gains, values)
+        log_step = chain["log_step"] if chain else self.chains.initial_log_step
+        found = self.chains(rng, starts, log_step, pseudo_priors, gains, values)
         result = self._summed(pseudo_priors, found, 0, values)
         following = {"position": found.position[:, -1].copy(), "log_step": found.log_step}
         if keep_fit:
@@ -275,9 +212,9 @@ class CompiledAuxiliaryChains:
     ) -> np.ndarray:
         """Return the class probabilities of one encoded observation, ``(n_classes,)``."""
         values = {**parameters, **data}
-        pseudo_priors, chains = self._run(values, rng, self.initial_log_step, draws, burn_in)
-        log_evidence, _, _ = self._log_evidence(pseudo_priors, chains, burn_in)
-        probability: np.ndarray = softmax(log_evidence)
+        pseudo_priors, chains = self._run(values, rng, self.chains.initial_log_step, draws, burn_in)
+        found = self._log_evidence(pseudo_priors, chains, burn_in)
+        probability: np.ndarray = softmax(found.log_evidence)
         return probability
 
     def _run(
@@ -287,73 +224,39 @@ class CompiledAuxiliaryChains:
         log_step: np.ndarray,
         draws: int,
         burn_in: int,
-    ) -> tuple[PseudoPriors, _Chains]:
+    ) -> tuple[PseudoPriors, ClassDraws]:
         pseudo_priors = self.pseudo_priors(values, rng)
         gains = adaptation_gains(burn_in + draws, burn_in)
         starts = _starts(pseudo_priors, rng)
-        return pseudo_priors, self._swept(rng, starts, log_step, pseudo_priors, gains, values)
-
-    def _swept(
-        self,
-        rng: np.random.Generator,
-        starts: np.ndarray,
-        log_step: np.ndarray,
-        pseudo_priors: PseudoPriors,
-        gains: np.ndarray,
-        values: Mapping[str, np.ndarray],
-    ) -> _Chains:
-        arguments = self.density.arguments(values)
-        # One class at a time: the noise of a long chain is many numbers.
-        chains = [
-            self._chain(
-                rng.standard_normal((len(gains), self.noise_size)),
-                as_argument(gains),
-                np.asarray(j, dtype=np.int64),
-                as_argument(starts[j]),
-                as_argument(log_step[j]),
-                as_argument(pseudo_priors.scale[j]),
-                as_argument(pseudo_priors.mean[j]),
-                as_argument(pseudo_priors.whiten[j]),
-                *arguments,
-            )
-            for j in range(self.density.n_classes)
-        ]
-        return _Chains(*(np.stack(parts) for parts in zip(*chains, strict=True)))
+        return pseudo_priors, self.chains(rng, starts, log_step, pseudo_priors, gains, values)
 
     def _log_evidence(
-        self, pseudo_priors: PseudoPriors, chains: _Chains, burn_in: int
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return log Z_j by the reciprocal formula, effective shares, and which κ_j were whole."""
-        positions = chains.position[:, burn_in:]
-        centred = positions - pseudo_priors.mean[:, None]
-        squares = (np.einsum("jab,jtb->jta", pseudo_priors.whiten, centred) ** 2).sum(axis=2)
-        inside = squares <= self._largest_square
-        whole = ~inside.any(axis=1)
-        log_cut = np.where(whole, 0.0, np.log(self.settings.coverage))[:, None]
-        log_kappa = pseudo_priors.log_normalizer[:, None] - 0.5 * squares - log_cut
-        log_kappa = np.where(inside | whole[:, None], log_kappa, -np.inf)
-        log_p = chains.log_density[:, burn_in:]
-        # A chain that never found a density has no evidence, wherever its κ_j is.
-        log_ratio = np.where(np.isneginf(log_p), np.inf, log_kappa - log_p)
-        log_evidence = np.log(log_p.shape[1]) - logsumexp(log_ratio, axis=1)
-        require_density(log_evidence, "auxiliary chains")
-        return log_evidence, effective_share(log_ratio), whole
+        self, pseudo_priors: PseudoPriors, chains: ClassDraws, burn_in: int
+    ) -> ReciprocalEvidence:
+        found = ReciprocalEvidence.of(
+            pseudo_priors,
+            chains.position[:, burn_in:],
+            chains.log_density[:, burn_in:],
+            self.settings.coverage,
+        )
+        require_density(found.log_evidence, "auxiliary chains")
+        return found
 
     def _summed(
         self,
         pseudo_priors: PseudoPriors,
-        chains: _Chains,
+        chains: ClassDraws,
         burn_in: int,
         values: Mapping[str, np.ndarray],
     ) -> EStepResult:
-        log_evidence, shares, whole = self._log_evidence(pseudo_priors, chains, burn_in)
-        weight = softmax(log_evidence)
+        found = self._log_evidence(pseudo_priors, chains, burn_in)
+        weight = softmax(found.log_evidence)
         positions = chains.position[:, burn_in:]
         acceptance = float(weight @ chains.acceptance[:, burn_in:].mean(axis=1))
         troubles = dict(pseudo_priors.troubles)
-        if weight @ whole > FEW:
+        if weight @ found.whole > FEW:
             troubles["reciprocal importance: no draw near the pseudo-prior"] = 1
-        if weight @ shares < FEW:
+        if weight @ found.effective_share < FEW:
             troubles["reciprocal importance: few draws count"] = 1
         if acceptance == 0.0:
             troubles["chain did not move within its class"] = 1
@@ -362,7 +265,7 @@ class CompiledAuxiliaryChains:
         return EStepResult(
             statistics_of_draws(self.statistics, positions, weights, values),
             acceptance=acceptance,
-            log_evidence=float(logsumexp(log_evidence)),
+            log_evidence=float(logsumexp(found.log_evidence)),
             troubles=troubles,
             state={"log_step": chains.log_step},
         )

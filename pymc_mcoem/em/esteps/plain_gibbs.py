@@ -4,22 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pytensor
-import pytensor.tensor as pt
 from scipy.special import logsumexp, softmax
 
-from pymc_mcoem.carlin_chib.kernel import PseudoPriorSymbols, draw_class
-from pymc_mcoem.carlin_chib.pseudo_priors import (
-    Laplace,
-    PseudoPriorRule,
-    PseudoPriors,
-    compile_with_data,
-)
-from pymc_mcoem.carlin_chib.within_class import ClassProposal, RandomWalk, WithinClassMove
-from pymc_mcoem.density import as_argument
+from pymc_mcoem.carlin_chib.pseudo_priors import Laplace, PseudoPriorRule, PseudoPriors
+from pymc_mcoem.carlin_chib.within_class import RandomWalk, WithinClassMove
 from pymc_mcoem.em.burst import BurstDraws, WeightedStatistics, adaptation_gains
 from pymc_mcoem.em.esteps.base import EStepResult
 from pymc_mcoem.em.esteps.parts import (
@@ -30,6 +21,7 @@ from pymc_mcoem.em.esteps.parts import (
     require_density,
     require_moves,
 )
+from pymc_mcoem.em.gibbs import GibbsChain
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
@@ -121,65 +113,15 @@ class CompiledPlainGibbs:
     """
 
     def __init__(self, settings: PlainGibbs, family: Family) -> None:
-        density = self.density = family_density(family)
-        move, n, n_classes = settings.within_class, density.n_latents, density.n_classes
+        density, move = family_density(family), settings.within_class
         require_moves(move, density)
         self.proposals = settings.proposals.compile(density, family_geometry(family), settings.mode)
         self.statistics = WeightedStatistics(family, density, mode=settings.mode)
-        self.noise_size = 2 + move.noise_size(n)
-        self.initial_log_step = np.full(n_classes, move.initial_log_step(n))
-
-        noise = pt.tensor("noise", dtype="float64", shape=(None, self.noise_size))
-        gains = pt.tensor("gains", dtype="float64", shape=(None,))
-        start = pt.tensor("start", dtype="float64", shape=(n,))
-        log_step = pt.tensor("log_step", dtype="float64", shape=(n_classes,))
-        symbols = PseudoPriorSymbols.create(n_classes, n)
-
-        def sweep(noise: Any, gain: Any, x: Any, log_step: Any, *proposals: Any) -> list[Any]:
-            normal = PseudoPriorSymbols(*proposals)
-            log_weight = pytensor.scan(
-                lambda j, x: density.log_density(j, x),
-                sequences=[pt.arange(n_classes)],
-                non_sequences=[x],
-                return_updates=False,
-            )
-            log_weight = pt.switch(pt.isnan(log_weight), -np.inf, log_weight)
-            chosen = pt.cast(draw_class(log_weight, noise[:2]), "int64")
-            moved = move.build(
-                density,
-                chosen,
-                x,
-                log_weight[chosen],
-                noise[2:],
-                ClassProposal(normal.scale[chosen], normal.mean[chosen], normal.whiten[chosen]),
-                log_step[chosen],
-            )
-            error = moved.acceptance - move.target_acceptance
-            return [
-                pt.specify_shape(moved.position, (n,)),
-                pt.specify_shape(pt.inc_subtensor(log_step[chosen], gain * error), (n_classes,)),
-                chosen,
-                log_weight,
-                moved.acceptance,
-            ]
-
-        positions, log_steps, indices, log_weights, acceptance = pytensor.scan(
-            sweep,
-            sequences=[noise, gains],
-            outputs_info=[start, log_step, None, None, None],
-            non_sequences=symbols.as_list(),
-            return_updates=False,
-        )
-        self._chain = compile_with_data(
-            density,
-            [noise, gains, start, log_step, *symbols.as_list()],
-            [indices, positions, log_weights, acceptance, log_steps[-1]],
-            settings.mode,
-        )
+        self.chain = GibbsChain(density, move, mode=settings.mode)
 
     def initial_state(self) -> dict[str, np.ndarray]:
         """Return the step sizes that a run starts with: ``log_step`` of shape (n_classes,)."""
-        return {"log_step": self.initial_log_step.copy()}
+        return {"log_step": self.chain.initial_log_step.copy()}
 
     def __call__(
         self,
@@ -232,8 +174,8 @@ class CompiledPlainGibbs:
         fitted = None if refit else kept_fit(chain)
         proposals = self.proposals(values, rng) if fitted is None else fitted
         start = chain["position"] if chain else _start(proposals, rng)
-        log_step = chain["log_step"] if chain else self.initial_log_step
-        found = self._swept(rng, start, log_step, proposals, gains, values)
+        log_step = chain["log_step"] if chain else self.chain.initial_log_step
+        found = self.chain(rng, start, log_step, proposals, gains, values)
         result = self._summed(proposals, found, 0, values)
         following = {"position": found.position[-1].copy(), "log_step": found.log_step}
         if keep_fit:
@@ -254,7 +196,7 @@ class CompiledPlainGibbs:
         The mean over the kept sweeps of those that the index was drawn from.
         """
         values = {**parameters, **data}
-        _, found = self._run(values, rng, self.initial_log_step, draws, burn_in)
+        _, found = self._run(values, rng, self.chain.initial_log_step, draws, burn_in)
         require_density(found.log_weight[burn_in:], "plain Gibbs")
         mean: np.ndarray = softmax(found.log_weight[burn_in:], axis=1).mean(axis=0)
         return mean
@@ -270,26 +212,7 @@ class CompiledPlainGibbs:
         proposals = self.proposals(values, rng)
         gains = adaptation_gains(burn_in + draws, burn_in)
         start = _start(proposals, rng)
-        return proposals, self._swept(rng, start, log_step, proposals, gains, values)
-
-    def _swept(
-        self,
-        rng: np.random.Generator,
-        start: np.ndarray,
-        log_step: np.ndarray,
-        proposals: PseudoPriors,
-        gains: np.ndarray,
-        values: Mapping[str, np.ndarray],
-    ) -> BurstDraws:
-        indices, positions, log_weights, acceptance, final = self._chain(
-            rng.standard_normal((len(gains), self.noise_size)),
-            as_argument(gains),
-            as_argument(start),
-            as_argument(log_step),
-            *map(as_argument, proposals.as_list()),
-            *self.density.arguments(values),
-        )
-        return BurstDraws(indices, positions, log_weights, None, acceptance, final)
+        return proposals, self.chain(rng, start, log_step, proposals, gains, values)
 
     def _summed(
         self,
