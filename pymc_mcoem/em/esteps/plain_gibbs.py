@@ -53,8 +53,8 @@ class PlainGibbs:
     that share their latents it is as good as any. But the latents of one class are rarely
     plausible in another: in d dimensions P(I = j | X, y) falls like exp(−c d), and the chain
     stays where it began, however long it is: of 12 digits under four classes with 78 latents, 10
-    stayed in a wrong one for all of 300 sweeps. Carlin and Chib's remedy is to draw latents for
-    every class (`CarlinChibBurst`).
+    were in a wrong class for all of 200 sweeps after 100 of burn-in. Carlin and Chib's remedy is to
+    draw latents for every class (`CarlinChibBurst`).
 
     The chain starts in a class drawn with equal probabilities, and not by the proposals' estimate
     of evidence: a chain that never leaves its first class would then be right on average, by
