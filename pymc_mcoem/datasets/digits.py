@@ -158,7 +158,8 @@ def _find_usps(directory: str | os.PathLike[str] | None) -> Path:
                 path=pooch.os_cache("pymc_mcoem"),
             )
         )
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        # pooch raises ValueError where what it was sent is another file than it should be
         raise FileNotFoundError(
             f"load_usps: found no file and could not download {USPS_SOURCE_URL} ({error}). Fetch "
             f"{USPS_SOURCE} elsewhere, or take {USPS_FILE}, put it into a folder, and name the "

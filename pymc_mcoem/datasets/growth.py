@@ -15,13 +15,14 @@ from scipy.interpolate import BSpline, make_smoothing_spline
 from scipy.optimize import nnls
 
 from pymc_mcoem.datasets.digits import DATA_VARIABLE
+from pymc_mcoem.numbers import as_numbers, is_number
 
 __all__ = ["growth_velocity", "load_growth"]
 
 GROWTH_FILE = "berkeley_growth.csv"
 GROWTH_SHA256 = "ebda09a1dd54fc13e0f105a8d91db4d79461642fa34f24a178e2aad895d71d18"
 GROWTH_SOURCE = "growth.rda"
-GROWTH_SOURCE_SHA256 = "c060cd755598a42ca2e30dff86479d45e4f9552901d3fbf5e7d88d86cb3ab45"
+GROWTH_SOURCE_SHA256 = "c060bcd755598a42ca2e30dff86479d45e4f9552901d3fbf5e7d88d86cb3ab45"
 GROWTH_SOURCE_URL = (
     "https://raw.githubusercontent.com/cran/fda/"
     "b21dd5c1e007887bfe15b1bc4f21ee8f6b7040a7/data/growth.rda"
@@ -75,7 +76,7 @@ def load_growth(directory: str | os.PathLike[str] | None = None) -> xr.Dataset:
     if found != expected:
         raise ValueError(
             f"load_growth: {path} is not the file it should be: its sha256 is {found}, expected "
-            f"{expected}. Remove it and fetch it again."
+            f"{expected}. Remove it, and take the file of {GROWTH_SOURCE_URL}."
         )
     ages, children, sexes, heights = _read_csv(path) if path.suffix == ".csv" else _read_rda(path)
     return xr.Dataset(
@@ -122,13 +123,20 @@ def growth_velocity(
     Returns
     -------
     ndarray of shape (n_points,) or (n_children, n_points)
-        In units of height a unit of age.
+        In units of height a unit of age. NaN before a child's first height and after the last
+        one: a curve mixture takes these as missing.
 
     Raises
     ------
     ValueError
         If shapes do not fit, ages do not increase, a curve has fewer than five heights, points
         are outside the ages, or `smoother` or `smoothing` is out of range.
+
+    Notes
+    -----
+    The height h minimises Σ_s (h_s − h(u_s))² + smoothing ∫ h''(u)² du, among cubic splines or,
+    monotone, among integrals of quadratic splines that are nowhere negative. The weight has the
+    unit of `ages` to the power three: 0.03 is for years, and would hardly smooth in months.
 
     Examples
     --------
@@ -140,7 +148,7 @@ def growth_velocity(
     if smoother not in ("spline", "monotone"):
         raise ValueError(f"smoother is {smoother!r}; give 'spline' or 'monotone'.")
     weight = 0.03 if smoothing is None else smoothing
-    if not (np.ndim(weight) == 0 and np.isfinite(weight) and weight > 0):
+    if not (is_number(weight) and weight > 0):
         raise ValueError(f"smoothing is {smoothing!r}; give one positive number.")
     velocities = np.empty((len(table), len(points)))
     for row, height in zip(velocities, table, strict=True):
@@ -150,6 +158,8 @@ def growth_velocity(
             row[:] = smooth.derivative()(points)
         else:
             row[:] = _monotone(ages[known], height[known], ages, float(weight))(points)
+        first, last = ages[known][[0, -1]]
+        row[(points < first) | (points > last)] = np.nan
     return velocities[0] if np.ndim(heights) == 1 else velocities
 
 
@@ -176,14 +186,18 @@ def _monotone(ages: np.ndarray, height: np.ndarray, knots: np.ndarray, weight: f
 
 
 def _checked(heights: Any, ages: Any, at: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    table = np.atleast_2d(np.asarray(heights, dtype=np.float64))
-    ages, points = np.asarray(ages, np.float64), np.atleast_1d(np.asarray(at, np.float64))
+    table = np.atleast_2d(as_numbers("heights", heights))
+    ages, points = as_numbers("ages", ages), np.atleast_1d(as_numbers("at", at))
+    if not table.size:
+        raise ValueError(f"heights has shape {np.shape(heights)}; give at least one child's.")
     if ages.ndim != 1 or ages.size < 5 or table.ndim != 2 or table.shape[1] != ages.size:
         raise ValueError(
             f"heights has shape {np.shape(heights)} and ages {ages.shape}; give one height for "
             "each of at least five ages, in a row a child."
         )
-    if not (np.isfinite(ages).all() and (np.diff(ages) > 0).all()):
+    if not np.isfinite(ages).all():
+        raise ValueError(f"ages is {ages}, which is not finite; drop those ages and heights.")
+    if not (np.diff(ages) > 0).all():
         raise ValueError(f"ages is {ages}, which does not increase; sort it and the heights.")
     if np.isinf(table).any():
         raise ValueError("heights holds infinite values; mark missing ones with NaN.")
@@ -220,7 +234,8 @@ def _find_growth(directory: str | os.PathLike[str] | None) -> Path:
                 path=pooch.os_cache("pymc_mcoem"),
             )
         )
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        # pooch raises ValueError where what it was sent is another file than it should be
         raise FileNotFoundError(
             f"load_growth: found no file and could not download {GROWTH_SOURCE_URL} ({error}). "
             f"Fetch {GROWTH_SOURCE} elsewhere, or take {GROWTH_FILE}, put it into a folder, and "

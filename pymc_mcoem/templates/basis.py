@@ -9,6 +9,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.compile.builders import OpFromGraph
 
+from pymc_mcoem.numbers import is_number
 from pymc_mcoem.products import matrix_vector
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class GaussianBasis:
             )
         if not np.isfinite(array).all():
             raise ValueError("centres holds values that are not finite; drop or repair them.")
-        if not (np.ndim(bandwidth) == 0 and np.isfinite(bandwidth) and bandwidth > 0):
+        if not (is_number(bandwidth) and bandwidth > 0):
             raise ValueError(f"bandwidth is {bandwidth!r}; give one positive number.")
         self.centres = array
         self.bandwidth = float(bandwidth)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pymc_mcoem.numbers import as_numbers
 from pymc_mcoem.templates.priors import TemplatePriors
 from pymc_mcoem.templates.time_warp import TimeWarp
 
@@ -50,9 +51,10 @@ class CurveGrid:
     -----
     Section ``subsec:5:1`` of the paper, but for the bandwidth. The rule printed there, ν² =
     −d²/log ε with d the distance from a landmark to the nearest design point and ε = 0.1, makes
-    the kernel small at the nearest point. With landmarks and points both half a year apart ν is
-    then at most 0.35 spacings, and zero where a landmark is a design point: kernels do not
-    overlap, a template is a row of separate bumps, and warping it moves bumps, not growth.
+    the kernel small at the nearest point. With landmarks half a year apart and points 0.53
+    years apart ν is then at most 0.35 spacings inside the interval (0.66 for the two landmarks
+    beyond it), and zero where a landmark is a design point: kernels do not overlap, a template is
+    a row of separate bumps, and warping it moves bumps, not growth.
 
     Here ν = c h with the landmarks' spacing h, and c is chosen by what coefficients do to a
     template. By Poisson's summation formula Σ_l φ(u − l h), the template of equal coefficients,
@@ -89,18 +91,20 @@ class CurveGrid:
         n_landmarks: int = 35,
         bandwidth: float | None = None,
     ) -> None:
-        points = np.asarray(ages, dtype=np.float64)
+        points = as_numbers("ages", ages)
         if points.ndim != 1 or points.size < 4:
             raise ValueError(
                 f"ages has shape {points.shape}; give a vector of at least four: fewer do not "
                 "show how a curve is warped."
             )
-        if not (np.isfinite(points).all() and (np.diff(points) > 0).all()):
+        if not np.isfinite(points).all():
+            raise ValueError(f"ages is {points}, which is not finite; drop those ages.")
+        if not (np.diff(points) > 0).all():
             raise ValueError(
                 f"ages is {points}, which does not increase; sort the ages and the curves' "
                 "columns with them, and drop doubles."
             )
-        ends = np.asarray((points[0], points[-1]) if interval is None else interval, np.float64)
+        ends = as_numbers("interval", (points[0], points[-1]) if interval is None else interval)
         if ends.shape != (2,) or not np.isfinite(ends).all() or not ends[0] < ends[1]:
             raise ValueError(f"interval is {interval!r}; give two numbers, the smaller first.")
         self.interval = (float(ends[0]), float(ends[1]))

@@ -10,6 +10,8 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 
+from pymc_mcoem.numbers import is_number
+
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
@@ -142,7 +144,7 @@ class RigidMotion(Deformation):
     n_dims = 2
 
     def __init__(self, variance: float = 0.1) -> None:
-        if not (np.ndim(variance) == 0 and np.isfinite(variance) and variance > 0):
+        if not (is_number(variance) and variance > 0):
             raise ValueError(
                 f"variance is {variance!r}; give one positive number (a tiny one, as 1e-6, "
                 "switches rigid motions off)."
@@ -253,7 +255,7 @@ class DisplacementField(Deformation):
                 f"landmarks has shape {np.shape(landmarks)}; give finite numbers, one row a "
                 "landmark, (n_landmarks, n_dims)."
             )
-        if not (np.ndim(width) == 0 and np.isfinite(width) and width > 0):
+        if not (is_number(width) and width > 0):
             raise ValueError(f"width is {width!r}; give one positive number.")
         self.landmarks = array
         self.width = float(width)

@@ -13,6 +13,7 @@ from pymc_mcoem.carlin_chib.geometry import LatentGeometry, declare_geometry
 from pymc_mcoem.em.family import Family
 from pymc_mcoem.templates.basis import GaussianBasis
 from pymc_mcoem.templates.deformations import Deformation
+from pymc_mcoem.templates.description import describe_mixture
 from pymc_mcoem.templates.maximization import maximize_templates
 from pymc_mcoem.templates.model import TemplateModel, build_template_model
 from pymc_mcoem.templates.observations import encode_observation, encode_own_points
@@ -160,6 +161,10 @@ class TemplateFamily(Family):
         variance = np.asarray(parameters["noise_variance"]) * temperature
         return {**parameters, "noise_variance": variance}
 
+    def describe(self) -> dict[str, str]:
+        """Return what the mixture was made with; see `describe_mixture`."""
+        return describe_mixture(self.settings, self.priors)
+
     def encode(self, observation: Any) -> dict[str, np.ndarray]:
         """Check one observation and return its values and its mask.
 
@@ -200,6 +205,8 @@ class TemplateFamily(Family):
                [1., 1.]])
         """
         settings = self.settings
+        if isinstance(observation, xr.DataArray):
+            observation = self.in_order(observation)
         if settings.own_points is None:
             encoded = encode_observation(observation, settings.grid_shape)
         else:
@@ -212,13 +219,14 @@ class TemplateFamily(Family):
         if settings.coefficients == "nonnegative" and not self._warned_of_negative_values:
             values = encoded["observed_values"]
             if values.min() < -0.1 * max(float(values.max()), 0.0):
-                self._warned_of_negative_values = True
                 warnings.warn(
                     f"observation has values down to {values.min():.4g}, which templates with "
                     "coefficients='nonnegative' cannot follow; pass coefficients='real' if they "
                     "are more than noise.",
                     stacklevel=2,
                 )
+                # only now: as an error the warning comes again
+                self._warned_of_negative_values = True
         return encoded
 
     def iterate(self, observations: Any) -> Iterator[Any]:
@@ -227,17 +235,35 @@ class TemplateFamily(Family):
         Raises
         ------
         TypeError
-            If it is nothing to iterate over, or, with ``own_points``, a bare tuple: points and
-            values of one curve would pass for two curves.
+            If it is nothing to iterate over, or, with ``own_points``, a bare tuple or two rows of
+            which the first increases within the range of points: points and values of one curve
+            would pass for two curves.
         """
-        if self.settings.own_points is not None and isinstance(observations, tuple):
+        if self.settings.own_points is not None and (
+            isinstance(observations, tuple) or self._looks_like_points_above_values(observations)
+        ):
             raise TypeError(
-                "observations: got a tuple; pass a list of (points, values) pairs, or one "
-                "observation as {'points': ..., 'values': ...}."
+                f"observations: got a {type(observations).__name__} whose first row could be the "
+                "points of the second; pass a list of (points, values) pairs, or one observation "
+                "as {'points': ..., 'values': ...}."
             )
         if isinstance(observations, np.ma.MaskedArray) and observations.dtype.kind in "biuf":
             observations = np.ma.filled(observations.astype(np.float64), np.nan)
         yield from super().iterate(observations)
+
+    def _looks_like_points_above_values(self, observations: Any) -> bool:
+        if not isinstance(observations, (list, np.ndarray)) or len(observations) != 2:
+            return False
+        if any(isinstance(row, Mapping) or np.ndim(row) != 1 for row in observations):
+            return False
+        points = np.asarray(observations[0])
+        if points.dtype.kind not in "iuf" or len(points) < 2 or not (np.diff(points) > 0).all():
+            return False
+        try:
+            self.settings.deformation.check_points(points[:, None])
+        except ValueError:
+            return False
+        return True
 
     def check_parameters(self, parameters: Mapping[str, Any] | xr.Dataset) -> dict[str, np.ndarray]:
         """Check parameters given from outside and return them as float64 arrays by name.

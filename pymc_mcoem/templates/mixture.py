@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Self
@@ -239,9 +240,9 @@ class TemplateMixture(TemplateFamily):
 
         Notes
         -----
-        Section ``subsec:5:1`` of the paper. Curves have shape (n_points,), NaN where a value is
-        missing. With ``own_points=n`` a curve may also bring up to n ages of its own; nothing is
-        compiled again for it.
+        Section ``subsec:5:1`` of the paper, labels ``modelFunc`` and ``locDef_H``. Curves have
+        shape (n_points,), NaN where a value is missing. With ``own_points=n`` a curve may also
+        bring up to n ages of its own; nothing is compiled again for it.
 
         Examples
         --------
@@ -252,8 +253,16 @@ class TemplateMixture(TemplateFamily):
         >>> own.encode(([3.0, 4.5, 9.0], [7.0, 6.0, 5.5]))["own_points"]
         array([3. , 4.5, 9. , 3. , 3. , 3. ])
         """
+        taken = sorted({"dim_names", "dim_coords", "grid_shape"} & set(options))
+        if taken:
+            raise TypeError(f"{taken[0]}: the axis of curves is named age here; leave it out.")
         grid = CurveGrid(ages, interval, n_landmarks, bandwidth)
-        warp = TimeWarp(grid.interval, n_kernels=n_warp_kernels, mean=warp_mean)
+        try:
+            warp = TimeWarp(grid.interval, n_kernels=n_warp_kernels, mean=warp_mean)
+        except ValueError as error:
+            # by the names that they have here
+            named = str(error).replace("n_kernels is", "n_warp_kernels is")
+            raise ValueError(re.sub("^mean (is|has)", r"warp_mean \1", named)) from None
         if priors is None:
             priors = curve_priors(warp, options.get("covariance", "scaled"))
         return cls(
@@ -276,7 +285,8 @@ class TemplateMixture(TemplateFamily):
         ----------
         n_classes : int
         **options
-            Options of `TemplateMixture` to change besides, as ``noise="class"``.
+            Options of `TemplateMixture` to change besides, as ``noise="class"``. Those that are
+            not named stay as they are, priors too: with another `covariance` give priors for it.
 
         Examples
         --------

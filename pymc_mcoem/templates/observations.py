@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from pymc_mcoem.numbers import as_numbers
+
 __all__ = ["drop_missing_points", "encode_observation", "encode_own_points", "pad_points"]
 
 
@@ -111,26 +113,41 @@ def encode_own_points(
             values = encode_observation(
                 {name: observation[name] for name in ("observed_values", "observed_mask")}, (most,)
             )
-            return {**values, "own_points": np.array(observation["own_points"], np.float64)}
+            own = as_numbers("observation: own_points", observation["own_points"])
+            if own.shape != (most,):
+                raise ValueError(
+                    f"observation: own_points has shape {own.shape}, expected {(most,)}; give "
+                    "points and values, and let encode fill them up."
+                )
+            check(own[:, None])
+            return {**values, "own_points": own}
         if set(observation) != {"points", "values"}:
             raise ValueError(
                 f"observation: got {sorted(map(str, observation))}; give points and values."
             )
-        observation = np.ma.stack([np.ma.asanyarray(observation[k]) for k in ("points", "values")])
+        observation = [observation["points"], observation["values"]]
+    if isinstance(observation, (list, tuple)) and len(observation) == 2:
+        rows = [np.ma.asanyarray(row) for row in observation]
+        if rows[0].shape != rows[1].shape:
+            raise ValueError(
+                f"observation has points of shape {rows[0].shape} and values of shape "
+                f"{rows[1].shape}; give one value for each point."
+            )
+        observation = np.ma.stack(rows) if rows[0].ndim else observation
     array = np.ma.asanyarray(observation)
     if array.dtype.kind not in "biuf":
         raise TypeError(f"observation has dtype {array.dtype}; convert it to real numbers first.")
-    rows = array.astype(np.float64).filled(np.nan)
-    if rows.shape == grid.shape:
-        rows = np.stack([grid, rows])
-    if rows.ndim != 2 or len(rows) != 2 or not 0 < rows.shape[1] <= most:
+    table = array.astype(np.float64).filled(np.nan)
+    if table.shape == grid.shape:
+        table = np.stack([grid, table])
+    if table.ndim != 2 or len(table) != 2 or not 0 < table.shape[1] <= most:
         raise ValueError(
             f"observation has shape {array.shape}; give points above values, (2, n) with n from 1 "
             f"to own_points, {most}, or the values at the mixture's {len(grid)} points."
         )
     # a point without a value says nothing, wherever it is
-    rows = rows[:, ~np.isnan(rows[1])]
-    points = rows[0]
+    table = table[:, ~np.isnan(table[1])]
+    points = table[0]
     if points.size and not (np.isfinite(points).all() and (np.diff(points) > 0).all()):
         raise ValueError(
             f"observation has the points {points}, which do not increase; sort them with their "
@@ -138,7 +155,7 @@ def encode_own_points(
         )
     check(points[:, None])
     short = np.full(most, np.nan)
-    short[: points.size] = rows[1]
+    short[: points.size] = table[1]
     return {**encode_observation(short, (most,)), "own_points": pad_points(points, most)}
 
 

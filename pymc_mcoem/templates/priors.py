@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from pymc_mcoem.numbers import as_numbers, is_number
+
 __all__ = ["TemplatePriors"]
 
 
@@ -79,13 +81,13 @@ class TemplatePriors:
         """Check every number."""
         for name in ("noise_shape", "deformation_shape"):
             value = getattr(self, name)
-            if not (np.ndim(value) == 0 and np.isfinite(value) and value > -1):
+            if not (is_number(value) and value > -1):
                 raise ValueError(f"{name} is {value!r}; give a number greater than -1.")
         for name in ("template_strength", "noise_rate", "deformation_rate"):
             value = getattr(self, name)
-            if not (np.ndim(value) == 0 and np.isfinite(value) and value >= 0):
+            if not (is_number(value) and value >= 0):
                 raise ValueError(f"{name} is {value!r}; give a number that is not negative.")
-        concentration = np.asarray(self.weight_concentration, dtype=np.float64)
+        concentration = as_numbers("weight_concentration", self.weight_concentration)
         if not (np.isfinite(concentration).all() and (concentration >= 1).all()):
             raise ValueError(
                 f"weight_concentration is {self.weight_concentration!r}; give numbers of at "
@@ -132,7 +134,7 @@ class TemplatePriors:
         ValueError
             If the value or the weight is not positive.
         """
-        if not (np.isfinite(value) and value > 0 and np.isfinite(weight) and weight > 0):
+        if not (is_number(value) and value > 0 and is_number(weight) and weight > 0):
             raise ValueError(
                 f"value is {value!r} and weight is {weight!r}; give two positive numbers."
             )

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from pymc_mcoem.numbers import as_numbers
 from pymc_mcoem.templates.basis import GaussianBasis
 from pymc_mcoem.templates.deformations import Deformation
 
@@ -212,7 +213,10 @@ def _grid(
 def _scale(scale: Any) -> tuple[float, float] | None:
     if scale is None:
         return None
-    pair = np.asarray(scale, dtype=np.float64)
+    try:
+        pair = as_numbers("scale", scale)
+    except ValueError:
+        pair = np.empty(0)
     if pair.shape != (2,) or not (np.isfinite(pair).all() and (pair > 0).all()):
         raise ValueError(
             f"scale is {scale!r}; give shape and rate of its Gamma prior, two positive numbers, "
@@ -224,7 +228,7 @@ def _scale(scale: Any) -> tuple[float, float] | None:
 def _correlation(correlation: Any, n_points: int) -> np.ndarray | None:
     if correlation is None:
         return None
-    matrix = np.array(correlation, dtype=np.float64)
+    matrix = as_numbers("noise_correlation", correlation)
     if matrix.shape != (n_points, n_points):
         raise ValueError(
             f"noise_correlation has shape {matrix.shape}; give ({n_points}, {n_points})."

@@ -78,7 +78,7 @@ def random_start(
     parameters["templates"] = random_templates(gram, settings.n_classes, rng)
     if settings.coefficients == "nonnegative":
         parameters["templates"] = _positive_templates(
-            parameters["templates"], mean_design(settings), float(np.mean(values[mask > 0]))
+            parameters["templates"], mean_design(settings), float(np.mean(np.abs(values[mask > 0])))
         )
     spread = float(np.var(values[mask > 0])) or priors.noise_variance or 1.0
     parameters["noise_variance"] = np.full_like(parameters["noise_variance"], spread)
@@ -220,10 +220,10 @@ def random_templates(gram: np.ndarray, n_classes: int, rng: np.random.Generator)
 
 
 def _positive_templates(draws: np.ndarray, design: np.ndarray, level: float) -> np.ndarray:
-    """Return absolute draws (n_classes, n_basis), each scaled to the observations' mean level."""
+    """Return absolute draws (n_classes, n_basis), each scaled to a mean level."""
     templates = np.abs(draws)
     means = (templates @ design.T).mean(axis=1)
-    scaled: np.ndarray = templates * (max(level, 0.0) / means)[:, None]
+    scaled: np.ndarray = templates * (level / means)[:, None]
     return scaled
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 
+from pymc_mcoem.numbers import as_numbers, is_number
 from pymc_mcoem.products import matrix_vector
 from pymc_mcoem.templates.deformations import Deformation
 
@@ -66,10 +67,11 @@ class TimeWarp(Deformation):
     that of the observations.
 
     The speed is interpolated linearly between the nodes and this broken line is integrated
-    exactly. So D is strictly increasing to the last bit, its end points are exact, its inverse
-    is in closed form, and all that depends on β is one exponential a node. Against the exact
-    integral the default of 201 nodes is off by at most 10⁻³ of the interval's length for β of
-    standard deviation one (10⁻⁴ at 0.3); doubling the nodes divides that by four.
+    exactly. So D increases, its end points are exact but for rounding, its inverse is in closed
+    form, and all that depends on β is one exponential a node. (Where β makes the speed differ by
+    more than sixteen orders of magnitude, steps are lost in rounding and D has plateaus.) Against
+    the exact integral the default of 201 nodes is off by at most 10⁻³ of the interval's length for
+    β of standard deviation one (10⁻⁴ at 0.3); doubling the nodes divides that by four.
 
     Examples
     --------
@@ -107,7 +109,7 @@ class TimeWarp(Deformation):
             if not whole or count < least:
                 raise ValueError(f"{name} is {count!r}; give a whole number of at least {least}.")
         width = (self.outer[1] - self.outer[0]) / n_kernels if width is None else width
-        if not (np.ndim(width) == 0 and np.isfinite(width) and width > 0):
+        if not (is_number(width) and width > 0):
             raise ValueError(f"width is {width!r}; give one positive number.")
         self.width = float(width)
         self.centres = np.linspace(*self.outer, n_kernels)
@@ -119,13 +121,13 @@ class TimeWarp(Deformation):
         # ∫ of the broken line over the outer interval: the trapezoidal rule
         self._whole = np.full(n_nodes, self._step)
         self._whole[[0, -1]] /= 2.0
-        try:
-            self.mean = np.array(np.broadcast_to(np.asarray(mean, np.float64), (n_kernels,)))
-        except ValueError:
+        numbers = as_numbers("mean", mean)
+        if numbers.shape not in ((), (n_kernels,)):
             raise ValueError(
-                f"mean has shape {np.shape(mean)}; give one number or one for each of {n_kernels} "
+                f"mean has shape {numbers.shape}; give one number or one for each of {n_kernels} "
                 "kernels."
-            ) from None
+            )
+        self.mean = np.array(np.broadcast_to(numbers, (n_kernels,)))
         if not np.isfinite(self.mean).all():
             raise ValueError(f"mean is {mean!r}; give finite numbers.")
         self.covariance = np.eye(n_kernels)
@@ -136,12 +138,26 @@ class TimeWarp(Deformation):
         """Return the mean, an early and a late clock, shape (3, n_parameters).
 
         The two others tilt the speed so that the middle moves by about a twelfth of the interval.
+
+        Returns
+        -------
+        ndarray of shape (3, n_parameters)
         """
         tilt = 0.2 * np.linspace(-1.0, 1.0, self.n_parameters)
         return self.mean + np.stack([0.0 * tilt, tilt, -tilt])
 
     def check_points(self, points: np.ndarray) -> None:
-        """Raise ValueError if a point, of shape (n_points, 1), is outside the outer interval."""
+        """Check that points are where the warp is defined.
+
+        Parameters
+        ----------
+        points : ndarray of shape (n_points, 1)
+
+        Raises
+        ------
+        ValueError
+            If one is outside the outer interval.
+        """
         self._column(points)
 
     def evaluate(self, points: Any, beta: Any) -> np.ndarray:
@@ -160,11 +176,20 @@ class TimeWarp(Deformation):
         Raises
         ------
         ValueError
-            If a point is outside the outer interval or `beta` has another number of parameters.
+            If a point is outside the outer interval, or `beta` has another number of parameters or
+        is not finite.
+
+        Examples
+        --------
+        >>> clock = TimeWarp((0, 1))
+        >>> fast_at_first = clock.mean + np.linspace(1, -1, 20)
+        >>> bool(clock.evaluate([0.5], fast_at_first)[0] > clock.evaluate([0.5], clock.mean)[0])
+        True
         """
-        speed = np.exp(self._parameters(beta) @ self._kernels.T)
+        speed = self._speeds(beta)
         share = speed @ self._weights(self._column(points)) / (speed @ self._whole)[..., None]
-        return np.asarray(self._stretched(np.minimum(share, 1.0)))
+        # rounding may step over the last end, where `inverse` is not defined
+        return np.asarray(np.minimum(self._stretched(share), self.interval[1]))
 
     def inverse(self, values: Any, beta: Any) -> np.ndarray:
         """Return the points u with D(u, β) = value.
@@ -183,7 +208,8 @@ class TimeWarp(Deformation):
         Raises
         ------
         ValueError
-            If a value is outside the interval or `beta` has another number of parameters.
+            If a value is outside the interval, or `beta` has another number of parameters or is
+        not finite.
 
         Examples
         --------
@@ -199,10 +225,16 @@ class TimeWarp(Deformation):
                 f"values reach from {targets.min():.6g} to {targets.max():.6g}; give values in "
                 f"the template's interval, {begin:.6g} to {end:.6g}."
             )
-        speeds = np.exp(self._parameters(beta) @ self._kernels.T)
-        shares = (targets - begin) / (end - begin)
+        speeds = self._speeds(beta)
+        shares = np.minimum((targets - begin) / (end - begin), 1.0)
         found = np.array([self._inverse(shares, row) for row in np.atleast_2d(speeds)])
         return found.reshape(*speeds.shape[:-1], targets.size)
+
+    def _speeds(self, beta: Any) -> np.ndarray:
+        """Return the speed at the nodes, (..., n_nodes), up to a factor for each β."""
+        exponents = self._parameters(beta) @ self._kernels.T
+        # the factor cancels in every ratio, and without it the largest may overflow
+        return np.asarray(np.exp(exponents - exponents.max(axis=-1, keepdims=True)))
 
     def _inverse(self, shares: np.ndarray, speed: np.ndarray) -> np.ndarray:
         areas = self._step * (speed[1:] + speed[:-1]) / 2.0
@@ -214,12 +246,25 @@ class TimeWarp(Deformation):
         first, last = speed[cell], speed[cell + 1]
         rest = np.maximum(wanted - reached[cell], 0.0) / self._step
         root = np.sqrt(np.square(first) + 2.0 * (last - first) * rest)
-        return np.asarray(
-            self.nodes[cell] + self._step * np.minimum(2.0 * rest / (first + root), 1.0)
-        )
+        bottom = first + root
+        # a cell in which the speed is lost in rounding has no area, and any point of it will do
+        share = np.divide(2.0 * rest, bottom, out=np.zeros_like(rest), where=bottom > 0)
+        return np.asarray(self.nodes[cell] + self._step * np.minimum(share, 1.0))
 
     def jacobian(self, points: Any, beta: Any, gradient: Any) -> TensorVariable:
-        """Return the derivatives of f(D(u_s, β)), shape (n_parameters, n_points)."""
+        """Return the derivatives of f(D(u_s, β)) by β.
+
+        Parameters
+        ----------
+        points : tensor_like of shape (n_points, 1)
+        beta : tensor_like of shape (n_parameters,)
+        gradient : tensor_like of shape (n_points, 1)
+            f' at D(u_s, β).
+
+        Returns
+        -------
+        TensorVariable of shape (n_parameters, n_points)
+        """
         weights, speed = self._weights(self._column(points)), self._speed(beta)
         whole = (self._whole * speed).sum()
         share = (weights * speed[:, None]).sum(axis=0) / whole
@@ -249,7 +294,8 @@ class TimeWarp(Deformation):
         if not ((column >= first) & (column <= last)).all():
             raise ValueError(
                 f"points reach from {column.min():.6g} to {column.max():.6g}; the warp is defined "
-                f"from {first:.6g} to {last:.6g}: drop the others, or widen outer."
+                f"from {first:.6g} to {last:.6g}: drop the others, or widen outer (interval of "
+                "for_curves)."
             )
         return column
 
@@ -271,6 +317,11 @@ class TimeWarp(Deformation):
                 f"beta has shape {array.shape}; its last axis must have {self.n_parameters} "
                 "parameters."
             )
+        if not np.isfinite(array).all():
+            raise ValueError(
+                f"beta holds {int((~np.isfinite(array)).sum())} values that are not finite; drop "
+                "those draws."
+            )
         return array
 
     def __repr__(self) -> str:
@@ -280,7 +331,7 @@ class TimeWarp(Deformation):
 
 
 def _ends(name: str, ends: Any) -> tuple[float, float]:
-    pair = np.asarray(ends, dtype=np.float64)
+    pair = as_numbers(name, ends)
     if pair.shape != (2,) or not np.isfinite(pair).all() or not pair[0] < pair[1]:
         raise ValueError(f"{name} is {ends!r}; give two finite numbers, the smaller first.")
     return float(pair[0]), float(pair[1])

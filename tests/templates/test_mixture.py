@@ -402,3 +402,30 @@ def test_bad_parts_are_named(options, error, message):
     }
     with pytest.raises(error, match=message):
         TemplateMixture(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("build", "kind", "message"),
+    [
+        (lambda: small(rigid_variance="a"), ValueError, "variance is 'a'"),
+        (lambda: small(noise_correlation="a"), ValueError, "noise_correlation is 'a'; give real"),
+        (lambda: TemplatePriors(noise_rate="a"), ValueError, "noise_rate is 'a'"),
+        (lambda: TemplatePriors(weight_concentration="a"), ValueError, "concentration is 'a'"),
+        (lambda: small().check_parameters(5), TypeError, "parameters: got a int; give a Dataset"),
+        (
+            lambda: small().check_parameters({**small().model_parameters(), "weights": "a"}),
+            ValueError,
+            "parameters: weights is 'a'; give real numbers",
+        ),
+        (
+            lambda: small().check_parameters(
+                {**small().model_parameters(), "weights": [np.nan] * 2}
+            ),
+            ValueError,
+            "not finite: .*go back to parameters that were finite",
+        ),
+    ],
+)
+def test_what_is_no_number_is_named(build, kind, message):
+    with pytest.raises(kind, match=message):
+        build()

@@ -215,6 +215,56 @@ def test_points_of_its_own_are_registered_as_the_grids_are(toy):
     assert np.isfinite(found["aligned_mean"].values[0, 2:-2]).all()
 
 
+def test_labels_of_classes_are_names_only(toy, found):
+    mixture, theta, curve = toy
+    swapped = {
+        name: value[::-1].copy() if value.shape[:1] == (2,) else value
+        for name, value in theta.items()
+    }
+    again = mixture.register(curve, swapped, draws=4_000, burn_in=200, random_seed=4)
+    back = again.isel({"class": [1, 0]})
+    error = 0.5 * np.sqrt(2 / EFFECTIVE)
+    np.testing.assert_allclose(
+        back["class_probability"].values, found["class_probability"].values, atol=LIMIT * error
+    )
+    for name in ("warp", "scale", "deformation"):
+        away = np.abs(back[f"{name}_mean"].values - found[f"{name}_mean"].values)
+        error = found[f"{name}_sd"].values * np.sqrt(2 / EFFECTIVE)
+        assert (away < LIMIT * error + 1e-12).all(), name
+
+
+def test_curves_on_grids_of_their_own_with_known_warps_are_registered(toy, rng):
+    """The true warp lies in its posterior as often as it should, a fifth of the values missing."""
+    mixture, theta, _ = toy
+    theta = {name: value[:1] if value.shape[:1] == (2,) else value for name, value in theta.items()}
+    theta["weights"], theta["noise_variance"] = np.ones(1), np.array(0.04)
+    own = mixture.with_classes(1, own_points=12)
+    settings = own.settings
+    squares, narrow = [], []
+    for seed in range(60):
+        beta = 1 + np.sqrt(theta["deformation_variance"][0]) * rng.normal(size=2)
+        ages = np.sort(rng.uniform(2, 18, size=12))
+        times = settings.deformation.evaluate(ages, beta)
+        values = (
+            rng.gamma(10, 1 / 10) * settings.basis.matrix(times[:, None]) @ theta["templates"][0]
+        )
+        values = values + rng.normal(0, 0.2, size=12)
+        values[rng.random(12) < 0.2] = np.nan
+        found = own.register((ages, values), theta, draws=300, burn_in=50, random_seed=seed)
+        true = settings.deformation.evaluate(AGES, beta)[4]
+        mean, sd = (float(found[f"warp_{part}"][0, 4]) for part in ("mean", "sd"))
+        squares.append(((true - mean) / sd) ** 2)
+        narrow.append(sd)
+    # squares of standard normals: their mean of 60 has the error √(2/60); the Monte Carlo error of
+    # 300 draws adds some percent to it
+    assert abs(np.mean(squares) - 1.0) < LIMIT * np.sqrt(2 / 60)
+    # and the curves say something: the prior alone leaves the middle a wider spread
+    prior = settings.deformation.evaluate(
+        AGES, 1 + np.sqrt(theta["deformation_variance"][0]) * rng.normal(size=(2_000, 2))
+    )[:, 4].std()
+    assert np.median(narrow) < 0.8 * prior
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -167,3 +167,31 @@ def test_starts_are_the_mean_an_early_and_a_late_clock():
 def test_bad_arguments_are_named(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+def test_identities_hold_on_any_interval(rng):
+    for _ in range(300):
+        begin, length = rng.normal(scale=10), rng.exponential(10)
+        clock = TimeWarp((begin, begin + length), n_kernels=int(rng.integers(2, 25)))
+        beta = some_beta(clock, rng)
+        points = np.sort([*clock.outer, *rng.uniform(*clock.outer, size=5)])
+        there = clock.evaluate(points, beta)
+        assert there[0] == clock.interval[0] and (np.diff(there) > 0).all()
+        assert there[-1] <= clock.interval[1]
+        np.testing.assert_allclose(there[-1], clock.interval[1], rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(clock.inverse(there, beta), points, atol=1e-8 * length)
+
+
+def test_wild_clocks_overflow_nowhere(clock, rng):
+    beta = some_beta(clock, rng, spread=1000.0)
+    there = clock.evaluate(np.linspace(*clock.outer, 50), beta)
+    assert np.isfinite(there).all() and (np.diff(there) >= 0).all()
+    assert np.isfinite(clock.inverse(there, beta)).all()
+
+
+@pytest.mark.parametrize("method", ["evaluate", "inverse"])
+def test_a_clock_that_is_no_number_is_refused(clock, method):
+    with pytest.raises(ValueError, match="beta holds 1 values that are not finite; drop"):
+        beta = clock.mean.copy()
+        beta[0] = np.nan
+        getattr(clock, method)([clock.interval[0]], beta)

@@ -1,0 +1,66 @@
+"""Arguments that have to be numbers."""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+__all__ = ["as_numbers", "is_number", "is_whole"]
+
+
+def as_numbers(name: str, value: Any) -> np.ndarray:
+    """Return `value` as an array of float64.
+
+    Parameters
+    ----------
+    name : str
+        Of the argument, for the message.
+    value : array_like
+
+    Raises
+    ------
+    ValueError
+        If it holds anything but real numbers, or its rows differ in length.
+
+    Examples
+    --------
+    >>> as_numbers("ages", [1, 2])
+    array([1., 2.])
+    >>> as_numbers("ages", "old")
+    Traceback (most recent call last):
+        ...
+    ValueError: ages is 'old'; give real numbers.
+    """
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind not in "biuf":
+            raise TypeError
+        return array.astype(np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} is {value!r}; give real numbers.") from None
+
+
+def is_number(value: Any) -> bool:
+    """Say whether `value` is one finite real number.
+
+    Examples
+    --------
+    >>> is_number(0.5), is_number("wide"), is_number([1.0]), is_number(float("nan"))
+    (True, False, False, False)
+    """
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value.item()
+    return isinstance(value, Real) and bool(np.isfinite(float(value)))
+
+
+def is_whole(value: Any) -> bool:
+    """Say whether `value` is a whole number, and no truth value.
+
+    Examples
+    --------
+    >>> is_whole(3), is_whole(3.0), is_whole(True)
+    (True, False, False)
+    """
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
