@@ -48,7 +48,7 @@ def make_mixture(n_classes: int) -> mcoem.TemplateMixture:
 
 def accuracy(train: np.ndarray, labels: np.ndarray, test: np.ndarray, truth: np.ndarray) -> float:
     """Share of test images whose class, named by its majority label, is right."""
-    n_classes = 1 + max(int(train.max()), int(test.max()))
+    n_classes = 1 + int(max(train.max(), test.max()))
     names = np.array(mcoem.majority_labels(np.eye(n_classes)[train], labels))
     return float(np.mean(names[test] == truth))
 
@@ -169,10 +169,11 @@ def main() -> None:
         parameters = em.parameters
 
         # What the stream itself said of its last images names the classes: nothing is seen twice.
-        last = em.history["observations"]["class_weight"].values[-600:]
-        names = mcoem.majority_labels(last, labels[train][-600:])
-        classifier = mcoem.Classifier(mixture, parameters, labels=names, e_step=e_step, draws=25)
-        ours = float(np.mean(classifier.predict(images[test]) == labels[test]))
+        last = em.history["observations"]["class_weight"].values[-600:].argmax(axis=1)
+        named = labels[train][-600:]
+        names = mcoem.majority_labels(np.eye(arguments.classes)[last], named)
+        classifier = mcoem.Classifier(mixture, parameters, e_step=e_step, draws=25)
+        ours = accuracy(last, named, classifier.predict(images[test]), labels[test])
         shares = {"this model, one pass": ours, **waiting.result()}
 
     table = Table(title=f"Held-out images ({len(test)}) whose class is named rightly")

@@ -13,6 +13,8 @@ import xarray as xr
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import ancestors
 
+from pymc_mcoem.numbers import as_numbers
+
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
@@ -266,7 +268,11 @@ class Family:
         given = (
             dict(observation)
             if isinstance(observation, Mapping)
-            else {self.observation[0]: observation}
+            else {
+                self.observation[0]: self.in_order(observation)
+                if isinstance(observation, xr.DataArray)
+                else observation
+            }
         )
         if set(given) != set(self.observation):
             raise ValueError(
@@ -300,6 +306,38 @@ class Family:
             )
         return array
 
+    def in_order(self, observations: xr.DataArray) -> xr.DataArray:
+        """Return a DataArray with the model's dims last and in the model's order.
+
+        Parameters
+        ----------
+        observations : DataArray
+            Of one observation, or with a dim more. Where it has none of the names of the model's
+            dims, its axes are taken as they come.
+
+        Raises
+        ------
+        ValueError
+            If it has some of these dims and not all.
+
+        Examples
+        --------
+        >>> from pymc_mcoem.templates import TemplateMixture
+        >>> mixture = TemplateMixture.for_images((2, 3), n_classes=1, n_landmarks=2)
+        >>> mixture.in_order(xr.DataArray(np.ones((3, 5, 2)), dims=("column", "n", "row"))).dims
+        ('n', 'row', 'column')
+        """
+        dims = self.model.named_vars_to_dims.get(self.observation[0]) or ()
+        found = [dim for dim in dims if dim in observations.dims]
+        if not found:
+            return observations
+        if len(found) < len(dims):
+            raise ValueError(
+                f"observations: a DataArray with dims {observations.dims}; the model has {dims}: "
+                "name all of these dims, or none."
+            )
+        return observations.transpose(..., *dims)
+
     def iterate(self, observations: Any) -> Iterator[Any]:
         """Yield single observations, lazily.
 
@@ -308,7 +346,8 @@ class Family:
         observations : array_like, mapping, or iterable
             One observation (an array of the shape of the first ``pm.Data`` in `observation`, or
             a mapping by name), an array, DataArray or DataFrame with one axis more in front, or
-            any iterable. Arrays that are not in memory are read one observation at a time.
+            any iterable. Arrays that are not in memory are read one observation at a time. The
+            axes of a DataArray are known by their names; see `in_order`.
 
         Raises
         ------
@@ -316,7 +355,7 @@ class Family:
             If it is none of these.
         """
         if isinstance(observations, xr.DataArray):
-            observations = observations.variable
+            observations = self.in_order(observations).variable
         elif hasattr(observations, "to_numpy"):
             observations = observations.to_numpy()
         if isinstance(observations, (Mapping, int, float, np.generic)):
@@ -356,6 +395,14 @@ class Family:
         """Return arguments of `OnlineEM` that the paper sets otherwise for this kind of data.
 
         They go over those that `OnlineEM.as_in_paper` takes from the paper's digits.
+        """
+        return {}
+
+    def describe(self) -> dict[str, str]:
+        """Return what the family was made with, as far as names and shapes do not tell.
+
+        It is saved with a run, and a family that describes itself otherwise is refused when the
+        run is loaded. Here: nothing.
         """
         return {}
 
@@ -408,7 +455,14 @@ class Family:
         ------
         ValueError
             If a name is missing or unknown, a shape is another, or a value is not finite.
+        TypeError
+            If they are neither a mapping nor a Dataset.
         """
+        if not isinstance(parameters, (Mapping, xr.Dataset)):
+            raise TypeError(
+                f"parameters: got a {type(parameters).__name__}; give a Dataset, as "
+                "OnlineEM.parameters is, or a mapping of names to arrays."
+            )
         names = set(parameters.data_vars if isinstance(parameters, xr.Dataset) else parameters)
         if names != set(self.parameter_names):
             raise ValueError(
@@ -417,7 +471,7 @@ class Family:
             )
         checked = {}
         for name in self.parameter_names:
-            array = np.array(parameters[name], dtype=np.float64)
+            array = as_numbers(f"parameters: {name}", parameters[name])
             expected = self.model[name].get_value(borrow=True).shape
             if array.shape != expected:
                 raise ValueError(
@@ -425,7 +479,10 @@ class Family:
                     "use the parameters of a family of the same size."
                 )
             if not np.isfinite(array).all():
-                raise ValueError(f"parameters: {name} holds values that are not finite: {array}.")
+                raise ValueError(
+                    f"parameters: {name} holds values that are not finite: {array}; go back to "
+                    "parameters that were finite."
+                )
             if self.model[name] is self.class_index.owner.inputs[-1] and not (
                 (array >= 0).all() and abs(float(array.sum()) - 1.0) < 1e-6
             ):

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
+from pymc_mcoem.numbers import is_number, is_whole
+
 __all__ = ["Annealing", "BurstLength", "BurstSize", "PhasedStepSize", "StepSize", "UpdateSchedule"]
 
 
@@ -56,14 +58,14 @@ class StepSize:
 
     def __post_init__(self) -> None:
         """Check the values."""
-        if not 0.5 < self.exponent <= 1:
+        if not (is_number(self.exponent) and 0.5 < self.exponent <= 1):
             raise ValueError(
                 f"exponent: got {self.exponent}; choose one in (0.5, 1], as 0.6 (fast to forget) "
                 "or 1 (a running mean)."
             )
-        if not 0 <= self.offset < float("inf"):
+        if not (is_number(self.offset) and self.offset >= 0):
             raise ValueError(f"offset: got {self.offset}; choose a finite number, 0 or more.")
-        if not 0 <= self.floor < 1:
+        if not (is_number(self.floor) and 0 <= self.floor < 1):
             raise ValueError(f"floor: got {self.floor}; choose one in [0, 1), as 0.02.")
 
     def __call__(self, n: int) -> float:
@@ -111,13 +113,12 @@ class PhasedStepSize:
 
     def __post_init__(self) -> None:
         """Check the values."""
-        if isinstance(self.n_constant, bool) or int(self.n_constant) != self.n_constant:
-            raise ValueError(f"n_constant: got {self.n_constant!r}; give a whole number from 1.")
-        if self.n_constant < 1:
+        if not is_whole(self.n_constant) or self.n_constant < 1:
             raise ValueError(
-                f"n_constant: got {self.n_constant}; give 1 or more, for the first gain is 1."
+                f"n_constant: got {self.n_constant!r}; give a whole number from 1, for the first "
+                "gain is 1."
             )
-        if not 0.5 < self.exponent <= 1:
+        if not (is_number(self.exponent) and 0.5 < self.exponent <= 1):
             raise ValueError(
                 f"exponent: got {self.exponent}; choose one in (0.5, 1], as 0.7 (fast to forget) "
                 "or 1 (a running mean)."
@@ -161,12 +162,14 @@ class Annealing:
 
     def __post_init__(self) -> None:
         """Check the values."""
-        if not 1 <= self.temperature < float("inf"):
+        if not (is_number(self.temperature) and self.temperature >= 1):
             raise ValueError(
                 f"temperature: got {self.temperature}; give a finite number from 1, as 4."
             )
-        if self.n_iterations < 1:
-            raise ValueError(f"n_iterations: got {self.n_iterations}; give 1 or more.")
+        if not is_whole(self.n_iterations) or self.n_iterations < 1:
+            raise ValueError(
+                f"n_iterations: got {self.n_iterations!r}; give a whole number from 1."
+            )
 
     def __call__(self, n: int) -> float:
         """Return the temperature of iteration `n`, counted from 1."""
@@ -308,6 +311,10 @@ class BurstLength:
 
     def __post_init__(self) -> None:
         """Check the values."""
+        if not (is_whole(self.draws) and is_whole(self.burn_in)):
+            raise ValueError(
+                f"draws: got {self.draws!r}, burn_in {self.burn_in!r}; give whole numbers."
+            )
         later = tuple((int(first), int(draws)) for first, draws in self.later)
         object.__setattr__(self, "later", later)
         if self.burn_in < 0:

@@ -102,6 +102,7 @@ def describe_family(family: Family) -> dict[str, Any]:
         "parameters": shapes(family.parameter_names),
         "observation": shapes(family.observation),
         "statistics": sorted(family.statistics),
+        "made with": family.describe(),
     }
 
 
@@ -120,7 +121,9 @@ def write_datatree(path: str | os.PathLike[str], tree: xr.DataTree) -> None:
     FileNotFoundError
         If the folder does not exist.
     """
-    target = Path(path)
+    target = _as_path(path)
+    if target.is_dir():
+        raise IsADirectoryError(f"path: {str(target)!r} is a folder; name a file in it.")
     if not target.absolute().parent.is_dir():
         raise FileNotFoundError(
             f"path: the folder of {str(target)!r} does not exist; create it, or name another."
@@ -173,7 +176,9 @@ def read_datatree(
     ValueError
         If it is not a saved run, is damaged, or has another format version.
     """
-    source = Path(path)
+    source = _as_path(path)
+    if source.is_dir():
+        raise IsADirectoryError(f"path: {str(source)!r} is a folder; name a file in it.")
     if not source.is_file():
         raise FileNotFoundError(f"path: there is no file {str(source)!r}; save a run there first.")
     try:
@@ -228,6 +233,12 @@ def _to_datatree(run: SavedRun) -> xr.DataTree:
                 held |= {f"{number}:{name}": value for name, value in item.observation.items()}
         nodes["/run/pending"] = dataset_of(held)
     return xr.DataTree.from_dict(nodes)
+
+
+def _as_path(path: Any) -> Path:
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"path: got {path!r}; give the name of a file.")
+    return Path(path)
 
 
 def _without_fill_values(tree: xr.DataTree) -> xr.DataTree:
@@ -298,7 +309,9 @@ def differences(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[st
         before, now = saved.get(name), present.get(name)
         if isinstance(before, dict) and isinstance(now, dict):
             found += [
-                f"{name} {key} has shape {before.get(key)} in the file, {now.get(key)} here"
+                f"{key} of the family is {before.get(key)} in the file, {now.get(key)} here"
+                if name == "made with"
+                else f"{name} {key} has shape {before.get(key)} in the file, {now.get(key)} here"
                 for key in sorted({*before, *now})
                 if before.get(key) != now.get(key)
             ]
@@ -319,7 +332,8 @@ def require_family(path: str | os.PathLike[str], saved: Mapping[str, Any], famil
     if found:
         raise ValueError(
             f"family: the run in {os.fspath(path)!r} is of another family: {'; '.join(found)}. "
-            "Give a family of that kind and size."
+            "Give a family made as that one was; to go on with another, make a new driver with "
+            "parameters= those of the run."
         )
 
 

@@ -10,7 +10,8 @@ import xarray as xr
 
 from pymc_mcoem.em.esteps.exact import Exact
 from pymc_mcoem.em.online import OnlineEM
-from pymc_mcoem.em.schedules import BurstSize, StepSize, UpdateSchedule
+from pymc_mcoem.em.schedules import BurstLength, BurstSize, StepSize, UpdateSchedule
+from pymc_mcoem.templates import TemplateMixture
 from tests.helpers.toy_families import CompiledNoisy, Noisy, NormalMixture, mixture_stream
 from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver, what_counts
 
@@ -394,6 +395,38 @@ def test_as_in_paper(family):
     assert settings.e_step == type(settings.e_step).as_in_paper()
     other = OnlineEM.as_in_paper(family, e_step=Exact(), start="kmeans")._learner.settings
     assert (other.e_step, other.start) == (Exact(), "kmeans")
+
+
+def test_the_papers_kernel_and_schedules_learn(stream):
+    mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
+    images = np.random.default_rng(5).normal(size=(60, 3, 3))
+    em = OnlineEM.as_in_paper(
+        mixture, random_seed=3, burst_length=BurstLength(10, 5), progressbar=False
+    ).partial_fit(images)
+    path = em.history["online_em"].to_dataset()
+    # the first M-step comes at 50, the next would at 75
+    assert path["updated"].values.nonzero()[0].tolist() == [50]
+    assert all(np.isfinite(value).all() for value in em.parameters.values())
+
+
+def test_axes_of_a_dataarray_are_known_by_their_names():
+    mixture = TemplateMixture.for_images((2, 3), n_classes=1, n_landmarks=2)
+    images = np.arange(24.0).reshape(4, 2, 3)
+    turned = xr.DataArray(np.moveaxis(images, 0, -1), dims=("row", "column", "n"))
+    np.testing.assert_array_equal(list(mixture.iterate(turned)), images)
+    single = xr.DataArray(images[1].T, dims=("column", "row"))
+    np.testing.assert_array_equal(mixture.encode(single)["observed_values"], images[1])
+    np.testing.assert_array_equal(list(mixture.iterate(single)), images[1:2])
+    unnamed = xr.DataArray(images, dims=("n", "y", "x"))
+    np.testing.assert_array_equal(list(mixture.iterate(unnamed)), images)
+    with pytest.raises(ValueError, match=r"a DataArray with dims \('n', 'row', 'x'\); the model"):
+        list(mixture.iterate(xr.DataArray(images, dims=("n", "row", "x"))))
+
+
+def test_a_dataarray_of_one_axis_for_a_family_of_ones_own(family):
+    ys = xr.DataArray([1.0, 2.0], dims="time")
+    np.testing.assert_array_equal(list(family.iterate(ys)), [1.0, 2.0])
+    assert family.encode(ys[0]).popitem()[1] == 1.0
 
 
 def test_repr(family, stream):

@@ -173,3 +173,19 @@ def test_burst_length_changes_where_told():
 def test_burst_length_refuses(arguments, message):
     with pytest.raises(ValueError, match=message):
         BurstLength(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: StepSize("a"), "exponent: got a; choose one"),
+        (lambda: StepSize(None), "exponent: got None"),
+        (lambda: StepSize(offset="a"), "offset: got a"),
+        (lambda: StepSize(floor="a"), "floor: got a"),
+        (lambda: BurstLength("a"), "draws: got 'a'"),
+        (lambda: BurstLength(10, 2.5), "burn_in 2.5; give whole numbers"),
+    ],
+)
+def test_what_is_no_number_is_named(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -15,6 +15,7 @@ from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.esteps.exact import Exact
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.schedules import BurstLength, StepSize, UpdateSchedule
+from pymc_mcoem.templates import TemplateMixture, TemplatePriors
 from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
 from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver
 
@@ -237,3 +238,35 @@ def test_a_file_names_no_code(family, stream, tmp_path):
             file.attrs["settings"] = json.dumps(settings)
         with pytest.raises(ValueError, match="none of pymc_mcoem's settings"):
             OnlineEM.load(path, family)
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"rigid_variance": 0.3}, "deformation"),
+        ({"landmark_correlation": 0.1}, "deformation"),
+        ({"priors": TemplatePriors(noise_rate=0.5)}, "priors"),
+        ({"noise_correlation": np.eye(9)}, "noise_correlation"),
+        ({"scale": (2.0, 2.0)}, "scale"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_mixture_made_otherwise_is_refused(tmp_path, options, what):
+    def make(**options):
+        return TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2, **options)
+
+    mixture = make()
+    em = OnlineEM(mixture, parameters=mixture.parameters, random_seed=1, progressbar=False)
+    em.save(tmp_path / "run.nc")
+    assert OnlineEM.load(tmp_path / "run.nc", make()).n_seen == 0
+    with pytest.raises(ValueError, match=rf"of another family: .*{what} .* in the file, .* here"):
+        OnlineEM.load(tmp_path / "run.nc", make(**options))
+
+
+def test_folders_and_what_is_no_name_are_refused(tmp_path):
+    em = driver(NormalMixture(), parameters=THETA)
+    for act in (em.save, lambda path: OnlineEM.load(path, NormalMixture())):
+        with pytest.raises(IsADirectoryError, match="is a folder; name a file in it"):
+            act(tmp_path)
+        with pytest.raises(TypeError, match="path: got None; give the name of a file"):
+            act(None)
