@@ -7,8 +7,9 @@ import os
 from pathlib import Path
 
 import numpy as np
-import pooch
 import xarray as xr
+
+from pymc_mcoem.datasets.r_files import download_r_file, read_r_file, require_rdata
 
 __all__ = ["load_digits", "load_usps"]
 
@@ -89,7 +90,7 @@ def load_usps(split: str = "train", directory: str | os.PathLike[str] | None = N
     FileNotFoundError
         If `directory` has neither file, or if none was found and the download failed.
     ModuleNotFoundError
-        If ``zip.train.RData`` has to be read and the package rdata is missing.
+        If ``zip.train.RData`` has to be read or downloaded and the package rdata is missing.
 
     Notes
     -----
@@ -149,22 +150,7 @@ def _find_usps(directory: str | os.PathLike[str] | None) -> Path:
             f"one of them there (the second is at {USPS_SOURCE_URL}), or leave directory out to "
             "download it."
         )
-    try:
-        return Path(
-            pooch.retrieve(
-                USPS_SOURCE_URL,
-                known_hash=f"sha256:{USPS_SOURCE_SHA256}",
-                fname=USPS_SOURCE,
-                path=pooch.os_cache("pymc_mcoem"),
-            )
-        )
-    except (OSError, ValueError) as error:
-        # pooch raises ValueError where what it was sent is another file than it should be
-        raise FileNotFoundError(
-            f"load_usps: found no file and could not download {USPS_SOURCE_URL} ({error}). Fetch "
-            f"{USPS_SOURCE} elsewhere, or take {USPS_FILE}, put it into a folder, and name the "
-            f"folder: load_usps(directory=...), or the environment variable {DATA_VARIABLE}."
-        ) from error
+    return download_r_file("load_usps", USPS_SOURCE_URL, USPS_SOURCE_SHA256, instead=USPS_FILE)
 
 
 def _check_sha256(path: Path, expected: str) -> None:
@@ -178,13 +164,6 @@ def _check_sha256(path: Path, expected: str) -> None:
 
 def _read_usps_source(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return grey levels in [-1, 1], ``(n, 16, 16)``, and labels ``(n,)`` from the R file."""
-    try:
-        import rdata
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"load_usps: reading {path} needs the package rdata; install it with "
-            f"pip install 'pymc_mcoem[data]', or use {USPS_FILE}."
-        ) from error
-    # One row an image: the digit, then 256 grey levels row by row.
-    table = np.asarray(rdata.read_rda(path)["zip.train"], dtype=np.float64)
+    require_rdata("load_usps", USPS_FILE)
+    table = np.asarray(read_r_file(path)["zip.train"], dtype=np.float64)
     return table[:, 1:].reshape(-1, 16, 16), table[:, 0]

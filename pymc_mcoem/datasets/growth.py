@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pooch
 import xarray as xr
 from scipy.interpolate import BSpline, make_smoothing_spline
 from scipy.optimize import nnls
 
 from pymc_mcoem.datasets.digits import DATA_VARIABLE
+from pymc_mcoem.datasets.r_files import download_r_file, read_r_file, require_rdata
 from pymc_mcoem.numbers import as_numbers, is_number
 
 __all__ = ["growth_velocity", "load_growth"]
@@ -57,7 +57,7 @@ def load_growth(directory: str | os.PathLike[str] | None = None) -> xr.Dataset:
     FileNotFoundError
         If `directory` has neither file, or if none was found and the download failed.
     ModuleNotFoundError
-        If ``growth.rda`` has to be read and the package rdata is missing.
+        If ``growth.rda`` has to be read or downloaded and the package rdata is missing.
 
     Notes
     -----
@@ -225,23 +225,9 @@ def _find_growth(directory: str | os.PathLike[str] | None) -> Path:
             f"put one of them there (the second is at {GROWTH_SOURCE_URL}), or leave directory "
             "out to download it."
         )
-    try:
-        return Path(
-            pooch.retrieve(
-                GROWTH_SOURCE_URL,
-                known_hash=f"sha256:{GROWTH_SOURCE_SHA256}",
-                fname=GROWTH_SOURCE,
-                path=pooch.os_cache("pymc_mcoem"),
-            )
-        )
-    except (OSError, ValueError) as error:
-        # pooch raises ValueError where what it was sent is another file than it should be
-        raise FileNotFoundError(
-            f"load_growth: found no file and could not download {GROWTH_SOURCE_URL} ({error}). "
-            f"Fetch {GROWTH_SOURCE} elsewhere, or take {GROWTH_FILE}, put it into a folder, and "
-            f"name the folder: load_growth(directory=...), or the environment variable "
-            f"{DATA_VARIABLE}."
-        ) from error
+    return download_r_file(
+        "load_growth", GROWTH_SOURCE_URL, GROWTH_SOURCE_SHA256, instead=GROWTH_FILE
+    )
 
 
 def _read_csv(path: Path) -> tuple[np.ndarray, list[str], list[str], np.ndarray]:
@@ -254,14 +240,8 @@ def _read_csv(path: Path) -> tuple[np.ndarray, list[str], list[str], np.ndarray]
 
 
 def _read_rda(path: Path) -> tuple[np.ndarray, list[str], list[str], np.ndarray]:
-    try:
-        import rdata
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"load_growth: reading {path} needs the package rdata; install it with "
-            f"pip install 'pymc_mcoem[data]', or use {GROWTH_FILE}."
-        ) from error
-    source = rdata.read_rda(path)["growth"]
+    require_rdata("load_growth", GROWTH_FILE)
+    source = read_r_file(path)["growth"]
     boys, girls = (np.asarray(source[name], np.float64).T for name in ("hgtm", "hgtf"))
     names = [f"boy{k:02d}" for k in range(1, len(boys) + 1)]
     names += [f"girl{k:02d}" for k in range(1, len(girls) + 1)]

@@ -103,8 +103,8 @@ class Learner:
                 _explain(failure, "is left out; what was learnt before it stays")
             for name in sorted(report.state.troubles.keys() - self.state.troubles.keys()):
                 _log.warning(
-                    "Observation %d: %s. It is learnt all the same; further ones are only counted, in "
-                    "history.",
+                    "Observation %d: %s. It is learnt all the same; further ones are only counted, "
+                    "in history.",
                     report.state.n_learnt,
                     name,
                 )

@@ -15,13 +15,13 @@ import pytest
 import rdata
 import xarray as xr
 
-from pymc_mcoem.datasets import digits, load_digits, load_usps
+from pymc_mcoem.datasets import digits, load_digits, load_usps, r_files
 
 
 @pytest.fixture(autouse=True)
 def no_data_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("PYMC_MCOEM_DATA", raising=False)
-    monkeypatch.setattr(digits.pooch, "os_cache", lambda name: tmp_path / "cache" / name)
+    monkeypatch.setattr(r_files.pooch, "os_cache", lambda name: tmp_path / "cache" / name)
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_reading_the_public_source_without_rdata_says_what_to_install(
     usps_source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "rdata", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'pymc_mcoem\[data\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install rdata"):
         load_usps(directory=usps_source.parent)
 
 

@@ -11,7 +11,7 @@ import pytest
 import rdata
 from scipy.interpolate import BSpline
 
-from pymc_mcoem.datasets import digits, growth, growth_velocity, load_growth
+from pymc_mcoem.datasets import digits, growth, growth_velocity, load_growth, r_files
 
 AGES = np.array([1, 1.25, 1.5, 1.75, *range(2, 9), *np.arange(8.5, 18.1, 0.5)])
 
@@ -19,7 +19,7 @@ AGES = np.array([1, 1.25, 1.5, 1.75, *range(2, 9), *np.arange(8.5, 18.1, 0.5)])
 @pytest.fixture(autouse=True)
 def no_data_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("PYMC_MCOEM_DATA", raising=False)
-    monkeypatch.setattr(growth.pooch, "os_cache", lambda name: tmp_path / "cache" / name)
+    monkeypatch.setattr(r_files.pooch, "os_cache", lambda name: tmp_path / "cache" / name)
 
 
 def test_heights_from_a_folder(data_directory: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_failed_download_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_
     def refuse(*arguments: object, **options: object) -> None:
         raise OSError("no network")
 
-    monkeypatch.setattr(growth.pooch, "retrieve", refuse)
+    monkeypatch.setattr(r_files.pooch, "retrieve", refuse)
     with pytest.raises(FileNotFoundError, match=r"could not download .*no network.*directory="):
         load_growth()
 
@@ -157,8 +157,8 @@ def test_a_download_of_another_file_says_what_to_do(
     def refuse(*arguments: object, **options: object) -> None:
         raise ValueError("SHA256 hash of downloaded file does not match")
 
-    monkeypatch.setattr(growth.pooch, "retrieve", refuse)
-    with pytest.raises(FileNotFoundError, match=r"does not match.*directory="):
+    monkeypatch.setattr(r_files.pooch, "retrieve", refuse)
+    with pytest.raises(ValueError, match=r"not the file it should be .*does not match.*directory="):
         load_growth()
 
 
