@@ -1,21 +1,26 @@
-"""Labels of new observations by the posterior weight of learnt classes."""
+"""Labels of new observations by the classes that were learnt."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import xarray as xr
+from scipy.special import softmax
 
 from pymc_mcoem.carlin_chib.within_class import RandomWalk
 from pymc_mcoem.em.esteps.base import CompiledClassWeights
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
-from pymc_mcoem.em.esteps.fixed_latents import FixedLatents
 from pymc_mcoem.em.family import Family
 from pymc_mcoem.em.progress import CountProgress, count_observations
 from pymc_mcoem.em.threads import one_blas_thread
+from pymc_mcoem.expected_likelihood import CompiledExpectedLikelihood, ExpectedLikelihood
 from pymc_mcoem.templates.mixture import TemplateMixture
+
+if TYPE_CHECKING:
+    from pymc_mcoem.em.esteps.base import EStep
 
 __all__ = ["Classifier", "majority_labels"]
 
@@ -59,7 +64,7 @@ def majority_labels(
 
 
 class Classifier:
-    """Posterior class weights of new observations, summed by label.
+    """Weights of the classes for new observations, summed by label.
 
     Parameters
     ----------
@@ -73,10 +78,16 @@ class Classifier:
         their number. Not with a mixture per label.
     label_weights : mapping of label to float, optional
         Prior weights of labels, with a mixture per label; equal by default.
-    e_step : CarlinChibBurst or FixedLatents, optional
-        How class weights are found.
+    rule : {"evidence", "expected_likelihood"}
+        ``"evidence"``: posterior class probabilities, found by `e_step`.
+        ``"expected_likelihood"``: the paper's rule, `ExpectedLikelihood` of each class, without
+        the classes' weights.
+    e_step : EStep, optional
+        How posterior class probabilities are found: `CarlinChibBurst` (default, with five
+        random-walk moves), `LaplaceGaussian` (by Laplace's evidence, or with importance
+        weights), or any other that has a ``class_probability``.
     draws, burn_in : int
-        Sweeps a burst keeps, and sweeps before them.
+        Sweeps that are kept, and sweeps before them.
     random_seed : int
         Observation i of an array has a generator of its own, made from the seed and i.
     progressbar : bool
@@ -84,14 +95,15 @@ class Classifier:
     Raises
     ------
     ValueError
-        If labels do not fit classes, weights are not positive, or a parameter has a wrong shape.
+        If labels do not fit classes, weights are not positive, a parameter has a wrong shape, or
+        `rule` is another word.
 
     Notes
     -----
     A mixture per label becomes one mixture of all their classes, whose weights are those of
     the label times those within it, and whose noise variance differs from class to class. Cost of
     an observation: a mode search in every class that stays in the race, and ``draws + burn_in``
-    sweeps. The rules of the paper's label ``classif1`` are not among these yet.
+    sweeps; by the paper's rule (label ``classif1``) both in every class.
 
     Examples
     --------
@@ -109,7 +121,8 @@ class Classifier:
         labels: Sequence[Hashable] | None = None,
         *,
         label_weights: Mapping[Hashable, float] | None = None,
-        e_step: CarlinChibBurst | FixedLatents | None = None,
+        rule: Literal["evidence", "expected_likelihood"] = "evidence",
+        e_step: EStep | None = None,
         draws: int = 50,
         burn_in: int = 10,
         random_seed: int = 0,
@@ -119,6 +132,13 @@ class Classifier:
             raise ValueError(
                 f"draws is {draws} and burn_in {burn_in}; give at least one draw and no negative "
                 "burn-in."
+            )
+        if rule not in ("evidence", "expected_likelihood"):
+            raise ValueError(f"rule is {rule!r}; give 'evidence' or 'expected_likelihood'.")
+        if rule == "expected_likelihood" and e_step is not None:
+            raise ValueError(
+                f"e_step is {e_step!r}, which the rule 'expected_likelihood' has no use for; leave "
+                "it out, or give rule='evidence'."
             )
         if isinstance(parameters, xr.Dataset):
             if label_weights is not None:
@@ -146,13 +166,18 @@ class Classifier:
         self.burn_in = burn_in
         self.random_seed = random_seed
         self.progressbar = progressbar
-        self._settings = (
+        self.rule = rule
+        self._e_step = (
             CarlinChibBurst(within_class=RandomWalk(n_moves=5)) if e_step is None else e_step
         )
-        self._compiled: CompiledClassWeights | None = None
+        # The paper's rule knows no weights of classes, but those of labels.
+        prior = {} if label_weights is None else label_weights
+        self._log_label_weight = np.log([float(prior.get(label, 1.0)) for label in of_class])
 
     def class_probabilities(self, observations: Any) -> np.ndarray:
-        """Return posterior class probabilities, ``(n, n_classes)``.
+        """Return class probabilities, ``(n, n_classes)``.
+
+        By the rule ``"expected_likelihood"`` they are what each class's score is of all scores.
 
         Parameters
         ----------
@@ -164,8 +189,6 @@ class Classifier:
         ValueError, TypeError
             If there is no observation, or the family refuses one.
         """
-        if self._compiled is None:
-            self._compiled = self._settings.compile(self.family)
         found = []
         total = count_observations(self.family, observations)
         with CountProgress(self.progressbar, total, "Classified") as progress:
@@ -173,21 +196,37 @@ class Classifier:
                 data = self.family.encode(observation)
                 seed = np.random.SeedSequence(self.random_seed, spawn_key=(index,))
                 with one_blas_thread():
-                    probability = self._compiled.class_probability(
-                        data,
-                        self._parameters,
-                        np.random.default_rng(seed),
-                        draws=self.draws,
-                        burn_in=self.burn_in,
-                    )
-                found.append(probability)
+                    found.append(self._weigh(data, np.random.default_rng(seed)))
                 progress.advance()
         if not found:
             raise ValueError("observations: got none; pass at least one observation.")
         return np.stack(found)
 
+    def _weigh(self, data: Mapping[str, np.ndarray], rng: np.random.Generator) -> np.ndarray:
+        """Return the class probabilities of one encoded observation."""
+        length = {"draws": self.draws, "burn_in": self.burn_in}
+        if self.rule == "evidence":
+            return self._class_weights.class_probability(data, self._parameters, rng, **length)
+        scores = self._expected_likelihood.log_scores(data, self._parameters, rng, **length)
+        weighed: np.ndarray = softmax(scores + self._log_label_weight)
+        return weighed
+
+    @cached_property
+    def _class_weights(self) -> CompiledClassWeights:
+        compiled = self._e_step.compile(self.family)
+        if not isinstance(compiled, CompiledClassWeights):
+            raise TypeError(
+                f"e_step: {self._e_step!r} gives no class probabilities; give CarlinChibBurst() or "
+                "LaplaceGaussian()."
+            )
+        return compiled
+
+    @cached_property
+    def _expected_likelihood(self) -> CompiledExpectedLikelihood:
+        return ExpectedLikelihood().compile(self.family)
+
     def predict_proba(self, observations: Any) -> np.ndarray:
-        """Return posterior label probabilities, ``(n, n_labels)``, in the order of `labels`.
+        """Return label probabilities, ``(n, n_labels)``, in the order of `labels`.
 
         Parameters
         ----------
@@ -195,6 +234,7 @@ class Classifier:
 
         Examples
         --------
+        >>> from pymc_mcoem.em.esteps.fixed_latents import FixedLatents
         >>> mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
         >>> theta = mixture.parameters
         >>> theta["templates"][:] = np.linalg.solve(
@@ -219,6 +259,7 @@ class Classifier:
 
         Examples
         --------
+        >>> from pymc_mcoem.em.esteps.fixed_latents import FixedLatents
         >>> mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
         >>> theta = mixture.parameters
         >>> theta["templates"][:] = np.linalg.solve(
@@ -231,6 +272,42 @@ class Classifier:
         array(['dark', 'bright'], dtype='<U6')
         """
         return np.asarray(self.labels)[self.predict_proba(observations).argmax(axis=1)]
+
+    def score(self, observations: Any, labels: Sequence[Hashable] | np.ndarray) -> float:
+        """Return the share of observations whose most probable label is the given one.
+
+        Parameters
+        ----------
+        observations : array_like or iterable
+        labels : sequence of length n
+
+        Raises
+        ------
+        ValueError
+            If there are more or fewer labels than observations.
+
+        Examples
+        --------
+        >>> from pymc_mcoem.em.esteps.fixed_latents import FixedLatents
+        >>> mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
+        >>> theta = mixture.parameters
+        >>> theta["templates"][:] = np.linalg.solve(
+        ...     mixture.mean_design(), np.outer(np.ones(9), [0.1, 0.9])
+        ... ).T
+        >>> classifier = Classifier(
+        ...     mixture, theta, ["dark", "bright"], e_step=FixedLatents(), progressbar=False
+        ... )
+        >>> classifier.score([np.zeros((3, 3)), np.ones((3, 3))], ["dark", "dark"])
+        0.5
+        """
+        found = self.predict(observations)
+        given = np.asarray(labels)
+        if given.shape != found.shape:
+            raise ValueError(
+                f"labels: got shape {given.shape} for {len(found)} observations; give one label "
+                "for each."
+            )
+        return float(np.mean(found == given))
 
 
 def unite(

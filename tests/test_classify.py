@@ -53,12 +53,12 @@ def classifier(mixture, by_label):
     )
 
 
-def exact_class_weights(mixture, by_label, label_weights, curve):
-    """Posterior class weights by quadrature over the one displacement."""
+def exact_moments(mixture, by_label, curve):
+    """∫ g p and ∫ g² p of each class over the one displacement, by quadrature."""
     observed = ~np.isnan(curve)
     kernel = np.exp(-(POINTS**2) / WIDTH**2)
     evidence = []
-    for label, parameters in by_label.items():
+    for parameters in by_label.values():
         for j in range(2):
             spread = np.sqrt(float(parameters["deformation_variance"][j]))
             grid = np.linspace(-9, 9, 4001) * spread
@@ -68,9 +68,16 @@ def exact_class_weights(mixture, by_label, label_weights, curve):
             noise = np.sqrt(float(parameters["noise_variance"]))
             log_likelihood = norm.logpdf(curve, mean, noise)[:, observed].sum(axis=1)
             density = np.exp(log_likelihood) * norm.pdf(grid, 0, spread)
-            weight = label_weights[label] * float(parameters["weights"][j])
-            evidence.append(weight * np.trapezoid(density, grid))
-    return np.array(evidence) / np.sum(evidence)
+            square = np.exp(log_likelihood) * density
+            evidence.append((np.trapezoid(density, grid), np.trapezoid(square, grid)))
+    return np.array(evidence).T
+
+
+def exact_class_weights(mixture, by_label, label_weights, curve):
+    """Posterior class weights by quadrature."""
+    weights = np.concatenate([label_weights[k] * by_label[k]["weights"].values for k in by_label])
+    evidence = weights * exact_moments(mixture, by_label, curve)[0]
+    return evidence / np.sum(evidence)
 
 
 def test_class_weights_agree_with_quadrature(mixture, by_label, classifier, rng):
@@ -86,6 +93,86 @@ def test_class_weights_agree_with_quadrature(mixture, by_label, classifier, rng)
         exact = exact_class_weights(mixture, by_label, {"left": 2.0, "right": 1.0}, curve)
         assert exact.min() > 0.005 and exact.max() < 0.9  # all classes matter
         assert np.all(np.abs(mean[i] - exact) < 5 * error[i] + 1e-3)
+
+
+def test_expected_likelihoods_agree_with_quadrature(mixture, by_label, rng):
+    """The paper's rule: E[g(y | j, X) | y, I = j], whatever the classes weigh."""
+    curves = np.exp(-((POINTS[None, :] - np.array([-0.2, 0.1, 0.3])[:, None]) ** 2) / 0.3)
+    curves = curves + 0.3 * rng.standard_normal(curves.shape)
+    curves[1, 2] = np.nan
+    settings = {"draws": 400, "burn_in": 50, "progressbar": False, "rule": "expected_likelihood"}
+    weights = {"left": 2.0, "right": 1.0}
+    repeats = 20
+    runs = [
+        mcoem.Classifier(mixture, by_label, label_weights=weights, random_seed=s, **settings)
+        for s in range(repeats)
+    ]
+    for run in runs[1:]:
+        run._expected_likelihood = runs[0]._expected_likelihood  # compiled once
+    found = np.stack([run.class_probabilities(curves) for run in runs])
+    by_class = np.array([2.0, 2.0, 1.0, 1.0])
+    for number, curve in enumerate(curves):
+        once, twice = exact_moments(mixture, by_label, curve)
+        expected = by_class * twice / once
+        expected = expected / expected.sum()
+        error = found[:, number].std(axis=0, ddof=1) / np.sqrt(repeats)
+        assert (np.abs(found[:, number].mean(axis=0) - expected) < 5 * error + 1e-6).all()
+        # and it is another rule than the evidence
+        other = exact_class_weights(mixture, by_label, weights, curve)
+        assert np.abs(other - expected).max() > 0.02
+    labelled = runs[0].predict_proba(curves)
+    np.testing.assert_allclose(labelled[:, 0], found[0][:, :2].sum(axis=1))
+
+
+def test_other_e_steps_weigh_classes_too(mixture, by_label, rng):
+    """As they do when they are called themselves; each is tested on its own against quadrature."""
+    curve = np.exp(-((POINTS - 0.1) ** 2) / 0.3) + 0.3 * rng.standard_normal(POINTS.size)
+    for e_step in (mcoem.LaplaceGaussian(), mcoem.LaplaceGaussian(importance=True)):
+        classifier = mcoem.Classifier(mixture, by_label, e_step=e_step, progressbar=False)
+        found = classifier.class_probabilities([curve])[0]
+        expected = e_step.compile(classifier.family).class_probability(
+            classifier.family.encode(curve),
+            classifier._parameters,
+            np.random.default_rng(np.random.SeedSequence(0, spawn_key=(0,))),
+            draws=50,
+            burn_in=10,
+        )
+        np.testing.assert_array_equal(found, expected)
+        assert found.sum() == pytest.approx(1.0)
+
+
+def test_an_e_step_without_class_probabilities_is_named(mixture, by_label):
+    class Silent:
+        def compile(self, family):
+            return object()
+
+    classifier = mcoem.Classifier(mixture, by_label, e_step=Silent(), progressbar=False)
+    with pytest.raises(TypeError, match="gives no class probabilities; give CarlinChibBurst"):
+        classifier.predict([np.ones(POINTS.size)])
+
+
+def test_score_is_the_share_of_right_labels(classifier, rng):
+    curves = rng.normal(size=(4, POINTS.size))
+    found = classifier.predict(curves)
+    assert classifier.score(curves, found) == 1.0
+    wrong = np.where(found == "left", "right", "left")
+    assert classifier.score(curves, np.concatenate([found[:3], wrong[3:]])) == 0.75
+    with pytest.raises(ValueError, match=r"labels: got shape \(3,\) for 4 observations"):
+        classifier.score(curves, found[:3])
+
+
+def test_permuted_labels_and_classes_change_names_only(mixture, by_label):
+    """With an E-step in closed form there is no Monte Carlo error between the two."""
+    curves = np.random.default_rng(3).normal(size=(5, POINTS.size))
+    turned = {label: by_label[label].isel({"class": [1, 0]}) for label in ("right", "left")}
+    plain, other = (
+        mcoem.Classifier(mixture, each, e_step=mcoem.FixedLatents(), progressbar=False)
+        for each in (by_label, turned)
+    )
+    assert other.labels == ("right", "left")
+    np.testing.assert_allclose(
+        other.predict_proba(curves)[:, ::-1], plain.predict_proba(curves), rtol=1e-12
+    )
 
 
 def test_labels_sum_their_classes(classifier, rng):
@@ -127,6 +214,12 @@ def test_bad_arguments_are_refused_by_name(mixture, by_label, classifier):
         mcoem.Classifier(mixture, {})
     with pytest.raises(ValueError, match="draws is 0"):
         mcoem.Classifier(mixture, parameters, draws=0)
+    with pytest.raises(ValueError, match="rule is 'best'; give 'evidence' or"):
+        mcoem.Classifier(mixture, parameters, rule="best")
+    with pytest.raises(ValueError, match="which the rule 'expected_likelihood' has no use for"):
+        mcoem.Classifier(
+            mixture, parameters, rule="expected_likelihood", e_step=mcoem.FixedLatents()
+        )
     with pytest.raises(ValueError, match="observations: got none"):
         classifier.predict([])
     with pytest.raises(ValueError, match="shape"):

@@ -106,6 +106,7 @@ class CompiledChains(Protocol):
         ...
 
 
+@runtime_checkable
 class CompiledClassWeights(Protocol):
     """A compiled E-step that gives class probabilities without the statistics."""
 
