@@ -61,8 +61,9 @@ def _notebooks_without_data() -> list[str]:
     try:
         load_growth()
     except (FileNotFoundError, ModuleNotFoundError) as error:
-        print(f"notebooks/growth_curves is shown without its results: {error}")
-        return ["**/growth_curves.md"]
+        found = ["growth_curves", "paper_figures"]
+        print(f"notebooks {' and '.join(found)} are shown without their results: {error}")
+        return [f"**/{name}.md" for name in found]
     return []
 
 

@@ -1,6 +1,7 @@
 """Template mixtures: dictionaries, deformations, the model and its M-step."""
 
 from pymc_mcoem.templates.basis import GaussianBasis
+from pymc_mcoem.templates.curves import CurveGrid, curve_priors
 from pymc_mcoem.templates.deformations import (
     Deformation,
     DisplacementField,
@@ -14,6 +15,7 @@ from pymc_mcoem.templates.priors import TemplatePriors
 from pymc_mcoem.templates.time_warp import TimeWarp
 
 __all__ = [
+    "CurveGrid",
     "Deformation",
     "DisplacementField",
     "GaussianBasis",
@@ -22,6 +24,7 @@ __all__ = [
     "TemplateMixture",
     "TemplatePriors",
     "TimeWarp",
+    "curve_priors",
     "drop_missing_points",
     "template_images",
 ]
