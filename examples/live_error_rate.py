@@ -1,0 +1,321 @@
+"""Error rate against time: online EM by bursts beside batch and mini-batch SAEM.
+
+The paper's comparison (section 5.2), with the same model, kernel and M-step for all. Partially
+supervised: every digit has a mixture of its own with two classes, and other images are classified
+over all digits' classes. Unsupervised: one mixture of 15 classes for all digits, each class named
+by the digit that weighs most in it. All methods start from the same parameters at t = 0 and have
+the same seconds for each mixture; online EM goes through its images again, in a new order, when it
+has seen them all.
+
+    python examples/live_error_rate.py --quick                 # 8 × 8 digits, in 3 minutes
+    python examples/live_error_rate.py                         # postal digits, under an hour
+    python examples/live_error_rate.py --unsupervised --quick
+
+It prints errors and seconds, and writes ``live_error_rate.png``, ``live_templates.png``,
+``live_weights.png`` and ``live_error_rate.nc`` to ``output/``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import multiprocessing
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import xarray as xr
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+import pymc_mcoem as mcoem
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+console = Console()
+SWEEPS = mcoem.CarlinChibBurst(within_class=mcoem.RandomWalk(n_moves=10))
+#: Seconds an iteration in the paper's two tables, on its authors' machine.
+PAPER = {"online EM": (20, 170), "SAEM-50": (225, None), "SAEM-300": (1_570, None)}
+PAPER |= {"SAEM-500": (None, 17_570)}
+#: Seconds, images of a mixture and test images, of (quick, unsupervised).
+DEFAULTS = {
+    (True, False): (2.0, 30, 150),
+    (True, True): (20.0, 300, 150),
+    (False, False): (60.0, 300, 1_000),
+    (False, True): (600.0, 500, 1_000),
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One comparison: data, sizes and the seconds that each mixture may learn."""
+
+    quick: bool
+    unsupervised: bool
+    seconds: float
+    n_images: int
+    n_test: int
+    start: str
+    seed: int
+
+    @property
+    def n_classes(self) -> int:
+        return 15 if self.unsupervised else 2
+
+    @property
+    def groups(self) -> range:
+        """One for each mixture that is learnt."""
+        return range(1 if self.unsupervised else 10)
+
+    @property
+    def methods(self) -> dict[str, tuple[int, float | None]]:
+        """Images and batch fraction of each method; online EM has none."""
+        n = self.n_images
+        if self.unsupervised:
+            return {"online EM": (n, None), f"SAEM-{n}": (n, 1.0)}
+        few = min(50, max(n // 3, 5))
+        return {
+            "online EM": (n, None),
+            f"SAEM-{few}": (few, 1.0),
+            f"SAEM-{n}": (n, 1.0),
+            f"SAEM-{n}, tenths": (n, 0.1),
+        }
+
+
+class CompiledOnce:
+    """An E-step that is compiled for the first mixture and serves all others of its size."""
+
+    def __init__(self) -> None:
+        self.compiled: dict[int, object] = {}
+
+    def compile(self, family: mcoem.Family) -> object:
+        if family.n_classes not in self.compiled:
+            self.compiled[family.n_classes] = SWEEPS.compile(family)
+        return self.compiled[family.n_classes]
+
+
+#: One for each process.
+E_STEP = CompiledOnce()
+
+
+@cache
+def make_mixture(setting: Setting) -> mcoem.TemplateMixture:
+    """The paper's digits settings, with priors that keep a class from swallowing the others."""
+    shape, variance = ((8, 8), 0.0025) if setting.quick else ((16, 16), 0.005)
+    priors = mcoem.TemplatePriors(weight_concentration=5.0).with_deformation_variance(
+        variance, weight=2_000
+    )
+    rigid = {"rigid_variance": 0.05} if setting.quick else {}
+    return mcoem.TemplateMixture.for_images(shape, setting.n_classes, priors=priors, **rigid)
+
+
+@cache
+def split(setting: Setting) -> dict[str, np.ndarray]:
+    """Draw learning images, of every digit or of all, and test images among the others."""
+    load = mcoem.datasets.load_digits if setting.quick else mcoem.datasets.load_usps
+    data = load()
+    images, labels = data["images"].values, data["labels"].values
+    rng = np.random.default_rng(setting.seed)
+    order = rng.permutation(len(images))
+    if setting.unsupervised:
+        learn = order[: setting.n_images][None]
+    else:
+        learn = np.stack([order[labels[order] == k][: setting.n_images] for k in range(10)])
+    rest = order[~np.isin(order, learn)][: setting.n_test]
+    noise = 0.0 if setting.quick else 0.2
+    noisy = images + noise * rng.standard_normal(images.shape)
+    return {
+        "learn": noisy[learn],
+        "learn_labels": labels[learn],
+        "test": noisy[rest],
+        "truth": labels[rest],
+    }
+
+
+def learn(task: tuple[Setting, str, int]) -> xr.Dataset:
+    """Learn one mixture by one method until its seconds are over; return its path."""
+    setting, method, group = task
+    logging.getLogger("pymc_mcoem").setLevel(logging.ERROR)
+    mixture = make_mixture(setting)
+    n_images, fraction = setting.methods[method]
+    images = split(setting)["learn"][group][:n_images]
+    first = split(setting)["learn"][group][: 50 if setting.unsupervised else 10]
+    rng = np.random.default_rng([setting.seed, group])
+    start = mixture.initialize(list(first), rng, setting.start)
+    common = {"parameters": start, "e_step": E_STEP, "progressbar": False, "keep": 10_000}
+    common["random_seed"] = [setting.seed, group]
+
+    if fraction is None:
+        driver = mcoem.OnlineEM(
+            mixture,
+            burst_length=mcoem.BurstLength(draws=40, burn_in=20),
+            update_schedule=mcoem.UpdateSchedule.at([10, 15, 20]),
+            **common,
+        )
+    else:
+        driver = mcoem.SAEM(
+            mixture,
+            sweeps=20,
+            step_size=mcoem.PhasedStepSize(n_constant=5 if fraction == 1 else 50),
+            batch_fraction=fraction,
+            **common,
+        )
+    # what is compiled is compiled before the clock starts
+    (driver._learner.recursion if fraction is None else driver._recursion).e_step  # noqa: B018
+    began = time.perf_counter()
+    while time.perf_counter() - began < setting.seconds:
+        if fraction is None:
+            for image in images[rng.permutation(len(images))]:
+                driver.partial_fit(image)
+                if time.perf_counter() - began >= setting.seconds:
+                    break
+        else:
+            driver.fit(images, 1)
+    path = driver.history["online_em"].to_dataset()
+    return path.assign_coords(clock=("step", np.nancumsum(path["seconds"].values)))
+
+
+def at(path: xr.Dataset, seconds: float) -> xr.Dataset:
+    """Return the parameters that a run had at some time."""
+    step = int(np.searchsorted(path["clock"].values, seconds, side="right")) - 1
+    names = ("weights", "templates", "noise_variance", "deformation_variance")
+    return path.isel(step=step, drop=True)[list(names)].drop_vars("clock", errors="ignore")
+
+
+def error(task: tuple[Setting, list[xr.Dataset]]) -> float:
+    """Return the share of test images that parameters, one set for each mixture, name wrongly."""
+    setting, parameters = task
+    logging.getLogger("pymc_mcoem").setLevel(logging.ERROR)
+    data, mixture = split(setting), make_mixture(setting)
+    options = {"progressbar": False, "draws": 10, "burn_in": 5, "e_step": E_STEP}
+    if not setting.unsupervised:
+        classifier = mcoem.Classifier(mixture, dict(enumerate(parameters)), **options)
+        return 1.0 - classifier.score(data["test"], data["truth"])
+    classifier = mcoem.Classifier(mixture, parameters[0], **options)
+    weights = classifier.class_probabilities(data["learn"][0])
+    names = np.array(mcoem.majority_labels(weights, data["learn_labels"][0]))
+    return float(np.mean(names[classifier.predict(data["test"])] != data["truth"]))
+
+
+def draw_errors(found: xr.DataArray, file: Path) -> None:
+    """Draw error against time."""
+    figure, axis = plt.subplots(figsize=(7, 4))
+    for method in found["method"].values:
+        axis.plot(found["time"], found.loc[method], marker="o", ms=4, label=str(method))
+    axis.set(
+        xlabel="seconds of learning for each mixture", ylabel="share of test images named wrongly"
+    )
+    axis.set_ylim(0, None)
+    axis.legend()
+    figure.tight_layout()
+    figure.savefig(file, dpi=150)
+    plt.close(figure)
+
+
+def draw_templates(setting: Setting, paths: dict[str, list[xr.Dataset]], file: Path) -> None:
+    """Draw the templates that each method has when the time is over, one row a method."""
+    mixture = make_mixture(setting)
+    n_columns = setting.n_classes * len(setting.groups)
+    figure, axes = plt.subplots(
+        len(paths), n_columns, figsize=(0.55 * n_columns + 1.6, 0.75 * len(paths)), squeeze=False
+    )
+    for row, (method, runs) in zip(axes, paths.items(), strict=True):
+        images = [mcoem.template_images(at(run, np.inf), mixture).values for run in runs]
+        for axis, image in zip(row, np.concatenate(images), strict=True):
+            axis.imshow(image, cmap="gray_r", vmin=0, vmax=1)
+            axis.set(xticks=[], yticks=[])
+        row[0].set_ylabel(method, rotation=0, ha="right", va="center", fontsize=8)
+    figure.tight_layout(h_pad=0.3, w_pad=0.1)
+    figure.savefig(file, dpi=150)
+    plt.close(figure)
+
+
+def draw_weights(paths: dict[str, list[xr.Dataset]], file: Path) -> None:
+    """Draw the weights of the classes of the first mixture along the time."""
+    figure, axes = plt.subplots(1, len(paths), figsize=(3 * len(paths), 2.6), sharey=True)
+    for axis, (method, runs) in zip(np.atleast_1d(axes), paths.items(), strict=True):
+        axis.plot(runs[0]["clock"], runs[0]["weights"])
+        axis.set_title(method, fontsize=9)
+        axis.set_xlabel("seconds")
+    np.atleast_1d(axes)[0].set_ylabel("weight")
+    figure.tight_layout()
+    figure.savefig(file, dpi=150)
+    plt.close(figure)
+
+
+def main() -> None:
+    """Learn by every method, classify along the way, draw, tell."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="8 × 8 digits and few seconds")
+    parser.add_argument("--unsupervised", action="store_true", help="one mixture of 15 classes")
+    parser.add_argument("--seconds", type=float, help="of learning for each mixture")
+    parser.add_argument("--images", type=int, help="learning images of each mixture")
+    parser.add_argument("--test", type=int, help="test images")
+    parser.add_argument("--start", choices=["kmeans", "random"], help="at t = 0")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--output", type=Path, default=Path("output"))
+    given = parser.parse_args()
+    quick, alone = given.quick, given.unsupervised
+    setting = Setting(
+        quick=quick,
+        unsupervised=alone,
+        seconds=given.seconds or DEFAULTS[quick, alone][0],
+        n_images=given.images or DEFAULTS[quick, alone][1],
+        n_test=given.test or DEFAULTS[quick, alone][2],
+        start=given.start or ("kmeans" if alone else "random"),
+        seed=given.seed,
+    )
+    given.output.mkdir(parents=True, exist_ok=True)
+    began = time.perf_counter()
+    times = np.concatenate([[0.0], setting.seconds * np.geomspace(0.02, 1, 5 if quick else 8)])
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(given.workers, mp_context=context) as pool:
+        tasks = [(setting, method, k) for method in setting.methods for k in setting.groups]
+        runs = list(track(pool.map(learn, tasks), "Learning", total=len(tasks)))
+        size = len(setting.groups)
+        paths = {
+            method: runs[i * size : (i + 1) * size] for i, method in enumerate(setting.methods)
+        }
+        jobs = [
+            (setting, [at(run, seconds) for run in paths[method]])
+            for method in paths
+            for seconds in times
+        ]
+        values = list(track(pool.map(error, jobs), "Classifying", total=len(jobs)))
+    found = xr.DataArray(
+        np.reshape(values, (len(paths), len(times))),
+        coords={"method": list(paths), "time": times},
+        dims=("method", "time"),
+        name="error",
+    )
+    table = Table(title=f"Share of {setting.n_test} test images named wrongly, after seconds")
+    table.add_column("method", no_wrap=True)
+    for seconds in times:
+        table.add_column(f"{seconds:.2g}", justify="right", no_wrap=True)
+    pace = Table(title="Iterations of a mixture; the paper's on its authors' machine")
+    for heading in ("method", "made", "seconds each", "paper, seconds each"):
+        pace.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
+    for method, group in paths.items():
+        table.add_row(method, *(f"{value:.2f}" for value in found.loc[method].values))
+        n_steps = np.mean([run.sizes["step"] - 1 for run in group])
+        each = np.mean([float(run["clock"][-1]) / (run.sizes["step"] - 1) for run in group])
+        theirs = PAPER.get(method, (None, None))[int(alone)]
+        pace.add_row(method, f"{n_steps:.0f}", f"{each:.3g}", str(theirs or ""))
+    console.print(table)
+    console.print(pace)
+    draw_errors(found, given.output / "live_error_rate.png")
+    draw_templates(setting, paths, given.output / "live_templates.png")
+    draw_weights(paths, given.output / "live_weights.png")
+    found.to_netcdf(given.output / "live_error_rate.nc", engine="h5netcdf")
+    console.print(f"All done in {time.perf_counter() - began:.0f} s; see {given.output}.")
+
+
+if __name__ == "__main__":
+    main()
