@@ -126,8 +126,8 @@ def read_chains(
     var_name : str, optional
         Default: ``class_index``, or else the only integer variable there is.
     classes : sequence, optional
-        Labels of all classes. Default: 0 to n_classes - 1 where the step kept the classes'
-        weights, else the labels that were visited, in order.
+        Labels of all classes, or names for the codes 0, 1, ... Default: 0 to n_classes - 1 where
+        the step kept the classes' weights, else the labels that were visited, in order.
     group : str
         Of the DataTree.
 
@@ -174,6 +174,15 @@ def read_chains(
         labels = np.unique(values)
     if log_weight is not None and len(labels) != log_weight.shape[-1]:
         log_weight = None
+    if labels.dtype.kind == "U" and values.dtype.kind in "iub":
+        # names of the codes 0, 1, ...
+        named = np.unique(values).tolist()
+        if values.min() < 0 or values.max() >= len(labels):
+            raise ValueError(
+                f"classes: got {labels.tolist()} for draws of {index.name} among {named}; give a "
+                "name for each code from 0 on."
+            )
+        values = labels[values.astype(np.int64)]
     order = np.argsort(labels, kind="stable")
     found = np.searchsorted(labels[order], values).clip(max=len(labels) - 1)
     codes = order[found]

@@ -146,7 +146,7 @@ def _statistics(indicator: np.ndarray, groups: np.ndarray | None) -> dict[str, f
     n_chains, n_draws = indicator.shape
     if np.ptp(indicator) == 0 or n_draws < _MIN_DRAWS:
         return {}
-    if (np.ptp(indicator, axis=1) == 0).all():
+    if groups is None and (np.ptp(indicator, axis=1) == 0).all():
         share = indicator.mean()
         error = float(np.sqrt(share * (1 - share) / n_chains))
         return {"mcse": error, "ess": float(n_chains), "rhat": np.inf}

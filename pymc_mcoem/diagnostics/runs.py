@@ -17,8 +17,9 @@ __all__ = ["StoppingHint", "compare_runs", "running_evidence", "stopping_hint"]
 def running_evidence(history: Any, *, window: int = 100) -> xr.DataArray:
     """Return the mean log-evidence of the last observations, along the run.
 
-    The evidence of an observation is that under the parameters before it was learnt, so that it
-    measures prediction: nothing is used twice.
+    On a stream that is looked at once, the evidence of an observation is that under the parameters
+    before it was learnt, so that it measures prediction: nothing is used twice. Of `SAEM`, and of
+    later passes over the same data, it measures fit.
 
     Parameters
     ----------
@@ -83,10 +84,10 @@ def stopping_hint(history: Any, *, window: int = 200, tolerance: float = 0.02) -
 
     Parameters
     ----------
-    history : DataTree or OnlineEM
+    history : DataTree, OnlineEM or SAEM
         As ``em.history``.
     window : int
-        Observations in each of the two windows.
+        Observations in each of the two windows; of `SAEM`, iterations.
     tolerance : float
         Of the relative change: root mean square change over root mean square value, parameter by
         parameter.
@@ -125,12 +126,17 @@ def stopping_hint(history: Any, *, window: int = 200, tolerance: float = 0.02) -
     if not tolerance > 0:
         raise ValueError(f"tolerance: got {tolerance}; give a positive number.")
     records, path = _observations(history), _group(history, "online_em")
-    numbers = records["observation"].values
+    what, number = "observations", "observation"
+    if _driver(history) == "SAEM":
+        # all observations are looked at in one iteration: its mean evidence is one value
+        what, number = "iterations", "step"
+        records = path.isel(step=path["step"].values > 0)
+    numbers = records[number].values
     n_learnt = int(numbers[-1])
     if n_learnt < 2 * window:
         return StoppingHint(
             False,
-            f"{n_learnt} observations are fewer than two windows of {window}",
+            f"{n_learnt} {what} are fewer than two windows of {window}",
             np.nan,
             np.nan,
             np.nan,
@@ -139,7 +145,7 @@ def stopping_hint(history: Any, *, window: int = 200, tolerance: float = 0.02) -
     late = numbers > n_learnt - window
     evidence = records["log_evidence"].values
     gain, error = _difference(evidence[late], evidence[early])
-    change, name = _change(path, n_learnt, window)
+    change, name = _change(path, path[number].values, n_learnt, window)
     if np.isnan(change):
         return StoppingHint(
             False,
@@ -185,8 +191,8 @@ def compare_runs(runs: Mapping[str, Any], *, first: int = 1) -> xr.Dataset:
     Raises
     ------
     ValueError
-        If there are fewer than two runs, they have no observations in common from `first` on, or
-        they have no evidence.
+        If there are fewer than two runs, one of `SAEM` among them, they have no observations in
+        common from `first` on, or they have no evidence.
 
     Notes
     -----
@@ -215,6 +221,12 @@ def compare_runs(runs: Mapping[str, Any], *, first: int = 1) -> xr.Dataset:
     """
     if len(runs) < 2:
         raise ValueError(f"runs: got {len(runs)}; give at least two.")
+    batch = [str(name) for name, run in runs.items() if _driver(run) == "SAEM"]
+    if batch:
+        raise ValueError(
+            f"runs: {batch} are of SAEM, which looks at every observation again and again, so that "
+            "its evidence measures fit and not prediction; give runs of OnlineEM."
+        )
     evidence = xr.concat(
         [_observations(run)["log_evidence"].reset_coords(drop=True) for run in runs.values()],
         dim="run",
@@ -260,10 +272,14 @@ def _group(history: Any, name: str) -> xr.Dataset:
     return found
 
 
+def _driver(history: Any) -> str:
+    return str(getattr(history, "history", history).attrs.get("driver", "OnlineEM"))
+
+
 def _observations(history: Any) -> xr.Dataset:
     records = _group(history, "observations")
     if not records.sizes.get("observation"):
-        raise ValueError("history: nothing was learnt yet; call partial_fit first.")
+        raise ValueError("history: nothing was learnt yet; call partial_fit or fit first.")
     return records
 
 
@@ -275,9 +291,8 @@ def _difference(late: np.ndarray, early: np.ndarray) -> tuple[float, float]:
     return float(late.mean() - early.mean()), float(error)
 
 
-def _change(path: xr.Dataset, n_learnt: int, window: int) -> tuple[float, str]:
+def _change(path: xr.Dataset, learnt: np.ndarray, n_learnt: int, window: int) -> tuple[float, str]:
     """Return the largest relative change of a parameter between windows, and its name."""
-    learnt = path["observation"].values
     early = (learnt > n_learnt - 2 * window) & (learnt <= n_learnt - window)
     late = learnt > n_learnt - window
     changes = {"no parameter": 0.0}

@@ -23,6 +23,9 @@ from pymc_mcoem.diagnostics.transitions import class_transitions
 
 __all__ = ["ClassIndexSummary", "ClassIndexWarning", "class_index_summary"]
 
+#: More chains than this are counted, not named.
+_MAX_NAMED = 8
+
 #: More lines than this of a plate are left out in print.
 _MAX_PRINTED = 40
 
@@ -63,7 +66,8 @@ class ClassIndexSummary:
         own statistics, ``jump_probability``; by ``chain`` too ``chain_count``.
     overall : Dataset
         By plate: ``ess``, the least of the classes visited; ``transition_ess``, from the
-        transition matrix; ``rhat``, the largest; ``p_between`` of the test of chains.
+        transition matrix; ``rhat``, the largest; ``p_between`` of the test of chains. Its attribute
+        ``p_limit`` is `significance` over the number of tests.
     flags : tuple of str
         What is wrong, in words; empty if nothing is.
     notes : tuple of str
@@ -114,7 +118,8 @@ class ClassIndexSummary:
             f"{self.name}{plate}: {sizes['chain']} chains of {self.chains.attrs['n_draws']} draws; "
             f"switches per chain {per_chain}; transition ESS "
             f"{_span(self.overall['transition_ess'], '{:.0f}')}; p between chains "
-            f"{_span(self.overall['p_between'], '{:.2g}')}"
+            f"{_span(self.overall['p_between'], '{:.2g}')} (flagged below "
+            f"{self.overall.attrs['p_limit']:.2g})"
         )
 
     def _formatted(self) -> pd.DataFrame:
@@ -162,8 +167,9 @@ def class_index_summary(
     var_name : str, optional
         The class index. Default: ``class_index``, or else the only integer variable there is.
     classes : sequence, optional
-        Labels of all classes; needed to see those that were never visited. Default: 0 to
-        n_classes - 1 where `CarlinChib` kept their weights, else those visited.
+        Labels of all classes; needed to see those that were never visited. Names, as
+        ``["peak", "step"]``, are taken for the codes 0, 1, ... Default: 0 to n_classes - 1 where
+        `CarlinChib` kept their weights, else those visited.
     superchain_ids : sequence of int, shape (n_chains,), optional
         For many short chains: the group, started at one point, of each chain. R-hat is then the
         nested one, and a group counts as one chain.
@@ -262,7 +268,12 @@ def class_index_summary(
     flags, notes = _unmoved(chains, groups)
     n_groups = len(chains.chain) if groups is None else len(np.unique(groups))
     least = 100.0 * n_groups if ess_min is None else ess_min
-    flags += _beyond(chains, overall, p_within, rhat_max, least, significance)
+    n_tests = np.isfinite(p_between.values).sum() + np.isfinite(p_within.values).sum()
+    overall.attrs["p_limit"] = significance / max(int(n_tests), 1)
+    flags += _beyond(chains, overall, p_within, rhat_max, least)
+    flags += _unjudged(chains, overall)
+    if len(chains.chain) == 1:
+        notes.append("one chain alone has no R-hat; run several, started apart")
     if k is not None and (k > GOOD_PARETO_K).any():
         bad = _some(chains, (k.values > GOOD_PARETO_K).reshape(len(chains.codes), -1))
         notes.append(f"Pareto k above {GOOD_PARETO_K}: {bad}; jumps are rarer than they could be")
@@ -344,7 +355,9 @@ def _unmoved(chains: IndexChains, groups: np.ndarray | None) -> tuple[list[str],
         if not alike:
             continue
         first = alike[0]
-        which = ", ".join(str(chains.chain[position]) for position in first.chains)
+        which = ", ".join(str(chains.chain[position]) for position in first.chains[:_MAX_NAMED])
+        if len(first.chains) > _MAX_NAMED:
+            which += f" and {len(first.chains) - _MAX_NAMED} more"
         where = chains.row_label(first.row)
         chain = "chain" if len(first.chains) == 1 else "chains"
         text = f"{chain} {which}{' of ' + where if where else ''} {phrase}: {first.reason}"
@@ -360,7 +373,6 @@ def _beyond(
     p_within: xr.DataArray,
     rhat_max: float,
     ess_min: float,
-    significance: float,
 ) -> list[str]:
     """Return what is beyond its limit."""
     flags = []
@@ -376,7 +388,7 @@ def _beyond(
         )
     between = overall["p_between"].values.ravel()
     within = p_within.values.reshape(len(between), -1)
-    limit = significance / max(np.isfinite(between).sum() + np.isfinite(within).sum(), 1)
+    limit = overall.attrs["p_limit"]
     if np.any(between < limit):
         flags.append(
             f"chains differ in their shares of classes (p = {np.nanmin(between):.2g})"
@@ -387,6 +399,22 @@ def _beyond(
             "beginning and end of a chain differ in their shares of classes "
             f"(p = {np.nanmin(within):.2g}){_rows(chains, (within < limit).any(axis=1))}"
         )
+    return flags
+
+
+def _unjudged(chains: IndexChains, overall: xr.Dataset) -> list[str]:
+    """Return what could not be computed though several classes were visited."""
+    several = np.array([len(np.unique(codes)) > 1 for codes in chains.codes])
+    no_ess = np.isnan(overall["ess"].values.ravel()) & several
+    no_rhat = np.isnan(overall["rhat"].values.ravel()) & several & ~no_ess
+    flags = []
+    if no_ess.any():
+        flags.append(
+            f"chains of {len(chains.draw)} draws are too short to be judged: there is no effective "
+            f"sample size and no R-hat{_rows(chains, no_ess)}"
+        )
+    if no_rhat.any() and len(chains.chain) > 1:
+        flags.append(f"R-hat could not be computed{_rows(chains, no_rhat)}")
     return flags
 
 

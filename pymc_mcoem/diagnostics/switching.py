@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from scipy import stats
 
 from pymc_mcoem.diagnostics.chains import IndexChains
 from pymc_mcoem.diagnostics.pseudo_priors import GOOD_PARETO_K, pareto_k
 
 __all__ = ["UnmovedChains", "unmoved_chains"]
 
-#: With this many switches to be expected, a sound chain is without any once in 150 runs.
-MAX_EXPECTED = 5.0
+#: What is less probable than this is no chance: a chain without any of five expected switches.
+LEAST_PROBABLE = float(np.exp(-5.0))
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,8 @@ class UnmovedChains:
         Their positions.
     verdict : {"no weight", "chance", "stuck", "unknown"}
         "no weight": the step's own weights say that the other classes have next to none, and its
-        pseudo-priors are sound. "chance": chains that did move leave these classes so seldom that
-        not leaving them is no surprise. "stuck": the other classes have weight, or the
+        pseudo-priors are sound, and no chain moved. "chance": chains that did move leave this class
+        so seldom that not leaving it is no surprise. "stuck": the other classes have weight, or the
         pseudo-priors are too bad to tell. "unknown": there is nothing to tell it by.
     reason : str
     """
@@ -69,36 +70,54 @@ def unmoved_chains(
             moved = np.unique(superchain_ids[~still])
             still = still & ~np.isin(superchain_ids, moved)
         if still.any():
-            found.append(_judge(chains, row, still))
+            n_groups = len(still) if superchain_ids is None else len(np.unique(superchain_ids))
+            found.append(_judge(chains, row, still, n_groups))
     return found
 
 
-def _judge(chains: IndexChains, row: int, still: np.ndarray) -> UnmovedChains:
+def _judge(chains: IndexChains, row: int, still: np.ndarray, n_groups: int) -> UnmovedChains:
     codes = chains.codes[row]
+    group_size = len(still) // n_groups
     positions = tuple(np.flatnonzero(still).tolist())
     stays = np.unique(codes[still, 0])
     if len(stays) > 1:
         labels = chains.classes[stays].tolist()
         return UnmovedChains(row, positions, "stuck", f"they stayed in different classes, {labels}")
-    if chains.log_weight is not None:
-        return _judge_by_weights(chains, row, positions, int(stays[0]))
     if still.all():
+        if chains.log_weight is not None:
+            return _judge_by_weights(chains, row, positions, int(stays[0]), n_groups)
         return UnmovedChains(
             row, positions, "unknown", "no chain moved, and there are no weights of classes"
         )
-    before, after = codes[~still][:, :-1], codes[~still][:, 1:]
+    # What other chains did comes first: a chain's own weights may not know what it cannot see.
+    # The rate is that of all chains together: were it of those that moved, it would be too high.
+    before, after = codes[:, :-1], codes[:, 1:]
     here = before == stays[0]
     rate = (np.sum(after[here] != stays[0]) + 0.5) / (here.sum() + 1)
-    expected = rate * (codes.shape[1] - 1)
-    if here.any() and expected < MAX_EXPECTED:
-        return UnmovedChains(
-            row, positions, "chance", f"chains that moved leave it {expected:.1g} times a chain"
-        )
-    return UnmovedChains(row, positions, "stuck", "other chains left that class")
+    expected = rate * (codes.shape[1] - 1) * group_size
+    elsewhere = not (codes[~still] == stays[0]).any()
+    if elsewhere or not _may_be_chance(expected, len(positions) // group_size, n_groups):
+        return UnmovedChains(row, positions, "stuck", "other chains left that class")
+    if chains.log_weight is not None:
+        found = _judge_by_weights(chains, row, positions, int(stays[0]), n_groups)
+        if found.verdict == "stuck":
+            return found
+    unit = "chain" if group_size == 1 else "group"
+    return UnmovedChains(
+        row,
+        positions,
+        "chance",
+        f"a {unit} leaves that class {expected:.1g} times on average",
+    )
+
+
+def _may_be_chance(expected: float, n_still: int, n_groups: int) -> bool:
+    """Say whether so many of the groups may be without any of the switches expected in each."""
+    return bool(stats.binom.sf(n_still - 1, n_groups, np.exp(-expected)) >= LEAST_PROBABLE)
 
 
 def _judge_by_weights(
-    chains: IndexChains, row: int, positions: tuple[int, ...], stay: int
+    chains: IndexChains, row: int, positions: tuple[int, ...], stay: int, n_groups: int
 ) -> UnmovedChains:
     assert chains.log_weight is not None
     # The class before the first draw kept is not in the trace.
@@ -120,7 +139,8 @@ def _judge_by_weights(
         )
     n_draws = log_weight.shape[1]
     expected = float(n_draws * np.mean(-np.expm1(np.minimum(log_weight[..., stay], 0.0))))
-    if expected >= MAX_EXPECTED:
+    group_size = len(chains.chain) // n_groups
+    if not _may_be_chance(expected * group_size, len(positions) // group_size, n_groups):
         return UnmovedChains(
             row, positions, "stuck", f"by its own weights {expected:.1f} switches a chain were due"
         )

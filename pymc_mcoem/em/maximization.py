@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
     from pymc_mcoem.em.run_state import Arrays
 
-__all__ = ["Maximized", "maximize_family"]
+__all__ = ["Maximized", "count_waiting", "maximize_family"]
 
 
 @dataclass(frozen=True)
 class Maximized:
-    """Parameters of an M-step, and the number of classes that kept theirs."""
+    """Parameters of an M-step, and the numbers of the classes that kept theirs."""
 
     parameters: Arrays
-    waiting: int
+    waiting: tuple[int, ...]
 
 
 def maximize_family(
@@ -59,4 +59,16 @@ def maximize_family(
                 copied, effective_size=effective_size, ready=ready, present=present
             )
     parameters = {name: np.array(value, dtype=np.float64) for name, value in found.items()}
-    return Maximized(family.check_parameters(parameters), int((~ready).sum()))
+    return Maximized(family.check_parameters(parameters), tuple(np.flatnonzero(~ready).tolist()))
+
+
+def count_waiting(
+    family: Family, troubles: dict[str, int], waiting: tuple[int, ...]
+) -> dict[str, int]:
+    """Return troubles with one more for each class that waits, by its label."""
+    counted = dict(troubles)
+    labels = family.model.coords.get(family.class_dim) or range(family.n_classes)
+    for number in waiting:
+        name = f"class {list(labels)[number]} not ready kept its parameters"
+        counted[name] = counted.get(name, 0) + 1
+    return counted

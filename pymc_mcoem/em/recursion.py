@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pymc_mcoem.em.family import CLASS_WEIGHT
-from pymc_mcoem.em.maximization import maximize_family
+from pymc_mcoem.em.maximization import count_waiting, maximize_family
 from pymc_mcoem.em.run_state import ObservationRecord, RunState, StepError, StepReport
 from pymc_mcoem.em.schedules import update_is_due
 from pymc_mcoem.em.threads import one_blas_thread
@@ -26,10 +26,8 @@ if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
     from pymc_mcoem.em.run_state import Arrays, Pending, RunSettings
 
-__all__ = ["WAITING", "Recursion"]
+__all__ = ["Recursion"]
 
-#: Trouble of an update at which a class was not ready though it should have been by then.
-WAITING = "class not ready kept its parameters"
 #: Observations for each class until which it is no trouble that one waits.
 PATIENCE = 25
 
@@ -219,26 +217,31 @@ class Recursion:
             n_updates=state.n_updates,
             all_ready=state.n_updates == 0 and bool(self._ready(following).all()),
         )
-        waiting = 0
+        waiting: tuple[int, ...] = ()
         if due:
             parameters, waiting = self._maximized(following)
-            if waiting and following.n_learnt >= PATIENCE * self.family.n_classes:
-                troubles[WAITING] = troubles.get(WAITING, 0) + waiting
-            following = replace(following, parameters=parameters, n_updates=state.n_updates + 1)
+            if following.n_learnt >= PATIENCE * self.family.n_classes:
+                troubles = count_waiting(self.family, troubles, waiting)
+            following = replace(
+                following,
+                parameters=parameters,
+                n_updates=state.n_updates + 1,
+                troubles=troubles,
+            )
         return StepReport(
             state=self._averaged(following),
             observations=tuple(records),
             gain=gain,
             updated=due,
-            waiting=waiting,
+            waiting=len(waiting),
         )
 
     def _ready(self, state: RunState) -> np.ndarray:
         ready = self.family.ready(state.statistics or {}, effective_size=state.effective_size)
         return np.asarray(ready, dtype=bool)
 
-    def _maximized(self, state: RunState) -> tuple[Arrays, int]:
-        """Return the M-step's parameters and the number of classes that wait."""
+    def _maximized(self, state: RunState) -> tuple[Arrays, tuple[int, ...]]:
+        """Return the M-step's parameters and the classes that wait."""
         found = maximize_family(
             self.family,
             state.statistics or {},

@@ -18,7 +18,7 @@ import numpy as np
 from pymc_mcoem.em.contributions import Contribution
 from pymc_mcoem.em.esteps.base import CompiledChains
 from pymc_mcoem.em.family import CLASS_WEIGHT
-from pymc_mcoem.em.maximization import maximize_family
+from pymc_mcoem.em.maximization import count_waiting, maximize_family
 from pymc_mcoem.em.run_state import STARTS, ObservationRecord, StepReport
 from pymc_mcoem.em.threads import one_blas_thread
 from pymc_mcoem.em.validation import check_statistics
@@ -286,7 +286,7 @@ class SAEMRecursion:
             n_sweeps=tuple(n_sweeps),
             n_iterations=number,
             n_visits=state.n_visits + len(chosen),
-            troubles=troubles,
+            troubles=count_waiting(self.family, troubles, found.waiting),
         )
         rest = perf_counter() - begun - sum(record.seconds for record in records)
         timed = (replace(each, seconds=each.seconds + rest / len(records)) for each in records)
@@ -295,7 +295,7 @@ class SAEMRecursion:
             observations=tuple(timed),
             gain=gain,
             updated=True,
-            waiting=found.waiting,
+            waiting=len(found.waiting),
         )
 
     @property

@@ -7,6 +7,8 @@ import pytest
 import xarray as xr
 
 from pymc_mcoem.diagnostics import compare_runs, running_evidence, stopping_hint
+from pymc_mcoem.em.esteps.exact import Exact
+from pymc_mcoem.em.saem import SAEM
 from tests.helpers.toy_families import NormalMixture, mixture_stream
 from tests.helpers.toy_runs import THETA, driver
 
@@ -108,3 +110,16 @@ def test_a_run_of_the_driver_can_be_handed_over(rng):
     hint = stopping_hint(em, window=10)
     assert np.isfinite(hint.change)
     assert hint.change == stopping_hint(em.history, window=10).change
+
+
+def test_runs_of_saem_are_judged_by_iterations_and_never_compared(rng):
+    family = NormalMixture()
+    ys = mixture_stream(rng, 30)
+    saem = SAEM(family, parameters=THETA, e_step=Exact(), random_seed=1, progressbar=False)
+    saem.fit(ys, 15)
+    assert stopping_hint(saem, window=10).reason == "15 iterations are fewer than two windows of 10"
+    hint = stopping_hint(saem.fit(ys, 200), window=50)
+    assert hint.change < 0.01
+    em = driver(family, parameters=THETA).partial_fit(ys)
+    with pytest.raises(ValueError, match=r"runs: \['batch'\] are of SAEM"):
+        compare_runs({"stream": em, "batch": saem})

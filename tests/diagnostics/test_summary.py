@@ -246,3 +246,67 @@ def test_a_plate_of_the_step(rng):
     # Person d is of class 1 beyond doubt: a note, not a warning.
     assert summary.ok
     assert "[person=d] never switched: the other classes have no weight" in summary.notes[0]
+
+
+def test_chains_too_short_to_be_judged_are_not_approved_of(rng):
+    codes = rng.integers(2, size=(4, 3))
+    codes[:, :2] = [0, 1]
+    with pytest.warns(ClassIndexWarning, match="chains of 3 draws are too short to be judged"):
+        assert not class_index_summary(as_array(codes)).ok
+    many = np.tile(codes, (32, 1))
+    with pytest.warns(ClassIndexWarning, match="too short to be judged"):
+        class_index_summary(as_array(many), superchain_ids=np.repeat(np.arange(16), 8))
+
+
+def test_one_chain_alone_is_said_to_have_no_r_hat(rng):
+    summary = class_index_summary(as_array(CYCLIC.draw(rng, 1, 2_000)))
+    assert summary.ok
+    assert any("one chain alone has no R-hat" in note for note in summary.notes)
+
+
+def test_many_constant_chains_in_groups_have_the_nested_r_hat(rng):
+    """Chains of one value each, as of an index that never moves; the number is its definition's."""
+    codes = np.repeat(rng.integers(2, size=(128, 1)), 5, axis=1)
+    groups = np.repeat(np.arange(8), 16)
+    with pytest.warns(ClassIndexWarning, match="chains 0, 1, 2, 3, 4, 5, 6, 7 and 120 more never"):
+        found = class_index_summary(as_array(codes), superchain_ids=groups)
+    # by its definition, with chains cut in two: what groups differ by, over what halves differ by
+    means = np.repeat(codes[:, 0], 2).reshape(8, 32)
+    between, within = means.mean(axis=1).var(ddof=1), means.var(axis=1, ddof=1).mean()
+    expected = np.sqrt(1 + between / within)
+    np.testing.assert_allclose(found.table["rhat"], expected, rtol=1e-6)
+
+
+def test_classes_may_be_named(rng):
+    names = ["peak", "step", "wave"]
+    codes = CYCLIC.draw(rng, 4, 500)
+    plain, named = (
+        class_index_summary(as_array(codes)),
+        class_index_summary(as_array(codes), classes=names),
+    )
+    assert named.table["class"].values.tolist() == names
+    np.testing.assert_array_equal(named.table["share"], plain.table["share"])
+    with pytest.raises(ValueError, match="give a name for each code from 0 on"):
+        class_index_summary(as_array(codes), classes=names[:2])
+
+
+def test_the_limit_of_the_tests_is_printed(rng):
+    summary = class_index_summary(as_array(CYCLIC.draw(rng, 4, 500)))
+    # one test between the chains, and one within each
+    assert summary.overall.attrs["p_limit"] == pytest.approx(0.01 / 5)
+    assert "(flagged below 0.002)" in repr(summary)
+
+
+@pytest.mark.parametrize(
+    ("chain", "n_chains", "most"),
+    [(MarkovChain.dar(0.5, [0.5, 0.3, 0.2]), 2, 24), (MarkovChain.dar(0.3, [0.98, 0.02]), 4, 20)],
+    ids=["two chains", "a rare class"],
+)
+def test_false_alarms_of_two_chains_and_of_a_rare_class(chain, n_chains, most, rng):
+    """Two chains or a rare class raise more of them than four chains of three classes do."""
+    flagged = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ClassIndexWarning)
+        for _ in range(200):
+            flagged += not class_index_summary(as_array(chain.draw(rng, n_chains, 2_000))).ok
+    assert flagged <= most, flagged

@@ -103,3 +103,30 @@ def test_a_plate_names_its_rows(rng):
     codes = np.stack([TWO_STATES.draw(rng, 2, 100), np.ones((2, 100), dtype=int)], axis=-1)
     (found,) = unmoved_chains(read_chains(as_array(codes)))
     assert found.row == 1
+
+
+def test_a_chain_that_others_contradict_is_stuck_whatever_its_own_weights_say(rng):
+    """Its pseudo-prior is narrow and far away, so that by its own weights the class is nothing."""
+    codes = TWO_STATES.draw(rng, 4, 500)
+    codes[3] = 0
+    log_weight = np.log(np.full((4, 500, 2), 0.5))
+    log_weight[3] = [0.0, -30.0]
+    (found,) = unmoved_chains(read_chains(as_tree(codes, log_weight)))
+    assert (found.verdict, found.chains) == ("stuck", (3,))
+    assert found.reason == "other chains left that class"
+
+
+def test_expected_switches_of_all_chains_count_together():
+    codes = np.zeros((4, 401), dtype=int)
+    log_weight = np.log(np.broadcast_to([0.99, 0.01], (4, 401, 2)))
+    # four switches in each of four chains: that none came has probability exp(-16)
+    assert verdicts(codes, log_weight) == ["stuck"]
+    # in one chain it has exp(-4), which is no surprise
+    assert verdicts(codes[:1], log_weight[:1]) == ["no weight"]
+
+
+def test_many_chains_without_a_rare_class_are_no_surprise(rng):
+    """Of a hundred chains with three expected switches, five without any are to be expected."""
+    codes = MarkovChain.dar(0.0, [0.997, 0.003]).draw(rng, 100, 500)
+    assert (~codes.any(axis=1)).sum() > 5
+    assert verdicts(codes) == ["chance"]

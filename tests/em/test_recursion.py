@@ -8,7 +8,6 @@ import threadpoolctl
 
 from pymc_mcoem.em.esteps.exact import Exact
 from pymc_mcoem.em.family import Family
-from pymc_mcoem.em.recursion import WAITING
 from pymc_mcoem.em.schedules import StepSize, UpdateSchedule
 from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
 from tests.helpers.toy_runs import THETA
@@ -119,7 +118,7 @@ def test_a_class_without_mass_keeps_its_rows(family, rng):
     path = em.history["online_em"]
     assert path["waiting"].values[-1] == 1
     # It is a trouble only once 25 observations for each class have gone by.
-    counts = path["troubles"].sel(trouble=WAITING).values
+    counts = path["troubles"].sel(trouble="class 2 not ready kept its parameters").values
     assert counts[74] == 0 and counts[100] == 26
 
 
