@@ -130,7 +130,8 @@ def plot_class_weights(
             along=["step"],
             width=2,
         )
-    layers.write(plot_collection, "xlabel", lambda *_: "observations learnt")
+    lines = f"(strong: weight; faint: mean of the last {window} observations)"
+    layers.write(plot_collection, "xlabel", lambda *_: f"observations learnt\n{lines}")
     layers.write(plot_collection, "ylabel", lambda *_: "weight of the class")
     legend = layers.options("legend")
     if legend is not None and "color" in plot_collection.aes_set:

@@ -110,7 +110,8 @@ def plot_error_rate(
     windows = {rate.attrs.get("window") for rate in runs.values()}
     window = windows.pop() if len(windows) == 1 else None
     among = ", last observations" if window is None else f", last {window} observations"
-    layers.write(plot_collection, "xlabel", lambda *_: "observations classified, then learnt")
+    below = "observations classified, then learnt\n(band: chance; dashed: since the beginning)"
+    layers.write(plot_collection, "xlabel", lambda *_: below)
     layers.write(plot_collection, "ylabel", lambda *_: f"error rate{among}")
     legend = layers.options("legend")
     if legend is not None and len(runs) > 1 and "color" in plot_collection.aes_set:

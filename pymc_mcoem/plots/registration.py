@@ -246,7 +246,13 @@ def _draw_curves(
         plot_collection, "title", lambda _, sel: titles.get(sel["panel"], _of(names, sel["class"]))
     )
     last = found["class"].values[-1]
-    below = {"aligned": f"{age} on the common clock"}
+    below = {
+        "data": f"{age}\n(solid: warped template; dashed: template)",
+        "warp": f"{age}\n(dashed: no warp)",
+        "aligned": f"{age} on the common clock",
+    }
+    if templates is None:
+        below["data"] = f"{age}\n(line: warped template)"
     layers.write(
         plot_collection,
         "xlabel",
