@@ -31,7 +31,7 @@ SCALARS = (
     "acceptance",
     "log_evidence",
 )
-DTYPES: dict[str, Any] = {"observation": np.int64, "updated": np.bool_, "waiting": np.int64}
+DTYPES: dict[str, Any] = {"observation": np.int64, "updated": np.int64, "waiting": np.int64}
 #: Numbers that the path of the parameters may hold, unless `keep` says how many steps.
 PATH_NUMBERS = 1_000_000
 
@@ -161,7 +161,10 @@ class History:
                 f"family: the parameters {taken} have names that the history uses; rename their "
                 "pm.Data."
             )
-        self.coordinates = {str(name): labelled.coords[name].values for name in labelled.coords}
+        self.coordinates = {
+            str(name): (tuple(map(str, array.dims)), array.values)
+            for name, array in labelled.coords.items()
+        }
         size = sum(column.size for column in self.parameters)
         if keep is None:
             keep = int(np.clip(PATH_NUMBERS // max(size, 1), 200, OBSERVATIONS_KEPT))
@@ -245,9 +248,9 @@ class History:
             variables[column.name] = ((dim, *column.dims), values)
         coordinates: dict[str, Any] = {dim: rows.indices}
         used = {label for labels, _ in variables.values() for label in labels}
-        for name, labels in self.coordinates.items():
-            if name in used:
-                coordinates[name] = labels
+        for name, (dims, labels) in self.coordinates.items():
+            if set(dims) <= used:
+                coordinates[name] = (dims, labels)
         if self.trouble_names:
             counts = np.zeros((len(rows.indices), len(self.trouble_names)), dtype=np.int64)
             found = rows.values[:, position:]

@@ -282,7 +282,7 @@ class OnlineEM:
         xarray.DataTree
             Group ``online_em``, dim ``step``: θ after each step that is kept (the start is step
             0), with ``observation`` (how many were learnt), ``gain``, ``effective_size``,
-            ``updated``, ``waiting`` (classes not ready at the update), ``seconds``,
+            ``updated`` (0 or 1), ``waiting`` (classes not ready at the update), ``seconds``,
             ``acceptance``, ``log_evidence`` and ``class_weight``; the last three are means over
             the step's observations. Group ``observations``, dim ``observation``: the same for
             each observation, without θ. ``troubles`` counts, by name and from the beginning,

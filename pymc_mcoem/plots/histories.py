@@ -64,7 +64,7 @@ def snapshots(path: xr.Dataset, n: int, chosen: Sequence[int] | None = None) -> 
         if given.ndim != 1 or not given.size or given.dtype.kind not in "iu" or given.min() < 0:
             raise ValueError(f"steps: got {chosen!r}; give a list of whole numbers from 0 on.")
         return np.unique(np.abs(steps[:, None] - given).argmin(axis=0))
-    updated = steps[path["updated"].values] if "updated" in path else steps[1:]
+    updated = steps[path["updated"].values.astype(bool)] if "updated" in path else steps[1:]
     first = updated[0] if len(updated) else 1
     wanted = np.concatenate([steps[:1], np.geomspace(first, steps[-1], n - 1)])
     if n == 2:

@@ -161,6 +161,21 @@ class TemplateFamily(Family):
         variance = np.asarray(parameters["noise_variance"]) * temperature
         return {**parameters, "noise_variance": variance}
 
+    def to_dataset(self, parameters: Mapping[str, np.ndarray]) -> xr.Dataset:
+        """Label parameters with the model's dims and coords, and kernels with their centres.
+
+        Along ``basis`` there is a coordinate for each axis of the points, as ``basis_age``, or
+        ``basis_row`` and ``basis_column``, in the unit of the points.
+        """
+        labelled = super().to_dataset(parameters)
+        centres, names = self.settings.basis.centres, self.settings.dim_names
+        if "basis" not in labelled.dims:
+            return labelled
+        if len(names) != centres.shape[1]:
+            names = tuple(str(axis) for axis in range(centres.shape[1]))
+        found = zip(names, centres.T, strict=True)
+        return labelled.assign_coords({f"basis_{name}": ("basis", axis) for name, axis in found})
+
     def describe(self) -> dict[str, str]:
         """Return what the mixture was made with; see `describe_mixture`."""
         return describe_mixture(self.settings, self.priors)
@@ -199,6 +214,7 @@ class TemplateFamily(Family):
 
         Examples
         --------
+        >>> from pymc_mcoem.templates import TemplateMixture
         >>> mixture = TemplateMixture.for_images((2, 2), n_classes=1)
         >>> mixture.encode([[0.5, np.nan], [1.0, 0.0]])["observed_mask"]
         array([[1., 0.],
