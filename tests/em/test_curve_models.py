@@ -166,3 +166,17 @@ def test_known_templates_are_recovered(own, rng):
     np.testing.assert_allclose(
         parameters["weights"].values[order][0], np.mean(classes == 0), atol=0.1
     )
+
+
+def test_the_same_curves_with_their_ages_or_without_teach_the_same(toy, rng):
+    """`partial_fit` of pairs: the grid's own ages, and missing values left out or given as NaN."""
+    mixture, theta, _ = toy
+    values = rng.uniform(1, 4, size=(12, 8)) @ mixture.mean_design().T
+    values[rng.random(values.shape) < 0.2] = np.nan
+    pairs = [(AGES[~np.isnan(row)], row[~np.isnan(row)]) for row in values]
+    settings = {"burst_length": BurstLength(20, 10), "random_seed": 2, "progressbar": False}
+    plain = OnlineEM(mixture, parameters=theta, **settings).partial_fit(values)
+    own = mixture.with_classes(2, own_points=12)
+    paired = OnlineEM(own, parameters=theta, **settings).partial_fit(pairs)
+    for name, value in plain.parameters.items():
+        np.testing.assert_allclose(paired.parameters[name], value, rtol=1e-6, err_msg=str(name))
