@@ -253,6 +253,8 @@ def _draw_curves(
     }
     if templates is None:
         below["data"] = f"{age}\n(line: warped template)"
+    if layers.options("warped") or layers.options("template"):
+        below["data"] = age  # lines of somebody's own choice need their own words
     layers.write(
         plot_collection,
         "xlabel",
