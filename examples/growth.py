@@ -139,7 +139,7 @@ def draw_templates(
             axes[2].plot(FINE, then[j], color=colour, alpha=shade, linewidth=1 + shade)
     axes[2].set_title(f"After {', '.join(map(str, steps))} curves, pale to full", fontsize=10)
     for axis in axes:
-        axis.set(xlabel="age (years)", xlim=(2, 18), ylim=(0, 13), xticks=range(2, 18, 2))
+        axis.set(xlabel="age (years)", xlim=(2, 18), ylim=(0, 15), xticks=range(2, 18, 2))
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("growth velocity (cm a year)")
     save(figure, file)
