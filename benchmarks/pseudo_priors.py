@@ -40,6 +40,22 @@ SAMPLERS = {
         "pseudo_priors": mcoem.ChainMoments(n_steps=4_000),
     },
     "prior covariance, random walk": {"pseudo_priors": mcoem.PriorCovariance()},
+    "Laplace, carried over at once": {
+        "within_class": HAMILTONIAN,
+        "jump": mcoem.AnnealedJump(n_temperatures=1),
+    },
+    "Laplace, annealed over 30": {
+        "within_class": HAMILTONIAN,
+        "jump": mcoem.AnnealedJump(n_temperatures=30),
+    },
+    "Laplace, annealed over 200": {
+        "within_class": HAMILTONIAN,
+        "jump": mcoem.AnnealedJump(n_temperatures=200),
+    },
+    "Laplace, annealed over 1,000": {
+        "within_class": HAMILTONIAN,
+        "jump": mcoem.AnnealedJump(n_temperatures=1_000),
+    },
 }
 
 #: Parts of the deformations' variance that was learnt, and how many images for each.
@@ -96,8 +112,12 @@ def measure(model: pm.Model, step: mcoem.CarlinChib, seconds: float) -> tuple[fl
     """Return switches a second after tuning, and the shares of the classes."""
     step.setup_chain(np.random.default_rng(0), tune=300, draws=300)
     point = model.initial_point(0)
+    began = time.perf_counter()
     for _ in range(300):
         point = step.step(point)[0]
+        if time.perf_counter() - began > seconds:
+            # long jumps: their step size is tuned soon, for each is many moves
+            break
     step.stop_tuning()
     began, index = time.perf_counter(), []
     while time.perf_counter() - began < seconds:

@@ -5,6 +5,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from pymc_mcoem import datasets
+from pymc_mcoem.carlin_chib.annealed import AnnealedJump
 from pymc_mcoem.carlin_chib.chain_moments import ChainMoments
 from pymc_mcoem.carlin_chib.pseudo_priors import Laplace, PilotMoments, PriorCovariance
 from pymc_mcoem.carlin_chib.step import CarlinChib
@@ -67,6 +68,7 @@ __version__ = version("pymc_mcoem")
 
 __all__ = [
     "SAEM",
+    "AnnealedJump",
     "Annealing",
     "AuxiliaryChains",
     "BurstLength",

@@ -28,6 +28,7 @@ from pymc_mcoem.carlin_chib.within_class import RandomWalk, WithinClassMove
 from pymc_mcoem.density import as_argument
 
 if TYPE_CHECKING:
+    from pymc_mcoem.carlin_chib.annealed import AnnealedJump
     from pymc_mcoem.carlin_chib.geometry import LatentGeometry
     from pymc_mcoem.density import ClassDensity
 
@@ -111,6 +112,8 @@ class ScalarEngine:
         Draw the index by Metropolised Gibbs.
     n_auxiliaries : int
         Of each class.
+    jump : AnnealedJump or None
+        Made after every sweep.
     """
 
     def __init__(
@@ -123,6 +126,7 @@ class ScalarEngine:
         *,
         metropolised: bool = False,
         n_auxiliaries: int = 1,
+        jump: AnnealedJump | None = None,
     ) -> None:
         density.require_latents()
         n_classes, n = density.n_classes, density.n_latents
@@ -134,7 +138,10 @@ class ScalarEngine:
         rule = Laplace(race=None) if pseudo_priors is None else pseudo_priors
         self._fit = rule.compile(density, geometry, fitting_mode(mode))
         self._inactive = InactiveDraw(density) if isinstance(density, BlockDensity) else None
-
+        self._jump = None if jump is None else jump.compile(density, fitting_mode(mode))
+        if self._jump is not None:
+            # its step size is tuned with those of the classes, and stands after them
+            self.initial_log_step = np.append(self.initial_log_step, self._jump.initial_log_step)
         self._sweep = self._compile_sweep(density, move, mode, metropolised, n_auxiliaries)
 
     @staticmethod
@@ -211,15 +218,21 @@ class ScalarEngine:
             np.array([gain]),
             np.array([here], dtype=np.int64),
             position,
-            log_step,
+            log_step[: self.density.n_classes],
             log_tilt,
             *map(as_argument, pseudo_priors.as_list()),
             *others,
         )
-        if self._inactive is not None:
-            moved = self._inactive(int(index), moved, others, rng)
         # JAX's arrays are read-only and not NumPy's
         index, moved, new_log_step = np.asarray(index), np.asarray(moved), as_argument(new_log_step)
+        if self._jump is not None:
+            jumped = self._jump(
+                rng, gain, index, moved, log_step[-1], pseudo_priors, others, log_tilt
+            )
+            index, moved = jumped.class_index, jumped.position
+            new_log_step = np.append(new_log_step, jumped.log_step)
+        if self._inactive is not None:
+            moved = self._inactive(int(index), moved, others, rng)
         return Swept(
             index,
             moved,

@@ -25,6 +25,7 @@ from pymc_mcoem.density import find_class_index
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
+    from pymc_mcoem.carlin_chib.annealed import AnnealedJump
     from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriorRule
     from pymc_mcoem.carlin_chib.within_class import WithinClassMove
 
@@ -105,6 +106,9 @@ class CarlinChib(BlockedStep):
         How many auxiliaries each class has, the present position among them: one by default, the
         algorithm of the paper. With more, a poor pseudo-prior hits its class's posterior more
         often. Each costs a density evaluation for every class. Not for a plate, nor frozen.
+    jump : AnnealedJump or None
+        Made after every sweep: another class is proposed and reached in stages, for classes that
+        draws from a pseudo-prior hardly ever hit. Not for a plate.
     equalise_visits : bool
         Tilt the classes' prior probabilities while tuning until all are visited alike, and keep
         the tilt from then on. The chain then has the tilted posterior: every draw weighs
@@ -133,7 +137,8 @@ class CarlinChib(BlockedStep):
     wrong in a fit is logged by name.
 
     Cost of a draw: one density evaluation for each class and each random-walk move; on a plate
-    each is of all rows. With blocks, every evaluation is of the whole model. Sampler
+    each is of all rows. A `jump` comes on top. With blocks, every evaluation is of the whole
+    model. Sampler
     statistics: ``class_switched`` (on a plate whether any index did), ``class_n_switched`` (how
     many did), ``class_switches`` (the same since the chain began, tuning included),
     ``class_acceptance`` (share of within-class moves accepted) and ``class_log_weight`` of shape
@@ -181,6 +186,7 @@ class CarlinChib(BlockedStep):
         index_move: Literal["gibbs", "metropolised"] = "gibbs",
         auxiliaries: Literal["refreshed", "frozen"] = "refreshed",
         n_auxiliaries: int = 1,
+        jump: AnnealedJump | None = None,
         equalise_visits: bool = False,
         model: pm.Model | None = None,
         rng: Any = None,
@@ -209,9 +215,15 @@ class CarlinChib(BlockedStep):
                 f"n_auxiliaries: got {n_auxiliaries}; a plate, and frozen auxiliaries, go with 1."
             )
         build = make_engine(model, index, vars, blocks)
-        options = {} if n_auxiliaries == 1 else {"n_auxiliaries": n_auxiliaries}
+        if jump is not None and index.ndim:
+            raise ValueError(f"jump: got {jump!r}; {index.name} is a plate, which takes None.")
+        options: dict[str, Any] = {"n_auxiliaries": n_auxiliaries, "jump": jump}
         self._engine = build(
-            pseudo_priors, move, mode, metropolised=index_move == "metropolised", **options
+            pseudo_priors,
+            move,
+            mode,
+            metropolised=index_move == "metropolised",
+            **({} if index.ndim else options),
         )
         self._density = self._engine.density
         self.vars = [self._density.index_value, *self._density.latent_values]
@@ -263,8 +275,8 @@ class CarlinChib(BlockedStep):
         if poor:
             _log.warning(
                 "CarlinChib: %s: poor pseudo-priors of %s. The chain stays exact, but jumps there "
-                "are rare: look at the switches, and try other pseudo_priors or a parametrisation "
-                "in which the latents are closer to normal.",
+                "are rare: look at the switches, and try jump=AnnealedJump(), other pseudo_priors "
+                "or a parametrisation in which the latents are closer to normal.",
                 self._density.index_value.name,
                 ", ".join(map(str, poor)),
             )
