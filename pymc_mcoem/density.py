@@ -239,11 +239,12 @@ class ClassDensity:
     # -- placing expressions -----------------------------------------------------------------
 
     def _split(self, x: Any) -> list[Any]:
-        stops = [int(stop) for stop in np.cumsum(self._sizes)]
-        return [
-            x[stop - size : stop].reshape(shape)
-            for stop, size, shape in zip(stops, self._sizes, self._shapes, strict=True)
-        ]
+        parts, start = [], 0
+        # no NumPy: it is done at every draw, and latents are few
+        for size, shape in zip(self._sizes, self._shapes, strict=True):
+            parts.append(x[start : start + size].reshape(shape))
+            start += size
+        return parts
 
     def place_values(self, graph: Any, class_index: Any, position: Any) -> Any:
         """Put `class_index` and `position` where a graph of value variables has its own.

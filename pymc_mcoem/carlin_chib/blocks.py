@@ -16,19 +16,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from pytensor.compile.mode import Mode
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
-from pytensor.link.vm import VMLinker
-from pytensor.tensor.random.type import RandomType
 
 from pymc_mcoem.density import ClassDensity
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["BlockDensity", "InactiveDraw"]
+__all__ = ["BlockDensity"]
 
 
 class BlockDensity(ClassDensity):
@@ -152,112 +149,6 @@ class BlockDensity(ClassDensity):
             else:
                 parts.append(term.sum())
         return pt.add(*parts) if len(parts) > 1 else parts[0]
-
-
-class InactiveDraw:
-    """Draws of the inactive latents from their priors, given the active ones and all others.
-
-    Others are the model's other free variables, and what it has observed.
-
-    Parameters
-    ----------
-    density : BlockDensity
-
-    Raises
-    ------
-    ValueError
-        If a prior cannot be drawn from, or its draws have no place on the scale of a transform.
-    """
-
-    def __init__(self, density: BlockDensity) -> None:
-        model = density.model
-        k = pt.scalar("class_index", dtype="int64")
-        position = pt.tensor("position", dtype="float64", shape=(density.n_latents,))
-        replacement: dict[Any, Any] = {density.class_index: pt.cast(k, density.index_value.dtype)}  # type: ignore[union-attr]
-        for rv in model.observed_RVs:
-            replacement[rv] = model.rvs_to_values[rv]
-        where = dict(zip(density.latents, density._split(position), strict=True))
-        starts = np.cumsum([0, *density._sizes])
-        firsts = dict(zip(density.latents, starts[:-1], strict=True))
-        parts = []
-        # In the order of the model: parents come before what depends on them.
-        for rv in model.free_RVs:
-            if rv is density.class_index:
-                continue
-            if rv not in where:
-                replacement[rv] = _natural(model, rv, model.rvs_to_values[rv], replacement)
-                continue
-            drawn = clone_replace([rv], replacement, rebuild_strict=False)[0]
-            is_active = pt.constant(density.active[:, firsts[rv] : firsts[rv] + 1].all(axis=1))[k]
-            given = _natural(model, rv, pt.cast(where[rv], rv.dtype), replacement)
-            now = pt.switch(is_active, given, drawn)
-            transform = model.rvs_to_transforms[rv]
-            if transform is not None:
-                inputs = clone_replace(list(rv.owner.inputs), replacement, rebuild_strict=False)
-                drawn = transform.forward(drawn, *inputs)
-            parts.append(pt.switch(is_active, where[rv], pt.cast(drawn, "float64")).ravel())
-            replacement[rv] = now
-        # In Python: numba takes longer to hand over a generator than this takes to draw, and
-        # there is nothing to compile.
-        self._function = pm.pytensorf.compile(
-            [k, position, *density.other_values],
-            pt.concatenate(parts),
-            mode=Mode(VMLinker(c_thunks=False), "fast_run").excluding("cxx_only"),
-            on_unused_input="ignore",
-        )
-        self._function.trust_input = True
-        self._generators = [
-            shared for shared in self._function.get_shared() if isinstance(shared.type, RandomType)
-        ]
-        self._try(density)
-
-    def _try(self, density: BlockDensity, n_draws: int = 10) -> None:
-        """Refuse priors that cannot be drawn from, or not on the scale of their transforms."""
-        point = density.model.initial_point(random_seed=0)
-        position, others = density.ravel(point), density.others(point)
-        rng = np.random.default_rng(0)
-        for j in range(density.n_classes):
-            try:
-                draws = np.array([self(j, position, others, rng) for _ in range(n_draws)])
-            except NotImplementedError as error:
-                raise ValueError(
-                    f"blocks: what is inactive in class {j} cannot be drawn from its prior "
-                    f"({error}); give it a proper prior with draws of its own."
-                ) from error
-            odd = ~np.isfinite(draws).all(axis=0)
-            if odd.any():
-                owners = np.repeat([rv.name for rv in density.latents], density._sizes)
-                raise ValueError(
-                    f"blocks: prior draws of {sorted(set(owners[odd].tolist()))} leave the support "
-                    f"of their transforms in class {j}; take the distributions' own transforms."
-                )
-
-    def __call__(
-        self,
-        class_index: int,
-        position: np.ndarray,
-        others: Sequence[np.ndarray],
-        rng: np.random.Generator,
-    ) -> np.ndarray:
-        """Return the position with its inactive coordinates drawn anew, ``(n_latents,)``."""
-        # Generators are made anew at each call: all state is that of the one handed in.
-        seeds = rng.integers(2**63, size=len(self._generators))
-        for shared, seed in zip(self._generators, seeds, strict=True):
-            shared.set_value(np.random.Generator(np.random.PCG64(int(seed))), borrow=True)
-        drawn: np.ndarray = self._function(np.asarray(class_index), position, *others)
-        return drawn
-
-
-def _natural(
-    model: pm.Model, rv: TensorVariable, value: TensorVariable, replacement: Mapping[Any, Any]
-) -> TensorVariable:
-    """Return a value on the scale of its random variable."""
-    transform = model.rvs_to_transforms[rv]
-    if transform is None:
-        return value
-    inputs = clone_replace(list(rv.owner.inputs), replacement, rebuild_strict=False)
-    natural: TensorVariable = transform.backward(value, *inputs)
-    return natural
 
 
 def _variables(

@@ -10,7 +10,8 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.compile.mode import get_mode
 
-from pymc_mcoem.carlin_chib.blocks import BlockDensity, InactiveDraw
+from pymc_mcoem.carlin_chib.blocks import BlockDensity
+from pymc_mcoem.carlin_chib.inactive import InactiveDraw
 from pymc_mcoem.carlin_chib.kernel import PseudoPriorSymbols, SweepState, build_sweep, noise_size
 from pymc_mcoem.carlin_chib.plate import (
     PlateDensity,
@@ -137,7 +138,7 @@ class ScalarEngine:
         # One fit a chain: there is no hurry that would excuse a mode that is only half found.
         rule = Laplace(race=None) if pseudo_priors is None else pseudo_priors
         self._fit = rule.compile(density, geometry, fitting_mode(mode))
-        self._inactive = InactiveDraw(density) if isinstance(density, BlockDensity) else None
+        self._inactive = InactiveDraw(density, mode) if isinstance(density, BlockDensity) else None
         self._jump = None if jump is None else jump.compile(density, fitting_mode(mode))
         if self._jump is not None:
             # its step size is tuned with those of the classes, and stands after them

@@ -9,7 +9,8 @@ import pytest
 from scipy import stats
 from scipy.special import logsumexp
 
-from pymc_mcoem.carlin_chib.blocks import BlockDensity, InactiveDraw
+from pymc_mcoem.carlin_chib.blocks import BlockDensity
+from pymc_mcoem.carlin_chib.inactive import InactiveDraw
 from pymc_mcoem.carlin_chib.step import CarlinChib
 from pymc_mcoem.carlin_chib.within_class import RandomWalk
 from tests.helpers.checks import LIMIT, agreement
@@ -277,6 +278,36 @@ def inactive(model, blocks, position, others, rng, n=400):
     density = BlockDensity(model, model["k"], blocks)
     draw = InactiveDraw(density)
     return np.array([draw(0, np.array(position), others, rng) for _ in range(n)])
+
+
+PRIORS = {
+    "normal": (lambda: pm.Normal("b", 1.0, 2.0, shape=2), stats.norm(1.0, 2.0), None),
+    "exponential": (lambda: pm.Exponential("b", 3.0), stats.expon(scale=1 / 3), np.exp),
+    "half normal": (lambda: pm.HalfNormal("b", 0.5, shape=(2, 1)), stats.halfnorm(0, 0.5), np.exp),
+    "uniform": (lambda: pm.Uniform("b", 0.0, 1.0), stats.uniform(), stats.logistic.cdf),
+    # without a known quantile: it draws itself
+    "wald": (lambda: pm.Wald("b", 1.0, 2.0), stats.invgauss(0.5, scale=2.0), np.exp),
+}
+
+
+@pytest.mark.parametrize("name", PRIORS)
+def test_inactive_draws_have_their_prior(rng, name):
+    prior, expected, backward = PRIORS[name]
+    with pm.Model() as model:
+        k, a, b = pm.Categorical("k", [0.5, 0.5]), pm.Normal("a"), prior()
+        pm.Normal("y", pm.math.switch(pm.math.eq(k, 0), a, b.sum()), 1.0, observed=0.3)
+    density = BlockDensity(model, k, {0: [a], 1: [b]})
+    draw = InactiveDraw(density)
+    assert (draw._generators is None) == (name != "wald")
+    position = np.full(density.n_latents, 0.1)
+    draws = np.array([draw(0, position, [], rng)[1:] for _ in range(2_000)])
+    draws = draws if backward is None else backward(draws)
+    for column in draws.T:
+        assert stats.kstest(column, expected.cdf).pvalue > 1e-5
+    # coordinates are no copies of one another
+    assert len(np.unique(draws)) == draws.size
+    # and what is active stays
+    assert (draw(0, position, [], rng)[0], *draw(1, position, [], rng)[1:]) == tuple(position)
 
 
 def test_what_was_observed_is_a_parent_like_any_other(rng):

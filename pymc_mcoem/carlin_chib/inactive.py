@@ -1,0 +1,190 @@
+"""What enters the trace for a latent that is not active: a draw from its prior."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pytensor.compile.mode import Mode
+from pytensor.graph.replace import clone_replace
+from pytensor.link.vm import VMLinker
+from pytensor.tensor.random.basic import NormalRV
+from pytensor.tensor.random.type import RandomType
+
+if TYPE_CHECKING:
+    from pytensor.tensor.variable import TensorVariable
+
+    from pymc_mcoem.carlin_chib.blocks import BlockDensity
+
+__all__ = ["InactiveDraw"]
+
+
+class InactiveDraw:
+    """Draws of the inactive latents from their priors, given the active ones and all others.
+
+    Others are the model's other free variables, and what it has observed.
+
+    Parameters
+    ----------
+    density : BlockDensity
+    mode : str or None
+        PyTensor's compilation mode, for priors that are drawn by quantiles.
+
+    Raises
+    ------
+    ValueError
+        If a prior cannot be drawn from, or its draws have no place on the scale of a transform.
+
+    Notes
+    -----
+    Where all priors are normal, or have quantiles that PyMC knows, the draws are a function of
+    standard normals, compiled as sweeps are. Other priors draw themselves, in Python, from
+    generators that are made anew for each draw: several times slower.
+    """
+
+    def __init__(self, density: BlockDensity, mode: Any = None) -> None:
+        try:
+            self._function = self._by_quantiles(density, mode)
+            self._generators = None
+        except NotImplementedError:
+            self._function = self._by_themselves(density)
+            self._generators = [
+                shared
+                for shared in self._function.get_shared()
+                if isinstance(shared.type, RandomType)
+            ]
+        self._function.trust_input = True
+        self._n_latents = density.n_latents
+        self._try(density)
+
+    def _by_quantiles(self, density: BlockDensity, mode: Any) -> Any:
+        noise = pt.tensor("noise", dtype="float64", shape=(density.n_latents,))
+        parts = dict(zip(density.latents, density._split(noise), strict=True))
+        inputs, drawn = _graph(density, parts)
+        return pm.pytensorf.compile(
+            [*inputs, noise, *density.other_values], drawn, mode=mode, on_unused_input="ignore"
+        )
+
+    def _by_themselves(self, density: BlockDensity) -> Any:
+        # In Python: numba takes longer to hand over a generator than this takes to draw, and
+        # there is nothing to compile.
+        inputs, drawn = _graph(density, None)
+        return pm.pytensorf.compile(
+            [*inputs, *density.other_values],
+            drawn,
+            mode=Mode(VMLinker(c_thunks=False), "fast_run").excluding("cxx_only"),
+            on_unused_input="ignore",
+        )
+
+    def _try(self, density: BlockDensity, n_draws: int = 10) -> None:
+        """Refuse priors that cannot be drawn from, or not on the scale of their transforms."""
+        point = density.model.initial_point(random_seed=0)
+        position, others = density.ravel(point), density.others(point)
+        rng = np.random.default_rng(0)
+        for j in range(density.n_classes):
+            try:
+                draws = np.array([self(j, position, others, rng) for _ in range(n_draws)])
+            except NotImplementedError as error:
+                raise ValueError(
+                    f"blocks: what is inactive in class {j} cannot be drawn from its prior "
+                    f"({error}); give it a proper prior with draws of its own."
+                ) from error
+            odd = ~np.isfinite(draws).all(axis=0)
+            if odd.any():
+                owners = np.repeat([rv.name for rv in density.latents], density._sizes)
+                raise ValueError(
+                    f"blocks: prior draws of {sorted(set(owners[odd].tolist()))} leave the support "
+                    f"of their transforms in class {j}; take the distributions' own transforms."
+                )
+
+    def __call__(
+        self,
+        class_index: int,
+        position: np.ndarray,
+        others: Sequence[np.ndarray],
+        rng: np.random.Generator,
+    ) -> np.ndarray:
+        """Return the position with its inactive coordinates drawn anew, ``(n_latents,)``."""
+        index = np.array([class_index])
+        if self._generators is None:
+            found = self._function(index, position, rng.standard_normal(self._n_latents), *others)
+            return np.asarray(found)
+        # Generators are made anew at each call: all state is that of the one handed in.
+        seeds = rng.integers(2**63, size=len(self._generators))
+        for shared, seed in zip(self._generators, seeds, strict=True):
+            shared.set_value(np.random.Generator(np.random.PCG64(int(seed))), borrow=True)
+        drawn: np.ndarray = self._function(index, position, *others)
+        return drawn
+
+
+def _graph(
+    density: BlockDensity, noise: Mapping[TensorVariable, TensorVariable] | None
+) -> tuple[list[TensorVariable], TensorVariable]:
+    """Return inputs, class index and position, and the position with its inactive part drawn.
+
+    Parameters
+    ----------
+    density : BlockDensity
+    noise : mapping of latent to tensor of its shape, or None
+        Standard normals to draw each by; None leaves it to the random variables.
+
+    Raises
+    ------
+    NotImplementedError
+        If there is noise for a latent whose quantiles are not known.
+    """
+    model = density.model
+    # vectors of one, for numba is slow to take in arrays without an axis
+    index = pt.tensor("class_index", dtype="int64", shape=(1,))
+    k = index[0]
+    position = pt.tensor("position", dtype="float64", shape=(density.n_latents,))
+    replacement: dict[Any, Any] = {density.class_index: pt.cast(k, density.index_value.dtype)}  # type: ignore[union-attr]
+    for rv in model.observed_RVs:
+        replacement[rv] = model.rvs_to_values[rv]
+    where = dict(zip(density.latents, density._split(position), strict=True))
+    starts = np.cumsum([0, *density._sizes])
+    firsts = dict(zip(density.latents, starts[:-1], strict=True))
+    parts = []
+    # In the order of the model: parents come before what depends on them.
+    for rv in model.free_RVs:
+        if rv is density.class_index:
+            continue
+        if rv not in where:
+            replacement[rv] = _natural(model, rv, model.rvs_to_values[rv], replacement)
+            continue
+        drawn = clone_replace([rv], replacement, rebuild_strict=False)[0]
+        if noise is not None:
+            drawn = _quantile(drawn, noise[rv])
+        is_active = pt.constant(density.active[:, firsts[rv] : firsts[rv] + 1].all(axis=1))[k]
+        given = _natural(model, rv, pt.cast(where[rv], rv.dtype), replacement)
+        now = pt.switch(is_active, given, drawn)
+        transform = model.rvs_to_transforms[rv]
+        if transform is not None:
+            inputs = clone_replace(list(rv.owner.inputs), replacement, rebuild_strict=False)
+            drawn = transform.forward(drawn, *inputs)
+        parts.append(pt.switch(is_active, where[rv], pt.cast(drawn, "float64")).ravel())
+        replacement[rv] = now
+    return [index, position], pt.concatenate(parts)
+
+
+def _quantile(rv: TensorVariable, noise: TensorVariable) -> TensorVariable:
+    """Return a draw of a random variable as a function of standard normals of its shape."""
+    if isinstance(rv.owner.op, NormalRV):
+        mean, spread = rv.owner.op.dist_params(rv.owner)
+        return mean + spread * noise
+    return pm.icdf(rv, 0.5 * pt.erfc(-noise / np.sqrt(2.0)))
+
+
+def _natural(
+    model: pm.Model, rv: TensorVariable, value: TensorVariable, replacement: Mapping[Any, Any]
+) -> TensorVariable:
+    """Return a value on the scale of its random variable."""
+    transform = model.rvs_to_transforms[rv]
+    if transform is None:
+        return value
+    inputs = clone_replace(list(rv.owner.inputs), replacement, rebuild_strict=False)
+    natural: TensorVariable = transform.backward(value, *inputs)
+    return natural
