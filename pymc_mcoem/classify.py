@@ -17,6 +17,7 @@ from pymc_mcoem.em.family import Family
 from pymc_mcoem.em.progress import CountProgress, count_observations
 from pymc_mcoem.em.threads import one_blas_thread
 from pymc_mcoem.expected_likelihood import CompiledExpectedLikelihood, ExpectedLikelihood
+from pymc_mcoem.screening import ScreenedClassWeights
 from pymc_mcoem.templates.mixture import TemplateMixture
 
 if TYPE_CHECKING:
@@ -88,6 +89,12 @@ class Classifier:
         weights), or any other that has a ``class_probability``.
     draws, burn_in : int
         Sweeps that are kept, and sweeps before them.
+    screening : float
+        Probability of hopeless classes that may be left out before the sweeps, which then cost as
+        much as four or sixteen classes do. By Laplace's approximation; classes that are left out
+        keep what it gives them, at most `screening` together. 0 leaves out none. With
+        ``e_step=LaplaceGaussian()`` no probability changes by more; a burst, which weighs classes
+        by what it visits, may have given what is left out another weight than Laplace does.
     random_seed : int
         Observation i of an array has a generator of its own, made from the seed and i.
     progressbar : bool
@@ -125,6 +132,7 @@ class Classifier:
         e_step: EStep | None = None,
         draws: int = 50,
         burn_in: int = 10,
+        screening: float = 0.0,
         random_seed: int = 0,
         progressbar: bool = True,
     ) -> None:
@@ -139,6 +147,13 @@ class Classifier:
             raise ValueError(
                 f"e_step is {e_step!r}, which the rule 'expected_likelihood' has no use for; leave "
                 "it out, or give rule='evidence'."
+            )
+        if not 0 <= screening < 1:
+            raise ValueError(f"screening is {screening}; give a probability from 0 to below 1.")
+        if screening and rule != "evidence":
+            raise ValueError(
+                f"screening is {screening}, but the rule {rule!r} does not weigh classes by "
+                "evidence; leave it out, or give rule='evidence'."
             )
         if isinstance(parameters, xr.Dataset):
             if label_weights is not None:
@@ -164,6 +179,7 @@ class Classifier:
         self.class_labels: tuple[Hashable, ...] = tuple(of_class)
         self.draws = draws
         self.burn_in = burn_in
+        self.screening = screening
         self.random_seed = random_seed
         self.progressbar = progressbar
         self.rule = rule
@@ -212,8 +228,18 @@ class Classifier:
         return weighed
 
     @cached_property
-    def _class_weights(self) -> CompiledClassWeights:
-        compiled = self._e_step.compile(self.family)
+    def _class_weights(self) -> CompiledClassWeights | ScreenedClassWeights:
+        if self.screening:
+            return ScreenedClassWeights(self.family, self._compile_for, self.screening)
+        return self._compile_for(self.family.n_classes)
+
+    def _compile_for(self, n_classes: int) -> CompiledClassWeights:
+        """Compile class weights for as many of the classes."""
+        family = self.family
+        if n_classes != family.n_classes:
+            assert isinstance(family, TemplateMixture)
+            family = family.with_classes(n_classes, noise="class", priors=None)
+        compiled = self._e_step.compile(family)
         if not isinstance(compiled, CompiledClassWeights):
             raise TypeError(
                 f"e_step: {self._e_step!r} gives no class probabilities; give CarlinChibBurst() or "

@@ -1,0 +1,121 @@
+"""Hopeless classes left out before the sweeps of a classification begin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.special import softmax
+
+from pymc_mcoem.carlin_chib.pseudo_priors import Laplace
+from pymc_mcoem.em.esteps.base import CompiledClassWeights
+from pymc_mcoem.em.esteps.parts import family_density, family_geometry, require_density
+
+if TYPE_CHECKING:
+    from pymc_mcoem.em.family import Family
+
+__all__ = ["SIZES", "ScreenedClassWeights", "keep_plausible"]
+
+#: Numbers of classes that weights are compiled for; every other number is rounded up to the next.
+SIZES = (4, 16)
+
+
+def keep_plausible(probability: np.ndarray, amount: float) -> np.ndarray:
+    """Return the classes that stay when no more than `amount` of probability may be left out.
+
+    Parameters
+    ----------
+    probability : ndarray of shape (n_classes,)
+    amount : float
+
+    Returns
+    -------
+    ndarray of int
+        Most probable first; their number is one of `SIZES`, or all.
+
+    Examples
+    --------
+    >>> keep_plausible(np.array([0.1, 0.0, 0.0, 0.899, 0.0, 0.001]), 0.01)
+    array([3, 0, 5, 1])
+    """
+    order = np.argsort(-probability, kind="stable")
+    # of what follows after each number of classes
+    left_out = 1.0 - np.cumsum(probability[order])
+    for size in SIZES:
+        if size < len(order) and left_out[size - 1] <= amount:
+            return order[:size]
+    return order
+
+
+class ScreenedClassWeights:
+    """Class probabilities in which only plausible classes are looked at in earnest.
+
+    Parameters
+    ----------
+    family : Family
+    compile_for : callable
+        Of a number of classes, to class weights compiled for a family of so many.
+    amount : float
+        Probability, by Laplace's approximation, that may be left out at most.
+
+    Notes
+    -----
+    Classes that are left out keep the probability that Laplace's approximation gives them, all
+    together at most `amount`, and the others share the rest as `compile_for` says. If its rule
+    is Laplace's evidence too, no probability is changed by more than `amount`, as far as both find
+    the same modes. A rule that weighs what is left out otherwise
+    may change by more: by as much as it would give to them.
+    """
+
+    def __init__(
+        self,
+        family: Family,
+        compile_for: Callable[[int], CompiledClassWeights],
+        amount: float,
+    ) -> None:
+        density = family_density(family)
+        self.amount = amount
+        self._n_classes = density.n_classes
+        self._compile_for = compile_for
+        self._compiled: dict[int, CompiledClassWeights] = {}
+        self._pseudo_priors = Laplace().compile(density, family_geometry(family))
+
+    def class_probability(
+        self,
+        data: Mapping[str, np.ndarray],
+        parameters: Mapping[str, np.ndarray],
+        rng: np.random.Generator,
+        *,
+        draws: int,
+        burn_in: int,
+    ) -> np.ndarray:
+        """Return the class probabilities of one encoded observation, ``(n_classes,)``."""
+        fitted = self._pseudo_priors({**parameters, **data}, rng)
+        require_density(fitted.log_evidence, "screening")
+        found: np.ndarray = softmax(
+            np.where(np.isnan(fitted.log_evidence), -np.inf, fitted.log_evidence)
+        )
+        kept = keep_plausible(found, self.amount)
+        if len(kept) not in self._compiled:
+            self._compiled[len(kept)] = self._compile_for(len(kept))
+        if len(kept) == self._n_classes:
+            return self._compiled[len(kept)].class_probability(
+                data, parameters, rng, draws=draws, burn_in=burn_in
+            )
+        few = {
+            name: value[kept] if name != "weights" else value[kept] / value[kept].sum()
+            for name, value in self._by_class(parameters).items()
+        }
+        among = self._compiled[len(kept)].class_probability(
+            data, few, rng, draws=draws, burn_in=burn_in
+        )
+        found[kept] = among * found[kept].sum()
+        return found
+
+    def _by_class(self, parameters: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return parameters with a first axis of classes, which one noise for all has not."""
+        return {
+            name: np.broadcast_to(value, self._n_classes) if np.ndim(value) == 0 else value
+            for name, value in parameters.items()
+        }
