@@ -1,0 +1,182 @@
+"""Error of one burst at the true parameters, and what theory makes of it for online EM.
+
+Averaged online EM solves "mean score = 0". So an error of covariance V(m) in the score that a burst
+of m draws gives multiplies the squared error of θ by 1 + f(m), with f(m) = tr(I⁻¹ V(m)) / number of
+parameters and I the Fisher information of one observation; and a mean error b(m), which does not
+average out, moves the limit by I⁻¹ b(m). Both are measured on shifted curves (`shifted_curves`),
+where the exact scores are known, for bursts of several lengths, with and without burn-in and
+Rao-Blackwell statistics, with good and poor pseudo-priors, and at several noise levels.
+
+    python benchmarks/burst_noise.py --quick     # 200 bursts of each kind
+    python benchmarks/burst_noise.py             # 2,000: three minutes
+
+It writes ``burst_noise.nc`` to ``output/``.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from shifted_curves import (
+    TRUTH,
+    CompiledOnce,
+    Parameters,
+    ShiftedCurves,
+    information,
+    posterior,
+    scores,
+    simulate,
+)
+
+import pymc_mcoem as mcoem
+
+BURN_IN = 10
+MOVE = mcoem.RandomWalk(n_moves=1)
+E_STEPS = {
+    kind: CompiledOnce(mcoem.CarlinChibBurst(within_class=MOVE, rao_blackwell=kind))
+    for kind in (False, True)
+}
+#: Standard deviations of the noise at which bursts of 50 draws are looked at as well.
+OTHER_NOISES = (0.2, 0.4, 0.6, 0.9, 1.4)
+
+console = Console(width=150, highlight=False)
+
+
+def read(file: Path) -> xr.DataArray:
+    with xr.open_dataarray(file, engine="h5netcdf") as stored:
+        return stored.load()
+
+
+def burst_errors(
+    e_step: Any,
+    family: ShiftedCurves,
+    truth: Parameters,
+    curves: np.ndarray,
+    *,
+    draws: int,
+    burn_in: int,
+) -> np.ndarray:
+    """Return what bursts add to the exact scores of `curves` at `truth`, ``(n, n_free)``."""
+    rng = np.random.default_rng(4)
+    exact = scores(posterior(curves, truth).statistics, truth)
+    compiled = e_step.compile(family)
+    state, found = compiled.initial_state(), []
+    for curve in curves[:100]:  # step sizes settle
+        data = family.encode(curve)
+        state = compiled(data, truth, rng, state, draws=1, burn_in=20).state
+    for curve in curves:
+        result = compiled(family.encode(curve), truth, rng, state, draws=draws, burn_in=burn_in)
+        if burn_in:
+            state = result.state
+        found.append(result.statistics)
+    stacked = {name: np.array([row[name] for row in found]) for name in found[0]}
+    return scores(stacked, truth) - exact
+
+
+def factor_and_shift(errors: np.ndarray, fisher: np.ndarray) -> list[float]:
+    """Return f, its standard error, the squared shift of the limit, and its standard error."""
+    # in coordinates in which the information is the identity
+    white = np.linalg.solve(np.linalg.cholesky(fisher), errors.T).T
+    n, n_free = white.shape
+    noise = (white**2).sum(axis=1) / n_free
+    # The squared mean is too large by its own variance, which is taken off.
+    variance = white.var(axis=0, ddof=1) / n
+    shift = (white.mean(axis=0) ** 2 - variance).mean()
+    spread = np.sqrt(2 * (variance**2).sum()) / n_free
+    return [float(x) for x in (noise.mean(), noise.std() / np.sqrt(n), shift, spread)]
+
+
+def at_truth(n_bursts: int, fisher: np.ndarray) -> xr.DataArray:
+    """Return noise factors f(m) and squared shifts of the limit of several bursts.
+
+    At other noise levels too: ``noise`` is the standard deviation of the curves' noise. Where it is
+    small shifts have several modes, so mode searches start from three points there.
+    """
+    curves = simulate(TRUTH, n_bursts, np.random.default_rng(3))
+    poor = mcoem.CarlinChibBurst(pseudo_priors=mcoem.PriorCovariance(), within_class=MOVE)
+    forms = {
+        "visits": E_STEPS[False],
+        "Rao-Blackwell": E_STEPS[True],
+        "visits, prior covariance": CompiledOnce(poor),
+    }
+    own = float(TRUTH["noise_variance"]) ** 0.5
+    cases = [(form, BURN_IN, draws, own) for form in forms for draws in (1, 10, 50, 200, 500)]
+    cases += [(form, 0, draws, own) for form in forms for draws in (1, 10, 50)]
+    rows, family = [], ShiftedCurves(TRUTH)
+    for form, burn_in, draws, _ in track(cases, "Bursts at the true θ", console=console):
+        errors = burst_errors(forms[form], family, TRUTH, curves, draws=draws, burn_in=burn_in)
+        rows.append(factor_and_shift(errors, fisher))
+    family = ShiftedCurves(TRUTH, starts=(-0.6, 0.0, 0.6))
+    e_step = CompiledOnce(mcoem.CarlinChibBurst(within_class=MOVE))
+    for noise in track(OTHER_NOISES, "Other noise levels", console=console):
+        truth = {**TRUTH, "noise_variance": np.array(noise**2)}
+        curves = simulate(truth, n_bursts, np.random.default_rng(3))
+        errors = burst_errors(e_step, family, truth, curves, draws=50, burn_in=BURN_IN)
+        rows.append(factor_and_shift(errors, information(truth)))
+        cases.append(("three starts", BURN_IN, 50, noise))
+    return xr.DataArray(
+        np.array(rows),
+        dims=("case", "figure"),
+        coords={
+            "form": ("case", [form for form, _, _, _ in cases]),
+            "burn_in": ("case", [burn_in for _, burn_in, _, _ in cases]),
+            "draws": ("case", [draws for _, _, draws, _ in cases]),
+            "noise": ("case", [noise for _, _, _, noise in cases]),
+            "figure": ["noise", "noise_error", "shift", "shift_error"],
+        },
+        name="at_truth",
+    )
+
+
+def tell_bursts(bursts: xr.DataArray) -> None:
+    """Print the table."""
+    shifts = Table(title="Bursts at the true θ: n at which the limit's shift equals 1/√n")
+    for heading in (
+        "statistics",
+        "noise",
+        "burn-in",
+        "draws",
+        "f",
+        "f × draws",
+        "squared shift",
+        "n",
+    ):
+        shifts.add_column(heading, justify="left" if heading == "statistics" else "right")
+    for case in bursts.transpose("case", "figure"):
+        noise, noise_error, shift, error = case.values
+        seen = shift > 3 * error
+        bound = f"not seen, > {1 / (max(shift, 0) + 2 * error):,.0f}"
+        shifts.add_row(
+            str(case["form"].values),
+            f"{float(case['noise']):.1f}",
+            str(int(case["burn_in"])),
+            str(int(case["draws"])),
+            f"{noise:.4f} ± {noise_error:.4f}",
+            f"{noise * int(case['draws']):.2f}",
+            f"{shift:.1e} ± {error:.0e}",
+            f"{1 / shift:,.0f}" if seen else bound,
+        )
+    console.print(shifts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--bursts", type=int, default=2_000, help="of each kind")
+    parser.add_argument("--quick", action="store_true", help="200 bursts of each kind")
+    parser.add_argument("--output", type=Path, default=Path("output"))
+    given = parser.parse_args()
+    given.output.mkdir(parents=True, exist_ok=True)
+    bursts = at_truth(200 if given.quick else given.bursts, information(TRUTH))
+    bursts.to_netcdf(given.output / "burst_noise.nc", engine="h5netcdf")
+    tell_bursts(bursts)
+
+
+if __name__ == "__main__":
+    main()
