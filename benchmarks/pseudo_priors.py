@@ -1,71 +1,144 @@
 """How often classes jump in 78 dimensions, by pseudo-prior and by how it is used.
 
 A mixture of four templates is learnt from 60 handwritten twos of 16 × 16 pixels; then single
-images, on which at least two classes have much the same evidence by Laplace's approximation, are
-sampled with θ held fixed. The variance of the deformations is that learnt, and parts of it:
-the smaller it is, the closer posteriors are to normal. Samplers take turns; switches of the class
-index per second of sampling are printed, fits and compilation not counted, and the effective share
-of the pseudo-priors' draws as the step itself estimates it.
+images, on which two classes have much the same evidence by Laplace's approximation, are looked at
+with θ held fixed. The variance of the deformations is that learnt, and parts of it: the smaller it
+is, the closer posteriors are to normal.
 
-    python benchmarks/pseudo_priors.py --seconds 8
+How often a chain jumps depends on the weights of its classes, which here nobody knows. So every
+sampler is asked what its jumps would do if the two classes weighed the same. A chain is held in one
+class and then in the other, and tells the logarithms of its acceptance ratios, both ways. They are
+shifted until as many jumps lead there as back (Bennett 1976). What is printed is the share of
+attempts that then succeed, and their number per second of sampling; fits, tuning and compilation
+are not counted.
+
+    python benchmarks/pseudo_priors.py --images 3
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+import math
 import time
+from dataclasses import dataclass
 
 import numpy as np
 import pymc as pm
 from rich.console import Console
 from rich.table import Table
+from scipy.optimize import brentq
+from scipy.special import expit
 
 import pymc_mcoem as mcoem
+from pymc_mcoem.carlin_chib.annealed import Bridge
 
 HAMILTONIAN = mcoem.Hamiltonian(n_moves=1, n_leapfrog=8)
 
+#: Options of the step, and how many attempts are made from each class.
 SAMPLERS = {
-    "Laplace, 20 random-walk moves": {"within_class": mcoem.RandomWalk(n_moves=20)},
-    "Laplace, Hamiltonian": {"within_class": HAMILTONIAN},
-    "Laplace, Hamiltonian, frozen": {"within_class": HAMILTONIAN, "auxiliaries": "frozen"},
-    "Laplace, Hamiltonian, 8 auxiliaries": {"within_class": HAMILTONIAN, "n_auxiliaries": 8},
-    "Laplace, Hamiltonian, 32 auxiliaries": {"within_class": HAMILTONIAN, "n_auxiliaries": 32},
-    "moments of 1,000 moves, Hamiltonian": {
-        "within_class": HAMILTONIAN,
-        "pseudo_priors": mcoem.ChainMoments(n_steps=1_000),
-    },
-    "moments of 4,000 moves, Hamiltonian": {
-        "within_class": HAMILTONIAN,
-        "pseudo_priors": mcoem.ChainMoments(n_steps=4_000),
-    },
-    "prior covariance, random walk": {"pseudo_priors": mcoem.PriorCovariance()},
-    "Laplace, carried over at once": {
-        "within_class": HAMILTONIAN,
-        "jump": mcoem.AnnealedJump(n_temperatures=1),
-    },
-    "Laplace, annealed over 30": {
-        "within_class": HAMILTONIAN,
-        "jump": mcoem.AnnealedJump(n_temperatures=30),
-    },
-    "Laplace, annealed over 200": {
-        "within_class": HAMILTONIAN,
-        "jump": mcoem.AnnealedJump(n_temperatures=200),
-    },
-    "Laplace, annealed over 1,000": {
-        "within_class": HAMILTONIAN,
-        "jump": mcoem.AnnealedJump(n_temperatures=1_000),
-    },
+    "Laplace, 20 random-walk moves": ({"within_class": mcoem.RandomWalk(n_moves=20)}, 400),
+    "Laplace, Hamiltonian": ({"within_class": HAMILTONIAN}, 400),
+    "Laplace, 8 auxiliaries": ({"within_class": HAMILTONIAN, "n_auxiliaries": 8}, 200),
+    "Laplace, 32 auxiliaries": ({"within_class": HAMILTONIAN, "n_auxiliaries": 32}, 100),
+    "moments of 1,000 moves": (
+        {"within_class": HAMILTONIAN, "pseudo_priors": mcoem.ChainMoments(n_steps=1_000)},
+        400,
+    ),
+    "prior covariance": (
+        {"within_class": HAMILTONIAN, "pseudo_priors": mcoem.PriorCovariance()},
+        400,
+    ),
+    "carried over at once": (
+        {"within_class": HAMILTONIAN, "jump": mcoem.AnnealedJump(n_temperatures=1)},
+        400,
+    ),
+    "annealed over 30": (
+        {"within_class": HAMILTONIAN, "jump": mcoem.AnnealedJump(n_temperatures=30)},
+        60,
+    ),
+    "annealed over 200": (
+        {"within_class": HAMILTONIAN, "jump": mcoem.AnnealedJump(n_temperatures=200)},
+        30,
+    ),
+    "annealed over 1,000": (
+        {"within_class": HAMILTONIAN, "jump": mcoem.AnnealedJump(n_temperatures=1_000)},
+        15,
+    ),
 }
 
-#: Parts of the deformations' variance that was learnt, and how many images for each.
-PARTS, N_IMAGES = (0.05, 0.4, 1.0), 2
+#: Parts of the deformations' variance that was learnt.
+PARTS = (0.05, 0.4, 1.0)
+N_TUNE = 150
+#: Sweeps between two annealed attempts, so that they do not all start at one place.
+N_BETWEEN = 10
+
+
+@dataclass(frozen=True)
+class Held:
+    """A chain held in class `here`: log acceptance ratios to class `there`, and their price."""
+
+    log_ratio: np.ndarray
+    seconds: float
+
+
+def hold(step: mcoem.CarlinChib, here: int, there: int, n_attempts: int) -> Held:
+    """Hold a chain in a class, and note what jumps to another would be worth."""
+    engine, rng = step._engine, np.random.default_rng([here, there])
+    fitted = engine.fit(rng, ())
+    pinned = np.full(engine.density.n_classes, -1e6)
+    pinned[here] = 0.0
+    jump, engine._jump = engine._jump, None  # attempts are made here, not in the sweep
+    n_sweeps = N_BETWEEN if jump else 1
+    index, x, log_step = np.asarray(here), fitted.mean[here], engine.initial_log_step
+    log_ratios, seconds = [], 0.0
+    try:
+        for attempt in range(N_TUNE // n_sweeps + n_attempts):
+            tuning = max(N_TUNE // n_sweeps - attempt, 0)
+            for turn in range(n_sweeps):
+                gain = 2 / math.sqrt(attempt * n_sweeps + turn + 1) if tuning else 0.0
+                began = time.perf_counter()
+                swept = engine.sweep(rng, gain, index, x, log_step, fitted, (), log_tilt=pinned)
+                price = time.perf_counter() - began
+                x = swept.position
+                log_step = np.append(swept.log_step, log_step[-1]) if jump else swept.log_step
+            log_ratio = swept.log_ratio[there] - swept.log_ratio[here] - pinned[there]
+            if jump:
+                began = time.perf_counter()
+                none = np.zeros_like(pinned)
+                bridge = Bridge(jump._function, fitted, (here, there), none, ())
+                z = fitted.whiten[here] @ (x - fitted.mean[here])
+                _, log_ratio, accepted = jump._cross(bridge, rng, z, math.exp(log_step[-1]))
+                price += time.perf_counter() - began
+                if tuning and not math.isnan(accepted):
+                    log_step[-1] += (accepted - 0.8) / math.sqrt(attempt + 1)
+            if not tuning:
+                log_ratios.append(log_ratio)
+                seconds += price
+    finally:
+        engine._jump = jump
+    return Held(np.array(log_ratios), seconds / n_attempts)
+
+
+def at_balance(step: mcoem.CarlinChib, classes: tuple[int, int], n_attempts: int) -> str:
+    """Return the share of attempts that succeed if both classes weigh the same, and per second."""
+    forth, back = (hold(step, *pair, n_attempts) for pair in (classes, classes[::-1]))
+
+    def surplus(shift: float) -> float:
+        return expit(forth.log_ratio + shift).mean() - expit(back.log_ratio - shift).mean()
+
+    shift = brentq(surplus, -1e4, 1e4)
+    if step._engine._jump is None:
+        share = expit(forth.log_ratio + shift).mean()
+    else:
+        share = np.exp(np.minimum(forth.log_ratio + shift, 0.0)).mean()
+    return f"{share:.4f}, {2 * share / (forth.seconds + back.seconds):.2f}/s"
 
 
 def main() -> None:
-    """Learn the mixture, find images in doubt, let the samplers take turns."""
+    """Learn the mixture, find images in doubt, ask every sampler."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=8.0, help="of sampling, each time")
+    parser.add_argument("--images", type=int, default=3, help="for each part of the variance")
     parser.add_argument("--data", help="folder of the USPS file")
     arguments = parser.parse_args()
     logging.getLogger("pymc_mcoem").setLevel(logging.ERROR)
@@ -79,10 +152,10 @@ def main() -> None:
     e_step = mcoem.CarlinChibBurst().compile(mixture)
     model = mixture.condition(images[60], learnt)
     with model:
-        steps = {name: mcoem.CarlinChib(**options) for name, options in SAMPLERS.items()}
+        steps = {name: mcoem.CarlinChib(**options) for name, (options, _) in SAMPLERS.items()}
 
     console = Console(width=150)
-    table = Table(title=f"switches per second of sampling, {arguments.seconds:g} s each")
+    table = Table(title="jumps between two classes, were they of equal weight: share, per second")
     table.add_column("sampler")
     cells: dict[str, list[str]] = {name: [] for name in steps}
     for part in PARTS:
@@ -93,38 +166,19 @@ def main() -> None:
             fitted = e_step.pseudo_priors(
                 {**mixture.encode(images[number]), **theta}, np.random.default_rng(0)
             )
-            second, first = np.sort(fitted.log_evidence)[-2:]
-            doubtful.append((first - second, number))
-        for gap, number in sorted(doubtful)[:N_IMAGES]:
-            table.add_column(f"γ² × {part:g}, image {number} (gap {gap:.1f})", justify="right")
+            second, first = np.argsort(fitted.log_evidence)[-2:]
+            gap = fitted.log_evidence[first] - fitted.log_evidence[second]
+            doubtful.append((float(gap), number, (int(first), int(second))))
+        for _, number, classes in sorted(doubtful)[: arguments.images]:
+            table.add_column(f"γ² × {part:g}, image {number}", justify="right")
             with model:
                 pm.set_data({**mixture.encode(images[number]), **theta})
             for name, step in steps.items():
-                speed, shares = measure(model, step, arguments.seconds)
-                cells[name].append(f"{speed:.2f} ({' '.join(f'{s:.2f}' for s in shares)})")
-                console.print(part, number, name, cells[name][-1])
+                cells[name].append(at_balance(step, classes, SAMPLERS[name][1]))
+                console.print(f"γ² × {part:g}, image {number}, {name}: {cells[name][-1]}")
     for name, row in cells.items():
         table.add_row(name, *row)
     console.print(table)
-
-
-def measure(model: pm.Model, step: mcoem.CarlinChib, seconds: float) -> tuple[float, np.ndarray]:
-    """Return switches a second after tuning, and the shares of the classes."""
-    step.setup_chain(np.random.default_rng(0), tune=300, draws=300)
-    point = model.initial_point(0)
-    began = time.perf_counter()
-    for _ in range(300):
-        point = step.step(point)[0]
-        if time.perf_counter() - began > seconds:
-            # long jumps: their step size is tuned soon, for each is many moves
-            break
-    step.stop_tuning()
-    began, index = time.perf_counter(), []
-    while time.perf_counter() - began < seconds:
-        point = step.step(point)[0]
-        index.append(int(point["class_index"]))
-    elapsed = time.perf_counter() - began
-    return np.count_nonzero(np.diff(index)) / elapsed, np.bincount(index, minlength=4) / len(index)
 
 
 if __name__ == "__main__":

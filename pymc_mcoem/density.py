@@ -53,7 +53,10 @@ def count_classes(class_index: TensorVariable) -> int:
     """Return how many classes a Categorical or Bernoulli variable has."""
     if _distribution(class_index) == "bernoulli":
         return 2
-    return int(class_index.owner.inputs[-1].shape[-1].eval())
+    probabilities = class_index.owner.inputs[-1]
+    known = probabilities.type.shape[-1]
+    # interpreted, for data may change the number, and to count is not worth compiling
+    return int(known if known is not None else probabilities.shape[-1].eval(mode="FAST_COMPILE"))
 
 
 def require_class_index(model: pm.Model, class_index: TensorVariable) -> None:
@@ -78,7 +81,7 @@ def require_class_index(model: pm.Model, class_index: TensorVariable) -> None:
     if _distribution(class_index) not in ("categorical", "bernoulli"):
         raise ValueError(
             f"class_index: {class_index.name} is {_distribution(class_index)}, not Categorical or "
-            "Bernoulli; an index has to say how many classes there are. Truncate its support and "
+            "Bernoulli; an index has to say how many classes there are. Bound its support and "
             "declare it as pm.Categorical."
         )
 

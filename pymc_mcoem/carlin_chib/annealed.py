@@ -19,6 +19,7 @@ import pytensor.tensor as pt
 from scipy.special import softmax
 
 from pymc_mcoem.carlin_chib.pseudo_priors import compile_with_data
+from pymc_mcoem.numbers import is_whole
 
 if TYPE_CHECKING:
     from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
@@ -71,8 +72,10 @@ class AnnealedJump:
 
     def __post_init__(self) -> None:
         for name in ("n_temperatures", "n_leapfrog"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: got {getattr(self, name)}; give at least 1.")
+            if not is_whole(getattr(self, name)) or getattr(self, name) < 1:
+                raise ValueError(
+                    f"{name}: got {getattr(self, name)!r}; give a whole number of at least 1."
+                )
         if not 0 < self.target_acceptance < 1:
             raise ValueError(
                 f"target_acceptance: got {self.target_acceptance}; give a share between 0 and 1."
@@ -93,11 +96,15 @@ class Jumped:
     position : ndarray of shape (n_latents,)
     log_step : float
         Logarithm of the step size of the moves on the way, adapted.
+    acceptance : float
+        Share of these moves accepted; nan without any, or where the bridge leads out of the
+        support.
     """
 
     class_index: np.ndarray
     position: np.ndarray
     log_step: float
+    acceptance: float
 
 
 def proposal_weights(log_evidence: np.ndarray) -> np.ndarray:
@@ -204,8 +211,8 @@ class CompiledJump:
             log_step = log_step + gain * (acceptance - self.settings.target_acceptance)
         # not a number, where a way leads out of a support, is not accepted
         if -rng.standard_exponential() < log_work + log_ratio:
-            return Jumped(np.asarray(there), bridge.place(1, arrived), log_step)
-        return Jumped(np.asarray(here), position, log_step)
+            return Jumped(np.asarray(there), bridge.place(1, arrived), log_step, acceptance)
+        return Jumped(np.asarray(here), position, log_step, acceptance)
 
     def _cross(
         self, bridge: Bridge, rng: np.random.Generator, z: np.ndarray, step: float
@@ -215,6 +222,9 @@ class CompiledJump:
         with np.errstate(invalid="ignore", over="ignore"):
             there = bridge.at(z)
             log_work = there.difference
+            if not math.isfinite(log_work):
+                # no way leads there, and nothing is learnt of the step size
+                return z, log_work, math.nan
             for t in np.arange(1, n_temperatures) / n_temperatures:
                 moved = self._trajectory(bridge, rng, there, t, step)
                 accepted += moved is not there

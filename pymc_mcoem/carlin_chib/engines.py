@@ -51,6 +51,8 @@ class Swept:
         log p(y, I = j, U_j) / κ_j(U_j), tilted if the chain is.
     acceptance : float
         Share of the within-class moves accepted; nan without any.
+    jump_acceptance : float
+        Share of the moves on an annealed jump's way accepted; nan without any.
     """
 
     class_index: np.ndarray
@@ -59,6 +61,7 @@ class Swept:
     log_weight: np.ndarray
     log_ratio: np.ndarray
     acceptance: float
+    jump_acceptance: float = float("nan")
 
 
 class Engine(Protocol):
@@ -226,11 +229,16 @@ class ScalarEngine:
         )
         # JAX's arrays are read-only and not NumPy's
         index, moved, new_log_step = np.asarray(index), np.asarray(moved), as_argument(new_log_step)
+        jump_acceptance = float("nan")
         if self._jump is not None:
             jumped = self._jump(
                 rng, gain, index, moved, log_step[-1], pseudo_priors, others, log_tilt
             )
+            if auxiliaries is not None:
+                # the draw that stood for the class entered stands for the one that was left
+                auxiliaries[int(index)] = auxiliaries[int(jumped.class_index)]
             index, moved = jumped.class_index, jumped.position
+            jump_acceptance = jumped.acceptance
             new_log_step = np.append(new_log_step, jumped.log_step)
         if self._inactive is not None:
             moved = self._inactive(int(index), moved, others, rng)
@@ -241,6 +249,7 @@ class ScalarEngine:
             np.asarray(log_weight),
             np.asarray(log_ratio),
             float(acceptance),
+            jump_acceptance,
         )
 
 

@@ -139,8 +139,11 @@ class PlateDensity:
         bits = [
             rows >> bit & 1 == flag for bit in range(self.n_rows.bit_length()) for flag in (0, 1)
         ]
-        for distance in (0.01, 0.1, 1.0, 10.0):
-            index = rng.integers(self.n_classes, size=self.n_rows)
+        # all rows in one class too: a factor may look at just that
+        alike = [(1.0, np.full(self.n_rows, j)) for j in range(self.n_classes)]
+        for distance, given in [*((size, None) for size in (0.01, 0.1, 1.0, 10.0)), *alike]:
+            drawn = rng.integers(self.n_classes, size=self.n_rows)
+            index = drawn if given is None else given
             position = start + distance * rng.standard_normal(shape)
             before = function(index, position, *others)[0]
             if before.shape != (self.n_rows,):

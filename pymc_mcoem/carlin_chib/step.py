@@ -20,7 +20,7 @@ from pymc_mcoem.carlin_chib.judge import Judge
 from pymc_mcoem.carlin_chib.shapes import make_engine
 from pymc_mcoem.carlin_chib.tilt import first_tilt, next_tilt
 from pymc_mcoem.carlin_chib.within_class import RandomWalk
-from pymc_mcoem.density import find_class_index
+from pymc_mcoem.density import count_classes, find_class_index
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -133,17 +133,22 @@ class CarlinChib(BlockedStep):
     Label ``alg:MCMC`` of the paper. Pseudo-priors are fitted when a chain starts, refitted
     while tuning if other steps move variables that the latents depend on, and frozen
     afterwards. A chain that starts at the model's own initial point draws a class of its own
-    first; initial values given to ``pm.sample`` are kept where they differ from it. What goes
+    first; initial values given to ``pm.sample`` are kept where they differ from it. With
+    ``within_class=None`` that is asked of the index alone, for steps before this one may have
+    moved the latents. What goes
     wrong in a fit is logged by name.
 
     Cost of a draw: one density evaluation for each class and each random-walk move; on a plate
     each is of all rows. A `jump` comes on top. With blocks, every evaluation is of the whole
-    model. Sampler
-    statistics: ``class_switched`` (on a plate whether any index did), ``class_n_switched`` (how
-    many did), ``class_switches`` (the same since the chain began, tuning included),
+    model. Sampler statistics: ``class_drawn`` (the index, as a vector on a plate, by which
+    summaries know what the other statistics are of), ``class_switched`` (on a plate whether any
+    index did), ``class_n_switched`` (how many did), ``class_switches`` (the same since the chain
+    began, tuning included),
     ``class_acceptance`` (share of within-class moves accepted) and ``class_log_weight`` of shape
     (n_classes,), on a plate (n_rows * n_classes,), row after row: the logarithms of the
-    index's full conditional probabilities given the auxiliaries; with `equalise_visits` also
+    index's full conditional probabilities given the auxiliaries; with `jump` also
+    ``class_jump_acceptance`` (share of the moves on its way accepted, which should be near the
+    jump's target), and with `equalise_visits`
     ``class_tilt`` of shape (n_classes,), what was added to the logarithms of the prior
     probabilities.
 
@@ -168,6 +173,7 @@ class CarlinChib(BlockedStep):
     default_tune_steps = 200
     _state_class = CarlinChibState
     stats_dtypes_shapes: ClassVar[dict[str, Any]] = {
+        "class_drawn": (np.int64, []),
         "class_switched": (bool, []),
         "class_n_switched": (np.int64, []),
         "class_switches": (np.int64, []),
@@ -196,7 +202,13 @@ class CarlinChib(BlockedStep):
     ) -> None:
         model = pm.modelcontext(model)
         index = find_class_index(model) if class_index is None else class_index
-        index = model[index] if isinstance(index, str) else index
+        if isinstance(index, str):
+            if index not in model.named_vars:
+                raise ValueError(
+                    f"class_index: got {index!r}, and the model has "
+                    f"{[rv.name for rv in model.free_RVs]}; name one of them."
+                )
+            index = model[index]
         mode = dict(compile_kwargs or {}).get("mode")
         move = RandomWalk(n_moves=0) if within_class is None else within_class
         if index_move not in ("gibbs", "metropolised"):
@@ -239,16 +251,18 @@ class CarlinChib(BlockedStep):
         self.log_tilt = np.zeros(self.n_classes)
         self._is_frozen = auxiliaries == "frozen"
         self._is_tilted = equalise_visits
+        self._jumps = jump is not None
+        self._moves_latents = within_class is not None
+        own_stats: dict[str, Any] = {"class_drawn": (object, [])} if index.ndim else {}
+        if jump is not None:
+            own_stats["class_jump_acceptance"] = (np.float64, [])
         if equalise_visits:
-            self.stats_dtypes_shapes = {  # type: ignore[misc]
-                **self.stats_dtypes_shapes,
-                "class_tilt": (object, []),
-            }
-            self.stats_dtypes = [
-                {name: kind for name, (kind, _) in self.stats_dtypes_shapes.items()}
-            ]
+            own_stats["class_tilt"] = (object, [])
+        self.stats_dtypes_shapes = {**self.stats_dtypes_shapes, **own_stats}  # type: ignore[misc]
+        self.stats_dtypes = [{name: kind for name, (kind, _) in self.stats_dtypes_shapes.items()}]
         self._judge = Judge(0)
         self._model = model
+        self._index = index
         self._made_for = _structure(model)
         start = model.initial_point(random_seed=0)
         self._shapes = {value.name: np.shape(start[value.name]) for value in self.vars}
@@ -295,13 +309,14 @@ class CarlinChib(BlockedStep):
             A new dictionary.
         stats : list of one dict
         """
+        if self.pseudo_priors is None:
+            self._require_unchanged(point)
         others = self._density.others(point)
         index_name = self._density.index_value.name
         before = np.asarray(point[index_name], dtype=np.int64)
         position = self._density.ravel(point)
         own_start = False
         if self.pseudo_priors is None:
-            self._require_unchanged(point)
             self.pseudo_priors = self._fitted(others)
             if self._is_tilted:
                 self.log_tilt = first_tilt(self.pseudo_priors.log_evidence)
@@ -313,7 +328,9 @@ class CarlinChib(BlockedStep):
                 )
             default = self._initial_point(0)
             own_start = all(
-                np.array_equal(point[value.name], default[value.name]) for value in self.vars
+                np.array_equal(point[value.name], default[value.name])
+                # steps that came before may have moved latents that they share
+                for value in (self.vars if self._moves_latents else self.vars[:1])
             )
         elif self._must_refit():
             self.pseudo_priors = self._fitted(others)
@@ -366,7 +383,9 @@ class CarlinChib(BlockedStep):
         new.update(self._density.unravel(swept.position))
         n_switched = int(np.sum(swept.class_index != before))
         self.n_switches += n_switched
+        drawn = np.asarray(swept.class_index, dtype=np.int64)
         stats = {
+            "class_drawn": drawn.ravel() if drawn.ndim else int(drawn),
             "class_switched": n_switched > 0,
             "class_n_switched": n_switched,
             "class_switches": self.n_switches,
@@ -376,15 +395,21 @@ class CarlinChib(BlockedStep):
         }
         if self._is_tilted:
             stats["class_tilt"] = tilt
+        if self._jumps:
+            stats["class_jump_acceptance"] = swept.jump_acceptance
         return new, [stats]
 
     def _require_unchanged(self, point: Mapping[str, np.ndarray]) -> None:
         """Refuse a model that has changed since the step was made for it."""
         shapes = {value.name: np.shape(point[value.name]) for value in self.vars}
-        if _structure(self._model) != self._made_for or shapes != self._shapes:
+        if (
+            _structure(self._model) != self._made_for
+            or shapes != self._shapes
+            or count_classes(self._index) != self.n_classes
+        ):
             raise ValueError(
-                "model: it has other variables or shapes than when CarlinChib was made for it; "
-                "make the step anew."
+                "model: it has other variables, shapes or classes than when CarlinChib was made "
+                "for it; make the step anew."
             )
 
     def _fitted(self, others: Sequence[np.ndarray]) -> Any:

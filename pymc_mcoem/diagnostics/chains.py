@@ -9,13 +9,9 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-__all__ = ["LOG_TILT", "LOG_WEIGHT", "IndexChains", "read_chains"]
+from pymc_mcoem.diagnostics.step_statistics import read_statistics
 
-#: The sample statistic in which `CarlinChib` keeps the log-probabilities of the classes.
-LOG_WEIGHT = "class_log_weight"
-
-#: The one in which it keeps what it added to the logarithms of the classes' prior probabilities.
-LOG_TILT = "class_tilt"
+__all__ = ["IndexChains", "read_chains"]
 
 _SAMPLE_DIMS = ("chain", "draw")
 
@@ -39,8 +35,11 @@ class IndexChains:
     chain, draw : ndarray
         Coordinates.
     log_tilt : ndarray of shape (n_chains, n_draws, n_classes), or None
-        What was added to the logarithms of the classes' prior probabilities, where the chains
-        have a tilted posterior. One row then.
+        What was added to the logarithms of the classes' prior probabilities, where this index
+        was tilted. One row then.
+    log_importance : ndarray of shape (n_chains, n_draws), or None
+        Logarithms of what draws weigh, up to a constant of each chain, where some index of the
+        chains was tilted, this one or another.
     """
 
     name: str
@@ -51,18 +50,19 @@ class IndexChains:
     chain: np.ndarray
     draw: np.ndarray
     log_tilt: np.ndarray | None = None
+    log_importance: np.ndarray | None = None
 
     @property
     def weights(self) -> np.ndarray:
         """Return what each draw counts, (n_chains, n_draws), one on average in each chain.
 
-        All ones but for tilted chains, whose draws weigh exp(-log_tilt) of their class. Chains
-        are scaled by themselves, for each has its own tilt.
+        All ones but for tilted chains, whose draws weigh exp(-tilt) of the class that was tilted.
+        Chains are scaled by themselves, for each has its own tilt.
         """
         shape = (len(self.chain), len(self.draw))
-        if self.log_tilt is None:
+        log_weight = self.log_importance
+        if log_weight is None:
             return np.ones(shape)
-        log_weight = -np.take_along_axis(self.log_tilt, self.codes[0][..., None], axis=-1)[..., 0]
         weight = np.exp(log_weight - log_weight.max(axis=1, keepdims=True))
         scaled: np.ndarray = weight / weight.mean(axis=1, keepdims=True)
         return scaled
@@ -165,7 +165,8 @@ def read_chains(
         )
     values = _categories(index)
     values = values.reshape(-1, *values.shape[-2:])
-    log_weight = None if stats is None else _log_weight(stats, values)
+    kept = read_statistics(stats, values)
+    log_weight = kept.log_weight
     if classes is not None:
         labels = np.asarray(classes)
     elif log_weight is not None:
@@ -192,7 +193,6 @@ def read_chains(
             f"classes: got {labels.tolist()}, and the draws of {index.name} also have {odd}; give "
             "every class once."
         )
-    log_tilt = None if stats is None or log_weight is None else _log_tilt(stats, log_weight)
     plate = index.isel(chain=0, draw=0, drop=True)
     plate = plate.drop_vars([name for name in plate.coords if name not in plate.dims])
     return IndexChains(
@@ -203,7 +203,8 @@ def read_chains(
         plate=plate,
         chain=_coordinate(index, "chain"),
         draw=_coordinate(index, "draw"),
-        log_tilt=log_tilt,
+        log_tilt=None if log_weight is None else kept.log_tilt,
+        log_importance=kept.log_importance,
     )
 
 
@@ -268,30 +269,3 @@ def _categories(index: xr.DataArray) -> np.ndarray:
             )
         return values.astype(np.int64)
     return values
-
-
-def _log_tilt(stats: Any, log_weight: np.ndarray) -> np.ndarray | None:
-    """Return the step's tilt, (n_chains, n_draws, n_classes), of the index of these weights."""
-    if LOG_TILT not in stats or len(log_weight) != 1:
-        return None
-    kept = stats[LOG_TILT].transpose(*_SAMPLE_DIMS, ...).values
-    tilt = np.array(kept.tolist(), dtype=np.float64)
-    return tilt if tilt.shape == log_weight.shape[1:] else None
-
-
-def _log_weight(stats: Any, values: np.ndarray) -> np.ndarray | None:
-    """Return the step's log-weights, (n_rows, n_chains, n_draws, n_classes), if they fit."""
-    if LOG_WEIGHT not in stats or values.dtype.kind not in "iu":
-        return None
-    n_rows, n_chains, n_draws = values.shape
-    kept = stats[LOG_WEIGHT].transpose(*_SAMPLE_DIMS, ...).values.astype(np.float64)
-    if kept.shape[:2] != (n_chains, n_draws):
-        return None
-    kept = kept.reshape(n_chains, n_draws, -1)
-    n_classes, rest = divmod(kept.shape[-1], n_rows)
-    if rest or n_classes < 1 or values.min() < 0 or values.max() >= n_classes:
-        return None
-    by_row = np.moveaxis(kept.reshape(n_chains, n_draws, n_rows, n_classes), 2, 0)
-    drawn = np.take_along_axis(by_row, values[..., None], axis=-1)
-    # A class that was drawn had weight, else these are the weights of another variable.
-    return by_row if np.isfinite(drawn).all() else None

@@ -77,7 +77,7 @@ def class_shares(chains: IndexChains, superchain_ids: Sequence[int] | None = Non
             found["share"][row, k] = indicator.mean()
             for name, value in _statistics(indicator, groups).items():
                 found[name][row, k] = value
-            if chains.log_tilt is not None and np.ptp(indicator) > 0:
+            if chains.log_importance is not None and np.ptp(indicator) > 0:
                 # a ratio of two averages: its error is that of what it leaves over
                 share = indicator.mean()
                 error = _mcse(indicator - weights * share)

@@ -235,7 +235,7 @@ def class_index_summary(
     shares = class_shares(chains, superchain_ids)
     transitions = class_transitions(chains)
     table = shares[["share", "mcse", "ess", "rhat"]]
-    tilted = chains.log_tilt is not None
+    tilted = chains.log_importance is not None
     mean, sd, transition_ess = _stationary(chains, random_seed)
     if not tilted:
         table = table.assign(stationary=mean, stationary_sd=sd)

@@ -30,6 +30,16 @@ IN_STAGES = AnnealedJump(n_temperatures=5, n_leapfrog=2)
 KINDS = pytest.mark.parametrize("kind", ["laplace", "good", "poor"])
 
 
+class TooWide:
+    """Pseudo-priors four times as wide as the classes are."""
+
+    def compile(self, density, geometry, mode=None):
+        fixed = PseudoPriors.from_covariance(
+            np.array([[0.2], [2.2]]), np.full((2, 1, 1), 3.0), np.zeros(2)
+        )
+        return lambda data, rng, others=(): fixed
+
+
 def kernel(case, kind, jump, log_step=-0.3):
     """Return annealed jumps, and nothing else, of many chains."""
     density = case.e_step.density
@@ -232,6 +242,79 @@ def test_a_tilted_chain_jumps_by_its_tilt(rng):
     assert 0.3 < index.mean() < 0.7
 
 
+def far_apart():
+    """Two classes with skewed pseudo-priors, and what the index and the latent are on average."""
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.55, 0.45])
+        x = pm.Normal("x", 2.5 * k, 1.0)
+        pm.Normal("y", x, 2.0, observed=1.0)
+    weight = np.array([0.55, 0.45]) * stats.norm.pdf(1.0, [0.0, 2.5], np.sqrt(5.0))
+    weight /= weight.sum()
+    mean, variance = np.array([0.2, 2.2]), 0.8
+    return model, np.array([weight[1], *(weight * mean), *(weight * (mean**2 + variance))])
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_frozen_auxiliaries_change_places_with_a_jump(rng, is_broken):
+    """The draw of the class that is entered becomes that of the class that is left."""
+    model, expected = far_apart()
+    with model:
+        step = CarlinChib(
+            jump=AT_ONCE,
+            auxiliaries="frozen",
+            within_class=RandomWalk(n_moves=1),
+            pseudo_priors=TooWide(),
+        )
+    if is_broken:
+        engine, sweep = step._engine, step._engine.sweep
+
+        def forgets(*arguments, auxiliaries, **options):
+            """Make the sweep and the jump, and keep what there was before the jump."""
+            jump, kept = engine._jump, []
+
+            def note(*given):
+                kept.append(auxiliaries.copy())
+                return jump(*given)
+
+            engine._jump = note
+            swept = sweep(*arguments, auxiliaries=auxiliaries, **options)
+            engine._jump = jump
+            auxiliaries[:] = kept[0]
+            return swept
+
+        engine.sweep = forgets
+    step.setup_chain(rng, tune=300, draws=40_000)
+    point = model.initial_point(0)
+    draws = []
+    for t in range(40_300):
+        if t == 300:
+            step.stop_tuning()
+        point = step.step(point)[0]
+        draws.append((int(point["k"]), float(point["x"])))
+    k, x = np.array(draws[300:]).T
+    found = np.stack([k, (1 - k) * x, k * x, (1 - k) * x**2, k * x**2], axis=1)
+    z = agreement(found.reshape(100, -1, 5).mean(axis=1), expected).largest_z
+    assert z > CLEARLY if is_broken else z < LIMIT
+
+
+def test_a_class_without_density_does_not_spoil_the_step_size(rng):
+    """No way leads there, whatever the step size."""
+    log_steps = []
+    for p in ([0.5, 0.5, 0.0], [0.5, 0.5]):
+        with pm.Model() as model:
+            k = pm.Categorical("k", p)
+            x = pm.Normal("x", 2.0 * k, 1.0, shape=3)
+            pm.Normal("y", x, 1.0, observed=np.ones(3))
+            step = CarlinChib(**JUMPS["in stages"])
+        step.setup_chain(rng, tune=400, draws=1)
+        point = model.initial_point(0)
+        for _ in range(400):
+            point, (kept,) = step.step(point)
+        log_steps.append(step.log_step[-1])
+    assert abs(log_steps[0] - log_steps[1]) < 0.7
+    assert 0 <= kept["class_jump_acceptance"] <= 1
+
+
 def test_a_chain_goes_on_with_the_step_size_of_its_jumps(skewed):
     """It is part of the sampling state."""
     model = skewed.family.model
@@ -250,9 +333,11 @@ def test_a_chain_goes_on_with_the_step_size_of_its_jumps(skewed):
 
 
 def test_what_makes_no_sense_is_refused(skewed):
-    with pytest.raises(ValueError, match="n_temperatures: got 0; give at least 1"):
+    with pytest.raises(ValueError, match="n_temperatures: got 0; give a whole number"):
         AnnealedJump(n_temperatures=0)
-    with pytest.raises(ValueError, match="n_leapfrog: got 0; give at least 1"):
+    with pytest.raises(ValueError, match=r"n_temperatures: got 1.5; give a whole number"):
+        AnnealedJump(n_temperatures=1.5)
+    with pytest.raises(ValueError, match="n_leapfrog: got 0; give a whole number"):
         AnnealedJump(n_leapfrog=0)
     with pytest.raises(ValueError, match="target_acceptance: got 1"):
         AnnealedJump(target_acceptance=1)

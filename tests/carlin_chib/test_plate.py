@@ -298,6 +298,15 @@ def test_rows_that_meet_far_from_the_start_only_are_refused():
         PlateDensity(model, k, [x])
 
 
+def test_rows_that_meet_only_where_all_are_alike_are_refused():
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5], shape=10)
+        x = pm.Normal("x", 1.0 * k, 1.0, shape=10)
+        pm.Potential("alike", pm.math.switch(pt.eq(k.sum(), 0), 0.9, 0.0) * np.ones(10))
+    with pytest.raises(ValueError, match=r"rows are not independent"):
+        PlateDensity(model, k, [x])
+
+
 def test_an_observed_index_is_refused():
     with pm.Model() as model:
         k = pm.Categorical("k", [0.5, 0.5], observed=[0, 1, 1])

@@ -544,5 +544,29 @@ def test_a_model_that_changed_needs_a_new_step():
         x = pm.Normal("x", 1.0 * k, 1.0)
         step = CarlinChib(within_class=RandomWalk(1))
         pm.Normal("late", x, 0.1, observed=9.0)
-    with pytest.raises(ValueError, match="model: it has other variables or shapes"):
+    with pytest.raises(ValueError, match="model: it has other variables, shapes or"):
         step.step(model.initial_point(0))
+
+
+@pytest.mark.parametrize("what", ["classes", "rows"])
+def test_other_numbers_of_classes_or_rows_need_a_new_step(what):
+    is_plate = what == "rows"
+    with pm.Model(coords={"row": range(4)}) as model:
+        p = pm.Data("p", [0.5, 0.5])
+        k = pm.Categorical("k", p, dims="row" if is_plate else None)
+        pm.Normal("x", 1.0 * k, 1.0, dims="row" if is_plate else None)
+        step = CarlinChib(within_class=RandomWalk(1))
+        if is_plate:
+            model.set_dim("row", 6, range(6))
+        else:
+            pm.set_data({"p": [0.2, 0.3, 0.5]})
+    step.setup_chain(np.random.default_rng(0), tune=1, draws=1)
+    with pytest.raises(ValueError, match="shapes or classes than when CarlinChib was made"):
+        step.step(model.initial_point(0))
+
+
+def test_an_index_that_is_not_there_is_named():
+    with pm.Model():
+        pm.Normal("x", 1.0 * pm.Categorical("k", [0.5, 0.5]), 1.0)
+        with pytest.raises(ValueError, match=r"class_index: got 'kind', and the model has"):
+            CarlinChib(class_index="kind")

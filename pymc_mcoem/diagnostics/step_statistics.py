@@ -1,0 +1,130 @@
+"""What `CarlinChib` kept beside its draws, found again for one variable of the posterior."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["DRAWN", "LOG_TILT", "LOG_WEIGHT", "StepStatistics", "read_statistics"]
+
+#: The sample statistic in which `CarlinChib` keeps the log-probabilities of the classes.
+LOG_WEIGHT = "class_log_weight"
+
+#: The one in which it keeps what it added to the logarithms of the classes' prior probabilities.
+LOG_TILT = "class_tilt"
+
+#: The one in which it keeps the class index itself, by which the others are known to be its own.
+DRAWN = "class_drawn"
+
+_SAMPLE_DIMS = ("chain", "draw")
+
+
+@dataclass(frozen=True)
+class StepStatistics:
+    """Statistics of the step that drew a variable, and what all steps make its draws weigh.
+
+    Attributes
+    ----------
+    log_weight : ndarray of shape (n_rows, n_chains, n_draws, n_classes), or None
+        Log-probabilities from which the variable was drawn.
+    log_tilt : ndarray of shape (n_chains, n_draws, n_classes), or None
+        What was added to the logarithms of its classes' prior probabilities.
+    log_importance : ndarray of shape (n_chains, n_draws), or None
+        Logarithms of what draws weigh, where any index was tilted.
+    """
+
+    log_weight: np.ndarray | None = None
+    log_tilt: np.ndarray | None = None
+    log_importance: np.ndarray | None = None
+
+
+def read_statistics(stats: Any, values: np.ndarray) -> StepStatistics:
+    """Find the statistics that belong to a variable.
+
+    Parameters
+    ----------
+    stats : Dataset-like or None
+        Sample statistics with dimensions chain and draw.
+    values : ndarray of shape (n_rows, n_chains, n_draws)
+        Draws of the variable.
+
+    Raises
+    ------
+    ValueError
+        If several steps drew class indices and some of them, nobody knows which, were tilted.
+    """
+    if stats is None or LOG_WEIGHT not in stats or values.dtype.kind not in "iu":
+        return StepStatistics()
+    shape = values.shape[1:]
+    weights = _by_step(stats, LOG_WEIGHT, shape)
+    if not weights:
+        return StepStatistics()
+    if DRAWN not in stats:
+        # of a step that does not say what it drew: its weights are known by being possible
+        mine = _rows(weights[0], values) if len(weights) == 1 else None
+        if mine is not None:
+            drawn = np.take_along_axis(mine, values[..., None], axis=-1)
+            mine = mine if np.isfinite(drawn).all() else None
+        tilts = _by_step(stats, LOG_TILT, shape) if mine is not None and len(values) == 1 else []
+        tilt = tilts[0] if tilts and tilts[0].shape[-1] == weights[0].shape[-1] else None
+        importance = None if tilt is None else -_of_class(tilt, values[0])
+        return StepStatistics(mine, tilt, importance)
+    drawn_by_step = _drawn_by_step(stats, len(weights), shape)
+    tilts = _by_step(stats, LOG_TILT, shape)
+    if tilts and len(tilts) != len(drawn_by_step):
+        raise ValueError(
+            f"data: {len(drawn_by_step)} steps drew class indices, of which {len(tilts)} with "
+            "equalise_visits, and nothing says which; give it to all of them or to none."
+        )
+    importance = None
+    for drawn, tilt in zip(drawn_by_step, tilts, strict=False):
+        change = -_of_class(tilt, drawn[..., 0])
+        importance = change if importance is None else importance + change
+    for step, drawn in enumerate(drawn_by_step):
+        if np.array_equal(np.moveaxis(drawn, -1, 0), values):
+            mine = _rows(weights[step], values)
+            return StepStatistics(mine, tilts[step] if tilts else None, importance)
+    return StepStatistics(log_importance=importance)
+
+
+def _by_step(stats: Any, name: str, shape: tuple[int, ...]) -> list[np.ndarray]:
+    """Return a statistic of every step that kept it, each (n_chains, n_draws, length)."""
+    if name not in stats:
+        return []
+    kept = stats[name].transpose(*_SAMPLE_DIMS, ...).values
+    if kept.shape[:2] != shape:
+        return []
+    is_nested = kept.dtype == object and isinstance(kept.flat[0], np.ndarray)
+    if is_nested or kept.ndim == 4:
+        # vectors of several steps; those of one are stacked, if their lengths are alike
+        columns = kept.reshape(*shape, -1) if is_nested else kept
+        return [
+            np.array(columns[:, :, step].tolist(), dtype=np.float64).reshape(*shape, -1)
+            for step in range(columns.shape[2])
+        ]
+    return [kept.reshape(*shape, -1).astype(np.float64)]
+
+
+def _drawn_by_step(stats: Any, n_steps: int, shape: tuple[int, ...]) -> list[np.ndarray]:
+    """Return the class indices of every step, each (n_chains, n_draws, n_rows) of int."""
+    found = _by_step(stats, DRAWN, shape)
+    if n_steps > 1 and len(found) == 1:
+        # one number of each step
+        found = [found[0][..., step, None] for step in range(found[0].shape[-1])]
+    return [drawn.astype(np.int64) for drawn in found]
+
+
+def _rows(kept: np.ndarray, values: np.ndarray) -> np.ndarray | None:
+    """Return log-weights by row, (n_rows, n_chains, n_draws, n_classes), if they fit."""
+    n_rows, n_chains, n_draws = values.shape
+    n_classes, rest = divmod(kept.shape[-1], n_rows)
+    if rest or n_classes < 1 or values.min() < 0 or values.max() >= n_classes:
+        return None
+    return np.moveaxis(kept.reshape(n_chains, n_draws, n_rows, n_classes), 2, 0)
+
+
+def _of_class(tilt: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+    found: np.ndarray = np.take_along_axis(tilt, drawn[..., None], axis=-1)[..., 0]
+    return found
