@@ -389,6 +389,14 @@ def digit(rng: np.random.Generator, data: str | None) -> Problem:
         exact,
         {
             "CarlinChib": with_pymc(model, mcoem.CarlinChib, "class_index"),
+            "CarlinChib, annealed jumps": with_pymc(
+                model,
+                lambda: mcoem.CarlinChib(
+                    within_class=mcoem.Hamiltonian(n_moves=1, n_leapfrog=8),
+                    jump=mcoem.AnnealedJump(n_temperatures=30),
+                ),
+                "class_index",
+            ),
             "pm.sample defaults": with_pymc(model, None, "class_index"),
             "pseudo-priors by hand": with_pymc(by_hand, None, "class_index"),
             **{n: with_numpyro(numpyro_model, kernel) for n, kernel in numpyro_kernels().items()},

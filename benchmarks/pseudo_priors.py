@@ -10,7 +10,7 @@ sampler is asked what its jumps would do if the two classes weighed the same. A 
 class and then in the other, and tells the logarithms of its acceptance ratios, both ways. They are
 shifted until as many jumps lead there as back (Bennett 1976). What is printed is the share of
 attempts that then succeed, and their number per second of sampling; fits, tuning and compilation
-are not counted.
+are not counted. Chains start at modes, which random walks leave slowly: their figures flatter them.
 
     python benchmarks/pseudo_priors.py --images 3
 """

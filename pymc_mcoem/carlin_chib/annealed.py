@@ -58,7 +58,9 @@ class AnnealedJump:
     a jump along the map between the two normal approximations.
 
     Cost: 2 (T - 1) (n_leapfrog + 1) + 2 evaluations of density and gradient. It pays where draws
-    from pseudo-priors hardly ever hit; ``benchmarks/pseudo_priors.py`` has figures.
+    from pseudo-priors hardly ever hit. On nine images of 16 × 16 pixels with 78 latents, had the
+    two likeliest classes weighed the same, 200 temperatures succeeded in more than 0.05 of their
+    attempts on six, draws from Laplace approximations on one (``benchmarks/pseudo_priors.py``).
 
     Examples
     --------

@@ -96,7 +96,7 @@ def fitting_mode(mode: Any) -> Any:
     """Return the mode in which pseudo-priors are fitted for sweeps compiled in `mode`.
 
     Searches loop until they have converged, which JAX cannot compile: with it they are left to
-    numba. They are made a few times a chain.
+    numba. They are made a few times a chain. So are draws of inactive latents, too small for JAX.
     """
     return "NUMBA" if type(get_mode(mode).linker).__name__ == "JAXLinker" else mode
 
@@ -141,7 +141,9 @@ class ScalarEngine:
         # One fit a chain: there is no hurry that would excuse a mode that is only half found.
         rule = Laplace(race=None) if pseudo_priors is None else pseudo_priors
         self._fit = rule.compile(density, geometry, fitting_mode(mode))
-        self._inactive = InactiveDraw(density, mode) if isinstance(density, BlockDensity) else None
+        self._inactive = (
+            InactiveDraw(density, fitting_mode(mode)) if isinstance(density, BlockDensity) else None
+        )
         self._jump = None if jump is None else jump.compile(density, fitting_mode(mode))
         if self._jump is not None:
             # its step size is tuned with those of the classes, and stands after them

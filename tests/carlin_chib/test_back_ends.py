@@ -11,6 +11,7 @@ import numpy as np
 import pymc as pm
 import pytest
 
+from pymc_mcoem.carlin_chib.annealed import AnnealedJump
 from pymc_mcoem.carlin_chib.engines import fitting_mode
 from pymc_mcoem.carlin_chib.step import CarlinChib
 from pymc_mcoem.carlin_chib.within_class import Hamiltonian, Independence, RandomWalk
@@ -31,7 +32,13 @@ def shared_model() -> pm.Model:
 
 CASES = {
     "random walk, tilted": (shared_model, {"within_class": RandomWalk(3), "equalise_visits": True}),
-    "hamiltonian": (shared_model, {"within_class": Hamiltonian(n_leapfrog=3)}),
+    "hamiltonian, jumps": (
+        shared_model,
+        {
+            "within_class": Hamiltonian(n_leapfrog=3),
+            "jump": AnnealedJump(n_temperatures=3, n_leapfrog=2),
+        },
+    ),
     "blocks, frozen": (
         nested_model,
         {"blocks": BLOCKS, "within_class": Independence(2), "auxiliaries": "frozen"},

@@ -113,7 +113,9 @@ def test_pseudo_priors_follow_the_data_of_the_next_chain(calibrated):
 
 def test_the_summed_out_model_agrees(rng):
     """`pymc_extras.marginalize` gives the same latents and the same class probabilities."""
-    pmx = pytest.importorskip("pymc_extras")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pmx = pytest.importorskip("pymc_extras")
     with pm.Model() as model:
         k = pm.Categorical("k", [0.5, 0.3, 0.2])
         level = pm.Normal("level", 0.0, 1.5)
