@@ -4,17 +4,24 @@
 # make lint   check style and types
 # make format rewrite the code in the project's style
 # make docs   build the documentation, notebooks executed: docs/_build/html/index.html
+# make lock   write requirements.lock anew after a change of pyproject.toml; with ARGS=--upgrade
+#             take the newest versions of everything
+# make audit  look for known vulnerabilities in what requirements.lock pins
 # make clean  remove the environment, caches and the documentation built
 #
 # PYTHON=... names the Python to build the environment with; without it one is looked for.
+# With CI=true all that is installed is what requirements.lock pins, hashes checked; otherwise it is
+# what the ranges of pyproject.toml allow, as for everyone who installs the package.
 
 .DELETE_ON_ERROR:
-.PHONY: environment demo test lint format docs clean
+.PHONY: environment demo test lint format docs lock audit clean
 
 python := .venv/bin/python
 installed := .venv/.installed
 equipped := .venv/.equipped
 documented := .venv/.documented
+locking := .venv/.locking
+install = $(python) -m pip install --quiet --disable-pip-version-check
 
 environment: $(equipped)
 
@@ -36,27 +43,56 @@ format: $(equipped)
 docs: $(documented)
 	$(python) -m sphinx -W --keep-going -j auto -b html docs docs/_build/html $(ARGS)
 
+lock: $(locking)
+	$(python) -m uv pip compile --quiet --universal --python-version 3.12 --generate-hashes \
+		--extra dev --extra docs --extra lock --no-emit-package pymc_mcoem \
+		--custom-compile-command "make lock" $(ARGS) --output-file requirements.lock pyproject.toml
+
+audit: $(locking)
+	@$(python) .ci/audit.py $(ARGS)
+
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache build dist output docs/_build docs/generated
+	rm -rf .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist output docs/_build docs/generated
 
 # Only what is declared in pyproject.toml decides what is installed: the package itself is
 # installed in place, so that a change of its code needs nothing here.
+ifeq ($(CI),true)
+
+$(installed): pyproject.toml requirements.lock
+	@$(find_or_build)
+	@echo "Installing what requirements.lock pins into .venv ..."
+	@$(install) --require-hashes --requirement requirements.lock
+	@$(install) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(equipped) $(documented) $(locking): $(installed)
+	@touch $@
+
+else
+
 $(installed): pyproject.toml
 	@$(find_or_build)
 	@echo "Installing pymc_mcoem and what it needs into .venv (half a minute or more the first time) ..."
-	@$(python) -m pip install --quiet --disable-pip-version-check --editable .
+	@$(install) --editable .
 	@touch $@
 
 # Tests and checkers come apart: a newcomer's demo does not wait for them.
 $(equipped): $(installed)
 	@echo "Installing what tests and checks need ..."
-	@$(python) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(install) --editable '.[dev]'
 	@touch $@
 
 $(documented): $(installed)
 	@echo "Installing what the documentation needs ..."
-	@$(python) -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@$(install) --editable '.[docs]'
 	@touch $@
+
+$(locking): $(installed)
+	@echo "Installing what pins and audits ..."
+	@$(install) --editable '.[lock]'
+	@touch $@
+
+endif
 
 # An environment that is there and whose Python still runs is kept. Otherwise each candidate is
 # run, not just looked up: a shim of pyenv may stand for a version that is not there, and a

@@ -266,7 +266,7 @@ def save(figure: Any, file: Path) -> None:
 def main() -> None:
     """Learn, tell, draw."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--iterations", type=int, default=1_000)
+    parser.add_argument("--passes", type=int, default=11, help="as many draws as children in each")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", type=Path, default=Path("output"))
     arguments = parser.parse_args()
@@ -276,17 +276,17 @@ def main() -> None:
     sex = (growth["sex"].values == "male").astype(int)
     curves = mcoem.datasets.growth_velocity(growth["height"], growth["age"], AGES)
     mixture = mcoem.TemplateMixture.for_curves(AGES, n_classes=2)
+    stream = mcoem.Passes(curves, arguments.passes, replace=True, random_seed=arguments.seed)
     e_step = mcoem.CarlinChibBurst(within_class=mcoem.RandomWalk(n_moves=5))
     em = mcoem.OnlineEM(
         mixture,
         e_step=e_step,
-        average_from=arguments.iterations // 2,
+        average_from=len(stream) // 2,
         random_seed=arguments.seed,
     )
     console.print("The first run compiles for a minute or two; later ones start in seconds.")
     began = time.perf_counter()
-    order = np.random.default_rng(arguments.seed).integers(len(curves), size=arguments.iterations)
-    em.partial_fit(curves[order])
+    em.partial_fit(stream)
     console.print(f"Learnt from {em.n_seen} draws in {time.perf_counter() - began:.0f} s.")
 
     learnt = Learnt(mixture, em, curves)

@@ -11,6 +11,7 @@ from pymc_mcoem.carlin_chib.pseudo_priors import Laplace, PilotMoments, PriorCov
 from pymc_mcoem.carlin_chib.step import CarlinChib
 from pymc_mcoem.carlin_chib.within_class import Hamiltonian, Independence, RandomWalk
 from pymc_mcoem.classify import Classifier, majority_labels
+from pymc_mcoem.em.checkpoint import Checkpoint
 from pymc_mcoem.em.esteps.auxiliary_chains import AuxiliaryChains
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.esteps.exact import Exact
@@ -28,6 +29,7 @@ from pymc_mcoem.em.schedules import (
     StepSize,
     UpdateSchedule,
 )
+from pymc_mcoem.em.sources import Passes
 from pymc_mcoem.em.starts import compete
 from pymc_mcoem.laplace import LaplaceApproximation
 from pymc_mcoem.templates import (
@@ -75,6 +77,7 @@ __all__ = [
     "CarlinChib",
     "CarlinChibBurst",
     "ChainMoments",
+    "Checkpoint",
     "ClassIndexSummary",
     "ClassIndexWarning",
     "Classifier",
@@ -89,6 +92,7 @@ __all__ = [
     "LaplaceApproximation",
     "LaplaceGaussian",
     "OnlineEM",
+    "Passes",
     "PhasedStepSize",
     "PilotMoments",
     "PlainGibbs",

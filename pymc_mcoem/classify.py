@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import xarray as xr
-from scipy.special import softmax
 
 from pymc_mcoem.carlin_chib.within_class import RandomWalk
-from pymc_mcoem.em.esteps.base import CompiledClassWeights
+from pymc_mcoem.class_scores import (
+    compile_class_weights,
+    compile_expected_likelihood,
+    weigh,
+    weigh_expected,
+)
+from pymc_mcoem.em.crew import Crew
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.family import Family
 from pymc_mcoem.em.progress import CountProgress, count_observations
 from pymc_mcoem.em.threads import one_blas_thread
-from pymc_mcoem.expected_likelihood import CompiledExpectedLikelihood, ExpectedLikelihood
-from pymc_mcoem.screening import ScreenedClassWeights
+from pymc_mcoem.em.workers import Order
 from pymc_mcoem.templates.mixture import TemplateMixture
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from pymc_mcoem.em.esteps.base import EStep
 
 __all__ = ["Classifier", "majority_labels"]
@@ -98,6 +104,8 @@ class Classifier:
     random_seed : int
         Observation i of an array has a generator of its own, made from the seed and i.
     progressbar : bool
+    executor : concurrent.futures.Executor or int, optional
+        Who classifies, as for `OnlineEM`. The probabilities are the same, to the last bit.
 
     Raises
     ------
@@ -135,6 +143,7 @@ class Classifier:
         screening: float = 0.0,
         random_seed: int = 0,
         progressbar: bool = True,
+        executor: Executor | int | None = None,
     ) -> None:
         if draws < 1 or burn_in < 0:
             raise ValueError(
@@ -183,9 +192,14 @@ class Classifier:
         self.random_seed = random_seed
         self.progressbar = progressbar
         self.rule = rule
-        self._e_step = (
-            CarlinChibBurst(within_class=RandomWalk(n_moves=5)) if e_step is None else e_step
-        )
+        if rule == "evidence":
+            chosen = CarlinChibBurst(within_class=RandomWalk(n_moves=5))
+            make: Callable[[], Any] = partial(
+                compile_class_weights, self.family, chosen if e_step is None else e_step, screening
+            )
+        else:
+            make = partial(compile_expected_likelihood, self.family)
+        self._crew = Crew(make, executor)
         # The paper's rule knows no weights of classes, but those of labels.
         prior = {} if label_weights is None else label_weights
         self._log_label_weight = np.log([float(prior.get(label, 1.0)) for label in of_class])
@@ -208,48 +222,24 @@ class Classifier:
         found = []
         total = count_observations(self.family, observations)
         with CountProgress(self.progressbar, total, "Classified") as progress:
-            for index, observation in enumerate(self.family.iterate(observations)):
-                data = self.family.encode(observation)
-                seed = np.random.SeedSequence(self.random_seed, spawn_key=(index,))
-                with one_blas_thread():
-                    found.append(self._weigh(data, np.random.default_rng(seed)))
-                progress.advance()
+            with one_blas_thread():
+                for probabilities in self._crew.answers(self._orders(observations)):
+                    found.append(probabilities)
+                    progress.advance()
         if not found:
             raise ValueError("observations: got none; pass at least one observation.")
         return np.stack(found)
 
-    def _weigh(self, data: Mapping[str, np.ndarray], rng: np.random.Generator) -> np.ndarray:
-        """Return the class probabilities of one encoded observation."""
-        length = {"draws": self.draws, "burn_in": self.burn_in}
-        if self.rule == "evidence":
-            return self._class_weights.class_probability(data, self._parameters, rng, **length)
-        scores = self._expected_likelihood.log_scores(data, self._parameters, rng, **length)
-        weighed: np.ndarray = softmax(scores + self._log_label_weight)
-        return weighed
-
-    @cached_property
-    def _class_weights(self) -> CompiledClassWeights | ScreenedClassWeights:
-        if self.screening:
-            return ScreenedClassWeights(self.family, self._compile_for, self.screening)
-        return self._compile_for(self.family.n_classes)
-
-    def _compile_for(self, n_classes: int) -> CompiledClassWeights:
-        """Compile class weights for as many of the classes."""
-        family = self.family
-        if n_classes != family.n_classes:
-            assert isinstance(family, TemplateMixture)
-            family = family.with_classes(n_classes, noise="class", priors=None)
-        compiled = self._e_step.compile(family)
-        if not isinstance(compiled, CompiledClassWeights):
-            raise TypeError(
-                f"e_step: {self._e_step!r} gives no class probabilities; give CarlinChibBurst() or "
-                "LaplaceGaussian()."
-            )
-        return compiled
-
-    @cached_property
-    def _expected_likelihood(self) -> CompiledExpectedLikelihood:
-        return ExpectedLikelihood().compile(self.family)
+    def _orders(self, observations: Any) -> Iterator[Order]:
+        """Yield the calls to be made, each made up when it is asked for."""
+        for index, observation in enumerate(self.family.iterate(observations)):
+            data = self.family.encode(observation)
+            seed = np.random.SeedSequence(self.random_seed, spawn_key=(index,))
+            given = (data, self._parameters, np.random.default_rng(seed), self.draws, self.burn_in)
+            if self.rule == "evidence":
+                yield Order(weigh, given)
+            else:
+                yield Order(weigh_expected, (*given, self._log_label_weight))
 
     def predict_proba(self, observations: Any) -> np.ndarray:
         """Return label probabilities, ``(n, n_labels)``, in the order of `labels`.

@@ -108,7 +108,7 @@ def test_expected_likelihoods_agree_with_quadrature(mixture, by_label, rng):
         for s in range(repeats)
     ]
     for run in runs[1:]:
-        run._expected_likelihood = runs[0]._expected_likelihood  # compiled once
+        run._crew = runs[0]._crew  # compiled once
     found = np.stack([run.class_probabilities(curves) for run in runs])
     by_class = np.array([2.0, 2.0, 1.0, 1.0])
     for number, curve in enumerate(curves):

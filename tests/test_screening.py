@@ -60,14 +60,14 @@ def probabilities(mixture, parameters, curves, **options):
 @pytest.mark.parametrize("amount", [1e-6, 1e-3, 0.2])
 def test_no_probability_changes_by_more_than_the_amount(by_evidence, curves, amount):
     full, screened = by_evidence
-    screened._class_weights.amount = amount
+    screened._crew.compiled.amount = amount
     found = screened.class_probabilities(curves)
     np.testing.assert_allclose(found.sum(axis=1), 1.0)
     # modes that are sought again among fewer classes agree to the search's tolerance
     assert np.abs(found - full).max() < amount + 2e-3
     assert np.abs(np.sort(full, axis=1)[:, :-16]).max() < 1e-3  # there is something to leave out
-    assert set(screened._class_weights._compiled) <= {*SIZES, N_CLASSES}
-    assert set(screened._class_weights._compiled) != {N_CLASSES}
+    assert set(screened._crew.compiled._compiled) <= {*SIZES, N_CLASSES}
+    assert set(screened._crew.compiled._compiled) != {N_CLASSES}
 
 
 @pytest.mark.slow

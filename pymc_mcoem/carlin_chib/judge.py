@@ -1,7 +1,8 @@
 """Pseudo-priors judged by the auxiliaries that were drawn from them.
 
 At every sweep the weight of a class that is not active is an importance ratio, target over
-pseudo-prior, at a draw of the pseudo-prior. A sample of them says how well the two agree.
+pseudo-prior, at a draw of the pseudo-prior. A sample of them says how well the two agree. Where
+auxiliaries are frozen they are hardly a sample, and the step draws one for the purpose.
 """
 
 from __future__ import annotations

@@ -146,12 +146,6 @@ class PlateDensity:
             index = drawn if given is None else given
             position = start + distance * rng.standard_normal(shape)
             before = function(index, position, *others)[0]
-            if before.shape != (self.n_rows,):
-                raise ValueError(
-                    f"class_index: the log-density has shape {before.shape}, not one value for "
-                    f"each of the {self.n_rows} rows of {self.class_index.name}; write every "
-                    "variable that looks at it with the plate as first axis."
-                )
             for moved in bits:
                 other = rng.integers(self.n_classes, size=self.n_rows)
                 away = position + distance * rng.standard_normal(shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
@@ -38,6 +39,9 @@ N_REFITS = 4
 
 #: By how many sweeps at most the pseudo-priors are judged.
 N_JUDGED = 500
+
+#: The same where an annealed jump makes every sweep dear.
+N_JUDGED_WITH_JUMP = 200
 
 #: How often a chain draws a start of its own before it takes the model's initial point.
 N_STARTS = 50
@@ -154,7 +158,9 @@ class CarlinChib(BlockedStep):
 
     At the end of tuning the pseudo-priors are judged by the auxiliaries drawn from them since
     they were fitted, and those that are poor are named in the log with their Pareto k and
-    effective share; a class far below the others is passed over.
+    effective share; a class far below the others is passed over. Frozen auxiliaries are hardly
+    ever new where a pseudo-prior is poor: in their place 500 sweeps are made then that the chain
+    knows nothing of, 200 with `jump`.
 
     Examples
     --------
@@ -261,6 +267,7 @@ class CarlinChib(BlockedStep):
         self.stats_dtypes_shapes = {**self.stats_dtypes_shapes, **own_stats}  # type: ignore[misc]
         self.stats_dtypes = [{name: kind for name, (kind, _) in self.stats_dtypes_shapes.items()}]
         self._judge = Judge(0)
+        self._last: tuple[np.ndarray, np.ndarray, list[np.ndarray]] | None = None
         self._model = model
         self._index = index
         self._made_for = _structure(model)
@@ -281,10 +288,13 @@ class CarlinChib(BlockedStep):
         self.frozen_auxiliaries = None
         self.log_tilt = np.zeros(self.n_classes)
         self._judge = Judge(0)
+        self._last = None
 
     def stop_tuning(self) -> None:
         """Stop tuning, and name the pseudo-priors that have shown themselves poor."""
         super().stop_tuning()
+        if self._is_frozen:
+            self._judge_by_fresh_draws()
         poor = self._judge.verdicts()
         if poor:
             _log.warning(
@@ -374,7 +384,10 @@ class CarlinChib(BlockedStep):
                 f"{before}; start the chain where the model has positive density."
             )
         self.log_step = swept.log_step
-        self._judge.see(before, swept.log_ratio)
+        if self._is_frozen:
+            self._last = before, position, others
+        else:
+            self._judge.see(before, swept.log_ratio)
         tilt = self.log_tilt
         if self._is_tilted and self.tune:
             self.log_tilt = next_tilt(tilt, swept.log_weight, self.n_steps)
@@ -415,8 +428,7 @@ class CarlinChib(BlockedStep):
     def _fitted(self, others: Sequence[np.ndarray]) -> Any:
         """Fit pseudo-priors for the chain's surroundings, and say what went wrong."""
         found = self._engine.fit(self.rng, others)
-        # Frozen auxiliaries are no independent draws of their pseudo-priors.
-        self._judge = Judge(0 if self._is_frozen else N_JUDGED, found.log_evidence)
+        self._judge = Judge(N_JUDGED, found.log_evidence)
         for trouble, count in found.troubles.items():
             _log.warning(
                 "CarlinChib: %s in %d of %d pseudo-priors; the chain stays exact, but these "
@@ -426,6 +438,33 @@ class CarlinChib(BlockedStep):
                 found.log_evidence.size,
             )
         return found
+
+    def _judge_by_fresh_draws(self) -> None:
+        """Show the judge draws of the pseudo-priors that are made for it alone.
+
+        Frozen auxiliaries have their pseudo-priors' distribution too, but a class brings a new
+        one only when it is left, which is seldom or never where its pseudo-prior is poor.
+        """
+        if self._last is None:
+            return
+        index, position, others = self._last
+        # a generator of its own, and the same one wherever the chain is resumed
+        rng = np.random.default_rng(copy.deepcopy(self.rng).integers(2**63))
+        for t in range(N_JUDGED_WITH_JUMP if self._jumps else N_JUDGED):
+            # there is no draw of the class that is active, so each is in turn
+            active = (index + t) % self.n_classes
+            swept = self._engine.sweep(
+                rng,
+                0.0,
+                active,
+                position,
+                self.log_step,
+                self.pseudo_priors,
+                others,
+                log_tilt=self.log_tilt,
+                auxiliaries=rng.standard_normal(self._engine.auxiliaries_shape),
+            )
+            self._judge.see(active, swept.log_ratio)
 
     def _must_refit(self) -> bool:
         if not (self.tune and self._density.other_values):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,9 @@ import xarray as xr
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import ancestors
 
-from pymc_mcoem.numbers import as_numbers
+from pymc_mcoem.em.registrations import find_registrations, register_again
+from pymc_mcoem.em.sources import as_values, in_memory
+from pymc_mcoem.numbers import as_numbers, is_whole
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -91,6 +93,15 @@ class Family:
     gauss_newton: TensorVariable | None = None
     prior_covariance: TensorVariable | None = None
     starts: np.ndarray | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is sent to another process, with what PyMC must know of the model there."""
+        return {**self.__dict__, "_registrations": find_registrations(self.model)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take what was sent from another process."""
+        register_again(state.pop("_registrations"))
+        self.__dict__.update(state)
 
     @cached_property
     def latents(self) -> tuple[TensorVariable, ...]:
@@ -282,29 +293,32 @@ class Family:
         return {name: self._encode_data(name, value) for name, value in given.items()}
 
     def _encode_data(self, name: str, value: Any) -> np.ndarray:
-        if np.ma.is_masked(value):
-            raise ValueError(
-                f"observation: {name} has {int(np.ma.count_masked(value))} masked values, which "
-                f"{type(self).__name__} does not allow for; drop the observation or fill them."
-            )
-        array = np.asarray(value)
         expected = self.model[name].get_value(borrow=True).shape
-        if array.dtype.kind not in "biuf":
-            raise TypeError(
-                f"observation: {name} has dtype {array.dtype}; convert it to real numbers first."
+        if isinstance(value, xr.DataArray):
+            dims = self.model.named_vars_to_dims.get(name) or ()
+            if set(value.dims) == set(dims) and value.dims != tuple(dims):
+                raise ValueError(
+                    f"observation: {name} has dims {value.dims}, the model {tuple(dims)}; "
+                    "transpose it."
+                )
+        array = as_values(f"observation: {name}", value)
+        if np.ma.is_masked(array):
+            raise ValueError(
+                f"observation: {name} has {int(np.ma.count_masked(array))} masked values, which "
+                f"{type(self).__name__} does not allow for; drop the observation or fill them."
             )
         if array.shape != expected:
             raise ValueError(
                 f"observation: {name} has shape {array.shape}, the model expects {expected}; "
                 "reshape it, or pass several observations as an iterable of such arrays."
             )
-        array = array.astype(np.float64)
-        if not np.isfinite(array).all():
+        plain = np.array(array.filled(np.nan))
+        if not np.isfinite(plain).all():
             raise ValueError(
-                f"observation: {name} holds {int((~np.isfinite(array)).sum())} values that are "
+                f"observation: {name} holds {int((~np.isfinite(plain)).sum())} values that are "
                 "not finite; drop the observation or repair it."
             )
-        return array
+        return plain
 
     def in_order(self, observations: xr.DataArray) -> xr.DataArray:
         """Return a DataArray with the model's dims last and in the model's order.
@@ -346,34 +360,91 @@ class Family:
         observations : array_like, mapping, or iterable
             One observation (an array of the shape of the first ``pm.Data`` in `observation`, or
             a mapping by name), an array, DataArray or DataFrame with one axis more in front, or
-            any iterable. Arrays that are not in memory are read one observation at a time. The
-            axes of a DataArray are known by their names; see `in_order`.
+            any iterable or sequence. The axes of a DataArray are known by their names; see
+            `in_order`.
 
         Raises
         ------
         TypeError
             If it is none of these.
+        ValueError
+            If it is an array whose length is not known.
+
+        Notes
+        -----
+        Arrays that are not in memory are read one observation at a time. Those of Dask and Zarr
+        read a whole chunk for it, so they are cheapest in chunks of one observation.
+
+        An iterable whose first record has one axis more than an observation, as a ``DataLoader``
+        of PyTorch gives them, is one of batches, and these are spread out. Where the first record
+        is a single observation, a later one with an axis more is left to `encode` to refuse.
         """
         if isinstance(observations, xr.DataArray):
             observations = self.in_order(observations).variable
         elif hasattr(observations, "to_numpy"):
             observations = observations.to_numpy()
+        kind = type(observations).__name__
         if isinstance(observations, (Mapping, int, float, np.generic)):
             yield observations
-        elif hasattr(observations, "shape") and hasattr(observations, "ndim"):
-            expected = self.model[self.observation[0]].get_value(borrow=True).shape
-            if observations.ndim <= len(expected):
-                yield np.asanyarray(observations)
-            else:
-                for index in range(observations.shape[0]):
-                    yield np.asanyarray(observations[index])
-        elif isinstance(observations, Iterable) and not isinstance(observations, (str, bytes)):
-            yield from observations
-        else:
-            kind = type(observations).__name__
+        elif isinstance(observations, (str, bytes)):
             raise TypeError(
                 f"observations: got {kind}; pass an array, a DataArray, or an iterable."
             )
+        elif hasattr(observations, "shape") and hasattr(observations, "ndim"):
+            expected = self.model[self.observation[0]].get_value(borrow=True).shape
+            if observations.ndim <= len(expected):
+                yield in_memory(observations)
+                return
+            if not is_whole(observations.shape[0]):
+                raise ValueError(
+                    f"observations: got {kind} of shape {observations.shape}, whose length is not "
+                    "known; call its compute_chunk_sizes() first."
+                )
+            for index in range(observations.shape[0]):
+                yield in_memory(observations[index])
+        elif isinstance(observations, Iterable):
+            yield from self._singly(observations)
+        elif hasattr(observations, "__len__") and hasattr(observations, "__getitem__"):
+            # a sequence that does not say so, as a Dataset of PyTorch
+            yield from self._singly(observations[index] for index in range(len(observations)))
+        else:
+            raise TypeError(
+                f"observations: got {kind}; pass an array, a DataArray, or an iterable."
+            )
+
+    def _singly(self, records: Iterable[Any]) -> Iterator[Any]:
+        """Yield records, each read once and in the model's order; batches spread out."""
+        batches = None
+        for given in records:
+            record = given
+            if isinstance(record, xr.DataArray):
+                # one with the wrong dims is left as it is: encode refuses it, and is heard
+                with suppress(ValueError):
+                    record = self.in_order(record)
+            record = in_memory(record)
+            if batches is None:
+                batches = self.is_batch(record)
+            if batches and self.is_batch(record):
+                yield from (record[index] for index in range(record.shape[0]))
+            else:
+                yield record
+
+    def is_batch(self, record: Any) -> bool:
+        """Say whether a record of an iterable is an array of several observations.
+
+        Parameters
+        ----------
+        record : object
+            As the iterable gave it.
+
+        Returns
+        -------
+        bool
+            Here: whether it is an array with one axis more than the first ``pm.Data`` in
+            `observation`.
+        """
+        n_axes = self.model[self.observation[0]].get_value(borrow=True).ndim
+        return hasattr(record, "shape") and getattr(record, "ndim", None) == n_axes + 1
 
     def initialize(
         self, observations: list[np.ndarray], rng: np.random.Generator, start: str

@@ -31,6 +31,8 @@ SCALARS = (
     "acceptance",
     "log_evidence",
 )
+#: Records that were left out and whose reasons are kept: the last ones.
+SKIPPED_KEPT = 1_000
 DTYPES: dict[str, Any] = {"observation": np.int64, "updated": np.int64, "waiting": np.int64}
 #: Numbers that the path of the parameters may hold, unless `keep` says how many steps.
 PATH_NUMBERS = 1_000_000
@@ -171,6 +173,13 @@ class History:
         self.path = ThinnedSeries(keep, thin)
         self.observations = ThinnedSeries(OBSERVATIONS_KEPT, thin)
         self.trouble_names: list[str] = []
+        self.skipped: dict[int, str] = {}
+
+    def skip(self, position: int, reason: str) -> None:
+        """Keep why the record at `position` of the stream was left out."""
+        self.skipped[position] = reason
+        while len(self.skipped) > SKIPPED_KEPT:
+            del self.skipped[min(self.skipped)]
 
     def begin(self, parameters: Arrays) -> None:
         """Keep the start as step 0, where nothing is known but the parameters."""
@@ -209,13 +218,19 @@ class History:
         observations = self._labelled(
             self.observations.rows(state.n_learnt), self.shared[1:], "observation", skip=1
         )
-        return xr.DataTree.from_dict(
-            {
-                "/": xr.Dataset(attrs=dict(attributes)),
-                "/online_em": path,
-                "/observations": observations,
-            }
-        )
+        nodes = {
+            "/": xr.Dataset(attrs=dict(attributes)),
+            "/online_em": path,
+            "/observations": observations,
+        }
+        if self.skipped:
+            positions = sorted(self.skipped)
+            reasons = [self.skipped[position] for position in positions]
+            nodes["/skipped"] = xr.Dataset(
+                {"reason": ("position", np.array(reasons, dtype=np.str_))},
+                coords={"position": np.array(positions, dtype=np.int64)},
+            )
+        return xr.DataTree.from_dict(nodes)
 
     def restore(self, tree: xr.DataTree, *, path_stride: int, observation_stride: int) -> None:
         """Take over what `to_datatree` gave of another run."""
@@ -232,6 +247,10 @@ class History:
             keep=self.observations.keep,
             stride=observation_stride,
         )
+        if "skipped" in tree.children:
+            reasons = tree["skipped"].to_dataset()["reason"]
+            positions = reasons["position"].values.tolist()
+            self.skipped = dict(zip(positions, map(str, reasons.values), strict=True))
 
     def _raveled(self, parameters: Arrays) -> np.ndarray:
         return np.concatenate([np.ravel(parameters[column.name]) for column in self.parameters])

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import xarray as xr
 
 from pymc_mcoem.em.history import History
+from pymc_mcoem.em.reading import Unreadable
 from pymc_mcoem.em.recursion import Recursion
 from pymc_mcoem.em.run_state import Pending, RunSettings, RunState, StepError
 from pymc_mcoem.em.settings import encode_settings
 from pymc_mcoem.em.storage import SavedRun, describe_family
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from pymc_mcoem.em.family import Family
     from pymc_mcoem.em.run_state import Arrays, StepReport
 
@@ -39,13 +42,21 @@ class Learner:
         What was asked for.
     entropy : int or list of int
         The seed.
+    executor : concurrent.futures.Executor, int or None
+        Who makes the E-steps.
     """
 
-    def __init__(self, family: Family, settings: RunSettings, entropy: int | list[int]) -> None:
+    def __init__(
+        self,
+        family: Family,
+        settings: RunSettings,
+        entropy: int | list[int],
+        executor: Executor | int | None = None,
+    ) -> None:
         self.family = family
         self.settings = settings
         self.entropy = entropy
-        self.recursion = Recursion(family, settings, entropy)
+        self.recursion = Recursion(family, settings, entropy, executor)
         self.history = History(family, settings.keep, settings.thin)
         self.state = RunState()
         # The state that was read last, and that state as if the stream had ended there.
@@ -59,12 +70,27 @@ class Learner:
     def accept(self, observation: Any, index: int) -> None:
         """Take an observation, the `index`-th of the call, into the queue, or refuse it.
 
+        Parameters
+        ----------
+        observation : array_like, mapping, or Unreadable
+        index : int
+            Which record of the call it is, counted from 0.
+
         Raises
         ------
         ValueError, TypeError
             If the family refuses it.
+        Exception
+            What the source raised instead of a record; it is then not counted.
         """
         state = self.state
+        if isinstance(observation, Unreadable):
+            if self.settings.on_error == "raise":
+                raise observation.error
+            error = observation.error
+            self._leave_out([state.position], f"reading it failed: {named(error)}")
+            self.state = replace(state, position=state.position + 1)
+            return
         try:
             self.family.encode(observation)
             if isinstance(observation, Mapping) and len(self.family.observation) == 1:
@@ -72,6 +98,9 @@ class Learner:
             item = Pending.of(observation, state.position)
         except Exception as error:
             self.state = replace(state, position=state.position + 1)
+            self._leave_out([state.position], f"refused: {named(error)}")
+            if self.settings.on_error == "skip":
+                return
             kind = TypeError if isinstance(error, TypeError) else ValueError
             # In a run of several calls the index in the stream is another.
             also = "" if index == state.position else f", {state.position} of the whole stream"
@@ -79,7 +108,7 @@ class Learner:
                 f"observation {index} (counted from 0{also}) was refused: {error}"
             ) from error
         # Compiling may fail too: that is no observation's fault, and comes before it counts.
-        _ = self.recursion.e_step
+        self.recursion.crew.prepare()
         self.state = replace(state, pending=(*state.pending, item), position=state.position + 1)
 
     def learn(self) -> Iterator[StepReport[RunState]]:
@@ -89,6 +118,8 @@ class Learner:
         ------
         FloatingPointError, RuntimeError
             If a step fails. Its observations are dropped.
+        ExecutorError
+            If workers fail by no fault of an observation. What was to be learnt stays held.
         """
         if self.recursion.may_start(self.state):
             parameters = self.recursion.start(self.state).parameters
@@ -97,9 +128,11 @@ class Learner:
             try:
                 report = self.recursion.step(self.state)
             except StepError as failure:
-                culprits = {item.position for item in failure.culprits}
-                left = (item for item in self.state.pending if item.position not in culprits)
-                self.state = replace(self.state, pending=tuple(left))
+                self.state = _without(self.state, failure)
+                culprits = sorted(item.position for item in failure.culprits)
+                self._leave_out(culprits, f"learning it failed: {named(failure.cause)}")
+                if self.settings.on_error == "skip":
+                    continue
                 _explain(failure, "is left out; what was learnt before it stays")
             for name in sorted(report.state.troubles.keys() - self.state.troubles.keys()):
                 _log.warning(
@@ -111,6 +144,19 @@ class Learner:
             self.history.append(report)
             self.state = report.state
             yield report
+
+    def _leave_out(self, positions: Sequence[int], reason: str) -> None:
+        """Keep why records are left out; the first one is told in the log, where none is raised."""
+        first = not self.history.skipped
+        for position in positions:
+            self.history.skip(position, reason)
+        if first and self.settings.on_error == "skip":
+            _log.warning(
+                "Record %d of the stream, counted from 0, is left out: %s Further ones are only "
+                "counted, with their reasons in history.",
+                positions[0],
+                reason,
+            )
 
     def as_if_ended(self) -> RunState:
         """Return the state as it would be if the stream ended here; nothing changes.
@@ -129,11 +175,16 @@ class Learner:
         if not state.pending and (state.n_updates or not state.n_learnt):
             return state
         if self._read is None or self._read[0] is not state:
-            try:
-                self._read = (state, self.recursion.ended(state))
-            except StepError as failure:
-                _explain(failure, "is held, and cannot be learnt")
+            self._read = (state, self._ended(state))
         return self._read[1]
+
+    def _ended(self, state: RunState) -> RunState:
+        try:
+            return self.recursion.ended(state)
+        except StepError as failure:
+            if self.settings.on_error == "raise":
+                _explain(failure, "is held, and cannot be learnt")
+            return self._ended(_without(state, failure))
 
     def saved(self, history: xr.DataTree) -> SavedRun:
         """Return what a file is to hold."""
@@ -157,6 +208,19 @@ class Learner:
             path_stride=run.strides["path"],
             observation_stride=run.strides["observations"],
         )
+
+
+def _without(state: RunState, failure: StepError) -> RunState:
+    """Return the state without the observations that a step failed for."""
+    culprits = {item.position for item in failure.culprits}
+    left = (item for item in state.pending if item.position not in culprits)
+    return replace(state, pending=tuple(left))
+
+
+def named(error: Exception) -> str:
+    """Return an exception as one line that says of which kind it is."""
+    first = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first}"
 
 
 def _explain(failure: StepError, what: str) -> NoReturn:

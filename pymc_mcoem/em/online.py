@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import xarray as xr
 
+from pymc_mcoem.em.checkpoint import Checkpoint, Checkpointing
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.learner import Learner
 from pymc_mcoem.em.progress import RunProgress, count_observations
+from pymc_mcoem.em.reading import check_skip, read
 from pymc_mcoem.em.run_state import RunSettings
 from pymc_mcoem.em.schedules import BurstLength, BurstSize, StepSize, UpdateSchedule
 from pymc_mcoem.em.settings import run_attributes, seed_entropy
@@ -18,6 +20,8 @@ from pymc_mcoem.em.storage import read_run, require_family, settings_of, write_r
 from pymc_mcoem.em.validation import check_family
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from pymc_mcoem.em.esteps.base import EStep
     from pymc_mcoem.em.family import Family
 
@@ -55,6 +59,15 @@ class OnlineEM:
     batch_size : int
         Observations a step. Statistics of more than one are averaged and make one step; an
         incomplete mini-batch is held.
+    executor : concurrent.futures.Executor or int, optional
+        Who makes the E-steps of a mini-batch: a process pool, Dask's ``client.get_executor()``,
+        mpi4py's ``MPIPoolExecutor``; a number stands for a pool of as many processes that the
+        driver makes itself. With `batch_size` at least the number of workers. The parameters are
+        the same, to the last bit, whoever works. Not saved with a run.
+    on_error : {"raise", "skip"}
+        What becomes of a record that cannot be read, that the family refuses or that cannot be
+        learnt: the call ends with an error, or the stream goes on without it. In both cases the
+        history has its position and the reason.
     average_from : int, optional
         Number of observations from which on θ is averaged (Polyak and Ruppert): `parameters` is
         then the average, `last_parameters` the last θ.
@@ -132,6 +145,8 @@ class OnlineEM:
         progressbar: bool = True,
         keep: int | None = None,
         thin: int = 1,
+        executor: Executor | int | None = None,
+        on_error: Literal["raise", "skip"] = "raise",
     ) -> None:
         check_family(family)
         settings = RunSettings(
@@ -145,10 +160,11 @@ class OnlineEM:
             average_from=average_from,
             keep=keep,
             thin=thin,
+            on_error=on_error,
         )
         self.family = family
         self.progressbar = progressbar
-        self._learner = Learner(family, settings, seed_entropy(random_seed))
+        self._learner = Learner(family, settings, seed_entropy(random_seed), executor)
         if parameters is not None:
             self._learner.begin(family.check_parameters(parameters))
 
@@ -190,7 +206,13 @@ class OnlineEM:
             paper["e_step"] = CarlinChibBurst.as_in_paper()
         return cls(family, **(paper | family.paper_settings() | overrides))
 
-    def partial_fit(self, observations: Any) -> Self:
+    def partial_fit(
+        self,
+        observations: Any,
+        *,
+        skip: int = 0,
+        checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
+    ) -> Self:
         """Learn observations, each once, in the order in which they come.
 
         Parameters
@@ -198,6 +220,12 @@ class OnlineEM:
         observations : array_like, DataArray, or iterable
             One observation, an array of shape ``(n, *grid)``, or any iterable of observations,
             which is read lazily, one ahead of none.
+        skip : int
+            Records of `observations` to pass over: ``skip=em.position`` goes on in a stream that
+            is given again from its beginning. Of arrays and `Passes` they are not read.
+        checkpoint : Checkpoint or path-like, optional
+            Where the run is saved while it goes on; a path alone stands for every 100 observations.
+            Ctrl-C then ends the call after the observation that is at work, saved.
 
         Returns
         -------
@@ -213,11 +241,16 @@ class OnlineEM:
             If statistics or parameters come out not finite. The observation is left out.
         RuntimeError
             If a step fails otherwise. The observation is left out.
+        ExecutorError
+            If workers fail by no fault of an observation. What they had is held.
+        Exception
+            What the source raises. The record is not counted.
 
         Notes
         -----
-        An interrupt (Ctrl-C) loses nothing: the observation that was at work is held, and learnt
-        when the next comes.
+        With ``on_error="skip"`` errors of a record raise nothing. An interrupt (Ctrl-C) without a
+        checkpoint loses nothing either: the observation that was at work is held, and learnt when
+        the next comes.
 
         Examples
         --------
@@ -230,21 +263,27 @@ class OnlineEM:
         >>> em.partial_fit(np.zeros((3, 3))).partial_fit(np.ones((4, 3, 3))).n_seen
         5
         """
+        check_skip(skip)
         learner, n_new = self._learner, 0
         total = count_observations(self.family, observations)
-        whole = None if total is None else total + len(learner.state.pending)
+        left = None if total is None else max(total - skip, 0)
+        whole = None if left is None else left + len(learner.state.pending)
         try:
-            with RunProgress(self.progressbar and total != 1, whole) as progress:
-                for observation in self.family.iterate(observations):
+            with (
+                RunProgress(self.progressbar and left != 1, whole) as progress,
+                Checkpointing(Checkpoint.of(checkpoint), self.save) as saving,
+            ):
+                for observation in read(self.family, observations, skip):
                     learner.accept(observation, n_new)
                     n_new += 1
                     progress.seen(learner.state, n_new)
                     for report in learner.learn():
                         progress.learnt(report)
+                    saving.took()
         finally:
             if learner.state.parameters is not None:
                 self.family.set_model_parameters(learner.state.parameters)
-        if not n_new:
+        if not n_new and not skip:
             raise ValueError("observations: got none; pass at least one observation.")
         return self
 
@@ -288,6 +327,8 @@ class OnlineEM:
             each observation, without θ. ``troubles`` counts, by name and from the beginning,
             what went wrong; it is there once something did. Attributes: ``library``,
             ``version``, ``versions`` of what is below it, ``driver``, ``seed``, ``settings``.
+            Group ``skipped``, dim ``position`` (in the stream, counted from 0): ``reason``, of
+            each of the last 1,000 records that were left out; it is there once one was.
 
         Notes
         -----

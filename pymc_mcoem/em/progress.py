@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+import xarray as xr
 from rich import get_console
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -24,6 +25,7 @@ from rich.progress import (
 from rich.table import Column, Table
 
 from pymc_mcoem.em.family import CLASS_WEIGHT
+from pymc_mcoem.numbers import is_whole
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
@@ -55,9 +57,17 @@ def count_observations(family: Family, observations: Any) -> int | None:
     if isinstance(observations, Mapping):
         return 1
     if hasattr(observations, "shape") and hasattr(observations, "ndim"):
+        if isinstance(observations, xr.DataArray):
+            observations = family.in_order(observations)
         n_axes = family.model[family.observation[0]].get_value(borrow=True).ndim
-        return int(observations.shape[0]) if observations.ndim > n_axes else 1
-    return len(observations) if isinstance(observations, Sized) else None
+        n = observations.shape[0] if observations.ndim > n_axes else 1
+        # the length of a Dask array may be yet to compute
+        return int(n) if is_whole(n) else None
+    try:
+        return len(observations) if isinstance(observations, Sized) else None
+    except TypeError:
+        # Endless passes, and loaders of streams, have no length though their class has one.
+        return None
 
 
 def sparkline(weights: np.ndarray) -> str:

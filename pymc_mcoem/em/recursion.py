@@ -8,20 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pymc_mcoem.em.crew import Crew
+from pymc_mcoem.em.esteps.calls import compile_e_step, simulate
 from pymc_mcoem.em.family import CLASS_WEIGHT
 from pymc_mcoem.em.maximization import count_waiting, maximize_family
 from pymc_mcoem.em.run_state import ObservationRecord, RunState, StepError, StepReport
 from pymc_mcoem.em.schedules import update_is_due
 from pymc_mcoem.em.threads import one_blas_thread
 from pymc_mcoem.em.validation import check_statistics
+from pymc_mcoem.em.workers import ExecutorError, Order
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from pymc_mcoem.em.esteps.base import CompiledEStep, EStepResult
     from pymc_mcoem.em.family import Family
     from pymc_mcoem.em.run_state import Arrays, Pending, RunSettings
@@ -44,18 +49,27 @@ class Recursion:
     entropy : int or sequence of int
         The seed. Observation number n has a generator of its own, made from the seed and n, so
         that going on later needs no more than the two.
+    executor : concurrent.futures.Executor, int or None
+        Who makes the E-steps of a mini-batch; see `Crew`.
     """
 
-    def __init__(self, family: Family, settings: RunSettings, entropy: int | Sequence[int]) -> None:
+    def __init__(
+        self,
+        family: Family,
+        settings: RunSettings,
+        entropy: int | Sequence[int],
+        executor: Executor | int | None = None,
+    ) -> None:
         self.family = family
         self.settings = settings
         self.entropy = entropy
+        self.crew = Crew(partial(compile_e_step, family, settings.e_step), executor)
 
-    @cached_property
+    @property
     def e_step(self) -> CompiledEStep:
-        """The compiled E-step; made at its first use, which can take a minute."""
-        with self.family.as_declared():
-            return self.settings.e_step.compile(self.family)
+        """The E-step compiled here; made at its first use, which can take a minute."""
+        compiled: CompiledEStep = self.crew.compiled
+        return compiled
 
     def generator(self, number: int) -> np.random.Generator:
         """Return the generator of observation `number`; number 0 is the start."""
@@ -107,12 +121,23 @@ class Recursion:
         begun = perf_counter()
         with one_blas_thread():
             records, results = [], []
+            # Every order is made when it is handed out, one where this process works itself.
+            answers = self.crew.answers(
+                self._order(state, item, state.n_learnt + offset)
+                for offset, item in enumerate(batch, start=1)
+            )
             for offset, item in enumerate(batch, start=1):
+                before = perf_counter()
                 try:
-                    record, result = self._expect(state, item, state.n_learnt + offset)
+                    result = next(answers)
+                    check_statistics(self.family, result.statistics, state.statistics)
+                except ExecutorError:
+                    raise
                 except Exception as error:
                     raise StepError([item], error) from error
-                records.append(record)
+                # Workers overlap: there each observation has an equal part of the step's time.
+                seconds = 0.0 if self.crew.is_remote else perf_counter() - before
+                records.append(_record(state.n_learnt + offset, result, seconds))
                 results.append(result)
             try:
                 report = self._follow(state, batch, records, results, last=last)
@@ -139,30 +164,18 @@ class Recursion:
             state = self._average_again(state, self._maximized(state)[0])
         return state
 
-    def _expect(
-        self, state: RunState, item: Pending, number: int
-    ) -> tuple[ObservationRecord, EStepResult]:
-        """Run the simulation step for one observation and check its statistics."""
-        begun = perf_counter()
+    def _order(self, state: RunState, item: Pending, number: int) -> Order:
+        """Return the simulation step for one observation, as a call to be made."""
         length = self.settings.burst_length(number)
-        carried = state.e_step_state
-        result = self.e_step(
+        arguments = (
             self.family.encode(item.observation),
-            dict(state.parameters or {}),
+            state.parameters or {},
             self.generator(number),
-            self.e_step.initial_state() if carried is None else carried,
-            draws=length.draws,
-            burn_in=length.burn_in,
+            state.e_step_state,
+            length.draws,
+            length.burn_in,
         )
-        check_statistics(self.family, result.statistics, state.statistics)
-        record = ObservationRecord(
-            number=number,
-            class_weight=np.array(result.statistics[CLASS_WEIGHT], dtype=np.float64),
-            acceptance=float(result.acceptance),
-            log_evidence=float(result.log_evidence),
-            seconds=perf_counter() - begun,
-        )
-        return record, result
+        return Order(simulate, arguments)
 
     def _follow(
         self,
@@ -274,3 +287,13 @@ class Recursion:
                 for name, value in average.items()
             }
         return replace(state, parameters=parameters, average=average)
+
+
+def _record(number: int, result: EStepResult, seconds: float) -> ObservationRecord:
+    return ObservationRecord(
+        number=number,
+        class_weight=np.array(result.statistics[CLASS_WEIGHT], dtype=np.float64),
+        acceptance=float(result.acceptance),
+        log_evidence=float(result.log_evidence),
+        seconds=seconds,
+    )

@@ -26,6 +26,7 @@ __all__ = [
 type Arrays = dict[str, np.ndarray]
 
 STARTS = ("kmeans", "random")
+ON_ERROR = ("raise", "skip")
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,14 @@ class RunSettings:
     average_from: int | None = None
     keep: int | None = None
     thin: int = 1
+    on_error: str = "raise"
 
     def __post_init__(self) -> None:
         """Check the values."""
         if self.start not in STARTS:
             raise ValueError(f"start: got {self.start!r}; choose one of {STARTS}.")
+        if self.on_error not in ON_ERROR:
+            raise ValueError(f"on_error: got {self.on_error!r}; choose one of {ON_ERROR}.")
         whole = ("n_start", "batch_size", "average_from", "keep", "thin")
         for name, least in zip(whole, (1, 1, 1, 2, 1), strict=True):
             value = getattr(self, name)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 import xarray as xr
 
+from pymc_mcoem.em.checkpoint import Checkpoint, Checkpointing
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.history import History
 from pymc_mcoem.em.progress import RunProgress
@@ -23,6 +24,8 @@ from pymc_mcoem.em.storage import require_family, settings_of
 from pymc_mcoem.em.validation import check_family
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from pymc_mcoem.em.esteps.base import EStep
     from pymc_mcoem.em.family import Family
 
@@ -72,6 +75,9 @@ class SAEM:
         Iterations at which the history keeps θ; see `OnlineEM`.
     thin : int
         The history keeps every `thin`-th iteration and visit.
+    executor : concurrent.futures.Executor or int, optional
+        Who visits the observations of an iteration, as for `OnlineEM`. The parameters are the
+        same, to the last bit, whoever works. Not saved with a run.
 
     Raises
     ------
@@ -125,6 +131,7 @@ class SAEM:
         progressbar: bool = True,
         keep: int | None = None,
         thin: int = 1,
+        executor: Executor | int | None = None,
     ) -> None:
         check_family(family)
         settings = SAEMSettings(
@@ -143,13 +150,19 @@ class SAEM:
         self.progressbar = progressbar
         self._settings = settings
         self._entropy = seed_entropy(random_seed)
-        self._recursion = SAEMRecursion(family, settings, self._entropy)
+        self._recursion = SAEMRecursion(family, settings, self._entropy, executor)
         self._history = History(family, keep, thin)
         self._state = SAEMState()
         if parameters is not None:
             self._begin(family.check_parameters(parameters))
 
-    def fit(self, observations: Any, n_iterations: int) -> Self:
+    def fit(
+        self,
+        observations: Any,
+        n_iterations: int,
+        *,
+        checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
+    ) -> Self:
         """Make some iterations over a set of observations.
 
         Parameters
@@ -159,6 +172,10 @@ class SAEM:
             during the call. A later call goes on with the same ones.
         n_iterations : int
             Iterations to make, beside those that were made before.
+        checkpoint : Checkpoint or path-like, optional
+            Where the run is saved while it goes on, after the iteration in which as many
+            observations were visited, or so many seconds have passed, as it says. Ctrl-C then
+            ends the call after the iteration that is at work, saved.
 
         Returns
         -------
@@ -175,7 +192,8 @@ class SAEM:
 
         Notes
         -----
-        An interrupt (Ctrl-C) loses the iteration under way and nothing else.
+        An interrupt (Ctrl-C), or with a checkpoint a second one, loses the iteration under way
+        and nothing else.
         """
         if isinstance(n_iterations, bool) or not isinstance(n_iterations, (int, np.integer)):
             raise TypeError(f"n_iterations: got {n_iterations!r}; give a whole number from 1.")
@@ -204,9 +222,12 @@ class SAEM:
             for number in range(first, first + n_iterations)
         )
         # Compiling comes before the bar, which would stand still.
-        _ = self._recursion.e_step
+        self._recursion.crew.prepare()
         try:
-            with RunProgress(self.progressbar, n_visits) as progress:
+            with (
+                RunProgress(self.progressbar, n_visits) as progress,
+                Checkpointing(Checkpoint.of(checkpoint), self.save) as saving,
+            ):
                 for _ in range(n_iterations):
                     report = self._recursion.iterate(self._state, encoded, progress.visited)
                     for name in sorted(report.state.troubles.keys() - self._state.troubles.keys()):
@@ -218,6 +239,7 @@ class SAEM:
                     self._history.append(report)
                     self._state = report.state
                     progress.stands(self._state)
+                    saving.took(len(report.observations))
         finally:
             self.family.set_model_parameters(self._state.parameters or {})
         return self

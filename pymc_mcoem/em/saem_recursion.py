@@ -7,23 +7,27 @@ leaves the run where it stood before.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pymc_mcoem.em.contributions import Contribution
-from pymc_mcoem.em.esteps.base import CompiledChains
+from pymc_mcoem.em.crew import Crew
+from pymc_mcoem.em.esteps.calls import Visit, compile_e_step, visit
 from pymc_mcoem.em.family import CLASS_WEIGHT
 from pymc_mcoem.em.maximization import count_waiting, maximize_family
 from pymc_mcoem.em.run_state import STARTS, ObservationRecord, StepReport
 from pymc_mcoem.em.threads import one_blas_thread
 from pymc_mcoem.em.validation import check_statistics
+from pymc_mcoem.em.workers import ExecutorError, Order
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from pymc_mcoem.em.esteps.base import CompiledEStep, EStep, EStepResult
     from pymc_mcoem.em.family import Family
     from pymc_mcoem.em.run_state import Arrays
@@ -165,20 +169,27 @@ class SAEMRecursion:
     entropy : int or sequence of int
         The seed. Observation i has a generator of its own in iteration k, made from the seed, k
         and i.
+    executor : concurrent.futures.Executor, int or None
+        Who makes the E-steps of an iteration; see `Crew`.
     """
 
     def __init__(
-        self, family: Family, settings: SAEMSettings, entropy: int | Sequence[int]
+        self,
+        family: Family,
+        settings: SAEMSettings,
+        entropy: int | Sequence[int],
+        executor: Executor | int | None = None,
     ) -> None:
         self.family = family
         self.settings = settings
         self.entropy = entropy
+        self.crew = Crew(partial(compile_e_step, family, settings.e_step), executor)
 
-    @cached_property
+    @property
     def e_step(self) -> CompiledEStep:
-        """The compiled E-step; made at its first use, which can take a minute."""
-        with self.family.as_declared():
-            return self.settings.e_step.compile(self.family)
+        """The E-step compiled here; made at its first use, which can take a minute."""
+        compiled: CompiledEStep = self.crew.compiled
+        return compiled
 
     def generator(self, *key: int) -> np.random.Generator:
         """Return the generator of an iteration, or of an observation in it; 0 is the start."""
@@ -250,8 +261,11 @@ class SAEMRecursion:
         if len(chosen) < n and state.mean is not None:
             total = {name: n * value for name, value in state.mean.items()}
         with one_blas_thread():
+            answers = self.crew.answers(
+                self._order(state, simulated, encoded[i], i, number, gain) for i in chosen.tolist()
+            )
             for order, i in enumerate(chosen.tolist(), start=1):
-                record, result = self._visit(state, simulated, encoded[i], i, number, order, gain)
+                record, result = self._received(state, answers, i, number, order)
                 if total is None:
                     total = {name: np.zeros(np.shape(v)) for name, v in result.statistics.items()}
                 contribution = Contribution.of(result.statistics)
@@ -261,7 +275,7 @@ class SAEMRecursion:
                 elif keeps:
                     contributions.append(contribution)
                 contribution.add_to(total, 1.0)
-                chains[i] = result.chain if self._keeps_chains else result.state
+                chains[i] = result.chain
                 n_sweeps[i] += self.settings.sweeps
                 for name, count in result.troubles.items():
                     troubles[name] = troubles.get(name, 0) + int(count)
@@ -298,10 +312,6 @@ class SAEMRecursion:
             waiting=len(found.waiting),
         )
 
-    @property
-    def _keeps_chains(self) -> bool:
-        return isinstance(self.e_step, CompiledChains)
-
     def _gain(self, number: int) -> float:
         gain = float(self.settings.step_size(number))
         if not 0 < gain <= 1 or (number == 1 and gain != 1):
@@ -324,38 +334,36 @@ class SAEMRecursion:
             return parameters
         return self.family.check_parameters(self.family.anneal(parameters, temperature))
 
-    def _visit(
+    def _order(
         self,
         state: SAEMState,
         parameters: Arrays,
         data: Mapping[str, np.ndarray],
         index: int,
         number: int,
-        order: int,
         gain: float,
-    ) -> tuple[ObservationRecord, EStepResult]:
-        begun = perf_counter()
-        e_step, chain = self.e_step, state.chains[index]
+    ) -> Order:
+        """Return the visit to an observation, as a call to be made."""
+        how = Visit(
+            sweeps=self.settings.sweeps,
+            done=state.n_sweeps[index],
+            refit_every=self.settings.refit_every,
+            # Moves adapt while the gain is 1: what is averaged later needs a fixed kernel.
+            adapts=gain == 1,
+        )
         rng = self.generator(number, index)
-        sweeps, every = self.settings.sweeps, self.settings.refit_every
+        return Order(visit, (data, parameters, rng, state.chains[index], how))
+
+    def _received(
+        self, state: SAEMState, answers: Iterator[Any], index: int, number: int, order: int
+    ) -> tuple[ObservationRecord, EStepResult]:
+        """Return what a visit gave, checked."""
+        begun = perf_counter()
         try:
-            if isinstance(e_step, CompiledChains):
-                # Moves adapt while the gain is 1: what is averaged later needs a fixed kernel.
-                done = state.n_sweeps[index] + np.arange(1, sweeps + 1)
-                result = e_step.resume(
-                    data,
-                    parameters,
-                    rng,
-                    chain,
-                    gains=2.0 / np.sqrt(done) if gain == 1 else np.zeros(sweeps),
-                    refit=(state.n_sweeps[index] // sweeps) % every == 0,
-                    keep_fit=every > 1,
-                )
-            else:
-                result = e_step(
-                    data, parameters, rng, chain or e_step.initial_state(), draws=sweeps, burn_in=0
-                )
+            result: EStepResult = next(answers)
             check_statistics(self.family, result.statistics, state.statistics)
+        except ExecutorError:
+            raise
         except Exception as error:
             kind = FloatingPointError if isinstance(error, ArithmeticError) else RuntimeError
             raise kind(
@@ -367,6 +375,7 @@ class SAEMRecursion:
             class_weight=np.array(result.statistics[CLASS_WEIGHT], dtype=np.float64),
             acceptance=float(result.acceptance),
             log_evidence=float(result.log_evidence),
-            seconds=perf_counter() - begun,
+            # Workers overlap: there each visit has an equal part of the iteration's time.
+            seconds=0.0 if self.crew.is_remote else perf_counter() - begun,
         )
         return record, result

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["read_saem", "state_from", "write_saem"]
 
 FORMAT = "pymc_mcoem SAEM run"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 COUNTERS = ("n_iterations", "n_visits", "fingerprint", "troubles")
 GROUPS = ("parameters", "statistics", "mean")
 

@@ -1,19 +1,21 @@
 """Saved runs: one netCDF file with the state, the settings and the history.
 
-Layout of a file, format 1::
+Layout of a file, format 2::
 
-    /               format, format_version, library, version, seed, settings,
+    /               format, format_version, digest, library, version, seed, settings,
                     family and counters as JSON
     /online_em      path of the parameters (as in `OnlineEM.history`)
     /observations   records of the observations
+    /skipped        records that were left out, where there were any
     /run/...        parameters, statistics, average, e_step_state, pending: a group each
 
 Nothing in a file is code, and floats are stored as they are, so that a run goes on with the same
-bits.
+bits. The digest is of all that the file holds: a file that was altered is refused.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SavedRun",
     "arrays_of",
+    "content_digest",
     "dataset_of",
     "describe_family",
     "differences",
@@ -47,7 +50,7 @@ __all__ = [
 ]
 
 FORMAT = "pymc_mcoem online EM run"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 ENGINE: Any = "h5netcdf"
 COUNTERS = (
     "n_learnt",
@@ -128,6 +131,7 @@ def write_datatree(path: str | os.PathLike[str], tree: xr.DataTree) -> None:
         raise FileNotFoundError(
             f"path: the folder of {str(target)!r} does not exist; create it, or name another."
         )
+    tree.attrs["digest"] = content_digest(tree)
     beside = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
         _without_fill_values(tree).to_netcdf(beside, engine=ENGINE)
@@ -193,13 +197,50 @@ def read_datatree(
         raise ValueError(
             f"path: {str(source)!r} is no saved run of {driver}; give a file that `save` wrote."
         )
-    found = int(tree.attrs.get("format_version", 0))
+    found = tree.attrs.get("format_version")
     if found != version:
         raise ValueError(
             f"path: {str(source)!r} has format version {found}, this is for {version}; "
             f"load it with pymc_mcoem {tree.attrs.get('version')}."
         )
+    if tree.attrs.pop("digest", None) != content_digest(tree):
+        raise ValueError(
+            f"path: {str(source)!r} is damaged: what it holds is not what was written (its digest "
+            "differs). Take an older file, as a Checkpoint keeps beside it."
+        )
     return tree
+
+
+def content_digest(tree: xr.DataTree) -> str:
+    """Return a digest of the names, shapes, values and attributes of a tree, but its digest.
+
+    Examples
+    --------
+    >>> one, other = (xr.DataTree(xr.Dataset({"a": ("n", [value])})) for value in (0.0, -0.0))
+    >>> content_digest(one) == content_digest(one), content_digest(one) == content_digest(other)
+    (True, False)
+    """
+    found = hashlib.sha256()
+
+    def add(*words: Any) -> None:
+        found.update(json.dumps([str(word) for word in words]).encode())
+
+    for node in sorted(tree.subtree, key=lambda node: node.path):
+        add(node.path)
+        for name in sorted(map(str, node.attrs)):
+            if name != "digest":
+                add(name, node.attrs[name])
+        for name in sorted(map(str, node.variables)):
+            variable = node.variables[name]
+            values = np.asarray(variable.values)
+            add(name, *variable.dims, *values.shape)
+            if values.dtype.kind in "OSU":
+                add(*values.ravel())
+            else:
+                # bytes as they lie in the file, whatever the machine's own order
+                plain = np.ascontiguousarray(values.astype(values.dtype.newbyteorder("<")))
+                found.update(plain.dtype.str.encode() + plain.tobytes())
+    return found.hexdigest()
 
 
 def _to_datatree(run: SavedRun) -> xr.DataTree:
@@ -220,6 +261,8 @@ def _to_datatree(run: SavedRun) -> xr.DataTree:
         "/online_em": run.history["online_em"].to_dataset(),
         "/observations": run.history["observations"].to_dataset(),
     }
+    if "skipped" in run.history.children:
+        nodes["/skipped"] = run.history["skipped"].to_dataset()
     for name in GROUPS:
         arrays = getattr(state, name)
         if arrays is not None:
@@ -262,7 +305,11 @@ def _from_datatree(tree: xr.DataTree) -> SavedRun:
         entropy=entropy if isinstance(entropy, int) else [int(word) for word in entropy],
         family=json.loads(attributes["family"]),
         history=xr.DataTree.from_dict(
-            {name: tree[name].to_dataset() for name in ("/online_em", "/observations")}
+            {
+                name: tree[name].to_dataset()
+                for name in ("/online_em", "/observations", "/skipped")
+                if name in tree.groups
+            }
         ),
         strides=json.loads(attributes["strides"]),
     )
@@ -354,7 +401,7 @@ def settings_of(text: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
     ValueError
         If something is neither in the file nor given.
     """
-    settings = {"progressbar": True, **decode_settings(text)}
+    settings = {"progressbar": True, "executor": None, **decode_settings(text)}
     unknown = sorted(set(overrides) - set(settings))
     if unknown:
         raise TypeError(f"overrides: got {unknown}; a saved run has {sorted(settings)}.")

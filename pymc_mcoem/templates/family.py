@@ -267,6 +267,15 @@ class TemplateFamily(Family):
             observations = np.ma.filled(observations.astype(np.float64), np.nan)
         yield from super().iterate(observations)
 
+    def is_batch(self, record: Any) -> bool:
+        """Say whether a record of an iterable is an array of several observations.
+
+        With ``own_points`` an array (n, 2, n_points): one observation is points above values.
+        """
+        if self.settings.own_points is None:
+            return super().is_batch(record)
+        return hasattr(record, "shape") and getattr(record, "ndim", None) == 3
+
     def _looks_like_points_above_values(self, observations: Any) -> bool:
         if not isinstance(observations, (list, np.ndarray)) or len(observations) != 2:
             return False

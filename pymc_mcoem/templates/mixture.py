@@ -299,14 +299,7 @@ class TemplateMixture(TemplateFamily):
             raise ValueError(
                 f"options: got {sorted(unknown)}; choose from {sorted(self._options)}."
             )
-        settings = self.settings
-        return type(self)(
-            settings.points,
-            settings.basis,
-            settings.deformation,
-            n_classes,
-            **{**self._options, **options},
-        )
+        return self._made_of(n_classes, **options)
 
     @property
     def parameters(self) -> xr.Dataset:
@@ -445,9 +438,30 @@ class TemplateMixture(TemplateFamily):
             random_seed=random_seed,
         )
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave compiled registrations behind: where it is read they are compiled anew."""
-        return {name: value for name, value in vars(self).items() if name != "_registrars"}
+    def _made_of(self, n_classes: int, **options: Any) -> Self:
+        """Return a new mixture of the same parts."""
+        settings = self.settings
+        return type(self)(
+            settings.points,
+            settings.basis,
+            settings.deformation,
+            n_classes,
+            **{**self._options, **options},
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Say how the mixture is made: where it is read it is made anew.
+
+        What was compiled stays behind, with the traces that compiling leaves in a graph: it is
+        the same mixture, to the last bit of what is computed with it, used or not.
+        """
+        settings = self.settings
+        parts = (settings.points, settings.basis, settings.deformation, self.n_classes)
+        return _made_anew, (type(self), parts, self._options), self.model_parameters()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the values of θ that the model held."""
+        self.set_model_parameters(state)
 
     @cached_property
     def _registrars(self) -> dict[CarlinChibBurst | None, Registrar]:
@@ -460,3 +474,8 @@ class TemplateMixture(TemplateFamily):
             f"TemplateMixture({settings.n_classes} classes, observations of shape "
             f"{settings.grid_shape}, {settings.basis!r}, {settings.deformation!r})"
         )
+
+
+def _made_anew(kind: type[TemplateMixture], parts: tuple[Any, ...], options: Any) -> Any:
+    """Make a mixture that was taken apart to be sent or stored."""
+    return kind(*parts, **options)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from pymc_mcoem.em.sources import as_values
 from pymc_mcoem.numbers import as_numbers
 
 __all__ = ["drop_missing_points", "encode_observation", "encode_own_points", "pad_points"]
@@ -43,16 +44,14 @@ def encode_observation(observation: Any, shape: tuple[int, ...]) -> dict[str, np
     """
     if isinstance(observation, Mapping):
         observation = _joined(observation)
-    array = np.ma.asanyarray(observation)
-    if array.dtype.kind not in "biuf":
-        raise TypeError(f"observation has dtype {array.dtype}; convert it to real numbers first.")
+    array = as_values("observation", observation)
     if array.shape != shape:
         raise ValueError(
             f"observation has shape {array.shape}, the mixture expects "
             f"{shape}; resize it, or pass several observations as an "
             "array (n, *shape) or an iterable."
         )
-    values = array.astype(np.float64).filled(np.nan)
+    values = np.array(array.filled(np.nan))
     if np.isinf(values).any():
         raise ValueError(
             f"observation holds {int(np.isinf(values).sum())} infinite values; mark missing "
@@ -127,17 +126,15 @@ def encode_own_points(
             )
         observation = [observation["points"], observation["values"]]
     if isinstance(observation, (list, tuple)) and len(observation) == 2:
-        rows = [np.ma.asanyarray(row) for row in observation]
+        rows = [as_values("observation", row) for row in observation]
         if rows[0].shape != rows[1].shape:
             raise ValueError(
                 f"observation has points of shape {rows[0].shape} and values of shape "
                 f"{rows[1].shape}; give one value for each point."
             )
         observation = np.ma.stack(rows) if rows[0].ndim else observation
-    array = np.ma.asanyarray(observation)
-    if array.dtype.kind not in "biuf":
-        raise TypeError(f"observation has dtype {array.dtype}; convert it to real numbers first.")
-    table = array.astype(np.float64).filled(np.nan)
+    array = as_values("observation", observation)
+    table = np.array(array.filled(np.nan))
     if table.shape == grid.shape:
         table = np.stack([grid, table])
     if table.ndim != 2 or len(table) != 2 or not 0 < table.shape[1] <= most:
@@ -237,6 +234,11 @@ def _joined(observation: Mapping[str, Any]) -> np.ndarray:
             f"observation: got {sorted(map(str, observation))}; pass an array, or both "
             "observed_values and observed_mask."
         )
-    return np.where(
-        np.asarray(observation["observed_mask"]) > 0, observation["observed_values"], np.nan
-    )
+    values = as_values("observation: observed_values", observation["observed_values"])
+    mask = as_values("observation: observed_mask", observation["observed_mask"])
+    if values.shape != mask.shape:
+        raise ValueError(
+            f"observation: observed_values has shape {values.shape} and observed_mask "
+            f"{mask.shape}; give one entry of the mask for each value."
+        )
+    return np.where(mask.filled(0.0) > 0, values.filled(np.nan), np.nan)

@@ -8,12 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pymc as pm
 import pytest
+from scipy import stats
 
+from pymc_mcoem.carlin_chib.annealed import AnnealedJump
 from pymc_mcoem.carlin_chib.judge import Judge
 from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
 from pymc_mcoem.carlin_chib.step import CarlinChib
 from pymc_mcoem.carlin_chib.within_class import RandomWalk
 from tests.carlin_chib.test_plate import counts_model
+from tests.helpers.checks import LIMIT
 
 
 def judged(ratios, classes):
@@ -85,15 +88,18 @@ class Astray:
         return rule
 
 
+def astray_step(**options):
+    """Return a step with a pseudo-prior beside its class."""
+    k = pm.Categorical("kind", [0.5, 0.5])
+    x = pm.Normal("x", 2.0 * k - 1.0, 0.8, shape=2)
+    pm.Normal("y", x, 1.0, observed=[0.1, 0.4])
+    return CarlinChib(pseudo_priors=Astray(), within_class=RandomWalk(2), **options)
+
+
 @pytest.mark.parametrize("auxiliaries", ["refreshed", "frozen"])
 def test_a_poor_pseudo_prior_is_named_once_a_chain(caplog, auxiliaries):
     with pm.Model():
-        k = pm.Categorical("kind", [0.5, 0.5])
-        x = pm.Normal("x", 2.0 * k - 1.0, 0.8, shape=2)
-        pm.Normal("y", x, 1.0, observed=[0.1, 0.4])
-        step = CarlinChib(
-            pseudo_priors=Astray(), within_class=RandomWalk(2), auxiliaries=auxiliaries
-        )
+        step = astray_step(auxiliaries=auxiliaries)
         with caplog.at_level(logging.WARNING, logger="pymc_mcoem"):
             pm.sample(
                 step=step,
@@ -106,18 +112,78 @@ def test_a_poor_pseudo_prior_is_named_once_a_chain(caplog, auxiliaries):
                 compute_convergence_checks=False,
             )
     said = [record.message for record in caplog.records if "poor" in record.message]
-    if auxiliaries == "frozen":
-        # they are no sample of the pseudo-prior: nothing can be said
-        assert said == []
-    else:
-        assert len(said) == 2
-        assert all("kind: poor pseudo-priors of class 1 (Pareto k" in each for each in said)
+    assert len(said) == 2
+    assert all("kind: poor pseudo-priors of class 1 (Pareto k" in each for each in said)
 
 
-def test_poor_rows_of_a_plate_are_named(caplog, monkeypatch):
+def judged_at_the_end(step, model, tune=20):
+    """Return ratios, active classes and verdicts after a short chain has been tuned."""
+    step.setup_chain(np.random.default_rng(0), tune=tune, draws=5)
+    point = model.initial_point(0)
+    for _ in range(tune):
+        point = step.step(point)[0]
+    before = step.sampling_state
+    step.stop_tuning()
+    after = step.sampling_state
+    assert before.rng == after.rng
+    np.testing.assert_array_equal(before.frozen_auxiliaries, after.frozen_auxiliaries)
+    return np.stack(step._judge._ratios), np.stack(step._judge._classes), step._judge.verdicts()
+
+
+def test_frozen_auxiliaries_are_judged_by_draws_made_for_it():
+    """Independent ones of both pseudo-priors, whose ratios have a mean in closed form."""
+    with pm.Model() as model:
+        step = astray_step(auxiliaries="frozen")
+    ratios, classes, (verdict,) = judged_at_the_end(step, model)
+    np.testing.assert_array_equal(np.bincount(classes), [250, 250])
+    assert verdict.class_number == 1
+    # normal over normal, each of two coordinates: the ratio is exp of a quadratic form
+    found = ratios[classes == 0, 1]
+    assert len(np.unique(found)) == 250
+    z = (found - found.mean()) / found.std()
+    assert abs(np.mean(z[1:] * z[:-1])) < 5 / np.sqrt(250)
+    precision = 1 / 0.8**2 + 1.0
+    centre = (1.0 / 0.8**2 + np.array([0.1, 0.4])) / precision
+    away = centre - np.array([2.9, -1.3])
+    # log p − log κ at m + L e: its mean, up to the evidence, against the exact expectation
+    log_evidence = np.log(0.5) + stats.norm.logpdf([0.1, 0.4], 1.0, np.hypot(0.8, 1.0)).sum()
+    expected = log_evidence + np.sum(
+        0.5 * np.log(precision * 0.4) + 0.5 - 0.5 * precision * (0.4 + away**2)
+    )
+    assert abs(found.mean() - expected) < LIMIT * found.std() / np.sqrt(250)
+
+
+def test_good_pseudo_priors_have_nothing_said_of_them_where_they_are_frozen():
+    """Normal classes, whose Laplace approximations are exact."""
+    with pm.Model() as model:
+        k = pm.Categorical("kind", [0.5, 0.5])
+        x = pm.Normal("x", 2.0 * k - 1.0, 0.8, shape=2)
+        pm.Normal("y", x, 1.0, observed=[0.1, 0.4])
+        step = CarlinChib(within_class=RandomWalk(2), auxiliaries="frozen")
+    assert judged_at_the_end(step, model)[2] == []
+
+
+def test_a_chain_that_is_not_tuned_is_not_judged():
+    """A driver stops tuning before the first draw."""
+    with pm.Model():
+        step = astray_step(auxiliaries="frozen")
+    step.setup_chain(np.random.default_rng(0), tune=0, draws=5)
+    step.stop_tuning()
+    assert step._judge.verdicts() == []
+
+
+def test_frozen_auxiliaries_beside_a_jump_are_judged_by_fewer():
+    with pm.Model() as model:
+        step = astray_step(auxiliaries="frozen", jump=AnnealedJump(n_temperatures=1))
+    ratios, _, (verdict,) = judged_at_the_end(step, model)
+    assert (len(ratios), verdict.n_draws, verdict.class_number) == (200, 100, 1)
+
+
+@pytest.mark.parametrize("auxiliaries", ["refreshed", "frozen"])
+def test_poor_rows_of_a_plate_are_named(caplog, monkeypatch, auxiliaries):
     model = counts_model()
     with model:
-        step = CarlinChib(within_class=RandomWalk(n_moves=2))
+        step = CarlinChib(within_class=RandomWalk(n_moves=2), auxiliaries=auxiliaries)
     fit = step._engine.fit
 
     def astray(rng, others):

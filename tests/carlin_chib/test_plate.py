@@ -15,7 +15,7 @@ from scipy.special import logsumexp
 from pymc_mcoem.carlin_chib.plate import PlateDensity, PlateLaplace
 from pymc_mcoem.carlin_chib.pseudo_priors import PilotMoments
 from pymc_mcoem.carlin_chib.step import CarlinChib
-from pymc_mcoem.carlin_chib.within_class import RandomWalk
+from pymc_mcoem.carlin_chib.within_class import Hamiltonian, RandomWalk
 from tests.carlin_chib.test_blocks import BLOCKS, nested_model
 from tests.helpers.checks import LIMIT, agreement
 
@@ -134,6 +134,35 @@ def test_modes_and_curvatures_of_all_rows(plate):
     np.testing.assert_allclose(laplace, weight, atol=0.05)
 
 
+def test_modes_that_are_not_found_are_named(plate):
+    """One step from a common start reaches the modes of no row of counts."""
+    found = PlateLaplace(plate[1]._density, max_iterations=1)([])
+    (name, count), *others = found.troubles.items()
+    assert (name, others) == ("mode search: not converged", [])
+    assert 0 < count <= 3 * N_ROWS
+    # what there is is a pseudo-prior all the same
+    np.testing.assert_allclose(
+        found.scale @ found.whiten, np.broadcast_to(np.eye(3), found.scale.shape), atol=1e-12
+    )
+
+
+def test_pseudo_priors_of_a_plate_are_equal_by_value(plate):
+    search = PlateLaplace(plate[1]._density)
+    found = search([])
+    assert found == search([])
+    assert found != replace(found, mean=found.mean + 1e-9)
+    assert found != replace(found, troubles={"mode search: not converged": 1})
+    assert found != 1
+
+
+def test_nuts_moves_the_latents_of_a_plate_between_jumps(rng):
+    """``within_class=None``: exact all the same, for the index moves the latents with it."""
+    model = counts_model()
+    with model:
+        step = [CarlinChib(within_class=None), pm.NUTS([model["rate"], model["place"]])]
+    assert largest_z(step, model, rng, draws=3_000) < LIMIT
+
+
 def test_other_steps_sample_what_the_rows_share(rng):
     """A common spread, sampled by NUTS: against the same model with the classes summed out."""
     values = np.array([-1.3, -0.8, 0.1, 0.9, 1.1, 1.6])
@@ -218,6 +247,15 @@ def test_plates_have_no_blocks_and_one_rule():
         pm.Normal("y", x, 1.0, observed=np.zeros(4))
     refused(model, r"blocks: k is a plate of indices", blocks={0: [x], 1: [x]})
     refused(model, r"pseudo_priors: got PilotMoments", pseudo_priors=PilotMoments())
+    refused(model, r"within_class: got Hamiltonian", within_class=Hamiltonian())
+
+
+def test_discrete_latents_of_a_plate_are_refused():
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5], shape=4)
+        count = pm.Poisson("count", 1.0 + k, shape=4)
+        pm.Normal("y", count, 1.0, observed=np.zeros(4))
+    refused(model, r"vars: count is discrete \(int64\)", vars=[k, count])
 
 
 def test_a_grid_of_indices_is_refused():

@@ -11,6 +11,7 @@ import pymc as pm
 import pytest
 from scipy import special, stats
 
+from pymc_mcoem.carlin_chib.chain_moments import ChainMoments
 from pymc_mcoem.carlin_chib.geometry import LatentGeometry, declare_geometry, geometry_of
 from pymc_mcoem.carlin_chib.pseudo_priors import (
     Laplace,
@@ -276,6 +277,30 @@ def test_prior_draws_are_conditioned_by_other_variables(rng, without_compiler):
     rule = PriorCovariance(n_prior_draws=n).compile(density, LatentGeometry())
     found = covariance_of(rule({}, rng, [np.asarray(np.log(5.0))]))[:, 0, 0]
     np.testing.assert_allclose(found, [25.0, 100.0], rtol=LIMIT * np.sqrt(2 / n))
+
+
+def test_prior_draws_of_a_model_without_an_index(rng, without_compiler):
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.0, 3.0)
+        pm.Normal("y", x, 1.0, observed=0.3)
+    density = ClassDensity(model, None, [x])
+    n = 1000
+    rule = PriorCovariance(n_prior_draws=n).compile(density, LatentGeometry())
+    found = covariance_of(rule({}, rng))
+    np.testing.assert_allclose(found, [[[9.0]]], rtol=LIMIT * np.sqrt(2 / n))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"n_steps": 9}, r"n_steps: got 9; moments take at least 10 steps"),
+        ({"shrinkage": 0.0}, r"shrinkage: got 0.0; give a share above 0"),
+        ({"shrinkage": 1.1}, r"shrinkage: got 1.1; give a share above 0"),
+    ],
+)
+def test_moments_of_a_chain_that_make_no_sense_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        ChainMoments(**settings)
 
 
 # -- geometry ------------------------------------------------------------------------------------

@@ -221,6 +221,20 @@ def test_a_chain_cannot_start_where_there_is_no_density(without_compiler):
         step.step({"k": np.asarray(1), "x": np.asarray(0.5)})
 
 
+def test_a_default_start_without_any_density_is_refused_after_all_draws(without_compiler):
+    """None of the fifty draws of the pseudo-priors, nor the model's own start, has density."""
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5])
+        x = pm.Normal("x", 1.0 * k, 1.0)
+        pm.Potential("nowhere", pm.math.switch(x < 100, -np.inf, 0.0))
+        given = PseudoPriors.from_covariance(np.zeros((2, 1)), np.ones((2, 1, 1)))
+        step = CarlinChib(pseudo_priors=Given(given, []), within_class=RandomWalk(1))
+    start = model.initial_point(0)
+    message = rf"initvals: the log-density is not finite .* k = {start['k']}"
+    with pytest.raises(ValueError, match=message):
+        step.step(start)
+
+
 def test_what_goes_wrong_in_a_fit_is_logged(skewed, step, model, caplog, monkeypatch):
     troubled = replace(skewed.pseudo_priors("good"), troubles={"mode search: indefinite": 2})
     monkeypatch.setattr(step._engine, "fit", lambda rng, others: troubled)

@@ -15,6 +15,7 @@ from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.esteps.exact import Exact
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.schedules import BurstLength, StepSize, UpdateSchedule
+from pymc_mcoem.em.storage import write_datatree
 from pymc_mcoem.templates import TemplateMixture, TemplatePriors
 from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
 from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver
@@ -204,6 +205,14 @@ def test_files_that_are_no_runs_are_refused(family, stream, tmp_path):
         OnlineEM.load(path, family)
 
 
+def rewrite(path, **attributes):
+    """Change attributes of a run as one would who knows how its digest is made."""
+    with xr.open_datatree(path, engine="h5netcdf") as opened:
+        tree = opened.load()
+    tree.attrs |= attributes
+    write_datatree(path, tree)
+
+
 def test_damaged_files_are_refused(family, stream, tmp_path):
     path = tmp_path / "run.nc"
     driver(family).partial_fit(stream).save(path)
@@ -214,28 +223,62 @@ def test_damaged_files_are_refused(family, stream, tmp_path):
         OnlineEM.load(path, family)
 
     path.write_bytes(whole)
-    with h5py.File(path, "r+") as file:
-        file.attrs["format_version"] = 2
-    with pytest.raises(ValueError, match="format version 2, this is for 1; load it with pymc_mco"):
+    rewrite(path, format_version=1)
+    with pytest.raises(ValueError, match="format version 1, this is for 2; load it with pymc_mco"):
         OnlineEM.load(path, family)
 
     path.write_bytes(whole)
-    with h5py.File(path, "r+") as file:
+    with h5py.File(path, "r") as file:
         counters = json.loads(file.attrs["counters"])
-        del counters["n_learnt"]
-        file.attrs["counters"] = json.dumps(counters)
+    del counters["n_learnt"]
+    rewrite(path, counters=json.dumps(counters))
     with pytest.raises(ValueError, match=r"run.nc' is damaged: its counters"):
         OnlineEM.load(path, family)
+
+
+def test_a_change_of_any_number_in_a_file_is_found(family, stream, tmp_path):
+    path, names = tmp_path / "run.nc", []
+    em = driver(family, n_start=10, batch_size=4, average_from=20).partial_fit(stream[:31])
+    em.save(path)
+    whole = path.read_bytes()
+    with h5py.File(path, "r") as file:
+        file.visititems(lambda name, item: names.append(name) if hasattr(item, "dtype") else None)
+    assert {name.rpartition("/")[0] for name in names} >= {
+        "online_em",
+        "run/average",
+        "run/pending",
+    }
+    n_changed = 0
+    for name in names:
+        path.write_bytes(whole)
+        with h5py.File(path, "r+") as file:
+            values = np.array(file[name])
+            # dimensions without labels hold nothing that is read
+            if not values.size or file[name].attrs.get("NAME", b"").startswith(b"This is a netCDF"):
+                continue
+            if values.dtype.kind == "f":
+                values.flat[-1] = np.nextafter(np.nan_to_num(values.flat[-1]), np.inf)
+            elif values.dtype.kind in "iu":
+                values.flat[-1] += 1
+            else:
+                continue
+            file[name][...] = values
+        n_changed += 1
+        with pytest.raises(ValueError, match=r"run.nc' is damaged: what it holds is not"):
+            OnlineEM.load(path, family)
+    assert n_changed > 15
+    path.write_bytes(whole)
+    assert_same(OnlineEM.load(path, family, e_step=Noisy(), progressbar=False), em)
 
 
 def test_a_file_names_no_code(family, stream, tmp_path):
     path = tmp_path / "run.nc"
     driver(family, e_step=Exact()).partial_fit(stream).save(path)
     for name in ("subprocess:Popen", "pymc_mcoem.em.settings:importlib", "os:system", "pymc_mcoem"):
-        with h5py.File(path, "r+") as file:
+        with h5py.File(path, "r") as file:
             settings = json.loads(file.attrs["settings"])
-            settings["e_step"] = {"class": name, "fields": {}}
-            file.attrs["settings"] = json.dumps(settings)
+        settings["e_step"] = {"class": name, "fields": {}}
+        rewrite(path, settings=json.dumps(settings))
         with pytest.raises(ValueError, match="none of pymc_mcoem's settings"):
             OnlineEM.load(path, family)
 

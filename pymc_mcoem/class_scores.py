@@ -1,0 +1,82 @@
+"""What a classifier asks of a compiled rule, as functions that a worker can import and call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.special import softmax
+
+from pymc_mcoem.em.esteps.base import CompiledClassWeights
+from pymc_mcoem.expected_likelihood import CompiledExpectedLikelihood, ExpectedLikelihood
+from pymc_mcoem.screening import ScreenedClassWeights
+
+if TYPE_CHECKING:
+    from pymc_mcoem.em.esteps.base import EStep
+    from pymc_mcoem.em.family import Family
+
+__all__ = ["compile_class_weights", "compile_expected_likelihood", "weigh", "weigh_expected"]
+
+type Arrays = Mapping[str, np.ndarray]
+
+
+def compile_class_weights(
+    family: Any, e_step: EStep, screening: float = 0.0
+) -> CompiledClassWeights | ScreenedClassWeights:
+    """Compile posterior class probabilities, with hopeless classes left out where asked for.
+
+    Raises
+    ------
+    TypeError
+        If the E-step gives none.
+    """
+    if screening:
+        return ScreenedClassWeights(family, partial(_compile_for, family, e_step), screening)
+    return _compile_for(family, e_step, family.n_classes)
+
+
+def _compile_for(family: Any, e_step: EStep, n_classes: int) -> CompiledClassWeights:
+    """Compile class weights for as many of the classes."""
+    if n_classes != family.n_classes:
+        family = family.with_classes(n_classes, noise="class", priors=None)
+    compiled = e_step.compile(family)
+    if not isinstance(compiled, CompiledClassWeights):
+        raise TypeError(
+            f"e_step: {e_step!r} gives no class probabilities; give CarlinChibBurst() or "
+            "LaplaceGaussian()."
+        )
+    return compiled
+
+
+def compile_expected_likelihood(family: Family) -> CompiledExpectedLikelihood:
+    """Compile the paper's rule."""
+    return ExpectedLikelihood().compile(family)
+
+
+def weigh(
+    compiled: CompiledClassWeights | ScreenedClassWeights,
+    data: Arrays,
+    parameters: Arrays,
+    rng: np.random.Generator,
+    draws: int,
+    burn_in: int,
+) -> np.ndarray:
+    """Return posterior class probabilities of one encoded observation, ``(n_classes,)``."""
+    return compiled.class_probability(data, parameters, rng, draws=draws, burn_in=burn_in)
+
+
+def weigh_expected(
+    compiled: CompiledExpectedLikelihood,
+    data: Arrays,
+    parameters: Arrays,
+    rng: np.random.Generator,
+    draws: int,
+    burn_in: int,
+    log_label_weight: np.ndarray,
+) -> np.ndarray:
+    """Return what each class's expected likelihood is of all, ``(n_classes,)``."""
+    scores = compiled.log_scores(data, parameters, rng, draws=draws, burn_in=burn_in)
+    weighed: np.ndarray = softmax(scores + log_label_weight)
+    return weighed

@@ -1,0 +1,198 @@
+"""Saving a run while it goes on: how often, what is kept of older files, how Ctrl-C ends it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+__all__ = ["Checkpoint", "Checkpointing"]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a run is saved while it goes on, and how often.
+
+    Parameters
+    ----------
+    path : path-like
+        The file, as `OnlineEM.save` writes it. It is there whole or not at all, also if the process
+        is killed while writing.
+    observations : int, optional
+        Observations after which it is saved again.
+    seconds : float, optional
+        Seconds after which it is saved again, with the next observation.
+    keep : int
+        Older files to keep beside it: ``run.nc`` is then the newest, ``run.1.nc`` the one before,
+        and so on.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If a number is out of its range or the path is none.
+
+    Notes
+    -----
+    A call that ends, in whatever way, saves once more. Saving takes as long as writing the
+    statistics and the history does, tens of milliseconds for images of 256 pixels under four
+    classes: with the default of 100 observations well under a hundredth of the time.
+
+    Examples
+    --------
+    >>> Checkpoint("run.nc", observations=500).older(1).name
+    'run.1.nc'
+    """
+
+    path: str | os.PathLike[str]
+    observations: int | None = 100
+    seconds: float | None = None
+    keep: int = 1
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        if not isinstance(self.path, (str, os.PathLike)):
+            raise TypeError(f"path: got {self.path!r}; give the name of a file.")
+        folder = Path(self.path).absolute().parent
+        if not folder.is_dir():
+            raise FileNotFoundError(
+                f"path: the folder of {os.fspath(self.path)!r} does not exist; create it, or "
+                "name another."
+            )
+        for name, least in (("observations", 1), ("keep", 0)):
+            value = getattr(self, name)
+            if value is None and name == "observations":
+                continue
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+                raise ValueError(f"{name}: got {value!r}; give a whole number from {least}.")
+        if self.seconds is not None and not self.seconds > 0:
+            raise ValueError(f"seconds: got {self.seconds!r}; give a positive number, or None.")
+
+    @classmethod
+    def of(cls, given: Any) -> Checkpoint | None:
+        """Return a checkpoint, of which a path alone may be given, or None."""
+        return given if given is None or isinstance(given, Checkpoint) else cls(given)
+
+    def older(self, number: int) -> Path:
+        """Return the name of the `number`-th file before the newest."""
+        path = Path(self.path)
+        return path.with_name(f"{path.stem}.{number}{path.suffix}")
+
+    def rotate(self) -> None:
+        """Make room for a new file: the newest becomes the first of the older ones.
+
+        At every moment the newest is in its place.
+        """
+        newest = Path(self.path)
+        if not self.keep or not newest.exists():
+            return
+        for number in range(self.keep, 1, -1):
+            if self.older(number - 1).exists():
+                os.replace(self.older(number - 1), self.older(number))
+        beside = newest.with_name(f".{newest.name}.{os.getpid()}.older")
+        try:
+            try:
+                os.link(newest, beside)
+            except OSError:  # a file system without links
+                shutil.copyfile(newest, beside)
+            os.replace(beside, self.older(1))
+        finally:
+            beside.unlink(missing_ok=True)
+
+
+class Checkpointing:
+    """What one call of a driver does about checkpoints and Ctrl-C, as a context.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint or None
+        None: nothing is done.
+    save : callable
+        Writes the run to a path.
+
+    Notes
+    -----
+    In the main thread the first Ctrl-C is kept back until the observation that is at work is
+    learnt and the run is saved; a second one interrupts at once, and then too the run is saved as
+    it stands.
+    """
+
+    def __init__(
+        self, checkpoint: Checkpoint | None, save: Callable[[str | os.PathLike[str]], None]
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._save = save
+        self._last = monotonic()
+        self._due = 0
+        self._dirty = False
+        self._interrupted = False
+        self._handler: Any = None
+
+    def __enter__(self) -> Self:
+        """Keep Ctrl-C back from here on."""
+        if self._checkpoint is not None and threading.current_thread() is threading.main_thread():
+            self._handler = signal.getsignal(signal.SIGINT)
+            if callable(self._handler):
+                signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Save what was not saved, however the call ends."""
+        try:
+            if self._dirty:
+                self._write()
+        finally:
+            self._release()
+
+    def took(self, n_observations: int = 1) -> None:
+        """Take note that observations were taken in, and save if it is time.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            If Ctrl-C was pressed.
+        """
+        checkpoint = self._checkpoint
+        if checkpoint is None:
+            return
+        self._due += n_observations
+        self._dirty = True
+        enough = checkpoint.observations is not None and self._due >= checkpoint.observations
+        late = checkpoint.seconds is not None and monotonic() - self._last >= checkpoint.seconds
+        if enough or late or self._interrupted:
+            self._write()
+        if self._interrupted:
+            raise KeyboardInterrupt(
+                f"stopped between two observations; the run is saved in "
+                f"{os.fspath(checkpoint.path)!r}"
+            )
+
+    def _write(self) -> None:
+        assert self._checkpoint is not None
+        self._checkpoint.rotate()
+        self._save(self._checkpoint.path)
+        self._last, self._due, self._dirty = monotonic(), 0, False
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self._interrupted:
+            self._release()
+            raise KeyboardInterrupt
+        self._interrupted = True
+
+    def _release(self) -> None:
+        if callable(self._handler):
+            signal.signal(signal.SIGINT, self._handler)
+            self._handler = None

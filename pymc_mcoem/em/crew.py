@@ -1,0 +1,237 @@
+"""Who makes the calls of a run: this process, or the workers of an executor, some of which die."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import BrokenExecutor, Executor, Future
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from pymc_mcoem.em.workers import ExecutorError, Order, Parcel, Unknown, perform, received
+
+__all__ = ["Crew", "WorkerLost", "check_executor"]
+
+_log = logging.getLogger("pymc_mcoem")
+
+#: Calls handed to an executor and not yet answered; what is read ahead of them is no more.
+WINDOW = 256
+#: Seconds after which idle workers of a pool of our own leave.
+IDLE = 300
+#: Times that all workers may be lost, without an answer in between, until calls go one by one.
+LOSSES = 2
+
+
+class WorkerLost(RuntimeError):
+    """A call that took its worker down with it each time."""
+
+
+def check_executor(executor: Any) -> None:
+    """Complain about what is neither an executor nor a number of processes.
+
+    Raises
+    ------
+    TypeError
+        If it is another kind of thing.
+    ValueError
+        If it is a number below 1.
+
+    Examples
+    --------
+    >>> check_executor(0)
+    Traceback (most recent call last):
+        ...
+    ValueError: executor: got 0; give at least one process, or None to work in this one.
+    """
+    if executor is None or isinstance(executor, Executor):
+        return
+    if isinstance(executor, bool) or not isinstance(executor, (int, np.integer)):
+        raise TypeError(
+            f"executor: got {executor!r}; give a concurrent.futures.Executor, as "
+            "ProcessPoolExecutor(2) or Dask's client.get_executor(), a number of processes, or "
+            "None."
+        )
+    if executor < 1:
+        raise ValueError(
+            f"executor: got {executor}; give at least one process, or None to work in this one."
+        )
+
+
+class Crew:
+    """Makes calls of one compiled object and gives back the answers in order.
+
+    Parameters
+    ----------
+    make : callable
+        Makes the object; called once in each process that works.
+    executor : concurrent.futures.Executor, int or None
+        Who works. A number stands for a pool of as many processes, which is made when the first
+        call comes, and again when it breaks. None: this process.
+
+    Notes
+    -----
+    A worker that dies takes a standard pool down. What was not answered is then given to a new
+    pool of the same size; the answers are the same, since a call carries all that it depends on.
+    A call that brings its workers down alone, twice, is given up: `WorkerLost`.
+
+    Examples
+    --------
+    >>> crew = Crew(lambda: 10)
+    >>> list(crew.answers(Order(pow, (exponent,)) for exponent in range(3)))
+    [1, 10, 100]
+    """
+
+    def __init__(self, make: Callable[[], Any], executor: Executor | int | None = None) -> None:
+        check_executor(executor)
+        self._make = make
+        self._size = int(executor) if isinstance(executor, (int, np.integer)) else None
+        self._executor = executor if isinstance(executor, Executor) else None
+        self._answered = False
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether others work than this process."""
+        return self._executor is not None or self._size is not None
+
+    @cached_property
+    def compiled(self) -> Any:
+        """The object, made in this process at its first use."""
+        return self._make()
+
+    @cached_property
+    def _parcel(self) -> Parcel:
+        return Parcel.of(self._make)
+
+    def prepare(self) -> None:
+        """Make what can be made before the first call: the object here, or what workers are sent.
+
+        It raises what fails, before any observation counts.
+        """
+        _ = self._parcel if self.is_remote else self.compiled
+
+    def answers(self, orders: Iterable[Order]) -> Iterator[Any]:
+        """Make calls and yield what they return, in order.
+
+        Parameters
+        ----------
+        orders : iterable of Order
+            Read as far ahead as calls are handed out.
+
+        Raises
+        ------
+        Exception
+            What a call raises, in its turn; calls after it are dropped.
+        WorkerLost
+            If a call kills whoever makes it.
+        ExecutorError
+            If the executor takes no work, or its workers cannot make the object.
+        """
+        if not self.is_remote:
+            for order in orders:
+                yield order.function(self.compiled, *order.arguments)
+            return
+        source = iter(orders)
+        under_way: deque[_Call] = deque()
+        losses = 0
+        try:
+            while True:
+                window = WINDOW if losses <= LOSSES else 1
+                for order in islice(source, max(window - len(under_way), 0)):
+                    under_way.append(_Call(order))
+                if not under_way:
+                    return
+                try:
+                    for call in islice(under_way, window):
+                        if call.future is None:
+                            call.future = self._submit(call.order, whole=not self._answered)
+                    found = self._answer(under_way[0])
+                except BrokenExecutor as error:
+                    losses += 1
+                    if losses > LOSSES + 2:
+                        raise WorkerLost(
+                            "worker: it died each time that this observation was at work, of "
+                            "memory perhaps; leave the observation out, or give workers more room."
+                        ) from error
+                    self._replace(error)
+                    for call in under_way:
+                        call.forget_loss()
+                    continue
+                losses, self._answered = 0, True
+                under_way.popleft()
+                yield received(found)
+        finally:
+            for call in under_way:
+                if call.future is not None:
+                    call.future.cancel()
+
+    def _answer(self, call: _Call) -> Any:
+        assert call.future is not None
+        found = call.future.result()
+        if isinstance(found, Unknown):
+            call.future = self._submit(call.order, whole=True)
+            found = call.future.result()
+        return found
+
+    def _submit(self, order: Order, *, whole: bool) -> Future[Any]:
+        parcel = self._parcel
+        if self._executor is None:
+            assert self._size is not None
+            self._executor = self._pool(self._size)
+        try:
+            return self._executor.submit(
+                perform, parcel.token, parcel.content if whole else None, order
+            )
+        except BrokenExecutor:
+            raise
+        except RuntimeError as error:
+            raise ExecutorError(
+                f"executor: {self._executor!r} takes no more work ({error}); keep it open as long "
+                "as the run goes on, or give a number of processes."
+            ) from error
+
+    def _replace(self, error: BrokenExecutor) -> None:
+        """Take a new pool in place of one that lost a worker."""
+        size = self._size or getattr(self._executor, "_max_workers", None)
+        if not isinstance(size, int):
+            raise ExecutorError(
+                f"executor: {self._executor!r} broke ({error}) and cannot be made again from "
+                "here; the run stands as before, give it a new one."
+            ) from error
+        _log.warning(
+            "executor: a worker died (%s). What it had not answered is given to a new pool of %d "
+            "processes; results do not change.",
+            str(error).splitlines()[0] if str(error) else type(error).__name__,
+            size,
+        )
+        self._size, self._executor, self._answered = size, None, False
+
+    def _pool(self, size: int) -> Executor:
+        # Its workers start anew, without what this process holds, and without running the user's
+        # script again as those of the standard library do.
+        from joblib.externals.loky import ProcessPoolExecutor
+
+        pool: Executor = ProcessPoolExecutor(max_workers=size, timeout=IDLE)
+        weakref.finalize(self, pool.shutdown, wait=False, kill_workers=True)  # type: ignore[call-arg]
+        return pool
+
+
+class _Call:
+    """An order and, once it is handed out, its future."""
+
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        self.future: Future[Any] | None = None
+
+    def forget_loss(self) -> None:
+        """Let an order be handed out again, unless it was answered before the loss."""
+        future = self.future
+        if future is None:
+            return
+        answered = future.done() and not future.cancelled() and future.exception() is None
+        if not answered:
+            self.future = None

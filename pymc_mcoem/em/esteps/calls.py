@@ -1,0 +1,94 @@
+"""What drivers ask of a compiled E-step, as functions that a worker can import and call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pymc_mcoem.em.esteps.base import CompiledChains
+
+if TYPE_CHECKING:
+    from pymc_mcoem.em.esteps.base import CompiledEStep, EStep, EStepResult
+    from pymc_mcoem.em.family import Family
+
+__all__ = ["Visit", "compile_e_step", "simulate", "visit"]
+
+type Arrays = Mapping[str, np.ndarray]
+
+
+def compile_e_step(family: Family, e_step: EStep) -> CompiledEStep:
+    """Compile an E-step for a family as it was declared."""
+    with family.as_declared():
+        return e_step.compile(family)
+
+
+def simulate(
+    compiled: CompiledEStep,
+    data: Arrays,
+    parameters: Arrays,
+    rng: np.random.Generator,
+    state: Arrays | None,
+    draws: int,
+    burn_in: int,
+) -> EStepResult:
+    """Return the statistics of one encoded observation; `state` is None in the first step."""
+    begun = compiled.initial_state() if state is None else state
+    return compiled(data, dict(parameters), rng, begun, draws=draws, burn_in=burn_in)
+
+
+@dataclass(frozen=True)
+class Visit:
+    """How the chain of an observation is gone on with.
+
+    Attributes
+    ----------
+    sweeps : int
+        To make now.
+    done : int
+        Sweeps that were made before.
+    refit_every : int
+        Visits until pseudo-priors are fitted again.
+    adapts : bool
+        Whether the moves within a class adapt.
+    """
+
+    sweeps: int
+    done: int
+    refit_every: int
+    adapts: bool
+
+
+def visit(
+    compiled: CompiledEStep,
+    data: Arrays,
+    parameters: Arrays,
+    rng: np.random.Generator,
+    chain: Arrays,
+    how: Visit,
+) -> EStepResult:
+    """Return the statistics of one encoded observation, and in `chain` what the next visit needs.
+
+    Parameters
+    ----------
+    compiled, data, parameters, rng
+        As for `simulate`.
+    chain : mapping of str to ndarray
+        `chain` of the last visit's result; empty at the first.
+    how : Visit
+    """
+    if isinstance(compiled, CompiledChains):
+        numbers = how.done + np.arange(1, how.sweeps + 1)
+        return compiled.resume(
+            data,
+            parameters,
+            rng,
+            chain,
+            gains=2.0 / np.sqrt(numbers) if how.adapts else np.zeros(how.sweeps),
+            refit=(how.done // how.sweeps) % how.refit_every == 0,
+            keep_fit=how.refit_every > 1,
+        )
+    result = simulate(compiled, data, parameters, rng, chain or None, how.sweeps, 0)
+    return replace(result, chain=result.state)

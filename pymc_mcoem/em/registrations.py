@@ -1,0 +1,69 @@
+"""What PyMC knows of distributions that a model made for itself, for models that are sent.
+
+``pm.CustomDist`` makes a class for each distribution and registers its log-density, its size and
+its starting point in tables of the process. A pickled model carries the class and not what is
+registered for it, so another process could not compile the model.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pymc.distributions.distribution import _support_point
+from pymc.distributions.shape_utils import _change_dist_size
+from pymc.logprob.abstract import _icdf, _logccdf, _logcdf, _logprob
+
+if TYPE_CHECKING:
+    import pymc as pm
+
+__all__ = ["Registration", "find_registrations", "register_again"]
+
+TABLES: dict[str, Any] = {
+    table.__name__: table
+    for table in (_logprob, _logcdf, _logccdf, _icdf, _support_point, _change_dist_size)
+}
+
+#: A table's name, a class, and what is registered for it.
+type Registration = tuple[str, type, Callable[..., Any]]
+
+
+def find_registrations(model: pm.Model) -> list[Registration]:
+    """Return what is registered for the classes that a model's variables alone have.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> with pm.Model() as model:
+    ...     x = pm.Normal("x")
+    >>> find_registrations(model)
+    []
+    >>> with model:
+    ...     y = pm.CustomDist("y", logp=lambda value: -(value**2))
+    >>> [(table, kind.__name__) for table, kind, _ in find_registrations(model)][:1]
+    [('_logprob', 'CustomDist_y')]
+    """
+    kinds = dict.fromkeys(type(variable.owner.op) for variable in model.basic_RVs)
+    return [
+        (name, kind, table.registry[kind])
+        for kind in kinds
+        if not _is_imported(kind)
+        for name, table in TABLES.items()
+        if kind in table.registry
+    ]
+
+
+def register_again(registrations: list[Registration]) -> None:
+    """Register in this process what another found; what is registered already stays."""
+    for name, kind, function in registrations:
+        if kind not in TABLES[name].registry:
+            TABLES[name].register(kind)(function)
+
+
+def _is_imported(kind: type) -> bool:
+    """Say whether a process that imports the class's module has the class."""
+    found: Any = sys.modules.get(kind.__module__)
+    for name in kind.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is kind

@@ -1,0 +1,242 @@
+"""Finite data as a stream: passes in seeded orders, read one record at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import count
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from pymc_mcoem.em.settings import seed_entropy
+from pymc_mcoem.numbers import is_whole
+
+__all__ = ["Passes", "as_values", "in_memory"]
+
+#: Sets the generators of orders apart from those of a driver with the same seed, whose spawn
+#: keys are single numbers.
+ORDERS = 1
+
+
+class Passes:
+    """Passes over finite data, each in an order of its own, read one record at a time.
+
+    Parameters
+    ----------
+    observations : array_like, DataArray, or sequence
+        Anything with a length and an index from 0: an array of shape ``(n, *grid)`` of NumPy,
+        Dask or Zarr, a DataArray with the observations along its first dim, a DataFrame with one
+        in each row, a list, a ``Dataset`` of PyTorch.
+    n_passes : int, optional
+        How often all are gone through; None for ever.
+    replace : bool
+        Whether each record is drawn from all, with return, as the paper draws its growth curves.
+        A pass is then as many draws as there are observations. Otherwise each pass is a new
+        permutation.
+    random_seed : int or sequence of int, optional
+        Seed of the orders; None takes one from the operating system, once.
+
+    Raises
+    ------
+    TypeError
+        If the observations have no length or no index.
+    ValueError
+        If there are none, or `n_passes` is no whole number from 1.
+
+    Notes
+    -----
+    The order of pass p depends on the seed and p alone: iterating again, or from another
+    position, gives the same records. The order of one pass at a time is held in memory, eight
+    bytes an observation; of the data, what is being read. Dask and Zarr read a whole chunk for
+    one record, so data that are drawn in random order are cheapest in chunks of one observation.
+
+    Examples
+    --------
+    >>> passes = Passes(["a", "b", "c", "d"], n_passes=2, random_seed=1)
+    >>> "".join(passes), "".join(passes), len(passes)
+    ('adcbdabc', 'adcbdabc', 8)
+    >>> "".join(passes.from_position(6))
+    'bc'
+
+    Draws with return, as many as are asked for:
+
+    >>> from itertools import islice
+    >>> endless = Passes(["a", "b", "c", "d"], n_passes=None, replace=True, random_seed=1)
+    >>> "".join(islice(endless, 11))
+    'dadcacdbddd'
+    """
+
+    def __init__(
+        self,
+        observations: Any,
+        n_passes: int | None = 1,
+        *,
+        replace: bool = False,
+        random_seed: int | Sequence[int] | None = None,
+    ) -> None:
+        if not isinstance(observations, xr.DataArray) and hasattr(observations, "to_numpy"):
+            # the index of a DataFrame is for columns, and of a Series for labels
+            observations = observations.to_numpy()
+        self._n = _length(observations)
+        if n_passes is not None and not (is_whole(n_passes) and n_passes >= 1):
+            raise ValueError(
+                f"n_passes: got {n_passes!r}; give a whole number from 1, or None for ever."
+            )
+        self.observations = observations
+        self.n_passes = n_passes
+        self.replace = bool(replace)
+        self._entropy = seed_entropy(random_seed)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the records of all passes, from the first."""
+        return self.from_position(0)
+
+    def __len__(self) -> int:
+        """Return the number of records of all passes.
+
+        Raises
+        ------
+        TypeError
+            If there is no end.
+        """
+        if self.n_passes is None:
+            raise TypeError("n_passes is None: these passes have no end, and so no length.")
+        return self.n_passes * self._n
+
+    def from_position(self, position: int) -> Iterator[Any]:
+        """Return an iterator over the records from `position` on, without reading those before.
+
+        Parameters
+        ----------
+        position : int
+            Counted from 0 over all passes; as many as there are gives an empty iterator.
+
+        Raises
+        ------
+        ValueError
+            If it is no whole number from 0, or behind the end.
+
+        Examples
+        --------
+        >>> passes = Passes([10, 20, 30], n_passes=2, random_seed=1)
+        >>> list(passes.from_position(4)) == list(passes)[4:]
+        True
+        """
+        if not is_whole(position) or position < 0:
+            raise ValueError(f"position: got {position!r}; give a whole number from 0.")
+        if self.n_passes is not None and position > len(self):
+            raise ValueError(
+                f"position: got {position}, and {self.n_passes} passes over {self._n} observations "
+                f"have {len(self)} records; start at one of them, or ask for more passes."
+            )
+        return self._records(int(position))
+
+    def _records(self, position: int) -> Iterator[Any]:
+        first, done = divmod(position, self._n)
+        numbers = count(first) if self.n_passes is None else range(first, self.n_passes)
+        for number in numbers:
+            for index in self._order(number)[done:]:
+                yield in_memory(self.observations[int(index)])
+            done = 0
+
+    def _order(self, number: int) -> np.ndarray:
+        """Return the order of a pass, counted from 0, shape (n,)."""
+        seed = np.random.SeedSequence(self._entropy, spawn_key=(ORDERS, number))
+        rng = np.random.default_rng(seed)
+        return rng.integers(self._n, size=self._n) if self.replace else rng.permutation(self._n)
+
+    def __repr__(self) -> str:
+        """Say how much there is and how it is drawn."""
+        often = "endless" if self.n_passes is None else f"n_passes={self.n_passes}"
+        return f"Passes({self._n} observations, {often}, replace={self.replace})"
+
+
+def _length(observations: Any) -> int:
+    """Return the number of observations, or refuse what has none or cannot be indexed."""
+    kind = type(observations).__name__
+    # an array of Zarr has a shape and no len
+    shape = getattr(observations, "shape", None)
+    sized = shape is not None or hasattr(observations, "__len__")
+    indexed = sized and hasattr(observations, "__getitem__")
+    if not indexed or isinstance(observations, (str, bytes, Mapping)):
+        raise TypeError(
+            f"observations: got {kind}; pass an array, or a sequence with a length and an index. "
+            "A stream that can be read but once goes to OnlineEM.partial_fit as it is."
+        )
+    n = len(observations) if shape is None else (*shape, None)[0]
+    if not is_whole(n):
+        # of an array without axes, and of a Dask array whose length is to be computed
+        raise TypeError(
+            f"observations: got {kind} of shape {shape}, whose length is not known; pass an array "
+            "with the observations along its first axis, of Dask after compute_chunk_sizes()."
+        )
+    if n == 0:
+        raise ValueError("observations: got none; pass at least one observation.")
+    return int(n)
+
+
+def in_memory(record: Any) -> Any:
+    """Return a record as NumPy or, with its dims, xarray has it in memory.
+
+    What would be read anew at every look at it is read once. What cannot be read as an array is
+    returned as it is, for the family to refuse.
+
+    Examples
+    --------
+    >>> in_memory(xr.Variable("age", [1.0, 2.0]))
+    array([1., 2.])
+    """
+    if isinstance(record, xr.Variable):
+        return record.to_numpy()
+    if hasattr(record, "__dask_graph__"):
+        return record.compute()
+    if hasattr(record, "__array__") and not isinstance(record, (np.ndarray, np.generic)):
+        with suppress(RuntimeError, TypeError, ValueError):
+            return np.asanyarray(record)
+    return record
+
+
+def as_values(name: str, value: Any) -> np.ma.MaskedArray:
+    """Return the values of one observation in float64, masked where they were masked.
+
+    Parameters
+    ----------
+    name : str
+        What they are, for the message.
+    value : array_like
+
+    Raises
+    ------
+    TypeError
+        If they are no real numbers.
+    ValueError
+        If they make no array, as rows of different lengths.
+
+    Examples
+    --------
+    >>> as_values("observation", np.float32([1, 2])).dtype
+    dtype('float64')
+    >>> as_values("observation", [[1.0], [2.0, 3.0]])
+    Traceback (most recent call last):
+        ...
+    ValueError: observation is a list that makes no array of numbers (...); give one array, ...
+    """
+    try:
+        array = np.ma.asanyarray(value)
+    except OSError:
+        # not the record's fault, but the reader's
+        raise
+    except Exception as error:
+        kind = ValueError if isinstance(error, ValueError) else TypeError
+        raise kind(
+            f"{name} is a {type(value).__name__} that makes no array of numbers ({error}); give "
+            "one array, and of pairs, as of image and label, the first alone."
+        ) from error
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name} has dtype {array.dtype}; convert it to real numbers first.")
+    # what overflows becomes infinite, and is refused as that
+    with np.errstate(over="ignore"):
+        values: np.ma.MaskedArray = array.astype(np.float64)
+    return values

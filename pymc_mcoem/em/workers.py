@@ -1,0 +1,203 @@
+"""Calls of one compiled object: made in this process, or by the workers of an executor.
+
+A worker is sent how to make the object once, makes it, and keeps it. From then on a call carries
+its arguments and nothing else. It is a worker that says what it lacks: the driver knows neither
+how many there are nor when one was started anew, which holds for every kind of executor.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import threading
+import traceback
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+from pymc_mcoem.em.contributions import Contribution
+from pymc_mcoem.em.esteps.base import EStepResult
+from pymc_mcoem.em.threads import one_blas_thread
+
+__all__ = ["ExecutorError", "Failed", "Order", "Parcel", "Unknown", "perform", "received"]
+
+#: Objects that a worker keeps: of a mixture for each digit, say, the last ones used.
+KEPT = 16
+
+_made: OrderedDict[str, Any] = OrderedDict()
+# Compiled functions own their memory and cannot be called by two threads at once, which pools of
+# threads, and workers with several of them, would do.
+_lock = threading.RLock()
+
+
+class ExecutorError(RuntimeError):
+    """Workers, or the executor, fail by no fault of an observation."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """A call to be made: ``function(compiled, *arguments)``.
+
+    Attributes
+    ----------
+    function : callable
+        Defined at the top of a module, so that workers can import it.
+    arguments : tuple
+        Plain data: arrays, numbers, generators.
+    """
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """How a worker makes the object that calls are for.
+
+    Attributes
+    ----------
+    content : bytes
+        A function without arguments, pickled with what it needs.
+    token : str
+        What workers know the object by.
+
+    Examples
+    --------
+    >>> parcel = Parcel.of(lambda: [1, 2])
+    >>> perform(parcel.token, parcel.content, Order(len))
+    2
+    >>> perform(parcel.token, None, Order(sum))
+    3
+    """
+
+    content: bytes
+    token: str
+
+    @classmethod
+    def of(cls, make: Callable[[], Any]) -> Parcel:
+        """Pack a function that makes the object."""
+        content = cloudpickle.dumps(make)
+        return cls(content, hashlib.sha256(content).hexdigest())
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A worker's answer when it does not have the object."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A worker's answer when the call raised an exception, or the object could not be made."""
+
+    error: Exception
+    made: bool
+
+
+@dataclass(frozen=True)
+class _Packed:
+    """An E-step's result without its draws and without the classes that have no part in it."""
+
+    result: EStepResult
+    visited: Contribution
+    n_classes: int
+
+
+def perform(token: str, content: bytes | None, order: Order) -> Any:
+    """Make a call in a worker.
+
+    Parameters
+    ----------
+    token : str
+        Of the `Parcel`.
+    content : bytes or None
+        Of the `Parcel`, where the worker may not have it yet.
+    order : Order
+
+    Returns
+    -------
+    object
+        What the call returned, `Failed`, or `Unknown`.
+    """
+    with _lock, one_blas_thread():
+        if token in _made:
+            _made.move_to_end(token)
+        elif content is None:
+            return Unknown()
+        try:
+            if token not in _made:
+                assert content is not None
+                _made[token] = cloudpickle.loads(content)()
+                while len(_made) > KEPT:
+                    _made.popitem(last=False)
+            found = order.function(_made[token], *order.arguments)
+        except Exception as error:
+            return Failed(_portable(error), made=token in _made)
+        return _packed(found) if isinstance(found, EStepResult) else found
+
+
+def received(answer: Any) -> Any:
+    """Return what a call returned, or raise what it raised.
+
+    Parameters
+    ----------
+    answer : object
+        Of `perform`.
+
+    Raises
+    ------
+    ExecutorError
+        If the worker could not make the object that the call is for.
+    """
+    if isinstance(answer, Failed):
+        if answer.made:
+            raise answer.error
+        raise ExecutorError(
+            f"executor: a worker could not compile what it is to run ({answer.error}); see that "
+            "workers have the same versions installed, and what the family is made of."
+        ) from answer.error
+    return _unpacked(answer) if isinstance(answer, _Packed) else answer
+
+
+def _portable(error: Exception) -> Exception:
+    """Return an exception that can be sent and read, with the place where it arose."""
+    error.add_note("In a worker:\n" + "".join(traceback.format_exception(error)))
+    try:
+        # some exceptions are sent and cannot be made again from what was sent
+        if str(pickle.loads(pickle.dumps(error))) == str(error):
+            return error
+    except Exception:
+        pass
+    kind = FloatingPointError if isinstance(error, ArithmeticError) else RuntimeError
+    sent = kind(f"{type(error).__name__}: {error}")
+    sent.add_note(error.__notes__[-1])
+    return sent
+
+
+def _packed(result: EStepResult) -> _Packed | EStepResult:
+    statistics = result.statistics
+    n_classes = len(next(iter(statistics.values())))
+    if any(len(value) != n_classes for value in statistics.values()):
+        return result  # what is wrong with it is told where it is checked
+    # Rows are left out if all their bits are zero, so that every bit is the same again: a row of
+    # negative zeros is not one of zeros.
+    empty = np.ones(n_classes, dtype=bool)
+    for value in statistics.values():
+        bits = np.ascontiguousarray(value).reshape(n_classes, -1).view(np.uint8)
+        empty &= ~bits.any(axis=1)
+    kept = np.flatnonzero(~empty)
+    rows = {name: np.asarray(value)[kept] for name, value in statistics.items()}
+    shapes = replace(result, statistics={}, class_index=None)
+    return _Packed(shapes, Contribution(kept, rows), n_classes)
+
+
+def _unpacked(packed: _Packed) -> EStepResult:
+    statistics = {}
+    for name, rows in packed.visited.rows.items():
+        whole = np.zeros((packed.n_classes, *rows.shape[1:]), dtype=rows.dtype)
+        whole[packed.visited.classes] = rows
+        statistics[name] = whole
+    return replace(packed.result, statistics=statistics)

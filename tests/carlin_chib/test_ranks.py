@@ -1,0 +1,400 @@
+"""Ranks of prior draws among draws of the whole step, in the shapes and variants that it has.
+
+Parameters are drawn from the prior and data given them, by NumPy; then the rank of each function of
+parameters and data among draws of its posterior is uniform. `test_calibration` has the plain step.
+Kernels that are wrong on purpose fail by the very same function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytest
+from pymc.step_methods.compound import CompoundStep
+from scipy import stats
+
+import pymc_mcoem.carlin_chib.annealed as annealed
+import pymc_mcoem.carlin_chib.step as step_module
+from pymc_mcoem.carlin_chib.annealed import AnnealedJump
+from pymc_mcoem.carlin_chib.pseudo_priors import Laplace, PseudoPriors
+from pymc_mcoem.carlin_chib.step import CarlinChib
+from pymc_mcoem.carlin_chib.within_class import RandomWalk
+
+N_RUNS, N_RANKS, TUNE = 200, 9, 40
+
+#: A right step has a smaller p once in 2,000 runs of these tests: five, each of ten at most.
+LEAST_P = 1e-5
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, its step method, and its prior written a second time.
+
+    Attributes
+    ----------
+    model : pymc.Model
+        Its data are called "seen".
+    step : CarlinChib
+    sweep : CarlinChib or CompoundStep
+        What makes a draw: the step, with NUTS where there are hyperparameters.
+    simulate : callable
+        Of a generator: a point of the prior, by value-variable name, and data given it.
+    quantities : callable
+        Of point and data: what is ranked, ``(n_quantities,)``.
+    thin : int
+        Sweeps between ranked draws, so many that these are nearly independent.
+    """
+
+    model: pm.Model
+    step: CarlinChib
+    sweep: Any
+    simulate: Callable[[np.random.Generator], tuple[dict[str, Any], np.ndarray]]
+    quantities: Callable[[dict[str, Any], np.ndarray], np.ndarray]
+    thin: int
+
+
+def smallest_p(case: Case, rng: np.random.Generator) -> float:
+    """Return the least p-value of uniform ranks, over quantities, of many calibration runs."""
+    ranks = []
+    for _ in range(N_RUNS):
+        truth, seen = case.simulate(rng)
+        with case.model:
+            pm.set_data({"seen": seen})
+        draws = N_RANKS * case.thin
+        case.sweep.setup_chain(rng, TUNE, draws)
+        if isinstance(case.sweep, CompoundStep):
+            case.sweep.reset_tuning()
+        point = case.model.initial_point(0)
+        found = []
+        for t in range(TUNE + draws):
+            if t == TUNE:
+                case.sweep.stop_tuning()
+            point = case.sweep.step(point)[0]
+            if t >= TUNE and (t - TUNE) % case.thin == case.thin - 1:
+                found.append(case.quantities(point, seen))
+        true = case.quantities(truth, seen)
+        below, ties = (found < true).sum(axis=0), (found == true).sum(axis=0)
+        # ties, as of an index, are broken at random
+        ranks.append(below + rng.integers(ties + 1))
+    counts = [np.bincount(r, minlength=N_RANKS + 1) for r in np.array(ranks).T]
+    return float(min(stats.chisquare(each).pvalue for each in counts))
+
+
+def without_normalizer(case, monkeypatch):
+    """Leave the normalising constants of the pseudo-priors out of the weights."""
+    fit = case.step._engine.fit
+
+    def fitted(rng, others):
+        found = fit(rng, others)
+        return replace(found, log_normalizer=np.zeros_like(found.log_normalizer))
+
+    monkeypatch.setattr(case.step._engine, "fit", fitted)
+
+
+def at_the_last_fit(case, monkeypatch):
+    """Keep to the hyperparameters for which the pseudo-priors were last fitted."""
+    step, others, kept = case.step, case.step._density.others, {}
+
+    def values(point):
+        if step.pseudo_priors is None or step._must_refit():
+            kept["values"] = others(point)
+        return kept["values"]
+
+    monkeypatch.setattr(step._density, "others", values)
+
+
+# -- nested blocks ------------------------------------------------------------------------------
+
+PLACES = np.linspace(-1.0, 1.0, 6)
+BLOCK_WEIGHTS = np.array([0.15, 0.2, 0.3, 0.35])
+
+
+def curve(level, slope, spread, k):
+    """Return mean and spread of the data in class k: nothing, level, line, line with a spread."""
+    return level * (k > 0) + slope * PLACES * (k > 1), spread if k == 3 else 1.0
+
+
+@pytest.fixture(scope="module")
+def nested():
+    """Four classes with 0, 1, 2 and 3 latents, each block part of the next."""
+    with pm.Model() as model:
+        seen = pm.Data("seen", np.zeros(len(PLACES)))
+        k = pm.Categorical("k", BLOCK_WEIGHTS)
+        level, slope = pm.Normal("level", 0.5, 1.5), pm.Normal("slope", -0.5, 2.0)
+        spread = pm.Gamma("spread", 3.0, 5.0)
+        switch, has = pm.math.switch, pm.math.ge
+        centre = switch(has(k, 1), level, 0.0) + switch(has(k, 2), slope, 0.0) * PLACES
+        pm.Normal("y", centre, switch(has(k, 3), spread, 1.0), observed=seen)
+        step = CarlinChib(
+            blocks={0: [], 1: [level], 2: [level, slope], 3: [level, slope, spread]},
+            within_class=RandomWalk(n_moves=5),
+        )
+
+    def simulate(rng):
+        k = rng.choice(4, p=BLOCK_WEIGHTS)
+        level, slope, spread = rng.normal(0.5, 1.5), rng.normal(-0.5, 2.0), rng.gamma(3.0, 1 / 5)
+        point = {"k": k, "level": level, "slope": slope, "spread_log__": np.log(spread)}
+        return point, rng.normal(*curve(level, slope, spread, k), size=len(PLACES))
+
+    def quantities(point, seen):
+        k, level, slope = int(point["k"]), float(point["level"]), float(point["slope"])
+        log_spread = float(point["spread_log__"])
+        log_p = stats.norm.logpdf(seen, *curve(level, slope, np.exp(log_spread), k)).sum()
+        # what is off as well, of which the trace promises draws of its prior
+        on, off = (level * (k > 0), slope * (k > 1), log_spread * (k > 2)), (slope * (k < 2),)
+        return np.array([k, level, slope, log_spread, log_p, *on, *off, log_spread * (k < 3)])
+
+    return Case(model, step, step, simulate, quantities, thin=8)
+
+
+def test_blocks_of_unequal_dimension(nested, rng):
+    assert smallest_p(nested, rng) > LEAST_P
+
+
+def test_blocks_without_the_pseudo_priors_constants_fail(nested, rng, monkeypatch):
+    without_normalizer(nested, monkeypatch)
+    assert smallest_p(nested, rng) < LEAST_P
+
+
+def test_what_is_off_drawn_from_a_pseudo_prior_fails(nested, rng, monkeypatch):
+    """Of the largest class, where all is on."""
+    step = nested.step
+
+    def from_pseudo_prior(class_index, position, others, rng):
+        all_on = step.pseudo_priors.mean[3], step.pseudo_priors.scale[3]
+        drawn = all_on[0] + all_on[1] @ rng.standard_normal(len(position))
+        return np.where(step._density.active[class_index], position, drawn)
+
+    monkeypatch.setattr(step._engine, "_inactive", from_pseudo_prior)
+    assert smallest_p(nested, rng) < LEAST_P
+
+
+# -- a plate beside hyperparameters --------------------------------------------------------------
+
+N_ROWS = 8
+ROW_WEIGHTS, ROW_CENTRES = np.array([0.5, 0.3, 0.2]), np.array([-1.2, 0.4, 1.6])
+ROW_SCALES = np.array([1.0, 0.4, 1.6])
+
+
+@pytest.fixture(scope="module")
+def plate():
+    """A common shift and a common spread of all rows' latents, moved by NUTS."""
+    with pm.Model() as model:
+        seen = pm.Data("seen", np.zeros(N_ROWS))
+        shift = pm.Normal("shift", 0.3, 0.8)
+        spread = pm.Gamma("spread", 8.0, 16.0)
+        k = pm.Categorical("k", ROW_WEIGHTS, shape=N_ROWS)
+        centre, scale = (pm.math.stack(list(each))[k] for each in (ROW_CENTRES, ROW_SCALES))
+        x = pm.Normal("x", shift + centre, spread * scale, shape=N_ROWS)
+        pm.Normal("y", x, 0.3, observed=seen, shape=N_ROWS)
+        step = CarlinChib(within_class=RandomWalk(n_moves=3))
+        sweep = CompoundStep([step, pm.NUTS([shift, spread])])
+
+    def simulate(rng):
+        shift, spread = rng.normal(0.3, 0.8), rng.gamma(8.0, 1 / 16)
+        k = rng.choice(3, p=ROW_WEIGHTS, size=N_ROWS)
+        x = rng.normal(shift + ROW_CENTRES[k], spread * ROW_SCALES[k])
+        point = {"shift": shift, "spread_log__": np.log(spread), "k": k, "x": x}
+        return point, rng.normal(x, 0.3)
+
+    def quantities(point, seen):
+        k, x = point["k"], point["x"]
+        log_p = stats.norm.logpdf(seen, x, 0.3).sum()
+        common = float(point["shift"]), float(point["spread_log__"])
+        counts = np.bincount(k, minlength=3)
+        return np.array([*common, *counts, k[0], x[0], x.sum(), log_p, common[0] * k[1]])
+
+    return Case(model, step, sweep, simulate, quantities, thin=8)
+
+
+def test_a_plate_beside_hyperparameters(plate, rng):
+    assert smallest_p(plate, rng) > LEAST_P
+
+
+def test_a_plate_without_the_pseudo_priors_constants_fails(plate, rng, monkeypatch):
+    without_normalizer(plate, monkeypatch)
+    assert smallest_p(plate, rng) < LEAST_P
+
+
+def test_a_plate_that_does_not_follow_its_hyperparameters_fails(plate, rng, monkeypatch):
+    at_the_last_fit(plate, monkeypatch)
+    assert smallest_p(plate, rng) < LEAST_P
+
+
+# -- annealed jumps --------------------------------------------------------------------------------
+
+
+JUMP_WEIGHTS, JUMP_CENTRES = np.array([0.25, 0.45, 0.3]), np.array([-0.9, 0.5, 1.2])
+JUMP_SPREADS = np.array([1.2, 0.2, 0.5])
+
+
+class Beside:
+    """A rule: pseudo-priors four standard deviations beside their classes.
+
+    What they draw is hardly ever taken, and what they carry over is.
+    """
+
+    def compile(self, density, geometry, mode=None):
+        fixed = PseudoPriors.from_covariance(
+            (JUMP_CENTRES + 4.0 * JUMP_SPREADS)[:, None],
+            JUMP_SPREADS[:, None, None] ** 2,
+            # far from alike, so that classes are proposed unevenly
+            np.log([0.9, 0.02, 0.08]),
+        )
+        return lambda data, rng, others=(): fixed
+
+
+@pytest.fixture(scope="module")
+def jumping():
+    """Three classes of unequal weight and spread, and a latent behind a curved mean."""
+    with pm.Model() as model:
+        seen = pm.Data("seen", 0.0)
+        k = pm.Categorical("k", JUMP_WEIGHTS)
+        centre, spread = (pm.math.stack(list(each))[k] for each in (JUMP_CENTRES, JUMP_SPREADS))
+        level = pm.Normal("level", centre, spread)
+        pm.Normal("y", pm.math.exp(0.5 * level), 0.8, observed=seen)
+        step = CarlinChib(
+            pseudo_priors=Beside(),
+            within_class=RandomWalk(n_moves=2),
+            jump=AnnealedJump(n_temperatures=3, n_leapfrog=2),
+        )
+
+    def simulate(rng):
+        k = rng.choice(3, p=JUMP_WEIGHTS)
+        level = rng.normal(JUMP_CENTRES[k], JUMP_SPREADS[k])
+        return {"k": k, "level": level}, rng.normal(np.exp(0.5 * level), 0.8)
+
+    def quantities(point, seen):
+        k, level = int(point["k"]), float(point["level"])
+        log_p = stats.norm.logpdf(seen, np.exp(0.5 * level), 0.8)
+        return np.array([k, k == 0, k == 1, level, log_p, *(level * (k == j) for j in range(3))])
+
+    return Case(model, step, step, simulate, quantities, thin=8)
+
+
+def test_annealed_jumps(jumping, rng):
+    assert smallest_p(jumping, rng) > LEAST_P
+
+
+def test_annealed_jumps_without_the_stretch_fail(jumping, rng, monkeypatch):
+    """The pseudo-priors' widths belong to the ratio."""
+    at = annealed.Bridge.at
+
+    def without(self, z):
+        found = at(self, z)
+        volume = self.pseudo_priors.log_normalizer[list(self.classes)]
+        return replace(found, log_target=found.log_target + volume)
+
+    monkeypatch.setattr(annealed.Bridge, "at", without)
+    assert smallest_p(jumping, rng) < LEAST_P
+
+
+# -- frozen auxiliaries beside a hyperparameter ----------------------------------------------------
+
+FROZEN_WEIGHTS, FROZEN_CENTRES = np.array([0.25, 0.5, 0.25]), np.array([-0.8, 0.3, 1.0])
+FROZEN_SPREADS, TIGHT_SPREADS = np.array([0.9, 0.4, 0.6]), np.array([1.0, 0.1, 0.6])
+FROZEN_NOISE = np.array([1.2, 1.5])
+
+
+class Wide:
+    """A rule: Laplace approximations of one and a half times their width, which fit no class."""
+
+    def compile(self, density, geometry, mode=None):
+        laplace = Laplace(race=None).compile(density, geometry, mode)
+
+        def rule(data, rng, others=()):
+            found = laplace(data, rng, others)
+            return replace(
+                found,
+                scale=1.5 * found.scale,
+                whiten=found.whiten / 1.5,
+                log_normalizer=found.log_normalizer - np.log(1.5),
+            )
+
+        return rule
+
+
+def frozen_case(model, step, sweep, spreads):
+    """Return a case of the model below, with its data "spreads" as given."""
+
+    def simulate(rng):
+        drift, k = rng.normal(), rng.choice(3, p=FROZEN_WEIGHTS)
+        x = rng.normal(drift + FROZEN_CENTRES[k], spreads[k])
+        return {"drift": drift, "k": k, "x": x}, rng.normal([x, drift], FROZEN_NOISE)
+
+    def quantities(point, seen):
+        k, x, drift = int(point["k"]), float(point["x"]), float(point["drift"])
+        log_p = stats.norm.logpdf(seen, [x, drift], FROZEN_NOISE).sum()
+        away = x - drift
+        return np.array([k, k == 1, x, drift, log_p, *(away * (k == j) for j in range(3))])
+
+    return Case(model, step, sweep, simulate, quantities, thin=8)
+
+
+@pytest.fixture(scope="module")
+def frozen():
+    """A drift that the latent's prior follows in every class, moved by NUTS."""
+    with pm.Model() as model:
+        seen, spreads = pm.Data("seen", np.zeros(2)), pm.Data("spreads", FROZEN_SPREADS)
+        drift = pm.Normal("drift", 0.0, 1.0)
+        k = pm.Categorical("k", FROZEN_WEIGHTS)
+        x = pm.Normal("x", pm.math.stack(list(FROZEN_CENTRES))[k] + drift, spreads[k])
+        pm.Normal("y", pm.math.stack([x, drift]), FROZEN_NOISE, observed=seen)
+        step = CarlinChib(
+            [k, x],
+            pseudo_priors=Wide(),
+            within_class=RandomWalk(n_moves=2),
+            auxiliaries="frozen",
+        )
+        sweep = CompoundStep([step, pm.NUTS([drift])])
+    return frozen_case(model, step, sweep, FROZEN_SPREADS)
+
+
+@pytest.fixture
+def tight(frozen):
+    """The same with a class so tight that its latent must follow the drift closely."""
+    with frozen.model:
+        pm.set_data({"spreads": TIGHT_SPREADS})
+        yield frozen_case(frozen.model, frozen.step, frozen.sweep, TIGHT_SPREADS)
+        pm.set_data({"spreads": FROZEN_SPREADS})
+
+
+@pytest.fixture
+def without_judgement(monkeypatch):
+    """Leave out the sweeps by which pseudo-priors of frozen auxiliaries are judged."""
+    monkeypatch.setattr(step_module, "N_JUDGED", 0)
+
+
+def test_frozen_auxiliaries_beside_a_hyperparameter(frozen, rng, without_judgement):
+    assert smallest_p(frozen, rng) > LEAST_P
+
+
+def test_a_step_that_does_not_follow_its_hyperparameter_fails(
+    tight, rng, monkeypatch, without_judgement
+):
+    at_the_last_fit(tight, monkeypatch)
+    assert smallest_p(tight, rng) < LEAST_P
+
+
+@pytest.mark.parametrize("is_standardised", [True, False])
+def test_frozen_auxiliaries_follow_pseudo_priors_that_follow_a_hyperparameter(
+    tight, rng, monkeypatch, without_judgement, is_standardised
+):
+    """Pseudo-priors may be refitted at every sweep if auxiliaries are kept standardised only."""
+    step, fit = tight.step, tight.step._engine.fit
+
+    def refitted(rng, others):
+        found, before = fit(rng, others), step.pseudo_priors
+        if not is_standardised and before is not None:
+            kept = before.mean + np.einsum("jab,jb->ja", before.scale, step.frozen_auxiliaries)
+            step.frozen_auxiliaries = np.einsum("jab,jb->ja", found.whiten, kept - found.mean)
+        return found
+
+    monkeypatch.setattr(step._engine, "fit", refitted)
+    monkeypatch.setattr(step, "_must_refit", lambda: True)
+    p = smallest_p(tight, rng)
+    assert p > LEAST_P if is_standardised else p < LEAST_P

@@ -1,0 +1,308 @@
+"""Runs that are killed, interrupted or stopped by a source, and go on to the same bytes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from pymc_mcoem.em.checkpoint import Checkpoint
+from pymc_mcoem.em.online import OnlineEM
+from pymc_mcoem.em.saem import SAEM
+from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
+from tests.helpers.toy_runs import THETA, assert_same, driver
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def family():
+    return NormalMixture()
+
+
+@pytest.fixture
+def stream(rng):
+    return mixture_stream(rng, 60)
+
+
+def loaded(path):
+    return OnlineEM.load(path, NormalMixture(), e_step=Noisy(), progressbar=False)
+
+
+def test_a_run_is_saved_every_so_many_observations(family, stream, tmp_path):
+    path, seen = tmp_path / "run.nc", []
+
+    def watched():
+        for number, value in enumerate(stream[:24], start=1):
+            yield value
+            # what the observation just learnt left behind
+            if number in (9, 10, 19, 20, 24):
+                seen.append(loaded(path).n_seen if path.exists() else 0)
+
+    em = driver(family, parameters=THETA)
+    em.partial_fit(watched(), checkpoint=Checkpoint(path, observations=10))
+    assert seen == [0, 10, 10, 20, 20]
+    assert_same(loaded(path), em)
+    # and the file before it is still there
+    assert loaded(tmp_path / "run.1.nc").n_seen == 20
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["run.1.nc", "run.nc"]
+
+
+def test_a_run_is_saved_every_so_many_seconds(family, stream, tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("pymc_mcoem.em.checkpoint.monotonic", lambda: now[0])
+    path, counts = tmp_path / "run.nc", []
+
+    def slow():
+        for value in stream[:9]:
+            now[0] += 4.0
+            yield value
+            counts.append(loaded(path).n_seen if path.exists() else 0)
+
+    checkpoint = Checkpoint(path, observations=None, seconds=10.0, keep=0)
+    driver(family, parameters=THETA).partial_fit(slow(), checkpoint=checkpoint)
+    assert counts == [0, 0, 3, 3, 3, 6, 6, 6, 9]
+    assert [file.name for file in tmp_path.iterdir()] == ["run.nc"]
+
+
+def test_older_files_move_down(tmp_path):
+    path = tmp_path / "run.nc"
+    checkpoint = Checkpoint(path, keep=2)
+    for text in "abcd":
+        checkpoint.rotate()
+        (tmp_path / "new").write_text(text)
+        os.replace(tmp_path / "new", path)
+    assert [checkpoint.older(n).read_text() for n in (1, 2)] == ["c", "b"]
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_files_move_where_there_are_no_links(tmp_path, monkeypatch):
+    def refused(*_):
+        raise OSError("no links here")
+
+    monkeypatch.setattr(os, "link", refused)
+    test_older_files_move_down(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        ({"path": 3}, TypeError, "path: got 3; give the name of a file"),
+        ({"path": "/no/such/folder/run.nc"}, FileNotFoundError, "folder of .* does not exist"),
+        ({"path": "run.nc", "observations": 0}, ValueError, "observations: got 0"),
+        ({"path": "run.nc", "keep": -1}, ValueError, "keep: got -1; give a whole number from 0"),
+        ({"path": "run.nc", "seconds": 0.0}, ValueError, r"seconds: got 0\.0; give a positive"),
+    ],
+)
+def test_what_is_no_checkpoint_is_refused(arguments, kind, message):
+    with pytest.raises(kind, match=message):
+        Checkpoint(**arguments)
+
+
+def test_skip_goes_on_in_a_stream_given_again(family, stream, tmp_path):
+    whole = driver(family, n_start=12).partial_fit(stream)
+    for kind in (np.asarray, list, iter, lambda values: xr.DataArray(values, dims="n")):
+        em = driver(family, n_start=12)
+        for stop in (5, 31, 60):
+            em.partial_fit(kind(stream[:stop]), skip=em.position)
+        assert_same(em, whole)
+    assert (
+        em.partial_fit(stream, skip=em.position).n_seen == 60
+    )  # nothing is left, and that is well
+    for wrong in (-1, 2.0, True, "3"):
+        with pytest.raises(ValueError, match=r"skip: got .*as em\.position"):
+            em.partial_fit(stream, skip=wrong)
+
+
+def test_an_error_of_the_source_is_preceded_by_a_checkpoint(family, stream, tmp_path):
+    path = tmp_path / "run.nc"
+
+    def breaking():
+        yield from stream[:17]
+        raise OSError("disk")
+
+    with pytest.raises(OSError, match="disk"):
+        driver(family, n_start=7).partial_fit(breaking(), checkpoint=path)
+    em = loaded(path)
+    assert em.position == 17
+    assert_same(
+        em.partial_fit(stream, skip=em.position), driver(family, n_start=7).partial_fit(stream)
+    )
+
+
+def test_ctrl_c_ends_after_the_observation_at_work_and_saves(family, stream, tmp_path):
+    path = tmp_path / "run.nc"
+
+    def pressed():
+        for number, value in enumerate(stream):
+            if number == 13:
+                signal.raise_signal(signal.SIGINT)
+            yield value
+
+    before = signal.getsignal(signal.SIGINT)
+    em = driver(family, n_start=7)
+    with pytest.raises(KeyboardInterrupt, match=r"between two observations; .*run.nc"):
+        em.partial_fit(pressed(), checkpoint=path)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert em.n_seen == loaded(path).n_seen == 14
+    went_on = loaded(path)
+    went_on.partial_fit(stream, skip=went_on.position)
+    assert_same(went_on, driver(family, n_start=7).partial_fit(stream))
+
+
+def test_a_second_ctrl_c_does_not_wait(family, stream, tmp_path):
+    path = tmp_path / "run.nc"
+
+    def pressed():
+        yield from stream[:13]
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        yield from stream[13:]
+
+    em = driver(family, n_start=7)
+    with pytest.raises(KeyboardInterrupt):
+        em.partial_fit(pressed(), checkpoint=path)
+    assert em.n_seen == loaded(path).n_seen == 13
+
+
+def test_in_another_thread_ctrl_c_is_left_alone(family, stream, tmp_path):
+    path = tmp_path / "run.nc"
+    em = driver(family, n_start=7)
+    before = signal.getsignal(signal.SIGINT)
+    thread = threading.Thread(target=lambda: em.partial_fit(stream, checkpoint=path))
+    thread.start()
+    thread.join()
+    assert signal.getsignal(signal.SIGINT) is before
+    assert loaded(path).n_seen == 60
+
+
+SCRIPT = """
+import os, sys, time
+import numpy as np
+from pymc_mcoem.em import storage
+from pymc_mcoem.em.checkpoint import Checkpoint
+from pymc_mcoem.em.online import OnlineEM
+from pymc_mcoem.em.saem import SAEM
+from tests.helpers.toy_families import Noisy, NormalMixture
+
+kind, path, values = sys.argv[1], sys.argv[2], np.load(sys.argv[3])
+# Writing takes its time, so that kills meet it half done.
+written = os.fsync
+storage.os.fsync = lambda file: (time.sleep(0.004), written(file))
+family, options = NormalMixture(), {"progressbar": False, "e_step": Noisy()}
+
+
+def slowly():
+    for value in values:
+        time.sleep(0.002)
+        yield value
+
+
+print("ready", flush=True)
+if kind == "online":
+    if os.path.exists(path):
+        em = OnlineEM.load(path, family, **options)
+    else:
+        em = OnlineEM(family, n_start=11, batch_size=3, random_seed=1, **options)
+    em.partial_fit(slowly(), skip=em.position, checkpoint=Checkpoint(path, observations=4))
+else:
+    if os.path.exists(path):
+        saem = SAEM.load(path, family, **options)
+    else:
+        saem = SAEM(family, sweeps=5, batch_fraction=0.5, random_seed=1, **options)
+    left = 40 - saem.n_iterations
+    if left:
+        saem.fit(values, left, checkpoint=Checkpoint(path, observations=30))
+"""
+
+
+def kill_until_done(kind, path, source, rng, most):
+    """Run the script, killed again and again at random moments; return how often it was."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", SCRIPT, kind, str(path), str(source)]
+    kills = 0
+    while True:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
+        assert process.stdout is not None
+        with process.stdout:
+            process.stdout.readline()
+            if kills < most:
+                time.sleep(rng.uniform(0.05, 0.6))
+                process.kill()
+            process.wait()
+        if process.returncode == 0:
+            return kills
+        assert process.returncode == -signal.SIGKILL
+        kills += 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["online", "saem"])
+def test_killed_at_any_moment_it_ends_with_the_same_bytes(kind, rng, tmp_path):
+    values = mixture_stream(rng, 240 if kind == "online" else 60)
+    np.save(tmp_path / "values.npy", values)
+    path = tmp_path / "run.nc"
+    kills = kill_until_done(kind, path, tmp_path / "values.npy", rng, most=8)
+    assert kills >= 3
+    if kind == "online":
+        clean = driver(NormalMixture(), n_start=11, batch_size=3).partial_fit(values)
+        assert_same(loaded(path), clean)
+    else:
+        options = {"progressbar": False, "e_step": Noisy()}
+        clean = SAEM(NormalMixture(), sweeps=5, batch_fraction=0.5, random_seed=1, **options)
+        clean.fit(values, 40)
+        found = SAEM.load(path, NormalMixture(), **options)
+        assert found.parameters.identical(clean.parameters)
+        for group in ("online_em", "observations"):
+            xr.testing.assert_identical(
+                found.history[group].to_dataset().drop_vars("seconds"),
+                clean.history[group].to_dataset().drop_vars("seconds"),
+            )
+
+
+class Killed(BaseException):
+    """Stands for the end of the process: nothing that follows in the program is done."""
+
+
+@pytest.mark.parametrize("step", ["link", "replace older", "fsync", "replace newest", "none"])
+def test_at_every_step_of_writing_there_is_a_whole_file(
+    family, stream, tmp_path, monkeypatch, step
+):
+    """A process that ends between any two of the steps leaves a run to go on from."""
+    path = tmp_path / "run.nc"
+    em = driver(family, n_start=7).partial_fit(stream[:20], checkpoint=path)
+    em.partial_fit(stream[:30], skip=20, checkpoint=path)
+    calls = {"link": 0, "fsync": 0, "replace": 0}
+
+    def ending(name, number, real):
+        def call(*arguments):
+            calls[name] += 1
+            if calls[name] == number:
+                raise Killed
+            return real(*arguments)
+
+        return call
+
+    at = {"link": ("link", 1), "replace older": ("replace", 1), "fsync": ("fsync", 1)}
+    at |= {"replace newest": ("replace", 2)}
+    with monkeypatch.context() as patched:
+        if step in at:
+            name, number = at[step]
+            patched.setattr(os, name, ending(name, number, getattr(os, name)))
+            with pytest.raises(Killed):
+                em.partial_fit(stream[:40], skip=30, checkpoint=Checkpoint(path, observations=10))
+        else:
+            em.partial_fit(stream[:40], skip=30, checkpoint=Checkpoint(path, observations=10))
+    found = loaded(path)
+    assert found.n_seen in (30, 40)
+    assert loaded(tmp_path / "run.1.nc").n_seen in (20, 30)
+    found.partial_fit(stream, skip=found.position)
+    assert_same(found, driver(family, n_start=7).partial_fit(stream))

@@ -1,0 +1,71 @@
+"""Dask's executor on a cluster of processes, one of whose workers is killed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+
+import pytest
+from distributed import Client, LocalCluster
+
+from pymc_mcoem.em.saem import SAEM
+from tests.em.test_workers import Deadly, lives
+from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
+from tests.helpers.toy_runs import THETA, assert_same, driver
+
+
+@pytest.fixture(scope="module")
+def client():
+    with (
+        LocalCluster(
+            n_workers=2,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address=None,
+            silence_logs=logging.CRITICAL,
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(scope="module")
+def family():
+    return NormalMixture()
+
+
+@pytest.fixture
+def stream(rng):
+    return mixture_stream(rng, 60)
+
+
+def test_a_cluster_gives_the_same_bytes(family, stream, client):
+    settings = {"parameters": THETA, "batch_size": 6}
+    found = driver(family, **settings, executor=client.get_executor()).partial_fit(stream)
+    assert_same(found, driver(family, **settings).partial_fit(stream))
+
+    def fitted(executor):
+        saem = SAEM(family, e_step=Noisy(), random_seed=1, progressbar=False, executor=executor)
+        return saem.fit(stream, 3)
+
+    assert fitted(client.get_executor()).parameters.identical(fitted(None).parameters)
+
+
+def test_a_worker_killed_in_mid_burst_changes_nothing(family, stream, client, tmp_path):
+    stream[20] = 7.0
+    settings = {"parameters": THETA, "batch_size": 6}
+    e_step = Deadly(lives(tmp_path / "one", 1))
+    found = driver(family, e_step=e_step, **settings, executor=client.get_executor())
+    found.partial_fit(stream)
+    assert not list((tmp_path / "one").iterdir())
+    clean = driver(family, e_step=Deadly(lives(tmp_path / "none", 0)), **settings)
+    assert_same(found, clean.partial_fit(stream))
+
+
+def test_a_worker_killed_between_bursts_is_replaced(family, stream, client):
+    settings = {"parameters": THETA, "batch_size": 6}
+    found = driver(family, **settings, executor=client.get_executor()).partial_fit(stream[:30])
+    os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
+    found.partial_fit(stream[30:])
+    assert_same(found, driver(family, **settings).partial_fit(stream))

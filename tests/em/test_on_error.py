@@ -1,0 +1,264 @@
+"""Records that are left out of a stream: counted, named, and without a trace in the parameters."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from pymc_mcoem import Passes
+from pymc_mcoem.em.esteps.exact import Exact
+from pymc_mcoem.em.history import SKIPPED_KEPT
+from pymc_mcoem.em.online import OnlineEM
+from pymc_mcoem.em.reading import PATIENCE
+from tests.em.test_online import Failing
+from tests.helpers.sources import Levels
+from tests.helpers.toy_families import NormalMixture, mixture_stream
+from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver, what_counts
+
+
+@pytest.fixture(scope="module")
+def family():
+    return NormalMixture()
+
+
+@pytest.fixture
+def stream(rng):
+    return mixture_stream(rng, 60)
+
+
+class Unreadable:
+    """A record that the source fails to give."""
+
+
+def source_of(records):
+    """An iterator that raises where a record cannot be read, and goes on."""
+
+    class Source:
+        def __init__(self):
+            self.left = iter(records)
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            record = next(self.left)
+            if isinstance(record, Unreadable):
+                raise OSError("bad sector")
+            return record
+
+    return Source()
+
+
+BAD = {
+    "nan": (np.nan, "refused: ValueError: observation: value holds 1 values that are not finite"),
+    "infinite": (np.inf, "refused: ValueError: observation: value holds 1 values"),
+    "shape": (np.zeros(3), r"refused: ValueError: observation: value has shape \(3,\)"),
+    "text": ("text", "refused: TypeError: observation: value has dtype"),
+    "complex": (1j, "refused: TypeError: observation: value has dtype complex"),
+    "nothing": (None, "refused: TypeError: observation: value has dtype object"),
+    "masked": (np.ma.masked_array(1.0, mask=True), "refused: ValueError: .* masked"),
+    "unreadable": (Unreadable(), "reading it failed: OSError: bad sector"),
+    "not finite": (999.0, "learning it failed: FloatingPointError: statistics: square .* finite"),
+    "singular": (888.0, "learning it failed: LinAlgError: singular"),
+}
+
+
+def equal_but_for_positions(em, clean):
+    for name, dataset in what_counts(clean)[0].items():
+        xr.testing.assert_identical(what_counts(em)[0][name], dataset)
+    assert em.n_seen == clean.n_seen
+
+
+@pytest.mark.parametrize("kind", BAD)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_bad_record_leaves_no_trace_but_in_the_history(family, stream, way, kind):
+    bad, reason = BAD[kind]
+    options = {"e_step": Failing(), "on_error": "skip", **WAYS[way]}
+    em = driver(family, **options)
+    em.partial_fit(source_of([*stream[:25], bad, *stream[25:40], bad, *stream[40:]]))
+    equal_but_for_positions(em, driver(family, e_step=Failing(), **WAYS[way]).partial_fit(stream))
+    assert em.position == 62
+    skipped = em.history["skipped"]["reason"]
+    assert skipped["position"].values.tolist() == [25, 41]
+    for found in skipped.values:
+        assert re.match(reason, str(found)), found
+
+
+def test_all_kinds_at_once_and_over_a_save(family, stream, tmp_path, caplog):
+    options = {"e_step": Failing(), "n_start": 9, "batch_size": 3}
+    records = list(stream)
+    for number, (bad, _) in enumerate(BAD.values()):
+        records.insert(5 * number + 2, bad)
+    with caplog.at_level(logging.WARNING, logger="pymc_mcoem"):
+        em = driver(family, on_error="skip", **options).partial_fit(source_of(records[:33]))
+        em.save(tmp_path / "run.nc")
+        em = OnlineEM.load(tmp_path / "run.nc", family, e_step=Failing(), progressbar=False)
+        em.partial_fit(source_of(records[33:]))
+    equal_but_for_positions(em, driver(family, **options).partial_fit(stream))
+    skipped = em.history["skipped"]["reason"]
+    assert skipped["position"].values.tolist() == [5 * number + 2 for number in range(len(BAD))]
+    assert em.position - em.n_seen == skipped.size
+    # told once
+    assert sum("is left out" in record.message for record in caplog.records) == 1
+    em.history.to_netcdf(tmp_path / "history.nc", engine="h5netcdf")
+
+
+def test_the_reason_is_kept_too_where_an_error_is_raised(family, stream):
+    em = driver(family, parameters=THETA)
+    with pytest.raises(ValueError, match="was refused"):
+        em.partial_fit([*stream[:3], np.inf])
+    assert em.history["skipped"]["position"].values.tolist() == [3]
+
+
+def test_a_generator_that_raises_has_ended(family, stream):
+    def breaking():
+        yield from stream[:30]
+        raise OSError("disk")
+
+    em = driver(family, n_start=7, on_error="skip").partial_fit(breaking())
+    assert (em.n_seen, em.position) == (30, 31)
+    equal_but_for_positions(em, driver(family, n_start=7).partial_fit(stream[:30]))
+    assert "OSError: disk" in str(em.history["skipped"]["reason"].values[0])
+
+
+class Disk:
+    """A sequence of which some records cannot be read."""
+
+    def __init__(self, values, broken):
+        self.values, self.broken, self.read = values, set(broken), []
+
+    def __len__(self):
+        return len(self.values)
+
+    def __getitem__(self, index):
+        self.read.append(index)
+        if index >= len(self.values):
+            raise IndexError(index)
+        if index in self.broken:
+            raise OSError(f"sector {index}")
+        return self.values[index]
+
+
+def test_a_sequence_goes_on_behind_what_cannot_be_read(family, stream):
+    disk = Disk(stream, broken=[0, 17, 18, 59])
+    em = driver(family, n_start=7, on_error="skip").partial_fit(disk)
+    left = np.delete(stream, [0, 17, 18, 59])
+    equal_but_for_positions(em, driver(family, n_start=7).partial_fit(left))
+    assert em.history["skipped"]["position"].values.tolist() == [0, 17, 18, 59]
+    # with an error the record is not counted: what cannot be read today may be tomorrow
+    disk, em = Disk(stream, broken=[17]), driver(family, n_start=7)
+    with pytest.raises(OSError, match="sector 17"):
+        em.partial_fit(disk)
+    assert em.position == 17
+    disk.broken.clear()
+    assert_same(
+        em.partial_fit(disk, skip=em.position), driver(family, n_start=7).partial_fit(stream)
+    )
+
+
+def test_passes_go_on_too(family, stream):
+    passes = Passes(Disk(stream, broken=[4]), n_passes=3, random_seed=1)
+    em = driver(family, n_start=7, on_error="skip").partial_fit(passes)
+    assert (em.n_seen, em.position) == (177, 180)
+
+
+def test_a_source_that_gives_nothing_but_errors_ends(family):
+    class Dead:
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            raise OSError("gone")
+
+    em = driver(family, parameters=THETA, on_error="skip")
+    with pytest.raises(OSError, match="gone"):
+        em.partial_fit(Dead())
+    assert em.position == PATIENCE
+
+
+def test_what_is_no_source_is_refused_all_the_same(family):
+    em = driver(family, parameters=THETA, on_error="skip")
+    for wrong in (None, "text", object()):
+        with pytest.raises(TypeError, match="observations: got"):
+            em.partial_fit(wrong)
+    assert em.position == 0
+
+
+def test_reasons_are_kept_of_the_last_records(family, stream):
+    em = driver(family, parameters=THETA, on_error="skip")
+    em.partial_fit([np.inf] * (SKIPPED_KEPT + 5))
+    positions = em.history["skipped"]["position"].values
+    assert positions.tolist() == list(range(5, SKIPPED_KEPT + 5))
+    assert em.position == SKIPPED_KEPT + 5
+
+
+def test_on_error_is_one_of_two_words(family):
+    with pytest.raises(
+        ValueError, match=r"on_error: got 'ignore'; choose one of \('raise', 'skip'"
+    ):
+        driver(family, on_error="ignore")
+
+
+class Unsteady(Levels):
+    """A family whose M-step fails once, at the third update."""
+
+    n_updates = 0
+
+    def maximize(self, statistics, *, effective_size):
+        self.n_updates += 1
+        if self.n_updates == 3:
+            return {"levels": np.full((2, 3), np.nan)}
+        return super().maximize(statistics, effective_size=effective_size)
+
+
+def test_parameters_of_a_failed_update_are_never_taken(rng):
+    curves = rng.normal(size=(30, 3))
+    options = {"e_step": Exact(), "random_seed": 1, "progressbar": False, "n_start": 5}
+    em = OnlineEM(Unsteady(), on_error="skip", **options).partial_fit(curves)
+    lost = em.history["skipped"]
+    assert lost.sizes["position"] == 1
+    assert "learning it failed: ValueError: parameters: levels" in str(lost["reason"].values[0])
+    left = np.delete(curves, lost["position"].values, axis=0)
+    clean = OnlineEM(Levels(), **options).partial_fit(left)
+    assert em.parameters.identical(clean.parameters)
+
+
+@settings(
+    max_examples=12,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    seed=st.integers(0, 5),
+    way=st.sampled_from(sorted(WAYS)),
+    bad=st.lists(st.tuples(st.integers(0, 40), st.sampled_from(sorted(BAD))), max_size=8),
+    cuts=st.lists(st.integers(1, 47), max_size=2).map(sorted),
+)
+def test_whatever_is_bad_and_wherever_it_is_cut(family, tmp_path_factory, seed, way, bad, cuts):
+    """Any mixture of records, ways to run and cuts over a file: the clean run's numbers."""
+    values = mixture_stream(np.random.default_rng(seed), 40)
+    records = list(values)
+    # What fails only when it is learnt has a part in the start that it is held for, and counts as
+    # seen while it is held for a mini-batch. An array with an axis more is a batch if it is first.
+    placed = []
+    for place, kind in bad:
+        late = BAD[kind][1].startswith("learning")
+        placed.append((min(max(place, 20), 28) if late else max(place, kind == "shape"), kind))
+    for place, kind in sorted(placed, reverse=True):
+        records.insert(place, BAD[kind][0])
+    em = driver(family, e_step=Failing(), on_error="skip", **WAYS[way])
+    path = tmp_path_factory.mktemp("runs") / "run.nc"
+    for stop in [*(cut for cut in cuts if cut < len(records)), len(records)]:
+        em.partial_fit(source_of(records[em.position : stop]), skip=0)
+        em.save(path)
+        em = OnlineEM.load(path, family, e_step=Failing(), progressbar=False)
+    equal_but_for_positions(em, driver(family, e_step=Failing(), **WAYS[way]).partial_fit(values))
+    assert em.position == len(records)

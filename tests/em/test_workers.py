@@ -1,0 +1,320 @@
+"""Executors: the same bytes whoever works, workers that die, and what is nobody's fault."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import pickle
+import signal
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pymc_mcoem as mcoem
+from pymc_mcoem.em import workers
+from pymc_mcoem.em.crew import WINDOW, Crew, WorkerLost
+from pymc_mcoem.em.esteps.base import EStepResult
+from pymc_mcoem.em.esteps.exact import Exact
+from pymc_mcoem.em.online import OnlineEM
+from pymc_mcoem.em.saem import SAEM
+from pymc_mcoem.em.schedules import BurstLength
+from pymc_mcoem.em.workers import ExecutorError, Order, Parcel, Unknown, perform, received
+from tests.helpers.toy_families import CompiledNoisy, Noisy, NormalMixture, mixture_stream
+from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver
+
+
+@pytest.fixture(scope="module")
+def family():
+    return NormalMixture()
+
+
+@pytest.fixture
+def stream(rng):
+    return mixture_stream(rng, 60)
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as made:
+        yield made
+
+
+class AtOnce(Executor):
+    """An executor that works when it is asked, through the wire that a process would use."""
+
+    def __init__(self):
+        self.sent = []
+
+    def submit(self, function, /, *arguments, **named):
+        message = pickle.dumps((function, arguments))
+        self.sent.append(len(message))
+        function, arguments = pickle.loads(message)
+        future = Future()
+        future.set_result(pickle.loads(pickle.dumps(function(*arguments))))
+        return future
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    monkeypatch.setattr(workers, "_made", type(workers._made)())
+    return AtOnce()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_is_the_same_to_the_last_bit_whoever_works(family, stream, way, at_once):
+    assert_same(
+        driver(family, **WAYS[way], executor=at_once).partial_fit(stream),
+        driver(family, **WAYS[way]).partial_fit(stream),
+    )
+    # How to make the E-step is sent with the first calls, until one has been answered.
+    batch = WAYS[way].get("batch_size", 1)
+    assert max(at_once.sent[batch:]) < min(at_once.sent[:batch])
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_fraction": 0.4}, {"e_step": Exact()}], ids=str)
+def test_saem_is_the_same_whoever_works(family, stream, options, at_once):
+    def fitted(executor):
+        settings = {"e_step": Noisy(), "random_seed": 1, "progressbar": False} | options
+        return SAEM(family, **settings, executor=executor).fit(stream, 5)
+
+    found, expected = fitted(at_once), fitted(None)
+    assert found.parameters.identical(expected.parameters)
+    assert at_once.sent
+
+
+def test_pools_of_processes_and_threads_give_the_same(family, stream, pool):
+    expected = driver(family, parameters=THETA, batch_size=6).partial_fit(stream)
+    found = driver(family, parameters=THETA, batch_size=6, executor=pool).partial_fit(stream)
+    assert_same(found, expected)
+    with ThreadPoolExecutor(3) as threads:
+        found = driver(family, parameters=THETA, batch_size=6, executor=threads)
+        assert_same(found.partial_fit(stream), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_templates_are_the_same_for_any_number_of_workers(size, rng):
+    mixture = mcoem.TemplateMixture.for_images((4, 4), n_classes=3, n_landmarks=2)
+    images = rng.normal(size=(20, 4, 4))
+
+    def learnt(executor):
+        em = OnlineEM(
+            mixture,
+            random_seed=1,
+            n_start=5,
+            batch_size=5,
+            burst_length=BurstLength(20, 5),
+            progressbar=False,
+            executor=executor,
+        )
+        return em.partial_fit(images)
+
+    alone, together = learnt(None), learnt(size)
+    assert together.parameters.identical(alone.parameters)
+    classified = [
+        mcoem.Classifier(mixture, alone.parameters, progressbar=False, executor=each, draws=10)
+        for each in (None, size)
+    ]
+    first, second = (each.class_probabilities(images[:6]) for each in classified)
+    np.testing.assert_array_equal(first, second)
+
+
+@dataclass(frozen=True)
+class Deadly:
+    """An E-step that kills its worker at some value, as often as there are files to remove."""
+
+    folder: str
+
+    def compile(self, family):
+        return CompiledDeadly(family, False, self.folder, os.getpid())
+
+
+@dataclass(frozen=True)
+class CompiledDeadly(CompiledNoisy):
+    folder: str
+    driver: int
+
+    def __call__(self, data, *arguments, **options):
+        if float(data["value"]) == 7.0:
+            lives = sorted(Path(self.folder).iterdir())
+            if lives:
+                lives[0].unlink()
+                os.kill(os.getpid(), signal.SIGKILL)
+        return super().__call__(data, *arguments, **options)
+
+
+def lives(folder, number):
+    folder.mkdir()
+    for name in range(number):
+        (folder / str(name)).touch()
+    return str(folder)
+
+
+@pytest.mark.parametrize("kind", ["number", "pool"])
+def test_a_worker_killed_in_mid_burst_changes_nothing(family, stream, tmp_path, kind, caplog):
+    stream[20] = 7.0
+    settings = {"parameters": THETA, "batch_size": 6}
+    expected = driver(family, e_step=Deadly(lives(tmp_path / "none", 0)), **settings)
+    expected.partial_fit(stream)
+    e_step = Deadly(lives(tmp_path / "two", 2))
+    with caplog.at_level(logging.WARNING, logger="pymc_mcoem"):
+        if kind == "number":
+            em = driver(family, e_step=e_step, **settings, executor=2).partial_fit(stream)
+        else:
+            with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as given:
+                em = driver(family, e_step=e_step, **settings, executor=given).partial_fit(stream)
+    assert_same(em, expected)
+    assert sum("a worker died" in record.message for record in caplog.records) == 2
+    assert not list((tmp_path / "two").iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_an_observation_that_kills_every_worker_is_named(family, stream, tmp_path, on_error):
+    spoilt = np.insert(stream, 20, 7.0)
+    e_step = Deadly(lives(tmp_path / "many", 100))
+    settings = {"parameters": THETA, "batch_size": 6}
+    em = driver(family, e_step=e_step, **settings, executor=2, on_error=on_error)
+    if on_error == "raise":
+        with pytest.raises(RuntimeError, match=r"observation 20 of the stream.*it died each time"):
+            em.partial_fit(spoilt)
+        em.partial_fit(spoilt, skip=em.position)
+    else:
+        em.partial_fit(spoilt)
+    assert (em.n_seen, em.position) == (60, 61)
+    clean = driver(family, **settings).partial_fit(stream)
+    assert em.parameters.identical(clean.parameters)
+
+
+class Refusing(Noisy):
+    """An E-step that cannot be compiled but where the run began."""
+
+    def compile(self, family):
+        raise ImportError("no such library here")
+
+
+def test_a_worker_that_cannot_compile_is_no_observations_fault(family, stream, at_once):
+    em = driver(family, parameters=THETA, e_step=Refusing(), executor=at_once, on_error="skip")
+    with pytest.raises(ExecutorError, match=r"could not compile .*no such library here"):
+        em.partial_fit(stream)
+    assert (em.n_seen, em.position) == (1, 1)
+    assert "skipped" not in em.history.children
+
+
+def test_an_executor_that_was_closed_says_so_and_loses_nothing(family, stream):
+    with ThreadPoolExecutor(1) as threads:
+        em = driver(family, parameters=THETA, executor=threads).partial_fit(stream[:5])
+    with pytest.raises(ExecutorError, match=r"executor: .* takes no more work .*keep it open"):
+        em.partial_fit(stream[5:])
+    assert em.n_seen == 6
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind"), [(0, ValueError), (True, TypeError), ("two", TypeError), (2.0, TypeError)]
+)
+def test_what_is_no_executor_is_refused(family, wrong, kind):
+    with pytest.raises(kind, match=f"executor: got {wrong!r}; give "):
+        driver(family, executor=wrong)
+
+
+class Sized(Exception):
+    """An exception that can be sent and cannot be read."""
+
+    def __init__(self, size, unit):
+        super().__init__(f"{size} {unit}")
+
+
+def fail(_, kind, *arguments):
+    raise kind(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "seen"),
+    [
+        (FloatingPointError, ("too large",), FloatingPointError),
+        (Sized, (3, "metres"), RuntimeError),
+        (np.linalg.LinAlgError, ("singular",), np.linalg.LinAlgError),
+    ],
+)
+def test_what_a_worker_raises_is_raised_with_its_place(at_once, kind, arguments, seen):
+    crew = Crew(dict, at_once)
+    # where exceptions are sent by other means than pickle alone, it arrives as it is
+    with pytest.raises((seen, kind), match=str(kind(*arguments))) as caught:
+        list(crew.answers([Order(fail, (kind, *arguments))]))
+    assert "in fail" in "".join(caught.value.__notes__)
+
+
+def test_a_worker_that_was_started_anew_asks_for_what_it_lacks(at_once):
+    crew = Crew(lambda: [1, 2, 3], at_once)
+    assert list(crew.answers([Order(len), Order(sum)])) == [3, 6]
+    workers._made.clear()
+    assert list(crew.answers([Order(sum)])) == [6]
+    assert perform("of something else", None, Order(len)) == Unknown()
+
+
+def test_a_worker_keeps_a_limited_number_of_objects(monkeypatch):
+    monkeypatch.setattr(workers, "_made", type(workers._made)())
+    parcels = [Parcel.of(lambda number=number: [number]) for number in range(workers.KEPT + 3)]
+    for parcel in parcels:
+        perform(parcel.token, parcel.content, Order(len))
+        perform(parcels[0].token, parcels[0].content, Order(len))
+    assert len(workers._made) == workers.KEPT
+    assert parcels[0].token in workers._made  # used all the time
+    assert parcels[1].token not in workers._made
+
+
+def test_rows_of_zeros_are_not_sent_and_every_bit_returns():
+    statistics = {
+        "class_weight": np.array([0.0, 1.0, 0.0]),
+        "y": np.array([[0.0, 0.0], [1.0, -2.0], [-0.0, 0.0]]),
+    }
+    packed = workers._packed(EStepResult(statistics, class_index=np.zeros(9)))
+    assert packed.visited.classes.tolist() == [1, 2]  # the sign of a zero is something
+    found = received(packed)
+    for name, value in statistics.items():
+        assert found.statistics[name].tobytes() == value.tobytes()
+    assert found.class_index is None
+
+
+def test_no_more_is_read_than_was_handed_out(at_once):
+    read = []
+
+    def orders():
+        for number in range(1_000):
+            read.append(number)
+            yield Order(pow, (number,))
+
+    answers = Crew(lambda: 2, at_once).answers(orders())
+    assert [next(answers) for _ in range(3)] == [1, 2, 4]
+    assert len(read) <= 3 + WINDOW
+    answers.close()
+
+
+def test_a_call_that_kills_alone_is_given_up():
+    class Breaking(Executor):
+        _max_workers = 2
+
+        def submit(self, function, /, *arguments, **named):
+            from concurrent.futures.process import BrokenProcessPool
+
+            raise BrokenProcessPool("gone")
+
+    crew = Crew(dict, Breaking())
+    crew._pool = lambda size: Breaking()
+    with pytest.raises(WorkerLost, match="it died each time"):
+        list(crew.answers([Order(len)]))
+
+
+def test_an_executor_that_cannot_be_made_again_is_named():
+    class Gone(Executor):
+        def submit(self, function, /, *arguments, **named):
+            from concurrent.futures import BrokenExecutor
+
+            raise BrokenExecutor("gone")
+
+    with pytest.raises(ExecutorError, match=r"broke \(gone\) and cannot be made again"):
+        list(Crew(dict, Gone()).answers([Order(len)]))
