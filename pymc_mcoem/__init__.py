@@ -21,6 +21,7 @@ from pymc_mcoem.em.esteps.plain_gibbs import PlainGibbs
 from pymc_mcoem.em.esteps.posterior_mode import PosteriorMode
 from pymc_mcoem.em.family import Family
 from pymc_mcoem.em.online import OnlineEM
+from pymc_mcoem.em.revival import Revival
 from pymc_mcoem.em.saem import SAEM
 from pymc_mcoem.em.schedules import (
     Annealing,
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
         plot_template_history,
         plot_templates,
     )
+    from pymc_mcoem.prequential import predict_then_learn
 
 __version__ = version("pymc_mcoem")
 
@@ -99,6 +101,7 @@ __all__ = [
     "PosteriorMode",
     "PriorCovariance",
     "RandomWalk",
+    "Revival",
     "RigidMotion",
     "StepSize",
     "TemplateMixture",
@@ -123,6 +126,7 @@ __all__ = [
     "plot_registration",
     "plot_template_history",
     "plot_templates",
+    "predict_then_learn",
     "pseudo_prior_draws",
     "running_evidence",
     "stopping_hint",
@@ -149,6 +153,7 @@ _ON_DEMAND = {
     "plot_registration": "pymc_mcoem.plots",
     "plot_template_history": "pymc_mcoem.plots",
     "plot_templates": "pymc_mcoem.plots",
+    "predict_then_learn": "pymc_mcoem.prequential",
     "pseudo_prior_draws": "pymc_mcoem.diagnostics",
 }
 

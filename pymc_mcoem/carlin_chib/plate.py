@@ -115,15 +115,27 @@ class PlateDensity:
             (term,) = self.model.logp(vars=[variable], sum=False)
             if not own & set(ancestors([term])):
                 continue
-            length = None if term.ndim == 0 else term.type.shape[0]
-            if term.ndim == 0 or (length is not None and length != self.n_rows):
+            shape = self._shape(term)
+            if not shape or shape[0] != self.n_rows:
                 raise ValueError(
-                    f"class_index: the density of {variable.name} has shape {term.type.shape}, not "
-                    f"one value for each of the {self.n_rows} rows of {self.class_index.name}: "
-                    "rows are not independent. Write it with the plate as first axis."
+                    f"class_index: the density of {variable.name} has shape {shape}, not one value "
+                    f"for each of the {self.n_rows} rows of {self.class_index.name}: rows are not "
+                    "independent. Write it with the plate as first axis."
                 )
             terms.append(term.sum(axis=tuple(range(1, term.ndim))) if term.ndim > 1 else term)
         return pt.add(*terms) if len(terms) > 1 else terms[0]
+
+    def _shape(self, term: TensorVariable) -> tuple[int, ...]:
+        """Return the shape of a term, which with ``pm.Data`` is known only where it has values."""
+        if None not in term.type.shape:
+            return tuple(term.type.shape)
+        function = self.model.compile_fn(
+            term.shape,
+            inputs=self.model.value_vars,
+            mode="FAST_COMPILE",
+            on_unused_input="ignore",
+        )
+        return tuple(map(int, function(self.model.initial_point(random_seed=0))))
 
     def _require_independent_rows(self, point: dict[str, np.ndarray]) -> None:
         """Move some rows and see that the others keep their density, bit for bit."""

@@ -2,16 +2,44 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike
 from scipy import stats
 
-__all__ = ["live_error_rate"]
+from pymc_mcoem.numbers import as_numbers, is_whole
+
+__all__ = ["check_window", "live_error_rate"]
+
+
+def check_window(window: Any) -> None:
+    """Complain about what is no number of observations.
+
+    Raises
+    ------
+    ValueError
+        If it is not a whole number from 1.
+
+    Examples
+    --------
+    >>> check_window(0)
+    Traceback (most recent call last):
+        ...
+    ValueError: window: got 0; give a whole number of at least 1.
+    """
+    if not is_whole(window) or window < 1:
+        raise ValueError(f"window: got {window!r}; give a whole number of at least 1.")
 
 
 def live_error_rate(
-    predicted: ArrayLike, actual: ArrayLike, *, window: int = 100, probability: float = 0.95
+    predicted: ArrayLike,
+    actual: ArrayLike,
+    *,
+    window: int = 100,
+    probability: float = 0.95,
+    seconds: ArrayLike | None = None,
 ) -> xr.Dataset:
     """Return the error rate along a stream whose observations are classified, then learnt.
 
@@ -26,18 +54,25 @@ def live_error_rate(
         Observations in ``recent``.
     probability : float
         Of the interval, between 0 and 1.
+    seconds : array_like of shape (n,), optional
+        Time spent on learning until each was predicted, so that the rate can be drawn against it.
 
     Returns
     -------
     Dataset with dimension ``observation``, counted from 1
         ``cumulative``, the share of errors until then; ``recent``, that among the last `window`,
-        or all as long as there are fewer, with the bounds ``lower`` and ``upper``.
+        or all as long as there are fewer, with the bounds ``lower`` and ``upper``; ``seconds``,
+        where they were given.
 
     Raises
     ------
     ValueError
-        If the numbers of labels differ or there is none, `window` is less than 1, or
-        `probability` is not between 0 and 1.
+        If the numbers of labels differ or there is none, `window` is less than 1, `probability`
+        is not between 0 and 1, or `seconds` are not as many or decrease.
+
+    See Also
+    --------
+    pymc_mcoem.predict_then_learn : Classifies and learns a stream, and returns its rate.
 
     Notes
     -----
@@ -64,10 +99,10 @@ def live_error_rate(
             f"actual: has shape {second.shape}, and predicted {first.shape}; give one label each "
             "for at least one observation."
         )
-    if isinstance(window, bool) or not isinstance(window, (int, np.integer)) or window < 1:
-        raise ValueError(f"window: got {window!r}; give a whole number of at least 1.")
+    check_window(window)
     if not 0 < probability < 1:
         raise ValueError(f"probability: got {probability!r}; give a number between 0 and 1.")
+    spent = None if seconds is None else _check_seconds(seconds, len(first))
     errors = np.concatenate([[0], np.cumsum(first != second)])
     number = np.arange(1, len(errors))
     begin = np.maximum(number - window, 0)
@@ -80,8 +115,25 @@ def live_error_rate(
         "lower": np.where(found == 0, 0.0, posterior.ppf(tail)),
         "upper": np.where(found == size, 1.0, posterior.ppf(1 - tail)),
     }
+    if spent is not None:
+        rows["seconds"] = spent
     return xr.Dataset(
         {name: ("observation", values) for name, values in rows.items()},
         coords={"observation": number},
         attrs={"window": int(window), "probability": float(probability)},
     )
+
+
+def _check_seconds(seconds: ArrayLike, n: int) -> np.ndarray:
+    """Return times as an array, or complain."""
+    array = as_numbers("seconds", seconds)
+    if array.shape != (n,):
+        raise ValueError(
+            f"seconds: have shape {array.shape} for {n} observations; give one number for each."
+        )
+    if not (np.isfinite(array).all() and (np.diff(array) >= 0).all()):
+        raise ValueError(
+            "seconds: some are not finite or less than those before; give the time passed since "
+            "the beginning."
+        )
+    return array

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
     from pymc_mcoem.em.run_state import Arrays
 
-__all__ = ["Maximized", "count_waiting", "maximize_family"]
+__all__ = ["Maximized", "count_revived", "count_waiting", "maximize_family"]
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,22 @@ def count_waiting(
 ) -> dict[str, int]:
     """Return troubles with one more for each class that waits, by its label."""
     counted = dict(troubles)
-    labels = family.model.coords.get(family.class_dim) or range(family.n_classes)
+    labels = _labels(family)
     for number in waiting:
-        name = f"class {list(labels)[number]} not ready kept its parameters"
+        name = f"class {labels[number]} not ready kept its parameters"
         counted[name] = counted.get(name, 0) + 1
     return counted
+
+
+def count_revived(
+    family: Family, troubles: dict[str, int], revived: Sequence[tuple[int, int]]
+) -> None:
+    """Add one to `troubles` for each class that was revived, and from which, by their labels."""
+    labels = _labels(family)
+    for chosen, donor in revived:
+        name = f"class {labels[chosen]} was empty and has half of class {labels[donor]}"
+        troubles[name] = troubles.get(name, 0) + 1
+
+
+def _labels(family: Family) -> list[Any]:
+    return list(family.model.coords.get(family.class_dim) or range(family.n_classes))

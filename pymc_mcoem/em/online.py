@@ -13,6 +13,7 @@ from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.learner import Learner
 from pymc_mcoem.em.progress import RunProgress, count_observations
 from pymc_mcoem.em.reading import check_skip, read
+from pymc_mcoem.em.revival import Revival
 from pymc_mcoem.em.run_state import RunSettings
 from pymc_mcoem.em.schedules import BurstLength, BurstSize, StepSize, UpdateSchedule
 from pymc_mcoem.em.settings import run_attributes, seed_entropy
@@ -71,6 +72,8 @@ class OnlineEM:
     average_from : int, optional
         Number of observations from which on θ is averaged (Polyak and Ruppert): `parameters` is
         then the average, `last_parameters` the last θ.
+    revival : Revival, optional
+        When and how empty classes get half of another's observations. Default: they stay empty.
     random_seed : int or sequence of int, optional
         Seed; None takes one from the operating system. It is kept with the run.
     progressbar : bool
@@ -141,6 +144,7 @@ class OnlineEM:
         e_step: EStep | None = None,
         batch_size: int = 1,
         average_from: int | None = None,
+        revival: Revival | None = None,
         random_seed: int | Sequence[int] | None = None,
         progressbar: bool = True,
         keep: int | None = None,
@@ -161,6 +165,7 @@ class OnlineEM:
             keep=keep,
             thin=thin,
             on_error=on_error,
+            revival=revival,
         )
         self.family = family
         self.progressbar = progressbar

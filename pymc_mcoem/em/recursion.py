@@ -17,7 +17,7 @@ import numpy as np
 from pymc_mcoem.em.crew import Crew
 from pymc_mcoem.em.esteps.calls import compile_e_step, simulate
 from pymc_mcoem.em.family import CLASS_WEIGHT
-from pymc_mcoem.em.maximization import count_waiting, maximize_family
+from pymc_mcoem.em.maximization import count_revived, count_waiting, maximize_family
 from pymc_mcoem.em.run_state import ObservationRecord, RunState, StepError, StepReport
 from pymc_mcoem.em.schedules import update_is_due
 from pymc_mcoem.em.threads import one_blas_thread
@@ -206,6 +206,13 @@ class Recursion:
                 mean += state.statistics[name]
             running[name] = mean
         troubles = dict(state.troubles)
+        revival, fit = self.settings.revival, state.fit
+        if revival is not None:
+            revived = revival.after(
+                running, fit, results, gain=gain, n_learnt=state.n_learnt + size
+            )
+            running, fit = revived.statistics, revived.record
+            count_revived(self.family, troubles, revived.classes)
         for result in results:
             for name, count in result.troubles.items():
                 if count:
@@ -213,6 +220,7 @@ class Recursion:
         following = replace(
             state,
             statistics=running,
+            fit=fit,
             # All of a mini-batch start from one adaptation; that of its last goes on.
             e_step_state={name: np.array(value) for name, value in results[-1].state.items()},
             pending=state.pending[size:],

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
+from pymc_mcoem.em.revival import Revival
+
 if TYPE_CHECKING:
     from pymc_mcoem.em.esteps.base import EStep
     from pymc_mcoem.em.schedules import BurstSize
@@ -44,6 +46,7 @@ class RunSettings:
     keep: int | None = None
     thin: int = 1
     on_error: str = "raise"
+    revival: Revival | None = None
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -60,6 +63,10 @@ class RunSettings:
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
                 also = " or None" if optional else ""
                 raise ValueError(f"{name}: got {value!r}; give a whole number from {least}{also}.")
+        if self.revival is not None and not isinstance(self.revival, Revival):
+            raise TypeError(
+                f"revival: got {self.revival!r}; give a Revival, or None to leave classes empty."
+            )
         for name in ("step_size", "update_schedule", "burst_length"):
             if not callable(getattr(self, name)):
                 raise TypeError(
@@ -113,6 +120,8 @@ class RunState:
         Mean of the `n_averaged` last θ.
     e_step_state : dict of str to ndarray, or None
         Adaptation of the E-step.
+    fit : dict of str to ndarray, or None
+        How well each class's observations fit, where classes may be revived; see `Revived`.
     pending : tuple of Pending
         Observations held for the start or for a mini-batch.
     n_learnt, n_steps, n_updates, n_averaged : int
@@ -129,6 +138,7 @@ class RunState:
     statistics: Arrays | None = None
     average: Arrays | None = None
     e_step_state: Arrays | None = None
+    fit: Arrays | None = None
     pending: tuple[Pending, ...] = ()
     n_learnt: int = 0
     n_steps: int = 0

@@ -7,7 +7,7 @@ Layout of a file, format 2::
     /online_em      path of the parameters (as in `OnlineEM.history`)
     /observations   records of the observations
     /skipped        records that were left out, where there were any
-    /run/...        parameters, statistics, average, e_step_state, pending: a group each
+    /run/...        parameters, statistics, average, e_step_state, fit, pending: a group each
 
 Nothing in a file is code, and floats are stored as they are, so that a run goes on with the same
 bits. The digest is of all that the file holds: a file that was altered is refused.
@@ -61,7 +61,7 @@ COUNTERS = (
     "inverse_effective_size",
     "troubles",
 )
-GROUPS = ("parameters", "statistics", "average", "e_step_state")
+GROUPS = ("parameters", "statistics", "average", "e_step_state", "fit")
 
 
 @dataclass(frozen=True)

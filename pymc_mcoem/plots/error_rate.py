@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import xarray as xr
 from arviz_plots.plot_collection import PlotCollection
 
@@ -14,11 +15,17 @@ from pymc_mcoem.plots.shapes import draw_band, draw_curve
 __all__ = ["plot_error_rate"]
 
 _VISUALS = ("recent", "band", "cumulative", "xlabel", "ylabel", "legend")
+_DRAWN = ("recent", "lower", "upper", "cumulative")
+_BELOW = {
+    "observation": "observations classified, then learnt",
+    "seconds": "seconds of learning",
+}
 
 
 def plot_error_rate(
     rates: xr.Dataset | Mapping[Hashable, xr.Dataset],
     *,
+    x: Literal["observation", "seconds"] = "observation",
     plot_collection: PlotCollection | None = None,
     backend: str | None = None,
     aes_by_visuals: Mapping[str, Sequence[str]] | None = None,
@@ -33,7 +40,9 @@ def plot_error_rate(
     Parameters
     ----------
     rates : Dataset or mapping of {str : Dataset}
-        What `live_error_rate` returned, or that of several runs by name.
+        What `live_error_rate` or `predict_then_learn` returned, or that of several runs by name.
+    x : {"observation", "seconds"}
+        What rates are drawn against: observations, or the time spent on learning them.
     plot_collection : PlotCollection, optional
         With one plot.
     backend : {"matplotlib", "bokeh", "plotly", "none"}, optional
@@ -58,7 +67,8 @@ def plot_error_rate(
     TypeError
         If `rates` is neither a Dataset nor a mapping.
     ValueError
-        If a Dataset is not one of `live_error_rate`, or there is none.
+        If a Dataset is not one of `live_error_rate`, there is none, `x` is another word, or
+        seconds are asked for and a Dataset has none.
 
     Notes
     -----
@@ -72,8 +82,17 @@ def plot_error_rate(
     >>> collection = plot_error_rate({"templates": rate, "k-means": rate}, backend="none")
     >>> collection.viz["recent"]["error_rate"].sizes["run"]
     2
+
+    Against time, where it was measured:
+
+    >>> timed = live_error_rate([0, 1, 1, 0], [1, 1, 1, 0], seconds=[0.0, 0.4, 0.9, 1.3])
+    >>> collection = plot_error_rate(timed, x="seconds", backend="none")
+    >>> collection.viz["recent"]["error_rate"].item()["x"]
+    array([0. , 0.4, 0.9, 1.3])
     """
     layers = Layers(_VISUALS, visuals, aes_by_visuals)
+    if x not in _BELOW:
+        raise ValueError(f"x: got {x!r}; give one of {list(_BELOW)}.")
     if not isinstance(rates, (xr.Dataset, Mapping)):
         raise TypeError(
             f"rates: got {type(rates).__name__}; give what live_error_rate returned, or a mapping "
@@ -88,10 +107,20 @@ def plot_error_rate(
                 f"rates: that of {name!r} has not recent, lower and upper; give what "
                 "live_error_rate returned."
             )
-    # Runs of other lengths end where they end.
+        if x not in rate.variables:
+            raise ValueError(
+                f"x: got {x!r}, and the rate of {name!r} has none; give live_error_rate the "
+                "seconds= of that run, or draw it against observations."
+            )
+    names = [each for each in _DRAWN if all(each in rate.variables for rate in runs.values())]
+    # Runs end where they end, and may have classified other observations of their streams.
     together = xr.concat(
-        list(runs.values()), dim="run", join="outer", combine_attrs="override"
+        [rate[[*names, *({x} - {"observation"})]] for rate in runs.values()],
+        dim="run",
+        join="outer",
+        combine_attrs="override",
     ).assign_coords(run=[str(name) for name in runs])
+    together = together.set_coords([x])
     bounds = xr.concat([together["lower"], together["upper"]], dim="bound")
     bounds = bounds.assign_coords(bound=["lower", "upper"])
     frame = xr.Dataset({"error_rate": together["recent"]})
@@ -99,21 +128,28 @@ def plot_error_rate(
         aes: dict[str, list[Hashable]] = {"color": ["run"]}
         plot_collection = make_wrap(frame, backend, pc_kwargs, aes=aes, cols=[])
     used = list(plot_collection.aes_set)
-    x = "observation"
     layers.draw(
         plot_collection, "band", draw_band, bounds.to_dataset(name="error_rate"), aes=used, x=x
     )
-    layers.draw(plot_collection, "recent", draw_curve, frame, aes=used, x=x)
+    layers.draw(plot_collection, "recent", _draw_known, frame, aes=used, x=x)
     if "cumulative" in together:
         since = xr.Dataset({"error_rate": together["cumulative"]})
-        layers.draw(plot_collection, "cumulative", draw_curve, since, aes=used, x=x, linestyle="C1")
+        layers.draw(
+            plot_collection, "cumulative", _draw_known, since, aes=used, x=x, linestyle="C1"
+        )
     windows = {rate.attrs.get("window") for rate in runs.values()}
     window = windows.pop() if len(windows) == 1 else None
     among = ", last observations" if window is None else f", last {window} observations"
-    below = "observations classified, then learnt\n(band: chance; dashed: since the beginning)"
+    below = f"{_BELOW[x]}\n(band: chance; dashed: since the beginning)"
     layers.write(plot_collection, "xlabel", lambda *_: below)
     layers.write(plot_collection, "ylabel", lambda *_: f"error rate{among}")
     legend = layers.options("legend")
     if legend is not None and len(runs) > 1 and "color" in plot_collection.aes_set:
         plot_collection.add_legend(**{"dim": "run", "title": "", **legend})
     return plot_collection
+
+
+def _draw_known(da: xr.DataArray, target: Any, *, x: Hashable, **options: Any) -> Any:
+    """Draw a line through what is known, past observations that only other runs classified."""
+    known = da.isel({da.dims[0]: np.isfinite(da.values)})
+    return draw_curve(known, target, x=x, **options)

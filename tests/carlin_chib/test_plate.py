@@ -351,3 +351,15 @@ def test_an_observed_index_is_refused():
         x = pm.Normal("x", 1.0 * k, 1.0, shape=3)
     with pytest.raises(ValueError, match=r"class_index: k is not a free variable of the model"):
         PlateDensity(model, k, [x])
+
+
+def test_data_with_other_rows_than_the_plate_are_named():
+    with pm.Model():
+        seen = pm.Data("y", np.zeros(12))  # three for each row
+        k = pm.Categorical("k", [0.5, 0.5], shape=4)
+        x = pm.Normal("x", k, 1.0, shape=4)
+        pm.Normal("seen", pm.math.concatenate([x, x, x]), 1.0, observed=seen)
+        with pytest.raises(
+            ValueError, match=r"density of seen has shape \(12,\), not one value for"
+        ):
+            CarlinChib()

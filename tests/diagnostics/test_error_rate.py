@@ -38,6 +38,14 @@ def test_labels_may_be_renamed(rng):
     assert first.identical(second)
 
 
+def test_time_is_kept_and_changes_nothing():
+    plain = live_error_rate(list("abba"), list("bbba"))
+    timed = live_error_rate(list("abba"), list("bbba"), seconds=[0, 0, 1.5, 2])
+    assert "seconds" not in plain
+    np.testing.assert_array_equal(timed["seconds"], [0, 0, 1.5, 2])
+    assert timed.drop_vars("seconds").identical(plain)
+
+
 def test_coverage_of_a_constant_rate(rng):
     # averaged over rates the interval of Jeffreys covers what it says
     rates = rng.uniform(0, 1, size=400)
@@ -57,7 +65,12 @@ def test_coverage_of_a_constant_rate(rng):
         ({"actual": [1]}, "actual"),
         ({"actual": [], "predicted": []}, "actual"),
         ({"window": 0}, "window: got 0"),
+        ({"window": True}, "window: got True"),
         ({"probability": 1.0}, "probability"),
+        ({"seconds": [1.0]}, r"seconds: have shape \(1,\) for 2"),
+        ({"seconds": [2.0, 1.0]}, "seconds: some are not finite or less"),
+        ({"seconds": [0.0, np.nan]}, "seconds: some are not finite or less"),
+        ({"seconds": ["a", "b"]}, "seconds is .* give real numbers"),
     ],
 )
 def test_what_makes_no_sense_is_refused(arguments, message):

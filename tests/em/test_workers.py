@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
 import pytest
 
 import pymc_mcoem as mcoem
@@ -318,3 +320,45 @@ def test_an_executor_that_cannot_be_made_again_is_named():
 
     with pytest.raises(ExecutorError, match=r"broke \(gone\) and cannot be made again"):
         list(Crew(dict, Gone()).answers([Order(len)]))
+
+
+class Bent(mcoem.Family):
+    """A family with a distribution of its own, which PyMC registers in this process alone."""
+
+    observation = ("y",)
+
+    def __init__(self):
+        def normal(value, centre):
+            return -0.5 * (value - centre) ** 2 - 0.5 * np.log(2 * np.pi)
+
+        with pm.Model() as self.model:
+            weights = pm.Data("weights", [0.5, 0.5])
+            y = pm.Data("y", 0.0)
+            self.class_index = pm.Categorical("class_index", p=weights)
+            x = pm.CustomDist("x", 4.0 * self.class_index - 2.0, logp=normal)
+            pm.Normal("value", x, 1.0, observed=y)
+        self.statistics = {}
+        self.starts = np.zeros((1, 1))
+        self.prior_covariance = pt.eye(1)
+
+    def maximize(self, statistics, *, effective_size):
+        return {"weights": statistics["class_weight"]}
+
+
+@pytest.mark.slow
+def test_a_distribution_of_the_models_own_is_known_to_workers(rng):
+    values = rng.normal(size=12)
+
+    def learnt(executor):
+        em = OnlineEM(
+            Bent(),
+            parameters={"weights": [0.5, 0.5]},
+            e_step=mcoem.LaplaceGaussian(),
+            batch_size=4,
+            random_seed=1,
+            progressbar=False,
+            executor=executor,
+        )
+        return em.partial_fit(values)
+
+    assert learnt(1).parameters.identical(learnt(None).parameters)

@@ -89,8 +89,8 @@ def test_error_rates_of_two_runs(rng):
     collection = plot_error_rate(rates, backend="none")
     recent, band = (values(collection.viz[name], "error_rate") for name in ("recent", "band"))
     assert not recent[0]["y"].any()
-    np.testing.assert_array_equal(np.isnan(recent[1]["y"]), np.arange(60) >= 30)
-    # the band of the short run ends with it
+    # the short run ends where it ends, and its band with it
+    np.testing.assert_array_equal(recent[1]["x"], np.arange(1, 31))
     assert len(band[1]["x"]) == 30 and (band[1]["y_top"] == 1).all()
     label = collection.viz["ylabel"]["error_rate"].item()["string"]
     assert label == "error rate, last 20 observations"
@@ -100,6 +100,40 @@ def test_error_rates_of_two_runs(rng):
         plot_error_rate({"a": rates["good"].drop_vars("recent")}, backend="none")
     with pytest.raises(ValueError, match="got none"):
         plot_error_rate({}, backend="none")
+
+
+def test_error_rates_against_time(rng):
+    actual, other = rng.integers(3, size=(2, 60))
+    seconds = np.cumsum(rng.random(60))
+    often = live_error_rate(other, actual, seconds=seconds)
+    # a run of which every fourth observation was classified, whose labels are of another kind
+    seldom = live_error_rate(list("ab" * 5), list("abbbb" * 2), seconds=10 * np.arange(10.0))
+    seldom = seldom.assign_coords(observation=np.arange(4, 41, 4)).assign(
+        predicted=("observation", list("ab" * 5))
+    )
+    runs = {"often": often, "seldom": seldom}
+    for x, expected in (
+        ("seconds", (seconds, 10 * np.arange(10.0))),
+        ("observation", (np.arange(1, 61), np.arange(4, 41, 4))),
+    ):
+        collection = plot_error_rate(runs, x=x, backend="none")
+        for visual, name, height in (
+            ("recent", "recent", "y"),
+            ("cumulative", "cumulative", "y"),
+            ("band", "upper", "y_top"),
+        ):
+            drawn = values(collection.viz[visual], "error_rate")
+            for line, places, run in zip(drawn, expected, runs.values(), strict=True):
+                np.testing.assert_array_equal(line["x"], places)
+                np.testing.assert_array_equal(line[height], run[name])
+    label = plot_error_rate(often, x="seconds", backend="none").viz["xlabel"]["error_rate"]
+    assert label.item()["string"].startswith("seconds of learning")
+    untimed = runs | {"untimed": live_error_rate(other, actual)}
+    with pytest.raises(ValueError, match=r"x: got 'seconds', and the rate of 'untimed' has none"):
+        plot_error_rate(untimed, x="seconds", backend="none")
+    assert plot_error_rate(untimed, backend="none").viz["recent"].sizes["run"] == 3
+    with pytest.raises(ValueError, match="x: got 'hours'; give one of"):
+        plot_error_rate(often, x="hours", backend="none")
 
 
 def drawn_and_guessed(rng):
@@ -158,13 +192,15 @@ def test_visuals_are_left_out_and_changed(history, rng):
 @pytest.mark.parametrize("backend", ["matplotlib", "bokeh", "plotly"])
 def test_other_back_ends_draw_the_same_visuals(backend, tmp_path, history, rng):
     actual = rng.integers(3, size=60)
-    rate = live_error_rate(rng.integers(3, size=60), actual)
+    rate = live_error_rate(rng.integers(3, size=60), actual, seconds=np.arange(60.0))
+    two = {"long": rate, "short": rate.isel(observation=slice(2, 30, 3))}
     draws, guess = drawn_and_guessed(rng)
     draws_alike(
         {
             "parameters": lambda **kw: plot_parameter_history(history, **kw),
             "weights": lambda **kw: plot_class_weights(history, **kw),
             "error_rate": lambda **kw: plot_error_rate(rate, **kw),
+            "error_against_time": lambda **kw: plot_error_rate(two, x="seconds", **kw),
             "pseudo_prior": lambda **kw: plot_pseudo_prior(draws, guess, latents=["x"], **kw),
         },
         backend,

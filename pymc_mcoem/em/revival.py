@@ -1,0 +1,182 @@
+"""Empty classes brought back by splitting the class whose observations fit worst."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pymc_mcoem.em.family import CLASS_WEIGHT
+
+if TYPE_CHECKING:
+    from pymc_mcoem.em.esteps.base import EStepResult
+    from pymc_mcoem.em.run_state import Arrays
+
+__all__ = ["Revival", "Revived"]
+
+
+@dataclass(frozen=True)
+class Revived:
+    """What a step did about empty classes.
+
+    Attributes
+    ----------
+    statistics : dict of str to ndarray
+        Running means after it.
+    record : dict of str to ndarray
+        How well each class's observations fit, ``class_weight`` and ``log_evidence``, running
+        means of shape (n_classes,), and ``last``, the observation at which each class was last
+        touched.
+    classes : tuple of (int, int)
+        Classes that were revived, and the class that each was split from.
+    """
+
+    statistics: Arrays
+    record: Arrays
+    classes: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Revival:
+    """When a class counts as empty, and how it gets another's observations.
+
+    Parameters
+    ----------
+    share : float
+        A class is empty while its weight is below this share of the mean weight 1/C.
+    wait : int
+        Observations for each class after which it is looked at first, and again after it was
+        revived, or had given half of itself away.
+    novelty : float
+        Part that the observation which set it off has in the new class, from 0 to 1. At 0 the two
+        halves are the same and stay so.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of its range.
+
+    Notes
+    -----
+    An empty class waits for an observation that belongs to the class with the lowest mean
+    log-evidence, and whose own is lower still. Then that class, which must have at least the mean
+    weight, is split: both have half of its statistics, and in those of the empty one this
+    observation has the part `novelty`. Statistics are means of δ_{I,j} S, so this is as if half of
+    the donor's observations had been of the other class, and it holds for every family. E-steps
+    that give no evidence revive nothing.
+
+    Examples
+    --------
+    >>> Revival(share=0.2).is_empty(np.array([0.01, 0.49, 0.5]))
+    array([ True, False, False])
+    """
+
+    share: float = 0.1
+    wait: int = 10
+    novelty: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        for name in ("share", "novelty"):
+            value = getattr(self, name)
+            if not 0 < value < 1:
+                raise ValueError(f"{name}: got {value!r}; give a number between 0 and 1.")
+        if isinstance(self.wait, bool) or not isinstance(self.wait, int) or self.wait < 1:
+            raise ValueError(f"wait: got {self.wait!r}; give a whole number from 1.")
+
+    def is_empty(self, class_weight: np.ndarray) -> np.ndarray:
+        """Say which classes are empty, ``(n_classes,)``, given their weights."""
+        return np.asarray(class_weight) < self.share / len(class_weight)
+
+    def after(
+        self,
+        statistics: Arrays,
+        record: Arrays | None,
+        results: Sequence[EStepResult],
+        *,
+        gain: float,
+        n_learnt: int,
+    ) -> Revived:
+        """Take note of the observations of a step, and revive what they can revive.
+
+        Parameters
+        ----------
+        statistics : dict of str to ndarray
+            Running means after the step; not changed.
+        record : dict of str to ndarray, or None
+            `Revived.record` of the step before.
+        results : sequence of EStepResult
+            Of the step's observations.
+        gain : float
+            ϱ_n of the step.
+        n_learnt : int
+            Observations learnt, those of the step included.
+        """
+        n_classes = len(statistics[CLASS_WEIGHT])
+        record = _noted(record, results, gain, n_classes)
+        found: list[tuple[int, int]] = []
+        with np.errstate(divide="ignore", invalid="ignore"):
+            fit = record["log_evidence"] / record[CLASS_WEIGHT]
+        rested = n_learnt - record["last"] >= self.wait * n_classes
+        for result in results:
+            weight = statistics[CLASS_WEIGHT]
+            empty = np.flatnonzero(self.is_empty(weight) & rested)
+            donors = np.flatnonzero((weight >= 1 / n_classes) & rested & np.isfinite(fit))
+            if not empty.size or not donors.size:
+                break
+            donor = int(donors[np.argmin(fit[donors])])
+            own = result.statistics[CLASS_WEIGHT]
+            if int(np.argmax(own)) != donor or not result.log_evidence < fit[donor]:
+                continue
+            chosen = int(empty[np.argmin(weight[empty])])
+            statistics = self._split(statistics, result, chosen, donor)
+            record = self._split_record(record, chosen, donor, n_learnt)
+            rested[[chosen, donor]] = False
+            found.append((chosen, donor))
+        return Revived(statistics, record, tuple(found))
+
+    def _split(self, statistics: Arrays, result: EStepResult, chosen: int, donor: int) -> Arrays:
+        half = statistics[CLASS_WEIGHT][donor] / 2
+        own = result.statistics[CLASS_WEIGHT][donor]
+        split = {}
+        for name, value in statistics.items():
+            row = value[donor] / 2
+            alone = result.statistics[name][donor] * (half / own)
+            split[name] = value.copy()
+            split[name][donor] = row
+            split[name][chosen] += (1 - self.novelty) * row + self.novelty * alone
+        return split
+
+    @staticmethod
+    def _split_record(record: Arrays, chosen: int, donor: int, n_learnt: int) -> Arrays:
+        split = {name: value.copy() for name, value in record.items()}
+        for name in (CLASS_WEIGHT, "log_evidence"):
+            split[name][donor] /= 2
+            split[name][chosen] += split[name][donor]
+        split["last"][[chosen, donor]] = n_learnt
+        return split
+
+
+def _noted(
+    record: Arrays | None, results: Sequence[EStepResult], gain: float, n_classes: int
+) -> Arrays:
+    """Return the record with the mean of a step's observations blended in."""
+    if record is None:
+        zeros = np.zeros(n_classes)
+        record = {
+            CLASS_WEIGHT: zeros,
+            "log_evidence": zeros,
+            "last": np.zeros(n_classes, dtype=np.int64),
+        }
+    judged = [result for result in results if np.isfinite(result.log_evidence)]
+    if not judged:
+        return record
+    weights = np.array([result.statistics[CLASS_WEIGHT] for result in judged])
+    evidence = np.array([result.log_evidence for result in judged])
+    new = {CLASS_WEIGHT: weights.mean(axis=0), "log_evidence": evidence @ weights / len(judged)}
+    return {
+        "last": record["last"],
+        **{name: record[name] + gain * (value - record[name]) for name, value in new.items()},
+    }
