@@ -7,8 +7,8 @@ that is not ready waits; and the default with `Revival`. E-step by Laplace's app
 
 For each: classes that no image of the second half of the stream belongs to, and the share of other
 images that are named wrongly when each class is named by the digit that weighs most in it in that
-half. Results are kept, and what is there is not run again. With ``--small`` scikit-learn's digits of
-8 × 8 pixels take the place of the postal ones, which take minutes a run, and priors are the default.
+half. Results are kept, and what is there is not run again. With ``--small`` they are the digits of
+scikit-learn, 8 × 8 pixels, with default priors: postal digits take minutes a run.
 
     python benchmarks/lost_classes.py --seeds 10
     python benchmarks/lost_classes.py --seeds 10 --small

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["as_numbers", "is_number", "is_whole"]
+__all__ = ["as_numbers", "is_number", "is_whole", "require_semidefinite"]
 
 
 def as_numbers(name: str, value: Any) -> np.ndarray:
@@ -64,3 +64,38 @@ def is_whole(value: Any) -> bool:
     (True, False, False)
     """
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def require_semidefinite(name: str, matrix: np.ndarray) -> None:
+    """Complain about a matrix of second moments that is none.
+
+    Parameters
+    ----------
+    name : str
+        What it is, for the message.
+    matrix : ndarray of shape (n, n)
+
+    Raises
+    ------
+    ValueError
+        If it is not symmetric positive semidefinite, but for rounding.
+
+    Examples
+    --------
+    >>> require_semidefinite("moments", np.diag([1.0, -0.5]))
+    Traceback (most recent call last):
+        ...
+    ValueError: moments is not positive semidefinite, and so no second moments; look at the E-step.
+    """
+    scale = float(np.abs(matrix).max(initial=0.0))
+    symmetric = bool((np.abs(matrix - matrix.T) <= 1e-9 * scale).all())
+    # what rounding leaves of a zero eigenvalue is lifted above zero
+    lifted = matrix + (1e-9 * scale + np.finfo(float).tiny) * len(matrix) * np.eye(len(matrix))
+    try:
+        np.linalg.cholesky(lifted)
+    except np.linalg.LinAlgError:
+        symmetric = False
+    if not symmetric:
+        raise ValueError(
+            f"{name} is not positive semidefinite, and so no second moments; look at the E-step."
+        )

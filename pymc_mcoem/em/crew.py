@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from pymc_mcoem.em.workers import ExecutorError, Order, Parcel, Unknown, perform, received
+from pymc_mcoem.em.workers import (
+    ExecutorError,
+    Order,
+    Parcel,
+    Unknown,
+    leave_with,
+    perform,
+    received,
+)
 
 __all__ = ["Crew", "WorkerLost", "check_executor"]
 
@@ -114,13 +123,15 @@ class Crew:
         """
         _ = self._parcel if self.is_remote else self.compiled
 
-    def answers(self, orders: Iterable[Order]) -> Iterator[Any]:
+    def answers(self, orders: Iterable[Order], window: int = WINDOW) -> Iterator[Any]:
         """Make calls and yield what they return, in order.
 
         Parameters
         ----------
         orders : iterable of Order
             Read as far ahead as calls are handed out.
+        window : int
+            Calls that are handed out and not yet answered.
 
         Raises
         ------
@@ -140,13 +151,13 @@ class Crew:
         losses = 0
         try:
             while True:
-                window = WINDOW if losses <= LOSSES else 1
-                for order in islice(source, max(window - len(under_way), 0)):
+                room = window if losses <= LOSSES else 1
+                for order in islice(source, max(room - len(under_way), 0)):
                     under_way.append(_Call(order))
                 if not under_way:
                     return
                 try:
-                    for call in islice(under_way, window):
+                    for call in islice(under_way, room):
                         if call.future is None:
                             call.future = self._submit(call.order, whole=not self._answered)
                     found = self._answer(under_way[0])
@@ -215,7 +226,9 @@ class Crew:
         # script again as those of the standard library do.
         from joblib.externals.loky import ProcessPoolExecutor
 
-        pool: Executor = ProcessPoolExecutor(max_workers=size, timeout=IDLE)
+        pool: Executor = ProcessPoolExecutor(
+            max_workers=size, timeout=IDLE, initializer=leave_with, initargs=(os.getpid(),)
+        )
         weakref.finalize(self, pool.shutdown, wait=False, kill_workers=True)  # type: ignore[call-arg]
         return pool
 

@@ -25,6 +25,9 @@ __all__ = ["CLASS_WEIGHT", "Family"]
 #: Name of the statistic that every family has: the running mean of δ_{I,j}.
 CLASS_WEIGHT = "class_weight"
 
+#: What rounding may leave below zero.
+ROUNDING = 1e-9
+
 
 class Family:
     """A model whose complete-data likelihood is a curved exponential family.
@@ -235,7 +238,29 @@ class Family:
         """
         mass: np.ndarray = effective_size * np.asarray(statistics[CLASS_WEIGHT])
         # Running means carry rounding errors; a class that had exactly one is ready.
-        return mass >= 1 - 1e-9
+        return mass >= 1 - ROUNDING
+
+    def check_statistics(self, statistics: Mapping[str, np.ndarray]) -> None:
+        """Complain about statistics that no observation can have, before they join the others.
+
+        Drivers call it for each observation; means of sound statistics are sound.
+
+        Parameters
+        ----------
+        statistics : mapping of str to ndarray
+            Posterior means of δ_{I,j} S of one observation, each ``(n_classes, *shape)``, finite.
+
+        Raises
+        ------
+        ValueError
+            Here: if a class weight is negative. The observation is then not learnt.
+        """
+        weights = np.asarray(statistics[CLASS_WEIGHT])
+        if not (weights >= -ROUNDING).all():
+            raise ValueError(
+                f"statistics: {CLASS_WEIGHT} is {weights.min():.3g} for class "
+                f"{int(weights.argmin())}; weights are not negative. Look at the E-step."
+            )
 
     def anneal(
         self, parameters: Mapping[str, np.ndarray], temperature: float

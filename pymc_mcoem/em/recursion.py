@@ -122,10 +122,12 @@ class Recursion:
         with one_blas_thread():
             records, results = [], []
             # Every order is made when it is handed out, one where this process works itself.
-            answers = self.crew.answers(
+            orders = (
                 self._order(state, item, state.n_learnt + offset)
                 for offset, item in enumerate(batch, start=1)
             )
+            answers = self.crew.answers(orders, window=len(batch))
+            total: Arrays = {}
             for offset, item in enumerate(batch, start=1):
                 before = perf_counter()
                 try:
@@ -138,9 +140,12 @@ class Recursion:
                 # Workers overlap: there each observation has an equal part of the step's time.
                 seconds = 0.0 if self.crew.is_remote else perf_counter() - before
                 records.append(_record(state.n_learnt + offset, result, seconds))
-                results.append(result)
+                _add(total, result)
+                # A step of many observations holds their sum, not all their statistics.
+                slim = self.settings.revival is None
+                results.append(replace(result, statistics={}) if slim else result)
             try:
-                report = self._follow(state, batch, records, results, last=last)
+                report = self._follow(state, batch, records, results, total, last=last)
             except Exception as error:
                 raise StepError(batch, error) from error
         # The M-step's time belongs to the observations of the step in equal parts.
@@ -183,6 +188,7 @@ class Recursion:
         batch: tuple[Pending, ...],
         records: list[ObservationRecord],
         results: list[EStepResult],
+        total: Arrays,
         *,
         last: bool,
     ) -> StepReport[RunState]:
@@ -195,10 +201,7 @@ class Recursion:
                 f"step_size: gave {gain} for step {number}; gains lie in (0, 1], the first is 1."
             )
         running: Arrays = {}
-        for name in results[0].statistics:
-            mean = np.array(results[0].statistics[name], dtype=np.float64)
-            for result in results[1:]:
-                mean += result.statistics[name]
+        for name, mean in total.items():
             mean /= size
             if state.statistics is not None:
                 mean -= state.statistics[name]
@@ -295,6 +298,15 @@ class Recursion:
                 for name, value in average.items()
             }
         return replace(state, parameters=parameters, average=average)
+
+
+def _add(total: Arrays, result: EStepResult) -> None:
+    """Add an observation's statistics to a sum, in place; an empty one becomes a copy of them."""
+    for name, value in result.statistics.items():
+        if name in total:
+            total[name] += value
+        else:
+            total[name] = np.array(value, dtype=np.float64)
 
 
 def _record(number: int, result: EStepResult, seconds: float) -> ObservationRecord:

@@ -262,7 +262,11 @@ class SAEMRecursion:
             total = {name: n * value for name, value in state.mean.items()}
         with one_blas_thread():
             answers = self.crew.answers(
-                self._order(state, simulated, encoded[i], i, number, gain) for i in chosen.tolist()
+                (
+                    self._order(state, simulated, encoded[i], i, number, gain)
+                    for i in chosen.tolist()
+                ),
+                window=n,
             )
             for order, i in enumerate(chosen.tolist(), start=1):
                 record, result = self._received(state, answers, i, number, order)

@@ -94,6 +94,8 @@ def check_statistics(
         If a name is missing or unknown, or a shape is another.
     FloatingPointError
         If a value is not finite.
+    ValueError
+        If no observation can have such statistics; see `Family.check_statistics`.
     """
     expected = {CLASS_WEIGHT, *family.statistics}
     if set(statistics) != expected:
@@ -118,3 +120,4 @@ def check_statistics(
                 f"statistics: {name} from the E-step holds values that are not finite; the "
                 "observation is not learnt."
             )
+    family.check_statistics(statistics)

@@ -8,8 +8,10 @@ how many there are nor when one was started anew, which holds for every kind of 
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
 import threading
+import time
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable
@@ -27,6 +29,8 @@ __all__ = ["ExecutorError", "Failed", "Order", "Parcel", "Unknown", "perform", "
 
 #: Objects that a worker keeps: of a mixture for each digit, say, the last ones used.
 KEPT = 16
+#: Seconds after which a worker notices at the latest that its driver is gone.
+PATIENCE = 2.0
 
 _made: OrderedDict[str, Any] = OrderedDict()
 # Compiled functions own their memory and cannot be called by two threads at once, which pools of
@@ -137,6 +141,23 @@ def perform(token: str, content: bytes | None, order: Order) -> Any:
         except Exception as error:
             return Failed(_portable(error), made=token in _made)
         return _packed(found) if isinstance(found, EStepResult) else found
+
+
+def leave_with(driver: int) -> None:
+    """Let this worker end when its driver does, also one that was killed and said nothing.
+
+    Parameters
+    ----------
+    driver : int
+        Number of the driver's process, the worker's parent.
+    """
+
+    def watch() -> None:
+        while os.getppid() == driver:
+            time.sleep(PATIENCE)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def received(answer: Any) -> Any:

@@ -10,7 +10,8 @@ import numpy as np
 import xarray as xr
 
 from pymc_mcoem.carlin_chib.geometry import LatentGeometry, declare_geometry
-from pymc_mcoem.em.family import Family
+from pymc_mcoem.em.family import ROUNDING, Family
+from pymc_mcoem.numbers import require_semidefinite
 from pymc_mcoem.templates.basis import GaussianBasis
 from pymc_mcoem.templates.deformations import Deformation
 from pymc_mcoem.templates.description import describe_mixture
@@ -128,6 +129,25 @@ class TemplateFamily(Family):
             except np.linalg.LinAlgError:
                 ready[index] = False
         return ready
+
+    def check_statistics(self, statistics: Mapping[str, np.ndarray]) -> None:
+        """Complain about statistics that no observation can have.
+
+        Raises
+        ------
+        ValueError
+            If a class weight, a squared norm or a count is negative, or a matrix of second moments
+            is not positive semidefinite.
+        """
+        super().check_statistics(statistics)
+        for name in ("squared_norm", "observed_points"):
+            if not (np.asarray(statistics[name]) >= -ROUNDING).all():
+                raise ValueError(f"statistics: {name} is negative; look at the E-step.")
+        for name in ("deformation_outer", "template_gram"):
+            for index, matrix in enumerate(statistics[name]):
+                # of most classes an observation has nothing
+                if matrix.any():
+                    require_semidefinite(f"statistics: {name} of class {index}", matrix)
 
     def maximize_ready(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -13,9 +14,11 @@ from hypothesis import strategies as st
 
 from pymc_mcoem import Passes
 from pymc_mcoem.em.esteps.exact import Exact
+from pymc_mcoem.em.esteps.fixed_latents import FixedLatents
 from pymc_mcoem.em.history import SKIPPED_KEPT
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.reading import PATIENCE
+from pymc_mcoem.templates import TemplateMixture
 from tests.em.test_online import Failing
 from tests.helpers.sources import Levels
 from tests.helpers.toy_families import NormalMixture, mixture_stream
@@ -262,3 +265,69 @@ def test_whatever_is_bad_and_wherever_it_is_cut(family, tmp_path_factory, seed, 
         em = OnlineEM.load(path, family, e_step=Failing(), progressbar=False)
     equal_but_for_positions(em, driver(family, e_step=Failing(), **WAYS[way]).partial_fit(values))
     assert em.position == len(records)
+
+
+@pytest.fixture(scope="module")
+def mixture():
+    return TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
+
+
+@pytest.fixture(scope="module")
+def compiled(mixture):
+    return FixedLatents().compile(mixture)
+
+
+@dataclass(frozen=True)
+class Spoilt:
+    """An E-step whose statistics no observation can have, from an observation of all ones."""
+
+    inner: object
+    name: str
+    value: float
+
+    def compile(self, family):
+        inner, spoilt = self.inner, self
+
+        class Compiled:
+            initial_state = staticmethod(inner.initial_state)
+
+            def __call__(self, data, *arguments, **options):
+                found = inner(data, *arguments, **options)
+                if (data["observed_values"] == 1).all():
+                    array = found.statistics[spoilt.name]
+                    array[(1,) + (0,) * (array.ndim - 1)] = spoilt.value
+                return found
+
+        return Compiled()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("deformation_outer", -1.0, "deformation_outer of class 1 is not positive semidefinite"),
+        ("template_gram", -50.0, "template_gram of class 1 is not positive semidefinite"),
+        ("squared_norm", -50.0, "squared_norm is negative"),
+        ("class_weight", -2.0, "class_weight is -"),
+        ("template_projection", np.inf, "template_projection from the E-step holds values that"),
+    ],
+)
+def test_statistics_that_cannot_be_never_reach_the_parameters(
+    mixture, compiled, rng, name, value, reason
+):
+    images = rng.normal(size=(20, 3, 3))
+
+    def learnt(observations):
+        em = OnlineEM(
+            mixture,
+            parameters=mixture.parameters,
+            e_step=Spoilt(compiled, name, value),
+            on_error="skip",
+            random_seed=1,
+            progressbar=False,
+        )
+        return em.partial_fit(observations)
+
+    em = learnt(np.insert(images, 12, np.ones((3, 3)), axis=0))
+    assert em.history["skipped"]["position"].values.tolist() == [12]
+    assert reason in str(em.history["skipped"]["reason"].values[0])
+    assert em.parameters.identical(learnt(images).parameters)

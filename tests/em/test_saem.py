@@ -14,6 +14,7 @@ from pymc_mcoem.em.esteps.exact import Exact
 from pymc_mcoem.em.saem import SAEM
 from pymc_mcoem.em.saem_recursion import SAEMSettings
 from pymc_mcoem.em.schedules import Annealing, PhasedStepSize
+from pymc_mcoem.em.storage import write_datatree
 from pymc_mcoem.templates import TemplateMixture
 
 
@@ -286,7 +287,7 @@ def test_files_that_are_not_its_own_are_refused(family, data, tmp_path, damage):
         with xr.open_datatree(tmp_path / "run.nc", engine="h5netcdf") as opened:
             tree = opened.load()
         tree.attrs |= {"format": "x"} if damage == "kind" else {"counters": "{}"}
-        tree.to_netcdf(tmp_path / "run.nc", engine="h5netcdf")
+        write_datatree(tmp_path / "run.nc", tree)
     message = {
         "family": "number of classes is 3 in the file, 2 here",
         "kind": "is no saved run of SAEM",

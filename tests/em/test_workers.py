@@ -7,6 +7,9 @@ import multiprocessing
 import os
 import pickle
 import signal
+import subprocess
+import sys
+import time
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -362,3 +365,40 @@ def test_a_distribution_of_the_models_own_is_known_to_workers(rng):
         return em.partial_fit(values)
 
     assert learnt(1).parameters.identical(learnt(None).parameters)
+
+
+ORPHANS = """
+import os, time
+from pymc_mcoem.em.crew import Crew
+from pymc_mcoem.em.workers import Order
+
+crew = Crew(dict, 2)
+crew.prepare()
+list(crew.answers([Order(len)]))
+print(*[process.pid for process in crew._executor._processes.values()], flush=True)
+time.sleep(600)
+"""
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are read from /proc")
+def test_a_driver_that_is_killed_takes_its_workers_along():
+    process = subprocess.Popen([sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True)
+    with process.stdout:
+        pids = process.stdout.readline().split()
+        assert len(pids) == 2
+        assert all(map(is_running, pids))
+        process.kill()
+        process.wait()
+    for _ in range(100):
+        if not any(map(is_running, pids)):
+            return
+        time.sleep(0.3)
+    raise AssertionError(f"workers {pids} outlived their driver")

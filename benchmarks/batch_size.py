@@ -1,0 +1,250 @@
+"""What mini-batches cost: the error of θ after the same number of observations.
+
+With ``batch_size=b`` the b observations of a step are explained at the same θ, so that b workers
+can explain them at once; but online EM then takes b times fewer steps. Streams from a mixture of
+shifted curves whose E-step is known exactly (`shifted_curves`), three overlapping classes, each
+learnt with several batch sizes from the same start near the truth, the first M-step after 100
+observations. Reported: the root mean squared error of θ over the streams, in units of the Fisher
+information, √(dᵀ I d / number of parameters), in which an efficient estimator has 1/√n; and its
+ratio to that of batch size 1 on the same streams. Of the last θ, and of its average from
+observation 300 on.
+
+The gain is a function of the number of steps, so a large batch is also another step size: with
+n^−0.6 after N observations (b/N)^0.6, where single observations have N^−0.6 each. The rows "as
+fast" have min(1, b^0.4 n^−0.6), with which b observations are worth as much as they are singly.
+
+The same from a start far from the truth, where a large batch forgets more slowly, and with
+Carlin-Chib bursts of ten draws: on shorter, and for bursts fewer, streams.
+
+    python benchmarks/batch_size.py             # 20 streams, five minutes of one core
+    python benchmarks/batch_size.py --quick     # three streams
+    python benchmarks/batch_size.py --tell      # tables of the last run again
+
+It writes ``batch_size.nc`` to ``output/``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import xarray as xr
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from shifted_curves import (
+    TRUTH,
+    CompiledOnce,
+    ShiftedCurves,
+    free_vector,
+    information,
+    perturbed,
+    simulate,
+)
+
+import pymc_mcoem as mcoem
+
+#: Both are whole numbers of all batches, so that no step is smaller than the others.
+CHECKPOINTS = (900, 3_000)
+FIRST_UPDATE, AVERAGE_FROM = 100, 300
+#: n × squared error of the average from which on a stream has gone to another optimum.
+LOST = 30.0
+#: Of all streams, those that bursts learn too, to the first checkpoint.
+BURST_SHARE = 0.6
+
+console = Console(width=150, highlight=False)
+
+
+@dataclass(frozen=True)
+class AsFast:
+    """A gain with which a batch is worth as much as its observations are singly."""
+
+    batch_size: int
+
+    def __call__(self, n: int) -> float:
+        return min(1.0, self.batch_size**0.4 * n**-0.6)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to learn."""
+
+    batch_size: int
+    bursts: bool = False
+    as_fast: bool = False
+    far: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.batch_size}" + ", as fast" * self.as_fast
+
+    @property
+    def name(self) -> str:
+        start = ", far start" * self.far
+        return f"{'bursts' if self.bursts else 'exact'}{start}, {self}"
+
+    @property
+    def is_short(self) -> bool:
+        """Whether it ends at the first checkpoint."""
+        return self.bursts or self.far
+
+    @property
+    def step_size(self) -> Callable[[int], float]:
+        return AsFast(self.batch_size) if self.as_fast else mcoem.StepSize()
+
+
+EXACT = (*(Setting(size) for size in (1, 2, 5, 10, 30, 100)), Setting(100, as_fast=True))
+FAR = (
+    *(Setting(size, far=True) for size in (1, 10, 30, 100)),
+    Setting(100, as_fast=True, far=True),
+)
+BURSTS = tuple(Setting(size, bursts=True) for size in (1, 10, 30, 100))
+TABLES = {
+    "Exact E-step, from a start near the truth": EXACT,
+    "Exact E-step, from a start far from it": FAR,
+    "Bursts of ten draws after ten of burn-in, from a start near the truth": BURSTS,
+}
+
+
+def begin(setting: Setting, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Return the θ that a run begins at; a far one has templates of half their height."""
+    start = perturbed(TRUTH, rng)
+    if setting.far:
+        start["templates"] = start["templates"] - 0.5 * TRUTH["templates"]
+    return start
+
+
+def learn(
+    family: ShiftedCurves, e_step: CompiledOnce, setting: Setting, curves: np.ndarray, seed: int
+) -> np.ndarray:
+    """Return last and averaged θ at the checkpoints, ``(2, n_checkpoints, n_free)``."""
+    em = mcoem.OnlineEM(
+        family,
+        parameters=begin(setting, np.random.default_rng([seed, 1])),
+        e_step=e_step if setting.bursts else mcoem.Exact(),
+        step_size=setting.step_size,
+        update_schedule=mcoem.UpdateSchedule.at([FIRST_UPDATE]),
+        burst_length=mcoem.BurstLength(draws=10, burn_in=10),
+        batch_size=setting.batch_size,
+        average_from=AVERAGE_FROM,
+        random_seed=[seed, 2],
+        progressbar=False,
+        keep=200,
+    )
+    found = np.full((2, len(CHECKPOINTS), free_vector(TRUTH).size), np.nan)
+    for number, n in enumerate(CHECKPOINTS[:1] if setting.is_short else CHECKPOINTS):
+        em.partial_fit(curves[em.n_seen : n])
+        found[:, number] = free_vector(em.last_parameters), free_vector(em.parameters)
+    return found
+
+
+def run(n_streams: int, file: Path) -> xr.DataArray:
+    """Learn all streams with all settings."""
+    family, settings = ShiftedCurves(TRUTH), [each for part in TABLES.values() for each in part]
+    e_step = CompiledOnce(mcoem.CarlinChibBurst(within_class=mcoem.RandomWalk(n_moves=1)))
+    n_bursts = max(round(BURST_SHARE * n_streams), 2)
+    paths = xr.DataArray(
+        np.nan,
+        dims=("stream", "setting", "kind", "n", "parameter"),
+        coords={
+            "stream": range(n_streams),
+            "setting": [setting.name for setting in settings],
+            "kind": ["last", "average"],
+            "n": list(CHECKPOINTS),
+            "parameter": range(free_vector(TRUTH).size),
+        },
+        name="paths",
+    )
+    for seed in track(range(n_streams), "Streams", console=console):
+        curves = simulate(TRUTH, CHECKPOINTS[-1], np.random.default_rng([seed, 0]))
+        for setting in settings:
+            if not setting.bursts or seed < n_bursts:
+                found = learn(family, e_step, setting, curves, seed)
+                paths.loc[{"stream": seed, "setting": setting.name}] = found
+    paths.to_netcdf(file, engine="h5netcdf")
+    return paths
+
+
+def squared_errors(paths: xr.DataArray, fisher: np.ndarray) -> xr.DataArray:
+    """Return dᵀ I d / number of parameters, (stream, setting, kind, n)."""
+    difference = paths - free_vector(TRUTH)
+    matrix = xr.DataArray(fisher, dims=("parameter", "other"))
+    both = (difference, matrix, difference.rename(parameter="other"))
+    total = xr.dot(*both, dim=["parameter", "other"]) / len(fisher)
+    return total.where(paths.notnull().all("parameter"))
+
+
+def root_mean(values: np.ndarray, rng: np.random.Generator) -> str:
+    """Return the root of the mean over streams, with its bootstrap standard error."""
+    drawn = rng.integers(len(values), size=(2_000, len(values)))
+    spread = np.sqrt(values[drawn].mean(axis=1)).std()
+    return f"{np.sqrt(values.mean()):.4f} ± {spread:.4f}"
+
+
+def ratio(values: np.ndarray, others: np.ndarray, rng: np.random.Generator) -> str:
+    """Return the ratio of two roots of means over the same streams, with its standard error."""
+    drawn = rng.integers(len(values), size=(2_000, len(values)))
+    spread = np.sqrt(values[drawn].mean(axis=1) / others[drawn].mean(axis=1)).std()
+    return f"{np.sqrt(values.mean() / others.mean()):.2f} ± {spread:.2f}"
+
+
+def tell(paths: xr.DataArray, fisher: np.ndarray) -> None:
+    """Print a table for the exact E-step and one for bursts."""
+    errors, rng = squared_errors(paths, fisher), np.random.default_rng(0)
+    for title, settings in TABLES.items():
+        part = errors.sel(setting=[setting.name for setting in settings])
+        part = part.dropna("n", how="all").dropna("stream", how="any")
+        last = part.isel(n=-1).sel(kind="average")
+        gone = int(last["n"]) * last > LOST
+        lost = {str(each): int(gone.sel(setting=each.name).sum()) for each in settings}
+        part = part.isel(stream=~gone.any("setting").values)
+        efficient = ", ".join(f"{n**-0.5:.4f} at {n}" for n in part["n"].values)
+        console.print(
+            f"\n[bold]{title}[/bold]: error of θ over {part.sizes['stream']} streams; an efficient "
+            f"estimator has {efficient}. Lost to another optimum, and left out everywhere: "
+            f"{ {name: count for name, count in lost.items() if count} or 'none' }."
+        )
+        table = Table()
+        table.add_column("batch size", no_wrap=True)
+        for n in part["n"].values:
+            for heading in (f"last θ at {n}", "ratio to 1", f"average at {n}", "ratio to 1"):
+                table.add_column(heading, justify="right", no_wrap=True)
+        for setting in settings:
+            cells = []
+            for n in part["n"].values:
+                for kind in ("last", "average"):
+                    ours, base = (
+                        part.sel(n=n, kind=kind, setting=which.name).values
+                        for which in (setting, settings[0])
+                    )
+                    cells += [root_mean(ours, rng), ratio(ours, base, rng)]
+            table.add_row(str(setting), *cells)
+        console.print(table)
+
+
+def main() -> None:
+    """Learn and tell."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--streams", type=int, default=20)
+    parser.add_argument("--quick", action="store_true", help="three streams")
+    parser.add_argument("--tell", action="store_true", help="only tell the last run")
+    parser.add_argument("--output", type=Path, default=Path("output"))
+    given = parser.parse_args()
+    logging.getLogger("pymc_mcoem").setLevel(logging.ERROR)
+    given.output.mkdir(parents=True, exist_ok=True)
+    began, file = time.perf_counter(), given.output / "batch_size.nc"
+    if given.tell:
+        with xr.open_dataarray(file, engine="h5netcdf") as stored:
+            paths = stored.load()
+    else:
+        paths = run(3 if given.quick else given.streams, file)
+    tell(paths, information(TRUTH))
+    console.print(f"{time.perf_counter() - began:.0f} s.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,359 @@
+"""What a driver with workers does for each observation and each step, measured in this process.
+
+On postal digits of 16 × 16 pixels: a real run through an executor that works at once but sends all
+by the wire that others use, so that bursts, bytes and pickling are those of a run; then each part
+of the driver alone; then real runs with processes, at work or asleep. `many_workers` tells the
+figures and simulates from them.
+
+Times are the processor's own, so that other programs on the machine do not count.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from functools import partial
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from distributed import Client, LocalCluster
+from joblib.externals.loky import ProcessPoolExecutor
+from rich.console import Console
+from threadpoolctl import threadpool_limits
+
+import pymc_mcoem as mcoem
+from pymc_mcoem.em.esteps.base import EStepResult
+from pymc_mcoem.em.esteps.calls import compile_e_step, simulate
+from pymc_mcoem.em.maximization import maximize_family
+from pymc_mcoem.em.validation import check_statistics
+from pymc_mcoem.em.workers import Order, Parcel, perform, received
+
+#: Observations and batch size of the real runs.
+REAL, REAL_BATCH = 64, 8
+#: Workers of real runs that sleep as long as a burst takes, four observations each in a batch.
+SLEEPING = (2, 8, 16)
+#: Answers that an E-step without cost gives in turn.
+KEPT = 10
+#: The same where they are sent to each worker.
+FEW = 3
+
+console = Console(width=130, highlight=False)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What is measured, seconds and bytes; of an observation where nothing else is said.
+
+    Attributes
+    ----------
+    bursts : tuple of float
+        Seconds of the processor for each burst.
+    waits : tuple of float
+        Seconds that passed meanwhile, which are more where other programs run too.
+    accept : float
+        Reading, checking and holding a record, and keeping its row of the history: what remains
+        of the driver's time.
+    order : float
+        Encoding it for a call, and its generator.
+    send, receive : float
+        Pickling the call; unpickling the answer and making its statistics whole.
+    handing : float
+        Handing a call of as many bytes to a pool of processes and taking its answer.
+    dask : float
+        The same by Dask's executor, its scheduler in the driver's process.
+    check, add : float
+        Of its statistics.
+    maximize : float
+        One M-step.
+    step : float
+        Whatever else a step takes.
+    save : float
+        Saving the run once.
+    bytes_out, bytes_in : int
+    bytes_whole : int
+        Statistics of all classes.
+    gram_share : float
+        Share of a burst that goes into its statistics, ΦᵀΦ almost all of it.
+    """
+
+    bursts: tuple[float, ...]
+    waits: tuple[float, ...]
+    accept: float
+    order: float
+    send: float
+    receive: float
+    handing: float
+    dask: float
+    check: float
+    add: float
+    maximize: float
+    step: float
+    save: float
+    bytes_out: int
+    bytes_in: int
+    bytes_whole: int
+    gram_share: float
+
+    @property
+    def burst(self) -> float:
+        return float(np.mean(self.bursts))
+
+    @property
+    def driver(self) -> float:
+        """Seconds of the driver for an observation, steps apart."""
+        parts = (self.accept, self.order, self.send, self.handing, self.receive)
+        return sum(parts) + self.check + self.add
+
+
+class Wire(Executor):
+    """An executor that works at once, in this process, through the wire that others use."""
+
+    def __init__(self) -> None:
+        self.sent: list[int] = []
+        self.returned: list[int] = []
+        self.processor: list[float] = []
+        self.clock: list[float] = []
+        self.answers: list[Any] = []
+
+    def submit(self, function: Any, /, *arguments: Any, **named: Any) -> Future[Any]:
+        message = pickle.dumps((function, arguments))
+        function, arguments = pickle.loads(message)
+        begun = time.thread_time(), time.perf_counter()
+        answer = function(*arguments)
+        self.processor.append(time.thread_time() - begun[0])
+        self.clock.append(time.perf_counter() - begun[1])
+        content = pickle.dumps(answer)
+        self.sent.append(len(message))
+        self.returned.append(len(content))
+        self.answers = [*self.answers[1 - REAL :], answer]
+        future: Future[Any] = Future()
+        future.set_result(pickle.loads(content))
+        return future
+
+
+@dataclass(frozen=True)
+class Given:
+    """An E-step that takes no time: it gives in turn what bursts gave before."""
+
+    results: Iterator[EStepResult]
+
+    def compile(self, family: mcoem.Family) -> Given:
+        return self
+
+    def initial_state(self) -> dict[str, np.ndarray]:
+        return next(self.results).state
+
+    def __call__(self, *arguments: Any, **options: Any) -> EStepResult:
+        return next(self.results)
+
+
+@dataclass(frozen=True)
+class Asleep:
+    """An E-step that takes the time of a burst and no processor, and answers as bursts did."""
+
+    answers: Sequence[Any]
+    bursts: Sequence[float]
+
+    def compile(self, family: mcoem.Family) -> Asleep:
+        return self
+
+    def initial_state(self) -> dict[str, np.ndarray]:
+        return received(self.answers[0]).state
+
+    def __call__(
+        self, data: Any, parameters: Any, rng: np.random.Generator, *arguments: Any, **options: Any
+    ) -> EStepResult:
+        time.sleep(rng.choice(self.bursts))
+        return received(self.answers[rng.integers(len(self.answers))])
+
+
+def nothing(_: Any, content: bytes, n_bytes: int) -> bytes:
+    """Answer a call with so many bytes."""
+    return content[:1] * n_bytes
+
+
+def seconds_of(
+    call: Callable[[], Any], times: int = 20, clock: Callable[[], float] = time.process_time
+) -> float:
+    """Return the median time of a call, of this process alone unless another clock is given."""
+    taken = []
+    for _ in range(times):
+        began = clock()
+        call()
+        taken.append(clock() - began)
+    return float(np.median(taken))
+
+
+def add_up(total: dict[str, np.ndarray], statistics: dict[str, np.ndarray]) -> None:
+    for name, value in total.items():
+        value += statistics[name]
+
+
+def driver_seconds(
+    mixture: mcoem.TemplateMixture,
+    parameters: dict[str, np.ndarray],
+    results: Sequence[EStepResult],
+    images: np.ndarray,
+    folder: Path,
+) -> tuple[float, float, float]:
+    """Return seconds of `OnlineEM` itself for an observation, for a step, and for saving."""
+    taken = {}
+    for size in (1, 20):
+        em = mcoem.OnlineEM(
+            mixture,
+            parameters=parameters,
+            e_step=Given(cycle(results)),
+            batch_size=size,
+            random_seed=1,
+            progressbar=False,
+        )
+        em.partial_fit(images[:40])  # the schedule updates at every step from here on
+        began = time.process_time()
+        em.partial_fit(images[40:])
+        taken[size] = (time.process_time() - began) / (len(images) - 40)
+    step = (taken[1] - taken[20]) / (1 - 1 / 20)
+    file = folder / "many_workers.nc"
+    saved = seconds_of(lambda: em.save(file), 3, time.perf_counter)
+    file.unlink()
+    return taken[1] - step, step, saved
+
+
+def handing_seconds(pool: Executor, n_out: int, n_in: int, n_calls: int = 200) -> float:
+    """Return seconds of this process for a call without work, through an executor."""
+    parcel, content = Parcel.of(dict), bytes(n_out)
+
+    def call() -> Any:
+        return pool.submit(perform, parcel.token, parcel.content, Order(nothing, (content, n_in)))
+
+    call().result()
+    began = time.process_time()
+    for future in [call() for _ in range(n_calls)]:
+        future.result()
+    return (time.process_time() - began) / n_calls
+
+
+def dask_seconds(n_out: int, n_in: int) -> float:
+    """Return the same for Dask's executor."""
+    cluster = LocalCluster(
+        n_workers=1,
+        threads_per_worker=1,
+        dashboard_address=None,
+        silence_logs=logging.CRITICAL,
+    )
+    with cluster, Client(cluster) as client:
+        return handing_seconds(client.get_executor(pure=False), n_out, n_in)
+
+
+def measure(n_classes: int, folder: Path) -> tuple[Costs, dict[str, Any]]:
+    """Measure everything for one number of classes, and run for real."""
+    digits = mcoem.datasets.load_usps()
+    images = digits["images"].values[:400]
+    mixture = mcoem.TemplateMixture.for_images((16, 16), n_classes=n_classes)
+    parameters = mixture.initialize(list(images[:200]), np.random.default_rng(1), "kmeans")
+    parameters = mixture.check_parameters(parameters)
+    parcel = Parcel.of(partial(compile_e_step, mixture, mcoem.CarlinChibBurst()))
+    length = mcoem.BurstLength()(1)
+
+    def order(number: int) -> Order:
+        rng = np.random.default_rng(np.random.SeedSequence(1, spawn_key=(number,)))
+        data = mixture.encode(images[number])
+        return Order(simulate, (data, parameters, rng, None, length.draws, length.burn_in))
+
+    console.print(f"C = {n_classes}: compiling ...")
+    with threadpool_limits(1):
+        perform(parcel.token, parcel.content, order(0))
+        wire = Wire()
+        real = {"none": run_real(mixture, parameters, images, wire)}
+        real |= {str(size): run_real(mixture, parameters, images, size) for size in (1, 2)}
+        asked, found = order(1), wire.answers[-REAL:]
+        n_out, n_in = (int(np.mean(each[-REAL:])) for each in (wire.sent, wire.returned))
+        middle = sorted(map(pickle.dumps, found), key=len)[REAL // 2]
+        result = received(pickle.loads(middle))
+        running = {name: value.copy() for name, value in result.statistics.items()}
+        mean = {name: np.zeros_like(value) for name, value in running.items()}
+        for each in found:
+            add_up(mean, received(each).statistics)
+        for value in mean.values():
+            value /= REAL
+        results = [received(each) for each in found[:KEPT]]
+        maximize = seconds_of(
+            lambda: maximize_family(mixture, mean, effective_size=200.0, present=parameters)
+        )
+        observation, step, save = driver_seconds(mixture, parameters, results, images, folder)
+        ordering = seconds_of(lambda: order(1))
+        check = seconds_of(lambda: check_statistics(mixture, result.statistics, mean))
+        add = seconds_of(lambda: add_up(running, result.statistics))
+        gram = statistics_seconds(mixture, parameters, images[0], length.draws)
+        with ProcessPoolExecutor(max_workers=1) as pool:
+            in_pool = handing_seconds(pool, n_out, n_in)
+        costs = Costs(
+            bursts=tuple(wire.processor[-REAL:]),
+            waits=tuple(wire.clock[-REAL:]),
+            accept=max(observation - ordering - check - add, 0.0),
+            order=ordering,
+            send=seconds_of(lambda: pickle.dumps((perform, (parcel.token, None, asked)))),
+            receive=seconds_of(lambda: received(pickle.loads(middle))),
+            handing=in_pool,
+            dask=dask_seconds(n_out, n_in),
+            check=check,
+            add=add,
+            maximize=maximize,
+            step=max(step - maximize, 0.0),
+            save=save,
+            bytes_out=n_out,
+            bytes_in=n_in,
+            bytes_whole=sum(value.nbytes for value in mean.values()),
+            gram_share=gram / float(np.mean(wire.processor[-REAL:])),
+        )
+        asleep = Asleep(found[:FEW], costs.bursts)
+        slept = {
+            str(size): run_real(mixture, parameters, images, size, asleep, 4 * size)
+            for size in SLEEPING
+        }
+    return costs, {"bursts": real, "sleeping": slept}
+
+
+def statistics_seconds(
+    mixture: mcoem.TemplateMixture, parameters: dict[str, np.ndarray], image: np.ndarray, draws: int
+) -> float:
+    """Return seconds of the statistics of a burst, all of its draws in one class."""
+    compiled = mcoem.CarlinChibBurst().compile(mixture)
+    values = {**parameters, **mixture.encode(image)}
+    inputs = {
+        name: np.asarray(values[name], dtype=symbol.dtype)
+        for name, symbol in compiled.density.data_inputs.items()
+    }
+    positions = np.zeros((draws, compiled.density.n_latents))
+    weights, classes = np.full(draws, 1 / draws), np.zeros(draws, dtype=np.int64)
+    return seconds_of(lambda: compiled.statistics(classes, positions, weights, inputs))
+
+
+def run_real(
+    mixture: mcoem.TemplateMixture,
+    parameters: dict[str, np.ndarray],
+    images: np.ndarray,
+    executor: Executor | int,
+    e_step: Any = None,
+    batch_size: int = REAL_BATCH,
+) -> float:
+    """Return observations a second, after all processes have begun."""
+    em = mcoem.OnlineEM(
+        mixture,
+        parameters=parameters,
+        e_step=e_step,
+        batch_size=batch_size,
+        executor=executor,
+        random_seed=1,
+        progressbar=False,
+    )
+    em.partial_fit(images[: 2 * batch_size])  # every process has compiled
+    n_images = max(REAL, 4 * batch_size)
+    began = time.perf_counter()
+    em.partial_fit(images[:n_images])
+    return n_images / (time.perf_counter() - began)

@@ -1,0 +1,337 @@
+"""How many workers a run of online EM can keep busy, simulated from what is measured here.
+
+The driver of `OnlineEM` with an executor is one process. For each mini-batch of B observations it
+reads and checks the records, hands out calls, takes the
+answers in order, checks them, adds their statistics, and makes the M-step; then comes the next.
+Workers, W of them, make bursts. A small discrete-event simulation does the same, from figures that
+are measured first (`driver_costs`), on postal digits of 16 × 16 pixels: times of bursts, of what
+the driver does for each observation and each step, and the bytes that are sent and received. Times
+are the processor's own, so that other programs on the machine do not count.
+
+It is validated on what can be had here, beside what it predicts: one worker and two that make
+bursts, on as many cores as are free, and more that sleep as long as a burst takes and give what a
+burst gave, which loads the driver as others would. Then:
+observations a second and efficiency, the share of time in which workers work, for up to 1,000
+workers; what bounds them; and what each remedy would bring, some of which are not built. Networks
+have their bandwidth and nothing else: no latency, no other traffic. Workers are as fast as this
+machine, and none fails.
+
+    python benchmarks/many_workers.py              # C = 4 and 20
+    python benchmarks/many_workers.py --tell       # simulate again from the last measurements
+
+It writes ``many_workers.json`` to ``output/``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from driver_costs import REAL, REAL_BATCH, Costs, console, measure
+from rich.table import Table
+
+WORKERS = (1, 2, 8, 64, 256, 1_000)
+ROUNDS = (1, 4, 16)
+BANDWIDTHS = (1, 10)
+#: Workers for which remedies are compared.
+REMEDIED = (64, 1_000)
+#: Statistics that a node of the tree adds.
+FAN_IN = 16
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is simulated.
+
+    Attributes
+    ----------
+    workers, batch : int
+    gigabits : float
+        Bandwidth of the driver's link, each way.
+    steps_an_update : int
+        Steps for each M-step.
+    per_call : int
+        Observations of a call, whose statistics the worker adds. `OnlineEM` has one.
+    in_tree : bool
+        Whether workers add statistics among themselves, and the driver receives the last few
+        sums. `OnlineEM` does not do this.
+    """
+
+    workers: int
+    batch: int
+    gigabits: float = 10.0
+    steps_an_update: int = 1
+    per_call: int = 1
+    in_tree: bool = False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Observations a second, and shares of the time in which workers and the driver work."""
+
+    rate: float
+    efficiency: float
+    driver: float
+    link: float
+
+
+def simulate_steps(costs: Costs, plan: Plan, rng: np.random.Generator, least: int = 3) -> Outcome:
+    """Return the mean of some steps."""
+    n_steps = max(least, 2_000 // plan.batch)
+    total = np.zeros(4)
+    for _ in range(n_steps):
+        total += simulate_step(costs, plan, rng)
+    seconds, worked, busy, sent = total
+    return Outcome(
+        rate=n_steps * plan.batch / seconds,
+        efficiency=worked / (plan.workers * seconds),
+        driver=busy / seconds,
+        link=sent / seconds,
+    )
+
+
+def simulate_step(costs: Costs, plan: Plan, rng: np.random.Generator) -> tuple[float, ...]:
+    """Return seconds of one step, and those in which workers, driver and link were at work."""
+    byte = 8 / (1e9 * plan.gigabits)
+    # a sum is of all classes, where a burst visits few
+    n_calls, n_bytes = plan.batch // plan.per_call, costs.bytes_in
+    if plan.per_call > 1:
+        n_bytes = costs.bytes_whole
+    out, back = byte * costs.bytes_out, byte * n_bytes
+    asking = plan.per_call * costs.order + costs.send + 0.5 * costs.handing
+    taking = costs.receive + 0.5 * costs.handing + costs.check
+    lasting = rng.choice(costs.bursts, size=(n_calls, plan.per_call)).sum(axis=1)
+    # The whole batch is read and checked before its first call is handed out.
+    now = busy = plan.batch * costs.accept
+    free = [0.0] * plan.workers
+    link_out = link_in = 0.0
+    under_way: list[tuple[float, int]] = []
+    arrived = np.full(n_calls, np.inf)
+    n_sent = n_taken = 0
+    while n_taken < n_calls:
+        if n_sent < n_calls:
+            now += asking
+            busy += asking
+            link_out = max(link_out, now) + out
+            end = max(link_out, heapq.heappop(free)) + float(lasting[n_sent])
+            heapq.heappush(free, end)
+            heapq.heappush(under_way, (end, n_sent))
+            n_sent += 1
+            continue
+        # Answers share the link in the order in which they are ready; the driver takes them in
+        # the order of their calls, so it waits for the first.
+        while arrived[n_taken] == np.inf:
+            end, number = heapq.heappop(under_way)
+            link_in = max(link_in, end) + (0.0 if plan.in_tree else back)
+            arrived[number] = link_in
+        now = max(now, float(arrived[n_taken]))
+        if not plan.in_tree:
+            now += taking
+            busy += taking
+        n_taken += 1
+    sent = n_calls * out
+    if plan.in_tree:
+        waited, last = in_tree(costs, plan, byte * costs.bytes_whole)
+        now, busy, sent = now + waited, busy + last, sent + FAN_IN * byte * costs.bytes_whole
+    else:
+        adding = n_calls * costs.add
+        now, busy, sent = now + adding, busy + adding, sent + n_calls * back
+    ending = costs.step + costs.maximize / plan.steps_an_update
+    return now + ending, float(lasting.sum()), busy + ending, sent
+
+
+def in_tree(costs: Costs, plan: Plan, whole: float) -> tuple[float, float]:
+    """Return seconds for adding in a tree of workers, and those of the driver in it."""
+    a_sum = whole + costs.receive + costs.check + costs.add
+    levels = max(math.ceil(math.log(plan.workers, FAN_IN)), 1)
+    # each worker adds what it made first
+    own = math.ceil(plan.batch / plan.workers) * (costs.check + costs.add)
+    return own + levels * FAN_IN * a_sum, FAN_IN * a_sum
+
+
+def tell_costs(found: dict[int, Costs]) -> None:
+    """Print what was measured."""
+    table = Table(title="Measured here; of an observation where nothing else is said")
+    table.add_column("")
+    for n_classes in found:
+        table.add_column(f"C = {n_classes}", justify="right")
+
+    def row(name: str, cell: Callable[[Costs], str]) -> None:
+        table.add_row(name, *(cell(costs) for costs in found.values()))
+
+    def milliseconds(name: str) -> Callable[[Costs], str]:
+        return lambda costs: f"{1e3 * getattr(costs, name):.3g} ms"
+
+    row("a burst, mean, of the processor", lambda costs: f"{1e3 * costs.burst:.0f} ms")
+    row("… by the clock", lambda costs: f"{1e3 * np.mean(costs.waits):.0f} ms")
+    for level in (0, 10, 50, 90, 100):
+        name = {0: "least", 50: "median", 100: "greatest"}.get(level, f"{level} %")
+        cell = partial(lambda at, costs: f"{1e3 * np.percentile(costs.bursts, at):.0f} ms", level)
+        row(f"… {name} of {REAL}", cell)
+    row("… its statistics, all draws in one class", lambda costs: f"{100 * costs.gram_share:.0f} %")
+    for name, words in {
+        "accept": "reading, checking, holding a record; its history",
+        "order": "encoding it for a call, its generator",
+        "send": "pickling the call",
+        "handing": "through a pool of processes and back, without work",
+        "dask": "the same through Dask, its scheduler in the driver's process",
+        "receive": "unpickling the answer",
+        "check": "checking its statistics",
+        "add": "adding its statistics",
+        "driver": "all of these but Dask: the driver",
+        "maximize": "an M-step",
+        "step": "what else a step takes",
+        "save": "saving the run once",
+    }.items():
+        row(words, milliseconds(name))
+    for name, words in {
+        "bytes_out": "sent",
+        "bytes_in": "received",
+        "bytes_whole": "its statistics in the driver's memory, one at a time",
+    }.items():
+        row(words, partial(lambda which, costs: f"{getattr(costs, which) / 1e3:.1f} kB", name))
+    console.print(table)
+
+
+def tell_real(found: dict[int, Costs], real: dict[int, dict[str, dict[str, float]]]) -> None:
+    """Print what was measured with a few workers beside what is simulated."""
+    table = Table(title="Observations a second, in real runs and simulated")
+    for heading in ("", "measured", "simulated", "simulated, bursts by the clock"):
+        table.add_column(heading, justify="right")
+    rng = np.random.default_rng(0)
+    for n_classes, costs in found.items():
+        clock = replace(costs, bursts=costs.waits)
+        for size, rate in real[n_classes]["bursts"].items():
+            plan = Plan(1 if size == "none" else int(size), REAL_BATCH, gigabits=math.inf)
+            name = "this process" if size == "none" else f"executor={size}"
+            table.add_row(
+                f"C = {n_classes}, {name}, batch_size={REAL_BATCH}",
+                *(f"{each:.2f}" for each in (rate, *rates(plan, rng, costs, clock))),
+            )
+        for size, rate in real[n_classes]["sleeping"].items():
+            plan = Plan(int(size), 4 * int(size), gigabits=math.inf)
+            table.add_row(
+                f"C = {n_classes}, executor={size}, batch_size={plan.batch}, workers that sleep",
+                *(f"{each:.1f}" for each in (rate, *rates(plan, rng, costs))),
+            )
+    console.print(table)
+
+
+def rates(plan: Plan, rng: np.random.Generator, *costs: Costs) -> list[float]:
+    return [simulate_steps(each, plan, rng, 200).rate for each in costs]
+
+
+def tell_many(n_classes: int, costs: Costs) -> None:
+    """Print rates and efficiencies for all numbers of workers, and what bounds them."""
+    rng = np.random.default_rng(0)
+    table = Table(
+        title=f"C = {n_classes}: observations a second, and share of the time that workers work"
+    )
+    table.add_column("workers", justify="right")
+    for gigabits in BANDWIDTHS:
+        for rounds in ROUNDS:
+            name = "W" if rounds == 1 else f"{rounds} W"
+            table.add_column(f"B = {name}, {gigabits} Gbit/s", justify="right")
+    for workers in WORKERS:
+        cells = []
+        for gigabits in BANDWIDTHS:
+            for rounds in ROUNDS:
+                plan = Plan(workers, rounds * workers, gigabits)
+                found = simulate_steps(costs, plan, rng)
+                cells.append(f"{found.rate:.3g}, {100 * found.efficiency:.0f} %")
+        table.add_row(f"{workers:,}", *cells)
+    console.print(table)
+    bounds = Table(title=f"C = {n_classes}: what one driver can do at most")
+    for heading in ("", "observations a second", "keeps busy"):
+        bounds.add_column(heading, justify="right")
+    limits = {"driver, without M-steps": 1 / costs.driver}
+    limits |= {
+        f"driver, B = {size}": 1 / (costs.driver + (costs.maximize + costs.step) / size)
+        for size in (8, 64, 256)
+    }
+    for gigabits in BANDWIDTHS:
+        limits[f"link of {gigabits} Gbit/s"] = 1e9 * gigabits / 8 / costs.bytes_in
+    for name, rate in limits.items():
+        bounds.add_row(name, f"{rate:.0f}", f"{rate * costs.burst:.0f} workers")
+    console.print(bounds)
+
+
+def tell_remedies(n_classes: int, costs: Costs, few: tuple[int, Costs], workers: int) -> None:
+    """Print what each remedy brings."""
+    rng = np.random.default_rng(0)
+    base = Plan(workers, workers)
+    thinned = replace(
+        costs, bursts=tuple(each * (1 - 0.9 * costs.gram_share) for each in costs.bursts)
+    )
+    labels = 10
+    a_label = replace(base, workers=workers // labels, batch=workers // labels)
+    four, many = 4 * workers, 16 * workers
+    cases: dict[str, tuple[Costs, Plan, int]] = {
+        "as it is": (costs, base, 1),
+        "batches of 4 W": (costs, replace(base, batch=four), 1),
+        "batches of 16 W": (costs, replace(base, batch=many), 1),
+        "M-step at every fourth step": (costs, replace(base, steps_an_update=4), 1),
+        "ΦᵀΦ of every tenth draw": (thinned, base, 1),
+        "batches of 4 W, calls of four": (costs, replace(base, batch=four, per_call=4), 1),
+        "batches of 16 W, calls of 16": (costs, replace(base, batch=many, per_call=16), 1),
+        f"workers add in a tree of {FAN_IN}": (costs, replace(base, in_tree=True), 1),
+        "the same, batches of 4 W, calls of four": (
+            costs,
+            replace(base, in_tree=True, batch=four, per_call=4),
+            1,
+        ),
+        f"ten drivers, a mixture each, C = {n_classes}": (costs, a_label, labels),
+        f"ten drivers, a mixture each, C = {few[0]}": (few[1], a_label, labels),
+        "handed out by Dask": (replace(costs, handing=costs.dask), base, 1),
+    }
+    table = Table(title=f"C = {n_classes}, {workers:,} workers, 10 Gbit/s, B = W unless said")
+    for heading in ("", "observations a second", "workers work", "drivers work", "link works"):
+        table.add_column(heading, justify="right")
+    for name, (each, plan, drivers) in cases.items():
+        found = simulate_steps(each, plan, rng)
+        shares = (found.efficiency, found.driver, found.link)
+        cells = [f"{100 * share:.0f} %" for share in shares]
+        table.add_row(name, f"{drivers * found.rate:.0f}", *cells)
+    console.print(table)
+
+
+def main() -> None:
+    """Measure, compare, simulate."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--classes", type=int, nargs="+", default=[4, 20])
+    parser.add_argument("--tell", action="store_true", help="only simulate from the last figures")
+    parser.add_argument("--output", type=Path, default=Path("output"))
+    given = parser.parse_args()
+    logging.getLogger("pymc_mcoem").setLevel(logging.ERROR)
+    given.output.mkdir(parents=True, exist_ok=True)
+    began, file = time.perf_counter(), given.output / "many_workers.json"
+    if not given.tell:
+        kept = {}
+        for n_classes in given.classes:
+            costs, real = measure(n_classes, given.output)
+            kept[n_classes] = {"costs": asdict(costs), "real": real}
+            file.write_text(json.dumps(kept))
+    kept = json.loads(file.read_text())
+    found = {int(name): Costs(**each["costs"]) for name, each in kept.items()}
+    real = {int(name): each["real"] for name, each in kept.items()}
+    tell_costs(found)
+    tell_real(found, real)
+    few = next(iter(found.items()))
+    for n_classes, costs in found.items():
+        tell_many(n_classes, costs)
+        for workers in REMEDIED:
+            tell_remedies(n_classes, costs, few, workers)
+    console.print(f"{time.perf_counter() - began:.0f} s.")
+
+
+if __name__ == "__main__":
+    main()
