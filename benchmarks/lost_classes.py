@@ -120,6 +120,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--start", choices=["random", "kmeans"], default="random")
+    parser.add_argument("--way", choices=list(WAYS), action="append", help="these alone")
     parser.add_argument("--small", action="store_true", help="8 × 8 pixels")
     parser.add_argument("--output", type=Path, default=Path("output"))
     given = parser.parse_args()
@@ -127,9 +128,9 @@ def main() -> None:
     console = Console()
     folder = given.output / "lost_classes"
     folder.mkdir(parents=True, exist_ok=True)
-    found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+    found: dict[str, list[dict[str, float]]] = {way: [] for way in given.way or WAYS}
     for seed in range(1, given.seeds + 1):
-        for way in WAYS:
+        for way in found:
             size = "small" if given.small else "whole"
             file = folder / f"{size}_{given.start}_{way.replace(' ', '_')}_{seed}.json"
             if not file.exists():
@@ -140,16 +141,17 @@ def main() -> None:
     table = Table(title=f"{given.seeds} seeds, start {given.start}, {N_IMAGES} images")
     for column in ("", "empty", "error, %", "± s.e.", "better than plain", "seconds"):
         table.add_column(column, justify="right" if column else "left")
-    plain = np.array([row["error"] for row in found["plain"]])
+    plain = [row["error"] for row in found.get("plain", [])]
     for way, rows in found.items():
         error = np.array([row["error"] for row in rows])
         spread = error.std(ddof=1) / np.sqrt(len(error)) if len(error) > 1 else np.nan
+        better = f"{(error < plain).sum()} of {len(error)}" if plain else ""
         table.add_row(
             way,
             f"{np.mean([row['empty'] for row in rows]):.1f}",
             f"{100 * error.mean():.1f}",
             f"{100 * spread:.1f}",
-            f"{(error < plain).sum()} of {len(error)}",
+            better,
             f"{np.median([row['seconds'] for row in rows]):.0f}",
         )
     console.print(table)

@@ -50,8 +50,8 @@ class Revival:
         Observations for each class after which it is looked at first, and again after it was
         revived, or had given half of itself away.
     novelty : float
-        Part that the observation which set it off has in the new class, from 0 to 1. At 0 the two
-        halves are the same and stay so.
+        Part that the observation which set it off has in the new class, between 0 and 1. Near 0
+        the two halves are the same and stay so.
 
     Raises
     ------
@@ -74,8 +74,8 @@ class Revival:
     """
 
     share: float = 0.1
-    wait: int = 10
-    novelty: float = 0.5
+    wait: int = 5
+    novelty: float = 0.8
 
     def __post_init__(self) -> None:
         """Check the values."""

@@ -61,7 +61,7 @@ RECORD = {
 
 
 def after(results, n_learnt=100, record=RECORD, **settings):
-    revival = Revival(**settings)
+    revival = Revival(**({"wait": 10} | settings))
     return revival.after(RUNNING, record, results, gain=1e-9, n_learnt=n_learnt)
 
 
