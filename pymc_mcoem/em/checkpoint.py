@@ -15,6 +15,8 @@ from typing import Any, Self
 
 import numpy as np
 
+from pymc_mcoem.numbers import is_number
+
 __all__ = ["Checkpoint", "Checkpointing"]
 
 
@@ -61,6 +63,10 @@ class Checkpoint:
         """Check the values."""
         if not isinstance(self.path, (str, os.PathLike)):
             raise TypeError(f"path: got {self.path!r}; give the name of a file.")
+        if Path(self.path).is_dir():
+            raise IsADirectoryError(
+                f"path: {os.fspath(self.path)!r} is a folder; name a file in it."
+            )
         folder = Path(self.path).absolute().parent
         if not folder.is_dir():
             raise FileNotFoundError(
@@ -73,7 +79,7 @@ class Checkpoint:
                 continue
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
                 raise ValueError(f"{name}: got {value!r}; give a whole number from {least}.")
-        if self.seconds is not None and not self.seconds > 0:
+        if self.seconds is not None and not (is_number(self.seconds) and self.seconds > 0):
             raise ValueError(f"seconds: got {self.seconds!r}; give a positive number, or None.")
 
     @classmethod
@@ -97,7 +103,9 @@ class Checkpoint:
         for number in range(self.keep, 1, -1):
             if self.older(number - 1).exists():
                 os.replace(self.older(number - 1), self.older(number))
-        beside = newest.with_name(f".{newest.name}.{os.getpid()}.older")
+        # One name, so that what a killed process left behind is taken away by the next.
+        beside = newest.with_name(f".{newest.name}.older")
+        beside.unlink(missing_ok=True)
         try:
             try:
                 os.link(newest, beside)
@@ -117,6 +125,8 @@ class Checkpointing:
         None: nothing is done.
     save : callable
         Writes the run to a path.
+    state : callable
+        Returns where the run stands: the same object as long as nothing has changed.
 
     Notes
     -----
@@ -126,13 +136,18 @@ class Checkpointing:
     """
 
     def __init__(
-        self, checkpoint: Checkpoint | None, save: Callable[[str | os.PathLike[str]], None]
+        self,
+        checkpoint: Checkpoint | None,
+        save: Callable[[str | os.PathLike[str]], None],
+        state: Callable[[], Any],
     ) -> None:
         self._checkpoint = checkpoint
         self._save = save
+        self._state = state
+        self._saved = state()
         self._last = monotonic()
         self._due = 0
-        self._dirty = False
+        self._failed = False
         self._interrupted = False
         self._handler: Any = None
 
@@ -150,12 +165,15 @@ class Checkpointing:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Save what was not saved, however the call ends."""
+        """Save what was not saved, however the call ends; a Ctrl-C that came last is not lost."""
         try:
-            if self._dirty:
+            changed = self._state() is not self._saved
+            if self._checkpoint is not None and changed and not self._failed:
                 self._write()
         finally:
             self._release()
+        if self._interrupted and kind is None:
+            raise KeyboardInterrupt
 
     def took(self, n_observations: int = 1) -> None:
         """Take note that observations were taken in, and save if it is time.
@@ -169,7 +187,6 @@ class Checkpointing:
         if checkpoint is None:
             return
         self._due += n_observations
-        self._dirty = True
         enough = checkpoint.observations is not None and self._due >= checkpoint.observations
         late = checkpoint.seconds is not None and monotonic() - self._last >= checkpoint.seconds
         if enough or late or self._interrupted:
@@ -182,9 +199,16 @@ class Checkpointing:
 
     def _write(self) -> None:
         assert self._checkpoint is not None
+        newest = Path(self._checkpoint.path)
+        beside = newest.with_name(f".{newest.name}.new")
+        state = self._state()
+        # Only a file that is there whole moves the older ones; what fails is not tried again.
+        self._failed = True
+        self._save(beside)
         self._checkpoint.rotate()
-        self._save(self._checkpoint.path)
-        self._last, self._due, self._dirty = monotonic(), 0, False
+        os.replace(beside, newest)
+        self._failed = False
+        self._saved, self._last, self._due = state, monotonic(), 0
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self._interrupted:

@@ -40,6 +40,10 @@ class WorkerLost(RuntimeError):
     """A call that took its worker down with it each time."""
 
 
+class _CallLost(Exception):
+    """A call whose worker died while the executor lives on."""
+
+
 def check_executor(executor: Any) -> None:
     """Complain about what is neither an executor nor a number of processes.
 
@@ -101,6 +105,7 @@ class Crew:
         self._size = int(executor) if isinstance(executor, (int, np.integer)) else None
         self._executor = executor if isinstance(executor, Executor) else None
         self._answered = False
+        self._end_pool: Callable[[], Any] | None = None
 
     @property
     def is_remote(self) -> bool:
@@ -161,16 +166,18 @@ class Crew:
                         if call.future is None:
                             call.future = self._submit(call.order, whole=not self._answered)
                     found = self._answer(under_way[0])
-                except BrokenExecutor as error:
+                except (BrokenExecutor, _CallLost) as error:
                     losses += 1
+                    if isinstance(error, BrokenExecutor):
+                        self._replace(error)
+                    for call in under_way:
+                        call.forget_loss()
                     if losses > LOSSES + 2:
+                        self._probe()
                         raise WorkerLost(
                             "worker: it died each time that this observation was at work, of "
                             "memory perhaps; leave the observation out, or give workers more room."
                         ) from error
-                    self._replace(error)
-                    for call in under_way:
-                        call.forget_loss()
                     continue
                 losses, self._answered = 0, True
                 under_way.popleft()
@@ -182,24 +189,63 @@ class Crew:
 
     def _answer(self, call: _Call) -> Any:
         assert call.future is not None
-        found = call.future.result()
+        found = self._result(call.future)
         if isinstance(found, Unknown):
             call.future = self._submit(call.order, whole=True)
-            found = call.future.result()
+            found = self._result(call.future)
         return found
+
+    def _result(self, future: Future[Any]) -> Any:
+        """Wait for an answer; what is raised here is the executor's doing, never the call's own.
+
+        `perform` turns every exception of a call into an answer.
+        """
+        try:
+            return future.result()
+        except BrokenExecutor:
+            raise
+        except KeyboardInterrupt:
+            # Ctrl-C in a terminal reaches workers too; theirs is a lost call.
+            if future.done() and not future.cancelled() and future.exception() is not None:
+                raise _CallLost("interrupted") from None
+            raise
+        except Exception as error:
+            # Dask has tried the call on several workers, and perhaps blames the wrong one of many.
+            if type(error).__name__ == "KilledWorker":
+                raise _CallLost(str(error)) from error
+            raise ExecutorError(
+                f"executor: {self._executor!r} failed ({type(error).__name__}: {error}); the run "
+                "stands as before, give it one that works."
+            ) from error
+
+    def _probe(self) -> None:
+        """See that workers can make the object at all, before a call is blamed for their deaths.
+
+        Raises
+        ------
+        ExecutorError
+            If they cannot.
+        """
+        try:
+            received(self._result(self._submit(Order(_nothing), whole=True)))
+        except (BrokenExecutor, _CallLost) as error:
+            raise ExecutorError(
+                f"executor: workers of {self._executor!r} die before they have done anything "
+                f"({error}), of memory perhaps while compiling; the run stands as before."
+            ) from error
 
     def _submit(self, order: Order, *, whole: bool) -> Future[Any]:
         parcel = self._parcel
-        if self._executor is None:
-            assert self._size is not None
-            self._executor = self._pool(self._size)
         try:
+            if self._executor is None:
+                assert self._size is not None
+                self._executor = self._pool(self._size)
             return self._executor.submit(
                 perform, parcel.token, parcel.content if whole else None, order
             )
         except BrokenExecutor:
             raise
-        except RuntimeError as error:
+        except Exception as error:
             raise ExecutorError(
                 f"executor: {self._executor!r} takes no more work ({error}); keep it open as long "
                 "as the run goes on, or give a number of processes."
@@ -219,6 +265,8 @@ class Crew:
             str(error).splitlines()[0] if str(error) else type(error).__name__,
             size,
         )
+        if self._end_pool is not None:
+            self._end_pool()
         self._size, self._executor, self._answered = size, None, False
 
     def _pool(self, size: int) -> Executor:
@@ -229,8 +277,13 @@ class Crew:
         pool: Executor = ProcessPoolExecutor(
             max_workers=size, timeout=IDLE, initializer=leave_with, initargs=(os.getpid(),)
         )
-        weakref.finalize(self, pool.shutdown, wait=False, kill_workers=True)  # type: ignore[call-arg]
+        end: Any = pool.shutdown
+        self._end_pool = weakref.finalize(self, end, wait=False, kill_workers=True)
         return pool
+
+
+def _nothing(_: Any) -> None:
+    """Do nothing with the object."""
 
 
 class _Call:
@@ -245,6 +298,7 @@ class _Call:
         future = self.future
         if future is None:
             return
+        # a cancelled future has no exception to ask for
         answered = future.done() and not future.cancelled() and future.exception() is None
         if not answered:
             self.future = None

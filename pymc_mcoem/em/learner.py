@@ -26,6 +26,11 @@ __all__ = ["Learner"]
 
 _log = logging.getLogger("pymc_mcoem")
 
+#: Letters of a reason that are kept.
+REASON = 300
+#: Observations in a row whose learning may fail.
+PATIENCE = 100
+
 
 class Learner:
     """What `OnlineEM` does behind its doors.
@@ -59,6 +64,7 @@ class Learner:
         self.recursion = Recursion(family, settings, entropy, executor)
         self.history = History(family, settings.keep, settings.thin)
         self.state = RunState()
+        self._failures = 0
         # The state that was read last, and that state as if the stream had ended there.
         self._read: tuple[RunState, RunState] | None = None
 
@@ -125,13 +131,16 @@ class Learner:
             parameters = self.recursion.start(self.state).parameters
             self.begin(parameters or {})
         while self.recursion.may_step(self.state):
+            # Compiling may fail too: that is no observation's fault.
+            self.recursion.crew.prepare()
             try:
                 report = self.recursion.step(self.state)
             except StepError as failure:
                 self.state = _without(self.state, failure)
                 culprits = sorted(item.position for item in failure.culprits)
                 self._leave_out(culprits, f"learning it failed: {named(failure.cause)}")
-                if self.settings.on_error == "skip":
+                self._failures += 1
+                if self.settings.on_error == "skip" and self._failures <= PATIENCE:
                     continue
                 _explain(failure, "is left out; what was learnt before it stays")
             for name in sorted(report.state.troubles.keys() - self.state.troubles.keys()):
@@ -143,6 +152,7 @@ class Learner:
                 )
             self.history.append(report)
             self.state = report.state
+            self._failures = 0
             yield report
 
     def _leave_out(self, positions: Sequence[int], reason: str) -> None:
@@ -218,9 +228,17 @@ def _without(state: RunState, failure: StepError) -> RunState:
 
 
 def named(error: Exception) -> str:
-    """Return an exception as one line that says of which kind it is."""
-    first = str(error).strip().partition("\n")[0]
-    return f"{type(error).__name__}: {first}"
+    """Return an exception as one line, not too long, that every file can hold."""
+    try:
+        first = str(error).strip().partition("\n")[0]
+    except Exception:
+        first = "it has no text"
+    if len(first) > REASON:
+        first = f"{first[:REASON]} …"
+    plain = (
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in first
+    )
+    return f"{type(error).__name__}: {''.join(plain)}"
 
 
 def _explain(failure: StepError, what: str) -> NoReturn:

@@ -276,8 +276,13 @@ class OnlineEM:
         try:
             with (
                 RunProgress(self.progressbar and left != 1, whole) as progress,
-                Checkpointing(Checkpoint.of(checkpoint), self.save) as saving,
+                Checkpointing(
+                    Checkpoint.of(checkpoint), self.save, lambda: learner.state
+                ) as saving,
             ):
+                # what an interrupt or a lost executor left over
+                for report in learner.learn():
+                    progress.learnt(report)
                 for observation in read(self.family, observations, skip):
                     learner.accept(observation, n_new)
                     n_new += 1

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pymc_mcoem.em.esteps.base import CompiledEStep, EStepResult
     from pymc_mcoem.em.family import Family
     from pymc_mcoem.em.run_state import Arrays, Pending, RunSettings
+    from pymc_mcoem.em.schedules import BurstSize
 
 __all__ = ["Recursion"]
 
@@ -118,13 +119,19 @@ class Recursion:
         if state.parameters is None or not state.pending:
             raise ValueError("state: nothing can be learnt before the start, or from nothing.")
         batch = state.pending[: self.settings.batch_size]
+        # What the settings' own functions raise is no observation's fault, and comes first.
+        gain = self._gain(state.n_steps + 1)
+        numbers = range(state.n_learnt + 1, state.n_learnt + len(batch) + 1)
+        lengths = [self.settings.burst_length(number) for number in numbers]
+        for number in numbers:
+            self.settings.update_schedule(number)
         begun = perf_counter()
         with one_blas_thread():
             records, results = [], []
             # Every order is made when it is handed out, one where this process works itself.
             orders = (
-                self._order(state, item, state.n_learnt + offset)
-                for offset, item in enumerate(batch, start=1)
+                self._order(state, item, number, length)
+                for item, number, length in zip(batch, numbers, lengths, strict=True)
             )
             answers = self.crew.answers(orders, window=len(batch))
             total: Arrays = {}
@@ -145,7 +152,7 @@ class Recursion:
                 slim = self.settings.revival is None
                 results.append(replace(result, statistics={}) if slim else result)
             try:
-                report = self._follow(state, batch, records, results, total, last=last)
+                report = self._follow(state, batch, records, results, total, gain, last=last)
             except Exception as error:
                 raise StepError(batch, error) from error
         # The M-step's time belongs to the observations of the step in equal parts.
@@ -169,9 +176,17 @@ class Recursion:
             state = self._average_again(state, self._maximized(state)[0])
         return state
 
-    def _order(self, state: RunState, item: Pending, number: int) -> Order:
+    def _gain(self, number: int) -> float:
+        """Return ϱ_n of a step."""
+        gain = float(self.settings.step_size(number))
+        if not 0 < gain <= 1 or (number == 1 and gain != 1):
+            raise ValueError(
+                f"step_size: gave {gain} for step {number}; gains lie in (0, 1], the first is 1."
+            )
+        return gain
+
+    def _order(self, state: RunState, item: Pending, number: int, length: BurstSize) -> Order:
         """Return the simulation step for one observation, as a call to be made."""
-        length = self.settings.burst_length(number)
         arguments = (
             self.family.encode(item.observation),
             state.parameters or {},
@@ -189,17 +204,13 @@ class Recursion:
         records: list[ObservationRecord],
         results: list[EStepResult],
         total: Arrays,
+        gain: float,
         *,
         last: bool,
     ) -> StepReport[RunState]:
         """Stochastic approximation and, where due, maximisation (label ``alg:MCoEM``)."""
         size = len(batch)
         number = state.n_steps + 1
-        gain = float(self.settings.step_size(number))
-        if not 0 < gain <= 1 or (number == 1 and gain != 1):
-            raise ValueError(
-                f"step_size: gave {gain} for step {number}; gains lie in (0, 1], the first is 1."
-            )
         running: Arrays = {}
         for name, mean in total.items():
             mean /= size

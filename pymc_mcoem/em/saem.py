@@ -226,7 +226,7 @@ class SAEM:
         try:
             with (
                 RunProgress(self.progressbar, n_visits) as progress,
-                Checkpointing(Checkpoint.of(checkpoint), self.save) as saving,
+                Checkpointing(Checkpoint.of(checkpoint), self.save, lambda: self._state) as saving,
             ):
                 for _ in range(n_iterations):
                     report = self._recursion.iterate(self._state, encoded, progress.visited)

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import h5py
 import numpy as np
 import xarray as xr
 
@@ -131,10 +132,16 @@ def write_datatree(path: str | os.PathLike[str], tree: xr.DataTree) -> None:
         raise FileNotFoundError(
             f"path: the folder of {str(target)!r} does not exist; create it, or name another."
         )
-    tree.attrs["digest"] = content_digest(tree)
-    beside = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    # One name, so that what a killed process left behind is written over by the next.
+    beside = target.with_name(f".{target.name}.partial")
+    tree.attrs.pop("digest", None)
     try:
         _without_fill_values(tree).to_netcdf(beside, engine=ENGINE)
+        # The digest is of what is read from the file: types may change on the way, as dates do.
+        with xr.open_datatree(beside, engine=ENGINE) as opened:
+            digest = content_digest(opened.load())
+        with h5py.File(beside, "r+") as written:
+            written.attrs["digest"] = digest
         with beside.open("rb+") as file:
             os.fsync(file.fileno())
         os.replace(beside, target)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import signal
 import threading
 import time
 import traceback
@@ -138,19 +139,23 @@ def perform(token: str, content: bytes | None, order: Order) -> Any:
                 while len(_made) > KEPT:
                     _made.popitem(last=False)
             found = order.function(_made[token], *order.arguments)
+            return _packed(found) if isinstance(found, EStepResult) else found
         except Exception as error:
             return Failed(_portable(error), made=token in _made)
-        return _packed(found) if isinstance(found, EStepResult) else found
 
 
 def leave_with(driver: int) -> None:
     """Let this worker end when its driver does, also one that was killed and said nothing.
+
+    Ctrl-C is the driver's affair: a terminal sends it to all processes, and a worker finishes
+    what it is at.
 
     Parameters
     ----------
     driver : int
         Number of the driver's process, the worker's parent.
     """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def watch() -> None:
         while os.getppid() == driver:

@@ -457,11 +457,18 @@ class TemplateMixture(TemplateFamily):
         """
         settings = self.settings
         parts = (settings.points, settings.basis, settings.deformation, self.n_classes)
-        return _made_anew, (type(self), parts, self._options), self.model_parameters()
+        made = vars(type(self)(*parts, **self._options))
+        more = {name: value for name, value in vars(self).items() if name not in made}
+        more |= {"starts": self.starts, "_declared": self.declared_parameters()}
+        for name in ("_registrars", "latents"):  # made from the model, where they are asked for
+            more.pop(name, None)
+        return _made_anew, (type(self), parts, self._options), (self.model_parameters(), more)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take the values of θ that the model held."""
-        self.set_model_parameters(state)
+    def __setstate__(self, state: Any) -> None:
+        """Take the values of θ that the model held, and what was added to the mixture."""
+        parameters, more = state
+        vars(self).update(more)
+        self.set_model_parameters(parameters)
 
     @cached_property
     def _registrars(self) -> dict[CarlinChibBurst | None, Registrar]:

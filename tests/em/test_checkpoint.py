@@ -18,7 +18,7 @@ from pymc_mcoem.em.checkpoint import Checkpoint
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.saem import SAEM
 from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
-from tests.helpers.toy_runs import THETA, assert_same, driver
+from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -272,7 +272,9 @@ class Killed(BaseException):
     """Stands for the end of the process: nothing that follows in the program is done."""
 
 
-@pytest.mark.parametrize("step", ["link", "replace older", "fsync", "replace newest", "none"])
+@pytest.mark.parametrize(
+    "step", ["fsync", "replace older", "link", "replace written", "replace newest", "none"]
+)
 def test_at_every_step_of_writing_there_is_a_whole_file(
     family, stream, tmp_path, monkeypatch, step
 ):
@@ -292,7 +294,7 @@ def test_at_every_step_of_writing_there_is_a_whole_file(
         return call
 
     at = {"link": ("link", 1), "replace older": ("replace", 1), "fsync": ("fsync", 1)}
-    at |= {"replace newest": ("replace", 2)}
+    at |= {"replace written": ("replace", 2), "replace newest": ("replace", 3)}
     with monkeypatch.context() as patched:
         if step in at:
             name, number = at[step]
@@ -306,3 +308,77 @@ def test_at_every_step_of_writing_there_is_a_whole_file(
     assert loaded(tmp_path / "run.1.nc").n_seen in (20, 30)
     found.partial_fit(stream, skip=found.position)
     assert_same(found, driver(family, n_start=7).partial_fit(stream))
+
+
+def test_bad_records_one_after_another_do_not_hold_a_restarted_run_up(family, stream, tmp_path):
+    path = tmp_path / "run.nc"
+    records = [*stream[:10], np.inf, np.inf, np.inf, *stream[10:]]
+    em = driver(family, n_start=7)
+    for _ in range(3):
+        with pytest.raises(ValueError, match="was refused"):
+            em.partial_fit(records, skip=em.position, checkpoint=path)
+        em = loaded(path)
+    em.partial_fit(records, skip=em.position, checkpoint=path)
+    assert em.position == 63
+    assert loaded(path).history["skipped"]["position"].values.tolist() == [10, 11, 12]
+
+
+@pytest.mark.parametrize("number", [0, 7, 30, 59])
+@pytest.mark.parametrize("way", WAYS)
+def test_interrupted_at_any_observation_and_gone_on(family, stream, way, number):
+    """The last one among them: nothing is left to read then, and what is held is learnt."""
+
+    class Pressed(Noisy):
+        def compile(self, family):
+            inner = super().compile(family)
+
+            class Compiled:
+                initial_state = staticmethod(inner.initial_state)
+                left = number
+
+                def __call__(self, *arguments, **options):
+                    Compiled.left -= 1
+                    if Compiled.left == -1:
+                        raise KeyboardInterrupt
+                    return inner(*arguments, **options)
+
+            return Compiled()
+
+    em = driver(family, e_step=Pressed(), **WAYS[way])
+    try:
+        em.partial_fit(stream)
+    except KeyboardInterrupt:
+        em.partial_fit(stream, skip=em.position)
+    assert_same(em, driver(family, **WAYS[way]).partial_fit(stream))
+
+
+def test_ctrl_c_after_the_last_observation_is_not_swallowed(family, stream, tmp_path):
+    def pressed():
+        yield from stream
+        signal.raise_signal(signal.SIGINT)
+
+    em = driver(family, n_start=7)
+    with pytest.raises(KeyboardInterrupt):
+        em.partial_fit(pressed(), checkpoint=tmp_path / "run.nc")
+    assert loaded(tmp_path / "run.nc").n_seen == 60
+
+
+def test_a_disk_that_is_full_costs_no_older_file(family, stream, tmp_path, monkeypatch):
+    path = tmp_path / "run.nc"
+    em = driver(family, n_start=7).partial_fit(stream[:20], checkpoint=path)
+    em.partial_fit(stream[:30], skip=20, checkpoint=path)
+
+    def full(*_):
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="no space"):
+            em.partial_fit(stream[:45], skip=30, checkpoint=Checkpoint(path, observations=10))
+    assert (loaded(path).n_seen, loaded(tmp_path / "run.1.nc").n_seen) == (30, 20)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["run.1.nc", "run.nc"]
+
+
+def test_a_folder_is_no_checkpoint(tmp_path):
+    with pytest.raises(IsADirectoryError, match="is a folder; name a file in it"):
+        Checkpoint(tmp_path)

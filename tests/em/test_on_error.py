@@ -18,6 +18,7 @@ from pymc_mcoem.em.esteps.fixed_latents import FixedLatents
 from pymc_mcoem.em.history import SKIPPED_KEPT
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.reading import PATIENCE
+from pymc_mcoem.em.schedules import BurstSize
 from pymc_mcoem.templates import TemplateMixture
 from tests.em.test_online import Failing
 from tests.helpers.sources import Levels
@@ -331,3 +332,51 @@ def test_statistics_that_cannot_be_never_reach_the_parameters(
     assert em.history["skipped"]["position"].values.tolist() == [12]
     assert reason in str(em.history["skipped"]["reason"].values[0])
     assert em.parameters.identical(learnt(images).parameters)
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\ud800", "x" * 100_000, "é ß"])
+def test_whatever_a_reason_says_the_run_can_be_saved(family, stream, tmp_path, text):
+    def fails(*_, **__):
+        raise OSError(text)
+
+    class Source:
+        def __init__(self):
+            self.left = iter(range(20))
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            number = next(self.left)
+            return stream[number] if number != 9 else fails()
+
+    em = driver(family, parameters=THETA, on_error="skip").partial_fit(Source())
+    em.save(tmp_path / "run.nc")
+    found = OnlineEM.load(tmp_path / "run.nc", family, e_step=Noisy(), progressbar=False)
+    (reason,) = found.history["skipped"]["reason"].values
+    assert str(reason).startswith("reading it failed: OSError: ")
+    assert len(str(reason)) < 400
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"step_size": lambda n: 1.0 if n < 5 else 0.0},
+        {"burst_length": lambda n: BurstSize(draws=5, burn_in=1) if n < 5 else 1 / 0},
+        {"update_schedule": lambda n: n < 5 or 1 / 0},
+    ],
+    ids=["step size", "burst length", "update schedule"],
+)
+def test_a_setting_that_fails_is_no_records_fault(family, stream, options):
+    em = driver(family, parameters=THETA, on_error="skip", **options)
+    with pytest.raises((ValueError, ZeroDivisionError)):
+        em.partial_fit(stream)
+    assert em.position == 5
+    assert "skipped" not in em.history.children
+
+
+def test_a_run_in_which_nothing_can_be_learnt_any_more_ends(family, stream):
+    em = driver(family, parameters=THETA, on_error="skip", e_step=Failing())
+    with pytest.raises(RuntimeError, match="singular"):
+        em.partial_fit([*stream[:9], *[888.0] * 500])
+    assert em.position < 120

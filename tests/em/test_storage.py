@@ -313,3 +313,24 @@ def test_folders_and_what_is_no_name_are_refused(tmp_path):
             act(tmp_path)
         with pytest.raises(TypeError, match="path: got None; give the name of a file"):
             act(None)
+
+
+LABELS = {
+    "dates": np.array(["2024-01-01", "2024-02-01", "2025-03-01"], dtype="datetime64[D]"),
+    "words": ["ä", "", "a b"],
+    "truth": [True, False, True],
+    "numbers": [0.5, 1.5, np.inf],
+}
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_runs_of_classes_with_any_labels_are_read_again(stream, tmp_path, kind):
+    class Labelled(NormalMixture):
+        def __init__(self):
+            super().__init__()
+            self.model._coords["class"] = tuple(LABELS[kind])
+
+    em = driver(Labelled()).partial_fit(stream)
+    em.save(tmp_path / "run.nc")
+    found = OnlineEM.load(tmp_path / "run.nc", Labelled(), e_step=Noisy(), progressbar=False)
+    assert found.parameters.identical(em.parameters)

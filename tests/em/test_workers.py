@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import multiprocessing
 import os
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +24,7 @@ import pytest
 import pymc_mcoem as mcoem
 from pymc_mcoem.em import workers
 from pymc_mcoem.em.crew import WINDOW, Crew, WorkerLost
+from pymc_mcoem.em.crew import _nothing as workers_do_nothing
 from pymc_mcoem.em.esteps.base import EStepResult
 from pymc_mcoem.em.esteps.exact import Exact
 from pymc_mcoem.em.online import OnlineEM
@@ -303,15 +306,82 @@ def test_a_call_that_kills_alone_is_given_up():
     class Breaking(Executor):
         _max_workers = 2
 
-        def submit(self, function, /, *arguments, **named):
-            from concurrent.futures.process import BrokenProcessPool
-
-            raise BrokenProcessPool("gone")
+        def submit(self, function, token, content, order):
+            if order.function in deadly:
+                raise BrokenProcessPool("gone")
+            future = Future()
+            future.set_result(perform(token, content, order))
+            return future
 
     crew = Crew(dict, Breaking())
     crew._pool = lambda size: Breaking()
+    deadly = {len}
     with pytest.raises(WorkerLost, match="it died each time"):
         list(crew.answers([Order(len)]))
+    # where workers die whatever they are given, no call is to blame
+    deadly |= {len, workers_do_nothing}
+    with pytest.raises(ExecutorError, match="die before they have done anything"):
+        list(crew.answers([Order(len)]))
+
+
+class Odd(Executor):
+    """An executor whose futures fail after some calls."""
+
+    _max_workers = 2
+
+    def __init__(self, calls, how):
+        self.calls, self.how = calls, how
+
+    def submit(self, function, /, *arguments, **named):
+        future, self.calls = Future(), self.calls - 1
+        if self.calls >= 0:
+            future.set_result(function(*arguments))
+        elif self.how is None:
+            future.cancel()
+            future.set_running_or_notify_cancel()
+        else:
+            future.set_exception(self.how)
+        return future
+
+
+@pytest.mark.parametrize("how", [None, ModuleNotFoundError("pymc_mcoem"), OSError("no socket")])
+def test_what_the_executor_raises_is_no_observations_fault(family, stream, how):
+    em = driver(family, parameters=THETA, executor=Odd(5, how), on_error="skip")
+    with pytest.raises(ExecutorError, match=r"executor: .* failed .*; the run stands as before"):
+        em.partial_fit(stream)
+    assert (em.n_seen, em.position) == (6, 6)
+    assert "skipped" not in em.history.children
+    # what was held is learnt when there is somebody to learn it
+    em._learner.recursion.crew = driver(family, parameters=THETA)._learner.recursion.crew
+    em.partial_fit(stream, skip=em.position)
+    assert_same(em, driver(family, parameters=THETA).partial_fit(stream))
+
+
+def test_an_interrupt_of_a_worker_is_a_lost_call(family, stream):
+    class Once(Odd):
+        def submit(self, function, /, *arguments, **named):
+            future = super().submit(function, *arguments, **named)
+            self.calls = 1_000 if self.calls < 0 else self.calls
+            return future
+
+    em = driver(family, parameters=THETA, executor=Once(7, KeyboardInterrupt()))
+    assert_same(em.partial_fit(stream), driver(family, parameters=THETA).partial_fit(stream))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open files are read from /proc")
+def test_dead_workers_leave_no_open_files(family, stream, tmp_path):
+    stream[::20] = 7.0
+    counts = []
+    for number in range(3):
+        e_step = Deadly(lives(tmp_path / f"{number}", 2))
+        em = driver(family, e_step=e_step, parameters=THETA, batch_size=6, executor=2)
+        em.partial_fit(stream)
+        em._learner.recursion.crew._end_pool()
+        del em
+        gc.collect()
+        counts.append(len(os.listdir("/proc/self/fd")))
+    assert counts[2] <= counts[0] + 1
 
 
 def test_an_executor_that_cannot_be_made_again_is_named():
