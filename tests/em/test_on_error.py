@@ -22,7 +22,7 @@ from pymc_mcoem.em.schedules import BurstSize
 from pymc_mcoem.templates import TemplateMixture
 from tests.em.test_online import Failing
 from tests.helpers.sources import Levels
-from tests.helpers.toy_families import NormalMixture, mixture_stream
+from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
 from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver, what_counts
 
 
