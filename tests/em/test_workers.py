@@ -380,6 +380,7 @@ def test_dead_workers_leave_no_open_files(family, stream, tmp_path):
         em._learner.recursion.crew._end_pool()
         del em
         gc.collect()
+        time.sleep(2.0)  # a pool ends in a thread of its own
         counts.append(len(os.listdir("/proc/self/fd")))
     assert counts[2] <= counts[0] + 1
 
