@@ -13,9 +13,7 @@ from time import monotonic
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-import numpy as np
-
-from pymc_mcoem.numbers import is_number
+from pymc_mcoem.numbers import is_number, is_whole
 
 __all__ = ["Checkpoint", "Checkpointing"]
 
@@ -77,7 +75,7 @@ class Checkpoint:
             value = getattr(self, name)
             if value is None and name == "observations":
                 continue
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+            if not is_whole(value) or value < least:
                 raise ValueError(f"{name}: got {value!r}; give a whole number from {least}.")
         if self.seconds is not None and not (is_number(self.seconds) and self.seconds > 0):
             raise ValueError(f"seconds: got {self.seconds!r}; give a positive number, or None.")

@@ -12,8 +12,6 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
-import numpy as np
-
 from pymc_mcoem.em.workers import (
     ExecutorError,
     Order,
@@ -23,6 +21,7 @@ from pymc_mcoem.em.workers import (
     perform,
     received,
 )
+from pymc_mcoem.numbers import is_whole
 
 __all__ = ["Crew", "WorkerLost", "check_executor"]
 
@@ -63,7 +62,7 @@ def check_executor(executor: Any) -> None:
     """
     if executor is None or isinstance(executor, Executor):
         return
-    if isinstance(executor, bool) or not isinstance(executor, (int, np.integer)):
+    if not is_whole(executor):
         raise TypeError(
             f"executor: got {executor!r}; give a concurrent.futures.Executor, as "
             "ProcessPoolExecutor(2) or Dask's client.get_executor(), a number of processes, or "
@@ -102,7 +101,7 @@ class Crew:
     def __init__(self, make: Callable[[], Any], executor: Executor | int | None = None) -> None:
         check_executor(executor)
         self._make = make
-        self._size = int(executor) if isinstance(executor, (int, np.integer)) else None
+        self._size = None if executor is None or isinstance(executor, Executor) else int(executor)
         self._executor = executor if isinstance(executor, Executor) else None
         self._answered = False
         self._end_pool: Callable[[], Any] | None = None

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import xarray as xr
+
+from pymc_mcoem.numbers import is_whole
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
@@ -41,7 +42,7 @@ def check_skip(skip: Any) -> None:
         ...
     ValueError: skip: got -1; give the number of records to pass over, as em.position.
     """
-    if isinstance(skip, bool) or not isinstance(skip, (int, np.integer)) or skip < 0:
+    if not is_whole(skip) or skip < 0:
         raise ValueError(
             f"skip: got {skip!r}; give the number of records to pass over, as em.position."
         )
@@ -72,6 +73,7 @@ def read(family: Family, observations: Any, skip: int = 0) -> Iterator[Any]:
 
     Examples
     --------
+    >>> import numpy as np
     >>> from pymc_mcoem.templates import TemplateMixture
     >>> mixture = TemplateMixture.for_images((2, 2), n_classes=1, n_landmarks=2)
     >>> len(list(read(mixture, np.zeros((5, 2, 2)), skip=3)))

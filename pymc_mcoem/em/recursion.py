@@ -16,7 +16,6 @@ import numpy as np
 
 from pymc_mcoem.em.crew import Crew
 from pymc_mcoem.em.esteps.calls import compile_e_step, simulate
-from pymc_mcoem.em.family import CLASS_WEIGHT
 from pymc_mcoem.em.maximization import count_revived, count_waiting, maximize_family
 from pymc_mcoem.em.run_state import ObservationRecord, RunState, StepError, StepReport
 from pymc_mcoem.em.schedules import update_is_due
@@ -146,7 +145,7 @@ class Recursion:
                     raise StepError([item], error) from error
                 # Workers overlap: there each observation has an equal part of the step's time.
                 seconds = 0.0 if self.crew.is_remote else perf_counter() - before
-                records.append(_record(state.n_learnt + offset, result, seconds))
+                records.append(ObservationRecord.of(state.n_learnt + offset, result, seconds))
                 _add(total, result)
                 # A step of many observations holds their sum, not all their statistics.
                 slim = self.settings.revival is None
@@ -318,13 +317,3 @@ def _add(total: Arrays, result: EStepResult) -> None:
             total[name] += value
         else:
             total[name] = np.array(value, dtype=np.float64)
-
-
-def _record(number: int, result: EStepResult, seconds: float) -> ObservationRecord:
-    return ObservationRecord(
-        number=number,
-        class_weight=np.array(result.statistics[CLASS_WEIGHT], dtype=np.float64),
-        acceptance=float(result.acceptance),
-        log_evidence=float(result.log_evidence),
-        seconds=seconds,
-    )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pymc_mcoem.em.family import CLASS_WEIGHT
+from pymc_mcoem.numbers import is_whole
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.esteps.base import EStepResult
@@ -83,7 +84,7 @@ class Revival:
             value = getattr(self, name)
             if not 0 < value < 1:
                 raise ValueError(f"{name}: got {value!r}; give a number between 0 and 1.")
-        if isinstance(self.wait, bool) or not isinstance(self.wait, int) or self.wait < 1:
+        if not is_whole(self.wait) or self.wait < 1:
             raise ValueError(f"wait: got {self.wait!r}; give a whole number from 1.")
 
     def is_empty(self, class_weight: np.ndarray) -> np.ndarray:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
+from pymc_mcoem.em.family import CLASS_WEIGHT
 from pymc_mcoem.em.revival import Revival
 
 if TYPE_CHECKING:
-    from pymc_mcoem.em.esteps.base import EStep
+    from pymc_mcoem.em.esteps.base import EStep, EStepResult
     from pymc_mcoem.em.schedules import BurstSize
 
 __all__ = [
@@ -168,6 +169,17 @@ class ObservationRecord:
     acceptance: float
     log_evidence: float
     seconds: float
+
+    @classmethod
+    def of(cls, number: int, result: EStepResult, seconds: float) -> Self:
+        """Keep what an E-step's result says of observation or visit `number`."""
+        return cls(
+            number=number,
+            class_weight=np.array(result.statistics[CLASS_WEIGHT], dtype=np.float64),
+            acceptance=float(result.acceptance),
+            log_evidence=float(result.log_evidence),
+            seconds=seconds,
+        )
 
 
 class RunPosition(Protocol):

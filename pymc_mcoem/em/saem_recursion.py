@@ -18,7 +18,6 @@ import numpy as np
 from pymc_mcoem.em.contributions import Contribution
 from pymc_mcoem.em.crew import Crew
 from pymc_mcoem.em.esteps.calls import Visit, compile_e_step, visit
-from pymc_mcoem.em.family import CLASS_WEIGHT
 from pymc_mcoem.em.maximization import count_waiting, maximize_family
 from pymc_mcoem.em.run_state import STARTS, ObservationRecord, StepReport
 from pymc_mcoem.em.threads import one_blas_thread
@@ -374,12 +373,6 @@ class SAEMRecursion:
                 f"observation {index}, counted from 0, failed in iteration {number}: {error} The "
                 "run stands as after the iteration before; leave the observation out, in a new run."
             ) from error
-        record = ObservationRecord(
-            number=state.n_visits + order,
-            class_weight=np.array(result.statistics[CLASS_WEIGHT], dtype=np.float64),
-            acceptance=float(result.acceptance),
-            log_evidence=float(result.log_evidence),
-            # Workers overlap: there each visit has an equal part of the iteration's time.
-            seconds=0.0 if self.crew.is_remote else perf_counter() - begun,
-        )
-        return record, result
+        # Workers overlap: there each visit has an equal part of the iteration's time.
+        seconds = 0.0 if self.crew.is_remote else perf_counter() - begun
+        return ObservationRecord.of(state.n_visits + order, result, seconds), result

@@ -16,6 +16,7 @@ import time
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -191,12 +192,11 @@ def received(answer: Any) -> Any:
 def _portable(error: Exception) -> Exception:
     """Return an exception that can be sent and read, with the place where it arose."""
     error.add_note("In a worker:\n" + "".join(traceback.format_exception(error)))
-    try:
-        # some exceptions are sent and cannot be made again from what was sent
+    # Some exceptions are sent and cannot be made again from what was sent; whatever that raises,
+    # their text is sent in another's place.
+    with suppress(Exception):
         if str(pickle.loads(pickle.dumps(error))) == str(error):
             return error
-    except Exception:
-        pass
     kind = FloatingPointError if isinstance(error, ArithmeticError) else RuntimeError
     sent = kind(f"{type(error).__name__}: {error}")
     sent.add_note(error.__notes__[-1])

@@ -88,6 +88,8 @@ class TemplateFamily(Family):
         self.prior_covariance = built.prior_covariance
         self.starts = self._starts()
         self._declare(built)
+        # what making the mixture anew brings by itself; see `TemplateMixture.__reduce__`
+        self._made = frozenset(vars(self))
 
     @property
     def n_classes(self) -> int:

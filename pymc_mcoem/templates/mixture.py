@@ -457,10 +457,10 @@ class TemplateMixture(TemplateFamily):
         """
         settings = self.settings
         parts = (settings.points, settings.basis, settings.deformation, self.n_classes)
-        made = vars(type(self)(*parts, **self._options))
-        more = {name: value for name, value in vars(self).items() if name not in made}
+        more = {name: value for name, value in vars(self).items() if name not in self._made}
         more |= {"starts": self.starts, "_declared": self.declared_parameters()}
-        for name in ("_registrars", "latents"):  # made from the model, where they are asked for
+        # the new one has its own of these, from its own model
+        for name in ("_made", "_registrars", "latents"):
             more.pop(name, None)
         return _made_anew, (type(self), parts, self._options), (self.model_parameters(), more)
 

@@ -344,6 +344,21 @@ def test_with_classes_keeps_everything_else():
         mixture.with_classes(2, colour="red")
 
 
+def test_what_was_added_to_a_mixture_is_sent_with_it():
+    class Marked(TemplateMixture):
+        level = 1.0
+
+    marked = Marked.for_images((3, 3), n_classes=2, n_landmarks=2)
+    marked.level = 5.0
+    marked.starts = marked.starts[:1] + 0.25
+    marked.set_model_parameters(marked.declared_parameters() | {"weights": np.array([0.1, 0.9])})
+    copy = cloudpickle.loads(cloudpickle.dumps(marked))
+    assert copy.level == 5.0
+    np.testing.assert_array_equal(copy.starts, marked.starts)
+    assert copy.parameters.identical(marked.parameters)
+    np.testing.assert_array_equal(copy.declared_parameters()["weights"], [0.5, 0.5])
+
+
 def test_a_mixture_and_its_clone_can_be_pickled(mixture):
     copy = pickle.loads(cloudpickle.dumps(mixture))
     xr.testing.assert_identical(copy.parameters, mixture.parameters)
