@@ -7,10 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.compile.builders import OpFromGraph
 
 from pymc_mcoem.numbers import is_number
 from pymc_mcoem.products import matrix_vector
+from pymc_mcoem.templates.separable import (
+    EvenGrid,
+    kernel_moments,
+    kernel_slopes,
+    kernel_sums,
+    kernel_values,
+)
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -181,6 +187,61 @@ class GaussianBasis:
         """
         return matrix_vector(self.design(points).T, weights)
 
+    def gram_sums(self, points: Any, weights: Any) -> TensorVariable:
+        """Return Σ_s w_s φ(u_s) φ(u_s)ᵀ, in the form that `unpack_gram` takes.
+
+        Parameters
+        ----------
+        points : tensor_like of shape (n_points, n_dims), or list of n_dims vectors
+        weights : tensor_like of shape (n_points,)
+
+        Returns
+        -------
+        TensorVariable of shape (n_basis, n_basis)
+            Or, on an evenly spaced grid in the plane, of shape (2 n_first − 1, 2 n_second − 1):
+            the product of two kernels is a constant times a kernel halfway between them, so that
+            all pairs whose numbers add up to the same share one sum.
+        """
+        design = self.design(points).T
+        return pt.dot(design * pt.as_tensor_variable(weights)[None, :], design.T)
+
+    def unpack_gram(self, sums: np.ndarray) -> np.ndarray:
+        """Return the matrices that sums of `gram_sums` stand for.
+
+        Parameters
+        ----------
+        sums : ndarray of shape (..., n_basis, n_basis), or as `gram_sums` returns it
+            Matrices are returned as they are.
+
+        Returns
+        -------
+        ndarray of shape (..., n_basis, n_basis)
+
+        Raises
+        ------
+        ValueError
+            If the shape is neither.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> basis = GaussianBasis.regular([[0.0, 1.0], [0.0, 1.0, 2.0]], bandwidth=1.5)
+        >>> points = np.array([[0.3, 0.9], [0.8, 1.7]])
+        >>> sums = basis.gram_sums(points, np.array([1.0, 0.5])).eval()
+        >>> sums.shape
+        (3, 5)
+        >>> design = basis.matrix(points)
+        >>> np.allclose(basis.unpack_gram(sums), design.T @ np.diag([1.0, 0.5]) @ design)
+        True
+        """
+        sums = np.asarray(sums, dtype=np.float64)
+        if sums.shape[-2:] != (self.n_basis, self.n_basis):
+            raise ValueError(
+                f"sums has shape {sums.shape}; give what gram_sums returns, or matrices (..., "
+                f"{self.n_basis}, {self.n_basis})."
+            )
+        return sums
+
     def _coordinates(self, points: Any) -> list[TensorVariable]:
         """Return the coordinates of points, one vector an axis."""
         if isinstance(points, list):
@@ -238,6 +299,7 @@ class _RegularGaussianBasis(GaussianBasis):
             )
         mesh = np.meshgrid(*self.axes, indexing="ij")
         super().__init__(np.stack([part.ravel() for part in mesh], axis=-1), bandwidth)
+        self.grid = EvenGrid.from_axes(self.axes, self.bandwidth)
 
     def _factor(self, axis: int, coordinates: TensorVariable) -> TensorVariable:
         """Return the kernels of one axis at coordinates, (axis length, n_points)."""
@@ -250,47 +312,9 @@ class _RegularGaussianBasis(GaussianBasis):
 
     def evaluate(self, points: Any, coefficients: Any) -> TensorVariable:
         coefficients = pt.as_tensor_variable(coefficients)
-        if len(self.axes) != 2:
-            return self._contract(self._factors(points), coefficients)
-        # Derivatives by the points are written out, not left to the automatic ones: then values,
-        # derivatives and Gauss-Newton matrix share both matrix products, of which each further
-        # one is another BLAS wrapper to compile.
-        inputs = [*self._coordinates(points), coefficients]
-        operator = OpFromGraph(
-            inputs,
-            [self._evaluate_plane(*inputs)],
-            inline=True,
-            pullback=self._pull_back,
-            name="evaluate",
-        )
-        values: TensorVariable = operator(*inputs)
-        return values
-
-    def _evaluate_plane(
-        self, first: TensorVariable, second: TensorVariable, coefficients: TensorVariable
-    ) -> TensorVariable:
-        factors = [self._factor(0, first), self._factor(1, second)]
-        return (factors[1] * self._summed_over_first(factors[0], coefficients)).sum(axis=0)
-
-    def _pull_back(
-        self, inputs: Sequence[TensorVariable], outputs: Any, cotangents: Any
-    ) -> list[TensorVariable]:
-        (*columns, coefficients), cotangent = inputs, _only(cotangents)
-        slopes = self._slopes(columns, coefficients)
-        factors = [self._factor(axis, column) for axis, column in enumerate(columns)]
-        return [*(cotangent * slope for slope in slopes), _product(factors, cotangent)]
-
-    def _summed_over_first(
-        self, first: TensorVariable, coefficients: TensorVariable
-    ) -> TensorVariable:
-        """Return Σ_a α_ab φ_a(u_s), (second axis length, n_points).
-
-        The coefficients are put in order, not transposed: all products of this class then have
-        operands of one and the same memory layout, and are compiled once.
-        """
-        n_first, n_second = (axis.size for axis in self.axes)
-        order = np.arange(self.n_basis).reshape(n_first, n_second).T.ravel()
-        return pt.dot(coefficients[order].reshape((n_second, n_first)), first)
+        if self.grid is not None:
+            return kernel_values(self.grid, self._coordinates(points), coefficients)
+        return self._contract(self._factors(points), coefficients)
 
     def _contract(
         self, factors: Sequence[TensorVariable], coefficients: TensorVariable
@@ -312,17 +336,13 @@ class _RegularGaussianBasis(GaussianBasis):
         self, columns: Sequence[TensorVariable], coefficients: TensorVariable
     ) -> list[TensorVariable]:
         """Return ∂f/∂u_k at the points whose coordinates are the columns, (n_points,) each."""
+        if self.grid is not None:
+            return kernel_slopes(self.grid, columns, coefficients)
         factors = [self._factor(axis, column) for axis, column in enumerate(columns)]
         steep = [
             factor * ((-2.0 / self.bandwidth**2) * (column[None, :] - axis[:, None]))
             for axis, column, factor in zip(self.axes, columns, factors, strict=True)
         ]
-        if len(self.axes) == 2:
-            grid = coefficients.reshape(tuple(axis.size for axis in self.axes))
-            return [
-                (steep[0] * pt.dot(grid, factors[1])).sum(axis=0),
-                (steep[1] * self._summed_over_first(factors[0], coefficients)).sum(axis=0),
-            ]
         return [
             self._contract([*factors[:index], slope, *factors[index + 1 :]], coefficients)
             for index, slope in enumerate(steep)
@@ -340,20 +360,27 @@ class _RegularGaussianBasis(GaussianBasis):
         return pt.mul(*spread).T
 
     def project(self, points: Any, weights: Any) -> TensorVariable:
-        if len(self.axes) != 2:
+        if self.grid is None:
             return super().project(points, weights)
-        return _product(self._factors(points), pt.as_tensor_variable(weights))
+        weights = pt.as_tensor_variable(weights)
+        return kernel_sums(self.grid, self._coordinates(points), weights).ravel()
 
+    def gram_sums(self, points: Any, weights: Any) -> TensorVariable:
+        if self.grid is None:
+            return super().gram_sums(points, weights)
+        weights = pt.as_tensor_variable(weights)
+        return kernel_moments(self.grid, self._coordinates(points), weights)
 
-def _product(factors: Sequence[TensorVariable], weights: TensorVariable) -> TensorVariable:
-    """Return Σ_s w_s φ_l(u_s) of two factors, (n_basis,)."""
-    first, second = factors
-    return pt.dot(first * weights[None, :], second.T).ravel()
-
-
-def _only(cotangents: Any) -> TensorVariable:
-    """Return the cotangent of the one output, which PyTensor hands over in a list or bare."""
-    if isinstance(cotangents, (list, tuple)):
-        (cotangent,) = cotangents
-        return cotangent
-    return cotangents
+    def unpack_gram(self, sums: np.ndarray) -> np.ndarray:
+        sums = np.asarray(sums, dtype=np.float64)
+        if self.grid is None or sums.shape[-2:] != self.grid.halved().length:
+            return super().unpack_gram(sums)
+        pairs, constants = [], []
+        for axis in self.axes:
+            number = np.arange(axis.size)
+            pairs.append(number[:, None] + number[None, :])
+            away = (axis[:, None] - axis[None, :]) / self.bandwidth
+            constants.append(np.exp(-0.5 * np.square(away)))
+        shared = sums[..., pairs[0][:, None, :, None], pairs[1][None, :, None, :]]
+        shared *= constants[0][:, None, :, None] * constants[1][None, :, None, :]
+        return shared.reshape(*sums.shape[:-2], self.n_basis, self.n_basis)

@@ -301,11 +301,8 @@ class DisplacementField(Deformation):
 
     def _columns(self, points: np.ndarray, beta: TensorVariable) -> list[TensorVariable]:
         kernels = self._kernels(points)
-        by_axis = beta.reshape((self.n_dims, len(self.landmarks)))
-        return [
-            points[:, axis] + (by_axis[axis, :, None] * kernels).sum(axis=0)
-            for axis in range(self.n_dims)
-        ]
+        moved = pt.dot(beta.reshape((self.n_dims, len(self.landmarks))), kernels)
+        return [points[:, axis] + moved[axis] for axis in range(self.n_dims)]
 
     def jacobian(self, points: np.ndarray, beta: Any, gradient: Any) -> TensorVariable:
         """Return the derivatives of f(D(u_s, β)), shape (n_parameters, n_points)."""

@@ -104,7 +104,7 @@ class TemplateFamily(Family):
         See `pymc_mcoem.templates.maximization.maximize_templates` for statistics and formulas.
         """
         return maximize_templates(
-            statistics,
+            self._unpacked(statistics),
             effective_size=effective_size,
             priors=self.priors,
             gram=self.gram,
@@ -127,7 +127,8 @@ class TemplateFamily(Family):
         precision = self.priors.precision(self.gram) / effective_size
         for index in np.flatnonzero(ready):
             try:
-                np.linalg.cholesky(statistics["template_gram"][index] + precision)
+                gram = self.settings.basis.unpack_gram(statistics["template_gram"][index])
+                np.linalg.cholesky(gram + precision)
             except np.linalg.LinAlgError:
                 ready[index] = False
         return ready
@@ -149,6 +150,8 @@ class TemplateFamily(Family):
             for index, matrix in enumerate(statistics[name]):
                 # of most classes an observation has nothing
                 if matrix.any():
+                    if name == "template_gram":
+                        matrix = self.settings.basis.unpack_gram(matrix)
                     require_semidefinite(f"statistics: {name} of class {index}", matrix)
 
     def maximize_ready(
@@ -164,7 +167,7 @@ class TemplateFamily(Family):
         The shared noise variance is maximised given the templates that are kept.
         """
         return maximize_templates(
-            statistics,
+            self._unpacked(statistics),
             effective_size=effective_size,
             priors=self.priors,
             gram=self.gram,
@@ -175,6 +178,10 @@ class TemplateFamily(Family):
             ready=ready,
             present=present,
         )
+
+    def _unpacked(self, statistics: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        gram = self.settings.basis.unpack_gram(statistics["template_gram"])
+        return {**statistics, "template_gram": gram}
 
     def anneal(
         self, parameters: Mapping[str, np.ndarray], temperature: float

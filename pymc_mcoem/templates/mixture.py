@@ -98,7 +98,9 @@ class TemplateMixture(TemplateFamily):
     multiplied by δ_{I,j} by the driver: ``template_projection`` λΦᵀΣ⁻¹Y, ``template_gram``
     λ²ΦᵀΣ⁻¹Φ, ``deformation_outer`` (β−m)(β−m)ᵀ of the learned coordinates, ``squared_norm``
     YᵀΣ⁻¹Y, ``observed_points``, and with a scale ``scale`` and ``log_scale``; Σ is the
-    correlation of the observed points.
+    correlation of the observed points. On an evenly spaced grid in the plane, under uncorrelated
+    noise, ``template_gram`` is kept as the sums of `GaussianBasis.gram_sums`, 961 numbers for
+    65,536; `GaussianBasis.unpack_gram` makes matrices of them.
 
     Examples
     --------

@@ -365,20 +365,22 @@ def _statistics(
     warped: list[TensorVariable],
 ) -> dict[str, TensorVariable]:
     """Return S(x, y) of one draw given its class (label ``exp_model``)."""
-    design = settings.basis.design(warped).T
-    if scale is not None:
-        design = scale * design
-    columns, response = whitener.columns(design), whitener.vector(values)
+    basis, response = settings.basis, whitener.vector(values)
     if whitener.factor is None:
-        # Separable where the basis is: ΦᵀY then needs no design matrix.
-        weights = response if scale is None else scale * response
-        projection = settings.basis.project(warped, weights)
+        # separable where the basis is: nothing then needs the design matrix
+        once = response if scale is None else scale * response
+        twice = whitener.mask if scale is None else pt.sqr(scale) * whitener.mask
+        projection = basis.project(warped, once)
+        gram = basis.gram_sums(warped, twice)
     else:
+        design = basis.design(warped).T
+        columns = whitener.columns(design if scale is None else scale * design)
         projection = matrix_vector(columns, response)
+        gram = pt.dot(columns, columns.T)
     away = (beta - settings.deformation.mean)[settings.learned]
     statistics = {
         "template_projection": projection,
-        "template_gram": pt.dot(columns, columns.T),
+        "template_gram": gram,
         "deformation_outer": away[:, None] * away[None, :],
         "squared_norm": pt.sqr(response).sum(),
         "observed_points": whitener.mask.sum(),

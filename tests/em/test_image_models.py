@@ -97,14 +97,16 @@ class Overlapping:
         return ImagePosterior(self.oracle, self.parameters, self.images[name])
 
     def bursts(self, e_step, name, rng):
-        """Return the statistics of independent bursts, a list of dicts."""
+        """Return the statistics of independent bursts, a list of dicts, gram matrices whole."""
         data = self.mixture.encode(self.images[name])
-        return [
+        found = [
             e_step(
                 data, self.parameters, rng, e_step.initial_state(), draws=DRAWS, burn_in=BURN_IN
             ).statistics
             for _ in range(N_REPEATS)
         ]
+        unpack = self.mixture.settings.basis.unpack_gram
+        return [{**each, "template_gram": unpack(each["template_gram"])} for each in found]
 
 
 @pytest.fixture(scope="module")

@@ -73,7 +73,13 @@ class Case:
             mode="FAST_COMPILE",
             on_unused_input="ignore",
         )
-        return lambda *arguments: dict(zip(outputs, function(*arguments), strict=True))
+
+        def found(*arguments):
+            values = dict(zip(outputs, function(*arguments), strict=True))
+            gram = self.mixture.settings.basis.unpack_gram(values["template_gram"])
+            return {**values, "template_gram": gram}
+
+        return found
 
 
 @pytest.fixture(scope="module", params=list(CASES))

@@ -1,0 +1,222 @@
+"""What one evaluation of the digits' log-density costs, and its gradient, beside loops by hand.
+
+16 × 16 pixels, 256 kernels, 78 latents, four classes. All are compiled by numba and evaluate the
+same 500 positions in one call, so that nothing is counted of what Python takes to make a call:
+
+* by hand, two loops over pixels as one would write them first, with ``np.exp``;
+* by hand, as fast as we can: vector exponentials, recurrences along the axes, BLAS products;
+* the model's own graph without the operators of `pymc_mcoem.templates.separable_numba`;
+* the model's own graph as bursts use it, and its gradient.
+
+They are measured in turn, and medians over the rounds are reported.
+
+    python benchmarks/density.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.compile.mode import get_mode
+from rich.console import Console
+from rich.table import Table
+from threadpoolctl import threadpool_limits
+
+import pymc_mcoem as mcoem
+from pymc_mcoem.density import ClassDensity
+from pymc_mcoem.em.esteps.parts import family_density
+from pymc_mcoem.templates.separable_numba import kernel_factor
+
+N_POSITIONS, N_CLASSES, SIDE = 500, 4, 16
+
+
+def constants(mixture: mcoem.TemplateMixture, theta: Any, image: np.ndarray) -> tuple[Any, ...]:
+    """Return what loops by hand take beside positions: all of it plain arrays and numbers."""
+    settings = mixture.settings
+    field = settings.deformation.parts[1]
+    away = field.landmarks[:, None, :] - settings.points[None, :, :]
+    kernels = np.exp(-np.square(away).sum(axis=-1) / field.width**2)
+    base = np.array(settings.deformation.covariance)
+    factor = np.linalg.cholesky(base)
+    return (
+        np.ascontiguousarray(settings.points[:, 0]),
+        np.ascontiguousarray(settings.points[:, 1]),
+        kernels,
+        settings.basis.axes[0],
+        settings.basis.bandwidth,
+        settings.deformation.mean,
+        np.linalg.inv(factor),
+        np.log(np.diagonal(factor)).sum(),
+        theta["weights"],
+        theta["templates"],
+        theta["deformation_variance"],
+        float(theta["noise_variance"]),
+        image.ravel(),
+    )
+
+
+@numba.njit
+def by_hand_simple(
+    positions, classes, xs, ys, kernels, axis, bandwidth, mean, whiten, log_det, weights, templates,
+    variances, noise, image,
+):  # fmt: skip
+    """Loop over pixels."""
+    out = np.empty(len(positions))
+    n, side, n_marks = xs.size, axis.size, kernels.shape[0]
+    across, down = np.empty(side), np.empty(side)
+    for t in range(len(positions)):
+        beta, j = positions[t], classes[t]
+        cosine, sine = np.cos(beta[0]), np.sin(beta[0])
+        total = 0.0
+        for s in range(n):
+            dx, dy = 0.0, 0.0
+            for k in range(n_marks):
+                dx += beta[6 + k] * kernels[k, s]
+                dy += beta[6 + n_marks + k] * kernels[k, s]
+            a = beta[1] * xs[s] + beta[4] - beta[2]
+            b = beta[1] * ys[s] + beta[5] - beta[3]
+            x = cosine * a - sine * b + beta[2] + dx
+            y = sine * a + cosine * b + beta[3] + dy
+            for c in range(side):
+                down[c] = np.exp(-((x - axis[c]) ** 2) / bandwidth**2)
+                across[c] = np.exp(-((y - axis[c]) ** 2) / bandwidth**2)
+            value = 0.0
+            for c in range(side):
+                row = 0.0
+                for d in range(side):
+                    row += templates[j, c * side + d] * across[d]
+                value += row * down[c]
+            total += (image[s] - value) ** 2
+        out[t] = -0.5 * total / noise - 0.5 * n * np.log(2 * np.pi * noise) + np.log(weights[j])
+        spread = np.sqrt(variances[j])
+        square = 0.0
+        for a in range(beta.size):
+            entry = 0.0
+            for b in range(a + 1):
+                entry += whiten[a, b] * (beta[b] - mean[b]) / (1.0 if b < 6 else spread)
+            square += entry**2
+        out[t] += -0.5 * square - log_det - 0.5 * beta.size * np.log(2 * np.pi)
+        out[t] -= 2 * n_marks * np.log(spread)
+    return out
+
+
+@numba.njit(fastmath={"contract", "reassoc"})
+def by_hand_fast(
+    positions, classes, xs, ys, kernels, axis, bandwidth, mean, whiten, log_det, weights, templates,
+    variances, noise, image,
+):  # fmt: skip
+    """Loop over vectors."""
+    out = np.empty(len(positions))
+    n, side, n_marks = xs.size, axis.size, kernels.shape[0]
+    x, y, standard = np.empty(n), np.empty(n), np.empty(mean.size)
+    spacing = (axis[-1] - axis[0]) / (side - 1)
+    for t in range(len(positions)):
+        beta, j = positions[t], classes[t]
+        cosine, sine = np.cos(beta[0]), np.sin(beta[0])
+        moved = np.dot(beta[6:].reshape((2, n_marks)), kernels)
+        for s in range(n):
+            a = beta[1] * xs[s] + beta[4] - beta[2]
+            b = beta[1] * ys[s] + beta[5] - beta[3]
+            x[s] = cosine * a - sine * b + beta[2] + moved[0, s]
+            y[s] = sine * a + cosine * b + beta[3] + moved[1, s]
+        down = kernel_factor(x, axis[0], spacing, side, bandwidth)
+        across = kernel_factor(y, axis[0], spacing, side, bandwidth)
+        summed = np.dot(templates[j].reshape((side, side)), across)
+        values = np.zeros(n)
+        for c in range(side):
+            first, second = down[c], summed[c]
+            for s in range(n):
+                values[s] += first[s] * second[s]
+        total = 0.0
+        for s in range(n):
+            total += (image[s] - values[s]) ** 2
+        out[t] = -0.5 * total / noise - 0.5 * n * np.log(2 * np.pi * noise) + np.log(weights[j])
+        spread = np.sqrt(variances[j])
+        for a in range(beta.size):
+            standard[a] = (beta[a] - mean[a]) / (1.0 if a < 6 else spread)
+        white = np.dot(whiten, standard)
+        out[t] += -0.5 * np.dot(white, white) - log_det - 0.5 * beta.size * np.log(2 * np.pi)
+        out[t] -= 2 * n_marks * np.log(spread)
+    return out
+
+
+def compiled(
+    density: ClassDensity, what: Callable[..., Any], mode: Any
+) -> Callable[..., np.ndarray]:
+    """Return a function of positions, classes and the model's data that sums what is asked for."""
+    positions = pt.tensor("positions", shape=(None, density.n_latents))
+    classes = pt.lvector("classes")
+    found = pytensor.scan(
+        lambda k, x: what(k, x).sum(), sequences=[classes, positions], return_updates=False
+    )
+    return pytensor.function([positions, classes, *density.data_inputs.values()], found, mode=mode)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=25)
+    given = parser.parse_args()
+    console = Console(highlight=False)
+
+    mixture = mcoem.TemplateMixture.for_images((SIDE, SIDE), n_classes=N_CLASSES)
+    rng = np.random.default_rng(1)
+    theta = mixture.initialize([rng.random((SIDE, SIDE)) for _ in range(20)], rng, "random")
+    image = rng.random((SIDE, SIDE))
+    density = family_density(mixture)
+    data = density.arguments({**theta, **mixture.encode(image)})
+    positions = mixture.settings.deformation.mean + 0.1 * rng.standard_normal((N_POSITIONS, 78))
+    classes = rng.integers(N_CLASSES, size=N_POSITIONS)
+    by_hand = (positions, classes, *constants(mixture, theta, image))
+    plain = get_mode("NUMBA").excluding("mcoem_separable_numba")
+    own = compiled(density, density.log_density, "NUMBA")
+    graph = compiled(density, density.log_density, plain)
+    gradient = compiled(density, density.gradient, "NUMBA")
+    graph_gradient = compiled(density, density.gradient, plain)
+    ways = {
+        "by hand, pixel by pixel": lambda: by_hand_simple(*by_hand),
+        "by hand, vectors": lambda: by_hand_fast(*by_hand),
+        "plain graph": lambda: graph(positions, classes, *data),
+        "ours": lambda: own(positions, classes, *data),
+        "gradient, plain graph": lambda: graph_gradient(positions, classes, *data),
+        "gradient, ours": lambda: gradient(positions, classes, *data),
+    }
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    with threadpool_limits(1):
+        values = {way: run() for way, run in ways.items()}  # compiles
+        for _ in range(given.rounds):
+            for way, run in ways.items():
+                began = time.perf_counter()
+                run()
+                seconds[way].append(time.perf_counter() - began)
+    # constants that no latent touches may be left out of the density
+    for way in ("by hand, pixel by pixel", "by hand, vectors", "plain graph"):
+        shift = values[way] - values["ours"]
+        console.print(f"{way} − ours, up to a constant: {np.ptp(shift):.1e}")
+    console.print(
+        f"gradients: {np.abs(values['gradient, plain graph'] - values['gradient, ours']).max():.1e}"
+    )
+    cost = {way: 1e6 * statistics.median(each) / N_POSITIONS for way, each in seconds.items()}
+    table = Table(title=f"One evaluation, median of {given.rounds} rounds")
+    for heading in ("", "µs", "ours over it"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for way, each in cost.items():
+        reference = "gradient, ours" if way.startswith("gradient") else "ours"
+        table.add_row(way, f"{each:.2f}", f"{cost[reference] / each:.2f}")
+    console.print(table)
+    console.print(
+        f"gradient over density: {cost['gradient, ours'] / cost['ours']:.2f}; Python "
+        f"{platform.python_version()}, PyTensor {pytensor.__version__}, numba {numba.__version__}"
+    )
+
+
+if __name__ == "__main__":
+    main()

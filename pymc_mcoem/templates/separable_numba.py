@@ -1,0 +1,300 @@
+"""What takes the place of `pymc_mcoem.templates.separable` on the numba back end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
+
+from pymc_mcoem.templates.separable import EvenGrid, KernelSlopes, KernelSums, KernelValues
+
+__all__ = ["RecurrentSlopes", "RecurrentSums", "RecurrentValues", "replacement", "share_factors"]
+
+#: Counts changes of the compiled code, which is cached by this number.
+_VERSION = 1
+
+
+@numba.njit(fastmath={"contract"})
+def exponentials(values: np.ndarray) -> np.ndarray:
+    """Return exp of a vector, within a unit in the last place; exp(−708) for anything below −708.
+
+    ``np.exp`` calls a library number by number. This is a polynomial and a shift of bits, which
+    are compiled to vector instructions. Values must be below 709; what is not a number stays so.
+    """
+    n = values.size
+    out, powers = np.empty(n), np.empty(n)
+    bits = powers.view(np.int64)
+    for s in range(n):
+        x = max(values[s], -708.0) if values[s] == values[s] else values[s]
+        # x / log 2 rounded, in the last bits: adding 1.5 · 2⁵² leaves no room for a fraction
+        shifted = x * 1.4426950408889634 + 6755399441055744.0
+        powers[s] = shifted
+        k = shifted - 6755399441055744.0
+        # log 2 in two parts, the first of so few bits that its product is exact
+        r = (x - k * 0.6931471803691238) - k * 1.9082149292705877e-10
+        # Taylor's polynomial of degree 13 on |r| ≤ log(2) / 2, by fours
+        r2 = r * r
+        r4 = r2 * r2
+        a = (1 / 6 + r * (1 / 24)) + r2 * (1 / 120 + r * (1 / 720))
+        b = (1 / 5040 + r * (1 / 40320)) + r2 * (1 / 362880 + r * (1 / 3628800))
+        c = (1 / 39916800 + r * (1 / 479001600)) + r2 * (1 / 6227020800)
+        out[s] = 1.0 + (r + (0.5 * r2 + r2 * r * (a + r4 * (b + r4 * c))))
+    for s in range(n):
+        bits[s] = (bits[s] + 1023) << 52
+    for s in range(n):
+        out[s] *= powers[s]
+    return out
+
+
+@numba.njit
+def kernel_factor(
+    column: np.ndarray, start: float, spacing: float, length: int, bandwidth: float
+) -> np.ndarray:
+    """Return exp(−(r_a − u_s)² / ν²) of evenly spaced centres r_a, (length, n_points).
+
+    In blocks of neighbouring centres. From the middle one outwards each kernel is the one before
+    times a ratio, and the ratio itself times a constant. A block ends eight bandwidths from its
+    middle, so that nothing that matters underflows there.
+    """
+    n = column.size
+    out = np.empty((length, n))
+    scaled = spacing / bandwidth
+    half = max(min(int(8.0 / scaled), 16), 0)
+    away, exponent = np.empty(n), np.empty(n)
+    up, down = np.empty(n), np.empty(n)
+    first_ratio, change = np.exp(-scaled * scaled), np.exp(-2.0 * scaled * scaled)
+    begin = 0
+    while begin < length:
+        end = min(begin + 2 * half + 1, length)
+        middle = begin + (end - begin) // 2
+        for s in range(n):
+            distance = (column[s] - (start + middle * spacing)) / bandwidth
+            # Beyond it kernels are zero, and ratios must not become infinite.
+            if distance > 27.0:
+                distance = 27.0
+            if distance < -27.0:
+                distance = -27.0
+            away[s] = 2.0 * distance * scaled
+            exponent[s] = -distance * distance
+        row = out[middle]
+        row[:] = exponentials(exponent)
+        if end - begin > 1:
+            ratio = exponentials(away)
+            for s in range(n):
+                up[s] = ratio[s] * first_ratio
+                down[s] = first_ratio / ratio[s]
+            before = row
+            for a in range(middle + 1, end):
+                after = out[a]
+                for s in range(n):
+                    after[s] = before[s] * up[s]
+                for s in range(n):
+                    up[s] *= change
+                before = after
+            before = row
+            for a in range(middle - 1, begin - 1, -1):
+                after = out[a]
+                for s in range(n):
+                    after[s] = before[s] * down[s]
+                for s in range(n):
+                    down[s] *= change
+                before = after
+        begin = end
+    return out
+
+
+@numba.njit
+def weighted_sum(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Return Σ_a left[a, s] right[a, s]."""
+    length, n = left.shape
+    out = np.zeros(n)
+    for a in range(length):
+        first, second = left[a], right[a]
+        for s in range(n):
+            out[s] += first[s] * second[s]
+    return out
+
+
+@numba.njit
+def values_and_slopes(
+    first: np.ndarray,
+    second: np.ndarray,
+    coefficients: np.ndarray,
+    start: tuple[float, float],
+    spacing: tuple[float, float],
+    length: tuple[int, int],
+    bandwidth: float,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return Σ_l α_l φ_l and its derivatives by the first and the second coordinate."""
+    left = kernel_factor(first, start[0], spacing[0], length[0], bandwidth)
+    right = kernel_factor(second, start[1], spacing[1], length[1], bandwidth)
+    n_first, n_second = length
+    n = first.size
+    # Derivatives are the kernels times the way to their centre, so tables that are weighted by
+    # the centres' coordinates give them: one matrix product for the second axis.
+    table = np.empty((2 * n_first, n_second))
+    for a in range(n_first):
+        for b in range(n_second):
+            alpha = coefficients[a * n_second + b]
+            table[a, b] = alpha
+            table[n_first + a, b] = alpha * (start[1] + b * spacing[1])
+    summed = np.dot(table, right)
+    values, along_first, along_second = np.zeros(n), np.zeros(n), np.zeros(n)
+    for a in range(n_first):
+        centre = start[0] + a * spacing[0]
+        kernel, plain, weighted = left[a], summed[a], summed[n_first + a]
+        for s in range(n):
+            product = kernel[s] * plain[s]
+            values[s] += product
+            along_first[s] += product * centre
+            along_second[s] += kernel[s] * weighted[s]
+    steep = 2.0 / (bandwidth * bandwidth)
+    for s in range(n):
+        along_first[s] = steep * (along_first[s] - values[s] * first[s])
+        along_second[s] = steep * (along_second[s] - values[s] * second[s])
+    return values, along_first, along_second
+
+
+class _Recurrence(Op):
+    """An operator on an evenly spaced grid; see `pymc_mcoem.templates.separable.EvenGrid`."""
+
+    __props__: tuple[str, ...] = ("start", "spacing", "length", "bandwidth")
+
+    def __init__(self, grid: EvenGrid) -> None:
+        self.start, self.spacing = grid.start, grid.spacing
+        self.length, self.bandwidth = grid.length, grid.bandwidth
+
+    def make_node(self, first: Any, second: Any, weights: Any) -> Apply:
+        """Return the node of three vectors."""
+        inputs = [pt.as_tensor_variable(each) for each in (first, second, weights)]
+        return Apply(self, inputs, self.output_variables(inputs[0]))
+
+    def output_variables(self, column: Any) -> list[Any]:
+        """Return new outputs for points whose first coordinates are the column."""
+        raise NotImplementedError
+
+    def compiled(self, **options: Any) -> Any:
+        """Return the function of three vectors, compiled when it is called."""
+        raise NotImplementedError
+
+    def perform(self, node: Any, inputs: Any, outputs: Any) -> None:
+        """Compute, for constants that are folded."""
+        found = self.compiled(final_function=True)(
+            *(np.ascontiguousarray(value) for value in inputs)
+        )
+        for storage, value in zip(
+            outputs, found if isinstance(found, tuple) else (found,), strict=True
+        ):
+            storage[0] = value
+
+
+class RecurrentValues(_Recurrence):
+    """Σ_l α_l φ_l(u_s)."""
+
+    def output_variables(self, column: Any) -> list[Any]:
+        """Return a vector as long as the column."""
+        return [pt.tensor(dtype="float64", shape=column.type.shape)]
+
+    def infer_shape(self, node: Any, shapes: Any) -> list[Any]:
+        """Return the column's length."""
+        return [shapes[0]]
+
+    def compiled(self, **options: Any) -> Any:
+        """Return the function."""
+        start, spacing, length, bandwidth = self.start, self.spacing, self.length, self.bandwidth
+
+        @numba_njit(**options)
+        def values(first: Any, second: Any, coefficients: Any) -> Any:
+            left = kernel_factor(first, start[0], spacing[0], length[0], bandwidth)
+            right = kernel_factor(second, start[1], spacing[1], length[1], bandwidth)
+            table = np.ascontiguousarray(coefficients).reshape(length)
+            return weighted_sum(left, np.dot(table, right))
+
+        return values
+
+
+class RecurrentSlopes(_Recurrence):
+    """Σ_l α_l φ_l(u_s) and its derivatives by the two coordinates."""
+
+    def output_variables(self, column: Any) -> list[Any]:
+        """Return three vectors as long as the column."""
+        return [pt.tensor(dtype="float64", shape=column.type.shape) for _ in range(3)]
+
+    def infer_shape(self, node: Any, shapes: Any) -> list[Any]:
+        """Return the column's length, three times."""
+        return [shapes[0]] * 3
+
+    def compiled(self, **options: Any) -> Any:
+        """Return the function."""
+        start, spacing, length, bandwidth = self.start, self.spacing, self.length, self.bandwidth
+
+        @numba_njit(**options)
+        def slopes(first: Any, second: Any, coefficients: Any) -> Any:
+            return values_and_slopes(first, second, coefficients, start, spacing, length, bandwidth)
+
+        return slopes
+
+
+class RecurrentSums(_Recurrence):
+    """Σ_s w_s φ_l(u_s)."""
+
+    def output_variables(self, column: Any) -> list[Any]:
+        """Return a table of the grid's lengths."""
+        return [pt.tensor(dtype="float64", shape=self.length)]
+
+    def infer_shape(self, node: Any, shapes: Any) -> list[Any]:
+        """Return the grid's lengths."""
+        return [tuple(pt.constant(size, dtype="int64") for size in self.length)]
+
+    def compiled(self, **options: Any) -> Any:
+        """Return the function."""
+        start, spacing, length, bandwidth = self.start, self.spacing, self.length, self.bandwidth
+
+        @numba_njit(**options)
+        def sums(first: Any, second: Any, weights: Any) -> Any:
+            left = kernel_factor(first, start[0], spacing[0], length[0], bandwidth)
+            right = kernel_factor(second, start[1], spacing[1], length[1], bandwidth)
+            for a in range(left.shape[0]):
+                row = left[a]
+                for s in range(row.size):
+                    row[s] *= weights[s]
+            return np.dot(left, right.T)
+
+        return sums
+
+
+@register_funcify_default_op_cache_key(_Recurrence)
+def _compile(op: _Recurrence, node: Any = None, **kwargs: Any) -> tuple[Any, int]:
+    return op.compiled(), _VERSION
+
+
+def replacement(node: Any) -> list[Any] | None:
+    """Return what takes the place of a node's outputs, or None."""
+    if any(variable.type.dtype != "float64" for variable in node.inputs):
+        return None
+    op = node.op
+    if isinstance(op, KernelValues):
+        return [RecurrentValues(op.grid)(*node.inputs)]
+    if isinstance(op, KernelSums):
+        return [RecurrentSums(op.grid)(*node.inputs)]
+    assert isinstance(op, KernelSlopes)
+    slopes: list[Any] = RecurrentSlopes(op.grid)(*node.inputs)[1:]
+    return slopes
+
+
+def share_factors(fgraph: Any) -> None:
+    """Take values from the operator of slopes where a graph needs both at the same points."""
+    slopes = {
+        (node.op._props(), *node.inputs): node
+        for node in fgraph.apply_nodes
+        if isinstance(node.op, RecurrentSlopes)
+    }
+    for node in [node for node in fgraph.apply_nodes if isinstance(node.op, RecurrentValues)]:
+        found = slopes.get((node.op._props(), *node.inputs))
+        if found is not None:
+            fgraph.replace_validate(node.outputs[0], found.outputs[0], reason="share_factors")

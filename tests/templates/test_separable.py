@@ -1,0 +1,202 @@
+"""Kernels on an evenly spaced grid: recurrences against the plain graphs, and what they share."""
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from pytensor.gradient import verify_grad
+
+from pymc_mcoem.templates import GaussianBasis
+from pymc_mcoem.templates import separable as plain
+from pymc_mcoem.templates.separable import EvenGrid
+from pymc_mcoem.templates.separable_numba import (
+    RecurrentSlopes,
+    RecurrentValues,
+    exponentials,
+    kernel_factor,
+)
+
+NUMBA = pytensor.compile.mode.get_mode("NUMBA")
+PLAIN = NUMBA.excluding("mcoem_separable_numba")
+#: Lengths, spacing in bandwidths: one kernel, digits, many blocks, wide apart, crowded, by halves.
+GRIDS = {
+    "digits": ((16, 16), 0.667),
+    "one": ((1, 1), 0.667),
+    "line": ((1, 7), 0.4),
+    "long": ((70, 3), 0.667),
+    "sparse": ((5, 6), 9.0),
+    "apart": ((9, 8), 3.0),
+    "crowded": ((12, 30), 0.05),
+}
+
+
+def make_grid(name):
+    length, ratio = GRIDS[name]
+    spacing = (0.2 * ratio, 0.15 * ratio)
+    start = tuple(-(n - 1) * step / 2 for n, step in zip(length, spacing, strict=True))
+    return EvenGrid(start, spacing, length, 0.2)
+
+
+def make_points(grid, rng, n=50):
+    """Points on the grid, on its edges, and ever further away from it."""
+    far = 10.0 ** rng.uniform(-1, 3, size=5)
+    columns = []
+    for axis in (0, 1):
+        centres = grid.axis(axis)
+        inside = rng.uniform(centres[0] - 0.3, centres[-1] + 0.3, size=n - 10)
+        columns.append(np.concatenate([inside, rng.choice(centres, 5), far * rng.choice([-1, 1])]))
+    return columns
+
+
+def both(expression, inputs, values):
+    """Return an expression's values by recurrences and by the plain graph."""
+    return [pytensor.function(inputs, expression, mode=mode)(*values) for mode in (NUMBA, PLAIN)]
+
+
+def operators(function):
+    return {type(node.op).__name__ for node in function.maker.fgraph.apply_nodes}
+
+
+@pytest.mark.parametrize("name", GRIDS)
+@pytest.mark.parametrize("kind", ["values", "slopes", "sums", "moments"])
+def test_recurrences_are_the_plain_graph(name, kind, rng):
+    grid = make_grid(name)
+    first, second = make_points(grid, rng)
+    x, y, w = pt.vectors("xyw")
+    per_kernel = kind in ("values", "slopes")
+    weights = rng.normal(size=np.prod(grid.length) if per_kernel else first.size)
+    build = getattr(plain, f"kernel_{kind}")
+    found, expected = both(build(grid, [x, y], w), [x, y, w], [first, second, weights])
+    scale = np.abs(weights).sum() if not per_kernel else np.abs(weights).max()
+    if kind == "slopes":
+        scale /= grid.bandwidth
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 * scale)
+
+
+@pytest.mark.parametrize("kind", ["values", "slopes", "sums"])
+def test_numba_takes_the_recurrence_and_other_back_ends_the_plain_graph(kind):
+    x, y, w = pt.vectors("xyw")
+    graph = getattr(plain, f"kernel_{kind}")(make_grid("digits"), [x, y], w)
+    name = f"Recurrent{kind.capitalize()}"
+    assert name in operators(pytensor.function([x, y, w], graph, mode=NUMBA))
+    for mode in ("CVM", "FAST_COMPILE", "JAX"):
+        if mode == "JAX":
+            pytest.importorskip("jax")
+        found = operators(pytensor.function([x, y, w], graph, mode=mode))
+        assert not {each for each in found if each.startswith(("Recurrent", "Kernel"))}
+
+
+@pytest.mark.parametrize("kind", ["values", "slopes", "sums"])
+@pytest.mark.parametrize("mode", [NUMBA, PLAIN], ids=["recurrence", "plain"])
+def test_derivatives(kind, mode, rng):
+    grid = EvenGrid((-0.5, -0.4), (0.25, 0.2), (5, 4), 0.3)
+    points = [rng.uniform(-0.6, 0.6, size=6) for _ in range(2)]
+    weights = rng.normal(size=6 if kind == "sums" else 20)
+
+    def total(x, y, w):
+        found = getattr(plain, f"kernel_{kind}")(grid, [x, y], w)
+        parts = found if isinstance(found, list) else [found]
+        # unequal weights, so that no derivative cancels
+        return sum((part * (index + 1.0)).sum() for index, part in enumerate(parts)) + sum(
+            pt.sqr(part).sum() for part in parts
+        )
+
+    verify_grad(total, [*points, weights], rng=rng, mode=mode)
+
+
+def test_values_and_slopes_share_their_kernels():
+    x, y, w = pt.vectors("xyw")
+    grid = make_grid("digits")
+    values = plain.kernel_values(grid, [x, y], w)
+    loss = pt.sqr(values).sum()
+    function = pytensor.function([x, y, w], [loss, *pt.grad(loss, [x, y])], mode=NUMBA)
+    used = operators(function)
+    assert "RecurrentSlopes" in used
+    assert "RecurrentValues" not in used
+
+
+def test_values_at_other_points_are_not_shared():
+    x, y, w = pt.vectors("xyw")
+    grid = make_grid("digits")
+    there = plain.kernel_values(grid, [y, x], w)
+    function = pytensor.function(
+        [x, y, w], [there, *plain.kernel_slopes(grid, [x, y], w)], mode=NUMBA
+    )
+    assert {"RecurrentSlopes", "RecurrentValues"} <= operators(function)
+
+
+def test_not_a_number_stays_so_and_infinite_points_are_far_away():
+    grid = make_grid("digits")
+    x, y, w = pt.vectors("xyw")
+    function = pytensor.function([x, y, w], plain.kernel_values(grid, [x, y], w), mode=NUMBA)
+    found = function([np.nan, 0.1, np.inf, -np.inf], [0.1, np.nan, 0.1, 0.1], np.ones(256))
+    assert np.isnan(found[:2]).all()
+    np.testing.assert_allclose(found[2:], 0, atol=1e-12)
+
+
+def test_exponentials_are_those_of_numpy(rng):
+    values = np.concatenate([rng.uniform(-700, 700, 5_000), rng.uniform(-1, 1, 5_000), [0.0]])
+    relative = exponentials(values) / np.exp(values) - 1.0
+    assert np.abs(relative).max() < 4.5e-16
+    assert exponentials(np.array([0.0]))[0] == 1.0
+    assert exponentials(np.array([-1e9, -np.inf])).max() < 1e-307
+    assert np.isnan(exponentials(np.array([np.nan]))).all()
+
+
+def test_kernels_do_not_vanish_far_from_the_middle_of_a_long_axis():
+    """One recurrence from the middle would: exp(−d²/ν²) is zero from 27 bandwidths on."""
+    centres = 0.05 * np.arange(400)
+    factor = kernel_factor(centres.copy(), 0.0, 0.05, 400, 0.07)
+    np.testing.assert_allclose(np.diagonal(factor), 1.0, rtol=1e-13)
+    expected = np.exp(-(np.subtract.outer(centres, centres) ** 2) / 0.07**2)
+    np.testing.assert_allclose(factor, expected, rtol=0, atol=1e-13)
+
+
+def test_no_points_and_constants_that_are_folded(rng):
+    grid = make_grid("digits")
+    empty = pt.constant(np.zeros(0))
+    weights = pt.constant(rng.normal(size=256))
+    assert plain.kernel_values(grid, [empty, empty], weights).eval(mode=NUMBA).shape == (0,)
+    points = pt.constant(rng.uniform(-1, 1, size=7))
+    for build in (plain.kernel_values, plain.kernel_slopes):
+        graph = pt.as_tensor_variable(build(grid, [points, points], weights))
+        folded = pytensor.function([], graph, mode=NUMBA)()
+        np.testing.assert_allclose(folded, pytensor.function([], graph, mode=PLAIN)(), atol=1e-12)
+
+
+@pytest.mark.parametrize("operator", [RecurrentValues, RecurrentSlopes])
+def test_operators_are_equal_where_their_grids_are(operator):
+    assert operator(make_grid("digits")) == operator(make_grid("digits"))
+    assert operator(make_grid("digits")) != operator(make_grid("line"))
+
+
+@pytest.mark.parametrize("axes", [[5, 4], [1, 6], [16, 16]])
+def test_packed_gram_matrices_are_whole_ones(axes, rng):
+    basis = GaussianBasis.regular([np.linspace(-1, 1, n) if n > 1 else [0.3] for n in axes], 0.2)
+    points, weights = rng.uniform(-1.2, 1.2, size=(40, 2)), rng.uniform(0, 2, size=40)
+    packed = basis.gram_sums(points, weights).eval()
+    assert packed.shape == tuple(2 * n - 1 for n in axes)
+    design = basis.matrix(points)
+    expected = (design * weights[:, None]).T @ design
+    np.testing.assert_allclose(basis.unpack_gram(packed), expected, rtol=0, atol=1e-12)
+    stacked = np.stack([packed, 2 * packed])
+    np.testing.assert_allclose(basis.unpack_gram(stacked)[1], 2 * expected, rtol=0, atol=2e-12)
+    assert basis.unpack_gram(expected) is not None
+    np.testing.assert_array_equal(basis.unpack_gram(expected), expected)
+
+
+def test_gram_matrices_of_other_bases_are_not_packed(rng):
+    uneven = GaussianBasis.regular([[0.0, 1.0, 3.0], [0.0, 1.0]], 1.0)
+    scattered = GaussianBasis(rng.normal(size=(6, 2)), 1.0)
+    points, weights = rng.normal(size=(9, 2)), rng.uniform(size=9)
+    for basis in (uneven, scattered):
+        gram = basis.gram_sums(points, weights).eval()
+        design = basis.matrix(points)
+        np.testing.assert_allclose(gram, (design * weights[:, None]).T @ design, atol=1e-12)
+        np.testing.assert_array_equal(basis.unpack_gram(gram), gram)
+
+
+def test_gram_matrices_of_another_shape_are_refused():
+    basis = GaussianBasis.regular([np.arange(3.0), np.arange(4.0)], 1.0)
+    with pytest.raises(ValueError, match=r"sums has shape \(5, 5\).*\(\.\.\., 12, 12\)"):
+        basis.unpack_gram(np.zeros((5, 5)))
