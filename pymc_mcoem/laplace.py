@@ -158,7 +158,7 @@ class Race:
         If either is not positive.
     """
 
-    n_iterations: int = 5
+    n_iterations: int = 12
     margin: float = 50.0
 
     def __post_init__(self) -> None:

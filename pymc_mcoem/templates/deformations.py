@@ -90,6 +90,24 @@ class Deformation:
         """
         raise NotImplementedError
 
+    def curvature(self, points: np.ndarray, beta: Any, gradient: Any) -> TensorVariable:
+        """Return J Jᵀ of the rows J of `jacobian`, shape (n_parameters, n_parameters).
+
+        Parameters
+        ----------
+        points, beta, gradient
+            As for `jacobian`. Points whose gradient is zero take no part.
+        """
+        # a matrix by its transpose, not the reverse: see `GaussianBasis` on memory layouts
+        rows = self.jacobian(points, beta, gradient)
+        return pt.dot(rows, rows.T)
+
+    def products(
+        self, points: np.ndarray, beta: Any, gradient: Any, rows: TensorVariable
+    ) -> TensorVariable:
+        """Return rows (n, n_points) times the transpose of `jacobian`, (n, n_parameters)."""
+        return pt.dot(rows, self.jacobian(points, beta, gradient).T)
+
     def starts(self) -> np.ndarray:
         """Return where searches for the mode of β start, shape (n_starts, n_parameters)."""
         return self.mean[None, :].copy()
@@ -258,6 +276,7 @@ class DisplacementField(Deformation):
         if not (is_number(width) and width > 0):
             raise ValueError(f"width is {width!r}; give one positive number.")
         self.landmarks = array
+        self.axes: list[np.ndarray] | None = None
         self.width = float(width)
         self.correlation = float(correlation)
         n_landmarks, self.n_dims = array.shape
@@ -291,7 +310,9 @@ class DisplacementField(Deformation):
             As for the class.
         """
         mesh = np.meshgrid(*axes, indexing="ij")
-        return cls(np.stack([part.ravel() for part in mesh], axis=-1), width, correlation)
+        field = cls(np.stack([part.ravel() for part in mesh], axis=-1), width, correlation)
+        field.axes = [np.array(axis, dtype=np.float64) for axis in axes]
+        return field
 
     def _kernels(self, points: np.ndarray) -> np.ndarray:
         """Return ψ_k(u_s), shape (n_landmarks, n_points)."""
@@ -311,6 +332,50 @@ class DisplacementField(Deformation):
         return pt.concatenate(
             [kernels * gradient[None, :, axis] for axis in range(self.n_dims)], axis=0
         )
+
+    def curvature(self, points: np.ndarray, beta: Any, gradient: Any) -> TensorVariable:
+        """Return J Jᵀ, shape (n_parameters, n_parameters)."""
+        factors = self._factors(points)
+        if factors is None:
+            return super().curvature(points, beta, gradient)
+        # ψ_k ψ_l of landmarks on a grid is a product of one factor an axis: of the 36² sums over
+        # 256 points for each pair of coordinates, sums over rows first leave a tenth of the work.
+        gradient = pt.as_tensor_variable(gradient)
+        weights = pt.stack([gradient[:, i] * gradient[:, j] for i in (0, 1) for j in (0, 1)])
+        pairs = [
+            (each[:, None, :] * each[None, :, :]).reshape(-1, each.shape[1]) for each in factors
+        ]
+        sums = _along_both(weights, *pairs)
+        first, second = (len(each) for each in factors)
+        table = sums.reshape((first, first, 2, 2, second, second)).transpose(2, 0, 4, 3, 1, 5)
+        return table.reshape((self.n_parameters, self.n_parameters))
+
+    def products(
+        self, points: np.ndarray, beta: Any, gradient: Any, rows: TensorVariable
+    ) -> TensorVariable:
+        """Return rows (n, n_points) times the transpose of `jacobian`, (n, n_parameters)."""
+        factors = self._factors(points)
+        if factors is None:
+            return super().products(points, beta, gradient, rows)
+        gradient = pt.as_tensor_variable(gradient)
+        first, second = (len(each) for each in factors)
+        both = pt.concatenate([rows * gradient[None, :, axis] for axis in (0, 1)], axis=0)
+        table = _along_both(both, *factors).reshape((first, 2, -1, second))
+        return table.transpose(2, 1, 0, 3).reshape((-1, self.n_parameters))
+
+    def _factors(self, points: Any) -> list[np.ndarray] | None:
+        """Return ψ on each axis, (n_landmarks, n_points) of the axis, where all are on grids."""
+        if self.axes is None or len(self.axes) != 2 or isinstance(points, Variable):
+            return None
+        points = np.asarray(points, np.float64)
+        axes = [np.unique(points[:, axis]) for axis in (0, 1)]
+        mesh = np.meshgrid(*axes, indexing="ij")
+        if not np.array_equal(points, np.stack([part.ravel() for part in mesh], axis=-1)):
+            return None
+        return [
+            np.exp(-np.square(landmarks[:, None] - axis[None, :]) / self.width**2)
+            for landmarks, axis in zip(self.axes, axes, strict=True)
+        ]
 
 
 class SumOfDeformations(Deformation):
@@ -388,11 +453,38 @@ class SumOfDeformations(Deformation):
             axis=0,
         )
 
+    def curvature(self, points: np.ndarray, beta: Any, gradient: Any) -> TensorVariable:
+        """Return J Jᵀ, block by block, shape (n_parameters, n_parameters)."""
+        beta = pt.as_tensor_variable(beta)
+        coordinates = [beta[where] for where in self._slices()]
+        blocks: list[list[TensorVariable]] = []
+        for index, (part, own) in enumerate(zip(self.parts, coordinates, strict=True)):
+            row = [blocks[before][index].T for before in range(index)]
+            row.append(part.curvature(points, own, gradient))
+            if index + 1 < len(self.parts):
+                rows = part.jacobian(points, own, gradient)
+                row += [
+                    other.products(points, theirs, gradient, rows)
+                    for other, theirs in zip(
+                        self.parts[index + 1 :], coordinates[index + 1 :], strict=True
+                    )
+                ]
+            blocks.append(row)
+        return pt.concatenate([pt.concatenate(row, axis=1) for row in blocks], axis=0)
+
     def starts(self) -> np.ndarray:
         """Return all combinations of the parts' starts, shape (n_starts, n_parameters)."""
         return np.array(
             [np.concatenate(rows) for rows in itertools.product(*(p.starts() for p in self.parts))]
         )
+
+
+def _along_both(weights: TensorVariable, first: np.ndarray, second: np.ndarray) -> TensorVariable:
+    """Return Σ_st first[a, s] weights[i, (s, t)] second[b, t] as a matrix (a, i b)."""
+    n_first, n_second = first.shape[1], second.shape[1]
+    along_second = pt.dot(weights.reshape((-1, n_second)), second.T.copy())
+    table = along_second.reshape((-1, n_first, len(second))).transpose(1, 0, 2)
+    return pt.dot(first, table.reshape((n_first, -1)))
 
 
 def _neighbours(landmarks: np.ndarray) -> np.ndarray:

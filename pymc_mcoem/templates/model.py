@@ -405,8 +405,11 @@ def _gauss_newton(
 ) -> TensorVariable:
     """Return JᵀΣ⁻¹J + prior precision, for (deformation, log scale)."""
     gradient = settings.basis.gradient(warped, template)
-    rows = settings.deformation.jacobian(points, beta, gradient)
     precision = prior.precision()
+    if scale is None and whitener.factor is None:
+        seen = gradient * whitener.mask[:, None]
+        return settings.deformation.curvature(points, beta, seen) / noise_variance + precision
+    rows = settings.deformation.jacobian(points, beta, gradient)
     if scale is not None and settings.scale is not None:
         rows = scale * pt.concatenate([rows, values_there[None, :]], axis=0)
         # −∂² of the log-density a log λ − bλ of log λ, the Jacobian included
@@ -415,7 +418,6 @@ def _gauss_newton(
         wider = pt.zeros((size + 1, size + 1))
         wider = pt.set_subtensor(wider[:size, :size], precision)
         precision = pt.set_subtensor(wider[size, size], curvature)
-    # a matrix by its transpose, not the reverse: see `GaussianBasis` on memory layouts
     rows = whitener.columns(rows)
     return pt.dot(rows, rows.T) / noise_variance + precision
 

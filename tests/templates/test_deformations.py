@@ -144,3 +144,47 @@ def test_starts_turn_the_image_both_ways(deformation):
 def test_bad_arguments_are_named(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+POINTS = np.stack([part.ravel() for part in np.meshgrid(*[np.linspace(-1, 1, 7)] * 2)][::-1], -1)
+
+
+def grid_field(width=0.5):
+    axes = [np.linspace(-0.5, 0.5, 3), np.linspace(-0.4, 0.5, 4)]
+    return DisplacementField.on_grid(axes, width)
+
+
+CURVATURES = {
+    "field": (grid_field(), POINTS),
+    "motion and field": (RigidMotion() + grid_field(), POINTS),
+    "field and motion": (grid_field() + RigidMotion(), POINTS),
+    "two fields": (grid_field() + RigidMotion() + grid_field(0.9), POINTS),
+    "rectangle": (RigidMotion() + grid_field(), POINTS.reshape(7, 7, 2)[:4].reshape(-1, 2)),
+    "scattered points": (
+        RigidMotion() + grid_field(),
+        np.random.default_rng(3).normal(size=(9, 2)),
+    ),
+    "turned grid": (RigidMotion() + grid_field(), POINTS[::-1].copy()),
+    "scattered landmarks": (
+        RigidMotion() + DisplacementField(np.random.default_rng(4).normal(size=(5, 2)), 0.5),
+        POINTS,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CURVATURES)
+def test_curvature_is_the_jacobian_by_its_transpose(name, rng):
+    deformation, points = CURVATURES[name]
+    beta = deformation.mean + 0.3 * rng.normal(size=deformation.n_parameters)
+    gradient = rng.normal(size=(len(points), 2)) * (rng.uniform(size=(len(points), 1)) < 0.8)
+    rows = deformation.jacobian(points, beta, gradient).eval()
+    found = deformation.curvature(points, beta, gradient)
+    assert found.type.shape in ((None, None), rows.shape[:1] * 2)
+    np.testing.assert_allclose(found.eval(), rows @ rows.T, rtol=0, atol=1e-11)
+    others = rng.normal(size=(2, len(points)))
+    np.testing.assert_allclose(
+        deformation.products(points, beta, gradient, pt.as_tensor_variable(others)).eval(),
+        others @ rows.T,
+        rtol=0,
+        atol=1e-11,
+    )

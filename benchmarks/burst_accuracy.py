@@ -1,0 +1,309 @@
+"""What bursts are worth: squared error of the mean statistics against time, by kind of burst.
+
+Postal digits of all kinds with noise, four classes, 78 latents; θ after 20, 100 and 500
+observations (early, middle, late), and 20 other images. Of each the posterior means of class
+weights, ΦᵀY, ΦᵀΦ and ββᵀ are found by long runs, twice, and so is the variance of a single draw.
+Then every kind of burst is run at several lengths, several times for each image. A mean over m
+independent draws would have the variance of one over m, so
+
+    worth = variance of one draw / mean squared error of the burst, summed over images,
+
+is the number of independent draws that a burst is worth, whatever its bias comes from. Reported is
+the time in which each kind reaches what the paper's burst is worth (500 sweeps, 100 of burn-in, 20
+random-walk moves a sweep, pilot chains), read off a straight line on log axes, as a ratio.
+
+    python benchmarks/burst_accuracy.py --quick
+    python benchmarks/burst_accuracy.py
+
+It writes ``burst_accuracy.nc`` and ``burst_accuracy.png`` to ``output/``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import xarray as xr
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from threadpoolctl import threadpool_limits
+
+import pymc_mcoem as mcoem
+from pymc_mcoem.em.esteps.carlin_chib import CompiledCarlinChibBurst
+from pymc_mcoem.laplace import Race
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+N_CLASSES, NOISE = 4, 0.2
+STAGES = {"early": 20, "middle": 100, "late": 500}
+NAMES = ("class_weight", "template_projection", "template_gram", "deformation_outer")
+PAPER = "paper"
+#: Kind of burst: E-step, and its lengths as (burn-in, draws).
+LENGTHS = [(2, 4), (5, 15), (10, 40), (25, 100), (50, 250)]
+ROUGH = mcoem.Laplace(tolerance=0.1, race=Race(n_iterations=2, margin=30.0))
+HAMILTONIAN = mcoem.Hamiltonian(n_moves=1, n_leapfrog=8)
+KINDS: dict[str, tuple[Any, list[tuple[int, int]]]] = {
+    PAPER: (mcoem.CarlinChibBurst.as_in_paper(), [(100, 400)]),
+    **{
+        kind: (mcoem.CarlinChibBurst(**options), LENGTHS)
+        for kind, options in {
+            "random walk, 20 moves": {"within_class": mcoem.RandomWalk(20)},
+            "random walk, 5 moves": {"within_class": mcoem.RandomWalk(5)},
+            "Hamiltonian, 8 steps": {"within_class": HAMILTONIAN},
+            "Hamiltonian, 4 steps": {"within_class": mcoem.Hamiltonian(1, 4)},
+            "independence, 5 moves": {"within_class": mcoem.Independence(5)},
+            "Hamiltonian, Rao-Blackwell": {"within_class": HAMILTONIAN, "rao_blackwell": True},
+            "Hamiltonian, rough modes": {"within_class": HAMILTONIAN, "pseudo_priors": ROUGH},
+            "Hamiltonian, prior covariance": {
+                "within_class": HAMILTONIAN,
+                "pseudo_priors": mcoem.PriorCovariance(),
+            },
+        }.items()
+    },
+    "Laplace, importance weights": (
+        mcoem.LaplaceGaussian(importance=True),
+        [(0, burn_in + draws) for burn_in, draws in LENGTHS],
+    ),
+}
+
+console = Console(width=140, highlight=False)
+
+
+def images(n: int, seed: int) -> np.ndarray:
+    data = mcoem.datasets.load_usps()
+    rng = np.random.default_rng(seed)
+    chosen = rng.permutation(len(data["labels"]))[:n]
+    found = data["images"].values[chosen]
+    return found + NOISE * rng.standard_normal(found.shape)
+
+
+def learnt(mixture: Any, stream: np.ndarray) -> dict[str, dict[str, np.ndarray]]:
+    """Return θ at each stage of one run."""
+    em = mcoem.OnlineEM(mixture, random_seed=1, progressbar=False)
+    found = {}
+    for stage, n in STAGES.items():
+        em.partial_fit(stream[em.n_seen : n])
+        found[stage] = {name: np.array(value) for name, value in em.parameters.items()}
+    return found
+
+
+def flat(statistics: dict[str, np.ndarray], mixture: Any) -> dict[str, np.ndarray]:
+    """Return the statistics that are compared, each as one vector."""
+    whole = {name: statistics[name] for name in NAMES}
+    whole["template_gram"] = mixture.settings.basis.unpack_gram(whole["template_gram"])
+    return {name: np.ravel(value) for name, value in whole.items()}
+
+
+def truth(
+    e_step: CompiledCarlinChibBurst, mixture: Any, theta: Any, image: np.ndarray, draws: int
+) -> dict[str, dict[str, Any]]:
+    """Return of each statistic its mean, its error, and the variance of one draw, summed."""
+    data = mixture.encode(image)
+    halves, variances = [], []
+    for seed in (1, 2):
+        rng = np.random.default_rng(seed)
+        result, found = e_step.with_draws(
+            data, theta, rng, e_step.initial_state(), draws=draws, burn_in=draws // 10
+        )
+        mean = flat(result.statistics, mixture)
+        halves.append(mean)
+        spread = dict.fromkeys(NAMES, 0.0)
+        chosen = np.arange(draws // 10, draws + draws // 10, max(draws // 200, 1))
+        for t in chosen:
+            one = e_step.statistics(
+                found.class_index[t : t + 1],
+                found.position[t : t + 1],
+                np.ones(1),
+                {**theta, **data},
+            )
+            for name, value in flat(one, mixture).items():
+                spread[name] += float(np.sum((value - mean[name]) ** 2)) / len(chosen)
+        variances.append(spread)
+    return {
+        name: {
+            "mean": (halves[0][name] + halves[1][name]) / 2,
+            "error": float(np.sum((halves[0][name] - halves[1][name]) ** 2)) / 4,
+            "variance": (variances[0][name] + variances[1][name]) / 2,
+        }
+        for name in NAMES
+    }
+
+
+def measure(given: argparse.Namespace) -> xr.Dataset:
+    """Return sums over images of errors and variances, and median seconds, of every burst."""
+    mixture = mcoem.TemplateMixture.for_images((16, 16), n_classes=N_CLASSES)
+    stream = images(max(STAGES.values()) + given.images, seed=1)
+    thetas = learnt(mixture, stream)
+    others = stream[max(STAGES.values()) :]
+    long = mcoem.CarlinChibBurst(within_class=mcoem.Hamiltonian(1, 10)).compile(mixture)
+    truths = {
+        (stage, index): truth(long, mixture, theta, image, given.draws)
+        for stage, theta in track(thetas.items(), "Long runs", console=console)
+        for index, image in enumerate(others)
+    }
+    compiled = {kind: e_step.compile(mixture) for kind, (e_step, _) in KINDS.items()}
+    cases = [(kind, *length) for kind, (_, lengths) in KINDS.items() for length in lengths]
+    shape = (len(cases), len(STAGES), len(NAMES))
+    errors, variances, noise = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    seconds: dict[tuple[int, int], list[float]] = {}
+    for column, (stage, theta) in enumerate(thetas.items()):
+        states = {}
+        for kind, e_step in compiled.items():  # step sizes settle
+            state = e_step.initial_state()
+            for image in stream[:10]:
+                rng = np.random.default_rng(0)
+                data = mixture.encode(image)
+                state = e_step(data, theta, rng, state, draws=1, burn_in=30).state
+            states[kind] = state
+        for repeat in track(range(given.repeats), f"Bursts, {stage} θ", console=console):
+            for index, image in enumerate(others):
+                data = mixture.encode(image)
+                for row, (kind, burn_in, draws) in enumerate(cases):
+                    rng = np.random.default_rng([repeat, index, row])
+                    began = time.perf_counter()
+                    result = compiled[kind](
+                        data, theta, rng, states[kind], draws=draws, burn_in=burn_in
+                    )
+                    seconds.setdefault((row, column), []).append(time.perf_counter() - began)
+                    found = flat(result.statistics, mixture)
+                    for place, name in enumerate(NAMES):
+                        known = truths[stage, index][name]
+                        away = float(np.sum((found[name] - known["mean"]) ** 2))
+                        errors[row, column, place] += away / given.repeats
+                        variances[row, column, place] += known["variance"] / given.repeats
+                        noise[row, column, place] += known["error"] / given.repeats
+    middle = np.array(
+        [
+            [np.median(seconds[row, column]) for column in range(len(STAGES))]
+            for row in range(len(cases))
+        ]
+    )
+    dims = ("case", "stage", "statistic")
+    return xr.Dataset(
+        {
+            "error": (dims, errors),
+            "variance": (dims, variances),
+            "truth_error": (dims, noise),
+            "seconds": (dims[:2], middle),
+        },
+        coords={
+            "kind": ("case", [kind for kind, _, _ in cases]),
+            "burn_in": ("case", [burn_in for _, burn_in, _ in cases]),
+            "draws": ("case", [draws for _, _, draws in cases]),
+            "stage": list(STAGES),
+            "statistic": list(NAMES),
+        },
+    )
+
+
+def seconds_until(worth: np.ndarray, seconds: np.ndarray, wanted: float) -> float:
+    """Return when a kind is worth so much: between its lengths, or beyond by one draw for one."""
+    order = np.argsort(seconds)
+    log_worth = np.maximum.accumulate(np.log(worth[order]))
+    log_seconds = np.log(seconds[order])
+    if np.log(wanted) <= log_worth[0]:
+        return float(np.exp(log_seconds[0]))
+    if np.log(wanted) > log_worth[-1]:
+        return float(np.exp(log_seconds[-1] + np.log(wanted) - log_worth[-1]))
+    return float(np.exp(np.interp(np.log(wanted), log_worth, log_seconds)))
+
+
+def tell(found: xr.Dataset) -> None:
+    """Print worth and times of every burst, and ratios to the paper's."""
+    worth = found["variance"] / found["error"]
+    for stage in found["stage"].values:
+        table = Table(title=f"{stage} θ: independent draws that one burst is worth")
+        table.add_column("burst")
+        for heading in ("burn-in + draws", "ms", *NAMES):
+            table.add_column(heading, justify="right")
+        for case in range(found.sizes["case"]):
+            at = found.isel(case=case).sel(stage=stage)
+            draws = worth.isel(case=case).sel(stage=stage)
+            table.add_row(
+                str(at["kind"].values),
+                f"{int(at['burn_in'])} + {int(at['draws'])}",
+                f"{1e3 * float(at['seconds']):.1f}",
+                *(f"{float(draws.sel(statistic=name)):.1f}" for name in NAMES),
+            )
+        limit = found["variance"].isel(case=0) / found["truth_error"].isel(case=0)
+        limits = ", ".join(f"{float(limit.sel(stage=stage, statistic=n)):.0f}" for n in NAMES)
+        console.print(table)
+        console.print(f"the long runs themselves are worth {limits}")
+    table = Table(title="Time of the paper's burst over the time to be worth as much")
+    table.add_column("burst")
+    for stage in found["stage"].values:
+        for name in NAMES:
+            table.add_column(f"{stage} {name.split('_')[1]}", justify="right")
+    kinds = found["kind"].values
+    for kind in dict.fromkeys(kinds):
+        row = []
+        for stage in found["stage"].values:
+            for name in NAMES:
+                at = worth.sel(stage=stage, statistic=name).values
+                spent = found["seconds"].sel(stage=stage).values
+                paper = int(np.flatnonzero(kinds == PAPER)[0])
+                own = kinds == kind
+                needed = seconds_until(at[own], spent[own], at[paper])
+                row.append(f"{spent[paper] / needed:.1f}")
+        table.add_row(kind, *row)
+    console.print(table)
+
+
+def draw(found: xr.Dataset, file: Path) -> None:
+    """Draw worth against seconds."""
+    worth = found["variance"] / found["error"]
+    figure, axes = plt.subplots(
+        len(NAMES), found.sizes["stage"], figsize=(12, 13), sharex=True, layout="constrained"
+    )
+    for row, name in enumerate(NAMES):
+        for column, stage in enumerate(found["stage"].values):
+            axis = axes[row, column]
+            for kind in dict.fromkeys(found["kind"].values):
+                own = np.flatnonzero(found["kind"].values == kind)
+                axis.loglog(
+                    found["seconds"].sel(stage=stage).values[own],
+                    worth.sel(stage=stage, statistic=name).values[own],
+                    "ks" if kind == PAPER else "o-",
+                    label=kind,
+                )
+            axis.set_title(f"{stage} θ, {name}")
+    for axis in axes[-1]:
+        axis.set_xlabel("seconds a burst")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("independent draws")
+    axes[0, 0].legend(fontsize=7)
+    figure.savefig(file, dpi=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--images", type=int, default=20)
+    parser.add_argument("--repeats", type=int, default=4)
+    parser.add_argument("--draws", type=int, default=10_000, help="of each long run")
+    parser.add_argument("--quick", action="store_true", help="3 images, 2,000 draws, 2 repeats")
+    parser.add_argument("--show", action="store_true", help="tables of the last run again")
+    parser.add_argument("--output", type=Path, default=Path("output"))
+    given = parser.parse_args()
+    if given.quick:
+        given.images, given.draws, given.repeats = 3, 2_000, 2
+    given.output.mkdir(parents=True, exist_ok=True)
+    logging.getLogger("pymc_mcoem").setLevel(logging.ERROR)
+    file = given.output / "burst_accuracy.nc"
+    if not given.show:
+        with threadpool_limits(1):
+            measure(given).to_netcdf(file, engine="h5netcdf")
+    with xr.open_dataset(file, engine="h5netcdf") as stored:
+        found = stored.load()
+    tell(found)
+    draw(found, file.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    main()
