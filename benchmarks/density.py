@@ -176,7 +176,7 @@ def main() -> None:
     positions = mixture.settings.deformation.mean + 0.1 * rng.standard_normal((N_POSITIONS, 78))
     classes = rng.integers(N_CLASSES, size=N_POSITIONS)
     by_hand = (positions, classes, *constants(mixture, theta, image))
-    plain = get_mode("NUMBA").excluding("mcoem_separable_numba")
+    plain = get_mode("NUMBA").excluding("mcoem_for_numba")
     own = compiled(density, density.log_density, "NUMBA")
     graph = compiled(density, density.log_density, plain)
     gradient = compiled(density, density.gradient, "NUMBA")

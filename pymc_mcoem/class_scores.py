@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.special import softmax
 
+from pymc_mcoem.em.arithmetic import strict_arithmetic
 from pymc_mcoem.em.esteps.base import CompiledClassWeights
+from pymc_mcoem.em.left_out import named
 from pymc_mcoem.expected_likelihood import CompiledExpectedLikelihood, ExpectedLikelihood
 from pymc_mcoem.screening import ScreenedClassWeights
 
@@ -17,7 +20,15 @@ if TYPE_CHECKING:
     from pymc_mcoem.em.esteps.base import EStep
     from pymc_mcoem.em.family import Family
 
-__all__ = ["compile_class_weights", "compile_expected_likelihood", "weigh", "weigh_expected"]
+__all__ = [
+    "Unclassified",
+    "attempt",
+    "checked",
+    "compile_class_weights",
+    "compile_expected_likelihood",
+    "weigh",
+    "weigh_expected",
+]
 
 type Arrays = Mapping[str, np.ndarray]
 
@@ -33,7 +44,8 @@ def compile_class_weights(
         If the E-step gives none.
     """
     if screening:
-        return ScreenedClassWeights(family, partial(_compile_for, family, e_step), screening)
+        with strict_arithmetic():
+            return ScreenedClassWeights(family, partial(_compile_for, family, e_step), screening)
     return _compile_for(family, e_step, family.n_classes)
 
 
@@ -41,7 +53,8 @@ def _compile_for(family: Any, e_step: EStep, n_classes: int) -> CompiledClassWei
     """Compile class weights for as many of the classes."""
     if n_classes != family.n_classes:
         family = family.with_classes(n_classes, noise="class", priors=None)
-    compiled = e_step.compile(family)
+    with strict_arithmetic():
+        compiled = e_step.compile(family)
     if not isinstance(compiled, CompiledClassWeights):
         raise TypeError(
             f"e_step: {e_step!r} gives no class probabilities; give CarlinChibBurst() or "
@@ -52,7 +65,8 @@ def _compile_for(family: Any, e_step: EStep, n_classes: int) -> CompiledClassWei
 
 def compile_expected_likelihood(family: Family) -> CompiledExpectedLikelihood:
     """Compile the paper's rule."""
-    return ExpectedLikelihood().compile(family)
+    with strict_arithmetic():
+        return ExpectedLikelihood().compile(family)
 
 
 def weigh(
@@ -80,3 +94,40 @@ def weigh_expected(
     scores = compiled.log_scores(data, parameters, rng, draws=draws, burn_in=burn_in)
     weighed: np.ndarray = softmax(scores + log_label_weight)
     return weighed
+
+
+def checked(compiled: Any, function: Callable[..., np.ndarray], *arguments: Any) -> np.ndarray:
+    """Return what `function` gives.
+
+    Raises
+    ------
+    FloatingPointError
+        If that is not finite.
+    """
+    found = function(compiled, *arguments)
+    if not np.isfinite(found).all():
+        raise FloatingPointError(f"its class probabilities are not finite: {found}.")
+    return found
+
+
+@dataclass(frozen=True)
+class Unclassified:
+    """Stands for class probabilities that there are none of, and says why."""
+
+    reason: str
+
+
+def attempt(
+    compiled: Any, function: Callable[..., np.ndarray], *arguments: Any
+) -> np.ndarray | Unclassified:
+    """Return what `function` gives, or why it gives nothing.
+
+    Examples
+    --------
+    >>> attempt(None, lambda _: 1 / 0)
+    Unclassified(reason='ZeroDivisionError: division by zero')
+    """
+    try:
+        return checked(compiled, function, *arguments)
+    except Exception as error:
+        return Unclassified(named(error))

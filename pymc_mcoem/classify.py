@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,6 +13,9 @@ import xarray as xr
 
 from pymc_mcoem.carlin_chib.within_class import RandomWalk
 from pymc_mcoem.class_scores import (
+    Unclassified,
+    attempt,
+    checked,
     compile_class_weights,
     compile_expected_likelihood,
     weigh,
@@ -19,9 +24,12 @@ from pymc_mcoem.class_scores import (
 from pymc_mcoem.em.crew import Crew
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.family import Family
+from pymc_mcoem.em.left_out import named
 from pymc_mcoem.em.progress import CountProgress, count_observations
+from pymc_mcoem.em.reading import Unreadable, read
+from pymc_mcoem.em.run_state import ON_ERROR
 from pymc_mcoem.em.threads import one_blas_thread
-from pymc_mcoem.em.workers import Order
+from pymc_mcoem.em.workers import ExecutorError, Order
 from pymc_mcoem.templates.mixture import TemplateMixture
 
 if TYPE_CHECKING:
@@ -30,6 +38,8 @@ if TYPE_CHECKING:
     from pymc_mcoem.em.esteps.base import EStep
 
 __all__ = ["Classifier", "majority_labels"]
+
+_log = logging.getLogger("pymc_mcoem")
 
 
 def majority_labels(
@@ -106,6 +116,17 @@ class Classifier:
     progressbar : bool
     executor : concurrent.futures.Executor or int, optional
         Who classifies, as for `OnlineEM`. The probabilities are the same, to the last bit.
+    on_error : {"raise", "skip"}
+        What becomes of an observation that cannot be read, that the family refuses or whose
+        probabilities fail: the call ends with an error that names it, or it keeps its place, with
+        NaN for its probabilities and None for its label, and `skipped` says why.
+
+    Attributes
+    ----------
+    labels : tuple of length n_labels
+    class_labels : tuple of length n_classes
+    skipped : dict of int to str
+        Why observations of the last call have no label, by their places, counted from 0.
 
     Raises
     ------
@@ -144,7 +165,10 @@ class Classifier:
         random_seed: int = 0,
         progressbar: bool = True,
         executor: Executor | int | None = None,
+        on_error: Literal["raise", "skip"] = "raise",
     ) -> None:
+        if on_error not in ON_ERROR:
+            raise ValueError(f"on_error: got {on_error!r}; choose one of {ON_ERROR}.")
         if draws < 1 or burn_in < 0:
             raise ValueError(
                 f"draws is {draws} and burn_in {burn_in}; give at least one draw and no negative "
@@ -192,6 +216,8 @@ class Classifier:
         self.random_seed = random_seed
         self.progressbar = progressbar
         self.rule = rule
+        self.on_error = on_error
+        self.skipped: dict[int, str] = {}
         if rule == "evidence":
             chosen = CarlinChibBurst(within_class=RandomWalk(n_moves=5))
             make: Callable[[], Any] = partial(
@@ -217,29 +243,108 @@ class Classifier:
         Raises
         ------
         ValueError, TypeError
-            If there is no observation, or the family refuses one.
+            If there is no observation, or the family refuses one, which is named.
+        FloatingPointError, RuntimeError
+            If the probabilities of one fail, which is named.
+        Exception
+            What the source raises.
         """
-        found = []
+        found: dict[int, np.ndarray] = {}
+        self.skipped = {}
         total = count_observations(self.family, observations)
         with CountProgress(self.progressbar, total, "Classified") as progress:
             with one_blas_thread():
-                for probabilities in self._crew.answers(self._orders(observations)):
-                    found.append(probabilities)
+                for index, probabilities in self._answers(observations):
+                    found[index] = probabilities
                     progress.advance()
-        if not found:
+        # some are refused as they are handed out, before others have their answer
+        self.skipped = dict(sorted(self.skipped.items()))
+        n = len(found) + len(self.skipped)
+        if not n:
             raise ValueError("observations: got none; pass at least one observation.")
-        return np.stack(found)
+        if self.skipped:
+            first = next(iter(self.skipped))
+            _log.warning(
+                "%d of %d observations have no label. The first is number %d, counted from 0: %s",
+                len(self.skipped),
+                n,
+                first,
+                self.skipped[first],
+            )
+        missing = np.full(self.family.n_classes, np.nan)
+        return np.stack([found.get(index, missing) for index in range(n)])
 
-    def _orders(self, observations: Any) -> Iterator[Order]:
-        """Yield the calls to be made, each made up when it is asked for."""
-        for index, observation in enumerate(self.family.iterate(observations)):
-            data = self.family.encode(observation)
+    def _answers(self, observations: Any) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield probabilities and whose they are, of the observations that have some."""
+        orders = self._orders(observations)
+        under_way: deque[tuple[int, Order]] = deque()
+        of_the_source: list[Exception] = []
+
+        def handed_out() -> Iterator[Order]:
+            # what was handed out when a worker was lost comes first
+            yield from [order for _, order in under_way]
+            try:
+                for index, order in orders:
+                    under_way.append((index, order))
+                    yield order
+            except Exception as error:
+                of_the_source.append(error)
+                raise
+
+        # What fails here is no observation's fault.
+        self._crew.prepare()
+        answers = self._crew.answers(handed_out())
+        while True:
+            try:
+                answer: np.ndarray | Unclassified = next(answers)
+            except StopIteration:
+                return
+            except ExecutorError:
+                raise
+            except Exception as error:
+                if of_the_source:
+                    raise
+                answer = self._failed(under_way[0][0], error)
+                answers = self._crew.answers(handed_out())
+            index, _ = under_way.popleft()
+            if isinstance(answer, Unclassified):
+                self.skipped[index] = f"classifying it failed: {answer.reason}"
+            else:
+                yield index, answer
+
+    def _failed(self, index: int, error: Exception) -> Unclassified:
+        """Return that an observation has failed, or raise it with its number."""
+        if self.on_error == "skip":
+            return Unclassified(named(error))
+        kind = FloatingPointError if isinstance(error, ArithmeticError) else RuntimeError
+        raise kind(
+            f"observation {index}, counted from 0, cannot be classified: {error} Leave it out, or "
+            "give on_error='skip'."
+        ) from error
+
+    def _orders(self, observations: Any) -> Iterator[tuple[int, Order]]:
+        """Yield the calls to be made and for which, each made up when it is asked for."""
+        for index, observation in enumerate(read(self.family, observations)):
+            if isinstance(observation, Unreadable):
+                if self.on_error == "raise":
+                    raise observation.error
+                self.skipped[index] = f"reading it failed: {named(observation.error)}"
+                continue
+            try:
+                data = self.family.encode(observation)
+            except Exception as error:
+                if self.on_error == "skip":
+                    self.skipped[index] = f"refused: {named(error)}"
+                    continue
+                kind = TypeError if isinstance(error, TypeError) else ValueError
+                raise kind(f"observation {index} (counted from 0) was refused: {error}") from error
             seed = np.random.SeedSequence(self.random_seed, spawn_key=(index,))
             given = (data, self._parameters, np.random.default_rng(seed), self.draws, self.burn_in)
+            way = attempt if self.on_error == "skip" else checked
             if self.rule == "evidence":
-                yield Order(weigh, given)
+                yield index, Order(way, (weigh, *given))
             else:
-                yield Order(weigh_expected, (*given, self._log_label_weight))
+                yield index, Order(way, (weigh_expected, *given, self._log_label_weight))
 
     def predict_proba(self, observations: Any) -> np.ndarray:
         """Return label probabilities, ``(n, n_labels)``, in the order of `labels`.
@@ -273,6 +378,11 @@ class Classifier:
         ----------
         observations : array_like or iterable
 
+        Returns
+        -------
+        ndarray of shape (n,)
+            With ``on_error="skip"`` of objects, None for what could not be classified.
+
         Examples
         --------
         >>> from pymc_mcoem.em.esteps.fixed_latents import FixedLatents
@@ -287,10 +397,17 @@ class Classifier:
         >>> classifier.predict([np.zeros((3, 3)), np.full((3, 3), 0.6)])
         array(['dark', 'bright'], dtype='<U6')
         """
-        return np.asarray(self.labels)[self.predict_proba(observations).argmax(axis=1)]
+        found = np.asarray(self.labels)[self.predict_proba(observations).argmax(axis=1)]
+        if self.on_error == "skip":
+            # whatever kind labels are of, none is none of them
+            found = found.astype(object)
+            found[list(self.skipped)] = None
+        return found
 
     def score(self, observations: Any, labels: Sequence[Hashable] | np.ndarray) -> float:
         """Return the share of observations whose most probable label is the given one.
+
+        What could not be classified counts as wrong.
 
         Parameters
         ----------

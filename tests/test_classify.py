@@ -1,10 +1,20 @@
 """Class weights against quadrature, labels, and what the classifier refuses."""
 
+import logging
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy.stats import norm
 
 import pymc_mcoem as mcoem
+from pymc_mcoem.em import workers
+from pymc_mcoem.em.arithmetic import strict_arithmetic
+from tests.em.test_on_error import Unreadable, source_of
+from tests.em.test_workers import AtOnce, lives
 
 POINTS = np.linspace(-1, 1, 6)
 WIDTH = 0.8
@@ -130,7 +140,9 @@ def test_other_e_steps_weigh_classes_too(mixture, by_label, rng):
     for e_step in (mcoem.LaplaceGaussian(), mcoem.LaplaceGaussian(importance=True)):
         classifier = mcoem.Classifier(mixture, by_label, e_step=e_step, progressbar=False)
         found = classifier.class_probabilities([curve])[0]
-        expected = e_step.compile(classifier.family).class_probability(
+        with strict_arithmetic():
+            compiled = e_step.compile(classifier.family)
+        expected = compiled.class_probability(
             classifier.family.encode(curve),
             classifier._parameters,
             np.random.default_rng(np.random.SeedSequence(0, spawn_key=(0,))),
@@ -252,3 +264,128 @@ def test_fixed_latents_weigh_classes_by_their_likelihood(mixture, by_label, rng)
     np.testing.assert_allclose(
         result.statistics["template_projection"], expected[:, None] * projection, rtol=1e-9
     )
+
+
+@dataclass(frozen=True)
+class Picky:
+    """Class probabilities that depend on draws, and fail where a curve begins with 7, 8 or 9."""
+
+    folder: str = ""
+
+    def compile(self, family):
+        return CompiledPicky(family, self.folder)
+
+
+@dataclass(frozen=True)
+class CompiledPicky:
+    family: object
+    folder: str
+
+    def class_probability(self, data, parameters, rng, *, draws, burn_in):
+        first = float(data["observed_values"][0])
+        if first == 7.0:
+            raise np.linalg.LinAlgError("singular")
+        if first == 9.0 and list(Path(self.folder).iterdir()):
+            sorted(Path(self.folder).iterdir())[0].unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        found = rng.dirichlet(np.ones(self.family.n_classes))
+        return found * np.nan if first == 8.0 else found
+
+
+def spoilt_curves(rng):
+    curves = rng.normal(size=(9, POINTS.size))
+    records = list(curves)
+    records[2] = np.full(POINTS.size, 7.0)
+    records[4] = np.zeros(5)
+    records[5] = Unreadable()
+    records[8] = np.full(POINTS.size, 8.0)
+    return curves, records
+
+
+REASONS = {
+    2: "classifying it failed: LinAlgError: singular",
+    4: "refused: ValueError: observation has shape (5,)",
+    5: "reading it failed: OSError: bad sector",
+    8: "classifying it failed: FloatingPointError: its class probabilities are not finite",
+}
+
+
+@pytest.mark.parametrize("executor", [None, "at once"])
+def test_what_cannot_be_classified_keeps_its_place(
+    mixture, by_label, rng, executor, monkeypatch, caplog
+):
+    monkeypatch.setattr(workers, "_made", type(workers._made)())
+    curves, records = spoilt_curves(rng)
+    options = {"e_step": Picky(), "progressbar": False}
+    chosen = None if executor is None else AtOnce()
+    lenient = mcoem.Classifier(mixture, by_label, on_error="skip", executor=chosen, **options)
+    with caplog.at_level(logging.WARNING, logger="pymc_mcoem"):
+        found = lenient.predict_proba(source_of(records))
+    assert "4 of 9 observations have no label. The first is number 2" in caplog.text
+    assert list(lenient.skipped) == sorted(REASONS)
+    for index, reason in REASONS.items():
+        assert lenient.skipped[index].startswith(reason)
+        assert np.isnan(found[index]).all()
+    # the others have the numbers that they have among sound ones
+    strict = mcoem.Classifier(mixture, by_label, **options)
+    kept = [index for index in range(9) if index not in REASONS]
+    np.testing.assert_array_equal(found[kept], strict.predict_proba(curves)[kept])
+    labels = lenient.predict(source_of(records))
+    assert [label for index, label in enumerate(labels) if index in REASONS] == [None] * 4
+    assert (labels[kept] == strict.predict(curves)[kept]).all()
+    assert lenient.score(source_of(records), strict.predict(curves)) == 5 / 9
+    # sound observations are labelled as ever, and nothing is left of the last call
+    assert (lenient.predict(curves) == strict.predict(curves)).all()
+    assert lenient.skipped == {}
+
+
+@pytest.mark.parametrize("executor", [None, "at once"])
+@pytest.mark.parametrize(
+    ("index", "kind", "message"),
+    [
+        (2, RuntimeError, r"observation 2, counted from 0, cannot be classified: singular"),
+        (4, ValueError, r"observation 4 \(counted from 0\) was refused: .*shape \(5,\)"),
+        (5, OSError, "bad sector"),
+        (8, FloatingPointError, r"observation 8, .*cannot be classified: .*not finite"),
+    ],
+)
+def test_an_error_names_the_observation(
+    mixture, by_label, rng, executor, monkeypatch, index, kind, message
+):
+    monkeypatch.setattr(workers, "_made", type(workers._made)())
+    curves, records = spoilt_curves(rng)
+    records = [records[index] if number == index else curves[number] for number in range(9)]
+    chosen = None if executor is None else AtOnce()
+    classifier = mcoem.Classifier(
+        mixture, by_label, e_step=Picky(), progressbar=False, executor=chosen
+    )
+    with pytest.raises(kind, match=message):
+        classifier.predict(source_of(records))
+    with pytest.raises(ValueError, match="on_error: got 'ignore'; choose one of"):
+        mcoem.Classifier(mixture, by_label, on_error="ignore")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_one_that_kills_every_worker_is_named(mixture, by_label, rng, tmp_path, on_error):
+    curves = rng.normal(size=(9, POINTS.size))
+    records = curves.copy()
+    records[3] = 9.0
+    classifier = mcoem.Classifier(
+        mixture,
+        by_label,
+        e_step=Picky(lives(tmp_path / "many", 100)),
+        progressbar=False,
+        executor=2,
+        on_error=on_error,
+    )
+    if on_error == "raise":
+        with pytest.raises(RuntimeError, match=r"observation 3, .*worker: it died each time"):
+            classifier.class_probabilities(records)
+        return
+    found = classifier.class_probabilities(records)
+    assert list(classifier.skipped) == [3]
+    clean = mcoem.Classifier(mixture, by_label, e_step=Picky(), progressbar=False)
+    expected = clean.class_probabilities(curves)
+    assert np.isnan(found[3]).all()
+    np.testing.assert_array_equal(np.delete(found, 3, axis=0), np.delete(expected, 3, axis=0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import ancestors
 
 from pymc_mcoem.em.registrations import find_registrations, register_again
-from pymc_mcoem.em.sources import as_values, in_memory
+from pymc_mcoem.em.sources import Unreadable, as_values, in_memory, spread
 from pymc_mcoem.numbers import as_numbers, is_whole
 
 if TYPE_CHECKING:
@@ -438,21 +438,11 @@ class Family:
             )
 
     def _singly(self, records: Iterable[Any]) -> Iterator[Any]:
-        """Yield records, each read once and in the model's order; batches spread out."""
-        batches = None
-        for given in records:
-            record = given
-            if isinstance(record, xr.DataArray):
-                # one with the wrong dims is left as it is: encode refuses it, and is heard
-                with suppress(ValueError):
-                    record = self.in_order(record)
-            record = in_memory(record)
-            if batches is None:
-                batches = self.is_batch(record)
-            if batches and self.is_batch(record):
-                yield from (record[index] for index in range(record.shape[0]))
-            else:
-                yield record
+        """Yield records, batches spread out, or raise what reading one raises."""
+        for record in spread(self, records):
+            if isinstance(record, Unreadable):
+                raise record.error
+            yield record
 
     def is_batch(self, record: Any) -> bool:
         """Say whether a record of an iterable is an array of several observations.

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import xarray as xr
 
 from pymc_mcoem.em.history import History
-from pymc_mcoem.em.reading import Unreadable
+from pymc_mcoem.em.left_out import PATIENCE, leave_out, named
+from pymc_mcoem.em.reading import Unreadable, admit
 from pymc_mcoem.em.recursion import Recursion
-from pymc_mcoem.em.run_state import Pending, RunSettings, RunState, StepError
+from pymc_mcoem.em.run_state import Begun, RunSettings, RunState, StepError
 from pymc_mcoem.em.settings import encode_settings
 from pymc_mcoem.em.storage import SavedRun, describe_family
 
@@ -25,11 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["Learner"]
 
 _log = logging.getLogger("pymc_mcoem")
-
-#: Letters of a reason that are kept.
-REASON = 300
-#: Observations in a row whose learning may fail.
-PATIENCE = 100
 
 
 class Learner:
@@ -65,6 +61,8 @@ class Learner:
         self.history = History(family, settings.keep, settings.thin)
         self.state = RunState()
         self._failures = 0
+        # What those before an observation that failed gave: they are not explained again.
+        self._begun: Begun | None = None
         # The state that was read last, and that state as if the stream had ended there.
         self._read: tuple[RunState, RunState] | None = None
 
@@ -98,10 +96,7 @@ class Learner:
             self.state = replace(state, position=state.position + 1)
             return
         try:
-            self.family.encode(observation)
-            if isinstance(observation, Mapping) and len(self.family.observation) == 1:
-                (observation,) = observation.values()
-            item = Pending.of(observation, state.position)
+            item, _ = admit(self.family, observation, state.position)
         except Exception as error:
             self.state = replace(state, position=state.position + 1)
             self._leave_out([state.position], f"refused: {named(error)}")
@@ -134,9 +129,10 @@ class Learner:
             # Compiling may fail too: that is no observation's fault.
             self.recursion.crew.prepare()
             try:
-                report = self.recursion.step(self.state)
+                report = self.recursion.step(self.state, self._begun)
             except StepError as failure:
                 self.state = _without(self.state, failure)
+                self._begun = failure.begun
                 culprits = sorted(item.position for item in failure.culprits)
                 self._leave_out(culprits, f"learning it failed: {named(failure.cause)}")
                 self._failures += 1
@@ -152,21 +148,12 @@ class Learner:
                 )
             self.history.append(report)
             self.state = report.state
-            self._failures = 0
+            self._failures, self._begun = 0, None
             yield report
 
     def _leave_out(self, positions: Sequence[int], reason: str) -> None:
         """Keep why records are left out; the first one is told in the log, where none is raised."""
-        first = not self.history.skipped
-        for position in positions:
-            self.history.skip(position, reason)
-        if first and self.settings.on_error == "skip":
-            _log.warning(
-                "Record %d of the stream, counted from 0, is left out: %s Further ones are only "
-                "counted, with their reasons in history.",
-                positions[0],
-                reason,
-            )
+        leave_out(self.history, positions, reason, tell=self.settings.on_error == "skip")
 
     def as_if_ended(self) -> RunState:
         """Return the state as it would be if the stream ended here; nothing changes.
@@ -185,16 +172,16 @@ class Learner:
         if not state.pending and (state.n_updates or not state.n_learnt):
             return state
         if self._read is None or self._read[0] is not state:
-            self._read = (state, self._ended(state))
+            self._read = (state, self._ended(state, self._begun))
         return self._read[1]
 
-    def _ended(self, state: RunState) -> RunState:
+    def _ended(self, state: RunState, begun: Begun | None) -> RunState:
         try:
-            return self.recursion.ended(state)
+            return self.recursion.ended(state, begun)
         except StepError as failure:
             if self.settings.on_error == "raise":
                 _explain(failure, "is held, and cannot be learnt")
-            return self._ended(_without(state, failure))
+            return self._ended(_without(state, failure), failure.begun)
 
     def saved(self, history: xr.DataTree) -> SavedRun:
         """Return what a file is to hold."""
@@ -212,7 +199,7 @@ class Learner:
 
     def restore(self, run: SavedRun) -> None:
         """Go on from what a file held."""
-        self.state = run.state
+        self.state, self._begun = run.state, None
         self.history.restore(
             run.history,
             path_stride=run.strides["path"],
@@ -225,20 +212,6 @@ def _without(state: RunState, failure: StepError) -> RunState:
     culprits = {item.position for item in failure.culprits}
     left = (item for item in state.pending if item.position not in culprits)
     return replace(state, pending=tuple(left))
-
-
-def named(error: Exception) -> str:
-    """Return an exception as one line, not too long, that every file can hold."""
-    try:
-        first = str(error).strip().partition("\n")[0]
-    except Exception:
-        first = "it has no text"
-    if len(first) > REASON:
-        first = f"{first[:REASON]} …"
-    plain = (
-        each if each.isprintable() else each.encode("unicode_escape").decode() for each in first
-    )
-    return f"{type(error).__name__}: {''.join(plain)}"
 
 
 def _explain(failure: StepError, what: str) -> NoReturn:

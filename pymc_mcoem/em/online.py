@@ -59,7 +59,8 @@ class OnlineEM:
         Default: `CarlinChibBurst`.
     batch_size : int
         Observations a step. Statistics of more than one are averaged and make one step; an
-        incomplete mini-batch is held.
+        incomplete mini-batch is held. If one of them fails, those before it are not explained
+        again; those behind it move up, and have the generators of a stream without it.
     executor : concurrent.futures.Executor or int, optional
         Who makes the E-steps of a mini-batch: a process pool, Dask's ``client.get_executor()``,
         mpi4py's ``MPIPoolExecutor``; a number stands for a pool of as many processes that the
@@ -227,7 +228,8 @@ class OnlineEM:
             which is read lazily, one ahead of none.
         skip : int
             Records of `observations` to pass over: ``skip=em.position`` goes on in a stream that
-            is given again from its beginning. Of arrays and `Passes` they are not read.
+            is given again from its beginning. Of arrays, sequences and `Passes` they are not read,
+            but for the first; streams of batches and other iterables are gone through.
         checkpoint : Checkpoint or path-like, optional
             Where the run is saved while it goes on; a path alone stands for every 100 observations.
             Ctrl-C then ends the call after the observation that is at work, saved.

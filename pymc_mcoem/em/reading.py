@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import xarray as xr
 
+from pymc_mcoem.em.left_out import PATIENCE
+from pymc_mcoem.em.run_state import Pending
+from pymc_mcoem.em.sources import Unreadable, in_memory, prepared, spread
 from pymc_mcoem.numbers import is_whole
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
+    from pymc_mcoem.em.run_state import Arrays
 
-__all__ = ["Unreadable", "check_skip", "read"]
-
-#: Records in a row that may fail to be read.
-PATIENCE = 100
+__all__ = ["PATIENCE", "Unreadable", "admit", "check_skip", "read"]
 
 
-@dataclass(frozen=True)
-class Unreadable:
-    """Stands for a record that the source raised an exception for."""
+def admit(family: Family, observation: Any, position: int) -> tuple[Pending, Arrays]:
+    """Return an observation to be held, and as it is encoded, if the family takes it.
 
-    error: Exception
+    Raises
+    ------
+    Exception
+        What `Family.encode` raises.
+    """
+    encoded = family.encode(observation)
+    if isinstance(observation, Mapping) and len(family.observation) == 1:
+        (observation,) = observation.values()
+    return Pending.of(observation, position), encoded
 
 
 def check_skip(skip: Any) -> None:
@@ -57,19 +66,21 @@ def read(family: Family, observations: Any, skip: int = 0) -> Iterator[Any]:
     observations : array_like, mapping, or iterable
         As `Family.iterate` takes them.
     skip : int
-        Records to pass over. Of arrays, and of what has a ``from_position``, they are not read.
+        Records to pass over. Of arrays, sequences, and what has a ``from_position``, they are not
+        read, but for the first, which says whether it is a stream of batches; if so, they are.
 
     Raises
     ------
-    TypeError
+    TypeError, ValueError
         If it is no source of observations.
     Exception
-        What the source raises a hundred times in a row, or once where nothing can be read behind.
+        What the source raises a hundred times in a row.
 
     Notes
     -----
     After an exception a sequence goes on with its next record, and an iterator is asked for its
-    next: a generator has none, and the stream ends there.
+    next: a generator has none, and the stream ends there. A batch that cannot be read is one
+    record, since nobody knows how many were in it.
 
     Examples
     --------
@@ -79,82 +90,100 @@ def read(family: Family, observations: Any, skip: int = 0) -> Iterator[Any]:
     >>> len(list(read(mixture, np.zeros((5, 2, 2)), skip=3)))
     2
     """
-    position, failures = skip, 0
-    records = _records(family, observations, skip)
+    failures = 0
+    for record in _records(family, observations, skip):
+        failures = failures + 1 if isinstance(record, Unreadable) else 0
+        if isinstance(record, Unreadable) and failures > PATIENCE:
+            raise record.error
+        yield record
+
+
+def _records(family: Family, observations: Any, skip: int) -> Iterator[Any]:
+    """Yield the records from `skip` on."""
+    given = observations
+    if isinstance(given, xr.DataArray):
+        given = family.in_order(given).variable
+    elif hasattr(given, "to_numpy"):
+        given = given.to_numpy()
+    if isinstance(given, (list, tuple, np.ndarray)):
+        # what passes for a source by its kind and is none is refused here
+        _refuse_what_is_none(family, observations)
+    if hasattr(given, "shape") and hasattr(given, "ndim"):
+        n_axes = family.model[family.observation[0]].get_value(borrow=True).ndim
+        if given.ndim <= n_axes:
+            return islice(_indexed(lambda _: in_memory(given), 0, 1), skip, None)
+        if is_whole(given.shape[0]):
+            return _indexed(lambda index: in_memory(given[index]), skip, given.shape[0])
+    elif hasattr(given, "from_position"):
+        return _from(family, lambda position: _of_passes(given, position), skip)
+    elif not isinstance(given, (Mapping, str, bytes)):
+        if hasattr(given, "__len__") and hasattr(given, "__getitem__"):
+            return _from(family, lambda at: _indexed(given.__getitem__, at, len(given)), skip)
+        if isinstance(given, Iterable):
+            return islice(spread(family, _asked(iter(given))), skip, None)
+    return islice(family.iterate(observations), skip, None)
+
+
+def _refuse_what_is_none(family: Family, observations: Any) -> None:
+    """Let the family complain about a source as such, and not about its first record."""
+    try:
+        next(family.iterate(observations), None)
+    except Exception as error:
+        if str(error).startswith("observations:"):
+            raise
+
+
+def _from(family: Family, records: Callable[[int], Iterator[Any]], skip: int) -> Iterator[Any]:
+    """Yield the observations from `skip` on of a source whose records can be had from any on."""
+    if not skip:
+        return spread(family, records(0))
+    # A stream of batches counts observations, another its records. Which it is was said by the
+    # first record that could be read, when it was begun.
+    if _has_batches(family, records(0)):
+        return islice(spread(family, records(0)), skip, None)
+    return spread(family, records(skip), batches=False)
+
+
+def _has_batches(family: Family, records: Iterator[Any]) -> bool:
+    for given in islice(records, PATIENCE):
+        if not isinstance(given, Unreadable):
+            with suppress(Exception):
+                return prepared(family, given)[1]
+    return False
+
+
+def _indexed(get: Callable[[int], Any], begin: int, end: int) -> Iterator[Any]:
+    """Yield the records of a sequence, an `Unreadable` for each that raises."""
+    for index in range(begin, end):
+        try:
+            record = get(index)
+        except Exception as error:
+            record = Unreadable(error)
+        yield record
+
+
+def _asked(records: Iterator[Any]) -> Iterator[Any]:
+    """Ask an iterator for its records, also after one that raises."""
     while True:
         try:
             record = next(records)
         except StopIteration:
             return
         except Exception as error:
-            failures += 1
-            # what is no source at all says so before there is any record
-            refused = position == skip and str(error).startswith("observations:")
-            if failures > PATIENCE or refused or not _goes_on(observations):
-                raise
-            yield Unreadable(error)
-            # an iterator stands behind the record that failed, a sequence is begun anew there
-            behind = 0 if isinstance(observations, Iterator) else position + 1
-            records = _records(family, observations, behind)
-        else:
-            failures = 0
-            yield record
-        position += 1
+            record = Unreadable(error)
+        yield record
 
 
-def _records(family: Family, observations: Any, position: int) -> Iterator[Any]:
-    """Return the records from `position` on."""
-    if hasattr(observations, "from_position"):
-        return family.iterate(observations.from_position(position))
-    if not position:
-        return family.iterate(observations)
-    if isinstance(observations, xr.DataArray):
-        observations = family.in_order(observations).variable
-    elif hasattr(observations, "to_numpy"):
-        observations = observations.to_numpy()
-    if family.is_batch(observations):
-        rest = range(position, observations.shape[0])
-        return family.iterate(observations[index] for index in rest)
-    if _is_sequence(observations):
-        return family.iterate(_rest(family, observations, position))
-    return islice(family.iterate(observations), position, None)
-
-
-def _rest(family: Family, observations: Any, position: int) -> Iterator[Any]:
-    """Yield the records of a sequence from `position` on, or all of its batches' from there."""
-    last = len(observations) - 1
-    if position > last:
-        # behind the end of records, but perhaps not of batches, of which there are fewer
+def _of_passes(passes: Any, position: int) -> Iterator[Any]:
+    """Yield the records from `position` on, begun anew behind each that raises."""
+    records = passes.from_position(position)
+    while True:
         try:
-            in_batches = last >= 0 and family.is_batch(observations[last])
-        except Exception:
-            in_batches = False
-        if in_batches:
-            yield from islice(family.iterate(observations), position, None)
-        return
-    record = observations[position]
-    if family.is_batch(record):
-        yield from islice(family.iterate(observations), position, None)
-        return
-    yield record
-    for index in range(position + 1, last + 1):
-        yield observations[index]
-
-
-def _is_sequence(observations: Any) -> bool:
-    return (
-        hasattr(observations, "__len__")
-        and hasattr(observations, "__getitem__")
-        and not hasattr(observations, "ndim")
-        and not isinstance(observations, Mapping)
-    )
-
-
-def _goes_on(observations: Any) -> bool:
-    """Say whether there is a way past a record that cannot be read."""
-    return (
-        isinstance(observations, Iterator)
-        or hasattr(observations, "from_position")
-        or hasattr(observations, "ndim")
-        or _is_sequence(observations)
-    )
+            record = next(records)
+        except StopIteration:
+            return
+        except Exception as error:
+            record = Unreadable(error)
+            records = passes.from_position(position + 1)
+        yield record
+        position += 1

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pymc_mcoem.em.arithmetic import strict_arithmetic
 from pymc_mcoem.em.crew import Crew
 from pymc_mcoem.em.esteps.calls import compile_e_step, simulate
 from pymc_mcoem.em.maximization import count_revived, count_waiting, maximize_family
-from pymc_mcoem.em.run_state import ObservationRecord, RunState, StepError, StepReport
+from pymc_mcoem.em.run_state import Begun, ObservationRecord, RunState, StepError, StepReport
 from pymc_mcoem.em.schedules import update_is_due
 from pymc_mcoem.em.threads import one_blas_thread
 from pymc_mcoem.em.validation import check_statistics
@@ -89,7 +90,7 @@ class Recursion:
         """Return the state with the start set from the observations that are held."""
         held: list[Any] = [item.observation for item in state.pending]
         try:
-            with one_blas_thread():
+            with strict_arithmetic(), one_blas_thread():
                 parameters = self.family.initialize(held, self.generator(0), self.settings.start)
             checked = self.family.check_parameters(parameters)
         except Exception as error:
@@ -100,13 +101,17 @@ class Recursion:
             ) from error
         return replace(state, parameters=checked)
 
-    def step(self, state: RunState, *, last: bool = False) -> StepReport[RunState]:
+    def step(
+        self, state: RunState, begun: Begun | None = None, *, last: bool = False
+    ) -> StepReport[RunState]:
         """Learn one mini-batch of pending observations.
 
         Parameters
         ----------
         state : RunState
             A started state with at least one pending observation.
+        begun : Begun, optional
+            Of a step that failed: what it holds is not computed again, where it fits.
         last : bool
             Whether the stream ends here: the parameters are then maximised, due or not.
 
@@ -124,17 +129,20 @@ class Recursion:
         lengths = [self.settings.burst_length(number) for number in numbers]
         for number in numbers:
             self.settings.update_schedule(number)
-        begun = perf_counter()
+        started = perf_counter()
+        known = begun if begun is not None and begun.fits(state) else Begun(state)
+        records, results = list(known.records), list(known.results)
+        total: Arrays = {name: value.copy() for name, value in known.total.items()}
+        left = batch[len(records) :]
         with one_blas_thread():
-            records, results = [], []
             # Every order is made when it is handed out, one where this process works itself.
+            behind = slice(len(records), None)
             orders = (
                 self._order(state, item, number, length)
-                for item, number, length in zip(batch, numbers, lengths, strict=True)
+                for item, number, length in zip(left, numbers[behind], lengths[behind], strict=True)
             )
-            answers = self.crew.answers(orders, window=len(batch))
-            total: Arrays = {}
-            for offset, item in enumerate(batch, start=1):
+            answers = self.crew.answers(orders, window=len(left))
+            for item in left:
                 before = perf_counter()
                 try:
                     result = next(answers)
@@ -142,10 +150,12 @@ class Recursion:
                 except ExecutorError:
                     raise
                 except Exception as error:
-                    raise StepError([item], error) from error
+                    found = Begun(state, tuple(records), tuple(results), total)
+                    raise StepError([item], error, found) from error
                 # Workers overlap: there each observation has an equal part of the step's time.
                 seconds = 0.0 if self.crew.is_remote else perf_counter() - before
-                records.append(ObservationRecord.of(state.n_learnt + offset, result, seconds))
+                number = state.n_learnt + len(records) + 1
+                records.append(ObservationRecord.of(number, result, seconds))
                 _add(total, result)
                 # A step of many observations holds their sum, not all their statistics.
                 slim = self.settings.revival is None
@@ -155,11 +165,12 @@ class Recursion:
             except Exception as error:
                 raise StepError(batch, error) from error
         # The M-step's time belongs to the observations of the step in equal parts.
-        rest = (perf_counter() - begun - sum(record.seconds for record in records)) / len(batch)
+        spent = sum(record.seconds for record in records[len(known.records) :])
+        rest = (perf_counter() - started - spent) / len(batch)
         timed = tuple(replace(record, seconds=record.seconds + rest) for record in records)
         return replace(report, observations=timed)
 
-    def ended(self, state: RunState) -> RunState:
+    def ended(self, state: RunState, begun: Begun | None = None) -> RunState:
         """Return the state as if the stream ended here.
 
         What is held is learnt, an incomplete mini-batch as a smaller one, and the parameters are
@@ -170,7 +181,7 @@ class Recursion:
         if state.pending:
             while state.pending:
                 last = len(state.pending) <= self.settings.batch_size
-                state = self.step(state, last=last).state
+                state = self.step(state, begun, last=last).state
         elif state.n_learnt and not state.n_updates:
             state = self._average_again(state, self._maximized(state)[0])
         return state

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Arrays",
+    "Begun",
     "ObservationRecord",
     "Pending",
     "RunPosition",
@@ -226,13 +227,55 @@ class StepReport[State: RunPosition]:
     waiting: int
 
 
+@dataclass(frozen=True, eq=False)
+class Begun:
+    """What the first observations of a mini-batch gave, whose step failed at the next.
+
+    Attributes
+    ----------
+    state : RunState
+        Where the step began.
+    records : tuple of ObservationRecord
+        One for each of these observations.
+    results : tuple of EStepResult
+        As many, without the statistics where nothing asks for them.
+    total : dict of str to ndarray
+        Sum of their statistics.
+    """
+
+    state: RunState
+    records: tuple[ObservationRecord, ...] = ()
+    results: tuple[EStepResult, ...] = ()
+    total: Arrays = field(default_factory=dict)
+
+    def fits(self, state: RunState) -> bool:
+        """Say whether a step from `state` would find the same again, to the last bit.
+
+        The same observations are then at its front, with the same numbers, and so generators, at
+        the same θ. Those behind the one that failed move up: theirs are others.
+        """
+        mine, size = self.state, len(self.records)
+        front = zip(mine.pending[:size], state.pending, strict=False)
+        return (
+            mine.n_learnt == state.n_learnt
+            and mine.parameters is state.parameters
+            and mine.statistics is state.statistics
+            and mine.e_step_state is state.e_step_state
+            and size <= len(state.pending)
+            and all(one is other for one, other in front)
+        )
+
+
 class StepError(Exception):
     """A step that failed, by the fault of the pending observations named in `culprits`."""
 
-    def __init__(self, culprits: Sequence[Pending], cause: Exception) -> None:
+    def __init__(
+        self, culprits: Sequence[Pending], cause: Exception, begun: Begun | None = None
+    ) -> None:
         super().__init__(str(cause))
         self.culprits = tuple(culprits)
         self.cause = cause
+        self.begun = begun
 
 
 def _copied(value: Any) -> np.ndarray:

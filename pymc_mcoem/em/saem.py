@@ -14,9 +14,11 @@ import xarray as xr
 from pymc_mcoem.em.checkpoint import Checkpoint, Checkpointing
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.history import History
+from pymc_mcoem.em.left_out import leave_out
 from pymc_mcoem.em.progress import RunProgress
-from pymc_mcoem.em.run_state import Pending
-from pymc_mcoem.em.saem_recursion import SAEMRecursion, SAEMSettings, SAEMState, fingerprint
+from pymc_mcoem.em.saem_observations import require_same, take
+from pymc_mcoem.em.saem_recursion import SAEMRecursion
+from pymc_mcoem.em.saem_state import SAEMSettings, SAEMState
 from pymc_mcoem.em.saem_storage import read_saem, state_from, write_saem
 from pymc_mcoem.em.schedules import PhasedStepSize
 from pymc_mcoem.em.settings import run_attributes, seed_entropy
@@ -78,6 +80,10 @@ class SAEM:
     executor : concurrent.futures.Executor or int, optional
         Who visits the observations of an iteration, as for `OnlineEM`. The parameters are the
         same, to the last bit, whoever works. Not saved with a run.
+    on_error : {"raise", "skip"}
+        What becomes of an observation that cannot be read, that the family refuses or whose visit
+        fails: the call ends with an error, or the run goes on without it, and the history has
+        its position and the reason.
 
     Raises
     ------
@@ -132,6 +138,7 @@ class SAEM:
         keep: int | None = None,
         thin: int = 1,
         executor: Executor | int | None = None,
+        on_error: Literal["raise", "skip"] = "raise",
     ) -> None:
         check_family(family)
         settings = SAEMSettings(
@@ -145,6 +152,7 @@ class SAEM:
             n_start=n_start,
             keep=keep,
             thin=thin,
+            on_error=on_error,
         )
         self.family = family
         self.progressbar = progressbar
@@ -189,9 +197,17 @@ class SAEM:
             than it began with; nothing is changed then.
         FloatingPointError, RuntimeError
             If an iteration fails; the run stands as after the one before.
+        Exception
+            What the source raises.
 
         Notes
         -----
+        With ``on_error="skip"`` errors of an observation raise nothing, but for a hundred in a row,
+        or if none is left. One that fails at its first visit leaves no trace, but for a part in
+        the start: the run is that over the others. Of one that fails later, what θ has learnt
+        stays, and what it contributed leaves the mean. Later calls are given all observations
+        again, and leave out the same.
+
         An interrupt (Ctrl-C), or with a checkpoint a second one, loses the iteration under way
         and nothing else.
         """
@@ -199,23 +215,18 @@ class SAEM:
             raise TypeError(f"n_iterations: got {n_iterations!r}; give a whole number from 1.")
         if n_iterations < 1:
             raise ValueError(f"n_iterations: got {n_iterations}; give a whole number from 1.")
-        raw = list(self.family.iterate(observations))
-        if not raw:
-            raise ValueError("observations: got none; pass at least one observation.")
-        encoded = [self._encoded(observation, index) for index, observation in enumerate(raw)]
-        state = self._state
-        if state.chains and state.fingerprint != fingerprint(encoded):
-            raise ValueError(
-                f"observations: these {len(encoded)} are not the {len(state.chains)} that the "
-                "run's chains belong to; give the same ones in the same order, or make a new SAEM "
-                "with parameters=saem.parameters."
-            )
-        if state.parameters is None:
-            held = [Pending.of(each, index).observation for index, each in enumerate(raw)]
-            self._begin(self._recursion.start(held))
-        if not self._state.chains:
+        taken = take(self.family, observations, self._state, self._settings.on_error)
+        encoded = taken.encoded
+        if self._state.chains:
+            state = self._state.without(taken.reasons)
+            require_same(taken, state)
+            self._state = state
+        else:
+            if self._state.parameters is None:
+                self._begin(self._recursion.start(taken.held))
             parameters = self._state.parameters or {}
-            self._state = self._recursion.begin(self._state, encoded, parameters)
+            self._state = self._recursion.begin(self._state, encoded, taken.n_records, parameters)
+        self._leave_out(taken.reasons)
         first = self._state.n_iterations + 1
         n_visits = sum(
             len(self._recursion.batch(number, len(encoded)))
@@ -229,7 +240,10 @@ class SAEM:
                 Checkpointing(Checkpoint.of(checkpoint), self.save, lambda: self._state) as saving,
             ):
                 for _ in range(n_iterations):
-                    report = self._recursion.iterate(self._state, encoded, progress.visited)
+                    report, left_out = self._recursion.iterate(
+                        self._state, encoded, progress.visited
+                    )
+                    self._leave_out(left_out)
                     for name in sorted(report.state.troubles.keys() - self._state.troubles.keys()):
                         _log.warning(
                             "Iteration %d: %s. Further ones are only counted, in history.",
@@ -272,7 +286,8 @@ class SAEM:
         Returns
         -------
         xarray.DataTree
-            As `OnlineEM.history`; a step is an iteration, ``observation`` counts visits.
+            As `OnlineEM.history`; a step is an iteration, ``observation`` counts visits, and a
+            ``position`` among ``skipped`` is one among the observations given to `fit`.
         """
         attributes = run_attributes("SAEM", self._entropy, self._settings)
         return self._history.to_datatree(self._state, attributes)
@@ -345,12 +360,9 @@ class SAEM:
         self._history.begin(parameters)
         self._state = SAEMState(parameters=parameters)
 
-    def _encoded(self, observation: Any, index: int) -> dict[str, np.ndarray]:
-        try:
-            return self.family.encode(observation)
-        except Exception as error:
-            kind = TypeError if isinstance(error, TypeError) else ValueError
-            raise kind(f"observation {index} (counted from 0) was refused: {error}") from error
+    def _leave_out(self, reasons: Mapping[int, str]) -> None:
+        for position, reason in reasons.items():
+            leave_out(self._history, [position], reason, tell=True)
 
     def __repr__(self) -> str:
         """Say what is learnt and how far."""

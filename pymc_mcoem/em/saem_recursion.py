@@ -6,20 +6,24 @@ leaves the run where it stood before.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pymc_mcoem.em.arithmetic import strict_arithmetic
 from pymc_mcoem.em.contributions import Contribution
 from pymc_mcoem.em.crew import Crew
 from pymc_mcoem.em.esteps.calls import Visit, compile_e_step, visit
+from pymc_mcoem.em.left_out import PATIENCE, named
 from pymc_mcoem.em.maximization import count_waiting, maximize_family
-from pymc_mcoem.em.run_state import STARTS, ObservationRecord, StepReport
+from pymc_mcoem.em.run_state import ObservationRecord, StepReport
+from pymc_mcoem.em.saem_state import SAEMSettings, SAEMState, fingerprint
 from pymc_mcoem.em.threads import one_blas_thread
 from pymc_mcoem.em.validation import check_statistics
 from pymc_mcoem.em.workers import ExecutorError, Order
@@ -27,134 +31,11 @@ from pymc_mcoem.em.workers import ExecutorError, Order
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from pymc_mcoem.em.esteps.base import CompiledEStep, EStep, EStepResult
+    from pymc_mcoem.em.esteps.base import CompiledEStep, EStepResult
     from pymc_mcoem.em.family import Family
     from pymc_mcoem.em.run_state import Arrays
 
-__all__ = ["SAEMRecursion", "SAEMSettings", "SAEMState", "fingerprint"]
-
-
-@dataclass(frozen=True)
-class SAEMSettings:
-    """What a run was asked to do; see `SAEM` for each."""
-
-    e_step: EStep
-    step_size: Callable[[int], float]
-    sweeps: int = 20
-    refit_every: int = 1
-    batch_fraction: float = 1.0
-    annealing: Callable[[int], float] | None = None
-    start: str = "kmeans"
-    n_start: int | None = None
-    keep: int | None = None
-    thin: int = 1
-
-    def __post_init__(self) -> None:
-        """Check the values."""
-        if self.start not in STARTS:
-            raise ValueError(f"start: got {self.start!r}; choose one of {STARTS}.")
-        whole = {"sweeps": 1, "refit_every": 1, "n_start": 1, "keep": 2, "thin": 1}
-        for name, least in whole.items():
-            value = getattr(self, name)
-            if value is None and name in ("n_start", "keep"):
-                continue
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-                raise ValueError(f"{name}: got {value!r}; give a whole number from {least}.")
-        if not 0 < self.batch_fraction <= 1:
-            raise ValueError(
-                f"batch_fraction: got {self.batch_fraction!r}; give a share in (0, 1], 1 for all "
-                "observations in every iteration."
-            )
-        for name in ("step_size", "annealing"):
-            value = getattr(self, name)
-            if not callable(value) and not (value is None and name == "annealing"):
-                raise TypeError(
-                    f"{name}: got {value!r}; give a schedule, or a function of the iteration's "
-                    "number, counted from 1."
-                )
-        if float(self.step_size(1)) != 1:
-            raise ValueError(
-                f"step_size: gave {self.step_size(1)} for iteration 1; the first gain must be 1."
-            )
-        if not hasattr(self.e_step, "compile"):
-            raise TypeError(
-                f"e_step: got {self.e_step!r}; give an E-step such as CarlinChibBurst() or Exact()."
-            )
-
-
-@dataclass(frozen=True)
-class SAEMState:
-    """All that a run needs to go on, the observations apart.
-
-    Attributes
-    ----------
-    parameters : dict of str to ndarray, or None
-        θ; None before the start is set.
-    statistics : dict of str to ndarray, or None
-        s_k, each ``(n_classes, *shape)``.
-    mean : dict of str to ndarray, or None
-        Mean over all observations of what each contributed at its last visit; kept with
-        mini-batches only.
-    contributions : tuple of Contribution
-        One for each observation; with mini-batches only.
-    chains : tuple of dict of str to ndarray
-        What the E-step left of each observation, empty before its first visit.
-    n_sweeps : tuple of int
-        Sweeps made for each observation.
-    n_iterations, n_visits : int
-    fingerprint : str
-        Of the observations that the chains belong to.
-    troubles : dict of str to int
-        Troubles met so far, by name.
-    """
-
-    parameters: Arrays | None = None
-    statistics: Arrays | None = None
-    mean: Arrays | None = None
-    contributions: tuple[Contribution, ...] = ()
-    chains: tuple[Arrays, ...] = ()
-    n_sweeps: tuple[int, ...] = ()
-    n_iterations: int = 0
-    n_visits: int = 0
-    fingerprint: str = ""
-    troubles: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def n_learnt(self) -> int:
-        """Visits to observations."""
-        return self.n_visits
-
-    @property
-    def n_seen(self) -> int:
-        """Visits to observations."""
-        return self.n_visits
-
-    @property
-    def n_steps(self) -> int:
-        """Iterations."""
-        return self.n_iterations
-
-    @property
-    def effective_size(self) -> float:
-        """Observations that the statistics are worth: all there are."""
-        return float(len(self.chains))
-
-
-def fingerprint(encoded: Sequence[Mapping[str, np.ndarray]]) -> str:
-    """Return a short text that other observations, or another order of them, do not have.
-
-    Examples
-    --------
-    >>> fingerprint([{"y": np.zeros(2)}]) == fingerprint([{"y": np.ones(2)}])
-    False
-    """
-    digest = hashlib.sha256()
-    for data in encoded:
-        for name in sorted(data):
-            array = np.ascontiguousarray(data[name])
-            digest.update(f"{name}{array.shape}{array.dtype.str}".encode())
-            digest.update(array.tobytes())
-    return digest.hexdigest()
+__all__ = ["SAEMRecursion"]
 
 
 class SAEMRecursion:
@@ -197,20 +78,22 @@ class SAEMRecursion:
     def start(self, observations: list[Any]) -> Arrays:
         """Return the parameters that a run over `observations` starts from."""
         held = observations[: self.settings.n_start]
-        with one_blas_thread():
+        with strict_arithmetic(), one_blas_thread():
             found = self.family.initialize(held, self.generator(0), self.settings.start)
         return self.family.check_parameters(found)
 
     def begin(
-        self, state: SAEMState, encoded: Sequence[Mapping[str, np.ndarray]], parameters: Arrays
+        self, state: SAEMState, encoded: Mapping[int, Arrays], n_records: int, parameters: Arrays
     ) -> SAEMState:
-        """Return a state with a chain to come for each observation."""
+        """Return a state with a chain to come for each observation, by its position."""
         return replace(
             state,
             parameters=parameters,
             chains=({},) * len(encoded),
             n_sweeps=(0,) * len(encoded),
-            fingerprint=fingerprint(encoded),
+            positions=tuple(encoded),
+            fingerprints=tuple(map(fingerprint, encoded.values())),
+            n_records=n_records,
         )
 
     def batch(self, number: int, n_observations: int) -> np.ndarray:
@@ -225,95 +108,117 @@ class SAEMRecursion:
     def iterate(
         self,
         state: SAEMState,
-        encoded: Sequence[Mapping[str, np.ndarray]],
+        encoded: Mapping[int, Arrays],
         visited: Callable[[ObservationRecord], None],
-    ) -> StepReport[SAEMState]:
+    ) -> tuple[StepReport[SAEMState], dict[int, str]]:
         """Make one iteration: simulation, stochastic approximation, maximisation.
 
         Parameters
         ----------
         state : SAEMState
             A state that `begin` made, or an iteration.
-        encoded : sequence of mapping of str to ndarray
-            All observations, as `Family.encode` gives them.
+        encoded : mapping of int to mapping of str to ndarray
+            All observations by their positions, as `Family.encode` gives them.
         visited : callable
             Told of each observation once it has been visited.
+
+        Returns
+        -------
+        report : StepReport
+        left_out : dict of int to str
+            Why observations are left out from now on, by their positions. In the first iteration
+            nothing is left of them: what follows is what a run without them would have been.
 
         Raises
         ------
         FloatingPointError, RuntimeError
-            If a visit or the M-step fails.
+            If a visit fails and is not to be skipped, or the M-step fails.
         """
         assert state.parameters is not None
         begun = perf_counter()
-        number, n = state.n_iterations + 1, len(encoded)
+        number, n = state.n_iterations + 1, len(state.chains)
         gain = self._gain(number)
         simulated = self._annealed(state.parameters, number)
-        chosen = self.batch(number, n)
-        chains, contributions = list(state.chains), list(state.contributions)
-        n_sweeps = list(state.n_sweeps)
+        # Without what each contributed before there is nothing to exchange.
+        chosen = self.batch(number, n) if state.contributions else np.arange(n)
+        chains: dict[int, Arrays] = {}
         records: list[ObservationRecord] = []
         troubles = dict(state.troubles)
         # All observations: their mean is formed anew. A batch: its part in the mean is exchanged.
         total: Arrays | None = None
-        keeps = self.settings.batch_fraction < 1
-        if len(chosen) < n and state.mean is not None:
+        keeps, exchanges = self.settings.batch_fraction < 1, len(chosen) < n
+        contributions = list(state.contributions) if exchanges else []
+        if exchanges and state.mean is not None:
             total = {name: n * value for name, value in state.mean.items()}
+        left_out: dict[int, str] = {}
         with one_blas_thread():
-            answers = self.crew.answers(
-                (
-                    self._order(state, simulated, encoded[i], i, number, gain)
-                    for i in chosen.tolist()
-                ),
-                window=n,
-            )
-            for order, i in enumerate(chosen.tolist(), start=1):
-                record, result = self._received(state, answers, i, number, order)
+            for i, result, seconds in self._visits(state, simulated, encoded, chosen, gain):
+                if isinstance(result, Exception):
+                    left_out[state.positions[i]] = f"learning it failed: {named(result)}"
+                    if exchanges and total is not None:
+                        contributions[i].add_to(total, -1.0)
+                    continue
                 if total is None:
                     total = {name: np.zeros(np.shape(v)) for name, v in result.statistics.items()}
                 contribution = Contribution.of(result.statistics)
-                if len(chosen) < n:
+                if exchanges:
                     contributions[i].add_to(total, -1.0)
                     contributions[i] = contribution
                 elif keeps:
                     contributions.append(contribution)
                 contribution.add_to(total, 1.0)
-                chains[i] = result.chain
-                n_sweeps[i] += self.settings.sweeps
                 for name, count in result.troubles.items():
                     troubles[name] = troubles.get(name, 0) + int(count)
+                chains[i] = result.chain
+                record = ObservationRecord.of(state.n_visits + len(records) + 1, result, seconds)
                 records.append(record)
                 visited(record)
+            if not records:
+                # nothing came of a whole mini-batch: another is drawn from the others
+                report, more = self.iterate(state.without(left_out), encoded, visited)
+                return report, left_out | more
             assert total is not None
-            mean = {name: value / n for name, value in total.items()}
+            kept = [i for i, place in enumerate(state.positions) if place not in left_out]
+            if exchanges:
+                contributions = [contributions[i] for i in kept]
+            mean = {name: value / len(kept) for name, value in total.items()}
+            if exchanges:
+                mean = self._sound(mean, contributions)
             last = mean if state.statistics is None else state.statistics
             statistics = {
                 name: last[name] + gain * (value - last[name]) for name, value in mean.items()
             }
             found = maximize_family(
-                self.family, statistics, effective_size=float(n), present=state.parameters
+                self.family,
+                statistics,
+                effective_size=float(len(kept)),
+                present=state.parameters,
             )
+        sweeps = self.settings.sweeps
         following = replace(
             state,
             parameters=found.parameters,
             statistics=statistics,
             mean=mean if keeps else None,
-            contributions=tuple(contributions[-n:]) if keeps else (),
-            chains=tuple(chains),
-            n_sweeps=tuple(n_sweeps),
+            contributions=tuple(contributions),
+            chains=tuple(chains.get(i, state.chains[i]) for i in kept),
+            n_sweeps=tuple(state.n_sweeps[i] + (sweeps if i in chains else 0) for i in kept),
+            positions=tuple(state.positions[i] for i in kept),
+            fingerprints=tuple(state.fingerprints[i] for i in kept),
             n_iterations=number,
-            n_visits=state.n_visits + len(chosen),
+            n_visits=state.n_visits + len(records),
             troubles=count_waiting(self.family, troubles, found.waiting),
         )
         rest = perf_counter() - begun - sum(record.seconds for record in records)
         timed = (replace(each, seconds=each.seconds + rest / len(records)) for each in records)
-        return StepReport(
+        report = StepReport(
             state=following,
             observations=tuple(timed),
             gain=gain,
             updated=True,
             waiting=len(found.waiting),
         )
+        return report, left_out
 
     def _gain(self, number: int) -> float:
         gain = float(self.settings.step_size(number))
@@ -337,42 +242,100 @@ class SAEMRecursion:
             return parameters
         return self.family.check_parameters(self.family.anneal(parameters, temperature))
 
-    def _order(
+    def _sound(self, mean: Arrays, contributions: Sequence[Contribution]) -> Arrays:
+        """Return the mean of contributions that was kept up to date, or formed anew.
+
+        What is exchanged again and again leaves rounding errors, and a class that has lost all of
+        its observations nothing else.
+
+        Raises
+        ------
+        FloatingPointError
+            If the mean is none that observations can have, also when it is formed anew.
+        """
+        with suppress(ValueError, ArithmeticError):
+            check_statistics(self.family, mean, None)
+            return mean
+        total = {name: np.zeros_like(value) for name, value in mean.items()}
+        for each in contributions:
+            each.add_to(total, 1.0)
+        anew = {name: value / len(contributions) for name, value in total.items()}
+        try:
+            check_statistics(self.family, anew, None)
+        except (ValueError, ArithmeticError) as error:
+            raise FloatingPointError(
+                f"statistics: their mean over the observations is none that can be: {error} The "
+                "run stands as after the iteration before."
+            ) from error
+        return anew
+
+    def _visits(
         self,
         state: SAEMState,
         parameters: Arrays,
-        data: Mapping[str, np.ndarray],
-        index: int,
-        number: int,
+        encoded: Mapping[int, Arrays],
+        chosen: np.ndarray,
         gain: float,
-    ) -> Order:
-        """Return the visit to an observation, as a call to be made."""
-        how = Visit(
-            sweeps=self.settings.sweeps,
-            done=state.n_sweeps[index],
-            refit_every=self.settings.refit_every,
-            # Moves adapt while the gain is 1: what is averaged later needs a fixed kernel.
-            adapts=gain == 1,
-        )
-        rng = self.generator(number, index)
-        return Order(visit, (data, parameters, rng, state.chains[index], how))
+    ) -> Iterator[tuple[int, EStepResult | Exception, float]]:
+        """Yield which observation was visited, what that gave, and how long it took.
 
-    def _received(
-        self, state: SAEMState, answers: Iterator[Any], index: int, number: int, order: int
-    ) -> tuple[ObservationRecord, EStepResult]:
-        """Return what a visit gave, checked."""
-        begun = perf_counter()
-        try:
-            result: EStepResult = next(answers)
-            check_statistics(self.family, result.statistics, state.statistics)
-        except ExecutorError:
-            raise
-        except Exception as error:
-            kind = FloatingPointError if isinstance(error, ArithmeticError) else RuntimeError
-            raise kind(
-                f"observation {index}, counted from 0, failed in iteration {number}: {error} The "
-                "run stands as after the iteration before; leave the observation out, in a new run."
-            ) from error
-        # Workers overlap: there each visit has an equal part of the iteration's time.
-        seconds = 0.0 if self.crew.is_remote else perf_counter() - begun
-        return ObservationRecord.of(state.n_visits + order, result, seconds), result
+        Raises
+        ------
+        FloatingPointError, RuntimeError
+            If a visit fails and is not to be skipped, if too many in a row do, or all.
+        """
+        number, n = state.n_iterations + 1, len(state.chains)
+        waiting, failures, lost = deque(chosen.tolist()), 0, 0
+        while waiting:
+            # Behind an observation that is left out generators are those of a run without it, so
+            # that what was handed out is handed out again.
+            orders = self._orders(state, parameters, encoded, tuple(waiting), lost, gain)
+            answers = self.crew.answers(orders, window=n)
+            while waiting:
+                begun = perf_counter()
+                i = waiting.popleft()
+                try:
+                    result: EStepResult = next(answers)
+                    check_statistics(self.family, result.statistics, state.statistics)
+                except ExecutorError:
+                    raise
+                except Exception as error:
+                    failures, lost = failures + 1, lost + 1
+                    skips = self.settings.on_error == "skip"
+                    if not skips or failures > PATIENCE or lost == n:
+                        raise self._failure(error, state.positions[i], number) from error
+                    yield i, error, 0.0
+                    break
+                failures = 0
+                # Workers overlap: there each visit has an equal part of the iteration's time.
+                yield i, result, 0.0 if self.crew.is_remote else perf_counter() - begun
+
+    def _failure(self, error: Exception, position: int, number: int) -> Exception:
+        kind = FloatingPointError if isinstance(error, ArithmeticError) else RuntimeError
+        return kind(
+            f"observation {position}, counted from 0, failed in iteration {number}: {error} The "
+            "run stands as after the iteration before; to go on without the observation save it "
+            "and load it with on_error='skip'."
+        )
+
+    def _orders(
+        self,
+        state: SAEMState,
+        parameters: Arrays,
+        encoded: Mapping[int, Arrays],
+        indices: Iterable[int],
+        lost: int,
+        gain: float,
+    ) -> Iterator[Order]:
+        """Yield the visits to observations behind `lost` that are left out, as calls to be made."""
+        for index in indices:
+            how = Visit(
+                sweeps=self.settings.sweeps,
+                done=state.n_sweeps[index],
+                refit_every=self.settings.refit_every,
+                # Moves adapt while the gain is 1: what is averaged later needs a fixed kernel.
+                adapts=gain == 1,
+            )
+            data = encoded[state.positions[index]]
+            rng = self.generator(state.n_iterations + 1, index - lost)
+            yield Order(visit, (data, parameters, rng, state.chains[index], how))

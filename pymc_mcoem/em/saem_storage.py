@@ -15,7 +15,7 @@ import numpy as np
 import xarray as xr
 
 from pymc_mcoem.em.contributions import Contribution
-from pymc_mcoem.em.saem_recursion import SAEMState
+from pymc_mcoem.em.saem_state import SAEMState
 from pymc_mcoem.em.settings import encode_settings
 from pymc_mcoem.em.storage import (
     arrays_of,
@@ -29,14 +29,16 @@ from pymc_mcoem.em.storage import (
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
     from pymc_mcoem.em.history import History
-    from pymc_mcoem.em.saem_recursion import SAEMSettings
+    from pymc_mcoem.em.saem_state import SAEMSettings
 
 __all__ = ["read_saem", "state_from", "write_saem"]
 
 FORMAT = "pymc_mcoem SAEM run"
-FORMAT_VERSION = 2
-COUNTERS = ("n_iterations", "n_visits", "fingerprint", "troubles")
+FORMAT_VERSION = 3
+COUNTERS = ("n_iterations", "n_visits", "n_records", "troubles")
 GROUPS = ("parameters", "statistics", "mean")
+#: Of each observation, beside its chain and what it contributed.
+OWN = ("n_sweeps", "positions", "fingerprints")
 
 
 def write_saem(
@@ -74,12 +76,21 @@ def write_saem(
         "/online_em": shown["online_em"].to_dataset(),
         "/observations": shown["observations"].to_dataset(),
     }
+    if "skipped" in shown.children:
+        nodes["/skipped"] = shown["skipped"].to_dataset()
     for name in GROUPS:
         arrays = getattr(state, name)
         if arrays is not None:
             nodes[f"/run/{name}"] = dataset_of(arrays)
     if state.chains:
-        nodes["/run/sweeps"] = dataset_of({"n_sweeps": np.array(state.n_sweeps)})
+        digests = b"".join(map(bytes.fromhex, state.fingerprints))
+        nodes["/run/observations"] = dataset_of(
+            {
+                "n_sweeps": np.array(state.n_sweeps),
+                "positions": np.array(state.positions),
+                "fingerprints": np.frombuffer(digests, np.uint8).reshape(len(state.chains), -1),
+            }
+        )
         stacked = {
             name: np.stack([chain[name] for chain in state.chains]) for name in state.chains[0]
         }
@@ -113,17 +124,18 @@ def state_from(path: str | os.PathLike[str], tree: xr.DataTree) -> SAEMState:
         if set(counters) != set(COUNTERS):
             raise ValueError(f"its counters are {sorted(counters)}, expected {sorted(COUNTERS)}")
         groups: dict[str, Any] = {name: arrays_of(tree, f"/run/{name}") for name in GROUPS}
-        sweeps = arrays_of(tree, "/run/sweeps")
-        n_sweeps = () if sweeps is None else tuple(sweeps["n_sweeps"].tolist())
+        own = arrays_of(tree, "/run/observations") or dict.fromkeys(OWN, np.zeros(0, np.uint8))
         stacked = arrays_of(tree, "/run/chains") or {}
         joined = arrays_of(tree, "/run/contributions")
         return SAEMState(
             **groups,
             **counters,
-            n_sweeps=n_sweeps,
+            n_sweeps=tuple(own["n_sweeps"].tolist()),
+            positions=tuple(own["positions"].tolist()),
+            fingerprints=tuple(row.tobytes().hex() for row in own["fingerprints"]),
             chains=tuple(
                 {name: np.array(value[i]) for name, value in stacked.items()}
-                for i in range(len(n_sweeps))
+                for i in range(len(own["n_sweeps"]))
             ),
             contributions=() if joined is None else Contribution.parted(joined),
         )

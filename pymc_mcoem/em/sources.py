@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
@@ -13,7 +14,10 @@ import xarray as xr
 from pymc_mcoem.em.settings import seed_entropy
 from pymc_mcoem.numbers import is_whole
 
-__all__ = ["Passes", "as_values", "in_memory"]
+if TYPE_CHECKING:
+    from pymc_mcoem.em.family import Family
+
+__all__ = ["Passes", "Unreadable", "as_values", "in_memory", "prepared", "spread"]
 
 #: Sets the generators of orders apart from those of a driver with the same seed, whose spawn
 #: keys are single numbers.
@@ -175,6 +179,76 @@ def _length(observations: Any) -> int:
     if n == 0:
         raise ValueError("observations: got none; pass at least one observation.")
     return int(n)
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """Stands for a record that the source raised an exception for."""
+
+    error: Exception
+
+
+def spread(family: Family, records: Iterable[Any], batches: bool | None = None) -> Iterator[Any]:
+    """Yield records, each read once and in the model's order; batches spread out.
+
+    Parameters
+    ----------
+    family : Family
+    records : iterable
+        Single observations or batches of them, or an `Unreadable` for one that could not be read.
+    batches : bool, optional
+        Whether the stream is one of batches. Not given: whether the first record that can be
+        read is one.
+
+    Yields
+    ------
+    array_like, mapping, or Unreadable
+        An `Unreadable` for each record, or observation of a batch, whose reading raises.
+
+    Examples
+    --------
+    >>> from pymc_mcoem.templates import TemplateMixture
+    >>> mixture = TemplateMixture.for_images((2, 2), n_classes=1, n_landmarks=2)
+    >>> len(list(spread(mixture, [np.zeros((5, 2, 2)), np.zeros((3, 2, 2))])))
+    8
+    """
+    for given in records:
+        if isinstance(given, Unreadable):
+            yield given
+            continue
+        try:
+            record, is_batch = prepared(family, given)
+            length = record.shape[0] if is_batch else 1
+        except Exception as error:
+            yield Unreadable(error)
+            continue
+        if batches is None:
+            batches = is_batch
+        if not (batches and is_batch):
+            yield record
+            continue
+        for index in range(length):
+            try:
+                single = record[index]
+            except Exception as error:
+                single = Unreadable(error)
+            yield single
+
+
+def prepared(family: Family, record: Any) -> tuple[Any, bool]:
+    """Return a record of an iterable in memory and the model's order, and whether it is a batch.
+
+    Raises
+    ------
+    Exception
+        What reading it raises.
+    """
+    if isinstance(record, xr.DataArray):
+        # one with the wrong dims is left as it is: encode refuses it, and is heard
+        with suppress(ValueError):
+            record = family.in_order(record)
+    record = in_memory(record)
+    return record, family.is_batch(record)
 
 
 def in_memory(record: Any) -> Any:

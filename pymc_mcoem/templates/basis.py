@@ -9,7 +9,7 @@ import numpy as np
 import pytensor.tensor as pt
 
 from pymc_mcoem.numbers import is_number
-from pymc_mcoem.products import matrix_vector
+from pymc_mcoem.products import matrix_product, matrix_vector
 from pymc_mcoem.templates.separable import (
     EvenGrid,
     kernel_moments,
@@ -203,7 +203,7 @@ class GaussianBasis:
             all pairs whose numbers add up to the same share one sum.
         """
         design = self.design(points).T
-        return pt.dot(design * pt.as_tensor_variable(weights)[None, :], design.T)
+        return matrix_product(design * pt.as_tensor_variable(weights)[None, :], design.T)
 
     def unpack_gram(self, sums: np.ndarray) -> np.ndarray:
         """Return the matrices that sums of `gram_sums` stand for.

@@ -11,6 +11,7 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 
 from pymc_mcoem.numbers import is_number
+from pymc_mcoem.products import matrix_product
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -100,13 +101,13 @@ class Deformation:
         """
         # a matrix by its transpose, not the reverse: see `GaussianBasis` on memory layouts
         rows = self.jacobian(points, beta, gradient)
-        return pt.dot(rows, rows.T)
+        return matrix_product(rows, rows.T)
 
     def products(
         self, points: np.ndarray, beta: Any, gradient: Any, rows: TensorVariable
     ) -> TensorVariable:
         """Return rows (n, n_points) times the transpose of `jacobian`, (n, n_parameters)."""
-        return pt.dot(rows, self.jacobian(points, beta, gradient).T)
+        return matrix_product(rows, self.jacobian(points, beta, gradient).T)
 
     def starts(self) -> np.ndarray:
         """Return where searches for the mode of β start, shape (n_starts, n_parameters)."""
@@ -322,7 +323,7 @@ class DisplacementField(Deformation):
 
     def _columns(self, points: np.ndarray, beta: TensorVariable) -> list[TensorVariable]:
         kernels = self._kernels(points)
-        moved = pt.dot(beta.reshape((self.n_dims, len(self.landmarks))), kernels)
+        moved = matrix_product(beta.reshape((self.n_dims, len(self.landmarks))), kernels)
         return [points[:, axis] + moved[axis] for axis in range(self.n_dims)]
 
     def jacobian(self, points: np.ndarray, beta: Any, gradient: Any) -> TensorVariable:
@@ -482,9 +483,9 @@ class SumOfDeformations(Deformation):
 def _along_both(weights: TensorVariable, first: np.ndarray, second: np.ndarray) -> TensorVariable:
     """Return Σ_st first[a, s] weights[i, (s, t)] second[b, t] as a matrix (a, i b)."""
     n_first, n_second = first.shape[1], second.shape[1]
-    along_second = pt.dot(weights.reshape((-1, n_second)), second.T.copy())
+    along_second = matrix_product(weights.reshape((-1, n_second)), second.T.copy())
     table = along_second.reshape((-1, n_first, len(second))).transpose(1, 0, 2)
-    return pt.dot(first, table.reshape((n_first, -1)))
+    return matrix_product(first, table.reshape((n_first, -1)))
 
 
 def _neighbours(landmarks: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ import pytensor.tensor as pt
 from pytensor.tensor.linalg import cholesky, solve_triangular
 from scipy.special import polygamma
 
-from pymc_mcoem.products import matrix_vector
+from pymc_mcoem.products import matrix_product, matrix_vector
 from pymc_mcoem.templates.observations import pad_points
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ class _DeformationPrior:
             factor = solve_triangular(
                 cholesky(self.full), np.eye(self.learned.size), lower=True, b_ndim=2
             )
-            return self._block(inverse, pt.dot(factor.T, factor))
+            return self._block(inverse, matrix_product(factor.T, factor))
         return inverse / (self.deviations[:, None] * self.deviations[None, :])
 
 
@@ -320,7 +320,7 @@ def _observe(
         mean: TensorVariable, mask: TensorVariable, noise_variance: TensorVariable, size_: Any
     ) -> TensorVariable:
         noise = pm.Normal.dist(0.0, 1.0, shape=(size,))
-        coloured = pt.dot(factor, noise).reshape(shape)
+        coloured = matrix_product(factor, noise).reshape(shape)
         return mean + 0.0 * mask + pt.sqrt(noise_variance) * coloured
 
     letters = ",".join(f"g{axis}" for axis in range(len(shape)))
@@ -376,7 +376,7 @@ def _statistics(
         design = basis.design(warped).T
         columns = whitener.columns(design if scale is None else scale * design)
         projection = matrix_vector(columns, response)
-        gram = pt.dot(columns, columns.T)
+        gram = matrix_product(columns, columns.T)
     away = (beta - settings.deformation.mean)[settings.learned]
     statistics = {
         "template_projection": projection,
@@ -419,7 +419,7 @@ def _gauss_newton(
         wider = pt.set_subtensor(wider[:size, :size], precision)
         precision = pt.set_subtensor(wider[size, size], curvature)
     rows = whitener.columns(rows)
-    return pt.dot(rows, rows.T) / noise_variance + precision
+    return matrix_product(rows, rows.T) / noise_variance + precision
 
 
 def _prior_covariance(settings: TemplateSettings, prior: _DeformationPrior) -> TensorVariable:

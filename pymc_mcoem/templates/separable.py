@@ -1,8 +1,7 @@
 """Sums of Gaussian kernels on an evenly spaced grid, as operators that back ends can do better.
 
-Each operator carries the plain graph of what it computes. Where the numba back end compiles it,
-`pymc_mcoem.templates.separable_numba` takes its place: kernels along an evenly spaced axis are a
-geometric recurrence from two exponentials a point. Everywhere else the plain graph is inlined.
+Where the numba back end compiles one, `separable_numba` takes its place: kernels
+along an evenly spaced axis are a geometric recurrence from two exponentials a point.
 """
 
 from __future__ import annotations
@@ -14,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.compile import optdb
-from pytensor.compile.builders import OpFromGraph
-from pytensor.compile.rewriting import inline_ofg_node
-from pytensor.gradient import DisconnectedType, pullback
-from pytensor.graph.rewriting.basic import dfs_rewriter, graph_rewriter, node_rewriter
+from pytensor.graph.rewriting.basic import graph_rewriter
+
+from pymc_mcoem.operators import PlainGraph
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -97,42 +95,34 @@ class EvenGrid:
         ]
 
 
-class SeparableOp(OpFromGraph):
-    """An operator on a grid's kernels that carries its plain graph.
+class SeparableOp(PlainGraph):
+    """An operator on a grid's kernels.
 
     Parameters
     ----------
     grid : EvenGrid
     inputs : sequence of TensorVariable
-        What it will be applied to; their types are taken.
+        Two vectors of coordinates and one of coefficients or weights.
     """
 
     def __init__(self, grid: EvenGrid, inputs: Sequence[TensorVariable]) -> None:
         self.grid = grid
-        symbols = [variable.type() for variable in inputs]
-        super().__init__(symbols, self.plain(grid, *symbols), name=type(self).__name__)
+        super().__init__(inputs)
 
-    @staticmethod
-    def plain(grid: EvenGrid, *inputs: TensorVariable) -> list[TensorVariable]:
-        """Return the outputs as a graph of elementary operators."""
-        raise NotImplementedError
+    def for_numba(self, *inputs: TensorVariable) -> list[TensorVariable]:
+        """Return the outputs of the recurrence."""
+        # imported where it is used: numba takes a second to import
+        from pymc_mcoem.templates.separable_numba import recurrence
 
-    def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> list[TensorVariable]:
-        """Return the cotangents of the inputs, through the plain graph."""
-        plain = self.plain(self.grid, *inputs)
-        known = [
-            output.zeros_like() if isinstance(cotangent.type, DisconnectedType) else cotangent
-            for output, cotangent in zip(plain, cotangents, strict=True)
-        ]
-        found: list[TensorVariable] = pullback(plain, list(inputs), known)
-        return found
+        return recurrence(self, inputs)
 
 
 class KernelValues(SeparableOp):
     """(first, second, coefficients) → Σ_l α_l φ_l(u_s), (n_points,)."""
 
-    @staticmethod
-    def plain(grid: EvenGrid, *inputs: TensorVariable) -> list[TensorVariable]:
+    def plain(self, *inputs: TensorVariable) -> list[TensorVariable]:
+        """Return the outputs as a graph of elementary operators."""
+        grid = self.grid
         first, second, coefficients = inputs
         factors = grid.factors([first, second])
         table = coefficients.reshape(grid.length)
@@ -151,8 +141,9 @@ class KernelValues(SeparableOp):
 class KernelSlopes(SeparableOp):
     """(first, second, coefficients) → derivatives of the values by first and second."""
 
-    @staticmethod
-    def plain(grid: EvenGrid, *inputs: TensorVariable) -> list[TensorVariable]:
+    def plain(self, *inputs: TensorVariable) -> list[TensorVariable]:
+        """Return the outputs as a graph of elementary operators."""
+        grid = self.grid
         first, second, coefficients = inputs
         factors = grid.factors([first, second])
         steep = [
@@ -169,8 +160,9 @@ class KernelSlopes(SeparableOp):
 class KernelSums(SeparableOp):
     """(first, second, weights) → Σ_s w_s φ_l(u_s), (length, length)."""
 
-    @staticmethod
-    def plain(grid: EvenGrid, *inputs: TensorVariable) -> list[TensorVariable]:
+    def plain(self, *inputs: TensorVariable) -> list[TensorVariable]:
+        """Return the outputs as a graph of elementary operators."""
+        grid = self.grid
         first, second, weights = inputs
         factors = grid.factors([first, second])
         return [pt.dot(factors[0] * weights[None, :], factors[1].T)]
@@ -225,22 +217,6 @@ def kernel_moments(
     return kernel_sums(grid.halved(), points, weights)
 
 
-_OPERATORS = [KernelValues, KernelSlopes, KernelSums]
-
-
-@node_rewriter(_OPERATORS)
-def _inline(fgraph: Any, node: Any) -> Any:
-    return inline_ofg_node(node)
-
-
-@node_rewriter(_OPERATORS)
-def _use_recurrence(fgraph: Any, node: Any) -> Any:
-    # imported where it is used: numba takes a second to import
-    from pymc_mcoem.templates.separable_numba import replacement
-
-    return replacement(node)
-
-
 @graph_rewriter
 def _share_factors(fgraph: Any) -> None:
     from pymc_mcoem.templates.separable_numba import share_factors
@@ -248,9 +224,5 @@ def _share_factors(fgraph: Any) -> None:
     share_factors(fgraph)
 
 
-# After what is inlined by default, at −0.01, and before the first merge, at 0; then again.
-optdb.register("mcoem_separable_numba", dfs_rewriter(_use_recurrence), "numba", position=-0.009)
-optdb.register(
-    "mcoem_separable_inline", dfs_rewriter(_inline), "fast_run", "fast_compile", position=-0.008
-)
-optdb.register("mcoem_separable_share", _share_factors, "numba", position=0.05)
+# After the first merge, so that what is the same is one variable.
+optdb.register("mcoem_share_factors", _share_factors, "numba", position=0.05)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numba
@@ -11,15 +12,21 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
 
-from pymc_mcoem.templates.separable import EvenGrid, KernelSlopes, KernelSums, KernelValues
+from pymc_mcoem.templates.separable import (
+    EvenGrid,
+    KernelSlopes,
+    KernelSums,
+    KernelValues,
+    SeparableOp,
+)
 
-__all__ = ["RecurrentSlopes", "RecurrentSums", "RecurrentValues", "replacement", "share_factors"]
+__all__ = ["RecurrentSlopes", "RecurrentSums", "RecurrentValues", "recurrence", "share_factors"]
 
 #: Counts changes of the compiled code, which is cached by this number.
-_VERSION = 1
+_VERSION = 2
 
 
-@numba.njit(fastmath={"contract"})
+@numba.njit
 def exponentials(values: np.ndarray) -> np.ndarray:
     """Return exp of a vector, within a unit in the last place; exp(−708) for anything below −708.
 
@@ -273,17 +280,14 @@ def _compile(op: _Recurrence, node: Any = None, **kwargs: Any) -> tuple[Any, int
     return op.compiled(), _VERSION
 
 
-def replacement(node: Any) -> list[Any] | None:
-    """Return what takes the place of a node's outputs, or None."""
-    if any(variable.type.dtype != "float64" for variable in node.inputs):
-        return None
-    op = node.op
-    if isinstance(op, KernelValues):
-        return [RecurrentValues(op.grid)(*node.inputs)]
-    if isinstance(op, KernelSums):
-        return [RecurrentSums(op.grid)(*node.inputs)]
-    assert isinstance(op, KernelSlopes)
-    slopes: list[Any] = RecurrentSlopes(op.grid)(*node.inputs)[1:]
+def recurrence(operator: SeparableOp, inputs: Sequence[Any]) -> list[Any]:
+    """Return the outputs of what takes an operator's place."""
+    if isinstance(operator, KernelValues):
+        return [RecurrentValues(operator.grid)(*inputs)]
+    if isinstance(operator, KernelSums):
+        return [RecurrentSums(operator.grid)(*inputs)]
+    assert isinstance(operator, KernelSlopes)
+    slopes: list[Any] = RecurrentSlopes(operator.grid)(*inputs)[1:]
     return slopes
 
 

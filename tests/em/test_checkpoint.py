@@ -15,8 +15,11 @@ import pytest
 import xarray as xr
 
 from pymc_mcoem.em.checkpoint import Checkpoint
+from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.saem import SAEM
+from pymc_mcoem.em.schedules import BurstLength
+from pymc_mcoem.templates import TemplateMixture
 from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
 from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver
 
@@ -224,10 +227,10 @@ else:
 """
 
 
-def kill_until_done(kind, path, source, rng, most):
-    """Run the script, killed again and again at random moments; return how often it was."""
+def kill_until_done(script, arguments, rng, most, seconds=(0.05, 0.6)):
+    """Run a script, killed again and again at random moments; return how often it was."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", SCRIPT, kind, str(path), str(source)]
+    command = [sys.executable, "-c", script, *map(str, arguments)]
     kills = 0
     while True:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
@@ -235,7 +238,7 @@ def kill_until_done(kind, path, source, rng, most):
         with process.stdout:
             process.stdout.readline()
             if kills < most:
-                time.sleep(rng.uniform(0.05, 0.6))
+                time.sleep(rng.uniform(*seconds))
                 process.kill()
             process.wait()
         if process.returncode == 0:
@@ -250,7 +253,7 @@ def test_killed_at_any_moment_it_ends_with_the_same_bytes(kind, rng, tmp_path):
     values = mixture_stream(rng, 240 if kind == "online" else 60)
     np.save(tmp_path / "values.npy", values)
     path = tmp_path / "run.nc"
-    kills = kill_until_done(kind, path, tmp_path / "values.npy", rng, most=8)
+    kills = kill_until_done(SCRIPT, [kind, path, tmp_path / "values.npy"], rng, most=8)
     assert kills >= 3
     if kind == "online":
         clean = driver(NormalMixture(), n_start=11, batch_size=3).partial_fit(values)
@@ -266,6 +269,60 @@ def test_killed_at_any_moment_it_ends_with_the_same_bytes(kind, rng, tmp_path):
                 found.history[group].to_dataset().drop_vars("seconds"),
                 clean.history[group].to_dataset().drop_vars("seconds"),
             )
+
+
+TEMPLATES = """
+import os, sys
+import numpy as np
+from pymc_mcoem.em.checkpoint import Checkpoint
+from tests.em.test_checkpoint import templates
+
+path, images = sys.argv[1], np.load(sys.argv[2])
+em = templates(path)
+# what takes longest comes before the clock of the kills runs
+em._learner.recursion.crew.prepare()
+print("ready", flush=True)
+em.partial_fit(images, skip=em.position, checkpoint=Checkpoint(path, observations=4))
+"""
+
+
+def templates(path):
+    """A run of a mixture of templates by bursts, new or gone on with."""
+    mixture = TemplateMixture.for_images((6, 6), n_classes=2, n_landmarks=2)
+    if Path(path).exists():
+        return OnlineEM.load(path, mixture, progressbar=False)
+    return OnlineEM(
+        mixture,
+        e_step=CarlinChibBurst(),
+        burst_length=BurstLength(12, 4),
+        n_start=6,
+        batch_size=2,
+        average_from=20,
+        on_error="skip",
+        random_seed=1,
+        progressbar=False,
+    )
+
+
+@pytest.mark.slow
+def test_a_mixture_of_templates_killed_at_any_moment_ends_with_the_same_bytes(rng, tmp_path):
+    images = rng.normal(size=(60, 6, 6)) + rng.choice([0.0, 2.0], size=(60, 1, 1))
+    images[[9, 33]] = np.inf
+    images[5, 2:4] = np.nan
+    np.save(tmp_path / "images.npy", images)
+    path = tmp_path / "run.nc"
+    arguments = [path, tmp_path / "images.npy"]
+    kills = kill_until_done(TEMPLATES, arguments, rng, most=6, seconds=(0.1, 2.0))
+    assert kills >= 3
+    clean = templates(tmp_path / "none.nc").partial_fit(images)
+    found = templates(path)
+    assert_same(found, clean)
+    assert found.history["skipped"].identical(clean.history["skipped"])
+    for name in ("parameters", "statistics", "average", "e_step_state"):
+        one, other = (getattr(em._learner.state, name) for em in (found, clean))
+        assert one.keys() == other.keys()
+        for key in other:
+            assert one[key].tobytes() == other[key].tobytes(), (name, key)
 
 
 class Killed(BaseException):

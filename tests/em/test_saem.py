@@ -12,7 +12,7 @@ from examples import gaussian_mixture as example
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.esteps.exact import Exact
 from pymc_mcoem.em.saem import SAEM
-from pymc_mcoem.em.saem_recursion import SAEMSettings
+from pymc_mcoem.em.saem_state import SAEMSettings
 from pymc_mcoem.em.schedules import Annealing, PhasedStepSize
 from pymc_mcoem.em.storage import write_datatree
 from pymc_mcoem.templates import TemplateMixture

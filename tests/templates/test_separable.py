@@ -17,7 +17,7 @@ from pymc_mcoem.templates.separable_numba import (
 )
 
 NUMBA = pytensor.compile.mode.get_mode("NUMBA")
-PLAIN = NUMBA.excluding("mcoem_separable_numba")
+PLAIN = NUMBA.excluding("mcoem_for_numba")
 #: Lengths, spacing in bandwidths: one kernel, digits, many blocks, wide apart, crowded, by halves.
 GRIDS = {
     "digits": ((16, 16), 0.667),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pymc_mcoem.em.arithmetic import strict_arithmetic
 from pymc_mcoem.em.esteps.base import CompiledChains
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ type Arrays = Mapping[str, np.ndarray]
 
 def compile_e_step(family: Family, e_step: EStep) -> CompiledEStep:
     """Compile an E-step for a family as it was declared."""
-    with family.as_declared():
+    with strict_arithmetic(), family.as_declared():
         return e_step.compile(family)
 
 

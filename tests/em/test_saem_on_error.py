@@ -1,0 +1,284 @@
+"""Observations that batch SAEM leaves out: what is left of them, what is kept, what is said."""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from pymc_mcoem.em import workers
+from pymc_mcoem.em.contributions import Contribution
+from pymc_mcoem.em.esteps.exact import Exact
+from pymc_mcoem.em.esteps.fixed_latents import FixedLatents
+from pymc_mcoem.em.left_out import PATIENCE
+from pymc_mcoem.em.saem import SAEM
+from pymc_mcoem.templates import TemplateMixture
+from tests.em.test_on_error import BAD, Disk, Spoilt, Unreadable, source_of
+from tests.em.test_online import Failing
+from tests.em.test_workers import AtOnce
+from tests.helpers.toy_families import NormalMixture, mixture_stream
+from tests.helpers.toy_runs import THETA
+
+WAYS = {
+    "all": {},
+    "mini-batches": {"batch_fraction": 0.4},
+    "small mini-batches": {"batch_fraction": 0.05, "refit_every": 2},
+    "own start": {"parameters": None, "n_start": 9},
+}
+
+
+@pytest.fixture(scope="module")
+def family():
+    return NormalMixture()
+
+
+@pytest.fixture
+def values(rng):
+    return mixture_stream(rng, 40)
+
+
+def run(family, **settings):
+    given = {"parameters": THETA, "random_seed": 1, "progressbar": False, "sweeps": 5}
+    return SAEM(family, **(given | settings))
+
+
+def assert_same(found, expected):
+    xr.testing.assert_identical(found.parameters, expected.parameters)
+    for group in ("online_em", "observations"):
+        left, right = found.history[group].to_dataset(), expected.history[group].to_dataset()
+        xr.testing.assert_identical(left.drop_vars("seconds"), right.drop_vars("seconds"))
+    for name in ("statistics", "mean"):
+        one, other = getattr(found._state, name), getattr(expected._state, name)
+        assert (one is None) == (other is None)
+        for key in other or {}:
+            assert one[key].tobytes() == other[key].tobytes()
+
+
+@pytest.mark.parametrize("kind", BAD)
+@pytest.mark.parametrize("way", WAYS)
+def test_an_observation_left_out_leaves_no_trace_but_in_the_history(family, values, way, kind):
+    bad, reason = BAD[kind]
+    records = [*values[:25], bad, *values[25:31], bad, *values[31:]]
+    saem = run(family, e_step=Failing(), on_error="skip", **WAYS[way])
+    saem.fit(source_of(records), 6)
+    assert_same(saem, run(family, e_step=Failing(), **WAYS[way]).fit(values, 6))
+    skipped = saem.history["skipped"]["reason"]
+    assert skipped["position"].values.tolist() == [25, 32]
+    for found in skipped.values:
+        assert re.match(reason, str(found)), found
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_all_kinds_at_once_over_files_and_whoever_works(family, values, way, tmp_path, monkeypatch):
+    records = list(values)
+    for number, (bad, _) in enumerate(BAD.values()):
+        # what fails only when it is learnt has a part in the start
+        records.insert(3 * number + 11, bad)
+    clean = run(family, e_step=Failing(), **WAYS[way]).fit(values, 7)
+    settings = {"e_step": Failing(), "on_error": "skip", **WAYS[way]}
+    whole = run(family, **settings).fit(source_of(records), 7)
+    assert_same(whole, clean)
+    monkeypatch.setattr(workers, "_made", type(workers._made)())
+    assert_same(run(family, executor=AtOnce(), **settings).fit(source_of(records), 7), clean)
+    cut = run(family, **settings).fit(source_of(records), 2)
+    for _ in range(5):
+        cut.save(tmp_path / "run.nc")
+        cut = SAEM.load(tmp_path / "run.nc", family, e_step=Failing(), progressbar=False)
+        cut.fit(source_of(records), 1)
+    assert_same(cut, clean)
+    assert cut.history["skipped"].identical(whole.history["skipped"])
+    places = [3 * number + 11 for number in range(len(BAD))]
+    assert cut.history["skipped"]["position"].values.tolist() == places
+
+
+class Tiring(NormalMixture):
+    """A family whose E-step fails for 8.88 from its third visit on."""
+
+    def __init__(self):
+        super().__init__()
+        self.visits = 0
+
+    def exact(self, data, parameters):
+        if data["value"] == 8.88:
+            self.visits += 1
+            if self.visits > 2:
+                raise np.linalg.LinAlgError("singular")
+        return super().exact(data, parameters)
+
+
+def test_one_that_fails_later_leaves_the_mean_and_the_run_goes_on(values):
+    records = np.insert(values, 17, 8.88)
+    settings = {"e_step": Exact(), "step_size": lambda k: 1.0}
+    saem = run(Tiring(), on_error="skip", **settings).fit(records, 2)
+    before = {name: value.values for name, value in saem.parameters.items()}
+    # what was learnt with it stays
+    assert_same(saem, run(NormalMixture(), **settings).fit(records, 2))
+    saem.fit(records, 1)
+    expected = NormalMixture().batch(values, before)
+    for name, value in expected.items():
+        np.testing.assert_allclose(saem._state.statistics[name], value, rtol=1e-12)
+    assert saem.history["online_em"]["effective_size"].values[1:].tolist() == [41, 41, 40]
+    assert saem.history["online_em"]["observation"].values.tolist() == [0, 41, 82, 122]
+    (reason,) = saem.history["skipped"]["reason"].values
+    assert str(reason) == "learning it failed: LinAlgError: singular"
+    # later calls are given it again, and leave it out
+    assert saem.fit(records, 3).n_iterations == 6
+    assert len(saem._state.chains) == len(saem._state.positions) == 40
+    assert 17 not in saem._state.positions
+
+
+@pytest.mark.parametrize("fraction", [0.02, 0.3, 0.9])
+def test_one_that_fails_later_leaves_the_mean_of_mini_batches(values, fraction):
+    records = np.insert(values, 17, 8.88)
+    saem = run(Tiring(), on_error="skip", e_step=Exact(), batch_fraction=fraction)
+    for _ in range(400):
+        saem.fit(records, 1)
+        state = saem._state
+        n = len(state.chains)
+        total = {name: np.zeros_like(value) for name, value in state.mean.items()}
+        for each in state.contributions:
+            each.add_to(total, 1.0)
+        for name, value in total.items():
+            np.testing.assert_allclose(state.mean[name], value / n, rtol=1e-9, atol=1e-9)
+        if n == 40:
+            break
+    # a mini-batch of it alone is drawn anew, and the iteration made
+    assert n == 40
+    assert saem.fit(records, 1).n_iterations == state.n_iterations + 1
+
+
+@pytest.mark.parametrize("fraction", [1.0, 0.4])
+def test_what_cannot_be_read_any_more_is_left_out_from_then_on(family, values, fraction):
+    disk = Disk(values, broken=[])
+    settings = {"e_step": Exact(), "batch_fraction": fraction}
+    saem = run(family, on_error="skip", **settings).fit(disk, 2)
+    disk.broken |= {3, 30}
+    saem.fit(disk, 2)
+    assert saem.history["skipped"]["position"].values.tolist() == [3, 30]
+    assert len(saem._state.chains) == 38
+    # one that can be read again stays away
+    disk.broken.clear()
+    assert len(saem.fit(disk, 1)._state.chains) == 38
+    # and with an error nothing has changed
+    strict = run(family, **settings).fit(disk, 2)
+    disk.broken |= {3}
+    before = strict._state
+    with pytest.raises(OSError, match="sector 3"):
+        strict.fit(disk, 1)
+    assert strict._state is before
+
+
+def test_others_than_those_of_the_run_are_refused_by_number(family, values):
+    records = [*values[:5], np.inf, *values[5:]]
+    saem = run(family, e_step=Exact(), on_error="skip").fit(records, 1)
+    before = saem._state
+    other = [*records[:9], 0.25, *records[10:]]
+    with pytest.raises(ValueError, match=r"these 41 are not the 41 .*observation 9, counted from"):
+        saem.fit(other, 1)
+    with pytest.raises(ValueError, match="these 42 are not the 41"):
+        saem.fit([*records, 1.0], 1)
+    # what was left out is not looked at again
+    assert saem._state is before
+    assert saem.fit([*records[:5], 0.1, *records[6:]], 1).n_iterations == 2
+
+
+def test_errors_name_the_observation_and_the_way_on(family, values, tmp_path):
+    records = [*values[:5], 888.0, *values[5:]]
+    saem = run(family, e_step=Failing())
+    with pytest.raises(RuntimeError, match=r"observation 5, .* iteration 1: singular.*on_error=.s"):
+        saem.fit(records, 2)
+    assert saem.n_iterations == 0
+    assert "skipped" not in saem.history.children
+    # that way works, and its setting is kept with the run
+    saem.save(tmp_path / "run.nc")
+    on = {"e_step": Failing(), "progressbar": False}
+    saem = SAEM.load(tmp_path / "run.nc", family, **on, on_error="skip").fit(records, 2)
+    saem.save(tmp_path / "run.nc")
+    again = SAEM.load(tmp_path / "run.nc", family, **on).fit(records, 1)
+    assert_same(again, run(family, e_step=Failing()).fit(values, 3))
+
+
+def test_where_nothing_is_left_the_error_is_raised(family, values):
+    saem = run(family, e_step=Failing(), on_error="skip")
+    with pytest.raises(ValueError, match=r"none of these 3 can be learnt \(refused: ValueError"):
+        saem.fit([np.inf, np.nan, np.inf], 1)
+    with pytest.raises(RuntimeError, match=r"observation 2, counted from 0, failed in iteration 1"):
+        saem.fit([888.0] * 3, 1)
+    saem = run(family, e_step=Failing(), on_error="skip")
+    with pytest.raises(RuntimeError, match=f"observation {5 + PATIENCE}, .*failed in iteration 1"):
+        saem.fit([*values[:5], *[888.0] * 200], 1)
+    assert saem.n_iterations == 0
+    with pytest.raises(OSError, match="bad sector"):
+        run(family, e_step=Failing(), on_error="skip").fit(source_of([Unreadable()] * 200), 1)
+
+
+def test_on_error_is_one_of_two_words(family):
+    with pytest.raises(ValueError, match=r"on_error: got 'ignore'; choose one of \('raise', 'sk"):
+        run(family, on_error="ignore")
+
+
+def test_the_first_is_told_once(family, values, caplog):
+    with caplog.at_level(logging.WARNING, logger="pymc_mcoem"):
+        run(family, e_step=Failing(), on_error="skip").fit([888.0, *values, np.inf], 3)
+    assert sum("is left out" in record.message for record in caplog.records) == 1
+
+
+def test_the_mean_of_mini_batches_is_checked_and_formed_anew(family, values):
+    saem = run(family, e_step=Exact(), batch_fraction=0.3).fit(values, 3)
+    sound = saem._state
+    for wrong in (-1.0, np.inf, np.nan):
+        mean = {name: np.array(value) for name, value in sound.mean.items()}
+        mean["class_weight"][1] = wrong
+        saem._state = replace(sound, mean=mean)
+        saem.fit(values, 1)
+        found = saem._state
+        total = {name: np.zeros_like(value) for name, value in found.mean.items()}
+        for each in found.contributions:
+            each.add_to(total, 1.0)
+        for name, value in total.items():
+            assert (found.mean[name] == value / len(values)).all()
+    # what cannot be mended is never taken
+    spoilt = Contribution.of({name: -900.0 * value for name, value in sound.mean.items()})
+    chosen = saem._recursion.batch(4, len(values))
+    place = next(i for i in range(len(values)) if i not in chosen)
+    contributions = list(sound.contributions)
+    contributions[place] = spoilt
+    saem._state = before = replace(sound, mean=mean, contributions=tuple(contributions))
+    with pytest.raises(FloatingPointError, match=r"their mean over the observations is none"):
+        saem.fit(values, 1)
+    assert saem._state is before
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("deformation_outer", -1.0, "deformation_outer of class 1 is not positive semidefinite"),
+        ("squared_norm", -50.0, "squared_norm is negative"),
+        ("template_projection", np.inf, "template_projection from the E-step holds values that"),
+    ],
+)
+@pytest.mark.parametrize("fraction", [1.0, 0.5])
+def test_statistics_that_cannot_be_never_reach_the_parameters(rng, name, value, reason, fraction):
+    mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
+    images = rng.normal(size=(10, 3, 3))
+
+    def learnt(observations):
+        saem = SAEM(
+            mixture,
+            parameters=mixture.parameters,
+            e_step=Spoilt(FixedLatents().compile(mixture), name, value),
+            on_error="skip",
+            batch_fraction=fraction,
+            random_seed=1,
+            progressbar=False,
+        )
+        return saem.fit(observations, 4)
+
+    saem = learnt(np.insert(images, 6, np.ones((3, 3)), axis=0))
+    assert saem.history["skipped"]["position"].values.tolist() == [6]
+    assert reason in str(saem.history["skipped"]["reason"].values[0])
+    assert saem.parameters.identical(learnt(images).parameters)
