@@ -38,8 +38,8 @@ class PlainGraph(OpFromGraph):
         """Return the outputs as a graph of elementary operators."""
         raise NotImplementedError
 
-    def for_numba(self, *inputs: TensorVariable) -> list[TensorVariable]:
-        """Return the outputs as the numba back end computes them."""
+    def for_numba(self, *inputs: TensorVariable) -> list[TensorVariable] | None:
+        """Return the outputs as the numba back end computes them; None to inline the graph."""
         raise NotImplementedError
 
     def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> list[TensorVariable]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
+import zlib
 from typing import Any
 
 import numba
@@ -14,11 +17,11 @@ from pytensor.link.numba.dispatch.basic import register_funcify_default_op_cache
 __all__ = ["BlasProduct"]
 
 
-#: Counts changes of the compiled code, which is cached by this number.
-_VERSION = 1
+#: The compiled code is kept on disk under this number: any change of this file is another one.
+_VERSION = zlib.crc32(inspect.getsource(sys.modules[__name__]).encode())
 
 
-@numba.njit
+@numba.njit(fastmath=False)
 def product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Return the product of two matrices, compiled once for each pair of memory layouts."""
     found: np.ndarray = np.dot(left, right)

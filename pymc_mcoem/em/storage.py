@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 FORMAT = "pymc_mcoem online EM run"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 ENGINE: Any = "h5netcdf"
 COUNTERS = (
     "n_learnt",

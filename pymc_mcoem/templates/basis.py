@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytensor.tensor as pt
+from numpy.lib.stride_tricks import sliding_window_view
 
 from pymc_mcoem.numbers import is_number
 from pymc_mcoem.products import matrix_product, matrix_vector
@@ -375,12 +376,17 @@ class _RegularGaussianBasis(GaussianBasis):
         sums = np.asarray(sums, dtype=np.float64)
         if self.grid is None or sums.shape[-2:] != self.grid.halved().length:
             return super().unpack_gram(sums)
-        pairs, constants = [], []
-        for axis in self.axes:
-            number = np.arange(axis.size)
-            pairs.append(number[:, None] + number[None, :])
-            away = (axis[:, None] - axis[None, :]) / self.bandwidth
-            constants.append(np.exp(-0.5 * np.square(away)))
-        shared = sums[..., pairs[0][:, None, :, None], pairs[1][None, :, None, :]]
-        shared *= constants[0][:, None, :, None] * constants[1][None, :, None, :]
-        return shared.reshape(*sums.shape[:-2], self.n_basis, self.n_basis)
+        # entry (p, q) of the matrix belongs to the sum at p + q: windows of the sums, in order
+        lengths = self.grid.length
+        shared = sliding_window_view(sums, lengths, axis=(-2, -1)) * self._pair_constants()
+        whole: np.ndarray = shared.reshape(*sums.shape[:-2], self.n_basis, self.n_basis)
+        return whole
+
+    def _pair_constants(self) -> np.ndarray:
+        """Return exp(−|r_p − r_q|² / 2ν²), an axis each of p and of q for each axis."""
+        first, second = (
+            np.exp(-0.5 * np.square((axis[:, None] - axis[None, :]) / self.bandwidth))
+            for axis in self.axes
+        )
+        constants: np.ndarray = first[:, None, :, None] * second[None, :, None, :]
+        return constants

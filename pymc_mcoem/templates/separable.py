@@ -57,9 +57,8 @@ class EvenGrid:
         spacing = []
         for axis in axes:
             step = float(axis[-1] - axis[0]) / max(axis.size - 1, 1) or bandwidth
-            # unequal by no more than what rounding does to numbers of this size
             even = axis[0] + step * np.arange(axis.size)
-            if not np.allclose(axis, even, rtol=0, atol=1e-13 * np.abs(axis).max()):
+            if np.abs(axis - even).max() > 1e-10 * min(abs(step), bandwidth):
                 return None
             spacing.append(step)
         first, second = axes
@@ -109,8 +108,10 @@ class SeparableOp(PlainGraph):
         self.grid = grid
         super().__init__(inputs)
 
-    def for_numba(self, *inputs: TensorVariable) -> list[TensorVariable]:
-        """Return the outputs of the recurrence."""
+    def for_numba(self, *inputs: TensorVariable) -> list[TensorVariable] | None:
+        """Return the outputs of the recurrence; None for one point, which might be broadcast."""
+        if any(each.type.shape == (1,) for each in inputs[:2]):
+            return None
         # imported where it is used: numba takes a second to import
         from pymc_mcoem.templates.separable_numba import recurrence
 

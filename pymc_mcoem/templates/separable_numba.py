@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,11 +25,14 @@ from pymc_mcoem.templates.separable import (
 
 __all__ = ["RecurrentSlopes", "RecurrentSums", "RecurrentValues", "recurrence", "share_factors"]
 
-#: Counts changes of the compiled code, which is cached by this number.
-_VERSION = 2
+#: The compiled code is kept on disk under this number: any change of this file is another one.
+_VERSION = zlib.crc32(inspect.getsource(sys.modules[__name__]).encode())
+
+# Without flags of its own a function that is compiled while another one is takes over that one's,
+# and PyTensor's let sums be reordered: the rounding of `exponentials` would be undone.
 
 
-@numba.njit
+@numba.njit(fastmath=False)
 def exponentials(values: np.ndarray) -> np.ndarray:
     """Return exp of a vector, within a unit in the last place; exp(−708) for anything below −708.
 
@@ -58,7 +64,26 @@ def exponentials(values: np.ndarray) -> np.ndarray:
     return out
 
 
-@numba.njit
+@numba.njit(fastmath=False)
+def limited(value: float, most: float) -> float:
+    """Return a number no further than `most` from zero; what is not a number stays so."""
+    if value > most:
+        return most
+    if value < -most:
+        return -most
+    return value
+
+
+@numba.njit(fastmath=False)
+def check_sizes(first: np.ndarray, second: np.ndarray, others: int, expected: int) -> None:
+    """Refuse what compiled loops would read beyond its end."""
+    if first.size != second.size:
+        raise ValueError("points: the coordinates on both axes need the same length.")
+    if others != expected:
+        raise ValueError("coefficients or weights: there must be one for each kernel or point.")
+
+
+@numba.njit(fastmath=False)
 def kernel_factor(
     column: np.ndarray, start: float, spacing: float, length: int, bandwidth: float
 ) -> np.ndarray:
@@ -71,7 +96,7 @@ def kernel_factor(
     n = column.size
     out = np.empty((length, n))
     scaled = spacing / bandwidth
-    half = max(min(int(8.0 / scaled), 16), 0)
+    half = min(int(8.0 / abs(scaled)), 16)
     away, exponent = np.empty(n), np.empty(n)
     up, down = np.empty(n), np.empty(n)
     first_ratio, change = np.exp(-scaled * scaled), np.exp(-2.0 * scaled * scaled)
@@ -80,12 +105,8 @@ def kernel_factor(
         end = min(begin + 2 * half + 1, length)
         middle = begin + (end - begin) // 2
         for s in range(n):
-            distance = (column[s] - (start + middle * spacing)) / bandwidth
             # Beyond it kernels are zero, and ratios must not become infinite.
-            if distance > 27.0:
-                distance = 27.0
-            if distance < -27.0:
-                distance = -27.0
+            distance = limited((column[s] - (start + middle * spacing)) / bandwidth, 27.0)
             away[s] = 2.0 * distance * scaled
             exponent[s] = -distance * distance
         row = out[middle]
@@ -115,7 +136,7 @@ def kernel_factor(
     return out
 
 
-@numba.njit
+@numba.njit(fastmath=False)
 def weighted_sum(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Return Σ_a left[a, s] right[a, s]."""
     length, n = left.shape
@@ -127,7 +148,7 @@ def weighted_sum(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     return out
 
 
-@numba.njit
+@numba.njit(fastmath=False)
 def values_and_slopes(
     first: np.ndarray,
     second: np.ndarray,
@@ -138,10 +159,14 @@ def values_and_slopes(
     bandwidth: float,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return Σ_l α_l φ_l and its derivatives by the first and the second coordinate."""
+    check_sizes(first, second, coefficients.size, length[0] * length[1])
     left = kernel_factor(first, start[0], spacing[0], length[0], bandwidth)
     right = kernel_factor(second, start[1], spacing[1], length[1], bandwidth)
     n_first, n_second = length
     n = first.size
+    # From the middle of the grid, so that little cancels, and no further than kernels are not zero.
+    middle_first = 0.5 * spacing[0] * (n_first - 1)
+    middle_second = 0.5 * spacing[1] * (n_second - 1)
     # Derivatives are the kernels times the way to their centre, so tables that are weighted by
     # the centres' coordinates give them: one matrix product for the second axis.
     table = np.empty((2 * n_first, n_second))
@@ -149,11 +174,11 @@ def values_and_slopes(
         for b in range(n_second):
             alpha = coefficients[a * n_second + b]
             table[a, b] = alpha
-            table[n_first + a, b] = alpha * (start[1] + b * spacing[1])
+            table[n_first + a, b] = alpha * (b * spacing[1] - middle_second)
     summed = np.dot(table, right)
     values, along_first, along_second = np.zeros(n), np.zeros(n), np.zeros(n)
     for a in range(n_first):
-        centre = start[0] + a * spacing[0]
+        centre = a * spacing[0] - middle_first
         kernel, plain, weighted = left[a], summed[a], summed[n_first + a]
         for s in range(n):
             product = kernel[s] * plain[s]
@@ -162,15 +187,59 @@ def values_and_slopes(
             along_second[s] += kernel[s] * weighted[s]
     steep = 2.0 / (bandwidth * bandwidth)
     for s in range(n):
-        along_first[s] = steep * (along_first[s] - values[s] * first[s])
-        along_second[s] = steep * (along_second[s] - values[s] * second[s])
+        away = limited(first[s] - start[0] - middle_first, abs(middle_first) + 27.0 * bandwidth)
+        along_first[s] = steep * (along_first[s] - values[s] * away)
+        away = limited(second[s] - start[1] - middle_second, abs(middle_second) + 27.0 * bandwidth)
+        along_second[s] = steep * (along_second[s] - values[s] * away)
     return values, along_first, along_second
+
+
+@numba.njit(fastmath=False)
+def values_alone(
+    first: np.ndarray,
+    second: np.ndarray,
+    coefficients: np.ndarray,
+    start: tuple[float, float],
+    spacing: tuple[float, float],
+    length: tuple[int, int],
+    bandwidth: float,
+) -> np.ndarray:
+    """Return Σ_l α_l φ_l(u_s)."""
+    check_sizes(first, second, coefficients.size, length[0] * length[1])
+    left = kernel_factor(first, start[0], spacing[0], length[0], bandwidth)
+    right = kernel_factor(second, start[1], spacing[1], length[1], bandwidth)
+    table = np.ascontiguousarray(coefficients).reshape(length)
+    return weighted_sum(left, np.dot(table, right))
+
+
+@numba.njit(fastmath=False)
+def sums_of_kernels(
+    first: np.ndarray,
+    second: np.ndarray,
+    weights: np.ndarray,
+    start: tuple[float, float],
+    spacing: tuple[float, float],
+    length: tuple[int, int],
+    bandwidth: float,
+) -> np.ndarray:
+    """Return Σ_s w_s φ_l(u_s) as a table."""
+    check_sizes(first, second, weights.size, first.size)
+    left = kernel_factor(first, start[0], spacing[0], length[0], bandwidth)
+    right = kernel_factor(second, start[1], spacing[1], length[1], bandwidth)
+    for a in range(left.shape[0]):
+        row = left[a]
+        for s in range(row.size):
+            row[s] *= weights[s]
+    sums: np.ndarray = np.dot(left, right.T)
+    return sums
 
 
 class _Recurrence(Op):
     """An operator on an evenly spaced grid; see `pymc_mcoem.templates.separable.EvenGrid`."""
 
     __props__: tuple[str, ...] = ("start", "spacing", "length", "bandwidth")
+    #: What is compiled, a function of three vectors and the grid's numbers.
+    function: Any
 
     def __init__(self, grid: EvenGrid) -> None:
         self.start, self.spacing = grid.start, grid.spacing
@@ -185,15 +254,10 @@ class _Recurrence(Op):
         """Return new outputs for points whose first coordinates are the column."""
         raise NotImplementedError
 
-    def compiled(self, **options: Any) -> Any:
-        """Return the function of three vectors, compiled when it is called."""
-        raise NotImplementedError
-
     def perform(self, node: Any, inputs: Any, outputs: Any) -> None:
         """Compute, for constants that are folded."""
-        found = self.compiled(final_function=True)(
-            *(np.ascontiguousarray(value) for value in inputs)
-        )
+        vectors = (np.ascontiguousarray(value) for value in inputs)
+        found = self.function(*vectors, self.start, self.spacing, self.length, self.bandwidth)
         for storage, value in zip(
             outputs, found if isinstance(found, tuple) else (found,), strict=True
         ):
@@ -203,6 +267,8 @@ class _Recurrence(Op):
 class RecurrentValues(_Recurrence):
     """Σ_l α_l φ_l(u_s)."""
 
+    function = staticmethod(values_alone)
+
     def output_variables(self, column: Any) -> list[Any]:
         """Return a vector as long as the column."""
         return [pt.tensor(dtype="float64", shape=column.type.shape)]
@@ -211,22 +277,11 @@ class RecurrentValues(_Recurrence):
         """Return the column's length."""
         return [shapes[0]]
 
-    def compiled(self, **options: Any) -> Any:
-        """Return the function."""
-        start, spacing, length, bandwidth = self.start, self.spacing, self.length, self.bandwidth
-
-        @numba_njit(**options)
-        def values(first: Any, second: Any, coefficients: Any) -> Any:
-            left = kernel_factor(first, start[0], spacing[0], length[0], bandwidth)
-            right = kernel_factor(second, start[1], spacing[1], length[1], bandwidth)
-            table = np.ascontiguousarray(coefficients).reshape(length)
-            return weighted_sum(left, np.dot(table, right))
-
-        return values
-
 
 class RecurrentSlopes(_Recurrence):
     """Σ_l α_l φ_l(u_s) and its derivatives by the two coordinates."""
+
+    function = staticmethod(values_and_slopes)
 
     def output_variables(self, column: Any) -> list[Any]:
         """Return three vectors as long as the column."""
@@ -236,19 +291,11 @@ class RecurrentSlopes(_Recurrence):
         """Return the column's length, three times."""
         return [shapes[0]] * 3
 
-    def compiled(self, **options: Any) -> Any:
-        """Return the function."""
-        start, spacing, length, bandwidth = self.start, self.spacing, self.length, self.bandwidth
-
-        @numba_njit(**options)
-        def slopes(first: Any, second: Any, coefficients: Any) -> Any:
-            return values_and_slopes(first, second, coefficients, start, spacing, length, bandwidth)
-
-        return slopes
-
 
 class RecurrentSums(_Recurrence):
     """Σ_s w_s φ_l(u_s)."""
+
+    function = staticmethod(sums_of_kernels)
 
     def output_variables(self, column: Any) -> list[Any]:
         """Return a table of the grid's lengths."""
@@ -258,26 +305,17 @@ class RecurrentSums(_Recurrence):
         """Return the grid's lengths."""
         return [tuple(pt.constant(size, dtype="int64") for size in self.length)]
 
-    def compiled(self, **options: Any) -> Any:
-        """Return the function."""
-        start, spacing, length, bandwidth = self.start, self.spacing, self.length, self.bandwidth
-
-        @numba_njit(**options)
-        def sums(first: Any, second: Any, weights: Any) -> Any:
-            left = kernel_factor(first, start[0], spacing[0], length[0], bandwidth)
-            right = kernel_factor(second, start[1], spacing[1], length[1], bandwidth)
-            for a in range(left.shape[0]):
-                row = left[a]
-                for s in range(row.size):
-                    row[s] *= weights[s]
-            return np.dot(left, right.T)
-
-        return sums
-
 
 @register_funcify_default_op_cache_key(_Recurrence)
 def _compile(op: _Recurrence, node: Any = None, **kwargs: Any) -> tuple[Any, int]:
-    return op.compiled(), _VERSION
+    function, start, spacing = op.function, op.start, op.spacing
+    length, bandwidth = op.length, op.bandwidth
+
+    @numba_njit
+    def compiled(first: Any, second: Any, weights: Any) -> Any:
+        return function(first, second, weights, start, spacing, length, bandwidth)
+
+    return compiled, _VERSION
 
 
 def recurrence(operator: SeparableOp, inputs: Sequence[Any]) -> list[Any]:

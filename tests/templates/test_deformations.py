@@ -179,7 +179,6 @@ def test_curvature_is_the_jacobian_by_its_transpose(name, rng):
     gradient = rng.normal(size=(len(points), 2)) * (rng.uniform(size=(len(points), 1)) < 0.8)
     rows = deformation.jacobian(points, beta, gradient).eval()
     found = deformation.curvature(points, beta, gradient)
-    assert found.type.shape in ((None, None), rows.shape[:1] * 2)
     np.testing.assert_allclose(found.eval(), rows @ rows.T, rtol=0, atol=1e-11)
     others = rng.normal(size=(2, len(points)))
     np.testing.assert_allclose(

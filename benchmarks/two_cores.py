@@ -1,0 +1,98 @@
+"""What a second process buys: observations a second with one and with two, in turn.
+
+16 × 16 pixels, four classes. Learning in mini-batches of eight and classification, each by the
+process itself and by an executor of two processes that have compiled already, A B A B; medians,
+their ratio, and whether the numbers are the same to the last bit. Both cores have to be free.
+
+    python benchmarks/two_cores.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+from joblib.externals.loky import get_reusable_executor
+from rich.console import Console
+from threadpoolctl import threadpool_limits
+
+import pymc_mcoem as mcoem
+
+SIDE, N_CLASSES, BATCH = 16, 4, 8
+
+
+def images(n: int) -> np.ndarray:
+    """Bright discs at random places: what they show does not matter for the time."""
+    rng = np.random.default_rng(1)
+    axis = np.linspace(-1, 1, SIDE)
+    centres = rng.uniform(-0.4, 0.4, (n, 2))
+    squares = (axis[None, :, None] - centres[:, :1, None]) ** 2 + (
+        axis[None, None, :] - centres[:, 1:, None]
+    ) ** 2
+    return np.exp(-squares / 0.15) + 0.2 * rng.standard_normal((n, SIDE, SIDE))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--observations", type=int, default=160, help="of each round")
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    console = Console(highlight=False)
+    logging.getLogger("pymc_mcoem").setLevel(logging.ERROR)
+    if (load := os.getloadavg()[0]) > 0.5:
+        console.print(f"Other programs have {load:.1f} cores: the ratios are too small.")
+    mixture = mcoem.TemplateMixture.for_images((SIDE, SIDE), n_classes=N_CLASSES)
+    stream = images(given.observations)
+    pool = get_reusable_executor(max_workers=2, timeout=3_600)
+
+    runs = {
+        executor: mcoem.OnlineEM(
+            mixture,
+            parameters=mixture.parameters,
+            batch_size=BATCH,
+            executor=executor,
+            random_seed=1,
+            progressbar=False,
+        )
+        for executor in (None, pool)
+    }
+    classifiers = {
+        executor: mcoem.Classifier(
+            mixture, mixture.parameters, executor=executor, random_seed=1, progressbar=False
+        )
+        for executor in (None, pool)
+    }
+
+    def learn(executor: object) -> np.ndarray:
+        return runs[executor].partial_fit(stream).parameters["templates"].values
+
+    def classify(executor: object) -> np.ndarray:
+        return classifiers[executor].predict_proba(stream)
+
+    works: dict[str, Callable[[object], np.ndarray]] = {"learning": learn, "classifying": classify}
+    with threadpool_limits(1):
+        for name, work in works.items():
+            for executor in (None, pool):
+                work(executor)  # compiles
+            found: dict[object, np.ndarray] = {}
+            seconds: dict[object, list[float]] = {None: [], pool: []}
+            for _ in range(given.rounds):
+                for executor, spent in seconds.items():
+                    began = time.perf_counter()
+                    found[executor] = work(executor)
+                    spent.append(time.perf_counter() - began)
+            one, two = (given.observations / statistics.median(spent) for spent in seconds.values())
+            same = np.array_equal(found[None], found[pool])
+            console.print(
+                f"{name}: {one:.1f} observations a second by one process, {two:.1f} by two: "
+                f"{two / one:.2f} times; the same numbers: {same}"
+            )
+
+
+if __name__ == "__main__":
+    main()
