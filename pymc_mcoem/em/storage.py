@@ -1,6 +1,6 @@
 """Saved runs: one netCDF file with the state, the settings and the history.
 
-Layout of a file, format 2::
+Layout of a file, format 3::
 
     /               format, format_version, digest, library, version, seed, settings,
                     family and counters as JSON

@@ -99,7 +99,6 @@ class Deformation:
         points, beta, gradient
             As for `jacobian`. Points whose gradient is zero take no part.
         """
-        # a matrix by its transpose, not the reverse: see `GaussianBasis` on memory layouts
         rows = self.jacobian(points, beta, gradient)
         return matrix_product(rows, rows.T)
 

@@ -33,8 +33,9 @@ def maximize_templates(
     ----------
     statistics : mapping of str to ndarray
         Running means of δ_{I,j} S: ``"class_weight"`` s1 (C,), ``"template_projection"`` s2
-        (C, L), ``"template_gram"`` s3 (C, L, L), ``"deformation_outer"`` s4 (C, d, d),
-        ``"squared_norm"`` s5 (C,), ``"observed_points"`` s0 (C,); others are not used.
+        (C, L), ``"template_gram"`` s3 (C, L, L), whole (`GaussianBasis.unpack_gram`),
+        ``"deformation_outer"`` s4 (C, d, d), ``"squared_norm"`` s5 (C,), ``"observed_points"``
+        s0 (C,); others are not used.
     effective_size : float
         Number n* of observations that the means are worth; infinite to leave the priors out.
     priors : TemplatePriors
