@@ -223,8 +223,8 @@ def test_damaged_files_are_refused(family, stream, tmp_path):
         OnlineEM.load(path, family)
 
     path.write_bytes(whole)
-    rewrite(path, format_version=1)
-    with pytest.raises(ValueError, match="format version 1, this is for 2; load it with pymc_mco"):
+    rewrite(path, format_version=2)
+    with pytest.raises(ValueError, match="format version 2, this is for 3; load it with pymc_mco"):
         OnlineEM.load(path, family)
 
     path.write_bytes(whole)
