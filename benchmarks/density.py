@@ -4,7 +4,7 @@
 same 500 positions in one call, so that nothing is counted of what Python takes to make a call:
 
 * by hand, two loops over pixels as one would write them first, with ``np.exp``;
-* by hand, as fast as we can: vector exponentials, recurrences along the axes, BLAS products;
+* by hand, as fast as we can: the package's own recurrences along the axes, BLAS products;
 * the model's own graph without the operators of `pymc_mcoem.templates.separable_numba`;
 * the model's own graph as bursts use it, and its gradient.
 

@@ -1,6 +1,6 @@
 """What a second process buys: observations a second with one and with two, in turn.
 
-16 × 16 pixels, four classes. Learning in mini-batches of eight and classification, each by the
+16 × 16 pixels, four classes. Learning in mini-batches and classification, each by the
 process itself and by an executor of two processes that have compiled already, A B A B; medians,
 their ratio, and whether the numbers are the same to the last bit. Both cores have to be free.
 
@@ -23,7 +23,7 @@ from threadpoolctl import threadpool_limits
 
 import pymc_mcoem as mcoem
 
-SIDE, N_CLASSES, BATCH = 16, 4, 8
+SIDE, N_CLASSES = 16, 4
 
 
 def images(n: int) -> np.ndarray:
@@ -40,6 +40,7 @@ def images(n: int) -> np.ndarray:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--observations", type=int, default=160, help="of each round")
+    parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     console = Console(highlight=False)
@@ -54,7 +55,7 @@ def main() -> None:
         executor: mcoem.OnlineEM(
             mixture,
             parameters=mixture.parameters,
-            batch_size=BATCH,
+            batch_size=given.batch_size,
             executor=executor,
             random_seed=1,
             progressbar=False,
