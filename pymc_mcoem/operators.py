@@ -6,6 +6,9 @@ its plain graph is inlined, as if it had been written there.
 
 from __future__ import annotations
 
+import inspect
+import sys
+import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +21,7 @@ from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["PlainGraph"]
+__all__ = ["PlainGraph", "version_of"]
 
 
 class PlainGraph(OpFromGraph):
@@ -51,6 +54,15 @@ class PlainGraph(OpFromGraph):
         ]
         found: list[TensorVariable] = pullback(plain, list(inputs), known)
         return found
+
+
+def version_of(module: str) -> int:
+    """Return a number for the source of a module, under which its compiled code may be kept.
+
+    PyTensor keeps what numba compiled on disk, by the operator's type and a number that is to
+    change with its code.
+    """
+    return zlib.crc32(inspect.getsource(sys.modules[module]).encode())
 
 
 @node_rewriter([PlainGraph])

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import sys
-import zlib
 from typing import Any
 
 import numba
@@ -14,11 +11,9 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from pytensor.link.numba.dispatch.basic import register_funcify_default_op_cache_key
 
+from pymc_mcoem.operators import version_of
+
 __all__ = ["BlasProduct"]
-
-
-#: The compiled code is kept on disk under this number: any change of this file is another one.
-_VERSION = zlib.crc32(inspect.getsource(sys.modules[__name__]).encode())
 
 
 @numba.njit(fastmath=False)
@@ -50,4 +45,4 @@ class BlasProduct(Op):
 
 @register_funcify_default_op_cache_key(BlasProduct)
 def _compile(op: BlasProduct, node: Any = None, **kwargs: Any) -> Any:
-    return product, _VERSION
+    return product, version_of(__name__)

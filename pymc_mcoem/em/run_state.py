@@ -10,6 +10,7 @@ import numpy as np
 
 from pymc_mcoem.em.family import CLASS_WEIGHT
 from pymc_mcoem.em.revival import Revival
+from pymc_mcoem.numbers import is_whole
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.esteps.base import EStep, EStepResult
@@ -62,7 +63,7 @@ class RunSettings:
             optional = name in ("average_from", "keep")
             if value is None and optional:
                 continue
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+            if not is_whole(value) or value < least:
                 also = " or None" if optional else ""
                 raise ValueError(f"{name}: got {value!r}; give a whole number from {least}{also}.")
         if self.revival is not None and not isinstance(self.revival, Revival):

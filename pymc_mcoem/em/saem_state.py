@@ -11,6 +11,7 @@ import numpy as np
 
 from pymc_mcoem.em.contributions import Contribution
 from pymc_mcoem.em.run_state import ON_ERROR, STARTS
+from pymc_mcoem.numbers import is_whole
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.esteps.base import EStep
@@ -46,7 +47,7 @@ class SAEMSettings:
             value = getattr(self, name)
             if value is None and name in ("n_start", "keep"):
                 continue
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+            if not is_whole(value) or value < least:
                 raise ValueError(f"{name}: got {value!r}; give a whole number from {least}.")
         if not 0 < self.batch_fraction <= 1:
             raise ValueError(

@@ -276,7 +276,7 @@ class DisplacementField(Deformation):
         if not (is_number(width) and width > 0):
             raise ValueError(f"width is {width!r}; give one positive number.")
         self.landmarks = array
-        self.axes: list[np.ndarray] | None = None
+        self._axes = _axes_of_grid(array)
         self.width = float(width)
         self.correlation = float(correlation)
         n_landmarks, self.n_dims = array.shape
@@ -310,9 +310,7 @@ class DisplacementField(Deformation):
             As for the class.
         """
         mesh = np.meshgrid(*axes, indexing="ij")
-        field = cls(np.stack([part.ravel() for part in mesh], axis=-1), width, correlation)
-        field.axes = [np.array(axis, dtype=np.float64) for axis in axes]
-        return field
+        return cls(np.stack([part.ravel() for part in mesh], axis=-1), width, correlation)
 
     def _kernels(self, points: np.ndarray) -> np.ndarray:
         """Return ψ_k(u_s), shape (n_landmarks, n_points)."""
@@ -365,16 +363,12 @@ class DisplacementField(Deformation):
 
     def _factors(self, points: Any) -> list[np.ndarray] | None:
         """Return ψ on each axis, (n_landmarks, n_points) of the axis, where all are on grids."""
-        if self.axes is None or len(self.axes) != 2 or isinstance(points, Variable):
-            return None
-        points = np.asarray(points, np.float64)
-        axes = [np.unique(points[:, axis]) for axis in (0, 1)]
-        mesh = np.meshgrid(*axes, indexing="ij")
-        if not np.array_equal(points, np.stack([part.ravel() for part in mesh], axis=-1)):
+        axes = None if isinstance(points, Variable) else _axes_of_grid(np.asarray(points))
+        if self._axes is None or axes is None:
             return None
         return [
             np.exp(-np.square(landmarks[:, None] - axis[None, :]) / self.width**2)
-            for landmarks, axis in zip(self.axes, axes, strict=True)
+            for landmarks, axis in zip(self._axes, axes, strict=True)
         ]
 
 
@@ -477,6 +471,16 @@ class SumOfDeformations(Deformation):
         return np.array(
             [np.concatenate(rows) for rows in itertools.product(*(p.starts() for p in self.parts))]
         )
+
+
+def _axes_of_grid(points: np.ndarray) -> list[np.ndarray] | None:
+    """Return the axes of points (n, 2) that are a grid in the plane in C order, or None."""
+    if points.shape[1] != 2:
+        return None
+    axes = [np.unique(points[:, axis]) for axis in (0, 1)]
+    mesh = np.meshgrid(*axes, indexing="ij")
+    grid = np.stack([part.ravel() for part in mesh], axis=-1)
+    return axes if np.array_equal(points, grid) else None
 
 
 def _along_both(weights: TensorVariable, first: np.ndarray, second: np.ndarray) -> TensorVariable:

@@ -1,7 +1,7 @@
 """Sums of Gaussian kernels on an evenly spaced grid, as operators that back ends can do better.
 
-Where the numba back end compiles one, `separable_numba` takes its place: kernels
-along an evenly spaced axis are a geometric recurrence from two exponentials a point.
+Where the numba back end compiles one, `separable_numba` takes its place: kernels along an evenly
+spaced axis are a geometric recurrence from two exponentials a point.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class KernelValues(SeparableOp):
 
 
 class KernelSlopes(SeparableOp):
-    """(first, second, coefficients) → derivatives of the values by first and second."""
+    """(first, second, coefficients) → derivatives by first and second, (n_points,) each."""
 
     def plain(self, *inputs: TensorVariable) -> list[TensorVariable]:
         """Return the outputs as a graph of elementary operators."""
@@ -159,7 +159,7 @@ class KernelSlopes(SeparableOp):
 
 
 class KernelSums(SeparableOp):
-    """(first, second, weights) → Σ_s w_s φ_l(u_s), (length, length)."""
+    """(first, second, weights) → Σ_s w_s φ_l(u_s), a table (n_first, n_second)."""
 
     def plain(self, *inputs: TensorVariable) -> list[TensorVariable]:
         """Return the outputs as a graph of elementary operators."""

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import sys
-import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +12,7 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
 
+from pymc_mcoem.operators import version_of
 from pymc_mcoem.templates.separable import (
     EvenGrid,
     KernelSlopes,
@@ -25,8 +23,8 @@ from pymc_mcoem.templates.separable import (
 
 __all__ = ["RecurrentSlopes", "RecurrentSums", "RecurrentValues", "recurrence", "share_factors"]
 
-#: The compiled code is kept on disk under this number: any change of this file is another one.
-_VERSION = zlib.crc32(inspect.getsource(sys.modules[__name__]).encode())
+#: Bandwidths from a centre beyond which its kernel is zero.
+_FAR = 27.0
 
 # Without flags of its own a function that is compiled while another one is takes over that one's,
 # and PyTensor's let sums be reordered: the rounding of `exponentials` would be undone.
@@ -106,7 +104,7 @@ def kernel_factor(
         middle = begin + (end - begin) // 2
         for s in range(n):
             # Beyond it kernels are zero, and ratios must not become infinite.
-            distance = limited((column[s] - (start + middle * spacing)) / bandwidth, 27.0)
+            distance = limited((column[s] - (start + middle * spacing)) / bandwidth, _FAR)
             away[s] = 2.0 * distance * scaled
             exponent[s] = -distance * distance
         row = out[middle]
@@ -137,6 +135,22 @@ def kernel_factor(
 
 
 @numba.njit(fastmath=False)
+def kernel_factors(
+    first: np.ndarray,
+    second: np.ndarray,
+    start: tuple[float, float],
+    spacing: tuple[float, float],
+    length: tuple[int, int],
+    bandwidth: float,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return `kernel_factor` of both axes."""
+    return (
+        kernel_factor(first, start[0], spacing[0], length[0], bandwidth),
+        kernel_factor(second, start[1], spacing[1], length[1], bandwidth),
+    )
+
+
+@numba.njit(fastmath=False)
 def weighted_sum(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Return Σ_a left[a, s] right[a, s]."""
     length, n = left.shape
@@ -160,8 +174,7 @@ def values_and_slopes(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return Σ_l α_l φ_l and its derivatives by the first and the second coordinate."""
     check_sizes(first, second, coefficients.size, length[0] * length[1])
-    left = kernel_factor(first, start[0], spacing[0], length[0], bandwidth)
-    right = kernel_factor(second, start[1], spacing[1], length[1], bandwidth)
+    left, right = kernel_factors(first, second, start, spacing, length, bandwidth)
     n_first, n_second = length
     n = first.size
     # From the middle of the grid, so that little cancels, and no further than kernels are not zero.
@@ -187,9 +200,9 @@ def values_and_slopes(
             along_second[s] += kernel[s] * weighted[s]
     steep = 2.0 / (bandwidth * bandwidth)
     for s in range(n):
-        away = limited(first[s] - start[0] - middle_first, abs(middle_first) + 27.0 * bandwidth)
+        away = limited(first[s] - start[0] - middle_first, abs(middle_first) + _FAR * bandwidth)
         along_first[s] = steep * (along_first[s] - values[s] * away)
-        away = limited(second[s] - start[1] - middle_second, abs(middle_second) + 27.0 * bandwidth)
+        away = limited(second[s] - start[1] - middle_second, abs(middle_second) + _FAR * bandwidth)
         along_second[s] = steep * (along_second[s] - values[s] * away)
     return values, along_first, along_second
 
@@ -206,8 +219,7 @@ def values_alone(
 ) -> np.ndarray:
     """Return Σ_l α_l φ_l(u_s)."""
     check_sizes(first, second, coefficients.size, length[0] * length[1])
-    left = kernel_factor(first, start[0], spacing[0], length[0], bandwidth)
-    right = kernel_factor(second, start[1], spacing[1], length[1], bandwidth)
+    left, right = kernel_factors(first, second, start, spacing, length, bandwidth)
     table = np.ascontiguousarray(coefficients).reshape(length)
     return weighted_sum(left, np.dot(table, right))
 
@@ -224,8 +236,7 @@ def sums_of_kernels(
 ) -> np.ndarray:
     """Return Σ_s w_s φ_l(u_s) as a table."""
     check_sizes(first, second, weights.size, first.size)
-    left = kernel_factor(first, start[0], spacing[0], length[0], bandwidth)
-    right = kernel_factor(second, start[1], spacing[1], length[1], bandwidth)
+    left, right = kernel_factors(first, second, start, spacing, length, bandwidth)
     for a in range(left.shape[0]):
         row = left[a]
         for s in range(row.size):
@@ -315,7 +326,7 @@ def _compile(op: _Recurrence, node: Any = None, **kwargs: Any) -> tuple[Any, int
     def compiled(first: Any, second: Any, weights: Any) -> Any:
         return function(first, second, weights, start, spacing, length, bandwidth)
 
-    return compiled, _VERSION
+    return compiled, version_of(__name__)
 
 
 def recurrence(operator: SeparableOp, inputs: Sequence[Any]) -> list[Any]:
