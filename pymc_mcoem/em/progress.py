@@ -38,6 +38,12 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 BLOCKS_SHOWN = 24
 #: Share of the newest observation in the acceptance that is shown.
 SMOOTHING = 0.1
+#: Seconds after which a bar that still stands at nothing says why.
+PATIENCE = 2.0
+WAITING = (
+    "The first one waits for code to be compiled: a minute or two the very first time, "
+    "seconds in later runs."
+)
 
 
 def count_observations(family: Family, observations: Any) -> int | None:
@@ -106,7 +112,8 @@ class RunProgress:
     -----
     Columns: observations seen, noise (its standard deviation, where the family has a
     ``noise_variance``), weights of the classes, acceptance of the moves within a class (smoothed
-    over about ten observations), time passed and time left.
+    over about ten observations), time passed and time left. Until the first observation is learnt a
+    line below says what it waits for.
     """
 
     def __init__(self, enabled: bool, total: int | None) -> None:
@@ -291,10 +298,13 @@ def _started(
 
 
 class _Headed(Progress):
-    """A bar with headings, as PyMC's."""
+    """A bar with headings, as PyMC's, and a word below it while nothing moves yet."""
 
     def make_tasks_table(self, tasks: Iterable[Task]) -> Table:
-        table = super().make_tasks_table(tasks)
+        shown = list(tasks)
+        table = super().make_tasks_table(shown)
         table.box = SIMPLE_HEAD
         table.show_header = True
+        if any(not task.completed and (task.elapsed or 0.0) > PATIENCE for task in shown):
+            table.caption, table.caption_justify = WAITING, "left"
         return table

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from pymc_mcoem.em import progress
 from pymc_mcoem.em.online import OnlineEM
-from pymc_mcoem.em.progress import CountProgress, count_observations, sparkline
+from pymc_mcoem.em.progress import CountProgress, RunProgress, count_observations, sparkline
 from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
 
 
@@ -53,6 +54,18 @@ def test_bar_ends_with_an_error(capsys, family):
         with pytest.raises(ValueError, match="refused"):
             em.partial_fit([1.0, 2.0, np.nan])
     assert em.n_seen == 4
+
+
+@pytest.mark.parametrize("bar", ["run", "count"])
+def test_while_nothing_is_done_the_bar_says_what_is_waited_for(monkeypatch, bar):
+    started = {"run": RunProgress(True, 3), "count": CountProgress(True, 3, "Classified")}[bar]
+    with started:
+        table = started._bar.make_tasks_table(started._bar.tasks)
+        assert table.caption is None  # it has only begun
+        monkeypatch.setattr(progress, "PATIENCE", -1.0)
+        assert "compiled" in started._bar.make_tasks_table(started._bar.tasks).caption
+        started._bar.update(started._task, completed=1)
+        assert started._bar.make_tasks_table(started._bar.tasks).caption is None
 
 
 def test_counts(family):
