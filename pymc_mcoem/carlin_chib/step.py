@@ -142,6 +142,9 @@ class CarlinChib(BlockedStep):
     moved the latents. What goes
     wrong in a fit is logged by name.
 
+    Making the step compiles it, for seconds at least. A step that is made once serves any number of
+    calls of ``pm.sample``, with other data in between too: every chain begins anew.
+
     Cost of a draw: one density evaluation for each class and each random-walk move; on a plate
     each is of all rows. A `jump` comes on top. With blocks, every evaluation is of the whole
     model. Sampler statistics: ``class_drawn`` (the index, as a vector on a plate, by which

@@ -125,6 +125,8 @@ class Checkpointing:
         Writes the run to a path.
     state : callable
         Returns where the run stands: the same object as long as nothing has changed.
+    unit : str
+        What a run stops between, for the message.
 
     Notes
     -----
@@ -138,8 +140,10 @@ class Checkpointing:
         checkpoint: Checkpoint | None,
         save: Callable[[str | os.PathLike[str]], None],
         state: Callable[[], Any],
+        unit: str = "observations",
     ) -> None:
         self._checkpoint = checkpoint
+        self._unit = unit
         self._save = save
         self._state = state
         self._saved = state()
@@ -191,7 +195,7 @@ class Checkpointing:
             self._write()
         if self._interrupted:
             raise KeyboardInterrupt(
-                f"stopped between two observations; the run is saved in "
+                f"stopped between two {self._unit}; the run is saved in "
                 f"{os.fspath(checkpoint.path)!r}"
             )
 
@@ -202,9 +206,14 @@ class Checkpointing:
         state = self._state()
         # Only a file that is there whole moves the older ones; what fails is not tried again.
         self._failed = True
-        self._save(beside)
-        self._checkpoint.rotate()
-        os.replace(beside, newest)
+        try:
+            self._save(beside)
+            self._checkpoint.rotate()
+            os.replace(beside, newest)
+        except KeyboardInterrupt:
+            # A second Ctrl-C met the first one's saving: that is begun again as the call ends.
+            self._failed = False
+            raise
         self._failed = False
         self._saved, self._last, self._due = state, monotonic(), 0
 

@@ -135,7 +135,7 @@ class Learner:
                 self._begun = failure.begun
                 culprits = sorted(item.position for item in failure.culprits)
                 self._leave_out(culprits, f"learning it failed: {named(failure.cause)}")
-                self._failures += 1
+                self._failures += len(culprits)
                 if self.settings.on_error == "skip" and self._failures <= PATIENCE:
                     continue
                 _explain(failure, "is left out; what was learnt before it stays")

@@ -38,6 +38,10 @@ __all__ = ["Recursion"]
 PATIENCE = 25
 
 
+#: What a run with `Revival` counts where its E-step gives nothing to go by.
+NO_EVIDENCE = "no evidence from the E-step, so no class can be revived"
+
+
 class Recursion:
     """Online EM for one family and one set of settings.
 
@@ -222,13 +226,14 @@ class Recursion:
         size = len(batch)
         number = state.n_steps + 1
         running: Arrays = {}
-        for name, mean in total.items():
-            mean /= size
-            if state.statistics is not None:
-                mean -= state.statistics[name]
-                mean *= gain
-                mean += state.statistics[name]
-            running[name] = mean
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused below
+            for name, mean in total.items():
+                mean /= size
+                if state.statistics is not None:
+                    mean -= state.statistics[name]
+                    mean *= gain
+                    mean += state.statistics[name]
+                running[name] = mean
         troubles = dict(state.troubles)
         revival, fit = self.settings.revival, state.fit
         if revival is not None:
@@ -237,6 +242,15 @@ class Recursion:
             )
             running, fit = revived.statistics, revived.record
             count_revived(self.family, troubles, revived.classes)
+            if not any(np.isfinite(result.log_evidence) for result in results):
+                troubles[NO_EVIDENCE] = troubles.get(NO_EVIDENCE, 0) + 1
+        # Each observation's were finite; their sum may not be, and no M-step need be due to see it.
+        for name, value in running.items():
+            if not np.isfinite(value).all():
+                raise FloatingPointError(
+                    f"the running mean of the statistics {name!r} is not finite; its terms are "
+                    "finite and too large: scale the observations."
+                )
         for result in results:
             for name, count in result.troubles.items():
                 if count:
@@ -325,6 +339,7 @@ def _add(total: Arrays, result: EStepResult) -> None:
     """Add an observation's statistics to a sum, in place; an empty one becomes a copy of them."""
     for name, value in result.statistics.items():
         if name in total:
-            total[name] += value
+            with np.errstate(over="ignore"):  # what overflows is refused when all are added
+                total[name] += value
         else:
             total[name] = np.array(value, dtype=np.float64)

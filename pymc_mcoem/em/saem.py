@@ -237,7 +237,9 @@ class SAEM:
         try:
             with (
                 RunProgress(self.progressbar, n_visits) as progress,
-                Checkpointing(Checkpoint.of(checkpoint), self.save, lambda: self._state) as saving,
+                Checkpointing(
+                    Checkpoint.of(checkpoint), self.save, lambda: self._state, "iterations"
+                ) as saving,
             ):
                 for _ in range(n_iterations):
                     report, left_out = self._recursion.iterate(

@@ -193,13 +193,20 @@ def read_datatree(
     if not source.is_file():
         raise FileNotFoundError(f"path: there is no file {str(source)!r}; save a run there first.")
     try:
-        with xr.open_datatree(source, engine=ENGINE) as opened:
-            tree = opened.load()
+        elsewhere = _leads_elsewhere(source)
+        if not elsewhere:
+            with xr.open_datatree(source, engine=ENGINE) as opened:
+                tree = opened.load()
     except Exception as error:
         raise ValueError(
             f"path: {str(source)!r} cannot be read as netCDF ({error}); it is no saved run, or "
             "damaged."
         ) from error
+    if elsewhere:
+        raise ValueError(
+            f"path: {elsewhere!r} in {str(source)!r} is kept in another place, which no saved run "
+            "does; only the file that is named is read."
+        )
     if tree.attrs.get("format") != kind:
         raise ValueError(
             f"path: {str(source)!r} is no saved run of {driver}; give a file that `save` wrote."
@@ -216,6 +223,29 @@ def read_datatree(
             "differs). Take an older file, as a Checkpoint keeps beside it."
         )
     return tree
+
+
+def _leads_elsewhere(path: Path) -> str | None:
+    """Return the first part of a file that is a link or lies in other files, if there is one.
+
+    HDF5 would follow these to whatever the file names.
+    """
+    with h5py.File(path, "r") as file:
+        waiting: list[h5py.Group] = [file]
+        known = set()
+        while waiting:
+            group = waiting.pop()
+            for name in group:
+                if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+                    return f"{group.name.rstrip('/')}/{name}"
+                part = group[name]
+                if isinstance(part, h5py.Dataset) and (part.external or part.is_virtual):
+                    return str(part.name)
+                place = h5py.h5o.get_info(part.id).addr
+                if isinstance(part, h5py.Group) and place not in known:
+                    known.add(place)
+                    waiting.append(part)
+    return None
 
 
 def content_digest(tree: xr.DataTree) -> str:

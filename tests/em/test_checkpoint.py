@@ -176,6 +176,56 @@ def test_a_second_ctrl_c_does_not_wait(family, stream, tmp_path):
     assert em.n_seen == loaded(path).n_seen == 13
 
 
+def test_a_second_ctrl_c_while_the_first_one_saves(family, stream, tmp_path, monkeypatch):
+    path, real, presses = tmp_path / "run.nc", os.fsync, []
+
+    def pressed_again(descriptor):
+        if em.n_seen == 41 and not presses:
+            presses.append(2)
+            signal.raise_signal(signal.SIGINT)
+        return real(descriptor)
+
+    def pressed():
+        yield from stream[:40]
+        signal.raise_signal(signal.SIGINT)
+        yield from stream[40:]
+
+    monkeypatch.setattr(os, "fsync", pressed_again)
+    em = driver(family, parameters=THETA)
+    with pytest.raises(KeyboardInterrupt):
+        em.partial_fit(pressed(), checkpoint=Checkpoint(path, observations=30))
+    assert presses
+    assert em.n_seen == loaded(path).n_seen == 41
+    assert {file.name for file in tmp_path.iterdir()} == {"run.nc", "run.1.nc"}
+
+
+def test_ctrl_c_of_saem_waits_for_its_iteration(family, stream, tmp_path):
+    path, options = tmp_path / "run.nc", {"progressbar": False}
+
+    class Pressed(Noisy):
+        def compile(self, family):
+            inner, visits = super().compile(family), []
+
+            class Compiled:
+                initial_state = staticmethod(inner.initial_state)
+
+                def __call__(self, *arguments, **named):
+                    visits.append(1)
+                    if len(visits) == 150:  # in the third iteration
+                        signal.raise_signal(signal.SIGINT)
+                    return inner(*arguments, **named)
+
+            return Compiled()
+
+    saem = SAEM(family, sweeps=5, random_seed=1, e_step=Pressed(), **options)
+    with pytest.raises(KeyboardInterrupt, match=r"between two iterations; .*run.nc"):
+        saem.fit(stream, 5, checkpoint=path)
+    assert saem.n_iterations == 3
+    went_on = SAEM.load(path, family, e_step=Noisy(), **options).fit(stream, 2)
+    clean = SAEM(family, sweeps=5, random_seed=1, e_step=Noisy(), **options).fit(stream, 5)
+    assert went_on.parameters.identical(clean.parameters)
+
+
 def test_in_another_thread_ctrl_c_is_left_alone(family, stream, tmp_path):
     path = tmp_path / "run.nc"
     em = driver(family, n_start=7)
@@ -247,14 +297,20 @@ def kill_until_done(script, arguments, rng, most, seconds=(0.05, 0.6)):
         kills += 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["online", "saem"])
-def test_killed_at_any_moment_it_ends_with_the_same_bytes(kind, rng, tmp_path):
-    values = mixture_stream(rng, 240 if kind == "online" else 60)
+@pytest.mark.parametrize(
+    ("kind", "most"),
+    [
+        ("online", 1),
+        pytest.param("online", 8, marks=pytest.mark.slow),
+        pytest.param("saem", 8, marks=pytest.mark.slow),
+    ],
+)
+def test_killed_at_any_moment_it_ends_with_the_same_bytes(kind, most, rng, tmp_path):
+    values = mixture_stream(rng, 240 if kind == "online" and most > 1 else 60)
     np.save(tmp_path / "values.npy", values)
     path = tmp_path / "run.nc"
-    kills = kill_until_done(SCRIPT, [kind, path, tmp_path / "values.npy"], rng, most=8)
-    assert kills >= 3
+    kills = kill_until_done(SCRIPT, [kind, path, tmp_path / "values.npy"], rng, most=most)
+    assert kills >= min(most, 3)
     if kind == "online":
         clean = driver(NormalMixture(), n_start=11, batch_size=3).partial_fit(values)
         assert_same(loaded(path), clean)

@@ -18,7 +18,8 @@ from pymc_mcoem.em.esteps.fixed_latents import FixedLatents
 from pymc_mcoem.em.history import SKIPPED_KEPT
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.reading import PATIENCE
-from pymc_mcoem.em.schedules import BurstSize
+from pymc_mcoem.em.revival import Revival
+from pymc_mcoem.em.schedules import BurstLength, BurstSize, StepSize, UpdateSchedule
 from pymc_mcoem.templates import TemplateMixture
 from tests.em.test_online import Failing
 from tests.helpers.sources import Levels
@@ -233,6 +234,32 @@ def test_parameters_of_a_failed_update_are_never_taken(rng):
     assert em.parameters.identical(clean.parameters)
 
 
+@pytest.mark.parametrize("updates", [UpdateSchedule(), UpdateSchedule.paper()])
+def test_sums_that_overflow_are_refused_whether_or_not_an_update_is_due(family, stream, updates):
+    options = {"parameters": THETA, "e_step": Exact(), "batch_size": 4, "update_schedule": updates}
+    records = [*stream[:8], *[1.3e154] * 4, *stream[8:]]  # each of them alone is finite
+    em = driver(family, on_error="skip", **options).partial_fit(records)
+    np.testing.assert_array_equal(em.history["skipped"]["position"], [8, 9, 10, 11])
+    assert "learning it failed" in str(em.history["skipped"]["reason"].values[0])
+    equal_but_for_positions(em, driver(family, **options).partial_fit(stream))
+
+
+def test_failures_are_counted_by_records(family, stream):
+    em = driver(family, parameters=THETA, e_step=Exact(), batch_size=4, on_error="skip")
+    with pytest.raises(FloatingPointError, match="finite"):
+        em.partial_fit([*stream[:8], *[1.3e154] * (PATIENCE + 4)])
+    assert em.n_seen == 8
+
+
+STEP_SIZES = [StepSize(), StepSize(0.9), StepSize(0.7, offset=3.0, floor=0.05)]
+UPDATES = [
+    UpdateSchedule(),
+    UpdateSchedule.at([3, 9], every=4),
+    UpdateSchedule.never(),
+    UpdateSchedule.at([12], every=0),
+]
+
+
 @settings(
     max_examples=12,
     deadline=None,
@@ -243,11 +270,26 @@ def test_parameters_of_a_failed_update_are_never_taken(rng):
 @given(
     seed=st.integers(0, 5),
     way=st.sampled_from(sorted(WAYS)),
+    schedules=st.fixed_dictionaries(
+        {},
+        optional={
+            "step_size": st.sampled_from(STEP_SIZES),
+            "update_schedule": st.sampled_from(UPDATES),
+            "burst_length": st.just(BurstLength(8, 2, later=((15, 12),))),
+            "average_from": st.integers(1, 20),
+            "revival": st.builds(Revival, wait=st.integers(1, 5), share=st.just(0.9)),
+            "keep": st.just(7),
+            "thin": st.integers(1, 2),
+        },
+    ),
     bad=st.lists(st.tuples(st.integers(0, 40), st.sampled_from(sorted(BAD))), max_size=8),
     cuts=st.lists(st.integers(1, 47), max_size=2).map(sorted),
 )
-def test_whatever_is_bad_and_wherever_it_is_cut(family, tmp_path_factory, seed, way, bad, cuts):
+def test_whatever_is_bad_and_wherever_it_is_cut(
+    family, tmp_path_factory, seed, way, schedules, bad, cuts
+):
     """Any mixture of records, ways to run and cuts over a file: the clean run's numbers."""
+    options = WAYS[way] | schedules
     values = mixture_stream(np.random.default_rng(seed), 40)
     records = list(values)
     # What fails only when it is learnt has a part in the start that it is held for, and counts as
@@ -258,13 +300,13 @@ def test_whatever_is_bad_and_wherever_it_is_cut(family, tmp_path_factory, seed, 
         placed.append((min(max(place, 20), 28) if late else max(place, kind == "shape"), kind))
     for place, kind in sorted(placed, reverse=True):
         records.insert(place, BAD[kind][0])
-    em = driver(family, e_step=Failing(), on_error="skip", **WAYS[way])
+    em = driver(family, e_step=Failing(), on_error="skip", **options)
     path = tmp_path_factory.mktemp("runs") / "run.nc"
     for stop in [*(cut for cut in cuts if cut < len(records)), len(records)]:
         em.partial_fit(source_of(records[em.position : stop]), skip=0)
         em.save(path)
         em = OnlineEM.load(path, family, e_step=Failing(), progressbar=False)
-    equal_but_for_positions(em, driver(family, e_step=Failing(), **WAYS[way]).partial_fit(values))
+    equal_but_for_positions(em, driver(family, e_step=Failing(), **options).partial_fit(values))
     assert em.position == len(records)
 
 

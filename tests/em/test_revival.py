@@ -127,6 +127,8 @@ def test_a_lost_class_finds_its_observations(rng):
     # an E-step without evidence revives nothing
     silent = learnt(revival=Revival(), e_step=Judged(silent=True))
     np.testing.assert_array_equal(silent.parameters["means"], plain.parameters["means"])
+    names = [str(name) for name in silent.history["online_em"]["trouble"].values]
+    assert "no evidence from the E-step, so no class can be revived" in names
 
 
 def test_where_no_class_is_empty_nothing_changes(rng):

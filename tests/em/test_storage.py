@@ -10,6 +10,8 @@ import numpy as np
 import pymc as pm
 import pytest
 import xarray as xr
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.esteps.exact import Exact
@@ -269,6 +271,66 @@ def test_a_change_of_any_number_in_a_file_is_found(family, stream, tmp_path):
     assert n_changed > 15
     path.write_bytes(whole)
     assert_same(OnlineEM.load(path, family, e_step=Noisy(), progressbar=False), em)
+
+
+@pytest.mark.parametrize("kind", ["raw", "virtual", "soft link", "external link"])
+def test_a_file_that_leads_elsewhere_is_refused(family, stream, tmp_path, kind):
+    path, elsewhere = tmp_path / "run.nc", tmp_path / "elsewhere"
+    driver(family, parameters=THETA).partial_fit(stream[:9]).save(path)
+    with h5py.File(path, "r+") as file:
+        name = "run/parameters/array_1"
+        values = np.array(file[name])
+        del file[name]
+        if kind == "raw":
+            elsewhere.write_bytes(values.tobytes())
+            places = [(str(elsewhere), 0, values.nbytes)]
+            file.create_dataset(name, values.shape, values.dtype, external=places)
+        elif kind == "virtual":
+            with h5py.File(elsewhere, "w") as other:
+                other["values"] = values
+            layout = h5py.VirtualLayout(values.shape, values.dtype)
+            layout[...] = h5py.VirtualSource(str(elsewhere), "values", values.shape)
+            file.create_virtual_dataset(name, layout)
+        elif kind == "soft link":
+            file[name] = h5py.SoftLink("/run/statistics")
+        else:
+            file[name] = h5py.ExternalLink(str(elsewhere), "values")
+    with pytest.raises(ValueError, match=r"array_1' in .*run.nc' is kept in another place"):
+        OnlineEM.load(path, family)
+
+
+@settings(
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(place=st.floats(0, 1, exclude_max=True), bit=st.none() | st.integers(0, 7))
+def test_cut_short_or_a_bit_turned_it_is_refused_or_the_same(whole_run, place, bit):
+    path, whole, em = whole_run
+    at = int(place * len(whole))
+    spoilt = bytearray(whole)
+    if bit is None:
+        del spoilt[at:]
+    else:
+        spoilt[at] ^= 1 << bit
+    path.write_bytes(spoilt)
+    try:
+        found = OnlineEM.load(path, NormalMixture(), e_step=Noisy(), progressbar=False)
+    except ValueError:
+        return
+    assert bit is not None
+    assert_same(found, em)
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("spoilt") / "run.nc"
+    values = mixture_stream(np.random.default_rng(1), 31)
+    em = driver(NormalMixture(), n_start=10, batch_size=4, average_from=20).partial_fit(values)
+    em.save(path)
+    return path, path.read_bytes(), em
 
 
 def test_a_file_names_no_code(family, stream, tmp_path):

@@ -20,6 +20,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+import threadpoolctl
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.em import workers
@@ -101,6 +102,40 @@ def test_pools_of_processes_and_threads_give_the_same(family, stream, pool):
     with ThreadPoolExecutor(3) as threads:
         found = driver(family, parameters=THETA, batch_size=6, executor=threads)
         assert_same(found.partial_fit(stream), expected)
+
+
+def _threads(made):
+    pools = threadpoolctl.threadpool_info()
+    return {pool["num_threads"] for pool in pools if pool["user_api"] == "blas"}
+
+
+def test_workers_have_one_blas_thread(at_once):
+    crew = Crew(lambda: None, at_once)
+    with threadpoolctl.threadpool_limits(limits=2, user_api="blas"):
+        outside = _threads(None)
+        (inside,) = crew.answers([Order(_threads, ())])
+    assert inside == {1}
+    if outside == {1}:
+        pytest.skip("this machine's BLAS has one thread in any case")
+
+
+def _compilations(made):
+    return os.getpid(), made.nth
+
+
+class _Counted:
+    n_made = 0
+
+    def __init__(self):
+        type(self).n_made += 1
+        self.nth = type(self).n_made
+
+
+def test_a_worker_compiles_once(pool):
+    crew = Crew(_Counted, pool)
+    found = [found for _ in range(3) for found in crew.answers([Order(_compilations, ())] * 8)]
+    assert os.getpid() not in {process for process, _ in found}
+    assert {nth for _, nth in found} == {1}
 
 
 @pytest.mark.slow
