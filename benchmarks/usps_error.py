@@ -24,8 +24,8 @@ different starts by k-means, and the one with most evidence in the second pass i
 each class is named by the digit that weighs most in it among these, and rivals, which start several
 times too, have 15 centres.
 
-Whatever is done is kept in ``output/usps_error/``; a run that was stopped goes on from there. A
-folder belongs to one version of the settings below: remove it after changing them.
+Whatever is done is kept in ``output/usps_error/``, by the digest of this file, which holds all
+settings; a run that was stopped goes on from there.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ import logging
 import multiprocessing
 import time
 import warnings
+import zlib
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -388,7 +389,8 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--output", type=Path, default=Path("output"))
     given = parser.parse_args()
-    folder = given.output / "usps_error"
+    digest = zlib.crc32(Path(__file__).read_bytes())
+    folder = given.output / "usps_error" / f"{digest:08x}"
     folder.mkdir(parents=True, exist_ok=True)
     sizes = given.images or ([N_UNLABELLED] if given.unsupervised else list(CLASSES))
     warnings.simplefilter("ignore", UserWarning)

@@ -211,8 +211,11 @@ def learn(task: tuple[Setting, str, int]) -> xr.Dataset:
                     break
         else:
             driver.fit(images, 1)
+    elapsed = time.perf_counter() - began
     path = driver.history["online_em"].to_dataset()
-    return path.assign_coords(clock=("step", np.nancumsum(path["seconds"].values)))
+    clock = np.nancumsum(path["seconds"].values)
+    # what calls cost around their steps is spread over these
+    return path.assign_coords(clock=("step", clock * (elapsed / clock[-1])))
 
 
 def at(path: xr.Dataset, seconds: float) -> xr.Dataset:
@@ -265,7 +268,8 @@ def draw_templates(setting: Setting, paths: dict[str, list[xr.Dataset]], file: P
         len(paths), n_columns, figsize=(0.55 * n_columns + 1.6, 0.75 * len(paths)), squeeze=False
     )
     for row, (method, runs) in zip(axes, paths.items(), strict=True):
-        images = [mcoem.template_images(at(run, np.inf), mixture).values for run in runs]
+        learnt = [at(run, setting.seconds) for run in runs]
+        images = [mcoem.template_images(each, mixture).values for each in learnt]
         for axis, image in zip(row, np.concatenate(images), strict=True):
             axis.imshow(image, cmap="gray_r", vmin=0, vmax=1)
             axis.set(xticks=[], yticks=[])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,6 +31,7 @@ from pymc_mcoem.em.reading import Unreadable, read
 from pymc_mcoem.em.run_state import ON_ERROR
 from pymc_mcoem.em.threads import one_blas_thread
 from pymc_mcoem.em.workers import ExecutorError, Order
+from pymc_mcoem.labels import as_labels
 from pymc_mcoem.templates.mixture import TemplateMixture
 
 if TYPE_CHECKING:
@@ -50,8 +52,10 @@ def majority_labels(
     Parameters
     ----------
     probabilities : ndarray of shape (n, n_classes)
-        Class probabilities of n labelled observations.
+        Class probabilities of n labelled observations. A row that is not finite, of an
+        observation that could not be classified, counts for nothing.
     labels : sequence of length n
+        Numbers, words, tuples or others that are hashable.
 
     Returns
     -------
@@ -61,7 +65,7 @@ def majority_labels(
     Raises
     ------
     ValueError
-        If the lengths differ or there is no observation.
+        If the lengths differ, there is no observation, or no row is finite.
 
     Examples
     --------
@@ -73,11 +77,21 @@ def majority_labels(
             f"labels: got {len(labels)} labels for {len(probabilities)} observations; give one "
             "label for each of at least one observation."
         )
-    given = np.asarray(labels)
-    names, codes = np.unique(given, return_inverse=True)
-    mass = np.eye(len(names))[codes].T @ np.asarray(probabilities)
+    found = np.asarray(probabilities)
+    usable = np.isfinite(found).all(axis=1)
+    if not usable.any():
+        raise ValueError(
+            f"probabilities: none of the {len(found)} rows is finite; give those of observations "
+            "that were classified."
+        )
+    given = [label for label, use in zip(as_labels(labels).tolist(), usable, strict=True) if use]
+    names = list(dict.fromkeys(given))
+    with suppress(TypeError):  # in no order of their own they stand as they came
+        names.sort()
+    codes = np.array([names.index(label) for label in given])
+    mass = np.eye(len(names))[codes].T @ found[usable]
     winners = np.where(mass.max(axis=0) > 0, mass.argmax(axis=0), np.bincount(codes).argmax())
-    return [names[winner].item() for winner in winners]
+    return [names[winner] for winner in winners]
 
 
 class Classifier:
@@ -397,7 +411,7 @@ class Classifier:
         >>> classifier.predict([np.zeros((3, 3)), np.full((3, 3), 0.6)])
         array(['dark', 'bright'], dtype='<U6')
         """
-        found = np.asarray(self.labels)[self.predict_proba(observations).argmax(axis=1)]
+        found = as_labels(self.labels)[self.predict_proba(observations).argmax(axis=1)]
         if self.on_error == "skip":
             # whatever kind labels are of, none is none of them
             found = found.astype(object)
@@ -434,13 +448,14 @@ class Classifier:
         0.5
         """
         found = self.predict(observations)
-        given = np.asarray(labels)
+        given = as_labels(labels)
         if given.shape != found.shape:
             raise ValueError(
                 f"labels: got shape {given.shape} for {len(found)} observations; give one label "
                 "for each."
             )
-        return float(np.mean(found == given))
+        right = [bool(one == other) for one, other in zip(found, given, strict=True)]
+        return float(np.mean(right))
 
 
 def unite(

@@ -13,6 +13,7 @@ import xarray as xr
 from pymc_mcoem.diagnostics.error_rate import check_window, live_error_rate
 from pymc_mcoem.em.progress import CountProgress, count_observations
 from pymc_mcoem.em.reading import Unreadable, read
+from pymc_mcoem.labels import as_labels
 from pymc_mcoem.numbers import is_whole
 from pymc_mcoem.stream_classifiers import Guess, Learnt, MixtureOfEachLabel, NamedClasses
 
@@ -190,7 +191,7 @@ def predict_then_learn(
             f"{max(every, 2)}, since the first has no label before it and every is {every}."
         )
     half = len(found.numbers)
-    kept = _tidied([*found.predicted, *found.actual])
+    kept = as_labels([*found.predicted, *found.actual])
     predicted, actual = kept[:half], kept[half:]
     rate = live_error_rate(predicted, actual, window=window, seconds=found.seconds)
     rows = {"predicted": predicted, "actual": actual, "classified": np.array(found.classified)}
@@ -274,16 +275,3 @@ def _encoded(family: Family, observation: Any) -> Arrays | None:
         return family.encode(observation)
     except (TypeError, ValueError):
         return None
-
-
-def _tidied(labels: list[Hashable]) -> np.ndarray:
-    """Return labels as an array of their kind, or of objects where kinds differ.
-
-    An array of one kind can be written to a file.
-    """
-    kinds = {type(label) for label in labels}
-    if len(kinds) == 1 and kinds <= {bool, int, float, str}:
-        return np.array(labels)
-    array = np.empty(len(labels), dtype=object)
-    array[:] = labels
-    return array

@@ -245,6 +245,35 @@ def test_majority_labels_weigh_probabilities():
         mcoem.majority_labels(probabilities, [1, 2])
 
 
+def test_majority_labels_pass_over_what_could_not_be_classified():
+    known = np.array([[0.9, 0.1], [0.1, 0.9], [0.95, 0.05]])
+    rows = np.vstack([known, np.full((2, 2), np.nan)])
+    assert mcoem.majority_labels(rows, ["a", "b", "a", "a", "c"]) == ["a", "b"]
+    with pytest.raises(ValueError, match="none of the 2 rows is finite"):
+        mcoem.majority_labels(rows[3:], ["a", "a"])
+
+
+@pytest.mark.parametrize(
+    "labels", [[("even", 1), ("even", 2), ("odd", 1)], [1, "b", None], [2.5, 1.5, 0.5]]
+)
+def test_labels_of_any_kind(mixture, by_label, labels, rng):
+    probabilities = np.array([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8]])
+    assert mcoem.majority_labels(probabilities, labels) == labels
+    parameters = next(each for each in by_label.values() if each.sizes["class"] > 1)
+    n_classes = parameters.sizes["class"]
+    given = labels[:n_classes]
+    options = {"e_step": mcoem.FixedLatents(), "progressbar": False}
+    curves = rng.normal(size=(5, 6))
+    numbers = mcoem.Classifier(mixture, parameters, **options).predict(curves)
+    found = mcoem.Classifier(mixture, parameters, given, **options)
+    expected = [given[number] for number in numbers]
+    assert found.predict(curves).tolist() == expected
+    assert found.score(curves, expected) == 1.0
+    # a tuple that agrees in part is another label
+    others = [("even", 9) if isinstance(label, tuple) else "none" for label in expected]
+    assert found.score(curves, others) == 0.0
+
+
 def test_fixed_latents_weigh_classes_by_their_likelihood(mixture, by_label, rng):
     parameters = mixture.check_parameters(by_label["left"])
     curve = np.exp(-((POINTS + 0.3) ** 2) / 0.3) + 0.2 * rng.standard_normal(6)

@@ -16,6 +16,7 @@ from pymc_mcoem.em.saem_state import SAEMSettings
 from pymc_mcoem.em.schedules import Annealing, PhasedStepSize
 from pymc_mcoem.em.storage import write_datatree
 from pymc_mcoem.templates import TemplateMixture
+from tests.helpers.linear_normal import LinearNormal
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +49,20 @@ def test_exact_e_step_is_batch_em(family, data):
     saem = run(family, start, e_step=Exact(), step_size=lambda k: 1.0).fit(ys, 400)
     for name, value in best.items():
         np.testing.assert_allclose(saem.parameters[name].values, value, rtol=1e-5, atol=1e-6)
+
+
+def test_exact_e_step_is_batch_em_of_a_model_with_latents(rng):
+    family = LinearNormal()
+    ys = family.draw(rng, 40)
+    theta = family.declared_parameters()
+    options = {"e_step": Exact(), "step_size": lambda k: 1.0}
+    saem = run(family, theta, **options).fit(ys, 60)
+    for _ in range(60):
+        found = [family.exact({"value": y}, theta) for y in ys]
+        means = {name: np.mean([each[name] for each in found], axis=0) for name in found[0]}
+        theta = theta | family.maximize(means, effective_size=len(ys))
+    for name, value in theta.items():
+        np.testing.assert_allclose(saem.parameters[name].values, value, rtol=1e-9, atol=1e-9)
 
 
 def test_exact_e_step_with_mini_batches_lands_there_too(family, data):

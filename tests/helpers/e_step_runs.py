@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pymc_mcoem.em.online import OnlineEM
+from pymc_mcoem.em.saem import SAEM
 from pymc_mcoem.em.schedules import BurstLength, UpdateSchedule
 from tests.helpers.checks import agreement
 from tests.helpers.linear_normal import LinearNormal
@@ -55,4 +56,15 @@ def assert_runs_and_is_stored(settings, rng, path):
     assert not np.allclose(learnt["centre"], family.declared_parameters()["centre"])
     weights = em.history["observations"]["class_weight"].values
     np.testing.assert_allclose(weights.sum(axis=1), 1.0)
+    assert_runs_under_saem(settings, family, stream, path.with_name("saem.nc"))
     return em
+
+
+def assert_runs_under_saem(settings, family, stream, path):
+    """Iterate, save, load and go on alike."""
+    options = {"e_step": settings, "parameters": family.declared_parameters(), "random_seed": 3}
+    saem = SAEM(family, sweeps=10, batch_fraction=0.5, progressbar=False, **options)
+    saem.fit(stream, 3).save(path)
+    loaded = SAEM.load(path, LinearNormal(), progressbar=False).fit(stream, 2)
+    assert loaded.parameters.identical(saem.fit(stream, 2).parameters)
+    assert not np.allclose(saem.parameters["centre"], family.declared_parameters()["centre"])
