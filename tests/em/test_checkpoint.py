@@ -26,6 +26,14 @@ from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.fixture(autouse=True)
+def listening():
+    """Ctrl-C is heard, also where the tests were started in the background of a shell."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture(scope="module")
 def family():
     return NormalMixture()
