@@ -276,9 +276,19 @@ class Crew:
         pool: Executor = ProcessPoolExecutor(
             max_workers=size, timeout=IDLE, initializer=leave_with, initargs=(os.getpid(),)
         )
-        end: Any = pool.shutdown
-        self._end_pool = weakref.finalize(self, end, wait=False, kill_workers=True)
+        self._end_pool = weakref.finalize(self, _end_pool, pool, pool._call_queue)
         return pool
+
+
+def _end_pool(pool: Any, call_queue: Any) -> None:
+    """End a pool of our own, its workers and the threads that serve it.
+
+    Where workers died while the pipe to them was full, the thread that fills it would go on
+    waiting for a reader: this process itself holds the reading end. Without it the thread ends,
+    and what it held open is closed.
+    """
+    pool.shutdown(wait=False, kill_workers=True)
+    call_queue._reader.close()
 
 
 def _nothing(_: Any) -> None:

@@ -10,6 +10,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -171,6 +172,7 @@ class Deadly:
     """An E-step that kills its worker at some value, as often as there are files to remove."""
 
     folder: str
+    ballast: bytes = b""
 
     def compile(self, family):
         return CompiledDeadly(family, False, self.folder, os.getpid())
@@ -403,21 +405,30 @@ def test_an_interrupt_of_a_worker_is_a_lost_call(family, stream):
     assert_same(em.partial_fit(stream), driver(family, parameters=THETA).partial_fit(stream))
 
 
+def feeding():
+    return [each for each in threading.enumerate() if each.name == "QueueFeederThread"]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open files are read from /proc")
-def test_dead_workers_leave_no_open_files(family, stream, tmp_path):
+def test_dead_workers_leave_no_threads_and_no_open_files(family, stream, tmp_path):
     stream[::20] = 7.0
-    counts = []
+    more_than_a_pipe_holds = bytes(300_000)
+    others, counts = feeding(), []
     for number in range(3):
-        e_step = Deadly(lives(tmp_path / f"{number}", 2))
+        e_step = Deadly(lives(tmp_path / f"{number}", 2), more_than_a_pipe_holds)
         em = driver(family, e_step=e_step, parameters=THETA, batch_size=6, executor=2)
-        em.partial_fit(stream)
-        em._learner.recursion.crew._end_pool()
+        em.partial_fit(stream[:30])
+        assert not list(Path(e_step.folder).iterdir())
         del em
         gc.collect()
-        time.sleep(2.0)  # a pool ends in a thread of its own
+        deadline = time.monotonic() + 20.0  # a pool ends in a thread of its own
+        while set(feeding()) - set(others) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert set(feeding()) <= set(others)
+        time.sleep(0.5)
         counts.append(len(os.listdir("/proc/self/fd")))
-    assert counts[2] <= counts[0] + 1
+    assert counts[2] <= counts[0]
 
 
 def test_an_executor_that_cannot_be_made_again_is_named():
