@@ -39,7 +39,6 @@ from rich.progress import track
 from rich.table import Table
 from shifted_curves import (
     TRUTH,
-    CompiledOnce,
     ShiftedCurves,
     free_vector,
     information,
@@ -56,6 +55,7 @@ FIRST_UPDATE, AVERAGE_FROM = 100, 300
 LOST = 30.0
 #: Of all streams, those that bursts learn too, to the first checkpoint.
 BURST_SHARE = 0.6
+BURST = mcoem.CarlinChibBurst(within_class=mcoem.RandomWalk(n_moves=1))
 
 console = Console(width=150, highlight=False)
 
@@ -118,14 +118,12 @@ def begin(setting: Setting, rng: np.random.Generator) -> dict[str, np.ndarray]:
     return start
 
 
-def learn(
-    family: ShiftedCurves, e_step: CompiledOnce, setting: Setting, curves: np.ndarray, seed: int
-) -> np.ndarray:
+def learn(family: ShiftedCurves, setting: Setting, curves: np.ndarray, seed: int) -> np.ndarray:
     """Return last and averaged θ at the checkpoints, ``(2, n_checkpoints, n_free)``."""
     em = mcoem.OnlineEM(
         family,
         parameters=begin(setting, np.random.default_rng([seed, 1])),
-        e_step=e_step if setting.bursts else mcoem.Exact(),
+        e_step=BURST if setting.bursts else mcoem.Exact(),
         step_size=setting.step_size,
         update_schedule=mcoem.UpdateSchedule.at([FIRST_UPDATE]),
         burst_length=mcoem.BurstLength(draws=10, burn_in=10),
@@ -145,7 +143,6 @@ def learn(
 def run(n_streams: int, file: Path) -> xr.DataArray:
     """Learn all streams with all settings."""
     family, settings = ShiftedCurves(TRUTH), [each for part in TABLES.values() for each in part]
-    e_step = CompiledOnce(mcoem.CarlinChibBurst(within_class=mcoem.RandomWalk(n_moves=1)))
     n_bursts = max(round(BURST_SHARE * n_streams), 2)
     paths = xr.DataArray(
         np.nan,
@@ -163,7 +160,7 @@ def run(n_streams: int, file: Path) -> xr.DataArray:
         curves = simulate(TRUTH, CHECKPOINTS[-1], np.random.default_rng([seed, 0]))
         for setting in settings:
             if not setting.bursts or seed < n_bursts:
-                found = learn(family, e_step, setting, curves, seed)
+                found = learn(family, setting, curves, seed)
                 paths.loc[{"stream": seed, "setting": setting.name}] = found
     paths.to_netcdf(file, engine="h5netcdf")
     return paths

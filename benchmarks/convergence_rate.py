@@ -28,7 +28,7 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import xarray as xr
-from burst_noise import BURN_IN, E_STEPS, at_truth, console, read, tell_bursts
+from burst_noise import BURN_IN, E_STEPS, at_truth, console, make_family, read, tell_bursts
 from rich.progress import track
 from rich.table import Table
 from shifted_curves import (
@@ -72,7 +72,7 @@ class Setting:
 PLAIN = tuple(Setting(draws) for draws in (0, 1, 10, 50, 200, 500))
 SETTINGS = (
     *PLAIN,
-    Setting(10, rao_blackwell=True),
+    *(Setting(draws, rao_blackwell=True) for draws in (10, 50, 200, 500)),
     Setting(0, exponent=0.75),
     Setting(10, exponent=0.75),
 )
@@ -101,7 +101,7 @@ def learn(family: ShiftedCurves, setting: Setting, curves: np.ndarray, seed: int
 
 def run_seeds(n_seeds: int, file: Path, *, resume: bool) -> xr.DataArray:
     """Learn from all streams; what is there is saved after each."""
-    family, found = ShiftedCurves(TRUTH), []
+    family, found = make_family(), []
     if resume and file.exists():
         found = list(read(file).values)
     for seed in track(range(len(found), n_seeds), "Streams", console=console):

@@ -77,19 +77,6 @@ STEP_SIZES: dict[str, Callable[[int], float]] = {
 console = Console(width=120, highlight=False)
 
 
-class CompiledOnce:
-    """An E-step that is compiled for the first run and serves all others of the same family."""
-
-    def __init__(self, settings: mcoem.CarlinChibBurst) -> None:
-        self.settings = settings
-        self.compiled: Any = None
-
-    def compile(self, family: mcoem.Family) -> Any:
-        if self.compiled is None:
-            self.compiled = self.settings.compile(family)
-        return self.compiled
-
-
 def make_mixture(n_classes: int) -> mcoem.TemplateMixture:
     """As in ``examples/digits.py``."""
     priors = mcoem.TemplatePriors(weight_concentration=10.0).with_deformation_variance(
@@ -145,7 +132,7 @@ def make_stream(mixture: mcoem.TemplateMixture, truth: np.ndarray, seed: int) ->
 def learn(
     mixture: mcoem.TemplateMixture,
     start: dict[str, np.ndarray],
-    e_step: Any,
+    e_step: mcoem.CarlinChibBurst,
     step_size: Any,
     images: np.ndarray,
     seed: int,
@@ -170,7 +157,7 @@ def run(n_streams: int, file: Path) -> xr.Dataset:
     """Learn every stream with every step size, and save the templates as images."""
     mixture = make_mixture(2)
     truth = true_templates(digit_templates())
-    e_step = CompiledOnce(mcoem.CarlinChibBurst(within_class=mcoem.RandomWalk(n_moves=5)))
+    e_step = mcoem.CarlinChibBurst(within_class=mcoem.RandomWalk(n_moves=5))
     start, design = first_parameters(mixture, truth), mixture.mean_design()
     tracked = np.empty((n_streams, len(STEP_SIZES), TOTAL, 2, np.prod(SHAPE)))
     weights = np.empty(tracked.shape[:-1])

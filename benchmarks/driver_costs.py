@@ -29,7 +29,8 @@ from threadpoolctl import threadpool_limits
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.em.esteps.base import EStepResult
-from pymc_mcoem.em.esteps.calls import compile_e_step, simulate
+from pymc_mcoem.em.esteps.calls import simulate
+from pymc_mcoem.em.esteps.kept import compiled_for
 from pymc_mcoem.em.maximization import maximize_family
 from pymc_mcoem.em.validation import check_statistics
 from pymc_mcoem.em.workers import Order, Parcel, perform, received
@@ -257,7 +258,7 @@ def measure(n_classes: int, folder: Path) -> tuple[Costs, dict[str, Any]]:
     mixture = mcoem.TemplateMixture.for_images((16, 16), n_classes=n_classes)
     parameters = mixture.initialize(list(images[:200]), np.random.default_rng(1), "kmeans")
     parameters = mixture.check_parameters(parameters)
-    parcel = Parcel.of(partial(compile_e_step, mixture, mcoem.CarlinChibBurst()))
+    parcel = Parcel.of(partial(compiled_for, mixture, mcoem.CarlinChibBurst()))
     length = mcoem.BurstLength()(1)
 
     def order(number: int) -> Order:

@@ -37,7 +37,6 @@ from shifted_curves import (
     GRAM,
     N_POINTS,
     TRUTH,
-    CompiledOnce,
     ShiftedCurves,
     free_vector,
     simulate,
@@ -55,9 +54,9 @@ MOVE = mcoem.RandomWalk(n_moves=1)
 STARTS = (-0.6, 0.0, 0.6)
 E_STEPS = {
     "exact": mcoem.Exact(),
-    "burst, 50 draws": CompiledOnce(mcoem.CarlinChibBurst(within_class=MOVE)),
-    "Laplace-Gaussian": CompiledOnce(mcoem.LaplaceGaussian()),
-    "mode": CompiledOnce(mcoem.PosteriorMode()),
+    "burst, 50 draws": mcoem.CarlinChibBurst(within_class=MOVE),
+    "Laplace-Gaussian": mcoem.LaplaceGaussian(),
+    "mode": mcoem.PosteriorMode(),
 }
 COLOURS = {"exact": "k", "burst, 50 draws": "C0", "Laplace-Gaussian": "C1", "mode": "C3"}
 

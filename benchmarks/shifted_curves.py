@@ -228,16 +228,3 @@ def information(truth: Parameters, size: int = 100_000, seed: int = 0) -> np.nda
         score = scores(found, truth)
         total = total + score.T @ score
     return np.asarray(total) / (1_000 * max(size // 1_000, 1))
-
-
-class CompiledOnce:
-    """An E-step that is compiled at its first use and serves all later runs of the same family."""
-
-    def __init__(self, settings: Any) -> None:
-        self.settings = settings
-        self.compiled: Any = None
-
-    def compile(self, family: mcoem.Family) -> Any:
-        if self.compiled is None:
-            self.compiled = self.settings.compile(family)
-        return self.compiled

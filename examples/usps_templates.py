@@ -43,6 +43,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 
 NOISE = 0.2
+E_STEP = mcoem.CarlinChibBurst(within_class=mcoem.RandomWalk(n_moves=10))
 #: A run is saved after so many parts of its stream, but not more often than after `LEAST` images.
 PARTS, LEAST = 20, 25
 #: Observations, near the end of the stream, whose labels name the classes of panel (c).
@@ -73,26 +74,12 @@ class Run:
         return self.folder / f"usps_{kind}_{self.n_images}_{self.seed}.nc"
 
 
-class CompiledOnce:
-    """An E-step that is compiled for the first mixture and serves all others of its size."""
-
-    def __init__(self) -> None:
-        self.settings = mcoem.CarlinChibBurst(within_class=mcoem.RandomWalk(n_moves=10))
-        self.compiled: dict[int, Any] = {}
-
-    def compile(self, family: mcoem.TemplateMixture) -> Any:
-        if family.n_classes not in self.compiled:
-            self.compiled[family.n_classes] = self.settings.compile(family)
-        return self.compiled[family.n_classes]
-
-
-#: One for each process.
-E_STEP = CompiledOnce()
-
-
 @cache
 def make_mixture(n_classes: int) -> mcoem.TemplateMixture:
-    """The paper's digits settings, with priors that keep a class from swallowing the others."""
+    """The paper's digits settings, with priors that keep a class from swallowing the others.
+
+    One mixture serves all digits, so that a process compiles once for each number of classes.
+    """
     priors = mcoem.TemplatePriors(weight_concentration=5.0).with_deformation_variance(
         0.005, weight=2_000
     )

@@ -12,6 +12,7 @@ from scipy.special import softmax
 
 from pymc_mcoem.em.arithmetic import strict_arithmetic
 from pymc_mcoem.em.esteps.base import CompiledClassWeights
+from pymc_mcoem.em.esteps.kept import compiled_for
 from pymc_mcoem.em.left_out import named
 from pymc_mcoem.expected_likelihood import CompiledExpectedLikelihood, ExpectedLikelihood
 from pymc_mcoem.screening import ScreenedClassWeights
@@ -53,8 +54,7 @@ def _compile_for(family: Any, e_step: EStep, n_classes: int) -> CompiledClassWei
     """Compile class weights for as many of the classes."""
     if n_classes != family.n_classes:
         family = family.with_classes(n_classes, noise="class", priors=None)
-    with strict_arithmetic():
-        compiled = e_step.compile(family)
+    compiled = compiled_for(family, e_step)
     if not isinstance(compiled, CompiledClassWeights):
         raise TypeError(
             f"e_step: {e_step!r} gives no class probabilities; give CarlinChibBurst() or "
@@ -65,8 +65,7 @@ def _compile_for(family: Any, e_step: EStep, n_classes: int) -> CompiledClassWei
 
 def compile_expected_likelihood(family: Family) -> CompiledExpectedLikelihood:
     """Compile the paper's rule."""
-    with strict_arithmetic():
-        return ExpectedLikelihood().compile(family)
+    return compiled_for(family, ExpectedLikelihood())
 
 
 def weigh(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import xarray as xr
@@ -499,6 +500,20 @@ def unite(
         labels += [label] * n_classes
     united = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     united["weights"] = united["weights"] / united["weights"].sum()
-    # Nothing is maximised here, so priors, which may be given by class, do not come along.
-    family = mixture.with_classes(len(labels), noise="class", priors=None)
+    family = _of_all_labels(mixture, len(labels))
     return family, family.check_parameters(united), labels
+
+
+#: Mixtures for the classes of all labels: classifiers of one mixture compile once.
+_united: WeakKeyDictionary[TemplateMixture, dict[int, TemplateMixture]] = WeakKeyDictionary()
+
+
+def _of_all_labels(mixture: TemplateMixture, n_classes: int) -> TemplateMixture:
+    """Return the mixture with as many classes, the same one for all classifiers.
+
+    Nothing is maximised with it, so priors, which may be given by class, do not come along.
+    """
+    known = _united.setdefault(mixture, {})
+    if n_classes not in known:
+        known[n_classes] = mixture.with_classes(n_classes, noise="class", priors=None)
+    return known[n_classes]

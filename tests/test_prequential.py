@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from functools import cache, partial
 from time import sleep
 from typing import ClassVar
 
@@ -13,9 +12,7 @@ import pytest
 import xarray as xr
 
 import pymc_mcoem as mcoem
-from pymc_mcoem.em.crew import Crew
 from pymc_mcoem.em.esteps.base import EStepResult
-from pymc_mcoem.em.esteps.calls import compile_e_step
 from tests.helpers.toy_families import NormalMixture, mixture_stream
 from tests.helpers.toy_runs import THETA, assert_same
 
@@ -80,18 +77,10 @@ def larger(mixture):
     return mixture.with_classes(2)
 
 
-@cache
-def compiled_for(mixture):
-    return Crew(partial(compile_e_step, mixture, mcoem.FixedLatents()))
-
-
-def unwarped(mixture, *, shared=True, **settings):
-    """Return a driver in closed form; drivers of one mixture share what is compiled."""
+def unwarped(mixture, **settings):
+    """Return a driver in closed form."""
     given = {"e_step": mcoem.FixedLatents(), "random_seed": 1, "progressbar": False, "n_start": 3}
-    em = mcoem.OnlineEM(mixture, **(given | settings))
-    if shared:
-        em._learner.recursion.crew = compiled_for(mixture)
-    return em
+    return mcoem.OnlineEM(mixture, **(given | settings))
 
 
 def curves(rng, size, noise=0.5):
@@ -293,7 +282,7 @@ def test_records_and_labels_are_read_in_turn(rng):
     xr.testing.assert_identical(found.drop_vars("seconds"), whole.drop_vars("seconds"))
 
 
-def test_nothing_is_compiled_along_the_way(mixture, larger, rng, monkeypatch):
+def test_nothing_is_compiled_along_the_way(mixture, rng, monkeypatch):
     stream, labels = curves(rng, 20)
     compiled = []
     compile_once = mcoem.FixedLatents.compile
@@ -303,7 +292,8 @@ def test_nothing_is_compiled_along_the_way(mixture, larger, rng, monkeypatch):
         return compile_once(self, family)
 
     monkeypatch.setattr(mcoem.FixedLatents, "compile", counted)
-    learners = {"left": unwarped(larger, shared=False), "right": unwarped(mixture, shared=False)}
+    one, two = (mixture.with_classes(n_classes) for n_classes in (1, 2))
+    learners = {"left": unwarped(two), "right": unwarped(one)}
     before = []
 
     def watched():

@@ -18,6 +18,7 @@ from pymc_mcoem.em.workers import (
     Parcel,
     Unknown,
     leave_with,
+    one_call_at_a_time,
     perform,
     received,
 )
@@ -148,7 +149,10 @@ class Crew:
         """
         if not self.is_remote:
             for order in orders:
-                yield order.function(self.compiled, *order.arguments)
+                # what is compiled may be another's too, at work in another thread
+                with one_call_at_a_time:
+                    found = order.function(self.compiled, *order.arguments)
+                yield found
             return
         source = iter(orders)
         under_way: deque[_Call] = deque()
@@ -273,11 +277,12 @@ class Crew:
         # script again as those of the standard library do.
         from joblib.externals.loky import ProcessPoolExecutor
 
-        pool: Executor = ProcessPoolExecutor(
+        pool: Any = ProcessPoolExecutor(
             max_workers=size, timeout=IDLE, initializer=leave_with, initargs=(os.getpid(),)
         )
         self._end_pool = weakref.finalize(self, _end_pool, pool, pool._call_queue)
-        return pool
+        made: Executor = pool
+        return made
 
 
 def _end_pool(pool: Any, call_queue: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -99,12 +100,18 @@ class Family:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is sent to another process, with what PyMC must know of the model there."""
-        return {**self.__dict__, "_registrations": find_registrations(self.model)}
+        state = {name: value for name, value in self.__dict__.items() if name != "_compiled"}
+        return {**state, "_registrations": find_registrations(self.model)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take what was sent from another process."""
         register_again(state.pop("_registrations"))
         self.__dict__.update(state)
+
+    @cached_property
+    def _compiled(self) -> OrderedDict[Any, Any]:
+        """E-steps compiled for this family; see `pymc_mcoem.em.esteps.kept`."""
+        return OrderedDict()
 
     @cached_property
     def latents(self) -> tuple[TensorVariable, ...]:

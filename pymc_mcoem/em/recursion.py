@@ -16,7 +16,8 @@ import numpy as np
 
 from pymc_mcoem.em.arithmetic import strict_arithmetic
 from pymc_mcoem.em.crew import Crew
-from pymc_mcoem.em.esteps.calls import compile_e_step, simulate
+from pymc_mcoem.em.esteps.calls import simulate
+from pymc_mcoem.em.esteps.kept import compiled_for
 from pymc_mcoem.em.maximization import count_revived, count_waiting, maximize_family
 from pymc_mcoem.em.run_state import Begun, ObservationRecord, RunState, StepError, StepReport
 from pymc_mcoem.em.schedules import update_is_due
@@ -68,7 +69,7 @@ class Recursion:
         self.family = family
         self.settings = settings
         self.entropy = entropy
-        self.crew = Crew(partial(compile_e_step, family, settings.e_step), executor)
+        self.crew = Crew(partial(compiled_for, family, settings.e_step), executor)
 
     @property
     def e_step(self) -> CompiledEStep:

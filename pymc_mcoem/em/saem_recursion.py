@@ -19,7 +19,8 @@ import numpy as np
 from pymc_mcoem.em.arithmetic import strict_arithmetic
 from pymc_mcoem.em.contributions import Contribution
 from pymc_mcoem.em.crew import Crew
-from pymc_mcoem.em.esteps.calls import Visit, compile_e_step, visit
+from pymc_mcoem.em.esteps.calls import Visit, visit
+from pymc_mcoem.em.esteps.kept import compiled_for
 from pymc_mcoem.em.left_out import PATIENCE, named
 from pymc_mcoem.em.maximization import count_waiting, maximize_family
 from pymc_mcoem.em.run_state import ObservationRecord, StepReport
@@ -63,7 +64,7 @@ class SAEMRecursion:
         self.family = family
         self.settings = settings
         self.entropy = entropy
-        self.crew = Crew(partial(compile_e_step, family, settings.e_step), executor)
+        self.crew = Crew(partial(compiled_for, family, settings.e_step), executor)
 
     @property
     def e_step(self) -> CompiledEStep:

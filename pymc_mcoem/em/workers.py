@@ -27,7 +27,16 @@ from pymc_mcoem.em.contributions import Contribution
 from pymc_mcoem.em.esteps.base import EStepResult
 from pymc_mcoem.em.threads import one_blas_thread
 
-__all__ = ["ExecutorError", "Failed", "Order", "Parcel", "Unknown", "perform", "received"]
+__all__ = [
+    "ExecutorError",
+    "Failed",
+    "Order",
+    "Parcel",
+    "Unknown",
+    "one_call_at_a_time",
+    "perform",
+    "received",
+]
 
 #: Objects that a worker keeps: of a mixture for each digit, say, the last ones used.
 KEPT = 16
@@ -35,9 +44,9 @@ KEPT = 16
 PATIENCE = 2.0
 
 _made: OrderedDict[str, Any] = OrderedDict()
-# Compiled functions own their memory and cannot be called by two threads at once, which pools of
-# threads, and workers with several of them, would do.
-_lock = threading.RLock()
+#: Compiled functions own their memory and cannot be called by two threads at once, which pools of
+#: threads, workers with several of them, and two runs in threads of one program would do.
+one_call_at_a_time = threading.RLock()
 
 
 class ExecutorError(RuntimeError):
@@ -128,7 +137,7 @@ def perform(token: str, content: bytes | None, order: Order) -> Any:
     object
         What the call returned, `Failed`, or `Unknown`.
     """
-    with _lock, one_blas_thread():
+    with one_call_at_a_time, one_blas_thread():
         if token in _made:
             _made.move_to_end(token)
         elif content is None:

@@ -462,7 +462,7 @@ class TemplateMixture(TemplateFamily):
         more = {name: value for name, value in vars(self).items() if name not in self._made}
         more |= {"starts": self.starts, "_declared": self.declared_parameters()}
         # the new one has its own of these, from its own model
-        for name in ("_made", "_registrars", "latents"):
+        for name in ("_made", "_compiled", "_registrars", "latents"):
             more.pop(name, None)
         return _made_anew, (type(self), parts, self._options), (self.model_parameters(), more)
 

@@ -11,7 +11,7 @@ import pytensor
 import pytest
 
 from pymc_mcoem import class_scores
-from pymc_mcoem.em.esteps.calls import compile_e_step
+from pymc_mcoem.em.esteps.kept import compiled_for
 from pymc_mcoem.em.saem import SAEM
 from pymc_mcoem.templates import TemplateMixture
 from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
@@ -45,7 +45,7 @@ def test_whatever_is_compiled_keeps_sums_as_they_are_written(rng, monkeypatch):
     with pytensor.config.change_flags(numba__fastmath=True):
         driver(Starting(), e_step=asking, n_start=5).partial_fit(values)
         SAEM(Starting(), e_step=asking, progressbar=False).fit(values, 1)
-        compile_e_step(NormalMixture(), asking)
+        compiled_for(NormalMixture(), asking)
         mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
         with pytest.raises(TypeError, match="gives no class probabilities"):
             asking.compile = lambda family: asking.found.append(pytensor.config.numba__fastmath)

@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pymc_mcoem.em.checkpoint import Checkpoint
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
@@ -20,6 +22,7 @@ from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.saem import SAEM
 from pymc_mcoem.em.schedules import BurstLength
 from pymc_mcoem.templates import TemplateMixture
+from tests.helpers.properties import steady
 from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
 from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver
 
@@ -429,6 +432,53 @@ def test_at_every_step_of_writing_there_is_a_whole_file(
     assert loaded(tmp_path / "run.1.nc").n_seen in (20, 30)
     found.partial_fit(stream, skip=found.position)
     assert_same(found, driver(family, n_start=7).partial_fit(stream))
+
+
+@steady(8)
+@given(
+    way=st.sampled_from(sorted(WAYS)),
+    observations=st.integers(3, 9),
+    keep=st.integers(0, 3),
+    links=st.booleans(),
+    crashes=st.lists(st.integers(1, 20), max_size=3),
+)
+def test_wherever_it_crashes_it_ends_with_the_same_bytes(
+    family, stream, tmp_path_factory, way, observations, keep, links, crashes
+):
+    """Each crash comes before some operation on files, after which the process does no other."""
+    folder = tmp_path_factory.mktemp("crashes")
+    checkpoint = Checkpoint(folder / "run.nc", observations=observations, keep=keep)
+
+    def run_until(crash):
+        made = 0
+
+        def counted(real):
+            def call(*arguments):
+                nonlocal made
+                made += 1
+                if crash is not None and made >= crash:
+                    raise Killed
+                if real is os.link and not links:
+                    raise OSError("no links here")
+                return real(*arguments)
+
+            return call
+
+        path = Path(checkpoint.path)
+        em = loaded(path) if path.exists() else driver(family, **WAYS[way])
+        with pytest.MonkeyPatch.context() as patched:
+            for name in ("fsync", "replace", "link", "unlink"):
+                patched.setattr(os, name, counted(getattr(os, name)))
+            em.partial_fit(stream[:30], skip=em.position, checkpoint=checkpoint)
+        return em
+
+    for crash in crashes:
+        try:
+            run_until(crash)
+        except Killed:
+            files = [file.name for file in folder.iterdir() if not file.name.startswith(".")]
+            assert len(files) <= keep + 1
+    assert_same(run_until(None), driver(family, **WAYS[way]).partial_fit(stream[:30]))
 
 
 def test_bad_records_one_after_another_do_not_hold_a_restarted_run_up(family, stream, tmp_path):

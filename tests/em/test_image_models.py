@@ -32,22 +32,6 @@ N_REPEATS = 80
 DRAWS, BURN_IN = 250, 50
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once():
-    """Compile each E-step once for a family: drivers and loaded runs would do so each anew."""
-    compile_e_step, found = CarlinChibBurst.compile, {}
-
-    def compile_once(self, family):
-        key = (self, id(family))
-        if key not in found:
-            found[key] = family, compile_e_step(self, family)
-        return found[key][1]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CarlinChibBurst, "compile", compile_once)
-        yield
-
-
 def coefficients(oracle, images):
     """Return the templates ``(n_classes, n_basis)`` whose values on the grid are `images`."""
     gram = design_matrix(oracle.points, oracle.points, oracle.bandwidth)

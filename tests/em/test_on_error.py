@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import xarray as xr
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pymc_mcoem import Passes
@@ -22,6 +22,7 @@ from pymc_mcoem.em.revival import Revival
 from pymc_mcoem.em.schedules import BurstLength, BurstSize, StepSize, UpdateSchedule
 from pymc_mcoem.templates import TemplateMixture
 from tests.em.test_online import Failing
+from tests.helpers.properties import steady
 from tests.helpers.sources import Levels
 from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
 from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver, what_counts
@@ -260,13 +261,7 @@ UPDATES = [
 ]
 
 
-@settings(
-    max_examples=12,
-    deadline=None,
-    derandomize=True,
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@steady(12)
 @given(
     seed=st.integers(0, 5),
     way=st.sampled_from(sorted(WAYS)),

@@ -10,7 +10,7 @@ import numpy as np
 import pymc as pm
 import pytest
 import xarray as xr
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
@@ -19,6 +19,7 @@ from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.schedules import BurstLength, StepSize, UpdateSchedule
 from pymc_mcoem.em.storage import write_datatree
 from pymc_mcoem.templates import TemplateMixture, TemplatePriors
+from tests.helpers.properties import steady
 from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
 from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver
 
@@ -299,13 +300,7 @@ def test_a_file_that_leads_elsewhere_is_refused(family, stream, tmp_path, kind):
         OnlineEM.load(path, family)
 
 
-@settings(
-    max_examples=40,
-    deadline=None,
-    derandomize=True,
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@steady(40)
 @given(place=st.floats(0, 1, exclude_max=True), bit=st.none() | st.integers(0, 7))
 def test_cut_short_or_a_bit_turned_it_is_refused_or_the_same(whole_run, place, bit):
     path, whole, em = whole_run

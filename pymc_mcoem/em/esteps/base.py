@@ -53,7 +53,10 @@ class EStepResult:
 
 
 class CompiledEStep(Protocol):
-    """An E-step compiled for one family; compiles nothing more when it is called."""
+    """An E-step compiled for one family; compiles nothing more when it is called.
+
+    It keeps nothing between calls: runs of one family may share it.
+    """
 
     def initial_state(self) -> dict[str, np.ndarray]:
         """Return the adaptation that a run starts with."""

@@ -8,22 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pymc_mcoem.em.arithmetic import strict_arithmetic
 from pymc_mcoem.em.esteps.base import CompiledChains
 
 if TYPE_CHECKING:
-    from pymc_mcoem.em.esteps.base import CompiledEStep, EStep, EStepResult
-    from pymc_mcoem.em.family import Family
+    from pymc_mcoem.em.esteps.base import CompiledEStep, EStepResult
 
-__all__ = ["Visit", "compile_e_step", "simulate", "visit"]
+__all__ = ["Visit", "simulate", "visit"]
 
 type Arrays = Mapping[str, np.ndarray]
-
-
-def compile_e_step(family: Family, e_step: EStep) -> CompiledEStep:
-    """Compile an E-step for a family as it was declared."""
-    with strict_arithmetic(), family.as_declared():
-        return e_step.compile(family)
 
 
 def simulate(

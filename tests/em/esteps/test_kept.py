@@ -1,0 +1,161 @@
+"""What is compiled for a family is compiled once, and only where it is the same."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytensor
+import pytest
+
+import pymc_mcoem as mcoem
+from pymc_mcoem.em.esteps.kept import KEPT, compiled_for
+from tests.helpers.toy_families import CompiledNoisy, NormalMixture, mixture_stream
+from tests.helpers.toy_runs import THETA, assert_same, driver
+
+COMPILED = []
+
+
+@dataclass(frozen=True)
+class Counting:
+    number: int = 0
+    settings: list = field(default_factory=list, hash=False)
+
+    def compile(self, family):
+        COMPILED.append(self.number)
+        return CompiledNoisy(family, False)
+
+
+@dataclass(frozen=True)
+class Unhashable(Counting):
+    settings: list = field(default_factory=list, hash=True)
+
+
+class Changeable:
+    def compile(self, family):
+        return Counting().compile(family)
+
+
+class Derived(Counting):
+    """It does not say of itself that it cannot change."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled():
+    COMPILED.clear()
+
+
+@pytest.fixture
+def family():
+    return NormalMixture()
+
+
+def test_runs_of_a_family_compile_once(family, rng, tmp_path):
+    stream = mixture_stream(rng, 12)
+    em = driver(family, e_step=Counting(), parameters=THETA).partial_fit(stream)
+    again = driver(family, e_step=Counting(), parameters=THETA).partial_fit(stream)
+    em.save(tmp_path / "run.nc")
+    loaded = mcoem.OnlineEM.load(tmp_path / "run.nc", family, e_step=Counting())
+    loaded.partial_fit(stream)
+    mcoem.SAEM(family, e_step=Counting(), parameters=THETA, progressbar=False).fit(stream, 1)
+    assert COMPILED == [0]
+    assert_same(em, again)
+
+
+def test_classifiers_of_a_mixture_compile_once():
+    mixture = mcoem.TemplateMixture.for_images((4, 4), n_classes=2, n_landmarks=2)
+    first, second = (
+        mcoem.Classifier(
+            mixture, {"a": mixture.parameters, "b": mixture.parameters}, e_step=mcoem.FixedLatents()
+        )
+        for _ in range(2)
+    )
+    assert first._crew.compiled is second._crew.compiled
+
+
+@pytest.mark.parametrize("settings", [Changeable(), Unhashable(), Derived()])
+def test_settings_that_can_change_unseen_are_compiled_anew(family, settings):
+    compiled_for(family, settings)
+    compiled_for(family, settings)
+    assert len(COMPILED) == 2
+
+
+def test_another_family_other_settings_or_another_mode_is_another(family):
+    first = compiled_for(family, Counting())
+    assert compiled_for(NormalMixture(), Counting()) is not first
+    assert compiled_for(family, Counting(1)) is not first
+    with pytensor.config.change_flags(mode="FAST_COMPILE"):
+        assert compiled_for(family, Counting()) is not first
+    assert compiled_for(family, Counting()) is first
+
+
+def test_a_family_that_was_changed_is_compiled_anew(family):
+    first = compiled_for(family, Counting())
+    family.statistics["value"] = 2.0 * family.statistics["value"]
+    second = compiled_for(family, Counting())
+    family.starts = np.zeros((1, 0))
+    third = compiled_for(family, Counting())
+    assert len({id(each) for each in (first, second, third)}) == 3
+    assert compiled_for(family, Counting()) is third
+
+
+def test_what_was_used_last_is_kept(family):
+    kept = [compiled_for(family, Counting(number)) for number in range(KEPT)]
+    compiled_for(family, Counting(0))
+    compiled_for(family, Counting(KEPT))
+    assert compiled_for(family, Counting(0)) is kept[0]
+    assert compiled_for(family, Counting(1)) is not kept[1]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        NormalMixture,
+        lambda: mcoem.TemplateMixture.for_images((4, 4), n_classes=2, n_landmarks=2),
+    ],
+    ids=["family", "template mixture"],
+)
+def test_what_was_compiled_does_not_travel(make):
+    family = make()
+    compiled_for(family, Counting())
+    COMPILED.clear()
+    sent = cloudpickle.loads(cloudpickle.dumps(family))
+    compiled_for(sent, Counting())
+    assert COMPILED == [0]
+
+
+@dataclass(frozen=True)
+class Alone:
+    def compile(self, family):
+        return CompiledAlone(family, False, threading.Lock())
+
+
+@dataclass(frozen=True)
+class CompiledAlone(CompiledNoisy):
+    """As a compiled function of PyTensor, which owns its memory, it is at one call at a time."""
+
+    at_work: Any
+
+    def __call__(self, *arguments, **options):
+        assert self.at_work.acquire(blocking=False)
+        time.sleep(1e-3)
+        self.at_work.release()
+        return super().__call__(*arguments, **options)
+
+
+def test_two_threads_that_share_what_is_compiled_call_it_in_turn(family, rng):
+    streams = mixture_stream(rng, 40).reshape(2, 20)
+
+    def learnt(stream):
+        return driver(family, e_step=Alone(), parameters=THETA).partial_fit(stream)
+
+    alone = [learnt(stream) for stream in streams]
+    with ThreadPoolExecutor(2) as pool:
+        together = list(pool.map(learnt, streams))
+    for one, other in zip(alone, together, strict=True):
+        assert_same(one, other)
