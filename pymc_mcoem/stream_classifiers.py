@@ -13,8 +13,7 @@ from pymc_mcoem.class_scores import weigh
 from pymc_mcoem.classify import Classifier
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.run_state import Pending, RunState, StepError
-from pymc_mcoem.em.threads import one_blas_thread
-from pymc_mcoem.em.workers import one_call_at_a_time
+from pymc_mcoem.em.threads import one_blas_thread, one_call_at_a_time
 from pymc_mcoem.templates.mixture import TemplateMixture
 
 if TYPE_CHECKING:
@@ -310,7 +309,7 @@ def _probabilities(
     """Return class probabilities of observation `index`, ``(n_classes,)``."""
     seed = np.random.SeedSequence(classifier.random_seed, spawn_key=(index,))
     rng = np.random.default_rng(seed)
-    with one_call_at_a_time, one_blas_thread():
+    with one_call_at_a_time(), one_blas_thread():
         return weigh(
             classifier._crew.compiled,
             data,

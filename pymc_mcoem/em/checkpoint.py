@@ -13,6 +13,7 @@ from time import monotonic
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from pymc_mcoem.em.storage import require_file_name
 from pymc_mcoem.numbers import is_number, is_whole
 
 __all__ = ["Checkpoint", "Checkpointing"]
@@ -59,18 +60,8 @@ class Checkpoint:
 
     def __post_init__(self) -> None:
         """Check the values."""
-        if not isinstance(self.path, (str, os.PathLike)):
-            raise TypeError(f"path: got {self.path!r}; give the name of a file.")
-        if Path(self.path).is_dir():
-            raise IsADirectoryError(
-                f"path: {os.fspath(self.path)!r} is a folder; name a file in it."
-            )
-        folder = Path(self.path).absolute().parent
-        if not folder.is_dir():
-            raise FileNotFoundError(
-                f"path: the folder of {os.fspath(self.path)!r} does not exist; create it, or "
-                "name another."
-            )
+        # of a link the file that it leads to, so that it stays one
+        object.__setattr__(self, "path", require_file_name(self.path))
         for name, least in (("observations", 1), ("keep", 0)):
             value = getattr(self, name)
             if value is None and name == "observations":
@@ -79,6 +70,8 @@ class Checkpoint:
                 raise ValueError(f"{name}: got {value!r}; give a whole number from {least}.")
         if self.seconds is not None and not (is_number(self.seconds) and self.seconds > 0):
             raise ValueError(f"seconds: got {self.seconds!r}; give a positive number, or None.")
+        for number in range(1, self.keep + 1):
+            require_file_name(self.older(number))
 
     @classmethod
     def of(cls, given: Any) -> Checkpoint | None:

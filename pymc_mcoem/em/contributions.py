@@ -50,8 +50,9 @@ class Contribution:
 
     def add_to(self, total: Arrays, factor: float) -> None:
         """Add `factor` times these statistics to `total`, in place."""
-        for name, rows in self.rows.items():
-            total[name][self.classes] += factor * rows
+        with np.errstate(over="ignore", invalid="ignore"):  # refused when all are added
+            for name, rows in self.rows.items():
+                total[name][self.classes] += factor * rows
 
     @classmethod
     def joined(cls, contributions: Sequence[Self]) -> Arrays:

@@ -12,13 +12,13 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
+from pymc_mcoem.em.threads import one_call_at_a_time
 from pymc_mcoem.em.workers import (
     ExecutorError,
     Order,
     Parcel,
     Unknown,
     leave_with,
-    one_call_at_a_time,
     perform,
     received,
 )
@@ -150,7 +150,7 @@ class Crew:
         if not self.is_remote:
             for order in orders:
                 # what is compiled may be another's too, at work in another thread
-                with one_call_at_a_time:
+                with one_call_at_a_time():
                     found = order.function(self.compiled, *order.arguments)
                 yield found
             return

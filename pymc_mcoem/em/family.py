@@ -16,6 +16,7 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_mcoem.em.registrations import find_registrations, register_again
 from pymc_mcoem.em.sources import Unreadable, as_values, in_memory, spread
+from pymc_mcoem.em.threads import one_call_at_a_time
 from pymc_mcoem.numbers import as_numbers, is_whole
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ CLASS_WEIGHT = "class_weight"
 
 #: What rounding may leave below zero.
 ROUNDING = 1e-9
+#: By how much the class weights of an observation may sum to something else than one.
+UNITY = 1e-6
 
 
 class Family:
@@ -260,13 +263,19 @@ class Family:
         Raises
         ------
         ValueError
-            Here: if a class weight is negative. The observation is then not learnt.
+            Here: if a class weight is negative, or they do not sum to one. The observation is then
+            not learnt.
         """
         weights = np.asarray(statistics[CLASS_WEIGHT])
         if not (weights >= -ROUNDING).all():
             raise ValueError(
                 f"statistics: {CLASS_WEIGHT} is {weights.min():.3g} for class "
                 f"{int(weights.argmin())}; weights are not negative. Look at the E-step."
+            )
+        if not abs(weights.sum() - 1.0) <= UNITY:
+            raise ValueError(
+                f"statistics: {CLASS_WEIGHT} sums to {weights.sum():.6g} over the classes, not to "
+                "one. Look at the E-step, and whether the observation is out of all proportion."
             )
 
     def anneal(
@@ -519,9 +528,10 @@ class Family:
         Drivers do so at the end of their work, so that the model is ready for ``pm.sample``;
         none reads them back. What the model was declared with is kept aside.
         """
-        if "_declared" not in self.__dict__:
-            self.__dict__["_declared"] = self.model_parameters()
-        self._write(parameters)
+        with one_call_at_a_time():  # which may be compiling with what the model holds
+            if "_declared" not in self.__dict__:
+                self.__dict__["_declared"] = self.model_parameters()
+            self._write(parameters)
 
     @contextmanager
     def as_declared(self) -> Iterator[None]:

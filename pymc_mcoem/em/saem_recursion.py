@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -183,8 +182,7 @@ class SAEMRecursion:
             if exchanges:
                 contributions = [contributions[i] for i in kept]
             mean = {name: value / len(kept) for name, value in total.items()}
-            if exchanges:
-                mean = self._sound(mean, contributions)
+            mean = self._sound(mean, contributions if exchanges else ())
             last = mean if state.statistics is None else state.statistics
             statistics = {
                 name: last[name] + gain * (value - last[name]) for name, value in mean.items()
@@ -254,9 +252,12 @@ class SAEMRecursion:
         FloatingPointError
             If the mean is none that observations can have, also when it is formed anew.
         """
-        with suppress(ValueError, ArithmeticError):
+        try:
             check_statistics(self.family, mean, None)
             return mean
+        except (ValueError, ArithmeticError) as error:
+            if not contributions:
+                raise _not_sound(error) from error
         total = {name: np.zeros_like(value) for name, value in mean.items()}
         for each in contributions:
             each.add_to(total, 1.0)
@@ -264,10 +265,7 @@ class SAEMRecursion:
         try:
             check_statistics(self.family, anew, None)
         except (ValueError, ArithmeticError) as error:
-            raise FloatingPointError(
-                f"statistics: their mean over the observations is none that can be: {error} The "
-                "run stands as after the iteration before."
-            ) from error
+            raise _not_sound(error) from error
         return anew
 
     def _visits(
@@ -340,3 +338,10 @@ class SAEMRecursion:
             data = encoded[state.positions[index]]
             rng = self.generator(state.n_iterations + 1, index - lost)
             yield Order(visit, (data, parameters, rng, state.chains[index], how))
+
+
+def _not_sound(error: Exception) -> FloatingPointError:
+    return FloatingPointError(
+        f"statistics: their mean over the observations is none that can be: {error} The run stands "
+        "as after the iteration before."
+    )

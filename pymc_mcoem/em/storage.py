@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 FORMAT = "pymc_mcoem online EM run"
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 ENGINE: Any = "h5netcdf"
 COUNTERS = (
     "n_learnt",
@@ -105,7 +105,12 @@ def describe_family(family: Family) -> dict[str, Any]:
         "number of classes": family.n_classes,
         "parameters": shapes(family.parameter_names),
         "observation": shapes(family.observation),
-        "statistics": sorted(family.statistics),
+        "statistics": {
+            name: list(family.statistics[name].type.shape) for name in sorted(family.statistics)
+        },
+        "variables": {
+            variable.name: type(variable.owner.op).__name__ for variable in model.basic_RVs
+        },
         "made with": family.describe(),
     }
 
@@ -122,16 +127,10 @@ def write_datatree(path: str | os.PathLike[str], tree: xr.DataTree) -> None:
 
     Raises
     ------
-    FileNotFoundError
-        If the folder does not exist.
+    OSError
+        If the folder does not exist, or something that is no file has the name.
     """
-    target = _as_path(path)
-    if target.is_dir():
-        raise IsADirectoryError(f"path: {str(target)!r} is a folder; name a file in it.")
-    if not target.absolute().parent.is_dir():
-        raise FileNotFoundError(
-            f"path: the folder of {str(target)!r} does not exist; create it, or name another."
-        )
+    target = require_file_name(path)
     # One name, so that what a killed process left behind is written over by the next.
     beside = target.with_name(f".{target.name}.partial")
     tree.attrs.pop("digest", None)
@@ -315,6 +314,32 @@ def _to_datatree(run: SavedRun) -> xr.DataTree:
     return xr.DataTree.from_dict(nodes)
 
 
+def require_file_name(path: Any) -> Path:
+    """Return where a file can be written; of a link, where it leads to.
+
+    Raises
+    ------
+    TypeError
+        If it is no name.
+    FileNotFoundError
+        If the folder does not exist.
+    OSError
+        If a folder, a device or something else that is no file has the name.
+    """
+    target = _as_path(path)
+    if target.is_symlink():
+        target = target.resolve()
+    if target.is_dir():
+        raise IsADirectoryError(f"path: {str(target)!r} is a folder; name a file in it.")
+    if not target.absolute().parent.is_dir():
+        raise FileNotFoundError(
+            f"path: the folder of {str(target)!r} does not exist; create it, or name another."
+        )
+    if target.exists() and not target.is_file():
+        raise OSError(f"path: {str(target)!r} is no file that can be replaced; name another.")
+    return target
+
+
 def _as_path(path: Any) -> Path:
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f"path: got {path!r}; give the name of a file.")
@@ -386,16 +411,19 @@ def _pending(held: Arrays | None) -> tuple[Pending, ...]:
     return tuple(found)
 
 
+#: How a difference is told, where it is not one of shapes.
+_DIFFERENCES = {"made with": "{} of the family is", "variables": "variable {} is"}
+
+
 def differences(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
     """Return sentences that say where two descriptions of families differ."""
     found = []
     for name in sorted({*saved, *present}):
         before, now = saved.get(name), present.get(name)
         if isinstance(before, dict) and isinstance(now, dict):
+            says = _DIFFERENCES.get(name, f"{name} {{}} has shape")
             found += [
-                f"{key} of the family is {before.get(key)} in the file, {now.get(key)} here"
-                if name == "made with"
-                else f"{name} {key} has shape {before.get(key)} in the file, {now.get(key)} here"
+                f"{says.format(key)} {before.get(key)} in the file, {now.get(key)} here"
                 for key in sorted({*before, *now})
                 if before.get(key) != now.get(key)
             ]

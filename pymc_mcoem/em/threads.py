@@ -1,14 +1,17 @@
-"""One BLAS thread around numerical steps: bytes depend on how many there are."""
+"""Threads: one for BLAS around numerical steps, and one at a time for what is compiled."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import Any
 
-from threadpoolctl import ThreadpoolController
+from threadpoolctl import OpenBLASController, ThreadpoolController
 
-__all__ = ["one_blas_thread"]
+__all__ = ["one_blas_thread", "one_call_at_a_time"]
 
 
 @cache
@@ -17,8 +20,57 @@ def _controller() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-def one_blas_thread() -> AbstractContextManager[Any]:
-    """Return a context in which BLAS uses one thread.
+class _Shared:
+    """What the threads of this process share; a process that is forked from it has its own."""
+
+    def __init__(self) -> None:
+        self.calls = threading.RLock()
+        self.limits = threading.Lock()
+        self.limited = 0
+        self.limit: Any = None
+
+
+_shared = _Shared()
+
+
+def _limit() -> Any:
+    """Set BLAS to one thread; return what sets it back."""
+    _listen_to_any_thread()
+    return _controller().limit(limits=1, user_api="blas")
+
+
+def _lift(limit: Any) -> None:
+    """Give BLAS its threads back."""
+    _listen_to_any_thread()
+    limit.restore_original_limits()
+    _listen_to_any_thread()
+
+
+def _listen_to_any_thread() -> None:
+    # From version 3.8 on threadpoolctl takes orders from the first thread alone that gave any, as
+    # long as that lives. Here it is the last one to leave that gives them.
+    release = getattr(OpenBLASController, "clear_controlling_thread", None)
+    if release is not None:
+        release(force=True)
+
+
+def _begin_anew() -> None:
+    # The thread that holds a lock as its process is forked is not there to let go of it.
+    global _shared
+    limit, _shared = _shared.limit, _Shared()
+    if limit is not None:
+        _lift(limit)
+
+
+os.register_at_fork(after_in_child=_begin_anew)
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Let BLAS use one thread, since bytes depend on how many there are.
+
+    The number is the process's, not the thread's: the first thread that enters sets it, and the
+    last that leaves sets it back. That of OpenMP, which k-means uses, is each thread's own.
 
     Examples
     --------
@@ -26,5 +78,33 @@ def one_blas_thread() -> AbstractContextManager[Any]:
     >>> with one_blas_thread():
     ...     product = np.eye(2) @ np.ones(2)
     """
-    limit: AbstractContextManager[Any] = _controller().limit(limits=1)
-    return limit
+    shared = _shared
+    with shared.limits:
+        if not shared.limited:
+            shared.limit = _limit()
+        shared.limited += 1
+    own = _controller().limit(limits=1, user_api="openmp")
+    try:
+        yield
+    finally:
+        own.restore_original_limits()
+        with shared.limits:
+            shared.limited -= 1
+            if not shared.limited and shared.limit is not None:
+                _lift(shared.limit)
+                shared.limit = None
+
+
+def one_call_at_a_time() -> AbstractContextManager[Any]:
+    """Return a context in which no other thread compiles, or calls what is compiled.
+
+    Compiled functions own their memory and cannot be called by two threads at once, which pools of
+    threads, workers with several of them, and two runs in threads of one program would do.
+    Compiling sets PyTensor's configuration, and the model's data, for as long as it takes.
+
+    Examples
+    --------
+    >>> with one_call_at_a_time(), one_call_at_a_time():
+    ...     pass
+    """
+    return _shared.calls

@@ -25,7 +25,7 @@ import numpy as np
 
 from pymc_mcoem.em.contributions import Contribution
 from pymc_mcoem.em.esteps.base import EStepResult
-from pymc_mcoem.em.threads import one_blas_thread
+from pymc_mcoem.em.threads import one_blas_thread, one_call_at_a_time
 
 __all__ = [
     "ExecutorError",
@@ -33,7 +33,6 @@ __all__ = [
     "Order",
     "Parcel",
     "Unknown",
-    "one_call_at_a_time",
     "perform",
     "received",
 ]
@@ -44,9 +43,6 @@ KEPT = 16
 PATIENCE = 2.0
 
 _made: OrderedDict[str, Any] = OrderedDict()
-#: Compiled functions own their memory and cannot be called by two threads at once, which pools of
-#: threads, workers with several of them, and two runs in threads of one program would do.
-one_call_at_a_time = threading.RLock()
 
 
 class ExecutorError(RuntimeError):
@@ -137,7 +133,7 @@ def perform(token: str, content: bytes | None, order: Order) -> Any:
     object
         What the call returned, `Failed`, or `Unknown`.
     """
-    with one_call_at_a_time, one_blas_thread():
+    with one_call_at_a_time(), one_blas_thread():
         if token in _made:
             _made.move_to_end(token)
         elif content is None:

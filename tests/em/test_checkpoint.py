@@ -550,6 +550,32 @@ def test_a_disk_that_is_full_costs_no_older_file(family, stream, tmp_path, monke
     assert sorted(file.name for file in tmp_path.iterdir()) == ["run.1.nc", "run.nc"]
 
 
+def test_a_link_stays_a_link(family, stream, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    target, link = tmp_path / "elsewhere" / "run.nc", tmp_path / "run.nc"
+    link.symlink_to(target)
+    em = driver(family, parameters=THETA)
+    em.partial_fit(stream[:20], checkpoint=link)
+    em.partial_fit(stream[:30], skip=20, checkpoint=link)
+    em.save(link)
+    assert link.is_symlink() and loaded(link).n_seen == loaded(target).n_seen == 30
+    assert [file.name for file in tmp_path.iterdir() if file.is_file()] == ["run.nc"]
+
+
+def test_what_is_no_file_is_never_replaced(family, stream, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="pipe' is no file that can be replaced"):
+        driver(family, parameters=THETA).save(pipe)
+    with pytest.raises(OSError, match="pipe' is no file that can be replaced"):
+        Checkpoint(pipe)
+    assert pipe.is_fifo()
+    # nor is what an older file would move to
+    (tmp_path / "run.2.nc").mkdir()
+    with pytest.raises(IsADirectoryError, match=r"run\.2\.nc' is a folder"):
+        Checkpoint(tmp_path / "run.nc", keep=2)
+
+
 def test_a_folder_is_no_checkpoint(tmp_path):
     with pytest.raises(IsADirectoryError, match="is a folder; name a file in it"):
         Checkpoint(tmp_path)

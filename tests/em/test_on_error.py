@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -417,3 +417,28 @@ def test_a_run_in_which_nothing_can_be_learnt_any_more_ends(family, stream):
     with pytest.raises(RuntimeError, match="singular"):
         em.partial_fit([*stream[:9], *[888.0] * 500])
     assert em.position < 120
+
+
+def test_class_weights_that_do_not_sum_to_one_are_never_learnt(family, stream):
+    class Lost(Failing):
+        """As fixed latents do where no class has a likelihood above zero: nothing is left."""
+
+        def compile(self, family):
+            compiled = super().compile(family)
+
+            def call(data, *arguments, **sizes):
+                found = compiled(data, *arguments, **sizes)
+                share = 0.0 if data["value"] == 6.0 else 1.0
+                kept = {name: share * value for name, value in found.statistics.items()}
+                return replace(found, statistics=kept)
+
+            call.initial_state = compiled.initial_state
+            return call
+
+    em = driver(family, e_step=Lost(), on_error="skip", parameters=THETA)
+    em.partial_fit(np.insert(stream, 20, 6.0))
+    assert em.position - em.n_seen == 1
+    assert "class_weight sums to 0" in str(em.history["skipped"]["reason"].values[0])
+    equal_but_for_positions(
+        em, driver(family, e_step=Failing(), parameters=THETA).partial_fit(stream)
+    )

@@ -9,11 +9,24 @@ import pytest
 import xarray as xr
 
 from pymc_mcoem.em.esteps.exact import Exact
+from pymc_mcoem.em.esteps.fixed_latents import FixedLatents
+from pymc_mcoem.em.esteps.posterior_mode import PosteriorMode
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.schedules import BurstLength, BurstSize, StepSize, UpdateSchedule
 from pymc_mcoem.templates import TemplateMixture
+from tests.helpers.interpreted import interpreted
 from tests.helpers.toy_families import CompiledNoisy, Noisy, NormalMixture, mixture_stream
-from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver, what_counts
+from tests.helpers.toy_runs import (
+    EARLY,
+    THETA,
+    WAYS,
+    assert_classes_turned,
+    assert_same,
+    driver,
+    image_mixture,
+    turned,
+    what_counts,
+)
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +73,31 @@ def test_reading_answers_as_if_the_stream_ended(family, stream, n):
     # The same stream, where the start and the first update are due with its last observation.
     ended = driver(family, n_start=n, update_schedule=UpdateSchedule.at([n]))
     assert held.parameters.identical(ended.partial_fit(stream[:n]).parameters)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"batch_size": 4, "average_from": 10}], ids=["default", "mini-batches"]
+)
+def test_turned_classes_change_nothing_but_names(family, stream, settings):
+    """With an E-step that draws nothing; two of the classes wait at first."""
+    settings = settings | {"e_step": Exact()}
+    plain = driver(family, parameters=EARLY, **settings).partial_fit(stream)
+    for order in ([2, 0, 1], [2, 1, 0]):
+        other = driver(family, parameters=turned(family, EARLY, order), **settings)
+        assert_classes_turned(other.partial_fit(stream), plain, order)
+    assert plain.history["online_em"]["waiting"].values.any()
+
+
+@pytest.mark.parametrize(
+    "e_step", [FixedLatents(), PosteriorMode()], ids=lambda e: type(e).__name__
+)
+def test_turned_classes_of_templates_change_nothing_but_names(e_step, rng):
+    mixture, images, start = image_mixture(rng)
+    other_start = turned(mixture, start, [1, 2, 0])
+    with interpreted():
+        plain = driver(mixture, parameters=start, e_step=e_step).partial_fit(images)
+        other = driver(mixture, parameters=other_start, e_step=e_step).partial_fit(images)
+    assert_classes_turned(other, plain, [1, 2, 0])
 
 
 def test_an_incomplete_batch_is_read_as_a_smaller_one(family, stream):

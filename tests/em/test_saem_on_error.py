@@ -282,3 +282,15 @@ def test_statistics_that_cannot_be_never_reach_the_parameters(rng, name, value, 
     assert saem.history["skipped"]["position"].values.tolist() == [6]
     assert reason in str(saem.history["skipped"]["reason"].values[0])
     assert saem.parameters.identical(learnt(images).parameters)
+
+
+@pytest.mark.parametrize("way", ["all", "mini-batches"])
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_a_sum_that_overflows_never_reaches_the_parameters(family, values, way, on_error):
+    """Each square is finite, and their sum is not: no observation is to blame."""
+    saem = run(family, e_step=Exact(), on_error=on_error, **WAYS[way])
+    with pytest.raises(FloatingPointError, match=r"their mean over the observations .*not finite"):
+        saem.fit(np.append(values, [1.2e154] * 6), 2)
+    assert saem.n_iterations == 0
+    for name, value in THETA.items():
+        np.testing.assert_array_equal(saem.parameters[name], value)

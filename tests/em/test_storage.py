@@ -13,6 +13,7 @@ import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
+import pymc_mcoem as mcoem
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.esteps.exact import Exact
 from pymc_mcoem.em.online import OnlineEM
@@ -190,10 +191,59 @@ def test_another_family_is_refused(family, stream, tmp_path):
     for difference in (
         "number of classes is 3 in the file, 4 here",
         "parameters means has shape [3] in the file, [4] here",
-        "statistics is ['square', 'value'] in the file, ['value'] here",
+        "statistics square has shape [] in the file, None here",
         "class is NormalMixture in the file",
     ):
         assert difference in str(refusal.value)
+
+
+class OtherShape(NormalMixture):
+    def __init__(self):
+        super().__init__()
+        self.statistics["value"] = self.statistics["value"] * np.ones(2)
+
+
+class OtherDensity(NormalMixture):
+    def __init__(self):
+        super().__init__()
+        with pm.Model(coords=self.model.coords) as self.model:
+            weights = pm.Data("weights", np.full(3, 1 / 3), dims="class")
+            means = pm.Data("means", np.linspace(-2.0, 2.0, 3), dims="class")
+            variance = pm.Data("noise_variance", 1.0)
+            value = pm.Data("value", 0.0)
+            self.class_index = pm.Categorical("class_index", p=weights)
+            pm.Laplace("y", means[self.class_index], variance**0.5, observed=value)
+        self.statistics = {"value": value, "square": value**2}
+
+
+@pytest.mark.parametrize(
+    ("other", "difference"),
+    [
+        (OtherShape, r"statistics value has shape \[\] in the file, \[2\] here"),
+        (OtherDensity, "variable y is NormalRV in the file, LaplaceRV here"),
+    ],
+)
+def test_a_family_of_the_same_names_is_refused_by_what_it_is_made_of(
+    family, stream, tmp_path, other, difference
+):
+    other = type("NormalMixture", (other,), {"__qualname__": "NormalMixture"})
+    online, batch = tmp_path / "online.nc", tmp_path / "batch.nc"
+    driver(family).partial_fit(stream).save(online)
+    mcoem.SAEM(family, e_step=Noisy(), progressbar=False).fit(stream, 1).save(batch)
+    for driver_kind, path in ((OnlineEM, online), (mcoem.SAEM, batch)):
+        with pytest.raises(ValueError, match=difference):
+            driver_kind.load(path, other(), e_step=Noisy())
+
+
+def test_the_adaptation_of_another_e_step_is_not_gone_on_with(family, stream, tmp_path):
+    path = tmp_path / "run.nc"
+    driver(family, parameters=THETA).partial_fit(stream[:10]).save(path)
+    em = OnlineEM.load(path, family, e_step=mcoem.Exact(), progressbar=False)
+    em.partial_fit(stream[10:20])
+    assert em.n_seen == 20
+    em.save(path)
+    back = OnlineEM.load(path, family, e_step=Noisy(), progressbar=False).partial_fit(stream[20:])
+    assert back.n_seen == len(stream)
 
 
 def test_files_that_are_no_runs_are_refused(family, stream, tmp_path):
@@ -227,7 +277,7 @@ def test_damaged_files_are_refused(family, stream, tmp_path):
 
     path.write_bytes(whole)
     rewrite(path, format_version=2)
-    with pytest.raises(ValueError, match="format version 2, this is for 3; load it with pymc_mco"):
+    with pytest.raises(ValueError, match="format version 2, this is for 4; load it with pymc_mco"):
         OnlineEM.load(path, family)
 
     path.write_bytes(whole)

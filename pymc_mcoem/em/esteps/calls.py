@@ -27,9 +27,19 @@ def simulate(
     draws: int,
     burn_in: int,
 ) -> EStepResult:
-    """Return the statistics of one encoded observation; `state` is None in the first step."""
-    begun = compiled.initial_state() if state is None else state
+    """Return the statistics of one encoded observation.
+
+    `state` is None in the first step. One of another E-step, with which the run was saved, is not
+    gone on with.
+    """
+    begun = compiled.initial_state()
+    if state is not None and _shapes(state) == _shapes(begun):
+        begun = dict(state)
     return compiled(data, dict(parameters), rng, begun, draws=draws, burn_in=burn_in)
+
+
+def _shapes(state: Arrays) -> dict[str, tuple[int, ...]]:
+    return {name: np.shape(value) for name, value in state.items()}
 
 
 @dataclass(frozen=True)

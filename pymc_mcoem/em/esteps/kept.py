@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import fields
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pytensor
 
 from pymc_mcoem.em.arithmetic import strict_arithmetic
+from pymc_mcoem.em.threads import one_call_at_a_time
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -34,13 +37,14 @@ def compiled_for[Compiled](family: Family, settings: Settings[Compiled]) -> Comp
 
     θ and the observation are inputs of what is compiled, and nothing stays in it between calls: a
     mixture for each of ten labels, or ten runs that are compared, need it once. Settings that can
-    change, which those of a class that is no frozen dataclass can, are compiled anew each time.
+    change are compiled anew each time: all but frozen dataclasses, with all that they hold.
 
     Parameters
     ----------
     family : Family
-        As it is now: where its model or its statistics are others than they were, what was
-        compiled for those is not taken.
+        As it is now: where its model, its statistics, its declared parameters or another of the
+        attributes that `Family` has are others than they were, what was compiled for those is not
+        taken.
     settings : EStep or other settings
         With a method ``compile(family)``.
 
@@ -54,40 +58,54 @@ def compiled_for[Compiled](family: Family, settings: Settings[Compiled]) -> Comp
     >>> compiled_for(mixture.with_classes(2), FixedLatents()) is first
     False
     """
-    key = _key(family, settings)
-    kept: OrderedDict[Hashable, Any] = family._compiled
-    if key is None or key not in kept:
-        with strict_arithmetic(), family.as_declared():
-            compiled = settings.compile(family)
-        if key is None:
-            return compiled
-        kept[key] = compiled, _parts(family)
-    kept.move_to_end(key)
-    while len(kept) > KEPT:
-        kept.popitem(last=False)
-    found: Compiled = kept[key][0]
-    return found
+    with one_call_at_a_time():
+        key = _key(family, settings)
+        kept: OrderedDict[Hashable, Any] = family._compiled
+        if key is None or key not in kept:
+            with strict_arithmetic(), family.as_declared():
+                compiled = settings.compile(family)
+            if key is None:
+                return compiled
+            kept[key] = compiled, _parts(family)
+        kept.move_to_end(key)
+        while len(kept) > KEPT:
+            kept.popitem(last=False)
+        found: Compiled = kept[key][0]
+        return found
 
 
 def _key(family: Family, settings: Any) -> Hashable | None:
     """Return what the compiled object depends on; None if that can change unseen."""
-    # said of the class itself: one derived from it may do as it likes
-    declared = vars(type(settings)).get("__dataclass_params__")
-    if declared is None or not declared.frozen:
-        return None
-    try:
-        hash(settings)
-    except TypeError:  # frozen, and made of what is not
+    if not _is_unchanging(settings):
         return None
     config = pytensor.config
+    declared = family.declared_parameters()
     return (
         settings,
         config.mode,
         config.linker,
         config.floatX,
+        family.model.check_bounds,
+        tuple(value.tobytes() for value in declared.values()),
         tuple(
             part.tobytes() if isinstance(part, np.ndarray) else id(part) for part in _parts(family)
         ),
+    )
+
+
+def _is_unchanging(value: Any) -> bool:
+    """Say whether equality tells all there is to a value, now and later."""
+    if value is None or isinstance(value, (bool, int, float, str, bytes, Enum, np.generic)):
+        return True
+    if isinstance(value, (tuple, frozenset)):
+        return all(map(_is_unchanging, value))
+    # said of the class itself: one derived from it may do as it likes
+    declared = vars(type(value)).get("__dataclass_params__")
+    if declared is None or not (declared.frozen and declared.eq):
+        return False
+    return all(
+        part.compare and part.hash is not False and _is_unchanging(getattr(value, part.name))
+        for part in fields(value)
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from scipy.special import logsumexp
@@ -179,6 +181,46 @@ def test_chains_are_kept_alive(linear, rng):
     assert set(chain) >= {"position", "log_step", "mean", "scale", "log_evidence"}
     fresh = e_step.resume(data, theta, rng, {}, gains=np.ones(3), refit=False, keep_fit=False)
     assert set(fresh.chain) == {"position", "log_step"}
+
+
+class InTurn:
+    """Stands where a generator stands, and hands out arrays that it was given, one by one."""
+
+    def __init__(self, *arrays):
+        self.arrays = list(arrays)
+
+    def standard_normal(self, shape):
+        assert self.arrays[0].shape == tuple(shape)
+        return self.arrays.pop(0)
+
+
+def test_two_visits_are_one_longer_visit(linear, rng):
+    """Cut where one likes, chains go on from where they are and with the step sizes they have.
+
+    Noise comes class by class, so each sweep of a class is given its own.
+    """
+    family, e_step = linear
+    data, theta = family.case
+    starts, gains = rng.standard_normal((3, 2)), 2.0 / np.sqrt(np.arange(1, 61))
+    noise = rng.standard_normal((3, 60, e_step.chains.noise_size))
+
+    def visits(*cuts):
+        chain, sums = {}, 0.0
+        for first, last in itertools.pairwise([0, *cuts, 60]):
+            given = InTurn(*([] if chain else [starts]), *noise[:, first:last])
+            result = e_step.resume(
+                data, theta, given, chain, gains=gains[first:last], refit=False, keep_fit=True
+            )
+            assert not given.arrays
+            chain, found = result.chain, result.statistics
+            sums = sums + (last - first) * found["x"] / found["class_weight"][:, None]
+        return sums / 60, chain
+
+    (mean, end), (mean_of_parts, end_of_parts) = visits(), visits(20, 35)
+    np.testing.assert_allclose(mean_of_parts, mean, rtol=1e-11, atol=1e-13)
+    assert end.keys() == end_of_parts.keys()
+    for name, value in end.items():
+        np.testing.assert_array_equal(end_of_parts[name], value)
 
 
 def test_batch_learning_goes_on_with_the_chains(rng):

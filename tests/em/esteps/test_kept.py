@@ -24,7 +24,6 @@ COMPILED = []
 @dataclass(frozen=True)
 class Counting:
     number: int = 0
-    settings: list = field(default_factory=list, hash=False)
 
     def compile(self, family):
         COMPILED.append(self.number)
@@ -32,8 +31,17 @@ class Counting:
 
 
 @dataclass(frozen=True)
-class Unhashable(Counting):
-    settings: list = field(default_factory=list, hash=True)
+class Holding(Counting):
+    """Frozen, and what it holds is not."""
+
+    held: Any = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Unequal(Counting):
+    """Two that are equal and compile to different things."""
+
+    name: str = field(default="", compare=False)
 
 
 class Changeable:
@@ -78,7 +86,17 @@ def test_classifiers_of_a_mixture_compile_once():
     assert first._crew.compiled is second._crew.compiled
 
 
-@pytest.mark.parametrize("settings", [Changeable(), Unhashable(), Derived()])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Changeable(),
+        Derived(),
+        Unequal(),
+        Holding(),
+        Holding(held=Changeable()),
+        Holding(held=(1, [])),
+    ],
+)
 def test_settings_that_can_change_unseen_are_compiled_anew(family, settings):
     compiled_for(family, settings)
     compiled_for(family, settings)
@@ -100,8 +118,12 @@ def test_a_family_that_was_changed_is_compiled_anew(family):
     second = compiled_for(family, Counting())
     family.starts = np.zeros((1, 0))
     third = compiled_for(family, Counting())
-    assert len({id(each) for each in (first, second, third)}) == 3
-    assert compiled_for(family, Counting()) is third
+    family.model["means"].set_value(np.arange(3.0))  # before any run ended: as if declared so
+    fourth = compiled_for(family, Counting())
+    family.model.check_bounds = False
+    fifth = compiled_for(family, Counting())
+    assert len({id(each) for each in (first, second, third, fourth, fifth)}) == 5
+    assert compiled_for(family, Counting()) is fifth
 
 
 def test_what_was_used_last_is_kept(family):

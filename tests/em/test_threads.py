@@ -1,0 +1,128 @@
+"""What the threads of one program share, and what a forked process must not inherit."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytensor
+import pytest
+import threadpoolctl
+
+from pymc_mcoem.em.esteps.kept import compiled_for
+from pymc_mcoem.em.threads import one_blas_thread, one_call_at_a_time
+from tests.helpers.toy_families import CompiledNoisy, NormalMixture
+
+WAIT = 20.0
+
+
+def blas_threads():
+    found = threadpoolctl.threadpool_info()
+    return {each["num_threads"] for each in found if each["user_api"] == "blas"}
+
+
+@pytest.fixture
+def two_blas_threads():
+    with threadpoolctl.threadpool_limits(2):
+        yield blas_threads()
+
+
+def test_the_last_thread_that_leaves_gives_blas_its_threads_back(two_blas_threads):
+    inside, left = threading.Event(), threading.Event()
+
+    def first():
+        with one_blas_thread():
+            inside.set()
+            assert left.wait(WAIT)
+            return blas_threads()
+
+    with ThreadPoolExecutor(1) as pool:
+        with one_blas_thread():
+            found = pool.submit(first)
+            assert inside.wait(WAIT)
+        # one has left, the other is still within
+        assert blas_threads() == {1}
+        left.set()
+        assert found.result() == {1}
+    assert blas_threads() == two_blas_threads
+
+
+def test_blas_has_its_threads_back_after_an_error(two_blas_threads):
+    with pytest.raises(ZeroDivisionError), one_blas_thread(), one_blas_thread():
+        raise ZeroDivisionError
+    assert blas_threads() == two_blas_threads
+
+
+def _call(answer):
+    with one_call_at_a_time(), one_blas_thread():
+        answer.put(1)
+
+
+@pytest.mark.skipif(
+    "fork" not in multiprocessing.get_all_start_methods(), reason="there is no fork here"
+)
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_process_forked_while_another_thread_works_can_work_too():
+    inside, done = threading.Event(), threading.Event()
+
+    def work():
+        with one_call_at_a_time(), one_blas_thread():
+            inside.set()
+            assert done.wait(WAIT)
+
+    context = multiprocessing.get_context("fork")
+    with ThreadPoolExecutor(1) as pool:
+        working = pool.submit(work)
+        assert inside.wait(WAIT)
+        answer = context.SimpleQueue()
+        process = context.Process(target=_call, args=(answer,))
+        process.start()
+        process.join(WAIT)
+        alive = process.is_alive()
+        process.kill()
+        done.set()
+        working.result()
+    assert not alive
+    assert answer.get() == 1
+
+
+@dataclass(frozen=True)
+class Slow:
+    """Takes its time to compile, and tells with what."""
+
+    number: int
+    found: list = field(default_factory=list)
+    begun: threading.Event = field(default_factory=threading.Event)
+    go_on: threading.Event = field(default_factory=threading.Event)
+
+    def compile(self, family):
+        self.begun.set()
+        assert self.go_on.wait(WAIT)
+        self.found.append(family.model["means"].get_value())
+        self.found.append(pytensor.config.numba__fastmath)
+        return CompiledNoisy(family, False)
+
+
+def test_two_threads_compile_one_after_the_other_and_for_the_declared_model():
+    family = NormalMixture()
+    declared = family.declared_parameters()["means"]
+    family.set_model_parameters(family.declared_parameters() | {"means": np.full(3, 9.0)})
+    first, second = Slow(1), Slow(2)
+    before = pytensor.config.numba__fastmath
+    with ThreadPoolExecutor(2) as pool:
+        one = pool.submit(compiled_for, family, first)
+        assert first.begun.wait(WAIT)
+        other = pool.submit(compiled_for, family, second)
+        second.go_on.set()
+        # the second waits for the first, and does not find the model as the first one has it
+        assert not second.begun.wait(0.2)
+        first.go_on.set()
+        one.result(), other.result()
+    for means, fastmath in (first.found, second.found):
+        np.testing.assert_array_equal(means, declared)
+        assert not fastmath
+    assert pytensor.config.numba__fastmath == before
+    np.testing.assert_array_equal(family.model["means"].get_value(), np.full(3, 9.0))
