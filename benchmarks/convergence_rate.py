@@ -235,9 +235,15 @@ def draw(paths: xr.DataArray, bursts: xr.DataArray, fisher: np.ndarray, file: Pa
             error = np.sqrt(errors.to_exact.sel(kind="average").mean("seed"))
             right.loglog(n, error, "-o", ms=3, color=colour, label=label)
             right.loglog(n, np.sqrt(factor(bursts, setting) / n), ":", color=colour)
+        weighed = Setting(setting.draws, rao_blackwell=True)
+        if weighed in SETTINGS:
+            error = np.sqrt(
+                Errors.of(paths, weighed, fisher).to_exact.sel(kind="average").mean("seed")
+            )
+            right.loglog(n, error, "--s", ms=3, mfc="none", color=colour)
     left.loglog(n, n**-0.5, "k:", label="1/√n")
     left.set_title("to the truth; dashed: last θ, full: averaged θ", fontsize=9)
-    right.set_title("averaged θ, to the exact E-step's; dotted: predicted", fontsize=9)
+    right.set_title("to the exact E-step's; dashed: Rao-Blackwell; dotted: predicted", fontsize=9)
     left.set_ylabel("error")
     for axis in (left, right):
         axis.set_xlabel("observations")

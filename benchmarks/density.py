@@ -45,12 +45,16 @@ def constants(mixture: mcoem.TemplateMixture, theta: Any, image: np.ndarray) -> 
     field = settings.deformation.parts[1]
     away = field.landmarks[:, None, :] - settings.points[None, :, :]
     kernels = np.exp(-np.square(away).sum(axis=-1) / field.width**2)
+    # landmarks and points are on grids: the same on both axes
+    marks, points = np.unique(field.landmarks[:, 0]), np.unique(settings.points[:, 0])
+    along = np.exp(-np.square(marks[:, None] - points[None, :]) / field.width**2)
     base = np.array(settings.deformation.covariance)
     factor = np.linalg.cholesky(base)
     return (
         np.ascontiguousarray(settings.points[:, 0]),
         np.ascontiguousarray(settings.points[:, 1]),
         kernels,
+        along,
         settings.basis.axes[0],
         settings.basis.bandwidth,
         settings.deformation.mean,
@@ -66,8 +70,8 @@ def constants(mixture: mcoem.TemplateMixture, theta: Any, image: np.ndarray) -> 
 
 @numba.njit
 def by_hand_simple(
-    positions, classes, xs, ys, kernels, axis, bandwidth, mean, whiten, log_det, weights, templates,
-    variances, noise, image,
+    positions, classes, xs, ys, kernels, along, axis, bandwidth, mean, whiten, log_det, weights,
+    templates, variances, noise, image,
 ):  # fmt: skip
     """Loop over pixels."""
     out = np.empty(len(positions))
@@ -111,18 +115,23 @@ def by_hand_simple(
 
 @numba.njit(fastmath={"contract", "reassoc"})
 def by_hand_fast(
-    positions, classes, xs, ys, kernels, axis, bandwidth, mean, whiten, log_det, weights, templates,
-    variances, noise, image,
+    positions, classes, xs, ys, kernels, along, axis, bandwidth, mean, whiten, log_det, weights,
+    templates, variances, noise, image,
 ):  # fmt: skip
     """Loop over vectors."""
     out = np.empty(len(positions))
     n, side, n_marks = xs.size, axis.size, kernels.shape[0]
     x, y, standard = np.empty(n), np.empty(n), np.empty(mean.size)
     spacing = (axis[-1] - axis[0]) / (side - 1)
+    across_axis = along.T.copy()
     for t in range(len(positions)):
         beta, j = positions[t], classes[t]
         cosine, sine = np.cos(beta[0]), np.sin(beta[0])
-        moved = np.dot(beta[6:].reshape((2, n_marks)), kernels)
+        table = np.dot(beta[6:].reshape((2 * len(along), len(along))), along)
+        moved = np.empty((2, n))
+        for d in range(2):
+            rows = table[d * len(along) : (d + 1) * len(along)]
+            moved[d] = np.dot(across_axis, rows).ravel()
         for s in range(n):
             a = beta[1] * xs[s] + beta[4] - beta[2]
             b = beta[1] * ys[s] + beta[5] - beta[3]

@@ -12,7 +12,10 @@ from scipy.special import softmax
 
 from pymc_mcoem.em.arithmetic import strict_arithmetic
 from pymc_mcoem.em.esteps.base import CompiledClassWeights
+from pymc_mcoem.em.esteps.fixed_latents import FixedLatents
 from pymc_mcoem.em.esteps.kept import compiled_for
+from pymc_mcoem.em.esteps.laplace_gaussian import LaplaceGaussian
+from pymc_mcoem.em.esteps.posterior_mode import PosteriorMode
 from pymc_mcoem.em.left_out import named
 from pymc_mcoem.expected_likelihood import CompiledExpectedLikelihood, ExpectedLikelihood
 from pymc_mcoem.screening import ScreenedClassWeights
@@ -39,21 +42,34 @@ def compile_class_weights(
 ) -> CompiledClassWeights | ScreenedClassWeights:
     """Compile posterior class probabilities, with hopeless classes left out where asked for.
 
+    An E-step that draws nothing is not screened: to find out which classes are hopeless costs as
+    much as all its work.
+
     Raises
     ------
     TypeError
         If the E-step gives none.
     """
-    if screening:
+    if screening and not _draws_nothing(e_step):
         with strict_arithmetic():
             return ScreenedClassWeights(family, partial(_compile_for, family, e_step), screening)
     return _compile_for(family, e_step, family.n_classes)
 
 
+def _draws_nothing(e_step: EStep) -> bool:
+    """Return whether an E-step finds class probabilities without sweeps or draws."""
+    if isinstance(e_step, LaplaceGaussian):
+        return not e_step.importance
+    return isinstance(e_step, FixedLatents | PosteriorMode)
+
+
 def _compile_for(family: Any, e_step: EStep, n_classes: int) -> CompiledClassWeights:
     """Compile class weights for as many of the classes."""
     if n_classes != family.n_classes:
+        starts = family.starts
         family = family.with_classes(n_classes, noise="class", priors=None)
+        # whoever gave the family other starts than its own wants them among few classes too
+        family.starts = starts
     compiled = compiled_for(family, e_step)
     if not isinstance(compiled, CompiledClassWeights):
         raise TypeError(

@@ -61,11 +61,27 @@ class ScreenedClassWeights:
 
     Notes
     -----
-    Classes that are left out keep the probability that Laplace's approximation gives them, all
-    together at most `amount`, and the others share the rest as `compile_for` says. If its rule
-    is Laplace's evidence too, no probability is changed by more than `amount`, as far as both find
-    the same modes. A rule that weighs what is left out otherwise
-    may change by more: by as much as it would give to them.
+    Classes that are left out keep the probability that Laplace's approximation gives them, and the
+    others share the rest in the proportions that `compile_for`'s rule finds among them. With p the
+    class probabilities that this rule finds among all classes, l those by Laplace's approximation,
+    L the classes left out, q = p(L) and λ = l(L) ≤ `amount`, the answer is, apart from Monte Carlo
+    error,
+
+        l_j for j in L,    p_j (1 − λ) / (1 − q) for the others.
+
+    The probability of any set A of classes, as of one class or of a label, changes by
+
+        l(A ∩ L) − p(A ∩ L) + (q − λ) p(A without L) / (1 − q),
+
+    which lies between −max(q, λ) and max(q, λ): nothing changes by more than max(q, `amount`). No
+    less will do, as a label whose classes are all left out may lose all of q. Where no class is
+    left out nothing changes at all.
+
+    Laplace's approximation finds q to be at most `amount`; how far it errs of hopeless classes is
+    not known beforehand. Where a class's posterior has several modes and the search misses one, q
+    may be far larger: for an amount of 0.001 it was 0.0006, 0.02 and 0.22 in the worst of 40 curves
+    simulated from 20 classes with deformation variances of 0.05, 0.1 and 0.2 and noise variance
+    0.03. More starting points (`Family.starts`) find more modes, here and in the sweeps.
     """
 
     def __init__(

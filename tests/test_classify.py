@@ -121,6 +121,50 @@ def test_class_weights_agree_with_quadrature(mixture, by_label, rng, e_step):
     assert np.all(np.abs(mean - exact) < 5 * error + 1e-3)
 
 
+def simulate(mixture, by_label, label_weights, n_curves, rng):
+    """Draw curves from the model: label, class, displacement, noise."""
+    total = sum(label_weights.values())
+    curves = []
+    for _ in range(n_curves):
+        label = rng.choice(list(by_label), p=[label_weights[k] / total for k in by_label])
+        parameters = by_label[label]
+        j = rng.choice(2, p=parameters["weights"].values)
+        displacement = rng.normal(0, np.sqrt(float(parameters["deformation_variance"][j])))
+        warped = POINTS + displacement * np.exp(-(POINTS**2) / WIDTH**2)
+        design = np.exp(-((warped[:, None] - POINTS) ** 2) / 0.6**2)
+        noise = np.sqrt(float(parameters["noise_variance"])) * rng.standard_normal(POINTS.size)
+        curves.append(design @ parameters["templates"].values[j] + noise)
+    return np.array(curves)
+
+
+@pytest.mark.parametrize(
+    "e_step",
+    [None, mcoem.LaplaceGaussian(importance=True)],
+    ids=["bursts", "importance weights"],
+)
+def test_probabilities_of_simulated_curves_agree_with_quadrature(mixture, by_label, rng, e_step):
+    """Deformation variances of 0.02 to 0.2 and noise of 0.15 and 0.25: one mode a class.
+
+    Looser warps under less noise have several, which one start misses; see
+    ``test_more_starts_find_the_modes_that_one_misses`` of test_screening.py.
+    """
+    weights = {"left": 2.0, "right": 1.0}
+    curves = simulate(mixture, by_label, weights, 25, rng)
+    exact = np.stack([exact_class_weights(mixture, by_label, weights, curve) for curve in curves])
+    assert np.ptp(exact, axis=0).min() > 0.3  # the curves are of all kinds
+    repeats = 10
+    classifier = make_classifier(mixture, by_label, e_step)
+    found = classifier.class_probabilities(np.tile(curves, (repeats, 1)))
+    found = found.reshape(repeats, len(curves), 4)
+    error = found.std(axis=0, ddof=1) / np.sqrt(repeats)
+    off = np.abs(found.mean(axis=0) - exact)
+    assert np.all(off < 5 * error + 1e-3)
+    # so that the tolerance says something: Laplace's evidences do not pass
+    assert np.quantile(error, 0.9) < 0.005
+    laplace = make_classifier(mixture, by_label, mcoem.LaplaceGaussian())
+    assert np.any(np.abs(laplace.class_probabilities(curves) - exact) > 5 * error + 1e-3)
+
+
 def test_expected_likelihoods_agree_with_quadrature(mixture, by_label, rng):
     """The paper's rule: E[g(y | j, X) | y, I = j], whatever the classes weigh."""
     curves = np.exp(-((POINTS[None, :] - np.array([-0.2, 0.1, 0.3])[:, None]) ** 2) / 0.3)
@@ -430,3 +474,18 @@ def test_one_that_kills_every_worker_is_named(mixture, by_label, rng, tmp_path, 
     expected = clean.class_probabilities(curves)
     assert np.isnan(found[3]).all()
     np.testing.assert_array_equal(np.delete(found, 3, axis=0), np.delete(expected, 3, axis=0))
+
+
+def test_a_mixture_for_each_label_takes_the_starting_points_over(by_label, rng):
+    mixture = mcoem.TemplateMixture(
+        POINTS,
+        mcoem.GaussianBasis.regular([POINTS], bandwidth=0.6),
+        mcoem.DisplacementField([[0.0]], width=WIDTH),
+        n_classes=2,
+    )
+    one = mcoem.Classifier(mixture, by_label, e_step=mcoem.LaplaceGaussian())
+    one.class_probabilities(rng.normal(size=(1, POINTS.size)))
+    mixture.starts = np.linspace(-1.0, 1.0, 5)[:, None]
+    other = mcoem.Classifier(mixture, by_label, e_step=mcoem.LaplaceGaussian())
+    np.testing.assert_array_equal(other.family.starts, mixture.starts)
+    assert other._crew.compiled is not one._crew.compiled

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
+from scipy.special import logsumexp, softmax
+from scipy.stats import norm
 
 import pymc_mcoem as mcoem
-from pymc_mcoem.screening import SIZES, keep_plausible
+from pymc_mcoem.screening import SIZES, ScreenedClassWeights, keep_plausible
 from tests.helpers.checks import LIMIT
 
 POINTS = np.linspace(-1, 1, 8)
 N_CLASSES = 20
+BANDWIDTH, WIDTH = 0.5, 0.8
+AMOUNTS = (1e-3, 1e-2, 0.05)
 
 
 @pytest.fixture(scope="module")
 def mixture():
     return mcoem.TemplateMixture(
         POINTS,
-        mcoem.GaussianBasis.regular([POINTS], bandwidth=0.5),
-        mcoem.DisplacementField([[0.0]], width=0.8),
+        mcoem.GaussianBasis.regular([POINTS], bandwidth=BANDWIDTH),
+        mcoem.DisplacementField([[0.0]], width=WIDTH),
         n_classes=N_CLASSES,
     )
 
 
-@pytest.fixture(scope="module")
-def parameters(mixture):
-    """Peaks that move along the axis, of two heights: neighbours are hard to tell apart."""
+def make_parameters(mixture, noise, variance):
+    """Return peaks along the axis, of two heights: neighbours are hard to tell apart."""
     peaks = np.tile(np.linspace(-0.9, 0.9, 10), 2)
     heights = np.repeat([1.0, 1.6], 10)
     targets = heights[:, None] * np.exp(-((POINTS - peaks[:, None]) ** 2) / 0.1)
@@ -33,10 +38,46 @@ def parameters(mixture):
         {
             "weights": np.linspace(1, 3, N_CLASSES) / np.linspace(1, 3, N_CLASSES).sum(),
             "templates": np.linalg.lstsq(mixture.mean_design(), targets.T, rcond=None)[0].T,
-            "noise_variance": np.array(0.03),
-            "deformation_variance": np.full(N_CLASSES, 0.02),
+            "noise_variance": np.array(noise),
+            "deformation_variance": np.full(N_CLASSES, variance),
         }
     )
+
+
+@pytest.fixture(scope="module")
+def parameters(mixture):
+    return make_parameters(mixture, noise=0.03, variance=0.02)
+
+
+def log_joint(parameters, curve):
+    """Return log p(curve, class, displacement) on an even grid, but for constants."""
+    spread = np.sqrt(parameters["deformation_variance"].values)
+    grid = np.linspace(-9, 9, 2001) * spread.max()
+    warped = POINTS + grid[:, None] * np.exp(-(POINTS**2) / WIDTH**2)
+    design = np.exp(-((warped[:, :, None] - POINTS) ** 2) / BANDWIDTH**2)
+    residuals = curve[:, None] - design @ parameters["templates"].values.T
+    log_likelihood = -0.5 * (residuals**2).sum(axis=1) / float(parameters["noise_variance"])
+    log_prior = norm.logpdf(grid[:, None], 0, spread)
+    return log_likelihood + log_prior + np.log(parameters["weights"].values)
+
+
+def simulated(mixture, parameters, n_curves):
+    """Return curves drawn from the model and log-densities of each, ``(n_curves, grid, class)``."""
+    drawn = mcoem.datasets.simulate_images(mixture, parameters, n_curves, random_seed=3)
+    curves = drawn["images"].values
+    return curves, np.stack([log_joint(parameters, curve) for curve in curves])
+
+
+def exact_probabilities(log_densities):
+    return softmax(logsumexp(log_densities, axis=1), axis=1)
+
+
+def one_mode_a_class(log_densities):
+    """Tell for which curves no class has a second mode within 10 of the highest of all."""
+    inner = log_densities[:, 1:-1]
+    is_mode = (inner > log_densities[:, :-2]) & (inner > log_densities[:, 2:])
+    high = inner > inner.max(axis=(1, 2), keepdims=True) - 10
+    return (is_mode & high).sum(axis=1).max(axis=1) <= 1
 
 
 @pytest.fixture(scope="module")
@@ -44,30 +85,131 @@ def curves(mixture, parameters):
     return mcoem.datasets.simulate_images(mixture, parameters, 60, random_seed=3)["images"].values
 
 
-@pytest.fixture(scope="module")
-def by_evidence(mixture, parameters, curves):
-    """Return probabilities by Laplace's evidence, and a classifier that screens."""
-    options = {"e_step": mcoem.LaplaceGaussian(), "progressbar": False}
-    full = mcoem.Classifier(mixture, parameters, **options).class_probabilities(curves)
-    return full, mcoem.Classifier(mixture, parameters, screening=0.5, **options)
-
-
 def probabilities(mixture, parameters, curves, **options):
     classifier = mcoem.Classifier(mixture, parameters, progressbar=False, **options)
     return classifier, classifier.class_probabilities(curves)
 
 
+@dataclass(frozen=True)
+class AsIfDrawn:
+    """Laplace's evidence from an E-step that is not known to draw nothing, so it is screened."""
+
+    def compile(self, family):
+        return mcoem.LaplaceGaussian().compile(family)
+
+
+@pytest.fixture(scope="module")
+def by_evidence(mixture, parameters, curves):
+    """Return probabilities by Laplace's evidence, and a classifier that screens."""
+    _, full = probabilities(mixture, parameters, curves, e_step=mcoem.LaplaceGaussian())
+    return full, mcoem.Classifier(
+        mixture, parameters, screening=0.5, e_step=AsIfDrawn(), progressbar=False
+    )
+
+
 @pytest.mark.parametrize("amount", [1e-6, 1e-3, 0.2])
-def test_no_probability_changes_by_more_than_the_amount(by_evidence, curves, amount):
+def test_by_laplaces_evidence_nothing_changes(by_evidence, curves, amount):
+    """Laplace's shares among few classes are those among all: nothing here is left to chance."""
     full, screened = by_evidence
     screened._crew.compiled.amount = amount
     found = screened.class_probabilities(curves)
     np.testing.assert_allclose(found.sum(axis=1), 1.0)
-    # modes that are sought again among fewer classes agree to the search's tolerance
-    assert np.abs(found - full).max() < amount + 1e-6
+    np.testing.assert_allclose(found, full, rtol=1e-9, atol=1e-12)
     assert np.abs(np.sort(full, axis=1)[:, :-16]).max() < 1e-3  # there is something to leave out
     assert set(screened._crew.compiled._compiled) <= {*SIZES, N_CLASSES}
     assert set(screened._crew.compiled._compiled) != {N_CLASSES}
+
+
+@pytest.mark.parametrize(
+    ("e_step", "screens"),
+    [
+        (mcoem.LaplaceGaussian(), False),
+        (mcoem.FixedLatents(), False),
+        (mcoem.PosteriorMode(), False),
+        (mcoem.LaplaceGaussian(importance=True), True),
+        (None, True),
+    ],
+    ids=["Laplace", "fixed latents", "posterior mode", "importance weights", "bursts"],
+)
+def test_what_draws_nothing_is_not_screened(mixture, parameters, e_step, screens):
+    """There screening would search the modes twice, and spare nothing."""
+    screened = mcoem.Classifier(mixture, parameters, e_step=e_step, screening=0.1)
+    assert isinstance(screened._crew.compiled, ScreenedClassWeights) == screens
+    if not screens:
+        plain = mcoem.Classifier(mixture, parameters, e_step=e_step)
+        assert screened._crew.compiled is plain._crew.compiled
+
+
+def left_out(probability, amount):
+    """Return the classes that Laplace's probabilities allow to leave out."""
+    order = np.argsort(probability)
+    for n_kept in (4, 16):
+        if probability[order[:-n_kept]].sum() <= amount:
+            return order[:-n_kept]
+    return order[:0]
+
+
+@pytest.fixture(scope="module")
+def unlike_laplace(mixture):
+    """Return parameters, curves, exact and Laplace's probabilities, which differ by 0.02 to 0.04.
+
+    Of two curves most in a class beyond the best four, so that to keep no more is wrong; of the
+    others, one for each amount, what is left out weighs most. A rule that misses modes is wrong
+    without screening, so no class has two.
+    """
+    parameters = make_parameters(mixture, noise=0.1, variance=0.05)
+    curves, log_densities = simulated(mixture, parameters, 60)
+    plain = one_mode_a_class(log_densities)
+    curves, exact = curves[plain], exact_probabilities(log_densities[plain])
+    _, found = probabilities(mixture, parameters, curves, e_step=mcoem.LaplaceGaussian())
+    beyond = found < np.sort(found, axis=1)[:, -4:-3]
+    error = (np.abs(found - exact) * beyond).max(axis=1)
+    assert np.sort(error)[-2] > 0.02
+    most = []
+    for amount in AMOUNTS:
+        left = [left_out(by_laplace, amount) for by_laplace in found]
+        most.append(np.argmax([of[classes].sum() for of, classes in zip(exact, left, strict=True)]))
+    chosen = [*np.argsort(-error)[:2], *most]
+    return parameters, curves[chosen], exact[chosen], found[chosen]
+
+
+@pytest.mark.parametrize(
+    ("e_step", "draws"),
+    [(None, 200), (mcoem.LaplaceGaussian(importance=True), 400)],
+    ids=["bursts", "importance weights"],
+)
+def test_no_probability_changes_by_more_than_the_amount(mixture, unlike_laplace, e_step, draws):
+    """But by chance, and where Laplace's approximation errs of what is left out: by that much.
+
+    Probabilities of classes and of labels. The same check finds out who ignores the amount.
+    """
+    parameters, curves, exact, by_laplace = unlike_laplace
+    screened = mcoem.Classifier(
+        mixture, parameters, e_step=e_step, draws=draws, screening=0.5, progressbar=False
+    )
+    repeats = 10
+    sums = np.hstack([np.eye(N_CLASSES), np.repeat(np.eye(2), 10, axis=0)])
+
+    def excess(amount):
+        """Return how far errors exceed what chance allows, the greatest of each curve."""
+        screened._crew.compiled.amount = amount
+        found = screened.class_probabilities(np.tile(curves, (repeats, 1)))
+        found = found.reshape(repeats, len(curves), N_CLASSES)
+        # what has Laplace's probability each time was left out
+        same = np.isclose(found, by_laplace, rtol=1e-9, atol=0).all(axis=0)
+        assert (by_laplace * same).sum(axis=1).max() <= amount
+        found = found @ sums
+        error = found.std(axis=0, ddof=1) / np.sqrt(repeats)
+        # two thousandths for the bias of bursts and of importance weights
+        return (np.abs(found.mean(axis=0) - exact @ sums) - LIMIT * error - 2e-3).max(axis=1)
+
+    for amount in AMOUNTS:
+        left = [left_out(found, amount) for found in by_laplace]
+        q = np.array([of[classes].sum() for of, classes in zip(exact, left, strict=True)])
+        assert min(map(len, left)) > 0
+        assert q.max() > 0.3 * amount
+        assert (excess(amount) <= np.maximum(q, amount)).all()
+    assert excess(0.9).max() > 2 * AMOUNTS[1]
 
 
 @pytest.mark.slow
@@ -78,6 +220,32 @@ def test_sweeps_among_plausible_classes_find_what_sweeps_among_all_do(mixture, p
     # of a share, with a tenth of the draws worth
     assert np.abs(found - full).max() < LIMIT * np.sqrt(2 * 0.25 / 40)
     np.testing.assert_array_equal(found.argmax(axis=1), full.argmax(axis=1))
+
+
+@pytest.mark.parametrize("amount", [0.0, 1e-3])
+def test_more_starts_find_the_modes_that_one_misses(mixture, amount):
+    """Where warps are loose a class has several modes, and a burst stays where it began.
+
+    Known of classifiers that start at one point, screened or not.
+    """
+    variance, repeats = 0.3, 8
+    loose = make_parameters(mixture, noise=0.03, variance=variance)
+    curves, log_densities = simulated(mixture, loose, 60)
+    exact = exact_probabilities(log_densities)
+    _, found = probabilities(mixture, loose, curves, e_step=mcoem.LaplaceGaussian())
+    chosen = np.argsort(-np.abs(found - exact).max(axis=1))[:4]
+    many = mixture.with_classes(N_CLASSES)
+    many.starts = np.linspace(-2.5, 2.5, 5)[:, None] * np.sqrt(variance)
+    wrong = []
+    for family in (mixture, many):
+        again = np.tile(curves[chosen], (repeats, 1))
+        _, found = probabilities(family, loose, again, draws=300, burn_in=50, screening=amount)
+        found = found.reshape(repeats, len(chosen), N_CLASSES)
+        error = found.std(axis=0, ddof=1) / np.sqrt(repeats)
+        off = np.abs(found.mean(axis=0) - exact[chosen])
+        wrong.append((off - LIMIT * error - amount).max(axis=1))
+    assert wrong[0].max() > 0.8
+    assert wrong[1].max() < 0.01
 
 
 def test_classes_stay_while_they_matter():
