@@ -74,6 +74,15 @@ def at_once(monkeypatch):
     return AtOnce()
 
 
+@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_processes_of_any_kind_give_the_same_bytes(family, stream, method):
+    settings = {"parameters": THETA, "batch_size": 6}
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context(method)) as pool:
+        em = driver(family, **settings, executor=pool).partial_fit(stream)
+    assert_same(em, driver(family, **settings).partial_fit(stream))
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_run_is_the_same_to_the_last_bit_whoever_works(family, stream, way, at_once):
     assert_same(
