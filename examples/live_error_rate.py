@@ -9,6 +9,7 @@ has seen them all. What compiles is compiled before the clock starts. Along the 
 classified by Laplace's evidence, whatever the method that learnt.
 
     python examples/live_error_rate.py --quick                 # 8 × 8 digits, in 3 minutes
+    export PYMC_MCOEM_DATA=folder/with/the/data                # else they are downloaded
     python examples/live_error_rate.py                         # postal digits, under an hour
     python examples/live_error_rate.py --unsupervised --quick
 

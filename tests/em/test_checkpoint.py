@@ -392,6 +392,59 @@ def test_a_mixture_of_templates_killed_at_any_moment_ends_with_the_same_bytes(rn
             assert one[key].tobytes() == other[key].tobytes(), (name, key)
 
 
+BATCHES_OF_TEMPLATES = """
+import os, sys
+import numpy as np
+from pymc_mcoem.em.checkpoint import Checkpoint
+from tests.em.test_checkpoint import ITERATIONS, batch_templates
+
+path, images = sys.argv[1], np.load(sys.argv[2])
+saem = batch_templates(path)
+saem._recursion.crew.prepare()
+print("ready", flush=True)
+left = ITERATIONS - saem.n_iterations
+if left:
+    saem.fit(images, left, checkpoint=Checkpoint(path, observations=8))
+"""
+ITERATIONS = 12
+
+
+def batch_templates(path):
+    """A run of mini-batch SAEM with chains of templates, new or gone on with."""
+    mixture = TemplateMixture.for_images((6, 6), n_classes=2, n_landmarks=2)
+    if Path(path).exists():
+        return SAEM.load(path, mixture, progressbar=False)
+    return SAEM(
+        mixture,
+        e_step=CarlinChibBurst(),
+        sweeps=10,
+        batch_fraction=0.5,
+        refit_every=2,
+        random_seed=1,
+        progressbar=False,
+    )
+
+
+@pytest.mark.slow
+def test_chains_of_templates_killed_at_any_moment_end_with_the_same_bytes(rng, tmp_path):
+    images = rng.random((16, 6, 6))
+    np.save(tmp_path / "images.npy", images)
+    path = tmp_path / "run.nc"
+    arguments = [path, tmp_path / "images.npy"]
+    kills = kill_until_done(BATCHES_OF_TEMPLATES, arguments, rng, most=5, seconds=(0.1, 2.0))
+    assert kills >= 3
+    clean = batch_templates(tmp_path / "none.nc").fit(images, ITERATIONS)
+    found = batch_templates(path)
+    assert found.n_iterations == ITERATIONS
+    for name in ("parameters", "statistics", "mean"):
+        one, other = (getattr(saem._state, name) for saem in (found, clean))
+        for key in other:
+            assert one[key].tobytes() == other[key].tobytes(), (name, key)
+    for one, other in zip(found._state.chains, clean._state.chains, strict=True):
+        for key in other:
+            assert np.asarray(one[key]).tobytes() == np.asarray(other[key]).tobytes(), key
+
+
 class Killed(BaseException):
     """Stands for the end of the process: nothing that follows in the program is done."""
 
