@@ -118,7 +118,7 @@ def encode_own_points(
                     f"observation: own_points has shape {own.shape}, expected {(most,)}; give "
                     "points and values, and let encode fill them up."
                 )
-            check(own[:, None])
+            _check_points(own, check)
             return {**values, "own_points": own}
         if set(observation) != {"points", "values"}:
             raise ValueError(
@@ -150,10 +150,18 @@ def encode_own_points(
             f"observation has the points {points}, which do not increase; sort them with their "
             "values and average the values at equal points."
         )
-    check(points[:, None])
+    _check_points(points, check)
     short = np.full(most, np.nan)
     short[: points.size] = table[1]
     return {**encode_observation(short, (most,)), "own_points": pad_points(points, most)}
+
+
+def _check_points(points: np.ndarray, check: Callable[[np.ndarray], None]) -> None:
+    """Say of what the points are that cannot be."""
+    try:
+        check(points[:, None])
+    except ValueError as error:
+        raise ValueError(f"observation: {error}") from error
 
 
 def pad_points(points: np.ndarray, length: int) -> np.ndarray:

@@ -13,7 +13,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
-from hypothesis import event, given, settings
+from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -147,6 +147,7 @@ def test_a_family_without_missing_points(array):
         ),
     )
 )
+@example({"points": np.array([-1.0]), "values": np.array([0.0])})  # where no warp is defined
 def test_points_of_their_own(observation):
     encoded = encoded_or_refused(own_points(), observation)
     event("refused" if encoded is None else "accepted")
