@@ -9,15 +9,15 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import Any
 
-from threadpoolctl import OpenBLASController, ThreadpoolController
+import threadpoolctl
 
 __all__ = ["one_blas_thread", "one_call_at_a_time"]
 
 
 @cache
-def _controller() -> ThreadpoolController:
+def _controller() -> threadpoolctl.ThreadpoolController:
     # Finding the loaded libraries takes milliseconds, setting their threads a tenth of one.
-    return ThreadpoolController()
+    return threadpoolctl.ThreadpoolController()
 
 
 class _Shared:
@@ -49,7 +49,8 @@ def _lift(limit: Any) -> None:
 def _listen_to_any_thread() -> None:
     # From version 3.8 on threadpoolctl takes orders from the first thread alone that gave any, as
     # long as that lives. Here it is the last one to leave that gives them.
-    release = getattr(OpenBLASController, "clear_controlling_thread", None)
+    openblas = getattr(threadpoolctl, "OpenBLASController", None)
+    release = getattr(openblas, "clear_controlling_thread", None)
     if release is not None:
         release(force=True)
 
