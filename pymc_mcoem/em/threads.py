@@ -63,7 +63,8 @@ def _begin_anew() -> None:
         _lift(limit)
 
 
-os.register_at_fork(after_in_child=_begin_anew)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_begin_anew)
 
 
 @contextmanager
