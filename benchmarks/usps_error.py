@@ -11,23 +11,21 @@ others the learning images of every digit; few are the first of many. Rivals get
     python benchmarks/usps_error.py --rivals                   # these alone
 
 Ours: one mixture of templates for each digit, learnt by online EM in one pass, and the classifier
-over all of their classes (`Classifier`, posterior weights by Laplace's evidence). Only the number
-of classes depends on the number of images (`CLASSES`). Settings were chosen by the errors on 500
-images that are in no test set of seeds 1 to 3, after learning 10, 30 and 100 images a digit; ten
-classes for 300 against six on 1,000 such images (3.7 and 5.1 %). Without labels the priors were
-chosen in the same way; how many mixtures compete was not. Rivals: k-means and Gaussian
-mixtures with two centres a digit, a support vector machine, the nearest neighbour by two-sided
-tangent distance (``tangent_distance.py``). What they leave open (covariance and principal
-components, penalty and kernel width, smoothing and ridge) is chosen by cross-validation on the
-learning images.
+over all of their classes (`Classifier`, posterior weights by Laplace's evidence). Every learning
+set chooses its own priors, step size and number of classes by cross-validation on itself (with
+100 images of a digit and more, by naming one quarter), one after the other as in `CHOICES`, from
+the values there: the package's first, and another replaces it if fewer images are named wrongly.
+All but the number of classes are chosen on the first 30 images of a digit, with two classes. The
+rule, the search for modes and the updates are given.
 
 Without labels (``--unsupervised``) four mixtures of 15 classes learn 500 images in two passes, from
 different starts by k-means, and the one with most evidence in the second pass is kept (`compete`);
-each class is named by the digit that weighs most in it among these, and rivals, which start several
-times too, have 15 centres.
+each class is named by the digit that weighs most in it among these. Priors are chosen by the share
+of these same images that is then named wrongly. Rivals, which start several times too, have 15
+centres.
 
-Whatever is done is kept in ``output/usps_error/``, by the digest of this file, which holds all
-settings; a run that was stopped goes on from there.
+Whatever is done is kept in ``output/usps_error/``, by the digest of this file; a run that was
+stopped goes on from there.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ import warnings
 import zlib
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -50,12 +48,7 @@ import xarray as xr
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
-from sklearn.cluster import KMeans
-from sklearn.decomposition import PCA
-from sklearn.mixture import GaussianMixture
-from sklearn.model_selection import GridSearchCV, StratifiedKFold
-from sklearn.svm import SVC
-from tangent_distance import nearest_labels
+from usps_rivals import rivals, unsupervised_rivals
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.em.esteps.kept import compiled_for
@@ -64,14 +57,29 @@ from pymc_mcoem.laplace import Race
 console = Console(highlight=False, width=110)
 
 NOISE = 0.2
-#: Templates of a digit by the number of its learning images.
-CLASSES = {10: 2, 30: 3, 100: 4, 300: 10}
-#: Of rotation, zoom and shift. Images are upright and fill the frame: less than the paper's 0.1.
-RIGID_VARIANCE = 0.03
+SIZES = (10, 30, 100, 300)
 #: Classes, learning images and mixtures that compete, without labels.
 N_CLASSES, N_UNLABELLED, N_RUNS = 15, 500, 4
-#: With n^-0.6 one pass over 100 images forgets so much that 30 give fewer errors.
-STEP_SIZE = mcoem.StepSize(0.9)
+#: What is chosen, in this order, and from what; see `Settings`.
+CHOICES: dict[bool, dict[str, tuple[Any, ...]]] = {
+    False: {
+        "deformation_variance": (None, 0.005, 0.0015),
+        "rigid_variance": (0.1, 0.03),
+        "step_exponent": (0.6, 0.9),
+        "n_classes": (2, 1, 3, 4, 6, 10),
+    },
+    True: {  # without labels
+        "deformation_variance": (None, 0.005, 0.0015),
+        "rigid_variance": (0.1, 0.03),
+        "weight_concentration": (2.0, 10.0),
+    },
+}
+#: Images of a digit by which all but the number of classes is chosen.
+N_FIRST = 30
+#: So many images a class may have, least and most, for its number of classes to be tried.
+A_CLASS = (5, 75)
+#: The paper's, for digits.
+FIRST_UPDATES = (10, 15, 20)
 #: Test images that are classified at a time.
 BLOCK = 100
 #: Modes are sought from three angles, and roughly: on images set apart errors were the same.
@@ -81,8 +89,46 @@ BY_BURSTS = mcoem.CarlinChibBurst(pseudo_priors=SEARCH, within_class=mcoem.Rando
 
 
 @dataclass(frozen=True)
+class Settings:
+    """What a learning set chooses.
+
+    Attributes
+    ----------
+    n_classes : int
+    deformation_variance : float or None
+        Of γ², which a prior holds near it with the weight of 2,000 observations; None: the
+        package's weak prior.
+    rigid_variance : float
+        Of rotation, zoom and shift.
+    step_exponent : float
+        Of the step size n^-κ.
+    weight_concentration : float
+        Of the Dirichlet prior on weights.
+    """
+
+    n_classes: int = 2
+    deformation_variance: float | None = None
+    rigid_variance: float = 0.1
+    step_exponent: float = 0.6
+    weight_concentration: float = 2.0
+
+    def __str__(self) -> str:
+        variance = self.deformation_variance or "weak"
+        return (
+            f"C={self.n_classes} γ²={variance} rigid={self.rigid_variance} "
+            f"κ={self.step_exponent} ω={self.weight_concentration}"
+        )
+
+
+@dataclass(frozen=True)
 class Job:
-    """One learning draw: how many images of each digit, or none of them labelled."""
+    """One learning set: how many images of each digit, or none of them labelled.
+
+    Attributes
+    ----------
+    fold : (int, int) or None
+        Of how many folds of the learning images which one is named; None: the test images.
+    """
 
     seed: int
     n_images: int
@@ -90,41 +136,31 @@ class Job:
     unsupervised: bool
     bursts: bool
     folder: Path
+    settings: Settings = Settings()
+    fold: tuple[int, int] | None = None
 
     @property
     def groups(self) -> range:
         """One for each mixture that is learnt."""
         return range(1 if self.unsupervised else 10)
 
-    @property
-    def n_classes(self) -> int:
-        if self.unsupervised:
-            return N_CLASSES
-        return CLASSES[max((n for n in CLASSES if n <= self.n_images), default=min(CLASSES))]
-
     def file(self, name: str) -> Path:
         """Return where a part of the work is kept."""
         kind = "unsupervised" if self.unsupervised else "digits"
         how = "bursts" if self.bursts else "laplace"
-        stem = f"{kind}_{how}_{self.n_images}_of_seed_{self.seed}_test_{self.n_test}"
-        return self.folder / f"{stem}_{name}"
+        fold = "" if self.fold is None else f"_fold_{self.fold[1]}_of_{self.fold[0]}"
+        stem = f"{kind}_{how}_{self.n_images}_of_seed_{self.seed}_test_{self.n_test}{fold}"
+        return self.folder / f"{stem}_{zlib.crc32(str(self.settings).encode()):08x}_{name}"
 
 
 @cache
-def make_mixture(n_classes: int, unsupervised: bool) -> mcoem.TemplateMixture:
-    """The paper's digits settings, with priors that keep a class from swallowing the others.
-
-    Without labels warps are stiffer, for a class that bends far takes in other digits, and small
-    classes are held up more, for else a digit may be left without one. One mixture serves all
-    digits and seeds, so that a process compiles once for each number of classes.
-    """
-    variance, concentration = (0.0015, 10.0) if unsupervised else (0.005, 5.0)
-    priors = mcoem.TemplatePriors(weight_concentration=concentration)
+def make_mixture(settings: Settings) -> mcoem.TemplateMixture:
+    """Return the paper's digits settings with other priors, one for all digits and seeds."""
+    priors = mcoem.TemplatePriors(weight_concentration=settings.weight_concentration)
+    if settings.deformation_variance is not None:
+        priors = priors.with_deformation_variance(settings.deformation_variance, weight=2_000)
     return mcoem.TemplateMixture.for_images(
-        (16, 16),
-        n_classes,
-        rigid_variance=RIGID_VARIANCE,
-        priors=priors.with_deformation_variance(variance, weight=2_000),
+        (16, 16), settings.n_classes, rigid_variance=settings.rigid_variance, priors=priors
     )
 
 
@@ -141,6 +177,10 @@ def split(job: Job) -> dict[str, np.ndarray]:
         learn = others[: job.n_images][None]
     else:
         learn = np.stack([others[labels[others] == digit][: job.n_images] for digit in range(10)])
+    if job.fold is not None:
+        n_folds, fold = job.fold
+        held = np.arange(job.n_images) % n_folds == fold
+        learn, test = learn[:, ~held], learn[:, held].ravel()
     return {
         "learn": noisy[learn],
         "learn_labels": labels[learn],
@@ -155,11 +195,12 @@ def learn(task: tuple[Job, int]) -> None:
     logging.getLogger("pymc_mcoem").setLevel(logging.ERROR)
     images = split(job)["learn"][group]
     e_step = BY_BURSTS if job.bursts else BY_LAPLACE
-    mixture = make_mixture(job.n_classes, job.unsupervised)
+    mixture = make_mixture(job.settings)
     compiled_for(mixture, e_step)  # before the clock starts, but for what the first call compiles
     options = {
         "e_step": e_step,
         "burst_length": mcoem.BurstLength(draws=20, burn_in=5),
+        "step_size": mcoem.StepSize(job.settings.step_exponent),
         "progressbar": False,
     }
     began = time.perf_counter()
@@ -177,8 +218,10 @@ def learn(task: tuple[Job, int]) -> None:
     else:
         em = mcoem.OnlineEM(
             mixture,
-            update_schedule=mcoem.UpdateSchedule.at([10, 15, 20]),
-            step_size=STEP_SIZE,
+            # the paper's updates, the first one after all images where they are fewer
+            update_schedule=mcoem.UpdateSchedule.at(
+                sorted({min(n, len(images)) for n in FIRST_UPDATES})
+            ),
             n_start=min(50, len(images)),
             random_seed=[job.seed, group],
             **options,
@@ -193,7 +236,7 @@ def make_classifier(job: Job) -> mcoem.Classifier:
     logging.getLogger("pymc_mcoem").setLevel(logging.ERROR)
     found = {group: xr.load_dataset(job.file(f"mixture_{group}.nc")) for group in job.groups}
     return mcoem.Classifier(
-        make_mixture(job.n_classes, job.unsupervised),
+        make_mixture(job.settings),
         found[0] if job.unsupervised else found,
         e_step=BY_LAPLACE,
         draws=1,
@@ -236,133 +279,94 @@ def work(
             pass
 
 
-def ours(job: Job, pool: ProcessPoolExecutor) -> dict[str, float]:
-    """Do what is not done yet; return the error in percent, and seconds."""
-    tasks = [(job, group) for group in job.groups if not job.file(f"mixture_{group}.nc").exists()]
-    name = f"Seed {job.seed}, {job.n_images} images"
-    work(pool, learn, tasks, f"{name}: learning")
-    kinds = ["learn", "test"] if job.unsupervised else ["test"]
-    waiting = [
+def label(job: Job, kind: str, names: np.ndarray | None = None) -> np.ndarray:
+    """Return the labels found for all images of a kind."""
+    predicted: np.ndarray = read(job, kind)[0].argmax(axis=1)
+    return predicted if names is None else names[predicted]
+
+
+def errors(jobs: list[Job], pool: ProcessPoolExecutor, name: str) -> list[dict[str, float]]:
+    """Do what is not done yet; return for each job errors in percent, and seconds."""
+    kinds = ["learn", "test"] if jobs[0].unsupervised else ["test"]
+    learning = [
+        (job, group)
+        for job in jobs
+        for group in job.groups
+        if not job.file(f"mixture_{group}.nc").exists()
+    ]
+    work(pool, learn, learning, f"{name}: learning")
+    naming = [
         task
+        for job in jobs
         for kind in kinds
         for task in blocks(job, kind)
         if not job.file(f"{kind}_{task[2]}.npz").exists()
     ]
-    work(pool, classify, waiting, f"{name}: classifying")
-    data = split(job)
-    probabilities, seconds = read(job, "test")
-    predicted = probabilities.argmax(axis=1)
-    if job.unsupervised:
-        names = mcoem.majority_labels(read(job, "learn")[0], data["learn_labels"][0])
-        predicted = np.array(names)[predicted]
-    learnt = [xr.load_dataset(job.file(f"mixture_{g}.nc")).attrs["seconds"] for g in job.groups]
-    return {
-        "error": 100 * float(np.mean(predicted != data["truth"])),
-        "seconds an image learnt": float(np.sum(learnt)) / (job.n_images * len(job.groups)),
-        "seconds an image named": seconds / job.n_test,
-    }
+    work(pool, classify, naming, f"{name}: naming")
+    results = []
+    for job in jobs:
+        data, names = split(job), None
+        n_learnt, n_named = (data[kind].size // 256 for kind in ("learn", "test"))
+        found = {}
+        if job.unsupervised:
+            truth = data["learn_labels"][0]
+            names = np.array(mcoem.majority_labels(read(job, "learn")[0], truth))
+            found["of learning images"] = 100 * np.mean(label(job, "learn", names) != truth)
+        learnt = [xr.load_dataset(job.file(f"mixture_{g}.nc")).attrs["seconds"] for g in job.groups]
+        found |= {
+            "error": 100 * np.mean(label(job, "test", names) != data["truth"]),
+            "seconds an image learnt": np.sum(learnt) / n_learnt,
+            "seconds an image named": read(job, "test")[1] / n_named,
+        }
+        results.append({key: float(value) for key, value in found.items()})
+    return results
 
 
-class DigitMixtures:
-    """A Gaussian mixture for each digit, on pixels or on principal components of all digits."""
-
-    def __init__(self, kind: str, n_components: int | None, seed: int) -> None:
-        self.kind, self.n_components, self.seed = kind, n_components, seed
-
-    def fit(self, images: np.ndarray, labels: np.ndarray) -> DigitMixtures:
-        self.axes = PCA(self.n_components).fit(images) if self.n_components else None
-        self.mixtures = [
-            GaussianMixture(
-                2,
-                covariance_type=self.kind,
-                n_init=5,
-                reg_covar=0.01,
-                random_state=self.seed,
-            ).fit(self.project(images[labels == digit]))
-            for digit in range(10)
-        ]
-        return self
-
-    def project(self, images: np.ndarray) -> np.ndarray:
-        return images if self.axes is None else self.axes.transform(images)
-
-    def predict(self, images: np.ndarray) -> np.ndarray:
-        projected = self.project(images)
-        scores = [mixture.score_samples(projected) for mixture in self.mixtures]
-        return np.argmax(scores, axis=0)
+def folds(n_images: int) -> list[tuple[int, int]]:
+    """Return the folds by which settings are chosen: all of few images, one of many."""
+    n_folds = 5 if n_images < N_FIRST else 3
+    return [(n_folds, fold) for fold in range(n_folds)] if n_images <= N_FIRST else [(4, 0)]
 
 
-def best_mixtures(images: np.ndarray, labels: np.ndarray, seed: int) -> DigitMixtures:
-    """Choose covariance and components of the Gaussian mixtures by three-fold cross-validation."""
-    choices = [("spherical", None), ("diag", 10), ("diag", 20), ("diag", 40), ("tied", 10)]
-    choices += [("tied", 20), ("tied", 40), ("full", 10), ("full", 20)]
-    folds = list(StratifiedKFold(3, shuffle=True, random_state=seed).split(images, labels))
-    wrong = []
-    for choice in choices:
-        count = 0
-        for fit, held in folds:
-            model = DigitMixtures(*choice, seed).fit(images[fit], labels[fit])
-            count += int(np.sum(model.predict(images[held]) != labels[held]))
-        wrong.append(count)
-    return DigitMixtures(*choices[int(np.argmin(wrong))], seed).fit(images, labels)
+def choose(jobs: list[Job], pool: ProcessPoolExecutor) -> list[Job]:
+    """Return jobs with the settings that their own learning images choose."""
+    unsupervised = jobs[0].unsupervised
+    for name, values in CHOICES[unsupervised].items():
+        trials: dict[Job, list[list[Job]]] = {}
+        for job in jobs:
+            n = job.n_images if unsupervised or name == "n_classes" else min(job.n_images, N_FIRST)
+            trials[job] = []
+            for value in values:
+                trial = replace(job, n_images=n, settings=replace(job.settings, **{name: value}))
+                if name == "n_classes" and not A_CLASS[0] <= n / value <= A_CLASS[1]:
+                    continue
+                if unsupervised:
+                    trials[job].append([trial])
+                else:
+                    trials[job].append([replace(trial, fold=fold) for fold in folds(n)])
+        every = {part: None for all_of in trials.values() for parts in all_of for part in parts}
+        found = dict(zip(every, errors(list(every), pool, f"Choosing {name}"), strict=True))
+        judged = "of learning images" if unsupervised else "error"
+        chosen = []
+        for job in jobs:
+            wrong = [np.mean([found[part][judged] for part in parts]) for parts in trials[job]]
+            best = trials[job][int(np.argmin(np.round(wrong, 6)))][0].settings
+            told = ", ".join(
+                f"{getattr(parts[0].settings, name)}: {value:.1f}"
+                for parts, value in zip(trials[job], wrong, strict=True)
+            )
+            console.print(f"seed {job.seed}, {job.n_images} images, {name}: {told}")
+            chosen.append(replace(job, settings=best))
+        jobs = chosen
+    return jobs
 
 
-def rivals(job: Job) -> dict[str, float]:
-    """Return the errors of other methods, in percent."""
-    data = split(job)
-    images, test = data["learn"].reshape(-1, 256), data["test"].reshape(-1, 256)
-    labels, truth = data["learn_labels"].ravel(), data["truth"]
-
-    def error(predicted: np.ndarray) -> float:
-        return 100 * float(np.mean(predicted != truth))
-
-    if job.unsupervised:
-        return unsupervised_rivals(images, labels, test, truth, job.seed)
-    centres = np.concatenate(
-        [
-            KMeans(2, n_init=10, random_state=job.seed).fit(images[labels == d]).cluster_centers_
-            for d in range(10)
-        ]
-    )
-    by_tangents = nearest_labels(images.reshape(-1, 16, 16), labels, data["test"])
-    nearest = np.square(test[:, None] - centres).sum(axis=2).argmin(axis=1) // 2
-    grid = {"C": [1.0, 10.0, 100.0], "gamma": [0.001, 0.003, 0.006, 0.012, 0.025]}
-    machine = GridSearchCV(SVC(), grid, cv=StratifiedKFold(3, shuffle=True, random_state=job.seed))
-    return {
-        "k-means, 2 a digit": error(nearest),
-        "Gaussian mixture, 2 a digit": error(best_mixtures(images, labels, job.seed).predict(test)),
-        "support vector machine": error(machine.fit(images, labels).predict(test)),
-        "nearest neighbour, two-sided tangent distance": error(by_tangents),
-    }
-
-
-def unsupervised_rivals(
-    images: np.ndarray, labels: np.ndarray, test: np.ndarray, truth: np.ndarray, seed: int
-) -> dict[str, float]:
-    """Return the errors of clusterings whose clusters are named by majority, in percent."""
-    axes = PCA(20).fit(images)
-    models = {
-        f"k-means, {N_CLASSES}": (KMeans(N_CLASSES, n_init=10, random_state=seed), None),
-        "Gaussian mixture, spherical": (
-            GaussianMixture(N_CLASSES, covariance_type="spherical", n_init=5, random_state=seed),
-            None,
-        ),
-        "Gaussian mixture, 20 components, diagonal": (
-            GaussianMixture(
-                N_CLASSES, covariance_type="diag", n_init=5, reg_covar=0.01, random_state=seed
-            ),
-            axes,
-        ),
-    }
-    found = {}
-    for name, (model, projection) in models.items():
-        learn, other = (
-            part if projection is None else projection.transform(part) for part in (images, test)
-        )
-        groups = model.fit_predict(learn)
-        names = np.array(mcoem.majority_labels(np.eye(N_CLASSES)[groups], labels))
-        found[name] = 100 * float(np.mean(names[model.predict(other)] != truth))
-    return found
+def compare(task: tuple[Job, dict[str, Any]]) -> dict[str, float]:
+    """Return the errors of rivals on the images of a job."""
+    warnings.simplefilter("ignore", UserWarning)
+    job, options = task
+    method = unsupervised_rivals if job.unsupervised else rivals
+    return method(split(job), job.seed, **options)
 
 
 def main() -> None:
@@ -380,27 +384,40 @@ def main() -> None:
     digest = zlib.crc32(Path(__file__).read_bytes())
     folder = given.output / "usps_error" / f"{digest:08x}"
     folder.mkdir(parents=True, exist_ok=True)
-    sizes = given.images or ([N_UNLABELLED] if given.unsupervised else list(CLASSES))
-    warnings.simplefilter("ignore", UserWarning)
-
-    results: dict[int, list[dict[str, float]]] = {size: [] for size in sizes}
+    sizes = given.images or ([N_UNLABELLED] if given.unsupervised else list(SIZES))
+    begin = Settings(N_CLASSES) if given.unsupervised else Settings()
+    jobs = [
+        Job(seed, size, given.test, given.unsupervised, given.bursts, folder, begin)
+        for size in sorted(sizes, reverse=True)
+        for seed in range(1, given.seeds + 1)
+    ]
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(given.workers, mp_context=context) as pool:
-        for seed in range(1, given.seeds + 1):
-            for size in sizes:
-                job = Job(seed, size, given.test, given.unsupervised, given.bursts, folder)
-                found = {} if given.rivals else ours(job, pool)
-                found |= rivals(job)
-                results[size].append(found)
-                told = ", ".join(f"{name} {value:.3g}" for name, value in found.items())
-                console.print(f"seed {seed}, {size} images: {told}")
+        results: list[dict[str, float]] = [{} for _ in jobs]
+        if not given.rivals:
+            jobs = choose(jobs, pool)
+            results = errors(jobs, pool, "Test images")
+        options = {"n_classes": N_CLASSES} if given.unsupervised else {}
+        others = list(
+            track(
+                pool.map(compare, [(job, options) for job in jobs]),
+                "Rivals",
+                total=len(jobs),
+                console=console,
+            )
+        )
+    of_size: dict[int, list[dict[str, float]]] = {size: [] for size in sizes}
+    for job, found, rival in zip(jobs, results, others, strict=True):
+        told = ", ".join(f"{name} {value:.3g}" for name, value in (found | rival).items())
+        console.print(f"seed {job.seed}, {job.n_images} images, {job.settings}: {told}")
+        of_size[job.n_images].append(found | rival)
 
     table = Table(title=f"Means of {given.seeds} draws: error in percent on {given.test} images")
     table.add_column("learning images" + ("" if given.unsupervised else " a digit"))
     for size in sizes:
         table.add_column(str(size), justify="right")
-    for name in results[sizes[0]][0]:
-        means = [np.mean([found[name] for found in results[size]]) for size in sizes]
+    for name in of_size[sizes[0]][0]:
+        means = [np.mean([found[name] for found in of_size[size]]) for size in sizes]
         digits = 3 if "seconds" in name else 1
         shown = "templates" if name == "error" else name
         table.add_row(shown, *(f"{mean:.{digits}f}" for mean in means))
