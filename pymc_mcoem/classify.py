@@ -121,12 +121,11 @@ class Classifier:
     draws, burn_in : int
         Sweeps that are kept, and sweeps before them.
     screening : float
-        Probability of hopeless classes, by Laplace's approximation, that may be left out before
-        the sweeps or draws, which then cost as much as four or sixteen classes do; 0 leaves out
-        none. With q the probability that `e_step` would find the classes left out to have, no class
-        or label probability changes by more than max(q, `screening`), apart from Monte Carlo
-        error. Laplace's approximation finds q to be at most `screening`, and may be wrong; see the
-        notes of `pymc_mcoem.screening.ScreenedClassWeights`. It spares sweeps, not the search for
+        By how much a class or label probability may change, apart from Monte Carlo error, for
+        hopeless classes to be left out before the sweeps or draws, which then cost as much as four
+        or sixteen classes do; 0 leaves out none. It holds while Laplace's approximation errs by no
+        more than 20 in the log-evidence of one class against another's; see the notes of
+        `pymc_mcoem.screening.ScreenedClassWeights`. It spares sweeps, not the search for
         modes: with 40 classes bursts of 500 sweeps take half the time, of 50 nine tenths
         (``benchmarks/screening.py``). An `e_step` that draws nothing, as ``LaplaceGaussian()``,
         has nothing to spare: it takes any amount, looks at all classes, and nothing changes.

@@ -10,7 +10,7 @@ from scipy.special import logsumexp, softmax
 from scipy.stats import norm
 
 import pymc_mcoem as mcoem
-from pymc_mcoem.screening import SIZES, ScreenedClassWeights, keep_plausible
+from pymc_mcoem.screening import SIZES, SLACK, ScreenedClassWeights, keep_plausible
 from tests.helpers.checks import LIMIT
 
 POINTS = np.linspace(-1, 1, 8)
@@ -111,7 +111,7 @@ def by_evidence(mixture, parameters, curves):
 def test_by_laplaces_evidence_nothing_changes(by_evidence, curves, amount):
     """Laplace's shares among few classes are those among all: nothing here is left to chance."""
     full, screened = by_evidence
-    screened._crew.compiled.amount = amount
+    screened._crew.compiled.amount, screened._crew.compiled.slack = amount, 0.0
     found = screened.class_probabilities(curves)
     np.testing.assert_allclose(found.sum(axis=1), 1.0)
     np.testing.assert_allclose(found, full, rtol=1e-9, atol=1e-12)
@@ -178,8 +178,10 @@ def unlike_laplace(mixture):
     [(None, 200), (mcoem.LaplaceGaussian(importance=True), 400)],
     ids=["bursts", "importance weights"],
 )
-def test_no_probability_changes_by_more_than_the_amount(mixture, unlike_laplace, e_step, draws):
-    """But by chance, and where Laplace's approximation errs of what is left out: by that much.
+def test_no_probability_changes_by_more_than_what_is_left_out(
+    mixture, unlike_laplace, e_step, draws
+):
+    """But by chance, and without slack: by the amount, or by what the rule finds it to be.
 
     Probabilities of classes and of labels. The same check finds out who ignores the amount.
     """
@@ -187,6 +189,7 @@ def test_no_probability_changes_by_more_than_the_amount(mixture, unlike_laplace,
     screened = mcoem.Classifier(
         mixture, parameters, e_step=e_step, draws=draws, screening=0.5, progressbar=False
     )
+    screened._crew.compiled.slack = 0.0
     repeats = 10
     sums = np.hstack([np.eye(N_CLASSES), np.repeat(np.eye(2), 10, axis=0)])
 
@@ -210,6 +213,29 @@ def test_no_probability_changes_by_more_than_the_amount(mixture, unlike_laplace,
         assert q.max() > 0.3 * amount
         assert (excess(amount) <= np.maximum(q, amount)).all()
     assert excess(0.9).max() > 2 * AMOUNTS[1]
+
+
+def test_no_probability_changes_by_more_than_the_amount(mixture):
+    """Laplace's approximation has the slack to be wrong, and without it changes more.
+
+    Against quadrature, with starting points that find the modes.
+    """
+    amount, variance = 1e-3, 0.3
+    most, fewest = {0.0: 0.0, SLACK: 0.0}, {0.0: N_CLASSES, SLACK: N_CLASSES}
+    family = mixture.with_classes(N_CLASSES)
+    family.starts = np.linspace(-2.5, 2.5, 5)[:, None] * np.sqrt(variance)
+    for noise in (0.03, 0.1):
+        loose = make_parameters(mixture, noise=noise, variance=variance)
+        curves, log_densities = simulated(mixture, loose, 60)
+        exact = exact_probabilities(log_densities)
+        _, by_laplace = probabilities(family, loose, curves, e_step=mcoem.LaplaceGaussian())
+        for slack in most:
+            for truth, found in zip(exact, by_laplace, strict=True):
+                kept = keep_plausible(found, np.exp(-slack) * amount)
+                most[slack] = max(most[slack], np.delete(truth, kept).sum())
+                fewest[slack] = min(fewest[slack], len(kept))
+    assert most[SLACK] < 1e-3 * amount < amount < most[0.0]
+    assert fewest[SLACK] < N_CLASSES
 
 
 @pytest.mark.slow
