@@ -29,10 +29,9 @@ from threadpoolctl import threadpool_limits
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.em.esteps.base import EStepResult
-from pymc_mcoem.em.esteps.calls import simulate
-from pymc_mcoem.em.esteps.kept import compiled_for
+from pymc_mcoem.em.esteps.calls import Explainer, simulate
 from pymc_mcoem.em.maximization import maximize_family
-from pymc_mcoem.em.validation import check_statistics
+from pymc_mcoem.em.validation import check_shapes, check_statistics
 from pymc_mcoem.em.workers import Order, Parcel, perform, received
 
 #: Observations and batch size of the real runs.
@@ -69,7 +68,7 @@ class Costs:
     dask : float
         The same by Dask's executor, its scheduler in the driver's process.
     check, add : float
-        Of its statistics.
+        Of the shapes of its statistics, and of themselves.
     maximize : float
         One M-step.
     step : float
@@ -258,7 +257,7 @@ def measure(n_classes: int, folder: Path) -> tuple[Costs, dict[str, Any]]:
     mixture = mcoem.TemplateMixture.for_images((16, 16), n_classes=n_classes)
     parameters = mixture.initialize(list(images[:200]), np.random.default_rng(1), "kmeans")
     parameters = mixture.check_parameters(parameters)
-    parcel = Parcel.of(partial(compiled_for, mixture, mcoem.CarlinChibBurst()))
+    parcel = Parcel.of(partial(Explainer.of, mixture, mcoem.CarlinChibBurst()))
     length = mcoem.BurstLength()(1)
 
     def order(number: int) -> Order:
@@ -288,7 +287,11 @@ def measure(n_classes: int, folder: Path) -> tuple[Costs, dict[str, Any]]:
         )
         observation, step, save = driver_seconds(mixture, parameters, results, images, folder)
         ordering = seconds_of(lambda: order(1))
-        check = seconds_of(lambda: check_statistics(mixture, result.statistics, mean))
+        check = seconds_of(lambda: check_shapes(result.statistics, mean))
+        # which workers do, and this process where it has none
+        checks = [
+            seconds_of(partial(check_statistics, mixture, each.statistics)) for each in results
+        ]
         add = seconds_of(lambda: add_up(running, result.statistics))
         gram = statistics_seconds(mixture, parameters, images[0], length.draws)
         with ProcessPoolExecutor(max_workers=1) as pool:
@@ -296,7 +299,7 @@ def measure(n_classes: int, folder: Path) -> tuple[Costs, dict[str, Any]]:
         costs = Costs(
             bursts=tuple(wire.processor[-REAL:]),
             waits=tuple(wire.clock[-REAL:]),
-            accept=max(observation - ordering - check - add, 0.0),
+            accept=max(observation - ordering - float(np.mean(checks)) - check - add, 0.0),
             order=ordering,
             send=seconds_of(lambda: pickle.dumps((perform, (parcel.token, None, asked)))),
             receive=seconds_of(lambda: received(pickle.loads(middle))),

@@ -2,8 +2,8 @@
 
 The driver of `OnlineEM` with an executor is one process. For each mini-batch of B observations it
 reads and checks the records, hands out calls, takes the
-answers in order, checks them, adds their statistics, and makes the M-step; then comes the next.
-Workers, W of them, make bursts. A small discrete-event simulation does the same, from figures that
+answers in order, adds their statistics, and makes the M-step; then comes the next.
+Workers, W of them, make bursts and check their statistics. A small discrete-event simulation does the same, from figures that
 are measured first (`driver_costs`), on postal digits of 16 × 16 pixels: times of bursts, of what
 the driver does for each observation and each step, and the bytes that are sent and received. Times
 are the processor's own, so that other programs on the machine do not count.
@@ -185,7 +185,7 @@ def tell_costs(found: dict[int, Costs]) -> None:
         "handing": "through a pool of processes and back, without work",
         "dask": "the same through Dask, its scheduler in the driver's process",
         "receive": "unpickling the answer",
-        "check": "checking its statistics",
+        "check": "comparing the shapes of its statistics",
         "add": "adding its statistics",
         "driver": "all of these but Dask: the driver",
         "maximize": "an M-step",

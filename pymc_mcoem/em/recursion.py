@@ -16,13 +16,12 @@ import numpy as np
 
 from pymc_mcoem.em.arithmetic import strict_arithmetic
 from pymc_mcoem.em.crew import Crew
-from pymc_mcoem.em.esteps.calls import simulate
-from pymc_mcoem.em.esteps.kept import compiled_for
+from pymc_mcoem.em.esteps.calls import Explainer, simulate
 from pymc_mcoem.em.maximization import count_revived, count_waiting, maximize_family
 from pymc_mcoem.em.run_state import Begun, ObservationRecord, RunState, StepError, StepReport
 from pymc_mcoem.em.schedules import update_is_due
 from pymc_mcoem.em.threads import one_blas_thread
-from pymc_mcoem.em.validation import check_statistics
+from pymc_mcoem.em.validation import check_shapes
 from pymc_mcoem.em.workers import ExecutorError, Order
 
 if TYPE_CHECKING:
@@ -69,12 +68,12 @@ class Recursion:
         self.family = family
         self.settings = settings
         self.entropy = entropy
-        self.crew = Crew(partial(compiled_for, family, settings.e_step), executor)
+        self.crew = Crew(partial(Explainer.of, family, settings.e_step), executor)
 
     @property
     def e_step(self) -> CompiledEStep:
         """The E-step compiled here; made at its first use, which can take a minute."""
-        compiled: CompiledEStep = self.crew.compiled
+        compiled: CompiledEStep = self.crew.compiled.e_step
         return compiled
 
     def generator(self, number: int) -> np.random.Generator:
@@ -151,7 +150,7 @@ class Recursion:
                 before = perf_counter()
                 try:
                     result = next(answers)
-                    check_statistics(self.family, result.statistics, state.statistics)
+                    check_shapes(result.statistics, state.statistics)
                 except ExecutorError:
                     raise
                 except Exception as error:

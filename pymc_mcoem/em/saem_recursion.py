@@ -18,14 +18,13 @@ import numpy as np
 from pymc_mcoem.em.arithmetic import strict_arithmetic
 from pymc_mcoem.em.contributions import Contribution
 from pymc_mcoem.em.crew import Crew
-from pymc_mcoem.em.esteps.calls import Visit, visit
-from pymc_mcoem.em.esteps.kept import compiled_for
+from pymc_mcoem.em.esteps.calls import Explainer, Visit, visit
 from pymc_mcoem.em.left_out import PATIENCE, named
 from pymc_mcoem.em.maximization import count_waiting, maximize_family
 from pymc_mcoem.em.run_state import ObservationRecord, StepReport
 from pymc_mcoem.em.saem_state import SAEMSettings, SAEMState, fingerprint
 from pymc_mcoem.em.threads import one_blas_thread
-from pymc_mcoem.em.validation import check_statistics
+from pymc_mcoem.em.validation import check_shapes, check_statistics
 from pymc_mcoem.em.workers import ExecutorError, Order
 
 if TYPE_CHECKING:
@@ -63,12 +62,12 @@ class SAEMRecursion:
         self.family = family
         self.settings = settings
         self.entropy = entropy
-        self.crew = Crew(partial(compiled_for, family, settings.e_step), executor)
+        self.crew = Crew(partial(Explainer.of, family, settings.e_step), executor)
 
     @property
     def e_step(self) -> CompiledEStep:
         """The E-step compiled here; made at its first use, which can take a minute."""
-        compiled: CompiledEStep = self.crew.compiled
+        compiled: CompiledEStep = self.crew.compiled.e_step
         return compiled
 
     def generator(self, *key: int) -> np.random.Generator:
@@ -253,7 +252,7 @@ class SAEMRecursion:
             If the mean is none that observations can have, also when it is formed anew.
         """
         try:
-            check_statistics(self.family, mean, None)
+            check_statistics(self.family, mean)
             return mean
         except (ValueError, ArithmeticError) as error:
             if not contributions:
@@ -263,7 +262,7 @@ class SAEMRecursion:
             each.add_to(total, 1.0)
         anew = {name: value / len(contributions) for name, value in total.items()}
         try:
-            check_statistics(self.family, anew, None)
+            check_statistics(self.family, anew)
         except (ValueError, ArithmeticError) as error:
             raise _not_sound(error) from error
         return anew
@@ -295,7 +294,7 @@ class SAEMRecursion:
                 i = waiting.popleft()
                 try:
                     result: EStepResult = next(answers)
-                    check_statistics(self.family, result.statistics, state.statistics)
+                    check_shapes(result.statistics, state.statistics)
                 except ExecutorError:
                     raise
                 except Exception as error:

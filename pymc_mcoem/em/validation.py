@@ -8,7 +8,7 @@ import numpy as np
 
 from pymc_mcoem.em.family import CLASS_WEIGHT, Family
 
-__all__ = ["check_family", "check_statistics"]
+__all__ = ["check_family", "check_shapes", "check_statistics"]
 
 
 def check_family(family: Family) -> None:
@@ -73,11 +73,7 @@ def check_family(family: Family) -> None:
             )
 
 
-def check_statistics(
-    family: Family,
-    statistics: Mapping[str, np.ndarray],
-    running: Mapping[str, np.ndarray] | None,
-) -> None:
+def check_statistics(family: Family, statistics: Mapping[str, np.ndarray]) -> None:
     """Check what an E-step says of one observation.
 
     Parameters
@@ -85,13 +81,11 @@ def check_statistics(
     family : Family
     statistics : mapping of str to ndarray
         As in `EStepResult`.
-    running : mapping of str to ndarray, or None
-        Statistics of earlier observations, whose shapes are the right ones.
 
     Raises
     ------
     ValueError
-        If a name is missing or unknown, or a shape is another.
+        If a name is missing or unknown, or a first axis is not the class.
     FloatingPointError
         If a value is not finite.
     ValueError
@@ -105,19 +99,32 @@ def check_statistics(
         )
     for name, value in statistics.items():
         shape = np.shape(value)
-        known = (
-            np.shape(running[name])
-            if running is not None
-            else (family.n_classes, *(shape[1:] if name != CLASS_WEIGHT else ()))
-        )
-        if shape != known:
-            raise ValueError(
-                f"statistics: {name} from the E-step has shape {shape}, expected {known}; the "
-                "first axis is the class."
-            )
+        _check_shape(name, shape, (family.n_classes, *(shape[1:] if name != CLASS_WEIGHT else ())))
         if not np.isfinite(value).all():
             raise FloatingPointError(
                 f"statistics: {name} from the E-step holds values that are not finite; the "
                 "observation is not learnt."
             )
     family.check_statistics(statistics)
+
+
+def check_shapes(
+    statistics: Mapping[str, np.ndarray], running: Mapping[str, np.ndarray] | None
+) -> None:
+    """Check that statistics have the shapes of those of earlier observations, if there are any.
+
+    Raises
+    ------
+    ValueError
+        If one has another.
+    """
+    for name, value in (running or {}).items():
+        _check_shape(name, np.shape(statistics[name]), np.shape(value))
+
+
+def _check_shape(name: str, shape: tuple[int, ...], known: tuple[int, ...]) -> None:
+    if shape != known:
+        raise ValueError(
+            f"statistics: {name} from the E-step has shape {shape}, expected {known}; the "
+            "first axis is the class."
+        )

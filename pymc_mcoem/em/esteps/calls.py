@@ -1,4 +1,8 @@
-"""What drivers ask of a compiled E-step, as functions that a worker can import and call."""
+"""What drivers ask of a compiled E-step, as functions that a worker can import and call.
+
+Whoever makes the call also sees whether an observation can have such statistics, which takes
+longer than all else that a driver with workers does for it.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +13,44 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pymc_mcoem.em.esteps.base import CompiledChains
+from pymc_mcoem.em.esteps.kept import compiled_for
+from pymc_mcoem.em.validation import check_statistics
 
 if TYPE_CHECKING:
-    from pymc_mcoem.em.esteps.base import CompiledEStep, EStepResult
+    from pymc_mcoem.em.esteps.base import CompiledEStep, EStep, EStepResult
+    from pymc_mcoem.em.family import Family
 
-__all__ = ["Visit", "simulate", "visit"]
+__all__ = ["Explainer", "Visit", "simulate", "visit"]
 
 type Arrays = Mapping[str, np.ndarray]
 
 
+@dataclass(frozen=True)
+class Explainer:
+    """An E-step compiled for a family, and the family, which knows what statistics can be."""
+
+    family: Family
+    e_step: CompiledEStep
+
+    @classmethod
+    def of(cls, family: Family, settings: EStep) -> Explainer:
+        """Compile an E-step, or take what is compiled already."""
+        return cls(family, compiled_for(family, settings))
+
+    def checked(self, result: EStepResult) -> EStepResult:
+        """Return a result whose statistics an observation can have.
+
+        Raises
+        ------
+        ValueError, FloatingPointError
+            If they are others; see `check_statistics`.
+        """
+        check_statistics(self.family, result.statistics)
+        return result
+
+
 def simulate(
-    compiled: CompiledEStep,
+    explainer: Explainer,
     data: Arrays,
     parameters: Arrays,
     rng: np.random.Generator,
@@ -32,10 +63,13 @@ def simulate(
     `state` is None in the first step. One of another E-step, with which the run was saved, is not
     gone on with.
     """
-    begun = compiled.initial_state()
+    e_step = explainer.e_step
+    begun = e_step.initial_state()
     if state is not None and _shapes(state) == _shapes(begun):
         begun = dict(state)
-    return compiled(data, dict(parameters), rng, begun, draws=draws, burn_in=burn_in)
+    return explainer.checked(
+        e_step(data, dict(parameters), rng, begun, draws=draws, burn_in=burn_in)
+    )
 
 
 def _shapes(state: Arrays) -> dict[str, tuple[int, ...]]:
@@ -65,7 +99,7 @@ class Visit:
 
 
 def visit(
-    compiled: CompiledEStep,
+    explainer: Explainer,
     data: Arrays,
     parameters: Arrays,
     rng: np.random.Generator,
@@ -76,22 +110,24 @@ def visit(
 
     Parameters
     ----------
-    compiled, data, parameters, rng
+    explainer, data, parameters, rng
         As for `simulate`.
     chain : mapping of str to ndarray
         `chain` of the last visit's result; empty at the first.
     how : Visit
     """
-    if isinstance(compiled, CompiledChains):
+    if isinstance(explainer.e_step, CompiledChains):
         numbers = how.done + np.arange(1, how.sweeps + 1)
-        return compiled.resume(
-            data,
-            parameters,
-            rng,
-            chain,
-            gains=2.0 / np.sqrt(numbers) if how.adapts else np.zeros(how.sweeps),
-            refit=(how.done // how.sweeps) % how.refit_every == 0,
-            keep_fit=how.refit_every > 1,
+        return explainer.checked(
+            explainer.e_step.resume(
+                data,
+                parameters,
+                rng,
+                chain,
+                gains=2.0 / np.sqrt(numbers) if how.adapts else np.zeros(how.sweeps),
+                refit=(how.done // how.sweeps) % how.refit_every == 0,
+                keep_fit=how.refit_every > 1,
+            )
         )
-    result = simulate(compiled, data, parameters, rng, chain or None, how.sweeps, 0)
+    result = simulate(explainer, data, parameters, rng, chain or None, how.sweeps, 0)
     return replace(result, chain=result.state)
