@@ -1,12 +1,12 @@
 """How many workers a run of online EM can keep busy, simulated from what is measured here.
 
 The driver of `OnlineEM` with an executor is one process. For each mini-batch of B observations it
-reads and checks the records, hands out calls, takes the
-answers in order, adds their statistics, and makes the M-step; then comes the next.
-Workers, W of them, make bursts and check their statistics. A small discrete-event simulation does the same, from figures that
-are measured first (`driver_costs`), on postal digits of 16 × 16 pixels: times of bursts, of what
-the driver does for each observation and each step, and the bytes that are sent and received. Times
-are the processor's own, so that other programs on the machine do not count.
+reads and checks the records, hands out calls, takes the answers in order, adds their statistics,
+and makes the M-step; then comes the next. Workers, W of them, make bursts and check their
+statistics. A small discrete-event simulation does the same, from figures that are measured first
+(`driver_costs`), on postal digits of 16 × 16 pixels: times of bursts, of what the driver does for
+each observation and each step, and the bytes that are sent and received. Times are the processor's
+own, so that other programs on the machine do not count.
 
 It is validated on what can be had here, beside what it predicts: one worker and two that make
 bursts, on as many cores as are free, and more that sleep as long as a burst takes and give what a
