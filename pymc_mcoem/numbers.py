@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["as_numbers", "is_number", "is_whole", "require_semidefinite"]
+__all__ = ["LARGEST", "as_numbers", "is_number", "is_whole", "require_semidefinite"]
+
+#: Observations hold nothing larger: squares of it add up to numbers that are finite.
+LARGEST = 1e100
 
 
 def as_numbers(name: str, value: Any) -> np.ndarray:

@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -82,6 +82,28 @@ class Checkpoint:
         """Return the name of the `number`-th file before the newest."""
         path = Path(self.path)
         return path.with_name(f"{path.stem}.{number}{path.suffix}")
+
+    def require_unused(self, own: Iterable[Path] = ()) -> None:
+        """Refuse files of other runs, which a run that has learnt nothing yet would replace.
+
+        Parameters
+        ----------
+        own : iterable of Path
+            Files that this run was saved to or loaded from.
+
+        Raises
+        ------
+        FileExistsError
+            If one of the files is there and none of them is the run's own.
+        """
+        names = [Path(self.path), *(self.older(number) for number in range(1, self.keep + 1))]
+        there = [name for name in names if name.exists()]
+        if there and not {name.resolve() for name in names} & {name.resolve() for name in own}:
+            raise FileExistsError(
+                f"checkpoint: {str(there[0])!r} is there already, and this run is new: it would "
+                "replace what another has learnt. Go on with that one by `load`, name another "
+                "file, or remove this one."
+            )
 
     def rotate(self) -> None:
         """Make room for a new file: the newest becomes the first of the older ones.

@@ -17,7 +17,7 @@ from pytensor.graph.traversal import ancestors
 from pymc_mcoem.em.registrations import find_registrations, register_again
 from pymc_mcoem.em.sources import Unreadable, as_values, in_memory, spread
 from pymc_mcoem.em.threads import one_call_at_a_time
-from pymc_mcoem.numbers import as_numbers, is_whole
+from pymc_mcoem.numbers import LARGEST, as_numbers, is_whole
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -253,7 +253,7 @@ class Family:
     def check_statistics(self, statistics: Mapping[str, np.ndarray]) -> None:
         """Complain about statistics that no observation can have, before they join the others.
 
-        Drivers call it for each observation; means of sound statistics are sound.
+        Whoever explains an observation calls it; means of sound statistics are sound.
 
         Parameters
         ----------
@@ -358,6 +358,11 @@ class Family:
             raise ValueError(
                 f"observation: {name} holds {int((~np.isfinite(plain)).sum())} values that are "
                 "not finite; drop the observation or repair it."
+            )
+        if np.abs(plain).max(initial=0.0) > LARGEST:
+            raise ValueError(
+                f"observation: {name} holds {float(np.abs(plain).max()):.3g}; squares of what is "
+                f"beyond {LARGEST:g} are not finite. Scale the observation, or drop it."
             )
         return plain
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import xarray as xr
 
 from pymc_mcoem.em.history import History
-from pymc_mcoem.em.left_out import PATIENCE, leave_out, named
+from pymc_mcoem.em.left_out import PATIENCE, leave_out, named, said
 from pymc_mcoem.em.reading import Unreadable, admit
 from pymc_mcoem.em.recursion import Recursion
 from pymc_mcoem.em.run_state import Begun, RunSettings, RunState, StepError
@@ -122,16 +123,13 @@ class Learner:
         ExecutorError
             If workers fail by no fault of an observation. What was to be learnt stays held.
         """
-        if self.recursion.may_start(self.state):
-            parameters = self.recursion.start(self.state).parameters
-            self.begin(parameters or {})
-        while self.recursion.may_step(self.state):
+        while self._started() and self.recursion.may_step(self.state):
             # Compiling may fail too: that is no observation's fault.
             self.recursion.crew.prepare()
             try:
                 report = self.recursion.step(self.state, self._begun)
             except StepError as failure:
-                self.state = _without(self.state, failure)
+                self.state = self.state.without(failure.positions)
                 self._begun = failure.begun
                 culprits = sorted(item.position for item in failure.culprits)
                 self._leave_out(culprits, f"learning it failed: {named(failure.cause)}")
@@ -150,6 +148,41 @@ class Learner:
             self.state = report.state
             self._failures, self._begun = 0, None
             yield report
+
+    def _started(self) -> bool:
+        """Say whether the run has a start; set it if enough is held.
+
+        Raises
+        ------
+        RuntimeError
+            If it cannot be set. An observation without which it can is left out.
+        """
+        while self.recursion.may_start(self.state):
+            try:
+                started = self.recursion.start(self.state)
+            except RuntimeError as error:
+                spoiler = self._spoiler()
+                if spoiler is None:
+                    raise
+                self.state = self.state.without({spoiler})
+                self._leave_out([spoiler], f"the start fails with it: {named(error)}")
+                if self.settings.on_error == "raise":
+                    raise RuntimeError(
+                        f"observation {spoiler} of the stream, counted from 0, is left out, since "
+                        f"without it the start can be set. {error}"
+                    ) from error
+                continue
+            self.history.begin(started.parameters or {})
+            self.state = started
+        return self.state.parameters is not None
+
+    def _spoiler(self) -> int | None:
+        """Return the position of the first observation without which the start can be set."""
+        for item in self.state.pending[: self.settings.n_start]:
+            with suppress(RuntimeError):
+                self.recursion.start(self.state.without({item.position}))
+                return item.position
+        return None
 
     def _leave_out(self, positions: Sequence[int], reason: str) -> None:
         """Keep why records are left out; the first one is told in the log, where none is raised."""
@@ -181,7 +214,7 @@ class Learner:
         except StepError as failure:
             if self.settings.on_error == "raise":
                 _explain(failure, "is held, and cannot be learnt")
-            return self._ended(_without(state, failure), failure.begun)
+            return self._ended(state.without(failure.positions), failure.begun)
 
     def saved(self, history: xr.DataTree) -> SavedRun:
         """Return what a file is to hold."""
@@ -207,16 +240,9 @@ class Learner:
         )
 
 
-def _without(state: RunState, failure: StepError) -> RunState:
-    """Return the state without the observations that a step failed for."""
-    culprits = {item.position for item in failure.culprits}
-    left = (item for item in state.pending if item.position not in culprits)
-    return replace(state, pending=tuple(left))
-
-
 def _explain(failure: StepError, what: str) -> NoReturn:
     kind = FloatingPointError if isinstance(failure.cause, ArithmeticError) else RuntimeError
     numbers = ", ".join(str(item.position) for item in failure.culprits)
     raise kind(
-        f"observation {numbers} of the stream, counted from 0, {what}: {failure.cause}"
+        f"observation {numbers} of the stream, counted from 0, {what}: {said(failure.cause)}"
     ) from failure.cause

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pymc_mcoem.em.history import History
 
-__all__ = ["PATIENCE", "leave_out", "named"]
+__all__ = ["PATIENCE", "leave_out", "named", "said"]
 
 _log = logging.getLogger("pymc_mcoem")
 
@@ -17,6 +17,14 @@ _log = logging.getLogger("pymc_mcoem")
 PATIENCE = 100
 #: Letters of a reason that are kept.
 REASON = 300
+
+
+def said(error: BaseException) -> str:
+    """Return the text of an exception, also of one that fails to give it."""
+    try:
+        return str(error)
+    except Exception:
+        return "it has no text"
 
 
 def named(error: Exception) -> str:
@@ -27,10 +35,7 @@ def named(error: Exception) -> str:
     >>> named(OSError("bad sector"))
     'OSError: bad sector'
     """
-    try:
-        first = str(error).strip().partition("\n")[0]
-    except Exception:
-        first = "it has no text"
+    first = said(error).strip().partition("\n")[0]
     if len(first) > REASON:
         first = f"{first[:REASON]} …"
     plain = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import xarray as xr
@@ -170,6 +171,8 @@ class OnlineEM:
         )
         self.family = family
         self.progressbar = progressbar
+        #: Files that this run is saved in.
+        self._own: set[Path] = set()
         self._learner = Learner(family, settings, seed_entropy(random_seed), executor)
         if parameters is not None:
             self._learner.begin(family.check_parameters(parameters))
@@ -232,7 +235,8 @@ class OnlineEM:
             but for the first; streams of batches and other iterables are gone through.
         checkpoint : Checkpoint or path-like, optional
             Where the run is saved while it goes on; a path alone stands for every 100 observations.
-            Ctrl-C then ends the call after the observation that is at work, saved.
+            Ctrl-C then ends the call after the observation that is at work, saved. A run that has
+            learnt nothing yet replaces no file of another.
 
         Returns
         -------
@@ -244,6 +248,8 @@ class OnlineEM:
         ValueError, TypeError
             If there is no observation at all, or the family refuses one: the error names which,
             what came before it stays learnt, and the next call goes on after it.
+        FileExistsError
+            If a run that has learnt nothing would be saved over files of another.
         FloatingPointError
             If statistics or parameters come out not finite. The observation is left out.
         RuntimeError
@@ -272,15 +278,16 @@ class OnlineEM:
         """
         check_skip(skip)
         learner, n_new = self._learner, 0
+        saved_in = Checkpoint.of(checkpoint)
+        if saved_in is not None and not learner.state.position:
+            saved_in.require_unused(self._own)
         total = count_observations(self.family, observations)
         left = None if total is None else max(total - skip, 0)
         whole = None if left is None else left + len(learner.state.pending)
         try:
             with (
                 RunProgress(self.progressbar and left != 1, whole) as progress,
-                Checkpointing(
-                    Checkpoint.of(checkpoint), self.save, lambda: learner.state
-                ) as saving,
+                Checkpointing(saved_in, self.save, lambda: learner.state) as saving,
             ):
                 # what an interrupt or a lost executor left over
                 for report in learner.learn():
@@ -393,6 +400,7 @@ class OnlineEM:
         4
         """
         write_run(path, self._learner.saved(self.history))
+        self._own.add(Path(path))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], family: Family, **overrides: Any) -> Self:
@@ -438,6 +446,7 @@ class OnlineEM:
         settings = settings_of(run.settings, overrides)
         em = cls(family, random_seed=run.entropy, **settings)
         em._learner.restore(run)
+        em._own.add(Path(path))
         return em
 
     def __repr__(self) -> str:

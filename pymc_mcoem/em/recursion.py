@@ -91,8 +91,9 @@ class Recursion:
         return state.parameters is not None and len(state.pending) >= self.settings.batch_size
 
     def start(self, state: RunState) -> RunState:
-        """Return the state with the start set from the observations that are held."""
-        held: list[Any] = [item.observation for item in state.pending]
+        """Return the state with the start set from the first observations that are held."""
+        first = state.pending[: self.settings.n_start]
+        held: list[Any] = [item.observation for item in first]
         try:
             with strict_arithmetic(), one_blas_thread():
                 parameters = self.family.initialize(held, self.generator(0), self.settings.start)
@@ -103,7 +104,7 @@ class Recursion:
                 f"failed ({error}); make the driver anew with parameters=, another start or "
                 "another n_start."
             ) from error
-        return replace(state, parameters=checked)
+        return replace(state, parameters=checked, start=first)
 
     def step(
         self, state: RunState, begun: Begun | None = None, *, last: bool = False
@@ -150,7 +151,8 @@ class Recursion:
                 before = perf_counter()
                 try:
                     result = next(answers)
-                    check_shapes(result.statistics, state.statistics)
+                    check_shapes(result.statistics, state.statistics or total)
+                    sums = _added(total, result)
                 except ExecutorError:
                     raise
                 except Exception as error:
@@ -160,7 +162,7 @@ class Recursion:
                 seconds = 0.0 if self.crew.is_remote else perf_counter() - before
                 number = state.n_learnt + len(records) + 1
                 records.append(ObservationRecord.of(number, result, seconds))
-                _add(total, result)
+                total = sums
                 # A step of many observations holds their sum, not all their statistics.
                 slim = self.settings.revival is None
                 results.append(replace(result, statistics={}) if slim else result)
@@ -262,6 +264,7 @@ class Recursion:
             # All of a mini-batch start from one adaptation; that of its last goes on.
             e_step_state={name: np.array(value) for name, value in results[-1].state.items()},
             pending=state.pending[size:],
+            start=_still_needed(state.start, state.pending[size:]),
             n_learnt=state.n_learnt + size,
             n_steps=number,
             inverse_effective_size=(
@@ -335,11 +338,16 @@ class Recursion:
         return replace(state, parameters=parameters, average=average)
 
 
-def _add(total: Arrays, result: EStepResult) -> None:
-    """Add an observation's statistics to a sum, in place; an empty one becomes a copy of them."""
-    for name, value in result.statistics.items():
-        if name in total:
-            with np.errstate(over="ignore"):  # what overflows is refused when all are added
-                total[name] += value
-        else:
-            total[name] = np.array(value, dtype=np.float64)
+def _still_needed(start: tuple[Pending, ...], left: tuple[Pending, ...]) -> tuple[Pending, ...]:
+    """Return what the start was set from, as long as some of it is still to be learnt."""
+    waiting = {item.position for item in left}
+    return () if waiting.isdisjoint(item.position for item in start) else start
+
+
+def _added(total: Arrays, result: EStepResult) -> Arrays:
+    """Return a sum with an observation's statistics added."""
+    with np.errstate(over="ignore"):  # what overflows is refused when all are added
+        return {
+            name: total[name] + value if name in total else np.array(value, dtype=np.float64)
+            for name, value in result.statistics.items()
+        }

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
 from pymc_mcoem.em.family import CLASS_WEIGHT
+from pymc_mcoem.em.left_out import said
 from pymc_mcoem.em.revival import Revival
 from pymc_mcoem.numbers import is_whole
 
@@ -127,6 +128,9 @@ class RunState:
         How well each class's observations fit, where classes may be revived; see `Revived`.
     pending : tuple of Pending
         Observations held for the start or for a mini-batch.
+    start : tuple of Pending
+        Observations that the start was set from, until all of them are learnt: without one that
+        cannot be, it is set anew.
     n_learnt, n_steps, n_updates, n_averaged : int
         Observations learnt, steps of the recursion, M-steps, terms of the average.
     position : int
@@ -143,6 +147,7 @@ class RunState:
     e_step_state: Arrays | None = None
     fit: Arrays | None = None
     pending: tuple[Pending, ...] = ()
+    start: tuple[Pending, ...] = ()
     n_learnt: int = 0
     n_steps: int = 0
     n_updates: int = 0
@@ -160,6 +165,19 @@ class RunState:
     def effective_size(self) -> float:
         """Number n* of observations that the statistics are worth."""
         return 1 / self.inverse_effective_size if self.inverse_effective_size else 0.0
+
+    def without(self, positions: Set[int]) -> RunState:
+        """Return the state of a run over a stream without some of the pending records.
+
+        If one of them had a part in the start, that is to be set anew, and all that were learnt
+        since are to be learnt again: they are held, no more than the start was set from.
+        """
+        if positions.isdisjoint(item.position for item in self.start):
+            left = (item for item in self.pending if item.position not in positions)
+            return replace(self, pending=tuple(left))
+        every = {item.position: item for item in (*self.start, *self.pending)}
+        left = (item for position, item in every.items() if position not in positions)
+        return RunState(pending=tuple(left), position=self.position)
 
 
 @dataclass(frozen=True)
@@ -273,8 +291,9 @@ class StepError(Exception):
     def __init__(
         self, culprits: Sequence[Pending], cause: Exception, begun: Begun | None = None
     ) -> None:
-        super().__init__(str(cause))
+        super().__init__(said(cause))
         self.culprits = tuple(culprits)
+        self.positions = frozenset(item.position for item in self.culprits)
         self.cause = cause
         self.begun = begun
 

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
@@ -156,6 +157,8 @@ class SAEM:
         )
         self.family = family
         self.progressbar = progressbar
+        #: Files that this run is saved in.
+        self._own: set[Path] = set()
         self._settings = settings
         self._entropy = seed_entropy(random_seed)
         self._recursion = SAEMRecursion(family, settings, self._entropy, executor)
@@ -183,7 +186,8 @@ class SAEM:
         checkpoint : Checkpoint or path-like, optional
             Where the run is saved while it goes on, after the iteration in which as many
             observations were visited, or so many seconds have passed, as it says. Ctrl-C then
-            ends the call after the iteration that is at work, saved.
+            ends the call after the iteration that is at work, saved. A run that has made no
+            iteration yet replaces no file of another.
 
         Returns
         -------
@@ -195,6 +199,8 @@ class SAEM:
         ValueError, TypeError
             If there is no observation, the family refuses one, or a run goes on with others
             than it began with; nothing is changed then.
+        FileExistsError
+            If a run that has made no iteration would be saved over files of another.
         FloatingPointError, RuntimeError
             If an iteration fails; the run stands as after the one before.
         Exception
@@ -215,6 +221,9 @@ class SAEM:
             raise TypeError(f"n_iterations: got {n_iterations!r}; give a whole number from 1.")
         if n_iterations < 1:
             raise ValueError(f"n_iterations: got {n_iterations}; give a whole number from 1.")
+        saved_in = Checkpoint.of(checkpoint)
+        if saved_in is not None and not self._state.n_iterations:
+            saved_in.require_unused(self._own)
         taken = take(self.family, observations, self._state, self._settings.on_error)
         encoded = taken.encoded
         if self._state.chains:
@@ -237,9 +246,7 @@ class SAEM:
         try:
             with (
                 RunProgress(self.progressbar, n_visits) as progress,
-                Checkpointing(
-                    Checkpoint.of(checkpoint), self.save, lambda: self._state, "iterations"
-                ) as saving,
+                Checkpointing(saved_in, self.save, lambda: self._state, "iterations") as saving,
             ):
                 for _ in range(n_iterations):
                     report, left_out = self._recursion.iterate(
@@ -316,6 +323,7 @@ class SAEM:
             self._history,
             self.history,
         )
+        self._own.add(Path(path))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], family: Family, **overrides: Any) -> Self:
@@ -356,6 +364,7 @@ class SAEM:
         strides = json.loads(tree.attrs["strides"])
         saem._history.restore(tree, path_stride=strides[0], observation_stride=strides[1])
         saem._state = state
+        saem._own.add(Path(path))
         return saem
 
     def _begin(self, parameters: dict[str, np.ndarray]) -> None:

@@ -1,13 +1,13 @@
 """Saved runs: one netCDF file with the state, the settings and the history.
 
-Layout of a file, format 3::
+Layout of a file, format 5::
 
     /               format, format_version, digest, library, version, seed, settings,
                     family and counters as JSON
     /online_em      path of the parameters (as in `OnlineEM.history`)
     /observations   records of the observations
     /skipped        records that were left out, where there were any
-    /run/...        parameters, statistics, average, e_step_state, fit, pending: a group each
+    /run/...        parameters, statistics, average, e_step_state, fit, pending, start: a group each
 
 Nothing in a file is code, and floats are stored as they are, so that a run goes on with the same
 bits. The digest is of all that the file holds: a file that was altered is refused.
@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 FORMAT = "pymc_mcoem online EM run"
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 ENGINE: Any = "h5netcdf"
 COUNTERS = (
     "n_learnt",
@@ -63,6 +63,7 @@ COUNTERS = (
     "troubles",
 )
 GROUPS = ("parameters", "statistics", "average", "e_step_state", "fit")
+HELD = ("pending", "start")
 
 
 @dataclass(frozen=True)
@@ -303,14 +304,10 @@ def _to_datatree(run: SavedRun) -> xr.DataTree:
         arrays = getattr(state, name)
         if arrays is not None:
             nodes[f"/run/{name}"] = dataset_of(arrays)
-    if state.pending:
-        held: Arrays = {"position": np.array([item.position for item in state.pending])}
-        for number, item in enumerate(state.pending):
-            if isinstance(item.observation, np.ndarray):
-                held[f"{number}"] = item.observation
-            else:
-                held |= {f"{number}:{name}": value for name, value in item.observation.items()}
-        nodes["/run/pending"] = dataset_of(held)
+    for name in HELD:
+        items: tuple[Pending, ...] = getattr(state, name)
+        if items:
+            nodes[f"/run/{name}"] = dataset_of(_held(items))
     return xr.DataTree.from_dict(nodes)
 
 
@@ -323,6 +320,8 @@ def require_file_name(path: Any) -> Path:
         If it is no name.
     FileNotFoundError
         If the folder does not exist.
+    PermissionError
+        If it cannot be written in.
     OSError
         If a folder, a device or something else that is no file has the name.
     """
@@ -331,9 +330,15 @@ def require_file_name(path: Any) -> Path:
         target = target.resolve()
     if target.is_dir():
         raise IsADirectoryError(f"path: {str(target)!r} is a folder; name a file in it.")
-    if not target.absolute().parent.is_dir():
+    folder = target.absolute().parent
+    if not folder.is_dir():
         raise FileNotFoundError(
             f"path: the folder of {str(target)!r} does not exist; create it, or name another."
+        )
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(
+            f"path: nothing can be written in the folder of {str(target)!r}; change its "
+            "permissions, or name another."
         )
     if target.exists() and not target.is_file():
         raise OSError(f"path: {str(target)!r} is no file that can be replaced; name another.")
@@ -360,9 +365,10 @@ def _from_datatree(tree: xr.DataTree) -> SavedRun:
     if set(counters) != set(COUNTERS):
         raise ValueError(f"its counters are {sorted(counters)}, expected {sorted(COUNTERS)}")
     groups: dict[str, Any] = {name: arrays_of(tree, f"/run/{name}") for name in GROUPS}
+    held: dict[str, Any] = {name: _pending(arrays_of(tree, f"/run/{name}")) for name in HELD}
     entropy = json.loads(attributes["seed"])
     return SavedRun(
-        state=RunState(**groups, **counters, pending=_pending(arrays_of(tree, "/run/pending"))),
+        state=RunState(**groups, **counters, **held),
         settings=attributes["settings"],
         entropy=entropy if isinstance(entropy, int) else [int(word) for word in entropy],
         family=json.loads(attributes["family"]),
@@ -395,6 +401,17 @@ def arrays_of(tree: xr.DataTree, group: str) -> Arrays | None:
     dataset = tree[group].to_dataset()
     names = json.loads(dataset.attrs["names"])
     return {name: np.array(dataset[f"array_{number}"].values) for number, name in enumerate(names)}
+
+
+def _held(items: tuple[Pending, ...]) -> Arrays:
+    """Return the arrays that observations and their positions are kept as."""
+    held: Arrays = {"position": np.array([item.position for item in items])}
+    for number, item in enumerate(items):
+        if isinstance(item.observation, np.ndarray):
+            held[f"{number}"] = item.observation
+        else:
+            held |= {f"{number}:{name}": value for name, value in item.observation.items()}
+    return held
 
 
 def _pending(held: Arrays | None) -> tuple[Pending, ...]:

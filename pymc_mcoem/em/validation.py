@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import pytensor.tensor as pt
 
 from pymc_mcoem.em.family import CLASS_WEIGHT, Family
 
@@ -85,7 +86,10 @@ def check_statistics(family: Family, statistics: Mapping[str, np.ndarray]) -> No
     Raises
     ------
     ValueError
-        If a name is missing or unknown, or a first axis is not the class.
+        If a name is missing or unknown, or a shape is not that of the class and, where it is
+        known, of the family's statistic.
+    TypeError
+        If values are no real numbers.
     FloatingPointError
         If a value is not finite.
     ValueError
@@ -98,8 +102,13 @@ def check_statistics(family: Family, statistics: Mapping[str, np.ndarray]) -> No
             f"{sorted(expected)}."
         )
     for name, value in statistics.items():
-        shape = np.shape(value)
-        _check_shape(name, shape, (family.n_classes, *(shape[1:] if name != CLASS_WEIGHT else ())))
+        shape, kind = np.shape(value), np.asarray(value).dtype
+        own = () if name == CLASS_WEIGHT else _declared_shape(family, name, shape[1:])
+        _check_shape(name, shape, (family.n_classes, *own))
+        if kind.kind not in "fiub":
+            raise TypeError(
+                f"statistics: {name} from the E-step has dtype {kind}; give real numbers."
+            )
         if not np.isfinite(value).all():
             raise FloatingPointError(
                 f"statistics: {name} from the E-step holds values that are not finite; the "
@@ -120,6 +129,16 @@ def check_shapes(
     """
     for name, value in (running or {}).items():
         _check_shape(name, np.shape(statistics[name]), np.shape(value))
+
+
+def _declared_shape(family: Family, name: str, found: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of a family's statistic; where it leaves lengths open, those found."""
+    declared: tuple[int | None, ...] = pt.as_tensor_variable(family.statistics[name]).type.shape
+    if len(declared) != len(found):
+        return tuple(-1 if length is None else length for length in declared)
+    return tuple(
+        length if known is None else known for known, length in zip(declared, found, strict=True)
+    )
 
 
 def _check_shape(name: str, shape: tuple[int, ...], known: tuple[int, ...]) -> None:

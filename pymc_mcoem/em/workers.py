@@ -25,6 +25,7 @@ import numpy as np
 
 from pymc_mcoem.em.contributions import Contribution
 from pymc_mcoem.em.esteps.base import EStepResult
+from pymc_mcoem.em.left_out import said
 from pymc_mcoem.em.threads import one_blas_thread, one_call_at_a_time
 
 __all__ = [
@@ -196,15 +197,17 @@ def received(answer: Any) -> Any:
 
 def _portable(error: Exception) -> Exception:
     """Return an exception that can be sent and read, with the place where it arose."""
-    error.add_note("In a worker:\n" + "".join(traceback.format_exception(error)))
+    place = "In a worker:\n" + "".join(traceback.format_exception(error))
+    with suppress(Exception):
+        error.add_note(place)
     # Some exceptions are sent and cannot be made again from what was sent; whatever that raises,
     # their text is sent in another's place.
     with suppress(Exception):
         if str(pickle.loads(pickle.dumps(error))) == str(error):
             return error
     kind = FloatingPointError if isinstance(error, ArithmeticError) else RuntimeError
-    sent = kind(f"{type(error).__name__}: {error}")
-    sent.add_note(error.__notes__[-1])
+    sent = kind(f"{type(error).__name__}: {said(error)}")
+    sent.add_note(place)
     return sent
 
 
@@ -212,7 +215,7 @@ def _packed(result: EStepResult) -> _Packed | EStepResult:
     statistics = result.statistics
     n_classes = len(next(iter(statistics.values())))
     if any(len(value) != n_classes for value in statistics.values()):
-        return result  # what is wrong with it is told where it is checked
+        return result  # of an E-step that nobody checks
     # Rows are left out if all their bits are zero, so that every bit is the same again: a row of
     # negative zeros is not one of zeros.
     empty = np.ones(n_classes, dtype=bool)

@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from pymc_mcoem.em.sources import as_values
-from pymc_mcoem.numbers import as_numbers
+from pymc_mcoem.numbers import LARGEST, as_numbers
 
 __all__ = ["drop_missing_points", "encode_observation", "encode_own_points", "pad_points"]
 
@@ -56,6 +56,11 @@ def encode_observation(observation: Any, shape: tuple[int, ...]) -> dict[str, np
         raise ValueError(
             f"observation holds {int(np.isinf(values).sum())} infinite values; mark missing "
             "points with NaN."
+        )
+    if np.nanmax(np.abs(values), initial=0.0) > LARGEST:
+        raise ValueError(
+            f"observation holds {float(np.nanmax(np.abs(values))):.3g}; squares of what is beyond "
+            f"{LARGEST:g} are not finite. Scale the observation, or mark missing points with NaN."
         )
     observed = ~np.isnan(values)
     if not observed.any():

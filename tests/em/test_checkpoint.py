@@ -632,3 +632,52 @@ def test_what_is_no_file_is_never_replaced(family, stream, tmp_path):
 def test_a_folder_is_no_checkpoint(tmp_path):
     with pytest.raises(IsADirectoryError, match="is a folder; name a file in it"):
         Checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("there", ["run.nc", "run.1.nc"])
+def test_a_new_run_replaces_no_file_of_another(family, stream, tmp_path, there):
+    """A script that forgets to load would else lose days in two checkpoints."""
+    path = tmp_path / "run.nc"
+    driver(family).partial_fit(stream, checkpoint=Checkpoint(path, observations=20))
+    (tmp_path / ({"run.nc", "run.1.nc"} - {there}).pop()).unlink()
+    content = (tmp_path / there).read_bytes()
+    read = []
+    for run in (
+        lambda: driver(family).partial_fit((read.append(y) or y for y in stream), checkpoint=path),
+        lambda: SAEM(family, random_seed=1).fit(stream, 1, checkpoint=path),
+    ):
+        with pytest.raises(FileExistsError, match=rf"{there}' is there already.*`load`"):
+            run()
+    assert not read
+    assert (tmp_path / there).read_bytes() == content
+    # without older files there is nothing else in the way
+    if there == "run.1.nc":
+        driver(family).partial_fit(stream[:5], checkpoint=Checkpoint(path, keep=0))
+
+
+def test_a_run_goes_on_in_its_own_files(family, stream, tmp_path):
+    path = tmp_path / "run.nc"
+    begun = driver(family)
+    begun.save(path)  # before anything was learnt
+    begun.partial_fit(stream[:10], checkpoint=path).partial_fit(stream[10:20], checkpoint=path)
+    OnlineEM.load(path, family, e_step=Noisy()).partial_fit(stream[20:], checkpoint=path)
+    assert loaded(path).n_seen == len(stream)
+    driver(family).save(path)
+    OnlineEM.load(path, family, e_step=Noisy()).partial_fit(stream[:3], checkpoint=path)
+    batch = SAEM(family, e_step=Noisy(), random_seed=1, progressbar=False)
+    batch.fit(stream, 1, checkpoint=tmp_path / "saem.nc")
+    again = SAEM.load(tmp_path / "saem.nc", family, e_step=Noisy())
+    again.fit(stream, 1, checkpoint=tmp_path / "saem.nc")
+
+
+def test_a_folder_that_nothing_can_be_written_in_is_found_before_the_work(
+    family, stream, tmp_path, monkeypatch
+):
+    allowed = os.access
+    monkeypatch.setattr(
+        "os.access", lambda path, mode: Path(path) != tmp_path and allowed(path, mode)
+    )
+    em = driver(family)
+    with pytest.raises(PermissionError, match="nothing can be written in the folder"):
+        em.partial_fit(stream, checkpoint=tmp_path / "run.nc")
+    assert em.position == 0

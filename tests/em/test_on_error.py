@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,7 +26,7 @@ from pymc_mcoem.templates import TemplateMixture
 from tests.em.test_online import Failing
 from tests.helpers.properties import steady
 from tests.helpers.sources import Levels
-from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
+from tests.helpers.toy_families import Noisy, NormalMixture, Towering, mixture_stream
 from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver, what_counts
 
 
@@ -237,18 +239,173 @@ def test_parameters_of_a_failed_update_are_never_taken(rng):
 
 @pytest.mark.parametrize("updates", [UpdateSchedule(), UpdateSchedule.paper()])
 def test_sums_that_overflow_are_refused_whether_or_not_an_update_is_due(family, stream, updates):
-    options = {"parameters": THETA, "e_step": Exact(), "batch_size": 4, "update_schedule": updates}
-    records = [*stream[:8], *[1.3e154] * 4, *stream[8:]]  # each of them alone is finite
+    options = {"parameters": THETA, "batch_size": 4, "update_schedule": updates}
+    options["e_step"] = Towering()
+    records = [*stream[:8], *[555.0] * 4, *stream[8:]]  # each of them alone is finite
     em = driver(family, on_error="skip", **options).partial_fit(records)
     np.testing.assert_array_equal(em.history["skipped"]["position"], [8, 9, 10, 11])
     assert "learning it failed" in str(em.history["skipped"]["reason"].values[0])
     equal_but_for_positions(em, driver(family, **options).partial_fit(stream))
 
 
+@pytest.mark.parametrize("kind", ["not finite", "singular"])
+@pytest.mark.parametrize("places", [(0,), (7,), (19,), (3, 4, 18), (18, 19, 20, 21)])
+@pytest.mark.parametrize("batch_size", [1, 6, 30])
+def test_what_cannot_be_learnt_leaves_no_trace_in_the_start(
+    family, stream, tmp_path, kind, places, batch_size
+):
+    """It is set anew, over a restart too, and a quantile of what it is set from would tell."""
+    options = {"e_step": Failing(), "n_start": 20, "batch_size": batch_size}
+    records = list(stream)
+    for place in places:
+        records.insert(place, BAD[kind][0])
+    clean = driver(family, **options).partial_fit(stream)
+    em = driver(family, on_error="skip", **options).partial_fit(records)
+    equal_but_for_positions(em, clean)
+    assert em.history["skipped"]["position"].values.tolist() == list(places)
+    for cut in (12, 19, 20, 24):
+        em = driver(family, on_error="skip", **options).partial_fit(records[:cut])
+        em.save(tmp_path / "run.nc")
+        em = OnlineEM.load(tmp_path / "run.nc", family, e_step=Failing(), progressbar=False)
+        equal_but_for_positions(em.partial_fit(records[cut:]), clean)
+    # where errors are raised the next call goes on behind the record, in the same way
+    em = driver(family, **options)
+    while em.position < len(records):
+        try:
+            em.partial_fit(records, skip=em.position)
+        except (FloatingPointError, RuntimeError):
+            # what is held when the last record has come
+            if em.position == len(records):
+                em.parameters  # noqa: B018
+    assert em.n_seen == clean.n_seen
+    for name in clean.parameters:
+        np.testing.assert_array_equal(em.parameters[name], clean.parameters[name])
+
+
+class Picky(NormalMixture):
+    """A family that no start can be found for where an observation is 444."""
+
+    def initialize(self, observations, rng, start):
+        if 444.0 in np.ravel(observations):
+            raise np.linalg.LinAlgError("no start")
+        return super().initialize(observations, rng, start)
+
+
+@pytest.mark.parametrize("places", [(0,), (9,), (2, 10)])
+def test_an_observation_that_spoils_the_start_is_left_out(stream, places):
+    records = list(stream)
+    for place in places:
+        records.insert(place, 444.0)
+    options = {"n_start": 10}
+    clean = driver(Picky(), **options).partial_fit(stream)
+    em = driver(Picky(), on_error="skip", **options)
+    em.partial_fit(records)
+    equal_but_for_positions(em, clean)
+    assert em.history["skipped"]["position"].values.tolist()[0] == places[0]
+    assert "the start fails with it: RuntimeError: start: 'kmeans'" in str(
+        em.history["skipped"]["reason"].values[0]
+    )
+
+
+def test_an_observation_that_spoils_the_start_is_named(stream):
+    em = driver(Picky(), n_start=10)
+    with pytest.raises(RuntimeError, match=r"observation 4 of the stream.* is left out, since"):
+        em.partial_fit([*stream[:4], 444.0, *stream[4:]])
+    em.partial_fit(stream[em.position - 1 :])
+    clean = driver(Picky(), n_start=10).partial_fit(stream)
+    equal_but_for_positions(em, clean)
+
+
+@pytest.mark.parametrize("value", [1e101, -1e200, np.finfo(float).max])
+@pytest.mark.parametrize("start", ["kmeans", "random"])
+def test_what_is_too_large_to_be_squared_is_refused(rng, start, value):
+    """One such image among those that are held for the start stopped a run for good."""
+    images = rng.random((14, 3, 3))
+    spoilt = np.insert(images, 3, images[3], axis=0)
+    spoilt[3, 0, 0] = value
+    mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
+    options = {"e_step": FixedLatents(), "n_start": 10, "start": start, "random_seed": 1}
+    em = OnlineEM(mixture, on_error="skip", progressbar=False, **options).partial_fit(spoilt)
+    clean = OnlineEM(mixture, progressbar=False, **options).partial_fit(images)
+    equal_but_for_positions(em, clean)
+    assert "refused: ValueError: observation holds" in str(em.history["skipped"]["reason"].values)
+
+
+@dataclass(frozen=True)
+class Odd:
+    """The exact E-step but for observations of 333, with which `spoil` does something."""
+
+    spoil: object
+
+    def compile(self, family):
+        exact, spoil = Exact().compile(family), self.spoil
+
+        class Compiled:
+            initial_state = staticmethod(lambda: {"scale": np.ones(1)})
+
+            def __call__(self, data, parameters, rng, state, **options):
+                found = replace(exact(data, parameters, rng, {}, **options), state=dict(state))
+                return spoil(found) if data["value"] == 333 else found
+
+        return Compiled()
+
+
+def longer(found):
+    return with_statistics(found, value=np.ones((3, 2)))
+
+
+def imaginary(found):
+    return with_statistics(found, value=found.statistics["value"] + 1j)
+
+
+def without_a_future(found):
+    return replace(found, state={"scale": np.array([np.nan])})
+
+
+class Dumb(Exception):
+    def __str__(self):
+        raise TypeError("no words")
+
+    def add_note(self, note):
+        raise TypeError("no notes")
+
+
+def wordless(found):
+    raise Dumb
+
+
+def with_statistics(found, **statistics):
+    return replace(found, statistics={**found.statistics, **statistics})
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (longer, r"ValueError: statistics: value from the E-step has shape \(3, 2\), expected"),
+        (imaginary, "TypeError: statistics: value from the E-step has dtype complex128"),
+        (without_a_future, "FloatingPointError: state: scale, which the E-step hands on"),
+        (wordless, "(RuntimeError: )?Dumb: it has no text"),
+    ],
+)
+@pytest.mark.parametrize("place", [0, 3, 30])
+@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize("executor", [None, ThreadPoolExecutor], ids=["here", "elsewhere"])
+def test_whatever_an_e_step_gives_is_looked_at(
+    family, stream, spoil, reason, place, batch_size, executor
+):
+    """From the first step on, whoever works."""
+    options = {"parameters": THETA, "e_step": Odd(spoil), "batch_size": batch_size}
+    with executor(1) if executor else nullcontext() as pool:
+        em = driver(family, on_error="skip", executor=pool, **options)
+        em.partial_fit([*stream[:place], 333.0, *stream[place:]])
+    equal_but_for_positions(em, driver(family, **options).partial_fit(stream))
+    assert re.match(f"learning it failed: {reason}", str(em.history["skipped"]["reason"].values[0]))
+
+
 def test_failures_are_counted_by_records(family, stream):
-    em = driver(family, parameters=THETA, e_step=Exact(), batch_size=4, on_error="skip")
+    em = driver(family, parameters=THETA, e_step=Towering(), batch_size=4, on_error="skip")
     with pytest.raises(FloatingPointError, match="finite"):
-        em.partial_fit([*stream[:8], *[1.3e154] * (PATIENCE + 4)])
+        em.partial_fit([*stream[:8], *[555.0] * (PATIENCE + 4)])
     assert em.n_seen == 8
 
 
@@ -287,12 +444,12 @@ def test_whatever_is_bad_and_wherever_it_is_cut(
     options = WAYS[way] | schedules
     values = mixture_stream(np.random.default_rng(seed), 40)
     records = list(values)
-    # What fails only when it is learnt has a part in the start that it is held for, and counts as
-    # seen while it is held for a mini-batch. An array with an axis more is a batch if it is first.
+    # What fails only when it is learnt counts as seen while it is held for a mini-batch. An array
+    # with an axis more is a batch if it is first.
     placed = []
     for place, kind in bad:
         late = BAD[kind][1].startswith("learning")
-        placed.append((min(max(place, 20), 28) if late else max(place, kind == "shape"), kind))
+        placed.append((min(place, 28) if late else max(place, kind == "shape"), kind))
     for place, kind in sorted(placed, reverse=True):
         records.insert(place, BAD[kind][0])
     em = driver(family, e_step=Failing(), on_error="skip", **options)

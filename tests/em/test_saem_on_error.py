@@ -20,7 +20,7 @@ from pymc_mcoem.templates import TemplateMixture
 from tests.em.test_on_error import BAD, Disk, Spoilt, Unreadable, source_of
 from tests.em.test_online import Failing
 from tests.em.test_workers import AtOnce
-from tests.helpers.toy_families import NormalMixture, mixture_stream
+from tests.helpers.toy_families import NormalMixture, Towering, mixture_stream
 from tests.helpers.toy_runs import THETA
 
 WAYS = {
@@ -288,9 +288,9 @@ def test_statistics_that_cannot_be_never_reach_the_parameters(rng, name, value, 
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 def test_a_sum_that_overflows_never_reaches_the_parameters(family, values, way, on_error):
     """Each square is finite, and their sum is not: no observation is to blame."""
-    saem = run(family, e_step=Exact(), on_error=on_error, **WAYS[way])
+    saem = run(family, e_step=Towering(), on_error=on_error, **WAYS[way])
     with pytest.raises(FloatingPointError, match=r"their mean over the observations .*not finite"):
-        saem.fit(np.append(values, [1.2e154] * 6), 2)
+        saem.fit(np.append(values, [555.0] * 6), 2)
     assert saem.n_iterations == 0
     for name, value in THETA.items():
         np.testing.assert_array_equal(saem.parameters[name], value)

@@ -38,7 +38,7 @@ class Explainer:
         return cls(family, compiled_for(family, settings))
 
     def checked(self, result: EStepResult) -> EStepResult:
-        """Return a result whose statistics an observation can have.
+        """Return a result whose statistics an observation can have, and whose state goes on.
 
         Raises
         ------
@@ -46,6 +46,12 @@ class Explainer:
             If they are others; see `check_statistics`.
         """
         check_statistics(self.family, result.statistics)
+        for name, value in result.state.items():
+            if not np.isfinite(value).all():
+                raise FloatingPointError(
+                    f"state: {name}, which the E-step hands on to the next observation, holds "
+                    "values that are not finite; the observation is not learnt."
+                )
         return result
 
 
