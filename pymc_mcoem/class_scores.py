@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import softmax
 
+from pymc_mcoem.carlin_chib.pseudo_priors import Laplace
 from pymc_mcoem.em.arithmetic import strict_arithmetic
 from pymc_mcoem.em.esteps.base import CompiledClassWeights
 from pymc_mcoem.em.esteps.fixed_latents import FixedLatents
@@ -52,7 +53,8 @@ def compile_class_weights(
     """
     if screening and not _draws_nothing(e_step):
         with strict_arithmetic():
-            return ScreenedClassWeights(family, partial(_compile_for, family, e_step), screening)
+            compile_for = partial(_compile_for, family, e_step)
+            return ScreenedClassWeights(family, compile_for, screening, _search_of(e_step))
     return _compile_for(family, e_step, family.n_classes)
 
 
@@ -61,6 +63,15 @@ def _draws_nothing(e_step: EStep) -> bool:
     if isinstance(e_step, LaplaceGaussian):
         return not e_step.importance
     return isinstance(e_step, FixedLatents | PosteriorMode)
+
+
+def _search_of(e_step: EStep) -> Laplace:
+    """Return the search for modes that an E-step begins with; a thorough one if it has none."""
+    for name in ("search", "pseudo_priors"):
+        search = getattr(e_step, name, None)
+        if isinstance(search, Laplace):
+            return search
+    return Laplace(race=None)
 
 
 def _compile_for(family: Any, e_step: EStep, n_classes: int) -> CompiledClassWeights:

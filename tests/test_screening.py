@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -94,8 +94,10 @@ def probabilities(mixture, parameters, curves, **options):
 class AsIfDrawn:
     """Laplace's evidence from an E-step that is not known to draw nothing, so it is screened."""
 
+    search: mcoem.Laplace = field(default_factory=mcoem.Laplace)
+
     def compile(self, family):
-        return mcoem.LaplaceGaussian().compile(family)
+        return mcoem.LaplaceGaussian(search=self.search).compile(family)
 
 
 @pytest.fixture(scope="module")
@@ -236,6 +238,48 @@ def test_no_probability_changes_by_more_than_the_amount(mixture):
                 fewest[slack] = min(fewest[slack], len(kept))
     assert most[SLACK] < 1e-3 * amount < amount < most[0.0]
     assert fewest[SLACK] < N_CLASSES
+
+
+def test_a_classifier_screens_with_slack(mixture, parameters, curves):
+    """Where the slack makes a difference more classes are looked at, and exactly those."""
+    _, found = probabilities(mixture, parameters, curves, e_step=mcoem.LaplaceGaussian())
+    amount = 1e-3
+    sizes = {
+        slack: np.array([len(keep_plausible(one, np.exp(-slack) * amount)) for one in found])
+        for slack in (0.0, SLACK)
+    }
+    curve = curves[np.flatnonzero(sizes[0.0] < sizes[SLACK])[0]]
+    assert (sizes[0.0] < sizes[SLACK]).mean() > 0.2
+    for slack in sizes:
+        screened = mcoem.Classifier(
+            mixture, parameters, e_step=AsIfDrawn(), screening=amount, progressbar=False
+        )
+        if slack == 0.0:
+            screened._crew.compiled.slack = slack
+        screened.class_probabilities(curve[None])
+        (looked_at,) = screened._crew.compiled._compiled
+        assert looked_at == sizes[slack][np.flatnonzero(sizes[0.0] < sizes[SLACK])[0]]
+
+
+@pytest.mark.parametrize(
+    ("e_step", "search"),
+    [
+        (None, mcoem.Laplace()),
+        (mcoem.CarlinChibBurst(pseudo_priors=mcoem.Laplace(race=None)), mcoem.Laplace(race=None)),
+        (mcoem.CarlinChibBurst(pseudo_priors=mcoem.PilotMoments()), mcoem.Laplace(race=None)),
+        (
+            mcoem.LaplaceGaussian(importance=True, search=mcoem.Laplace(tolerance=0.1)),
+            mcoem.Laplace(tolerance=0.1),
+        ),
+    ],
+    ids=["default", "thorough bursts", "pilot moments", "rough importance weights"],
+)
+def test_classes_are_judged_by_the_modes_that_they_would_be_looked_at_from(
+    mixture, parameters, e_step, search
+):
+    """A class that another search gave up may have all of the probability."""
+    screened = mcoem.Classifier(mixture, parameters, e_step=e_step, screening=0.1)
+    assert screened._crew.compiled.search == search
 
 
 @pytest.mark.slow

@@ -168,6 +168,21 @@ def test_chains_land_where_exact_em_does_if_latents_are_not_normal(shifted, batc
     assert (np.abs(curves.free_vector(start) - best) > limit).sum() > 5
 
 
+@pytest.mark.parametrize("batch_fraction", [1.0, 0.2])
+def test_priors_weigh_against_all_observations(data, batch_fraction, monkeypatch):
+    """With mini-batches too: the statistics are a mean over all."""
+    (ys, start, _), family, sizes = data, example.MeasuredMixture(), []
+    plain = family.maximize
+
+    def maximize(statistics, *, effective_size):
+        sizes.append(effective_size)
+        return plain(statistics, effective_size=effective_size)
+
+    monkeypatch.setattr(family, "maximize", maximize)
+    run(family, start, e_step=Exact(), batch_fraction=batch_fraction).fit(ys, 3)
+    assert set(sizes) == {float(len(ys))}
+
+
 def test_statistics_of_those_not_visited_stay(family, data, monkeypatch):
     ys, start, _ = data
     saem = run(family, start, e_step=Exact(), step_size=lambda k: 1.0, batch_fraction=0.1)
