@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,6 +29,8 @@ import h5py
 import numpy as np
 import xarray as xr
 
+from pymc_mcoem.em.esteps.kept import compiled_for
+from pymc_mcoem.em.fingerprint import Fingerprint
 from pymc_mcoem.em.run_state import Arrays, Pending, RunState
 from pymc_mcoem.em.settings import NotStored, decode_settings
 
@@ -113,6 +116,7 @@ def describe_family(family: Family) -> dict[str, Any]:
             variable.name: type(variable.owner.op).__name__ for variable in model.basic_RVs
         },
         "made with": family.describe(),
+        "numbers": compiled_for(family, Fingerprint()),
     }
 
 
@@ -429,7 +433,11 @@ def _pending(held: Arrays | None) -> tuple[Pending, ...]:
 
 
 #: How a difference is told, where it is not one of shapes.
-_DIFFERENCES = {"made with": "{} of the family is", "variables": "variable {} is"}
+_DIFFERENCES = {
+    "made with": "{} of the family is",
+    "variables": "variable {} is",
+    "numbers": "{} at one and the same point is",
+}
 
 
 def differences(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
@@ -442,11 +450,18 @@ def differences(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[st
             found += [
                 f"{says.format(key)} {before.get(key)} in the file, {now.get(key)} here"
                 for key in sorted({*before, *now})
-                if before.get(key) != now.get(key)
+                if not _same(before.get(key), now.get(key))
             ]
         elif before != now:
             found.append(f"{name} is {before} in the file, {now} here")
     return found
+
+
+def _same(before: Any, now: Any) -> bool:
+    """Say whether two values are the same, numbers up to what versions of libraries may change."""
+    if isinstance(before, float) and isinstance(now, float):
+        return math.isclose(before, now, rel_tol=1e-6, abs_tol=1e-9)
+    return bool(before == now)
 
 
 def require_family(path: str | os.PathLike[str], saved: Mapping[str, Any], family: Family) -> None:

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 import pymc_mcoem as mcoem
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.esteps.exact import Exact
+from pymc_mcoem.em.fingerprint import Fingerprint
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.schedules import BurstLength, StepSize, UpdateSchedule
-from pymc_mcoem.em.storage import write_datatree
+from pymc_mcoem.em.storage import describe_family, differences, write_datatree
 from pymc_mcoem.templates import TemplateMixture, TemplatePriors
 from tests.helpers.properties import steady
 from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
@@ -203,6 +204,26 @@ class OtherShape(NormalMixture):
         self.statistics["value"] = self.statistics["value"] * np.ones(2)
 
 
+class OtherSpread(NormalMixture):
+    def __init__(self):
+        super().__init__()
+        with pm.Model(coords={"class": range(3)}) as self.model:
+            weights = pm.Data("weights", np.full(3, 1 / 3), dims="class")
+            means = pm.Data("means", np.linspace(-2.0, 2.0, 3), dims="class")
+            variance = pm.Data("noise_variance", 1.0)
+            value = pm.Data("value", 0.0)
+            self.class_index = pm.Categorical("class_index", p=weights)
+            spread = 50.0 * variance**0.5
+            pm.Normal("y", means[self.class_index], spread, observed=value)
+        self.statistics = {"value": value, "square": value**2}
+
+
+class OtherUnit(NormalMixture):
+    def __init__(self):
+        super().__init__()
+        self.statistics = {**self.statistics, "value": 7.0 * self.statistics["value"]}
+
+
 class OtherDensity(NormalMixture):
     def __init__(self):
         super().__init__()
@@ -221,6 +242,8 @@ class OtherDensity(NormalMixture):
     [
         (OtherShape, r"statistics value has shape \[\] in the file, \[2\] here"),
         (OtherDensity, "variable y is NormalRV in the file, LaplaceRV here"),
+        (OtherSpread, "log-density at one and the same point is -.* in the file, -.* here"),
+        (OtherUnit, "value at one and the same point is .* in the file, .* here"),
     ],
 )
 def test_a_family_of_the_same_names_is_refused_by_what_it_is_made_of(
@@ -233,6 +256,37 @@ def test_a_family_of_the_same_names_is_refused_by_what_it_is_made_of(
     for driver_kind, path in ((OnlineEM, online), (mcoem.SAEM, batch)):
         with pytest.raises(ValueError, match=difference):
             driver_kind.load(path, other(), e_step=Noisy())
+
+
+def test_what_the_model_holds_does_not_make_another_family(family, stream, tmp_path):
+    """Nor do numbers that rounding changes, or a class index that is sampled elsewhere."""
+    path = tmp_path / "run.nc"
+    driver(family).partial_fit(stream).save(path)
+    other = NormalMixture()
+    other.set_model_parameters(THETA)
+    other.model.set_data("value", 3.0)
+    em = OnlineEM.load(path, other, e_step=Noisy(), progressbar=False)
+    assert em.n_seen == len(stream)
+    saved = describe_family(family)
+    moved = {**saved, "numbers": {k: v * (1 + 1e-9) for k, v in saved["numbers"].items()}}
+    assert not differences(saved, moved)
+    moved = {**saved, "numbers": {k: v * (1 + 1e-3) for k, v in saved["numbers"].items()}}
+    assert len(differences(saved, moved)) == 3
+
+
+@pytest.mark.parametrize("covariance", ["scaled", "diagonal", "full"])
+def test_mixtures_of_templates_have_numbers_of_their_own(covariance):
+    """Whatever their parameters have to be: variances, or covariance matrices."""
+    ages = np.linspace(0, 1, 5)
+    one = mcoem.TemplateMixture.for_curves(ages, 2, n_warp_kernels=2, covariance=covariance)
+    other = mcoem.TemplateMixture.for_curves(
+        ages, 2, n_warp_kernels=2, covariance=covariance, bandwidth=0.4
+    )
+    numbers, others = (Fingerprint().compile(each) for each in (one, other))
+    assert numbers["template_gram"] != others["template_gram"]
+    # of the size of sums over five points: nothing is near to where there is no density
+    assert 0.1 < abs(numbers["log-density"]) < 1e3
+    assert numbers["log-density"] != others["log-density"]
 
 
 def test_the_adaptation_of_another_e_step_is_not_gone_on_with(family, stream, tmp_path):
