@@ -22,9 +22,9 @@ __all__ = ["Fingerprint"]
 class Fingerprint:
     """The log-density of a family and its statistics at one point, the same for all families.
 
-    Parameters are filled with 1 over the length of their last axis, so that weights sum to one, or
-    are unit matrices, so that covariances are some; observations and latents are a cosine. What
-    the model holds has no part in it.
+    Parameters are filled with 1 over the length of their last axis, so that weights sum to one;
+    what may be a covariance matrix is one. Observations and latents are a cosine. What the model
+    holds has no part in it.
 
     Notes
     -----
@@ -85,10 +85,10 @@ class Fingerprint:
 
 
 def _plain(shape: tuple[int, ...]) -> np.ndarray:
-    """Return a parameter of this shape."""
-    if len(shape) > 1 and shape[-1] == shape[-2]:
-        return np.broadcast_to(np.eye(shape[-1]), shape)
-    return np.full(shape, 1.0 / (shape[-1] if shape else 1))
+    """Return a parameter of this shape: positive, rows sum to one, matrices positive definite."""
+    even = np.full(shape, 1.0 / (shape[-1] if shape else 1))
+    is_matrix = len(shape) > 1 and shape[-1] == shape[-2]
+    return 0.5 * (even + np.eye(shape[-1])) if is_matrix else even
 
 
 def _cosine(shape: tuple[int, ...]) -> np.ndarray:
