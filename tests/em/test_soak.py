@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
 import json, os, resource, sys
 import numpy as np
+from pymc_mcoem.em import history
 from pymc_mcoem.em.checkpoint import Checkpoint
 from pymc_mcoem.em.esteps.exact import Exact
 from pymc_mcoem.em.online import OnlineEM
@@ -30,11 +31,14 @@ from tests.helpers.toy_families import NormalMixture
 
 path, log, seed, size = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 family = NormalMixture()
+# A history that is full after 10,000 records: what grows from there on has no bound.
+history.OBSERVATIONS_KEPT = 1_000
 if os.path.exists(path):
     em = OnlineEM.load(path, family, progressbar=False)
 else:
     em = OnlineEM(
-        family, e_step=Exact(), random_seed=1, progressbar=False, on_error="skip", n_start=20
+        family, e_step=Exact(), random_seed=1, progressbar=False, on_error="skip", n_start=20,
+        keep=1_000,
     )
 print("ready", flush=True)
 em.partial_fit(
