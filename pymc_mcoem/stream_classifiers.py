@@ -145,13 +145,15 @@ class MixtureOfEachLabel:
         learner.accept(observation, index)
         if counts:
             self._counts.add(label)
-        if [*learner.learn()]:
+        if [*learner.learn()] or learner.state.parameters is None:
             self._take(label)
 
     def _take(self, label: Hashable) -> None:
         """Put what a driver knows now into the rows of its classes."""
         parameters = _current(self._learner[label])
         if parameters is None:
+            # before its start, or while that is set anew without a record that cannot be learnt
+            self._unknown.add(label)
             return
         self._unknown.discard(label)
         for name, value in parameters.items():
@@ -191,9 +193,10 @@ class NamedClasses:
         # Weight of each label in each class, by label.
         self._mass: dict[Hashable, np.ndarray] = {}
         # Labels of what is held, by position; of what was held before the call none is known.
-        self._held: dict[int, Hashable] = {
-            item.position: None for item in self._learner.state.pending
-        }
+        state = self._learner.state
+        self._held: dict[int, Hashable] = dict.fromkeys(_held(state))
+        # Observations learnt before the first of these.
+        self._before = 0 if state.start else state.n_learnt
 
     def check_label(self, label: Hashable, index: int) -> None:
         """Take any."""
@@ -234,20 +237,32 @@ class NamedClasses:
         for report in learner.learn():
             self._name(report)
             reports += 1
-        if reports:
+        state = learner.state
+        if reports or state.parameters is None:
             self._parameters = _current(learner)
-        # what was refused or left out is held no more
-        held = {item.position for item in learner.state.pending}
+        if state.parameters is None:
+            # the start is set anew, and what it was set from is learnt again
+            self._mass = {}
+        # what was refused, left out or learnt for good is held no more
+        held = _held(state)
         self._held = {each: name for each, name in self._held.items() if each in held}
+        self._before = 0 if state.start else state.n_learnt
 
     def _name(self, report: StepReport[RunState]) -> None:
         """Give the labels of what a step learnt their weights in the classes."""
-        left = {item.position for item in report.state.pending} | {*self._learner.history.skipped}
-        learnt = [position for position in self._held if position not in left]
-        for position, record in zip(learnt, report.observations, strict=True):
-            label = self._held.pop(position)
+        skipped = self._learner.history.skipped
+        labels = [label for position, label in self._held.items() if position not in skipped]
+        for record in report.observations:
+            if record.number == 1:
+                self._mass = {}
+            label = labels[record.number - 1 - self._before]
             if label is not None:
                 self._mass[label] = self._mass.get(label, 0.0) + record.class_weight
+
+
+def _held(state: RunState) -> list[int]:
+    """Return the positions of what a run holds: to be learnt, or learnt again with its start."""
+    return sorted({item.position for item in (*state.start, *state.pending)})
 
 
 def _alike(drivers: Mapping[Hashable, OnlineEM]) -> TemplateMixture:

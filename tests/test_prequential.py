@@ -511,6 +511,24 @@ def test_a_record_that_cannot_be_learnt_names_nothing(at, settings, rng):
     )
 
 
+@pytest.mark.parametrize("at", [0, 3, 9])
+def test_a_record_that_spoils_a_start_changes_no_later_prediction(at, rng):
+    """The start is set anew without it, and labels go with those that are learnt again."""
+    values, labels = toy_stream(rng, 60)
+    settings = {"on_error": "skip", "e_step": Failing(), "n_start": 10}
+
+    def late(values, labels, begin):
+        found = mcoem.predict_then_learn(
+            toy(**settings), values, labels, e_step=Weighing(), **QUIET
+        )
+        return found["predicted"].values[-begin:]
+
+    clean = late(values, labels, 40)
+    spoilt = np.insert(values, at, 0.125), np.insert(labels, at, labels[at])
+    np.testing.assert_array_equal(late(*spoilt, 40), clean)
+    assert len(set(clean)) > 1
+
+
 def test_lengths_that_differ(rng):
     values, labels = toy_stream(rng, 12)
     em = toy()

@@ -19,13 +19,9 @@ class Judged(NormalMixture):
 
     fail = ()
 
-    def __init__(self):
-        super().__init__()
-        self.n_begun = 0
-
     def initialize(self, observations, rng, start):
-        self.n_begun += 1
-        if self.n_begun - 1 in self.fail:
+        # the last word of a run's seed is its number
+        if self.fail and rng.bit_generator.seed_seq.entropy[-1] in self.fail:
             raise ValueError("as asked for")
         return super().initialize(observations, rng, start)
 
