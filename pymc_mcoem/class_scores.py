@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -66,12 +67,19 @@ def _draws_nothing(e_step: EStep) -> bool:
 
 
 def _search_of(e_step: EStep) -> Laplace:
-    """Return the search for modes that an E-step begins with; a thorough one if it has none."""
+    """Return the search for modes that an E-step begins with, but that no class is given up.
+
+    A class that left the race has the evidence of an unfinished point, and draws around that may
+    find far more.
+    """
     for name in ("search", "pseudo_priors"):
         search = getattr(e_step, name, None)
         if isinstance(search, Laplace):
-            return search
-    return Laplace(race=None)
+            break
+    else:
+        search = Laplace()
+    race = search.race
+    return replace(search, race=None if race is None else replace(race, margin=math.inf))
 
 
 def _compile_for(family: Any, e_step: EStep, n_classes: int) -> CompiledClassWeights:
