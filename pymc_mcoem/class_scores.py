@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -67,19 +66,12 @@ def _draws_nothing(e_step: EStep) -> bool:
 
 
 def _search_of(e_step: EStep) -> Laplace:
-    """Return the search for modes that an E-step begins with, but that no class is given up.
-
-    A class that left the race has the evidence of an unfinished point, and draws around that may
-    find far more.
-    """
+    """Return the search for modes that an E-step begins with; a thorough one if it has none."""
     for name in ("search", "pseudo_priors"):
         search = getattr(e_step, name, None)
         if isinstance(search, Laplace):
-            break
-    else:
-        search = Laplace()
-    race = search.race
-    return replace(search, race=None if race is None else replace(race, margin=math.inf))
+            return search
+    return Laplace(race=None)
 
 
 def _compile_for(family: Any, e_step: EStep, n_classes: int) -> CompiledClassWeights:

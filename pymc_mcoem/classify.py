@@ -126,7 +126,7 @@ class Classifier:
         or sixteen classes do; 0 leaves out none. It holds while Laplace's approximation errs by no
         more than 20 in the log-evidence of one class against another's; see the notes of
         `pymc_mcoem.screening.ScreenedClassWeights`. It spares sweeps, not the search for
-        modes: with 40 classes bursts of 500 sweeps take half the time, of 50 nine tenths
+        modes: with 40 classes bursts of 500 sweeps take half the time, of 50 all of it
         (``benchmarks/screening.py``). An `e_step` that draws nothing, as ``LaplaceGaussian()``,
         has nothing to spare: it takes any amount, looks at all classes, and nothing changes.
     random_seed : int
