@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
-from cost_growth import discs
+from cost_growth import discs, theta_of
 from rich.console import Console
 from rich.table import Table
 from threadpoolctl import threadpool_limits
@@ -56,14 +56,7 @@ def setting() -> tuple[mcoem.TemplateMixture, dict[str, np.ndarray], np.ndarray]
     rng = np.random.default_rng(1)
     mixture = mcoem.TemplateMixture.for_images((SIDE, SIDE), n_classes=N_CLASSES)
     shown = discs(SIDE, N_CLASSES, rng)
-    theta = {name: np.array(value) for name, value in mixture.parameters.items()}
-    design = mixture.settings.basis.matrix(mixture.settings.points)
-    theta["templates"] = np.linalg.solve(
-        design + 1e-3 * np.eye(len(design)), shown.reshape(N_CLASSES, -1).T
-    ).T.copy()
-    theta["noise_variance"] = np.array(NOISE**2)
-    theta["deformation_variance"] = np.full(N_CLASSES, 0.002)
-    return mixture, theta, shown
+    return mixture, theta_of(mixture, shown), shown
 
 
 def observations(n: int) -> np.ndarray:

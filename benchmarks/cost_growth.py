@@ -39,6 +39,19 @@ def discs(side: int, n_classes: int, rng: np.random.Generator) -> np.ndarray:
     return np.exp(-squares / 0.06).sum(axis=1).clip(max=1.0)
 
 
+def theta_of(mixture: mcoem.TemplateMixture, images: np.ndarray) -> dict[str, np.ndarray]:
+    """Return parameters whose templates show the images, ``(n_classes, side, side)``."""
+    theta = {name: np.array(value) for name, value in mixture.parameters.items()}
+    # kernels sit on the pixels
+    design = mixture.settings.basis.matrix(mixture.settings.points)
+    theta["templates"] = np.linalg.solve(
+        design + 1e-3 * np.eye(len(design)), images.reshape(len(images), -1).T
+    ).T.copy()
+    theta["noise_variance"] = np.array(0.04)
+    theta["deformation_variance"] = np.full(len(images), 0.002)
+    return theta
+
+
 def measure(side: int, n_classes: int, n_observations: int) -> list[str]:
     """Return a row of the table."""
     rng = np.random.default_rng(1)
@@ -46,14 +59,7 @@ def measure(side: int, n_classes: int, n_observations: int) -> list[str]:
     images = discs(side, n_classes, rng)
     shown = images[rng.integers(n_classes, size=n_observations + 1)]
     shown = shown + 0.2 * rng.standard_normal(shown.shape)
-    theta = {name: np.array(value) for name, value in mixture.parameters.items()}
-    # templates that show the discs: kernels sit on the pixels
-    design = mixture.settings.basis.matrix(mixture.settings.points)
-    theta["templates"] = np.linalg.solve(
-        design + 1e-3 * np.eye(len(design)), images.reshape(n_classes, -1).T
-    ).T.copy()
-    theta["noise_variance"] = np.array(0.04)
-    theta["deformation_variance"] = np.full(n_classes, 0.002)
+    theta = theta_of(mixture, images)
     began = time.perf_counter()
     compiled = mcoem.CarlinChibBurst().compile(mixture)
     total = compiled.statistics.zeros() | {"class_weight": np.zeros(n_classes)}

@@ -9,7 +9,7 @@ import numpy as np
 
 __all__ = ["LARGEST", "as_numbers", "is_number", "is_whole", "require_semidefinite"]
 
-#: Observations hold nothing larger: squares of it add up to numbers that are finite.
+#: Observations hold nothing larger: of what is, sums of squares may not be finite.
 LARGEST = 1e100
 
 

@@ -361,8 +361,8 @@ class Family:
             )
         if np.abs(plain).max(initial=0.0) > LARGEST:
             raise ValueError(
-                f"observation: {name} holds {float(np.abs(plain).max()):.3g}; squares of what is "
-                f"beyond {LARGEST:g} are not finite. Scale the observation, or drop it."
+                f"observation: {name} holds {float(np.abs(plain).max()):.3g}; beyond {LARGEST:g} "
+                "sums of squares may not be finite. Scale the observation, or drop it."
             )
         return plain
 

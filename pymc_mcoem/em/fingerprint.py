@@ -28,7 +28,7 @@ class Fingerprint:
 
     Notes
     -----
-    Nothing is compiled: the graph is evaluated once, node by node, in about a second.
+    The graph is evaluated once, node by node, which takes about a second.
 
     Examples
     --------
@@ -39,49 +39,51 @@ class Fingerprint:
     """
 
     def compile(self, family: Family) -> dict[str, float | None]:
-        """Return numbers by name; None where the point is none that the family can have."""
-        model = family.model
-        data: dict[Any, Any] = {}
-        for variable in model.data_vars:
-            held = variable.get_value(borrow=True)
-            if variable.name in family.parameter_names:
-                filled = _plain(held.shape)
-            elif variable.name in family.observation:
-                filled = _cosine(held.shape)
-            else:
-                continue
-            data[variable] = pt.constant(filled.astype(held.dtype), dtype=held.dtype)
-        point = model.initial_point(random_seed=0)
-        values = []
-        for variable in model.value_vars:
-            held = np.asarray(point[variable.name])
-            # of a class index the last class, whatever it is sampled on
-            last = family.n_classes - 1
-            filled = _cosine(held.shape) if held.dtype.kind == "f" else np.full(held.shape, last)
-            values.append(filled.astype(held.dtype))
-        names = sorted(family.statistics)
-        outputs = [
-            pt.as_tensor_variable(graph)
-            for graph in (model.logp(), *(family.statistics[name] for name in names))
-        ]
+        """Return numbers by name; None where they cannot be had at this point."""
+        names = ["log-density", *sorted(family.statistics)]
         try:
-            outputs = clone_replace(model.replace_rvs_by_values(outputs), data)
-            evaluate = pm.pytensorf.compile(
-                model.value_vars,
-                outputs,
-                mode=Mode(linker="py", optimizer=None),
-                on_unused_input="ignore",
-            )
-            found = evaluate(*values)
-        except (ValueError, ArithmeticError, np.linalg.LinAlgError):
-            # as where a parameter has to be what this one is not
-            return dict.fromkeys(["log-density", *names])
+            found = _evaluated(family, names)
+        except Exception:
+            # As where a parameter has to be what this one is not. A run is saved all the same.
+            return dict.fromkeys(names)
         with np.errstate(invalid="ignore", over="ignore"):
             sums = [float(np.sum(value * (1.0 + _cosine(np.shape(value))))) for value in found]
         return {
             name: value if math.isfinite(value) else None
-            for name, value in zip(["log-density", *names], sums, strict=True)
+            for name, value in zip(names, sums, strict=True)
         }
+
+
+def _evaluated(family: Family, names: list[str]) -> list[np.ndarray]:
+    """Return the log-density and the statistics at the point, each of its own shape."""
+    model = family.model
+    data: dict[Any, Any] = {}
+    for variable in model.data_vars:
+        held = variable.get_value(borrow=True)
+        if variable.name in family.parameter_names:
+            filled = _plain(held.shape)
+        elif variable.name in family.observation:
+            filled = _cosine(held.shape)
+        else:
+            continue
+        data[variable] = pt.constant(filled.astype(held.dtype), dtype=held.dtype)
+    point = model.initial_point(random_seed=0)
+    values = []
+    for variable in model.value_vars:
+        held = np.asarray(point[variable.name])
+        # of a class index the last class
+        last = np.full(held.shape, family.n_classes - 1)
+        values.append((_cosine(held.shape) if held.dtype.kind == "f" else last).astype(held.dtype))
+    statistics = [pt.as_tensor_variable(family.statistics[name]) for name in names[1:]]
+    outputs = model.replace_rvs_by_values([model.logp(), *statistics])
+    evaluate = pm.pytensorf.compile(
+        model.value_vars,
+        clone_replace(outputs, data),
+        mode=Mode(linker="py", optimizer=None),
+        on_unused_input="ignore",
+    )
+    found: list[np.ndarray] = evaluate(*values)
+    return found
 
 
 def _plain(shape: tuple[int, ...]) -> np.ndarray:

@@ -136,12 +136,9 @@ class Learner:
                 self._failures += len(culprits)
                 if self.settings.on_error == "skip" and self._failures <= PATIENCE:
                     continue
-                begins_anew = self.state.parameters is None
-                stays = "the start is set anew without it"
-                _explain(
-                    failure,
-                    f"is left out; {stays if begins_anew else 'what was learnt before it stays'}",
-                )
+                if self.state.parameters is None:
+                    _explain(failure, "is left out; the start is set anew without it")
+                _explain(failure, "is left out; what was learnt before it stays")
             for name in sorted(report.state.troubles.keys() - self.state.troubles.keys()):
                 _log.warning(
                     "Observation %d: %s. It is learnt all the same; further ones are only counted, "

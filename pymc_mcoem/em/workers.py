@@ -211,11 +211,9 @@ def _portable(error: Exception) -> Exception:
     return sent
 
 
-def _packed(result: EStepResult) -> _Packed | EStepResult:
+def _packed(result: EStepResult) -> _Packed:
     statistics = result.statistics
     n_classes = len(next(iter(statistics.values())))
-    if any(len(value) != n_classes for value in statistics.values()):
-        return result  # of an E-step that nobody checks
     # Rows are left out if all their bits are zero, so that every bit is the same again: a row of
     # negative zeros is not one of zeros.
     empty = np.ones(n_classes, dtype=bool)

@@ -59,8 +59,8 @@ def encode_observation(observation: Any, shape: tuple[int, ...]) -> dict[str, np
         )
     if np.nanmax(np.abs(values), initial=0.0) > LARGEST:
         raise ValueError(
-            f"observation holds {float(np.nanmax(np.abs(values))):.3g}; squares of what is beyond "
-            f"{LARGEST:g} are not finite. Scale the observation, or mark missing points with NaN."
+            f"observation holds {float(np.nanmax(np.abs(values))):.3g}; beyond {LARGEST:g} sums of "
+            "squares may not be finite. Scale the observation, or mark missing points with NaN."
         )
     observed = ~np.isnan(values)
     if not observed.any():

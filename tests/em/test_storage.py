@@ -274,6 +274,20 @@ def test_what_the_model_holds_does_not_make_another_family(family, stream, tmp_p
     assert len(differences(saved, moved)) == 3
 
 
+def test_a_family_without_numbers_is_saved_all_the_same(family, stream, tmp_path, monkeypatch):
+    """As one with an operator that only a back end knows."""
+
+    def unknown(*_):
+        raise NotImplementedError("no Python implementation")
+
+    monkeypatch.setattr("pymc_mcoem.em.fingerprint._evaluated", unknown)
+    path = tmp_path / "run.nc"
+    other = NormalMixture()
+    driver(other).partial_fit(stream).save(path)
+    assert set(describe_family(other)["numbers"].values()) == {None}
+    assert OnlineEM.load(path, other, e_step=Noisy(), progressbar=False).n_seen == len(stream)
+
+
 @pytest.mark.parametrize("covariance", ["scaled", "diagonal", "full"])
 def test_mixtures_of_templates_have_numbers_of_their_own(covariance):
     """Whatever their parameters have to be: variances, or covariance matrices."""
