@@ -45,6 +45,11 @@ class AuxiliaryChains:
     coverage : float
         Probability of the ellipsoid around its mean that each κ_j is cut down to; 1 leaves the
         pseudo-prior whole.
+    draw_class : bool
+        Draw a class from the estimated weights for every sweep and take that class's position
+        alone, as Allassonnière and Kuhn do, instead of weighing all classes. The mean is the
+        same, the variance larger: where two classes weigh half each, one draw of a statistic
+        that differs between them tells no more than a coin.
     mode : str or None
         PyTensor's compilation mode.
 
@@ -62,7 +67,12 @@ class AuxiliaryChains:
                 ≈ (1/T) Σ_t κ_j(X_{j,t}) / p(y, I = j, X_{j,t}),
 
     the reciprocal importance formula (Gelfand and Dey 1994) for Z_j = p(y, I = j). They draw a
-    class from the estimates. Here the statistics of all classes are weighed by them,
+    class from the estimates, which is ``draw_class=True``: with I_t = j of probability
+    Z_j / Σ_l Z_l, independently for every sweep,
+
+        E[δ_{I,j} S | y] ≈ (1/T) Σ_t 1{I_t = j} S(X_{j,t}).
+
+    By default the statistics of all classes are weighed by the estimates,
 
         E[δ_{I,j} S | y] ≈ (Z_j / Σ_l Z_l) (1/T) Σ_t S(X_{j,t}),
 
@@ -110,6 +120,7 @@ class AuxiliaryChains:
     pseudo_priors: PseudoPriorRule = field(default_factory=Laplace)
     within_class: WithinClassMove = field(default_factory=RandomWalk)
     coverage: float = 0.9
+    draw_class: bool = False
     mode: str | None = None
 
     def __post_init__(self) -> None:
@@ -176,7 +187,7 @@ class CompiledAuxiliaryChains:
         """
         values = {**parameters, **data}
         pseudo_priors, chains = self._run(values, rng, state["log_step"], draws, burn_in)
-        return self._summed(pseudo_priors, chains, burn_in, values)
+        return self._summed(pseudo_priors, chains, burn_in, rng, values)
 
     def resume(
         self,
@@ -200,7 +211,7 @@ class CompiledAuxiliaryChains:
         starts = chain["position"] if chain else _starts(pseudo_priors, rng)
         log_step = chain["log_step"] if chain else self.chains.initial_log_step
         found = self.chains(rng, starts, log_step, pseudo_priors, gains, values)
-        result = self._summed(pseudo_priors, found, 0, values)
+        result = self._summed(pseudo_priors, found, 0, rng, values)
         following = {"position": found.position[:, -1].copy(), "log_step": found.log_step}
         if keep_fit:
             following |= fit_to_keep(pseudo_priors)
@@ -252,6 +263,7 @@ class CompiledAuxiliaryChains:
         pseudo_priors: PseudoPriors,
         chains: ClassDraws,
         burn_in: int,
+        rng: np.random.Generator,
         values: Mapping[str, np.ndarray],
     ) -> EStepResult:
         found = self._log_evidence(pseudo_priors, chains, burn_in)
@@ -266,9 +278,16 @@ class CompiledAuxiliaryChains:
         if acceptance == 0.0:
             troubles["chain did not move within its class"] = 1
         draws = positions.shape[1]
-        weights = np.repeat(weight[:, None] / draws, draws, axis=1)
+        class_index: np.ndarray | None
+        if self.settings.draw_class:
+            # one class for each sweep, so that every draw is one of (class, latents)
+            class_index = np.asarray(rng.choice(len(weight), size=draws, p=weight))
+            share = np.eye(len(weight))[class_index].T
+        else:
+            class_index, share = None, np.repeat(weight[:, None], draws, axis=1)
         return EStepResult(
-            statistics_of_draws(self.statistics, positions, weights, values),
+            statistics_of_draws(self.statistics, positions, share / draws, values),
+            class_index=class_index,
             acceptance=acceptance,
             log_evidence=float(logsumexp(found.log_evidence)),
             troubles=troubles,

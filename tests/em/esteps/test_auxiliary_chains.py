@@ -86,6 +86,44 @@ def test_any_move_within_a_class_will_do(move, rng):
         assert z < LIMIT + 1, name  # of few repeats, so Student's tails
 
 
+# -- a class drawn for every sweep ---------------------------------------------------------------
+
+
+def test_drawn_classes_have_the_exact_expectations_and_more_variance(linear, rng):
+    """With one draw the class weights are those of a single class; means are the same."""
+    family, weighed = linear
+    drawn = AuxiliaryChains(within_class=RandomWalk(3), draw_class=True).compile(family)
+    exact = family.exact(*family.case)
+    spread = {}
+    for name, e_step in {"weighed": weighed, "drawn": drawn}.items():
+        results = repeated(e_step, family.case, rng)
+        for statistic, z in largest_z(results, exact).items():
+            assert z < LIMIT, (name, statistic)
+        spread[name] = np.std([r.statistics["class_weight"] for r in results], axis=0).max()
+    # T draws of a class have a variance of w (1 - w) / T beside that of the estimates
+    assert spread["drawn"] > 2 * spread["weighed"]
+    state = drawn.initial_state()
+    found = drawn(*family.case, rng, state, draws=7, burn_in=2)
+    shares = np.bincount(found.class_index, minlength=len(exact["class_weight"])) / 7
+    np.testing.assert_allclose(found.statistics["class_weight"], shares, atol=1e-12)
+
+
+def test_saem_lives_on_one_drawn_class_a_visit(rng):
+    """As Allassonnière and Kuhn have it: each visit of an observation fills one class."""
+    family = LinearNormal()
+    e_step = AuxiliaryChains(within_class=RandomWalk(2), draw_class=True).compile(family)
+    data, theta = family.case
+    chain, seen = {}, []
+    for visit in range(40):
+        result = e_step.resume(
+            data, theta, rng, chain, gains=np.zeros(1), refit=visit == 0, keep_fit=True
+        )
+        chain = result.chain
+        seen.append(result.statistics["class_weight"])
+    assert np.isin(np.array(seen), [0.0, 1.0]).all()
+    assert (np.mean(seen, axis=0) > 0).sum() > 1
+
+
 # -- the reciprocal formula ----------------------------------------------------------------------
 
 
