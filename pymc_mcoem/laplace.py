@@ -29,6 +29,7 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from pymc.initial_point import make_initial_point_fn
+from pytensor.compile.ops import deep_copy_op
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.scan.utils import until
 from scipy.linalg import solve_triangular
@@ -245,10 +246,12 @@ class ModeSearch:
                 curvature = density.place(gauss_newton, k, x)
             # Operators with written-out gradients are opened before the loop is made: its
             # rewrites would otherwise leave values and gradients with separate matrix products.
-            log_p, gradient, curvature = rewrite_graph(
-                [density.log_density(k, x), density.gradient(k, x), curvature],
-                include=("inline_ofg_expansion", "merge"),
-            )
+            # And all are brought to one form, for the curvature was not derived from the density:
+            # what they share would else be computed for either.
+            found = [density.log_density(k, x), density.gradient(k, x), curvature]
+            for rewrites in (("inline_ofg_expansion", "canonicalize"), ("merge",)):
+                found = rewrite_graph(found, include=rewrites)
+            log_p, gradient, curvature = found
             return log_p, gradient, curvature
 
         def improve(
@@ -267,7 +270,7 @@ class ModeSearch:
             solved = pt.invert(pt.isnan(step[0]))
             finite = pt.invert(pt.isnan(new_log_p) | pt.isinf(new_log_p))
             better = solved & finite & pt.ge(new_log_p, log_p)
-            gain = 0.5 * pt.sum(half**2)
+            gain = 0.5 * pt.sum(gradient * step)
             # A damped step promises too little: only a nearly free one may end the search.
             done = solved & pt.invert(first) & pt.lt(gain, tol) & pt.lt(damping, 1e-2)
             stuck = pt.gt(damping, 1e12)
@@ -277,7 +280,9 @@ class ModeSearch:
                 [
                     pt.specify_shape(pt.switch(better, candidate, x), (n,)),
                     pt.switch(better, new_log_p, log_p),
-                    pt.specify_shape(pt.switch(better, new_gradient, gradient), (n,)),
+                    # the copy is contiguous as the zeros of the start are: else the loop's body
+                    # would be compiled twice, for either kind of array
+                    deep_copy_op(pt.specify_shape(pt.switch(better, new_gradient, gradient), (n,))),
                     pt.specify_shape(pt.switch(better, new_curvature, curvature), (n, n)),
                     pt.switch(better, lowered, raised),
                     done,

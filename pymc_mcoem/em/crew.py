@@ -12,6 +12,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
+from pymc_mcoem.em.compile_ahead import compile_ahead
 from pymc_mcoem.em.threads import one_call_at_a_time
 from pymc_mcoem.em.workers import (
     ExecutorError,
@@ -151,6 +152,7 @@ class Crew:
             for order in orders:
                 # what is compiled may be another's too, at work in another thread
                 with one_call_at_a_time():
+                    self._compile_ahead(order)
                     found = order.function(self.compiled, *order.arguments)
                 yield found
             return
@@ -189,6 +191,14 @@ class Crew:
             for call in under_way:
                 if call.future is not None:
                     call.future.cancel()
+
+    def _compile_ahead(self, order: Order) -> None:
+        """Let the first call that this process makes find its parts compiled, where it has such."""
+        parts = None if self._answered else getattr(self.compiled, "two_parts", None)
+        self._answered = True
+        if parts is not None:
+            data, parameters = order.arguments[:2]
+            compile_ahead(self._make, parts, data, parameters)
 
     def _answer(self, call: _Call) -> Any:
         assert call.future is not None

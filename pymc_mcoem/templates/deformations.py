@@ -322,16 +322,15 @@ class DisplacementField(Deformation):
         factors = self._factors(points)
         if factors is None:
             kernels = self._kernels(points)
-            moved = matrix_product(beta.reshape((self.n_dims, len(self.landmarks))), kernels)
+            both = matrix_product(beta.reshape((self.n_dims, len(self.landmarks))), kernels)
+            moved = [both[axis] for axis in range(self.n_dims)]
         else:
             # Sums along one axis, then along the other: a quarter of the work at 16 × 16 points,
             # and no constant that grows with their number times that of landmarks.
             first, second = factors
             table = matrix_product(beta.reshape((-1, len(second))), second)
             table = table.reshape((2, len(first), second.shape[1]))
-            moved = pt.stack(
-                [matrix_product(first.T.copy(), table[axis]).ravel() for axis in (0, 1)]
-            )
+            moved = [matrix_product(first.T.copy(), table[axis]).ravel() for axis in (0, 1)]
         return [points[:, axis] + moved[axis] for axis in range(self.n_dims)]
 
     def jacobian(self, points: np.ndarray, beta: Any, gradient: Any) -> TensorVariable:

@@ -252,6 +252,28 @@ class CompiledCarlinChibBurst:
         troubles = result.troubles if fitted is None else {}
         return replace(result, troubles=troubles, chain=following)
 
+    def compile_first(
+        self, data: Mapping[str, np.ndarray], parameters: Mapping[str, np.ndarray]
+    ) -> None:
+        """Fit pseudo-priors, so that what fits them is compiled; see `InTwoParts`."""
+        self.pseudo_priors(self._values(data, parameters), np.random.default_rng(0))
+
+    def compile_rest(
+        self, data: Mapping[str, np.ndarray], parameters: Mapping[str, np.ndarray]
+    ) -> None:
+        """Make a sweep from pseudo-priors that fit nothing, and its statistics."""
+        values = self._values(data, parameters)
+        n, n_classes = self.density.n_latents, self.density.n_classes
+        anywhere = PseudoPriors.from_covariance(
+            np.zeros((n_classes, n)), np.tile(np.eye(n), (n_classes, 1, 1))
+        )
+        gains = adaptation_gains(1, 0)
+        log_step = self.burst.initial_log_step
+        start = 0, np.zeros(n)
+        rng = np.random.default_rng(0)
+        found = self.burst(rng, start, log_step, anywhere, gains, values)
+        self._summed(anywhere, found, slice(None), values)
+
     def class_probability(
         self,
         data: Mapping[str, np.ndarray],
