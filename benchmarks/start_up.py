@@ -39,7 +39,7 @@ import pymc_mcoem as mcoem
 from pymc_mcoem.em import compile_ahead
 
 if "alone" in sys.argv:
-    compile_ahead._cores = lambda: 1
+    compile_ahead.cpu_count = lambda: 1
 mixture, theta, _ = setting()
 em = mcoem.OnlineEM(mixture, parameters=theta, n_start=1, random_seed=1, progressbar=False)
 em.partial_fit(observations(1))

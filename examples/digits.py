@@ -185,7 +185,8 @@ def main() -> None:
         waiting = other.submit(
             rivals, images, labels, train, test, arguments.classes, arguments.seed
         )
-        em.partial_fit(images[train[N_START:]])
+        if len(train) > N_START:
+            em.partial_fit(images[train[N_START:]])
         learnt = time.perf_counter() - began
         parameters = em.parameters
 

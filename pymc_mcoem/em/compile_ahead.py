@@ -8,6 +8,7 @@ numba compiles one function at a time.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
 import subprocess
@@ -16,11 +17,15 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from time import perf_counter
-from typing import IO, Protocol, runtime_checkable
+from typing import IO, Any, Protocol, runtime_checkable
+from weakref import WeakSet
 
 import cloudpickle
 import numpy as np
 import pytensor
+from joblib import cpu_count
+from pytensor.compile.mode import get_mode
+from pytensor.link.numba.linker import NumbaLinker
 
 from pymc_mcoem.em.threads import one_blas_thread
 from pymc_mcoem.em.workers import leave_with
@@ -41,10 +46,24 @@ _PROGRAM = (
     "from pymc_mcoem.em.compile_ahead import lend_a_hand; lend_a_hand(sys.stdin.buffer)"
 )
 
+_compiled: WeakSet[Any] = WeakSet()
+_is_helper = False
+
 
 @runtime_checkable
 class InTwoParts(Protocol):
-    """Something compiled that can be made to compile one part of it, and the other."""
+    """Something compiled that can be made to compile one part of it, and the other.
+
+    Attributes
+    ----------
+    mode : str or None
+        PyTensor's mode that it was compiled with.
+    """
+
+    @property
+    def mode(self) -> str | None:
+        """PyTensor's mode."""
+        ...
 
     def compile_first(self, data: Arrays, parameters: Arrays) -> None:
         """Make every call of the first part that a call for an observation makes."""
@@ -81,71 +100,103 @@ def compile_ahead(
     Notes
     -----
     The second process is started after `PATIENCE` seconds, and waited for if the first part took
-    `WORTH` seconds; else it is ended. It needs a second core, as much memory as this process, and a
-    compiler that keeps its work on disk (``pytensor.config.numba__cache``). What goes wrong in
-    either is passed over: the call itself compiles what is missing, and says what is wrong.
+    `WORTH` seconds, no longer than that took; else it is ended. It takes a second core and as much
+    memory as this process. There is none in workers of a pool, which all compile the same, nor
+    where numba keeps nothing on disk: ``pytensor.config.numba__cache = False`` switches it off.
+    What goes wrong in either is passed over: the call itself compiles what is missing, and says
+    what is wrong.
     """
-    if _cores() < 2 or not pytensor.config.numba__cache or not sys.executable:
+    if _is_helper:
+        # what is sent by reference is imported there, with all that its module does
+        os._exit(1)
+    if parts in _compiled or not _may_help(parts):
         return
     helper = _Helper(make, data, parameters)
     began = perf_counter()
-    helper.start_after(PATIENCE)
     try:
+        helper.start_after(PATIENCE)
         with suppress(Exception):
             parts.compile_first(data, parameters)
-        if perf_counter() - began > WORTH:
-            helper.wait()
+        taken = perf_counter() - began
+        if taken > WORTH:
+            helper.wait(taken)
     finally:
         helper.end()
+    _compiled.add(parts)
+
+
+def _may_help(parts: InTwoParts) -> bool:
+    """Say whether a second process could compile anything for this one."""
+    return (
+        pytensor.config.numba__cache
+        and isinstance(get_mode(parts.mode).linker, NumbaLinker)
+        and bool(sys.executable)
+        and not getattr(sys, "frozen", False)
+        and multiprocessing.parent_process() is None
+        and cpu_count() > 1
+    )
 
 
 class _Helper:
     """A process that compiles the rest; it is started late, or not at all."""
 
     def __init__(self, make: Callable[[], HasTwoParts], data: Arrays, parameters: Arrays) -> None:
-        self._sent = make, dict(data), dict(parameters)
+        flags = {name: getattr(pytensor.config, name) for name in FLAGS}
+        self._content: bytes | None = None
+        with suppress(Exception):  # what cannot be sent is compiled here
+            # not by the timer's thread: it would wait for locks that this one holds
+            sent = cloudpickle.dumps((flags, make, dict(data), dict(parameters)))
+            self._content = pickle.dumps(sys.path) + sent
         self._process: subprocess.Popen[bytes] | None = None
         self._timer: threading.Timer | None = None
+        self._lock = threading.Lock()
+        self._ended = False
 
     def start_after(self, seconds: float) -> None:
-        self._timer = threading.Timer(seconds, self._start)
-        self._timer.daemon = True
-        self._timer.start()
+        """Start the process then, unless it is ended before."""
+        if self._content is None:
+            return
+        timer = threading.Timer(seconds, self._start)
+        timer.daemon = True
+        with suppress(RuntimeError):  # no more threads may be had
+            timer.start()
+            self._timer = timer
 
     def _start(self) -> None:
-        flags = {name: getattr(pytensor.config, name) for name in FLAGS}
-        with suppress(Exception):  # what cannot be sent is compiled here
-            content = cloudpickle.dumps((os.getpid(), flags, *self._sent))
-            self._process = subprocess.Popen(
-                [sys.executable, "-W", "ignore", "-c", _PROGRAM],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            assert self._process.stdin is not None
-            with self._process.stdin as sink:
-                sink.write(pickle.dumps(sys.path) + content)
+        with self._lock:
+            if self._ended:
+                return
+            with suppress(OSError):
+                self._process = subprocess.Popen(
+                    [sys.executable, "-W", "ignore", "-c", _PROGRAM],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                )
+        process, content = self._process, self._content
+        if process is not None and process.stdin is not None and content is not None:
+            with suppress(OSError), process.stdin as sink:
+                sink.write(content)
 
-    def wait(self) -> None:
-        """Wait until it has done what it can, if it was started."""
-        self._decide()
+    def wait(self, seconds: float) -> None:
+        """Wait until it has done what it can, if it was started, and no longer than so many."""
         if self._process is not None:
-            self._process.wait()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(seconds)
 
     def end(self) -> None:
         """Leave nothing of it behind."""
-        self._decide()
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-    def _decide(self) -> None:
-        """See that it is started by now or never will be."""
+        with self._lock:
+            self._ended = True
+            process = self._process
         if self._timer is not None:
             self._timer.cancel()
+        if process is not None:
+            process.kill()
+            process.wait()
+        if self._timer is not None:
+            # it may still have been writing to the process
             self._timer.join()
-            self._timer = None
 
 
 def lend_a_hand(source: IO[bytes]) -> None:
@@ -154,19 +205,14 @@ def lend_a_hand(source: IO[bytes]) -> None:
     Parameters
     ----------
     source : binary file
-        Gives the pickled number of the asking process, PyTensor's settings, how to make the
-        compiled object, and the arguments of its first call.
+        Gives, pickled, PyTensor's settings, how to make the compiled object, and the arguments of
+        its first call.
     """
-    driver, flags, make, data, parameters = pickle.load(source)
-    leave_with(driver)
+    global _is_helper
+    _is_helper = True
+    leave_with(os.getppid())
+    flags, make, data, parameters = pickle.load(source)
     with pytensor.config.change_flags(**flags), one_blas_thread():
         parts = make().two_parts
         assert parts is not None
         parts.compile_rest(data, parameters)
-
-
-def _cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

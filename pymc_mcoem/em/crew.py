@@ -194,11 +194,13 @@ class Crew:
 
     def _compile_ahead(self, order: Order) -> None:
         """Let the first call that this process makes find its parts compiled, where it has such."""
-        parts = None if self._answered else getattr(self.compiled, "two_parts", None)
-        self._answered = True
+        if self._answered:
+            return
+        parts = getattr(self.compiled, "two_parts", None)
         if parts is not None:
             data, parameters = order.arguments[:2]
             compile_ahead(self._make, parts, data, parameters)
+        self._answered = True
 
     def _answer(self, call: _Call) -> Any:
         assert call.future is not None

@@ -26,13 +26,14 @@ from tests.helpers.linear_normal import LinearNormal
 DATA, THETA = {"value": np.arange(3.0)}, {"mean": np.ones(2)}
 
 
-@dataclass
+@dataclass(eq=False)
 class Parts:
     """Leaves a file where the rest was compiled, and takes its time for the first part."""
 
     folder: Path
     seconds: float = 0.0
     error: BaseException | None = None
+    mode: str | None = None
 
     @property
     def two_parts(self):
@@ -57,7 +58,7 @@ class Parts:
 def impatient(monkeypatch):
     monkeypatch.setattr(module, "PATIENCE", 0.0)
     monkeypatch.setattr(module, "WORTH", 0.0)
-    monkeypatch.setattr(module, "_cores", lambda: 2)
+    monkeypatch.setattr(module, "cpu_count", lambda: 2)
 
 
 def call(parts, make=None):
@@ -104,23 +105,76 @@ def test_an_interrupt_ends_it_too(tmp_path, impatient):
 
 
 def test_it_is_not_started_for_what_is_loaded_in_no_time(tmp_path, impatient, monkeypatch):
+    begun = []
     monkeypatch.setattr(module, "PATIENCE", 30.0)
-    monkeypatch.setattr(subprocess, "Popen", None)
+    monkeypatch.setattr(module._Helper, "_start", lambda _: begun.append(1))
     call(Parts(tmp_path))
+    assert begun == threads() == []
+
+
+@pytest.mark.parametrize(
+    "lacking", ["a second core", "a cache on disk", "a Python to start", "numba", "a first process"]
+)
+def test_it_is_not_started_where_it_could_not_help(tmp_path, impatient, monkeypatch, lacking):
+    if lacking == "a second core":
+        monkeypatch.setattr(module, "cpu_count", lambda: 1)
+    if lacking == "a Python to start":
+        monkeypatch.setattr(sys, "executable", None)
+    if lacking == "a first process":  # but one of a pool
+        monkeypatch.setattr(module.multiprocessing, "parent_process", lambda: 1)
+    with pytensor.config.change_flags(numba__cache=lacking != "a cache on disk"):
+        began = time.monotonic()
+        call(Parts(tmp_path, seconds=60, mode="CVM" if lacking == "numba" else None))
+    assert time.monotonic() - began < 30  # the first part is not even begun
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_has_been_compiled_is_not_called_again(tmp_path, impatient):
+    parts = Parts(tmp_path, seconds=60)
+    call(parts)
+    for file in tmp_path.iterdir():
+        file.unlink()
+    call(parts)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_interrupted_is_helped_again(tmp_path, impatient):
+    parts = Parts(tmp_path, seconds=60, error=KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        call(parts)
+    (tmp_path / "begun").unlink()
+    parts.error = None
+    call(parts)
+    assert (tmp_path / "done").exists()
+
+
+def test_a_process_that_reads_nothing_holds_nothing_up(tmp_path, impatient, monkeypatch):
+    """As where the executable is another program than Python; the pipe to it fills up."""
+    monkeypatch.setattr(module, "_PROGRAM", "import time; time.sleep(600)")
+    began = time.monotonic()
+    large = {"value": np.zeros(10**6)}
+    compile_ahead(partial(Parts, tmp_path), Parts(tmp_path, seconds=1.0), large, THETA)
+    assert time.monotonic() - began < 60
     assert threads() == []
 
 
-@pytest.mark.parametrize("lacking", ["a second core", "a cache on disk", "a Python to start"])
-def test_it_is_not_started_where_it_could_not_help(tmp_path, impatient, monkeypatch, lacking):
-    if lacking == "a second core":
-        monkeypatch.setattr(module, "_cores", lambda: 1)
-    if lacking == "a Python to start":
-        monkeypatch.setattr(sys, "executable", None)
-    with pytensor.config.change_flags(numba__cache=lacking != "a cache on disk"):
-        began = time.monotonic()
-        call(Parts(tmp_path, seconds=60))
-    assert time.monotonic() - began < 30  # the first part is not even begun
+def test_no_more_threads_is_no_observations_fault(tmp_path, impatient, monkeypatch):
+    def start(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Timer, "start", start)
+    call(Parts(tmp_path, seconds=0.2))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_second_process_has_no_helpers_of_its_own(tmp_path, monkeypatch):
+    """A module that is imported there may go on to learn; it ends the process instead."""
+    left = []
+    monkeypatch.setattr(module, "_is_helper", True)
+    monkeypatch.setattr(os, "_exit", lambda code: left.append(code) or sys.exit(code))
+    with pytest.raises(SystemExit):
+        call(Parts(tmp_path))
+    assert left == [1]
 
 
 # -- what goes wrong is left to the call ---------------------------------------------------------
@@ -175,7 +229,7 @@ def test_numbers_are_the_same_with_and_without_it(impatient, monkeypatch):
         return em.partial_fit(values).parameters
 
     helped = learnt()
-    monkeypatch.setattr(module, "_cores", lambda: 1)
+    monkeypatch.setattr(module, "cpu_count", lambda: 1)
     assert helped.identical(learnt())
 
 
@@ -192,7 +246,7 @@ from functools import partial
 from tests.helpers.linear_normal import LinearNormal
 
 family, folder = LinearNormal(), pytensor.config.base_compiledir / "numba"
-module._cores = lambda: 2
+module.cpu_count = lambda: 2
 module.PATIENCE = module.WORTH = 0.0
 explainer = Explainer.of(family, CarlinChibBurst())
 data, theta = family.case

@@ -252,6 +252,11 @@ class CompiledCarlinChibBurst:
         troubles = result.troubles if fitted is None else {}
         return replace(result, troubles=troubles, chain=following)
 
+    @property
+    def mode(self) -> str | None:
+        """PyTensor's mode that it was compiled with."""
+        return self.settings.mode
+
     def compile_first(
         self, data: Mapping[str, np.ndarray], parameters: Mapping[str, np.ndarray]
     ) -> None:
