@@ -180,10 +180,12 @@ def tell(paths: xr.DataArray, bursts: xr.DataArray, fisher: np.ndarray) -> None:
         "lost",
         "to truth: last θ",
         "average",
-        "n × E²",
+        "n × E² of last θ",
+        "average",
         "to exact: last θ",
         "average",
-        "n × E²",
+        "n × E² of last θ",
+        "average",
         "predicted",
     ):
         table.add_column(heading, justify="right")
@@ -193,7 +195,7 @@ def tell(paths: xr.DataArray, bursts: xr.DataArray, fisher: np.ndarray) -> None:
         parts = (errors.to_truth, errors.to_exact) if setting.draws else (errors.to_truth,)
         for part in parts:
             row += [with_error(*slope(part.sel(kind=kind))) for kind in ("last", "average")]
-            row += [scaled(part.sel(kind="average", n=last), last)]
+            row += [scaled(part.sel(kind=kind, n=last), last) for kind in ("last", "average")]
         if setting.draws:
             row += [f"{factor(bursts, setting):.3f}"]
         table.add_row(*row)

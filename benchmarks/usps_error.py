@@ -22,9 +22,10 @@ whatever the rule. One pass is given, as are the search for modes, the bounds on
 
 Without labels (``--unsupervised``) four mixtures of 15 classes learn 500 images in two passes, from
 different starts by k-means, and the one with most evidence in the second pass is kept (`compete`);
-each class is named by the digit that weighs most in it among these. Priors are chosen by the share
-of these same images that is then named wrongly: labels, which learning does not see, have a part in
-that. Rivals, which start several times too, have 15 centres and nothing chosen by labels.
+each class is named by the digit that weighs most in it among these. Priors, and then the rule, are
+chosen by the share of these same images that is then named wrongly: labels, which learning does not
+see, have a part in that. Rivals, which start several times too, have 15 centres and nothing chosen
+by labels.
 
 Whatever is done is kept in ``output/usps_error/``, by a digest of this file and of the package; a
 run that was stopped goes on from there.

@@ -145,7 +145,10 @@ class Race:
     and only in classes whose log-density is then within `margin` of the best class's, or would be
     with twice what the next Newton step promises: a search that is still far from its mode is not
     judged by where it is. A class that is left behind keeps its unfinished point: as a
-    pseudo-prior that costs mixing where the class deserved better, never correctness.
+    pseudo-prior that costs mixing where the class deserved better, never correctness. On postal
+    digits with 78 latents and four classes a race of 20 iterations takes half the time of none, and
+    class probabilities by Laplace's evidence were off by more than 0.1 on 8 of 180 images; of 12
+    iterations two fifths, and 12 of 180 (``benchmarks/mode_race.py``).
 
     Parameters
     ----------
@@ -159,7 +162,7 @@ class Race:
         If either is not positive.
     """
 
-    n_iterations: int = 12
+    n_iterations: int = 20
     margin: float = 50.0
 
     def __post_init__(self) -> None:

@@ -1,14 +1,15 @@
 """Saved runs of `SAEM`: one netCDF file, laid out as those of `OnlineEM`.
 
 Beside the history there is a group each for parameters, statistics, the mean that mini-batches
-keep, the chains of all observations, stacked, and what each contributed. The observations
-themselves are not in the file, only a fingerprint of them.
+keep, the chains of all observations, stacked where they are alike, and what each contributed. The
+observations themselves are not in the file, only a fingerprint of them.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from pymc_mcoem.em.storage import (
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
     from pymc_mcoem.em.history import History
+    from pymc_mcoem.em.run_state import Arrays
     from pymc_mcoem.em.saem_state import SAEMSettings
 
 __all__ = ["read_saem", "state_from", "write_saem"]
@@ -84,17 +86,20 @@ def write_saem(
             nodes[f"/run/{name}"] = dataset_of(arrays)
     if state.chains:
         digests = b"".join(map(bytes.fromhex, state.fingerprints))
+        kinds = _kinds(state.chains)
         nodes["/run/observations"] = dataset_of(
             {
                 "n_sweeps": np.array(state.n_sweeps),
                 "positions": np.array(state.positions),
                 "fingerprints": np.frombuffer(digests, np.uint8).reshape(len(state.chains), -1),
+                "kinds": kinds,
             }
         )
-        stacked = {
-            name: np.stack([chain[name] for chain in state.chains]) for name in state.chains[0]
-        }
-        nodes["/run/chains"] = dataset_of(stacked)
+        for kind in range(1 + int(kinds.max())):
+            alike = [state.chains[i] for i in np.flatnonzero(kinds == kind)]
+            nodes[_group(kind)] = dataset_of(
+                {name: np.stack([chain[name] for chain in alike]) for name in alike[0]}
+            )
     if state.contributions:
         nodes["/run/contributions"] = dataset_of(Contribution.joined(state.contributions))
     write_datatree(path, xr.DataTree.from_dict(nodes))
@@ -125,7 +130,6 @@ def state_from(path: str | os.PathLike[str], tree: xr.DataTree) -> SAEMState:
             raise ValueError(f"its counters are {sorted(counters)}, expected {sorted(COUNTERS)}")
         groups: dict[str, Any] = {name: arrays_of(tree, f"/run/{name}") for name in GROUPS}
         own = arrays_of(tree, "/run/observations") or dict.fromkeys(OWN, np.zeros(0, np.uint8))
-        stacked = arrays_of(tree, "/run/chains") or {}
         joined = arrays_of(tree, "/run/contributions")
         return SAEMState(
             **groups,
@@ -133,9 +137,32 @@ def state_from(path: str | os.PathLike[str], tree: xr.DataTree) -> SAEMState:
             n_sweeps=tuple(own["n_sweeps"].tolist()),
             positions=tuple(own["positions"].tolist()),
             fingerprints=tuple(row.tobytes().hex() for row in own["fingerprints"]),
-            chains=tuple(
-                {name: np.array(value[i]) for name, value in stacked.items()}
-                for i in range(len(own["n_sweeps"]))
-            ),
+            chains=_chains_in(tree, own.get("kinds", np.zeros(len(own["n_sweeps"]), np.int64))),
             contributions=() if joined is None else Contribution.parted(joined),
         )
+
+
+def _kinds(chains: Sequence[Arrays]) -> np.ndarray:
+    """Return numbers that are the same for chains of the same arrays, ``(n,)``, from 0.
+
+    Chains are alike until a run goes on with other settings: those that were visited since hold
+    other things than those that were not.
+    """
+    known: dict[tuple[tuple[str, tuple[int, ...]], ...], int] = {}
+    layouts = (tuple((name, value.shape) for name, value in chain.items()) for chain in chains)
+    return np.array([known.setdefault(layout, len(known)) for layout in layouts])
+
+
+def _group(kind: int) -> str:
+    """Return where chains of a kind are in a file."""
+    return f"/run/chains_{kind}" if kind else "/run/chains"
+
+
+def _chains_in(tree: xr.DataTree, kinds: np.ndarray) -> tuple[Arrays, ...]:
+    """Return the chains in a file, in the order of their observations."""
+    parts = {kind: arrays_of(tree, _group(kind)) or {} for kind in set(kinds.tolist())}
+    places = [int(np.count_nonzero(kinds[:i] == kind)) for i, kind in enumerate(kinds)]
+    return tuple(
+        {name: np.array(value[place]) for name, value in parts[kind].items()}
+        for kind, place in zip(kinds.tolist(), places, strict=True)
+    )

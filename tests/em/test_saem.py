@@ -217,6 +217,33 @@ def test_stopped_saved_and_loaded_goes_on_as_if_never_stopped(family, data, sett
     assert_same_run(cut.fit(ys, 1).fit(ys, 3), whole)
 
 
+E_STEPS = {"burst": CarlinChibBurst(), "chains": AuxiliaryChains(), "plain": PlainGibbs()}
+OTHERS = [
+    {"refit_every": 3},
+    {"sweeps": 7},
+    {"batch_fraction": 1.0},
+    *({"e_step": e_step} for e_step in [*E_STEPS.values(), Exact()]),
+]
+
+
+@pytest.mark.parametrize("others", OTHERS, ids=lambda each: str(next(iter(each.values())))[:20])
+@pytest.mark.parametrize("e_step", E_STEPS)
+def test_a_saved_run_goes_on_with_other_settings(e_step, others, tmp_path):
+    """With mini-batches some observations hold what the old settings left, others the new."""
+    family = LinearNormal()
+    ys, start = np.random.default_rng(2).normal(size=(8, 3)), family.model_parameters()
+    made = run(family, start, sweeps=2, e_step=E_STEPS[e_step], batch_fraction=0.5).fit(ys, 2)
+    made.save(tmp_path / "made.nc")
+
+    def again(file):
+        return SAEM.load(tmp_path / file, family, **others, progressbar=False)
+
+    whole, cut = again("made.nc").fit(ys, 3), again("made.nc").fit(ys, 1)
+    cut.save(tmp_path / "cut.nc")
+    assert_same_run(SAEM.load(tmp_path / "cut.nc", family, progressbar=False).fit(ys, 2), whole)
+    assert whole.n_iterations == 5
+
+
 def test_chains_stay_alive(data):
     """Without them every visit would begin at a fresh draw of a pseudo-prior."""
     ys, start, _ = data

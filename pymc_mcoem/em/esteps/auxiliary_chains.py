@@ -20,6 +20,7 @@ from pymc_mcoem.em.esteps.parts import (
     family_geometry,
     fit_to_keep,
     kept_fit,
+    own_chain,
     require_density,
     require_moves,
     statistics_of_draws,
@@ -46,10 +47,10 @@ class AuxiliaryChains:
         Probability of the ellipsoid around its mean that each κ_j is cut down to; 1 leaves the
         pseudo-prior whole.
     draw_class : bool
-        Draw a class from the estimated weights for every sweep and take that class's position
-        alone, as Allassonnière and Kuhn do, instead of weighing all classes. The mean is the
-        same, the variance larger: where two classes weigh half each, one draw of a statistic
-        that differs between them tells no more than a coin.
+        Draw one class from the estimated weights and take the last position of its chain alone,
+        as Allassonnière and Kuhn do, instead of weighing all classes and averaging over their
+        chains. The mean is the same, but a visit tells no more than one draw, for however many
+        sweeps: what averages it is `SAEM`'s step size.
     mode : str or None
         PyTensor's compilation mode.
 
@@ -67,10 +68,9 @@ class AuxiliaryChains:
                 ≈ (1/T) Σ_t κ_j(X_{j,t}) / p(y, I = j, X_{j,t}),
 
     the reciprocal importance formula (Gelfand and Dey 1994) for Z_j = p(y, I = j). They draw a
-    class from the estimates, which is ``draw_class=True``: with I_t = j of probability
-    Z_j / Σ_l Z_l, independently for every sweep,
+    class J from the estimates, which is ``draw_class=True``, with probabilities Z_j / Σ_l Z_l, and
 
-        E[δ_{I,j} S | y] ≈ (1/T) Σ_t 1{I_t = j} S(X_{j,t}).
+        E[δ_{I,j} S | y] ≈ 1{J = j} S(X_{J,T}).
 
     By default the statistics of all classes are weighed by the estimates,
 
@@ -206,10 +206,13 @@ class CompiledAuxiliaryChains:
         `keep_fit` the pseudo-priors, ``2 n_classes n_latents**2`` numbers.
         """
         values = {**parameters, **data}
+        log_steps = self.chains.initial_log_step
+        shape = len(log_steps), self.chains.density.n_latents
+        chain = own_chain(chain, position=shape, log_step=log_steps.shape)
         fitted = None if refit else kept_fit(chain)
         pseudo_priors = self.pseudo_priors(values, rng) if fitted is None else fitted
         starts = chain["position"] if chain else _starts(pseudo_priors, rng)
-        log_step = chain["log_step"] if chain else self.chains.initial_log_step
+        log_step = chain["log_step"] if chain else log_steps
         found = self.chains(rng, starts, log_step, pseudo_priors, gains, values)
         result = self._summed(pseudo_priors, found, 0, rng, values)
         following = {"position": found.position[:, -1].copy(), "log_step": found.log_step}
@@ -277,14 +280,13 @@ class CompiledAuxiliaryChains:
             troubles["reciprocal importance: few draws count"] = 1
         if acceptance == 0.0:
             troubles["chain did not move within its class"] = 1
-        draws = positions.shape[1]
-        class_index: np.ndarray | None
+        class_index: np.ndarray | None = None
         if self.settings.draw_class:
-            # one class for each sweep, so that every draw is one of (class, latents)
-            class_index = np.asarray(rng.choice(len(weight), size=draws, p=weight))
-            share = np.eye(len(weight))[class_index].T
-        else:
-            class_index, share = None, np.repeat(weight[:, None], draws, axis=1)
+            drawn = int(rng.choice(len(weight), p=weight))
+            class_index, positions = np.array([drawn]), positions[:, -1:]
+            weight = np.eye(len(weight))[drawn]
+        draws = positions.shape[1]
+        share = np.repeat(weight[:, None], draws, axis=1)
         return EStepResult(
             statistics_of_draws(self.statistics, positions, share / draws, values),
             class_index=class_index,

@@ -25,6 +25,7 @@ from pymc_mcoem.em.esteps.parts import (
     family_geometry,
     fit_to_keep,
     kept_fit,
+    own_chain,
 )
 
 if TYPE_CHECKING:
@@ -232,13 +233,17 @@ class CompiledCarlinChibBurst:
         with `keep_fit` the pseudo-priors, ``2 n_classes n_latents**2`` numbers.
         """
         values = self._values(data, parameters)
+        log_steps = self.burst.initial_log_step
+        chain = own_chain(
+            chain, class_index=(), position=(self.density.n_latents,), log_step=log_steps.shape
+        )
         fitted = None if refit else kept_fit(chain)
         pseudo_priors = self.pseudo_priors(values, rng) if fitted is None else fitted
         if chain:
             start = int(chain["class_index"]), chain["position"]
             log_step = chain["log_step"]
         else:
-            start, log_step = pseudo_priors.start(rng), self.burst.initial_log_step
+            start, log_step = pseudo_priors.start(rng), log_steps
         found = self._swept(rng, start, log_step, pseudo_priors, gains, values)
         result = self._summed(pseudo_priors, found, slice(None), values)
         following = {

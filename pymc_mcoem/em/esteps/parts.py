@@ -150,6 +150,27 @@ def fit_to_keep(pseudo_priors: PseudoPriors) -> dict[str, np.ndarray]:
     return {name: getattr(pseudo_priors, name) for name in _FIT}
 
 
+def own_chain(
+    chain: Mapping[str, np.ndarray], **shapes: tuple[int, ...]
+) -> Mapping[str, np.ndarray]:
+    """Return a chain that an E-step can go on with, or an empty one: another E-step's is not.
+
+    Parameters
+    ----------
+    chain : mapping of str to ndarray
+        Of an observation's last visit; a saved run may go on with another E-step.
+    **shapes : tuple of int
+        Of what this E-step's chains hold.
+
+    Examples
+    --------
+    >>> own_chain({"position": np.zeros((2, 3))}, position=(3,))
+    {}
+    """
+    fits = all(name in chain and chain[name].shape == shape for name, shape in shapes.items())
+    return chain if fits else {}
+
+
 def kept_fit(chain: Mapping[str, np.ndarray]) -> PseudoPriors | None:
     """Return the pseudo-priors that a chain keeps, or None; their troubles were told before."""
     if "mean" not in chain:

@@ -18,6 +18,7 @@ from pymc_mcoem.em.esteps.parts import (
     family_geometry,
     fit_to_keep,
     kept_fit,
+    own_chain,
     require_density,
     require_moves,
 )
@@ -172,10 +173,13 @@ class CompiledPlainGibbs:
         the proposals, ``2 n_classes n_latents**2`` numbers.
         """
         values = {**parameters, **data}
+        log_steps = self.chain.initial_log_step
+        n = self.chain.density.n_latents
+        chain = own_chain(chain, position=(n,), log_step=log_steps.shape)
         fitted = None if refit else kept_fit(chain)
         proposals = self.proposals(values, rng) if fitted is None else fitted
         start = chain["position"] if chain else _start(proposals, rng)
-        log_step = chain["log_step"] if chain else self.chain.initial_log_step
+        log_step = chain["log_step"] if chain else log_steps
         found = self.chain(rng, start, log_step, proposals, gains, values)
         result = self._summed(proposals, found, 0, values)
         following = {"position": found.position[-1].copy(), "log_step": found.log_step}

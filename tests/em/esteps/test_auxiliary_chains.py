@@ -86,42 +86,34 @@ def test_any_move_within_a_class_will_do(move, rng):
         assert z < LIMIT + 1, name  # of few repeats, so Student's tails
 
 
-# -- a class drawn for every sweep ---------------------------------------------------------------
+# -- a class drawn, as by its authors ------------------------------------------------------------
 
 
-def test_drawn_classes_have_the_exact_expectations_and_more_variance(linear, rng):
-    """With one draw the class weights are those of a single class; means are the same."""
-    family, weighed = linear
+def test_a_drawn_class_and_its_last_position_have_the_exact_expectations(linear, rng):
+    """A call gives one draw of class and latents, whatever the sweeps; their means are right."""
+    family, _ = linear
     drawn = AuxiliaryChains(within_class=RandomWalk(3), draw_class=True).compile(family)
-    exact = family.exact(*family.case)
-    spread = {}
-    for name, e_step in {"weighed": weighed, "drawn": drawn}.items():
-        results = repeated(e_step, family.case, rng)
-        for statistic, z in largest_z(results, exact).items():
-            assert z < LIMIT, (name, statistic)
-        spread[name] = np.std([r.statistics["class_weight"] for r in results], axis=0).max()
-    # T draws of a class have a variance of w (1 - w) / T beside that of the estimates
-    assert spread["drawn"] > 2 * spread["weighed"]
-    state = drawn.initial_state()
-    found = drawn(*family.case, rng, state, draws=7, burn_in=2)
-    shares = np.bincount(found.class_index, minlength=len(exact["class_weight"])) / 7
-    np.testing.assert_allclose(found.statistics["class_weight"], shares, atol=1e-12)
+    results = repeated(drawn, family.case, rng, repeats=400, draws=100, burn_in=20)
+    for name, z in largest_z(results, family.exact(*family.case)).items():
+        assert z < LIMIT, name
+    for result in results:
+        weight = np.zeros(len(result.statistics["class_weight"]))
+        weight[result.class_index] = 1
+        assert result.class_index.shape == (1,)
+        np.testing.assert_array_equal(result.statistics["class_weight"], weight)
 
 
-def test_saem_lives_on_one_drawn_class_a_visit(rng):
-    """As Allassonnière and Kuhn have it: each visit of an observation fills one class."""
+def test_saem_lives_on_one_draw_a_visit(rng):
+    """Each fills one class; the chains of all classes go on."""
     family = LinearNormal()
-    e_step = AuxiliaryChains(within_class=RandomWalk(2), draw_class=True).compile(family)
-    data, theta = family.case
-    chain, seen = {}, []
-    for visit in range(40):
-        result = e_step.resume(
-            data, theta, rng, chain, gains=np.zeros(1), refit=visit == 0, keep_fit=True
-        )
-        chain = result.chain
-        seen.append(result.statistics["class_weight"])
-    assert np.isin(np.array(seen), [0.0, 1.0]).all()
-    assert (np.mean(seen, axis=0) > 0).sum() > 1
+    e_step = AuxiliaryChains(within_class=RandomWalk(3), draw_class=True)
+    start = family.model_parameters()
+    saem = SAEM(family, e_step=e_step, sweeps=10, parameters=start, random_seed=1)
+    saem.fit(rng.normal(size=(60, 3)), 2)
+    assert {chain["position"].shape for chain in saem._state.chains} == {(3, 2)}
+    weights = saem.history["observations"]["class_weight"].values
+    assert np.isin(weights, [0.0, 1.0]).all()
+    assert (weights.mean(axis=0) > 0).sum() > 1
 
 
 # -- the reciprocal formula ----------------------------------------------------------------------

@@ -1,0 +1,114 @@
+"""What a race of mode searches saves, and what it loses.
+
+Postal digits of 16 × 16 pixels, noise 0.2, four classes, 78 latents, three starting points a class.
+θ is learnt from 20, 100 and 300 images, by Laplace's approximation without a race; 60 others are
+then searched, by races of different lengths. Against searches without one are told: the time; by
+how much the evidence of the best class falls short, on average and at most; and on how many images
+class probabilities by Laplace's evidence are off by more than 0.1. A race may also win by chance,
+since a search that is begun anew can end in a better mode.
+
+    python benchmarks/mode_race.py           # two minutes
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from scipy.special import softmax
+
+import pymc_mcoem as mcoem
+from pymc_mcoem.em.arithmetic import strict_arithmetic
+from pymc_mcoem.em.esteps.parts import family_density, family_geometry
+from pymc_mcoem.em.threads import one_blas_thread
+from pymc_mcoem.laplace import Race
+
+LEARNT = (20, 100, 300)
+RACES = {
+    "none": None,
+    "6 iterations": Race(6),
+    "12": Race(12),
+    "12, margin 100": Race(12, 100.0),
+    "20, the default": Race(),
+    "30": Race(30),
+}
+
+
+def thetas(mixture: mcoem.TemplateMixture, images: np.ndarray) -> list[dict[str, np.ndarray]]:
+    """Return the parameters after each of `LEARNT` images."""
+    em = mcoem.OnlineEM(
+        mixture,
+        n_start=LEARNT[0],
+        e_step=mcoem.LaplaceGaussian(search=mcoem.Laplace(race=None)),
+        burst_length=mcoem.BurstLength(draws=20, burn_in=0),
+        random_seed=1,
+        progressbar=False,
+    )
+    found = []
+    for begin, end in zip((0, *LEARNT), LEARNT, strict=False):
+        em.partial_fit(images[begin:end])
+        found.append({str(name): value.values for name, value in em.parameters.items()})
+    return found
+
+
+def evidences(mixture: mcoem.TemplateMixture, images: np.ndarray, found: Any) -> Any:
+    """Return log-evidences by race and stage, (n_images, n_classes), and seconds for each image."""
+    log_evidence, seconds = {}, {}
+    with strict_arithmetic(), mixture.as_declared(), one_blas_thread():
+        density, geometry = family_density(mixture), family_geometry(mixture)
+        fits = {
+            name: mcoem.Laplace(race=race).compile(density, geometry, None)
+            for name, race in RACES.items()
+        }
+        encoded = [mixture.encode(image) for image in images]
+        for stage, theta in enumerate(track(found, "Searching")):
+            rng = np.random.default_rng(0)
+            for name, fit in fits.items():
+                fit({**theta, **encoded[0]}, rng)
+                seconds[name, stage] = 0.0
+            rows: dict[str, list[np.ndarray]] = {name: [] for name in fits}
+            for data in encoded:  # in turn
+                for name, fit in fits.items():
+                    began = time.perf_counter()
+                    rows[name].append(fit({**theta, **data}, rng).log_evidence)
+                    seconds[name, stage] += (time.perf_counter() - began) / len(images)
+            log_evidence |= {(name, stage): np.array(each) for name, each in rows.items()}
+    return log_evidence, seconds
+
+
+def main() -> None:
+    """Learn, search, tell."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--images", type=int, default=60)
+    given = parser.parse_args()
+    mixture = mcoem.TemplateMixture.for_images((16, 16), n_classes=4)
+    rng = np.random.default_rng(0)
+    images = mcoem.datasets.load_usps()["images"].values
+    noisy = (images + 0.2 * rng.standard_normal(images.shape))[rng.permutation(len(images))]
+    found = thetas(mixture, noisy)
+    log_evidence, seconds = evidences(mixture, noisy[1_000 : 1_000 + given.images], found)
+    table = Table(title=f"{given.images} images; θ after {', '.join(map(str, LEARNT))} images")
+    for heading in ("race", "ms", "over none", "short of none, mean", "most", "off by 0.1"):
+        table.add_column(heading, justify="right")
+    for name in RACES:
+        ms, ratio, mean, most, off = [], [], [], [], []
+        for stage in range(len(LEARNT)):
+            without, own = log_evidence["none", stage], log_evidence[name, stage]
+            short = without.max(axis=1) - own.max(axis=1)
+            apart = np.abs(softmax(without, axis=1) - softmax(own, axis=1)).sum(axis=1) / 2
+            ms.append(f"{1e3 * seconds[name, stage]:.1f}")
+            ratio.append(f"{seconds[name, stage] / seconds['none', stage]:.2f}")
+            mean.append(f"{short.mean():.2f}")
+            most.append(f"{short.max():.1f}")
+            off.append(str(int((apart > 0.1).sum())))
+        table.add_row(name, *(", ".join(each) for each in (ms, ratio, mean, most, off)))
+    Console(highlight=False, width=130).print(table)
+
+
+if __name__ == "__main__":
+    main()
