@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pymc as pm
 import pytest
+import xarray as xr
 
 import pymc_mcoem as mcoem
-from examples import own_model
+from examples import own_model, usps_templates
 
 
 def test_a_template_model_written_by_hand_is_a_model(rng):
@@ -39,3 +45,38 @@ def test_a_template_model_written_by_hand_is_sampled(rng):
     assert found["warp_parameters"].sizes["warp"] == own_model.WARP.n_parameters
     # an eight it is: 0.99 of 4,000 draws when this was written
     assert float((found["digit"] == 2).mean()) > 0.8
+
+
+@pytest.mark.slow
+def test_the_figure_of_templates_goes_on_where_it_was_stopped(
+    data_directory, monkeypatch, tmp_path
+):
+    """Part by part, each in what might be another process, is the stream in one go."""
+    monkeypatch.setenv("PYMC_MCOEM_DATA", str(data_directory))
+    run = usps_templates.Run(digit=3, n_images=100, seed=1, folder=tmp_path)
+    for expected in (25, 50, 75, 100, 100):
+        assert usps_templates.learn(run)[1] == expected
+    whole = usps_templates.open_run(dataclasses.replace(run, folder=tmp_path / "empty"))
+    images, labels = usps_templates.stream(run.digit, run.n_images, run.seed)
+    for part in np.split(images, 4):
+        whole.partial_fit(part)
+    assert set(labels) == {3}
+    assert usps_templates.open_run(run).parameters.identical(whole.parameters)
+
+
+@pytest.mark.slow
+def test_the_comparison_at_equal_time_runs(tmp_path):
+    """All methods, in seconds; what they reach is for the benchmark to say."""
+    options = ["--images", "12", "--test", "20", "--seconds", "2", "--output", str(tmp_path)]
+    subprocess.run(
+        [sys.executable, "examples/live_error_rate.py", "--quick", *options],
+        cwd=Path(__file__).parents[1],
+        check=True,
+        capture_output=True,
+    )
+    found = xr.load_dataarray(tmp_path / "live_error_rate.nc")
+    assert {"online EM", "SAEM-12"} <= set(found["method"].values.tolist())
+    np.testing.assert_array_equal(found.isel(time=0), found.isel(time=0, method=0).item())
+    assert ((found >= 0) & (found <= 1)).all()
+    for picture in ("live_error_rate", "live_templates", "live_weights"):
+        assert (tmp_path / f"{picture}.png").stat().st_size > 10_000
