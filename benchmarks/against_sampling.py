@@ -10,6 +10,8 @@ compiled or taken from the cache, anew at every call. On the same observations t
 * that loop; and the same with the steps made once and given as ``step=``, which makes the same
   draws;
 * a loop over a model with the class summed out by hand, NUTS alone, both ways (curves only);
+* NumPyro's NUTS on the package's own density with the class summed out, compiled once by JAX, where
+  NumPyro is installed (`with_numpyro`);
 * the loop with ``step=CarlinChib()`` on the user's model, both ways.
 
 One chain each, on one core. Loops are timed with everything, and by the time of sampling alone that
@@ -33,6 +35,7 @@ that counts against it, right or wrong; the mean log joint density of the draws 
 
     python benchmarks/against_sampling.py --quick    # two curves, one image: two minutes
     python benchmarks/against_sampling.py            # half an hour
+    python benchmarks/against_sampling.py --contestants NumPyro    # ten minutes
 """
 
 from __future__ import annotations
@@ -43,6 +46,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -64,11 +68,13 @@ from shifted_curves import (
     simulate,
 )
 from threadpoolctl import threadpool_limits
+from with_numpyro import NumPyroLoop
 
 import pymc_mcoem as mcoem
 
 BURST, LOOP, OURS, SUMMED = "burst", "pm.sample, defaults", "pm.sample, CarlinChib()", "summed out"
 MADE_ONCE, HAMILTONIAN = ", made once", "burst, Hamiltonian"
+NUMPYRO = "NumPyro, class summed out" + MADE_ONCE
 #: How many lengths of each are left with ``--quick``, one if not said.
 QUICK = {BURST: 5, HAMILTONIAN: 0}
 #: (tuning or burn-in, draws) of each contestant.
@@ -81,6 +87,7 @@ CURVES = {
     SUMMED + MADE_ONCE: SHORT + MIDDLE,
     OURS: [(200, 500)],
     OURS + MADE_ONCE: [(25, 25), (200, 500), (200, 2_000)],
+    NUMPYRO: SHORT + MIDDLE,
 }
 DIGITS = {
     BURST: [(2, 4), (5, 15), (10, 40), (50, 100), (50, 1_000), (50, 4_000)],
@@ -89,6 +96,7 @@ DIGITS = {
     LOOP + MADE_ONCE: [(50, 50), (200, 200), (1_000, 1_000)],
     OURS: [(200, 200)],
     OURS + MADE_ONCE: [(200, 200), (200, 1_000)],
+    NUMPYRO: [(50, 50), (200, 200), (1_000, 1_000)],
 }
 #: Statistics of curves as columns: δ, δ ΦᵀY and δ x²; and those that digits are compared by.
 PARTS = {"δ": slice(0, 1), "ΦᵀY": slice(1, 6), "x²": slice(6, 7)}
@@ -179,6 +187,21 @@ def contestants(
     }
 
 
+def numpyro_loop(
+    family: mcoem.Family, average: Callable[[Any, Values], Any], *, with_index: bool
+) -> dict[str, Any]:
+    """Return NumPyro's E-step by its name, if it is installed."""
+    if find_spec("numpyro") is None:
+        return {}
+    sampler = NumPyroLoop(family, average, with_index=with_index)
+
+    def explain(values: Values, length: Length, seed: int) -> Found:
+        statistics, chain, seconds = sampler(values, length, seed)
+        return Found(statistics, chain, seconds, seconds)
+
+    return {NUMPYRO: explain}
+
+
 def in_turn(
     explainers: dict[str, Any], lengths: dict[str, Any], cases: list[Values], repeats: int
 ) -> dict[tuple[str, Length], list[list[Found]]]:
@@ -186,6 +209,7 @@ def in_turn(
 
     What is fast comes `repeats` times, what is made at each call once.
     """
+    lengths = {kind: each for kind, each in lengths.items() if kind in explainers}
     for kind in lengths:
         explainers[kind](cases[0], (5, 5), 0)
     results: dict[Any, Any] = {(kind, each): [] for kind in lengths for each in lengths[kind]}
@@ -320,6 +344,7 @@ def curves(given: argparse.Namespace, lengths: dict[str, Any]) -> None:
     model = summed_out(family)
     found[SUMMED] = loop(model, mean_statistics, lambda: None, False)
     found[SUMMED + MADE_ONCE] = loop(model, mean_statistics, pm.NUTS, True)
+    found |= numpyro_loop(family, mean_statistics, with_index=False)
     results = in_turn(found, lengths, cases, given.repeats)
     title = f"{given.curves} shifted curves under two θ"
     tell(title, results, [exact(values) for values in cases], group=len(thetas))
@@ -348,6 +373,7 @@ def digits(given: argparse.Namespace, lengths: dict[str, Any]) -> None:
     found = contestants(mixture, average, arranged)
     if HAMILTONIAN in lengths:
         found[HAMILTONIAN] = bursts(mixture, arranged, within_class=mcoem.Hamiltonian(1, 8))
+    found |= numpyro_loop(mixture, average, with_index=True)
     results = in_turn(found, lengths, cases, given.repeats)
     truths = [truth(long, mixture, theta, image, given.draws) for image in stream[20:]]
     answers = [
@@ -393,6 +419,9 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=10_000, help="of each long run on digits")
     parser.add_argument("--quick", action="store_true", help="2 curves, 1 image, fewer lengths")
     parser.add_argument("--only", choices=("curves", "digits"))
+    parser.add_argument(
+        "--contestants", nargs="+", help="beside bursts, those whose names begin so, as NumPyro"
+    )
     given = parser.parse_args()
     if given.quick:
         given.curves, given.images, given.repeats, given.draws = 2, 1, 1, 1_000
@@ -400,10 +429,12 @@ def main() -> None:
     console.print(", ".join(f"{name} {version(name)}" for name in ("pymc", "pytensor", "numba")))
     with threadpool_limits(1):
         for name, measure, lengths in (("curves", curves, CURVES), ("digits", digits, DIGITS)):
+            wanted = tuple(given.contestants or [""])
+            asked = {k: each for k, each in lengths.items() if k.startswith((BURST, *wanted))}
             if given.only in (None, name):
-                few = {k: each[: QUICK.get(k, 1)] for k, each in lengths.items()}
+                few = {k: each[: QUICK.get(k, 1)] for k, each in asked.items()}
                 few = {k: each for k, each in few.items() if each}
-                measure(given, few if given.quick else lengths)
+                measure(given, few if given.quick else asked)
     console.print(
         "A short burst is limited by its searches for modes, a long one by its sweeps; pm.sample "
         "by making steps at each call, or if they are given by choosing steps and making starts "

@@ -14,10 +14,12 @@ picture has it as a dotted line.
 
     python benchmarks/mode_bias.py --quick     # two seeds, 600 curves
     python benchmarks/mode_bias.py             # ten minutes
+    python benchmarks/mode_bias.py --longer    # bursts of 50 and 500 draws, four times the curves
     python benchmarks/mode_bias.py --single-start    # mode searches start at shift zero alone
     python benchmarks/mode_bias.py --draw      # tables and picture of the last run again
 
-It writes ``mode_bias.nc`` and ``mode_bias.png`` to ``output/``.
+It writes ``mode_bias.nc`` and ``mode_bias.png`` to ``output/``, with ``--longer``
+``mode_bias_longer.nc`` and no picture.
 """
 
 from __future__ import annotations
@@ -58,6 +60,13 @@ E_STEPS = {
     "Laplace-Gaussian": mcoem.LaplaceGaussian(),
     "mode": mcoem.PosteriorMode(),
 }
+#: What ``--longer`` compares: is what a burst has beside the exact E-step bias, or noise?
+LONGER = {
+    "exact": E_STEPS["exact"],
+    "burst, 50 draws": E_STEPS["burst, 50 draws"],
+    "burst, 500 draws": E_STEPS["burst, 50 draws"],
+}
+LONGER_NOISES, LONGER_CHECKPOINTS = (0.2, 1.0, 1.4), (1_000, 2_000, 4_000, 8_000)
 COLOURS = {"exact": "k", "burst, 50 draws": "C0", "Laplace-Gaussian": "C1", "mode": "C3"}
 
 console = Console(width=130, highlight=False)
@@ -74,17 +83,22 @@ def truth_at(noise: float) -> dict[str, np.ndarray]:
 
 
 def learn(
-    family: ShiftedCurves, name: str, noise: float, checkpoints: tuple[int, ...], seed: int
+    family: ShiftedCurves,
+    e_step: tuple[str, object],
+    noise: float,
+    checkpoints: tuple[int, ...],
+    seed: int,
 ) -> np.ndarray:
     """Return θ, averaged from half of the stream on, at the checkpoints."""
-    truth = truth_at(noise)
+    truth, (name, settings) = truth_at(noise), e_step
+    draws = 500 if "500" in name else 50
     curves = simulate(truth, checkpoints[-1], np.random.default_rng([seed, 0]))
     em = mcoem.OnlineEM(
         family,
         parameters=truth,
-        e_step=E_STEPS[name],
+        e_step=settings,
         update_schedule=mcoem.UpdateSchedule.at([50]),
-        burst_length=mcoem.BurstLength(draws=50, burn_in=10),
+        burst_length=mcoem.BurstLength(draws=draws, burn_in=10),
         random_seed=[seed, 2],
         progressbar=False,
         keep=10_000,
@@ -95,21 +109,26 @@ def learn(
 
 
 def run(
-    checkpoints: tuple[int, ...], n_seeds: int, starts: tuple[float, ...], file: Path
+    checkpoints: tuple[int, ...],
+    n_seeds: int,
+    starts: tuple[float, ...],
+    file: Path,
+    noises: tuple[float, ...] = NOISES,
+    e_steps: dict[str, object] = E_STEPS,
 ) -> xr.DataArray:
     """Learn from all streams; what is there is saved after each."""
     family = ShiftedCurves(truth_at(1.0), starts)
-    tasks = [(noise, seed) for noise in NOISES for seed in range(n_seeds)]
-    shape = (len(NOISES), n_seeds, len(E_STEPS), len(checkpoints), 13)
+    tasks = [(noise, seed) for noise in noises for seed in range(n_seeds)]
+    shape = (len(noises), n_seeds, len(e_steps), len(checkpoints), 13)
     paths = xr.DataArray(
         np.full(shape, np.nan),
         dims=("noise", "seed", "e_step", "n", "parameter"),
-        coords={"noise": list(NOISES), "e_step": list(E_STEPS), "n": list(checkpoints)},
+        coords={"noise": list(noises), "e_step": list(e_steps), "n": list(checkpoints)},
     )
     for noise, seed in track(tasks, "Streams", console=console):
-        for name in E_STEPS:
-            paths.loc[{"noise": noise, "seed": seed, "e_step": name}] = learn(
-                family, name, noise, checkpoints, seed
+        for e_step in e_steps.items():
+            paths.loc[{"noise": noise, "seed": seed, "e_step": e_step[0]}] = learn(
+                family, e_step, noise, checkpoints, seed
             )
         paths.to_netcdf(file, engine="h5netcdf")
     return paths
@@ -199,6 +218,29 @@ def tell(found: xr.Dataset) -> None:
     console.print(path)
 
 
+def tell_apart(found: xr.Dataset) -> None:
+    """Print what bursts have beside the exact E-step on the same streams, along these."""
+    table = Table(title="Burst minus exact E-step, and what the exact one has itself")
+    for heading in ("noise", "E-step", "n", "shift variance", "noise variance", "templates, error"):
+        table.add_column(heading, justify="left" if heading == "E-step" else "right")
+    for noise in found["noise"].values:
+        for name in found["e_step"].values:
+            for n in found["n"].values:
+                here = found.sel(noise=noise, e_step=name, n=n)
+                exact = found.sel(noise=noise, e_step="exact", n=n)
+                apart = here if name == "exact" else here - exact
+                table.add_row(
+                    f"{noise}",
+                    str(name),
+                    str(n),
+                    with_error(apart["shift"]),
+                    with_error(apart["variance"]),
+                    f"{root_mean_square(here['distance']).item():.4f}",
+                )
+        table.add_section()
+    console.print(table)
+
+
 def draw(found: xr.Dataset, file: Path) -> None:
     """Draw three biases against noise, and the template error against n."""
     last, noises = int(found["n"][-1]), found["noise"].values
@@ -233,23 +275,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--quick", action="store_true", help="two seeds, 600 curves")
+    parser.add_argument("--longer", action="store_true", help="longer streams, bursts and exact")
     parser.add_argument("--single-start", action="store_true", help="of mode searches, at zero")
     parser.add_argument("--draw", action="store_true", help="only tell and draw the last run")
     parser.add_argument("--output", type=Path, default=Path("output"))
     given = parser.parse_args()
     logging.getLogger("pymc_mcoem").setLevel(logging.CRITICAL)
     given.output.mkdir(parents=True, exist_ok=True)
-    began, file = time.perf_counter(), given.output / "mode_bias.nc"
+    name = "mode_bias_longer.nc" if given.longer else "mode_bias.nc"
+    began, file = time.perf_counter(), given.output / name
     if given.draw:
         with xr.open_dataarray(file, engine="h5netcdf") as stored:
             paths = stored.load()
     else:
         checkpoints = (100, 200, 300, 600) if given.quick else (125, 250, 500, 1_000, 2_000)
         starts = (0.0,) if given.single_start else STARTS
-        paths = run(checkpoints, 2 if given.quick else given.seeds, starts, file)
+        seeds = 2 if given.quick else given.seeds
+        if given.longer:
+            paths = run(LONGER_CHECKPOINTS, seeds, starts, file, LONGER_NOISES, LONGER)
+        else:
+            paths = run(checkpoints, seeds, starts, file)
     found = figures(paths)
-    tell(found)
-    draw(found, given.output / "mode_bias.png")
+    if given.longer:
+        tell_apart(found)
+    else:
+        tell(found)
+        draw(found, given.output / "mode_bias.png")
     console.print(f"{time.perf_counter() - began:.0f} seconds; see {given.output}.")
 
 
