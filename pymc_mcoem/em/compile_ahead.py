@@ -23,7 +23,6 @@ from weakref import WeakSet
 import cloudpickle
 import numpy as np
 import pytensor
-from joblib import cpu_count
 from pytensor.compile.mode import get_mode
 from pytensor.link.numba.linker import NumbaLinker
 
@@ -216,3 +215,10 @@ def lend_a_hand(source: IO[bytes]) -> None:
         parts = make().two_parts
         assert parts is not None
         parts.compile_rest(data, parameters)
+
+
+def cpu_count() -> int:
+    """Return how many cores this process may use."""
+    from joblib import cpu_count as counted  # a tenth of a second, which is not spent on import
+
+    return int(counted())

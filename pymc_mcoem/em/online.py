@@ -345,7 +345,8 @@ class OnlineEM:
             the step's observations. Group ``observations``, dim ``observation``: the same for
             each observation, without θ. ``troubles`` counts, by name and from the beginning,
             what went wrong; it is there once something did. Attributes: ``library``,
-            ``version``, ``versions`` of what is below it, ``driver``, ``seed``, ``settings``.
+            ``version``, ``versions`` of what is below it, ``backend``, ``driver``, ``seed``,
+            ``settings``.
             Group ``skipped``, dim ``position`` (in the stream, counted from 0): ``reason``, of
             each of the last 1,000 records that were left out; it is there once one was.
 

@@ -11,6 +11,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
+from pytensor.compile.mode import get_mode
 
 __all__ = [
     "NotStored",
@@ -23,7 +24,9 @@ __all__ = [
 
 PACKAGE = __name__.split(".")[0]
 #: What the numbers of a run may depend on beside this package.
-BELOW = ("pymc", "pytensor", "numpy", "scipy", "xarray")
+BELOW = ("pymc", "pytensor", "numba", "numpy", "scipy", "xarray")
+#: Names of back ends by the classes of PyTensor's linkers.
+BACKENDS = {"NumbaLinker": "numba", "JAXLinker": "jax", "VMLinker": "c", "CLinker": "c"}
 
 
 class NotStored:
@@ -180,18 +183,25 @@ def run_attributes(driver: str, entropy: int | list[int], settings: Any) -> dict
     -------
     dict of str to str
         ``library``, ``version``, ``versions`` (of what the numbers rest on, as JSON),
-        ``driver``, ``seed`` and ``settings`` (both as JSON).
+        ``backend`` (PyTensor's, which the E-step is compiled by), ``driver``, ``seed`` and
+        ``settings`` (both as JSON).
 
     Examples
     --------
-    >>> sorted(run_attributes("OnlineEM", 1, {}))
-    ['driver', 'library', 'seed', 'settings', 'version', 'versions']
+    >>> found = run_attributes("OnlineEM", 1, {})
+    >>> sorted(found)
+    ['backend', 'driver', 'library', 'seed', 'settings', 'version', 'versions']
+    >>> found["backend"]
+    'numba'
     """
+    mode = getattr(getattr(settings, "e_step", None), "mode", None)
+    linker = type(get_mode(mode).linker).__name__
     versions = {name: importlib.metadata.version(name) for name in BELOW}
     return {
         "library": PACKAGE,
         "version": package_version(),
         "versions": json.dumps({"python": platform.python_version(), **versions}),
+        "backend": BACKENDS.get(linker, linker),
         "driver": driver,
         "seed": json.dumps(entropy),
         "settings": encode_settings(settings),

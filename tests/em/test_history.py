@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.esteps.exact import Exact
 from pymc_mcoem.em.history import ThinnedSeries
 from pymc_mcoem.em.online import OnlineEM
@@ -89,8 +90,23 @@ def test_tree_says_where_it_comes_from(learnt):
     assert attributes["seed"] == "1"
     assert "StepSize" in attributes["settings"]
     assert attributes["version"]
-    assert {"python", "pymc", "pytensor"} <= set(json.loads(attributes["versions"]))
+    assert {"python", "pymc", "pytensor", "numba"} <= set(json.loads(attributes["versions"]))
     assert attributes["driver"] == "OnlineEM"
+
+
+@pytest.mark.parametrize(
+    ("e_step", "backend"),
+    [
+        (Exact(), "numba"),
+        (CarlinChibBurst(), "numba"),
+        (CarlinChibBurst(mode="CVM"), "c"),
+        (CarlinChibBurst(mode="JAX"), "jax"),
+    ],
+    ids=["exact", "default", "C", "JAX"],
+)
+def test_tree_says_what_computed(e_step, backend):
+    em = OnlineEM(NormalMixture(), e_step=e_step, random_seed=1)
+    assert em.history.attrs["backend"] == backend
 
 
 def test_effective_size_of_a_running_mean_is_n(rng):
