@@ -108,7 +108,7 @@ def compile_ahead(
     if _is_helper:
         # what is sent by reference is imported there, with all that its module does
         os._exit(1)
-    if parts in _compiled or not _may_help(parts):
+    if _is_known(parts) or not _may_help(parts):
         return
     helper = _Helper(make, data, parameters)
     began = perf_counter()
@@ -121,7 +121,16 @@ def compile_ahead(
             helper.wait(taken)
     finally:
         helper.end()
-    _compiled.add(parts)
+    with suppress(TypeError):  # not to be hashed: it is looked at again next time
+        _compiled.add(parts)
+
+
+def _is_known(parts: InTwoParts) -> bool:
+    """Say whether this was compiled before."""
+    try:
+        return parts in _compiled
+    except TypeError:
+        return False
 
 
 def _may_help(parts: InTwoParts) -> bool:
@@ -144,8 +153,8 @@ class _Helper:
         self._content: bytes | None = None
         with suppress(Exception):  # what cannot be sent is compiled here
             # not by the timer's thread: it would wait for locks that this one holds
-            sent = cloudpickle.dumps((flags, make, dict(data), dict(parameters)))
-            self._content = pickle.dumps(sys.path) + sent
+            sent = cloudpickle.dumps((make, dict(data), dict(parameters)))
+            self._content = pickle.dumps(sys.path) + pickle.dumps((os.getpid(), flags)) + sent
         self._process: subprocess.Popen[bytes] | None = None
         self._timer: threading.Timer | None = None
         self._lock = threading.Lock()
@@ -204,13 +213,17 @@ def lend_a_hand(source: IO[bytes]) -> None:
     Parameters
     ----------
     source : binary file
-        Gives, pickled, PyTensor's settings, how to make the compiled object, and the arguments of
-        its first call.
+        Gives, pickled, the number of the asking process and PyTensor's settings, then how to make
+        the compiled object and the arguments of its first call.
     """
     global _is_helper
     _is_helper = True
+    driver, flags = pickle.load(source)
+    # The parent may be a launcher of this Python; or, by now, whoever takes care of orphans.
     leave_with(os.getppid())
-    flags, make, data, parameters = pickle.load(source)
+    if os.name == "posix":
+        os.kill(driver, 0)  # an error if it is gone, which ends this one too
+    make, data, parameters = pickle.load(source)
     with pytensor.config.change_flags(**flags), one_blas_thread():
         parts = make().two_parts
         assert parts is not None

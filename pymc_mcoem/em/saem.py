@@ -22,7 +22,7 @@ from pymc_mcoem.em.saem_recursion import SAEMRecursion
 from pymc_mcoem.em.saem_state import SAEMSettings, SAEMState
 from pymc_mcoem.em.saem_storage import read_saem, state_from, write_saem
 from pymc_mcoem.em.schedules import PhasedStepSize
-from pymc_mcoem.em.settings import run_attributes, seed_entropy
+from pymc_mcoem.em.settings import run_attributes, seed_entropy, stored_alike
 from pymc_mcoem.em.storage import require_family, settings_of
 from pymc_mcoem.em.validation import check_family
 
@@ -336,7 +336,9 @@ class SAEM:
         family : Family
             Of the kind and size that the run was saved with.
         **overrides
-            Arguments of `SAEM` that take the place of saved ones, or that a file cannot hold.
+            Arguments of `SAEM` that take the place of saved ones, or that a file cannot hold. With
+            another `e_step` than the saved one, as far as the file can tell, all chains begin anew:
+            step sizes of one move are none of another.
 
         Raises
         ------
@@ -359,7 +361,10 @@ class SAEM:
         check_family(family)
         require_family(path, json.loads(tree.attrs["family"]), family)
         state = state_from(path, tree)
-        settings = settings_of(tree.attrs["settings"], overrides)
+        saved = tree.attrs["settings"]
+        settings = settings_of(saved, overrides)
+        if not stored_alike(saved, settings, "e_step"):
+            state = state.with_new_chains()
         saem = cls(family, random_seed=json.loads(tree.attrs["seed"]), **settings)
         strides = json.loads(tree.attrs["strides"])
         saem._history.restore(tree, path_stride=strides[0], observation_stride=strides[1])

@@ -331,8 +331,9 @@ class SAEMRecursion:
                 sweeps=self.settings.sweeps,
                 done=state.n_sweeps[index],
                 refit_every=self.settings.refit_every,
-                # Moves adapt while the gain is 1: what is averaged later needs a fixed kernel.
-                adapts=gain == 1,
+                # Moves adapt while the gain is 1: what is averaged later needs a fixed kernel. A
+                # chain that begins anew then, of a run with another E-step, adapts at its start.
+                adapts=gain == 1 or state.n_sweeps[index] == 0,
             )
             data = encoded[state.positions[index]]
             rng = self.generator(state.n_iterations + 1, index - lost)

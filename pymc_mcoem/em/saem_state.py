@@ -135,6 +135,14 @@ class SAEMState:
         """Observations that the statistics are worth: all there are."""
         return float(len(self.chains))
 
+    def with_new_chains(self) -> Self:
+        """Return the state in which no observation has been visited by the present E-step.
+
+        What its last visit contributed stays.
+        """
+        n = len(self.chains)
+        return replace(self, chains=tuple({} for _ in range(n)), n_sweeps=(0,) * n)
+
     def without(self, positions: Container[int]) -> Self:
         """Return the state without the observations at these positions and what they gave."""
         kept = [i for i, position in enumerate(self.positions) if position not in positions]

@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 __all__ = ["read_saem", "state_from", "write_saem"]
 
 FORMAT = "pymc_mcoem SAEM run"
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 COUNTERS = ("n_iterations", "n_visits", "n_records", "troubles")
 GROUPS = ("parameters", "statistics", "mean")
 #: Of each observation, beside its chain and what it contributed.
-OWN = ("n_sweeps", "positions", "fingerprints")
+OWN = ("n_sweeps", "positions", "fingerprints", "kinds")
 
 
 def write_saem(
@@ -130,6 +130,9 @@ def state_from(path: str | os.PathLike[str], tree: xr.DataTree) -> SAEMState:
             raise ValueError(f"its counters are {sorted(counters)}, expected {sorted(COUNTERS)}")
         groups: dict[str, Any] = {name: arrays_of(tree, f"/run/{name}") for name in GROUPS}
         own = arrays_of(tree, "/run/observations") or dict.fromkeys(OWN, np.zeros(0, np.uint8))
+        lengths = {name: len(own[name]) for name in OWN}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"what it holds of each observation differs in length: {lengths}")
         joined = arrays_of(tree, "/run/contributions")
         return SAEMState(
             **groups,
@@ -137,7 +140,7 @@ def state_from(path: str | os.PathLike[str], tree: xr.DataTree) -> SAEMState:
             n_sweeps=tuple(own["n_sweeps"].tolist()),
             positions=tuple(own["positions"].tolist()),
             fingerprints=tuple(row.tobytes().hex() for row in own["fingerprints"]),
-            chains=_chains_in(tree, own.get("kinds", np.zeros(len(own["n_sweeps"]), np.int64))),
+            chains=_chains_in(tree, own["kinds"]),
             contributions=() if joined is None else Contribution.parted(joined),
         )
 
@@ -160,7 +163,12 @@ def _group(kind: int) -> str:
 
 def _chains_in(tree: xr.DataTree, kinds: np.ndarray) -> tuple[Arrays, ...]:
     """Return the chains in a file, in the order of their observations."""
-    parts = {kind: arrays_of(tree, _group(kind)) or {} for kind in set(kinds.tolist())}
+    parts: dict[int, Arrays] = {}
+    for kind in set(kinds.tolist()):
+        found = arrays_of(tree, _group(kind))
+        if found is None:
+            raise ValueError(f"chains of kind {kind} are not in it")
+        parts[kind] = found
     places = [int(np.count_nonzero(kinds[:i] == kind)) for i, kind in enumerate(kinds)]
     return tuple(
         {name: np.array(value[place]) for name, value in parts[kind].items()}

@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import platform
 import secrets
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ __all__ = [
     "package_version",
     "run_attributes",
     "seed_entropy",
+    "stored_alike",
 ]
 
 PACKAGE = __name__.split(".")[0]
@@ -72,6 +74,24 @@ def decode_settings(text: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError(f"settings: got the text {text[:80]!r}; a JSON object is expected.")
     return {name: _decode(value) for name, value in found.items()}
+
+
+def stored_alike(text: str, settings: Mapping[str, Any], name: str) -> bool:
+    """Say whether a setting is the one in a text, or the text cannot tell.
+
+    Examples
+    --------
+    >>> text = encode_settings({"sweeps": 3, "function": len})
+    >>> [
+    ...     stored_alike(text, {"sweeps": 4, "function": max}, name)
+    ...     for name in ("sweeps", "function")
+    ... ]
+    [False, True]
+    """
+    if isinstance(decode_settings(text).get(name), NotStored):
+        return True
+    given: bool = _encode(settings[name]) == json.loads(text).get(name)
+    return given
 
 
 def _encode(value: Any) -> Any:

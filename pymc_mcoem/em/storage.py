@@ -165,7 +165,7 @@ def named_damage(path: str | os.PathLike[str]) -> Iterator[None]:
     """Turn errors of what a file should hold into one that names the file."""
     try:
         yield
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, ValueError) as error:
         raise ValueError(f"path: {os.fspath(path)!r} is damaged: {error}.") from error
 
 

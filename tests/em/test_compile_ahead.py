@@ -158,6 +158,15 @@ def test_a_process_that_reads_nothing_holds_nothing_up(tmp_path, impatient, monk
     assert threads() == []
 
 
+def test_what_cannot_be_hashed_is_helped_each_time(tmp_path, impatient):
+    @dataclass
+    class Unhashable(Parts):
+        pass
+
+    call(Unhashable(tmp_path, seconds=60))
+    assert (tmp_path / "done").exists()
+
+
 def test_no_more_threads_is_no_observations_fault(tmp_path, impatient, monkeypatch):
     def start(self):
         raise RuntimeError("can't start new thread")

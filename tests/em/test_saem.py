@@ -11,7 +11,7 @@ import xarray as xr
 from benchmarks import shifted_curves as curves
 from examples import gaussian_mixture as example
 from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
-from pymc_mcoem.carlin_chib.within_class import RandomWalk
+from pymc_mcoem.carlin_chib.within_class import Hamiltonian, Independence, RandomWalk
 from pymc_mcoem.em.esteps.auxiliary_chains import AuxiliaryChains
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.esteps.exact import Exact
@@ -242,6 +242,36 @@ def test_a_saved_run_goes_on_with_other_settings(e_step, others, tmp_path):
     cut.save(tmp_path / "cut.nc")
     assert_same_run(SAEM.load(tmp_path / "cut.nc", family, progressbar=False).fit(ys, 2), whole)
     assert whole.n_iterations == 5
+
+
+@pytest.mark.parametrize("move", [Independence(1), Hamiltonian(1, 5)])
+def test_moves_of_another_e_step_find_step_sizes_of_their_own(move, tmp_path):
+    """Though the gain is below 1 by then, and the sizes that are saved have the same shape."""
+    family = LinearNormal()
+    ys, start = np.random.default_rng(3).normal(size=(6, 3)), family.model_parameters()
+    made = run(
+        family,
+        start,
+        sweeps=20,
+        e_step=CarlinChibBurst(within_class=move),
+        step_size=PhasedStepSize(2),
+    ).fit(ys, 4)
+    made.save(tmp_path / "run.nc")
+    walk = CarlinChibBurst(within_class=RandomWalk(1))
+    loaded = SAEM.load(tmp_path / "run.nc", family, e_step=walk, progressbar=False)
+    assert loaded._state.n_sweeps == (0,) * 6
+    before = loaded._state.parameters
+    steps = {tuple(chain["log_step"]) for chain in made._state.chains}
+    loaded.fit(ys, 1)
+    after = {tuple(chain["log_step"]) for chain in loaded._state.chains}
+    assert not steps & after
+    # of each chain's own: they were adapted, since all begin at the same
+    assert len(after) == 6
+    assert set(before) == set(loaded._state.parameters)
+    acceptance = loaded.fit(ys, 10).history["observations"]["acceptance"].values[-60:]
+    assert 0.2 < acceptance.mean() < 0.8
+    same = SAEM.load(tmp_path / "run.nc", family, progressbar=False)
+    assert same._state.n_sweeps == made._state.n_sweeps
 
 
 def test_chains_stay_alive(data):

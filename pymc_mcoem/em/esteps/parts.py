@@ -153,12 +153,12 @@ def fit_to_keep(pseudo_priors: PseudoPriors) -> dict[str, np.ndarray]:
 def own_chain(
     chain: Mapping[str, np.ndarray], **shapes: tuple[int, ...]
 ) -> Mapping[str, np.ndarray]:
-    """Return a chain that an E-step can go on with, or an empty one: another E-step's is not.
+    """Return a chain that an E-step can go on with, or an empty one where shapes are others.
 
     Parameters
     ----------
     chain : mapping of str to ndarray
-        Of an observation's last visit; a saved run may go on with another E-step.
+        Of an observation's last visit, of which a file cannot always tell what E-step made it.
     **shapes : tuple of int
         Of what this E-step's chains hold.
 
