@@ -169,8 +169,9 @@ def _chains_in(tree: xr.DataTree, kinds: np.ndarray) -> tuple[Arrays, ...]:
         if found is None:
             raise ValueError(f"chains of kind {kind} are not in it")
         parts[kind] = found
-    places = [int(np.count_nonzero(kinds[:i] == kind)) for i, kind in enumerate(kinds)]
-    return tuple(
-        {name: np.array(value[place]) for name, value in parts[kind].items()}
-        for kind, place in zip(kinds.tolist(), places, strict=True)
-    )
+    places = dict.fromkeys(parts, -1)
+    chains: list[Arrays] = []
+    for kind in kinds.tolist():
+        places[kind] += 1
+        chains.append({name: np.array(value[places[kind]]) for name, value in parts[kind].items()})
+    return tuple(chains)
