@@ -14,6 +14,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.gradient import NullTypeGradError
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 
@@ -289,9 +290,15 @@ class ClassDensity:
         return self.place_values(self._log_density, class_index, position)
 
     def gradient(self, class_index: Any, position: Any) -> TensorVariable:
-        """Return the gradient ``(n_latents,)`` of `log_density` in the position."""
+        """Return the gradient ``(n_latents,)`` of `log_density` in the position.
+
+        Raises
+        ------
+        ValueError
+            If there is none.
+        """
         if self._gradient_graph is None:
-            parts = pt.grad(self._log_density, list(self.latent_values))
+            parts = self._differentiated(pt.grad, self._log_density, list(self.latent_values))
             self._gradient_graph = pt.concatenate([part.ravel() for part in parts])
         return self.place_values(self._gradient_graph, class_index, position)
 
@@ -301,7 +308,7 @@ class ClassDensity:
             k = pt.scalar("class_index", dtype="int64")
             x = pt.tensor("position", dtype="float64", shape=(self.n_latents,))
             logp = self.place_values(self._log_density, k, x)
-            self._curvature_graph = -pt.hessian(logp, x)
+            self._curvature_graph = -self._differentiated(pt.hessian, logp, x)
             self._curvature_symbols = (k, x)
         k, x = self._curvature_symbols
         return clone_replace(
@@ -312,6 +319,16 @@ class ClassDensity:
             },
             rebuild_strict=False,
         )
+
+    @staticmethod
+    def _differentiated(operation: Any, *arguments: Any) -> Any:
+        try:
+            return operation(*arguments)
+        except (NotImplementedError, NullTypeGradError) as error:
+            raise ValueError(
+                f"model: its log-density has no gradient in the latents ({error}); give "
+                "pseudo_priors=PilotMoments() and within_class=RandomWalk(), which need none."
+            ) from error
 
     # -- arguments of compiled functions -----------------------------------------------------
 

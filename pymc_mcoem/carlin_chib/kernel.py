@@ -350,7 +350,7 @@ def build_sweep(
         ),
         state.log_step[chosen],
     )
-    error = pt.switch(pt.isnan(moved.acceptance), 0.0, moved.acceptance - move.target_acceptance)
+    error = moved.step_size_error(move.target_acceptance)
     log_step = pt.inc_subtensor(state.log_step[chosen], gain * error)
     return (
         SweepState(chosen, moved.position, log_step),

@@ -30,6 +30,10 @@ __all__ = [
     "log_uniform",
 ]
 
+#: A tuned trajectory is no longer, on the scale on which the pseudo-prior is standard normal: a
+#: quarter of a turn is π/2, half a one π.
+_LONGEST = 2.0
+
 
 def log_uniform(pair: Any) -> Any:
     """Return the logarithm of a uniform variable made from two standard normal ones.
@@ -60,10 +64,21 @@ class MoveResult:
     position : TensorVariable of shape (n_latents,)
     acceptance : TensorVariable, scalar
         Share of the proposals that were accepted.
+    error : TensorVariable, scalar, or None
+        By how much the step size is to grow, if not by what acceptance is above its target.
     """
 
     position: TensorVariable
     acceptance: TensorVariable
+    error: TensorVariable | None = None
+
+    def step_size_error(self, target_acceptance: float) -> Any:
+        """Return what adaptation adds to the logarithm of the step size, but for its gain.
+
+        Nothing where the move has no acceptance.
+        """
+        error = self.acceptance - target_acceptance if self.error is None else self.error
+        return pt.switch(pt.isnan(error), 0.0, error)
 
 
 @dataclass(frozen=True)
@@ -339,19 +354,25 @@ class Hamiltonian:
     Raises
     ------
     ValueError
-        If a number is less than one or `target_acceptance` is not between 0 and 1.
+        If a number is less than one or `target_acceptance` is not between 0 and 1; and when it is
+        compiled for a density that has no gradient.
 
     Notes
     -----
     On the scale on which the pseudo-prior is standard normal the momentum is standard normal too,
-    so with Laplace pseudo-priors all directions are about as long as one another. Trajectories
-    have a fixed number of steps: nothing is chosen by what they meet. Cost: `n_leapfrog`
-    gradients and one density evaluation a move.
+    so with Laplace pseudo-priors all directions are about as long as one another. There a normal
+    density is a pendulum that is back after a length of 2π, or at its mirror image after π, and
+    trajectories of such a length go nowhere: a tuned one is therefore at most 2 long, and every
+    trajectory has a step of its own, the tuned one times a number between 1/2 and 3/2. They have
+    a fixed number of steps: nothing is chosen by what they meet. A step is half a move, a kick by
+    the gradient in the middle, half a move, so that none is computed twice.
+
+    Cost: `n_leapfrog` gradients and one density evaluation a move.
 
     Examples
     --------
     >>> Hamiltonian(n_moves=2, n_leapfrog=8).noise_size(n_latents=3)
-    10
+    14
     """
 
     n_moves: int = 1
@@ -368,12 +389,16 @@ class Hamiltonian:
             )
 
     def noise_size(self, n_latents: int) -> int:
-        """Return ``n_moves * (n_latents + 2)``: a momentum and a log-uniform a move."""
-        return self.n_moves * (n_latents + 2)
+        """Return ``n_moves * (n_latents + 4)``: momentum, log-uniform, and step of a move."""
+        return self.n_moves * (n_latents + 4)
 
     def initial_log_step(self, n_latents: int) -> float:
-        """Return the logarithm of n_latents^(-1/4), as for a standard normal target."""
-        return -0.25 * math.log(max(n_latents, 1))
+        """Return the logarithm of n_latents^(-1/4), as for a standard normal target, or less."""
+        return min(-0.25 * math.log(max(n_latents, 1)), self._longest_log_step)
+
+    @property
+    def _longest_log_step(self) -> float:
+        return math.log(_LONGEST / self.n_leapfrog)
 
     def build(
         self,
@@ -387,33 +412,25 @@ class Hamiltonian:
     ) -> MoveResult:
         """Build the moves; parameters as in `RandomWalk.build`."""
         n = density.n_latents
-        rows = noise.reshape((self.n_moves, n + 2))
+        rows = noise.reshape((self.n_moves, n + 4))
         scale = _active_scale(density, class_index, proposal.scale)
-        step = pt.exp(log_step)
+        tuned = pt.exp(pt.minimum(log_step, self._longest_log_step))
+        steps = tuned * (0.5 + pt.exp(log_uniform(rows[:, n + 2 :].T)))
 
-        def slope(k: Any, x: Any, scale: Any) -> Any:
-            return matrix_vector(scale.T, density.gradient(k, x))
-
-        def leapfrog(x: Any, p: Any, g: Any, k: Any, scale: Any, step: Any) -> list[Any]:
-            half = p + 0.5 * step * g
-            moved = x + step * matrix_vector(scale, half)
-            there = slope(k, moved, scale)
+        def leapfrog(x: Any, p: Any, k: Any, scale: Any, step: Any) -> list[Any]:
+            middle = x + 0.5 * step * matrix_vector(scale, p)
+            kicked = p + step * matrix_vector(scale.T, density.gradient(k, middle))
             return [
-                pt.specify_shape(moved, (n,)),
-                pt.specify_shape(half + 0.5 * step * there, (n,)),
-                pt.specify_shape(there, (n,)),
+                pt.specify_shape(middle + 0.5 * step * matrix_vector(scale, kicked), (n,)),
+                pt.specify_shape(kicked, (n,)),
             ]
 
         def move(
-            momentum: Any, log_u: Any, x: Any, log_p: Any, done: Any, k: Any, scale: Any, step: Any
+            momentum: Any, log_u: Any, step: Any, x: Any, log_p: Any, done: Any, k: Any, scale: Any
         ) -> list[Any]:
-            xs, ps, _ = pytensor.scan(
+            xs, ps = pytensor.scan(
                 leapfrog,
-                outputs_info=[
-                    pt.specify_shape(x, (n,)),
-                    pt.specify_shape(momentum, (n,)),
-                    pt.specify_shape(slope(k, x, scale), (n,)),
-                ],
+                outputs_info=[pt.specify_shape(x, (n,)), pt.specify_shape(momentum, (n,))],
                 non_sequences=[k, scale, step],
                 n_steps=self.n_leapfrog,
                 return_updates=False,
@@ -428,18 +445,25 @@ class Hamiltonian:
                 done + accept,
             ]
 
-        positions, _, accepted = pytensor.scan(
-            move,
-            sequences=[rows[:, :n], log_uniform(rows[:, n:].T)],
-            outputs_info=[
-                pt.specify_shape(position, (n,)),
-                log_density,
-                pt.constant(0.0, dtype="float64"),
-            ],
-            non_sequences=[class_index, scale, step],
-            return_updates=False,
-        )
-        return MoveResult(positions[-1], accepted[-1] / self.n_moves)
+        momenta, log_uniforms = rows[:, :n], log_uniform(rows[:, n : n + 2].T)
+        start, none = pt.specify_shape(position, (n,)), pt.constant(0.0, dtype="float64")
+        if self.n_moves == 1:  # one loop less to compile
+            moved, _, accepted = move(
+                momenta[0], log_uniforms[0], steps[0], start, log_density, none, class_index, scale
+            )
+        else:
+            positions, _, counts = pytensor.scan(
+                move,
+                sequences=[momenta, log_uniforms, steps],
+                outputs_info=[start, log_density, none],
+                non_sequences=[class_index, scale],
+                return_updates=False,
+            )
+            moved, accepted = positions[-1], counts[-1]
+        acceptance = accepted / self.n_moves
+        error = acceptance - self.target_acceptance
+        at_the_end = pt.ge(log_step, self._longest_log_step)
+        return MoveResult(moved, acceptance, pt.switch(at_the_end, pt.minimum(error, 0.0), error))
 
 
 def _active_scale(density: ClassDensity, class_index: Any, scale: Any) -> Any:

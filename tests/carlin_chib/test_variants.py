@@ -66,6 +66,9 @@ def test_shared_latents_have_the_exact_posterior(skewed, rng, options):
     if isinstance(move, Independence):
         # proposals of a pseudo-prior that is nearly the posterior
         assert acceptance > 0.5
+    elif isinstance(move, Hamiltonian):
+        # more where trajectories are as long as they may be
+        assert acceptance > move.target_acceptance - 0.15
     else:
         assert abs(acceptance - move.target_acceptance) < 0.15
 
