@@ -7,16 +7,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 from scipy.special import logsumexp
 
-from pymc_mcoem.carlin_chib.pseudo_priors import Laplace, PseudoPriorRule, compile_with_data
+from pymc_mcoem.backends import pytensor_mode, require_backend
+from pymc_mcoem.carlin_chib.pseudo_priors import Laplace, PseudoPriorRule
 from pymc_mcoem.carlin_chib.within_class import RandomWalk, WithinClassMove
 from pymc_mcoem.density import as_argument
 from pymc_mcoem.em.burst import adaptation_gains
 from pymc_mcoem.em.class_chains import ClassChains
 from pymc_mcoem.em.esteps.parts import family_density, family_geometry, require_moves
+from pymc_mcoem.loops import compile_loop
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
@@ -35,8 +36,8 @@ class ExpectedLikelihood:
         to its mode.
     within_class : WithinClassMove
         Default: `RandomWalk` with five moves a sweep.
-    mode : str or None
-        PyTensor's compilation mode.
+    backend : str or None
+        ``"numba"``, ``"c"`` or ``"jax"``, as in ``pm.sample``; see `CarlinChibBurst`.
 
     Notes
     -----
@@ -54,7 +55,10 @@ class ExpectedLikelihood:
 
     pseudo_priors: PseudoPriorRule = field(default_factory=lambda: Laplace(race=None))
     within_class: WithinClassMove = field(default_factory=lambda: RandomWalk(n_moves=5))
-    mode: str | None = None
+    backend: str | None = None
+
+    def __post_init__(self) -> None:
+        require_backend(self.backend)
 
     def compile(self, family: Family) -> CompiledExpectedLikelihood:
         """Compile for `family`."""
@@ -72,25 +76,26 @@ class CompiledExpectedLikelihood:
     """
 
     def __init__(self, settings: ExpectedLikelihood, family: Family) -> None:
+        mode = pytensor_mode(settings.backend)
         density, move = family_density(family), settings.within_class
         require_moves(move, density)
         self.density = density
-        self.pseudo_priors = settings.pseudo_priors.compile(
-            density, family_geometry(family), settings.mode
-        )
-        self.chains = ClassChains(density, move, mode=settings.mode)
+        self.pseudo_priors = settings.pseudo_priors.compile(density, family_geometry(family), mode)
+        self.chains = ClassChains(density, move, mode=mode)
         model = family.model
         terms = model.logp(vars=list(model.observed_RVs), sum=False)
         likelihood = pt.add(*[term.sum() for term in terms]) if len(terms) > 1 else terms[0].sum()
         k = pt.scalar("class_index", dtype="int64")
         positions = pt.tensor("positions", dtype="float64", shape=(None, density.n_latents))
-        values = pytensor.scan(
-            lambda x, k: pt.cast(density.place_values(likelihood, k, x), "float64"),
+        self._log_likelihood = compile_loop(
+            density,
+            lambda x, k: [pt.cast(density.place_values(likelihood, k, x), "float64")],
+            inputs=[k, positions],
             sequences=[positions],
-            non_sequences=[k],
-            return_updates=False,
+            n_emitted=1,
+            fixed=[k],
+            mode=mode,
         )
-        self._log_likelihood = compile_with_data(density, [k, positions], values, settings.mode)
 
     def log_scores(
         self,
@@ -129,7 +134,7 @@ class CompiledExpectedLikelihood:
             logsumexp(
                 self._log_likelihood(
                     np.asarray(j, dtype=np.int64), as_argument(position[burn_in:]), *arguments
-                )
+                )[0]
             )
             for j, position in enumerate(found.position)
         ]

@@ -26,15 +26,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pymc as pm
-import pytensor
 import pytensor.tensor as pt
 from pymc.initial_point import make_initial_point_fn
 from pytensor.compile.ops import deep_copy_op
 from pytensor.graph.rewriting.utils import rewrite_graph
-from pytensor.scan.utils import until
 from scipy.linalg import solve_triangular
 
 from pymc_mcoem.density import ClassDensity, as_argument
+from pymc_mcoem.loops import compile_search
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -279,60 +278,37 @@ class ModeSearch:
             stuck = pt.gt(damping, 1e12)
             lowered = pt.switch(pt.lt(damping, 1e-6), 0.0, damping / 8)
             raised = pt.maximum(damping * 8, 1e-4)
-            return (
-                [
-                    pt.specify_shape(pt.switch(better, candidate, x), (n,)),
-                    pt.switch(better, new_log_p, log_p),
-                    # the copy is contiguous as the zeros of the start are: else the loop's body
-                    # would be compiled twice, for either kind of array
-                    deep_copy_op(pt.specify_shape(pt.switch(better, new_gradient, gradient), (n,))),
-                    pt.specify_shape(pt.switch(better, new_curvature, curvature), (n, n)),
-                    pt.switch(better, lowered, raised),
-                    done,
-                ],
-                until(done | stuck),
-            )
+            return [
+                pt.specify_shape(pt.switch(better, candidate, x), (n,)),
+                pt.switch(better, new_log_p, log_p),
+                # the copy is contiguous as the zeros of the start are: else the loop's body
+                # would be compiled twice, for either kind of array
+                deep_copy_op(pt.specify_shape(pt.switch(better, new_gradient, gradient), (n,))),
+                pt.specify_shape(pt.switch(better, new_curvature, curvature), (n, n)),
+                pt.switch(better, lowered, raised),
+                done,
+            ], done | stuck
 
         k = pt.scalar("class_index", dtype="int64")
         start = pt.tensor("start", dtype="float64", shape=(n,))
         tol = pt.scalar("tolerance", dtype="float64")
         limit = pt.scalar("max_iterations", dtype="int64")
-        x, log_p, gradient, curvature, _, done = pytensor.scan(
+        self._function = compile_search(
+            density,
             improve,
-            outputs_info=[
+            inputs=[k, start, tol, limit],
+            limit=limit,
+            carried=[
                 start,
                 pt.constant(-np.inf, dtype="float64"),
                 pt.zeros((n,)),
                 pt.eye(n),
                 pt.constant(1e-3, dtype="float64"),
-                None,
             ],
-            non_sequences=[k, tol],
-            n_steps=limit,
-            return_updates=False,
-        )
-        outputs = [
-            x[-1],
-            log_p[-1],
-            gradient[-1],
-            curvature[-1],
-            done[-1],
-            done.shape[0],
-        ]
-        self._function = pm.pytensorf.compile(
-            [
-                k,
-                start,
-                tol,
-                limit,
-                *density.data_inputs.values(),
-                *density.other_values,
-            ],
-            outputs,
+            n_emitted=1,
+            fixed=[k, tol],
             mode=mode,
-            on_unused_input="ignore",
         )
-        self._function.trust_input = True
 
     def __call__(
         self,
@@ -393,6 +369,7 @@ class ModeSearch:
             for start in of_class
         ]
         outputs = [np.stack(output) for output in zip(*searches, strict=True)]
+        del outputs[4]  # damping
         grid = outputs[1].reshape(n, n_starts)
         best = np.arange(n) * n_starts + np.argmax(np.where(np.isnan(grid), -np.inf, grid), axis=1)
         return _Found(*(np.array(output[best]) for output in outputs))

@@ -18,7 +18,7 @@ import numpy as np
 import pytensor.tensor as pt
 from scipy.special import softmax
 
-from pymc_mcoem.carlin_chib.pseudo_priors import compile_with_data
+from pymc_mcoem.loops import compile_with_data
 from pymc_mcoem.numbers import is_whole
 
 if TYPE_CHECKING:

@@ -10,13 +10,14 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 
+from pymc_mcoem.backends import without_jax
 from pymc_mcoem.carlin_chib.pseudo_priors import (
     CompiledPseudoPriors,
     Laplace,
     PseudoPriors,
-    compile_with_data,
 )
 from pymc_mcoem.carlin_chib.within_class import ClassProposal, Hamiltonian
+from pymc_mcoem.loops import compile_with_data
 
 if TYPE_CHECKING:
     from pymc_mcoem.carlin_chib.geometry import LatentGeometry
@@ -76,6 +77,7 @@ class ChainMoments:
     ) -> CompiledPseudoPriors:
         """Compile the mode search and the chains."""
         laplace = Laplace(race=None).compile(density, geometry, mode)
+        mode = without_jax(mode)
         n_classes, n, move = density.n_classes, density.n_latents, self.move
         size = move.noise_size(n)
 
@@ -84,9 +86,7 @@ class ChainMoments:
         ) -> tuple[Any, Any]:
             log_p = density.log_density(k, x)
             moved = move.build(density, k, x, log_p, noise, ClassProposal(scale), log_step)
-            error = pt.switch(
-                pt.isnan(moved.acceptance), 0.0, moved.acceptance - move.target_acceptance
-            )
+            error = moved.step_size_error(move.target_acceptance)
             return pt.specify_shape(moved.position, (n,)), log_step + gain * error
 
         noise = pt.tensor("noise", dtype="float64", shape=(self.n_steps, size))

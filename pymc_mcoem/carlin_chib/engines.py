@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.compile.mode import get_mode
 
+from pymc_mcoem.backends import without_jax
 from pymc_mcoem.carlin_chib.blocks import BlockDensity
 from pymc_mcoem.carlin_chib.inactive import InactiveDraw
 from pymc_mcoem.carlin_chib.kernel import PseudoPriorSymbols, SweepState, build_sweep, noise_size
@@ -23,10 +23,10 @@ from pymc_mcoem.carlin_chib.pseudo_priors import (
     Laplace,
     PseudoPriorRule,
     PseudoPriors,
-    compile_with_data,
 )
 from pymc_mcoem.carlin_chib.within_class import RandomWalk, WithinClassMove
 from pymc_mcoem.density import as_argument
+from pymc_mcoem.loops import compile_with_data
 
 if TYPE_CHECKING:
     from pymc_mcoem.carlin_chib.annealed import AnnealedJump
@@ -92,15 +92,6 @@ class Engine(Protocol):
         ...
 
 
-def fitting_mode(mode: Any) -> Any:
-    """Return the mode in which pseudo-priors are fitted for sweeps compiled in `mode`.
-
-    Searches loop until they have converged, which JAX cannot compile: with it they are left to
-    numba. They are made a few times a chain. So are draws of inactive latents, too small for JAX.
-    """
-    return "NUMBA" if type(get_mode(mode).linker).__name__ == "JAXLinker" else mode
-
-
 class ScalarEngine:
     """One class index; latents shared by all classes, or in blocks.
 
@@ -140,11 +131,11 @@ class ScalarEngine:
         self._noise_size = noise_size(n_classes, n, move, metropolised, n_auxiliaries)
         # One fit a chain: there is no hurry that would excuse a mode that is only half found.
         rule = Laplace(race=None) if pseudo_priors is None else pseudo_priors
-        self._fit = rule.compile(density, geometry, fitting_mode(mode))
+        self._fit = rule.compile(density, geometry, mode)
         self._inactive = (
-            InactiveDraw(density, fitting_mode(mode)) if isinstance(density, BlockDensity) else None
+            InactiveDraw(density, without_jax(mode)) if isinstance(density, BlockDensity) else None
         )
-        self._jump = None if jump is None else jump.compile(density, fitting_mode(mode))
+        self._jump = None if jump is None else jump.compile(density, without_jax(mode))
         if self._jump is not None:
             # its step size is tuned with those of the classes, and stands after them
             self.initial_log_step = np.append(self.initial_log_step, self._jump.initial_log_step)
@@ -303,7 +294,7 @@ class PlateEngine:
             density,
             tolerance=rule.tolerance,
             max_iterations=rule.max_iterations,
-            mode=fitting_mode(mode),
+            mode=without_jax(mode),
         )
         self._sweep = PlateSweep(density, move, mode, metropolised=metropolised)
 

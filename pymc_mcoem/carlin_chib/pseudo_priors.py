@@ -20,9 +20,11 @@ import pytensor.tensor as pt
 from pytensor.graph.replace import clone_replace
 from pytensor.tensor.random.type import RandomType
 
+from pymc_mcoem.backends import without_jax
 from pymc_mcoem.carlin_chib.geometry import LatentGeometry
 from pymc_mcoem.carlin_chib.within_class import ClassProposal, RandomWalk
 from pymc_mcoem.laplace import Modes, ModeSearch, Race, positive_definite, square_roots
+from pymc_mcoem.loops import compile_with_data
 
 if TYPE_CHECKING:
     from pymc_mcoem.density import ClassDensity
@@ -188,20 +190,12 @@ class PseudoPriorRule(Protocol):
     def compile(
         self, density: ClassDensity, geometry: LatentGeometry, mode: Any = None
     ) -> CompiledPseudoPriors:
-        """Compile for `density`."""
+        """Compile for `density`, in one of PyTensor's modes.
+
+        With JAX's, what is not compiled by `pymc_mcoem.loops` may have to be left to numba
+        (`pymc_mcoem.backends.without_jax`).
+        """
         ...
-
-
-def compile_with_data(density: ClassDensity, inputs: list[Any], outputs: Any, mode: Any) -> Any:
-    """Compile a function of `inputs`, then the density's data, then its other values."""
-    function = pm.pytensorf.compile(
-        [*inputs, *density.data_inputs.values(), *density.other_values],
-        outputs,
-        mode=mode,
-        on_unused_input="ignore",
-    )
-    function.trust_input = True
-    return function
 
 
 @dataclass(frozen=True)
@@ -366,6 +360,7 @@ class PilotMoments:
         self, density: ClassDensity, geometry: LatentGeometry, mode: Any = None
     ) -> CompiledPseudoPriors:
         """Compile the pilot chain."""
+        mode = without_jax(mode)
         n_classes, n = density.n_classes, density.n_latents
         start = geometry.starts_of(density)[0]
         covariances = compile_prior_covariance(density, geometry, self.n_prior_draws, mode)
@@ -374,7 +369,7 @@ class PilotMoments:
         def one_step(noise: Any, gain: Any, x: Any, log_step: Any, k: Any, scale: Any) -> Any:
             log_p, proposal = density.log_density(k, x), ClassProposal(scale)
             moved = move.build(density, k, x, log_p, noise, proposal, log_step)
-            new_log_step = log_step + gain * (moved.acceptance - move.target_acceptance)
+            new_log_step = log_step + gain * moved.step_size_error(move.target_acceptance)
             return pt.specify_shape(moved.position, (n,)), new_log_step
 
         def one_class(noise: Any, k: Any, scale: Any, x0: Any, log_step: Any, gains: Any) -> Any:
@@ -439,6 +434,7 @@ def compile_prior_covariance(
     From the model's own expression where it has one, else from prior draws of the latents, which
     the model's present data and the initial values of its other variables condition.
     """
+    mode = without_jax(mode)
     n_classes, n = density.n_classes, density.n_latents
     if geometry.prior_covariance is not None:
         expression = geometry.prior_covariance

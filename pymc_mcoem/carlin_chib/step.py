@@ -121,7 +121,8 @@ class CarlinChib(BlockedStep):
     model : pymc.Model, optional
     rng, initial_point, compile_kwargs, blocked
         As PyMC passes them. ``compile_kwargs={"mode": ...}`` chooses the back end: "NUMBA" (the
-        default), "CVM" or "JAX", which all make the same draws. With JAX, which has threads, say
+        default), "CVM" or "JAX", which all make the same draws. What JAX cannot
+        compile, as searches on a plate and annealed jumps, is left to numba. JAX has threads: say
         ``mp_ctx="spawn"`` to `pymc.sample` or sample on one core.
 
     Raises

@@ -16,17 +16,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 
+from pymc_mcoem.backends import uses_jax
 from pymc_mcoem.carlin_chib.kernel import (
     PseudoPriorSymbols,
     SweepState,
     build_sweep,
     noise_size,
 )
-from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors, compile_with_data
+from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
 from pymc_mcoem.density import as_argument
+from pymc_mcoem.loops import compile_loop, compile_with_data
 
 if TYPE_CHECKING:
     from pymc_mcoem.carlin_chib.within_class import WithinClassMove
@@ -85,7 +86,7 @@ class Burst:
 
     Notes
     -----
-    Cost: a sweep evaluates the density once for each class and once for each random-walk move.
+    Cost: a sweep evaluates the density once for each class, and what its move costs.
     Memory: ``n_sweeps * noise_size`` numbers of noise.
     """
 
@@ -127,19 +128,16 @@ class Burst:
                 *([info.auxiliaries] if keep_auxiliaries else []),
             ]
 
-        indices, positions, log_steps, log_weights, *rest = pytensor.scan(
-            sweep,
-            sequences=[noise, gains],
-            outputs_info=[index, position, log_step, None, None]
-            + ([None] if keep_auxiliaries else []),
-            non_sequences=symbols.as_list(),
-            return_updates=False,
-        )
-        self._function = compile_with_data(
+        self._function = compile_loop(
             density,
-            [noise, gains, index, position, log_step, *symbols.as_list()],
-            [indices, positions, log_steps[-1], log_weights, *rest],
-            mode,
+            sweep,
+            inputs=[noise, gains, index, position, log_step, *symbols.as_list()],
+            sequences=[noise, gains],
+            carried=[index, position, log_step],
+            n_emitted=2 + keep_auxiliaries,
+            fixed=symbols.as_list(),
+            last={2},
+            mode=mode,
         )
 
     def __call__(
@@ -233,17 +231,17 @@ class WeightedStatistics:
                 for total, value, shape in zip(sums, values, self._shapes, strict=True)
             ]
 
-        sums = pytensor.scan(
+        self._function = compile_loop(
+            density,
             add,
+            inputs=[k, weights, positions],
             sequences=[weights, positions],
-            outputs_info=[pt.zeros(shape, dtype="float64") for shape in self._shapes],
-            non_sequences=[k],
-            return_updates=False,
-            return_list=True,
+            carried=[pt.zeros(shape, dtype="float64") for shape in self._shapes],
+            fixed=[k],
+            last=range(len(self._shapes)),
+            mode=mode,
         )
-        self._function = compile_with_data(
-            density, [k, weights, positions], [total[-1] for total in sums], mode
-        )
+        self._padded = uses_jax(mode)
 
     def zeros(self) -> dict[str, np.ndarray]:
         """Return statistics of no observation, each ``(n_classes, *shape)``."""
@@ -285,12 +283,21 @@ class WeightedStatistics:
         arguments = self.density.arguments(data, others)
         for j in np.unique(class_index):
             chosen = class_index == j
+            own_weights, own_positions = weights[chosen], positions[chosen]
+            if self._padded:
+                own_weights, own_positions = _padded(own_weights, own_positions)
             sums = self._function(
                 as_argument(j, np.int64),
-                as_argument(weights[chosen]),
-                as_argument(positions[chosen]),
+                as_argument(own_weights),
+                as_argument(own_positions),
                 *arguments,
             )
             for name, value in zip(self.names, sums, strict=True):
                 total[name][j] = value
         return total
+
+
+def _padded(weights: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Repeat the last draw without weight, up to a power of two: few lengths for JAX to compile."""
+    missing = (1 << (len(weights) - 1).bit_length()) - len(weights)
+    return np.pad(weights, (0, missing)), np.pad(positions, ((0, missing), (0, 0)), mode="edge")

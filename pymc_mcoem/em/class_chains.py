@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 from scipy.special import chdtri, logsumexp
 
-from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors, compile_with_data
+from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
 from pymc_mcoem.carlin_chib.within_class import ClassProposal
 from pymc_mcoem.density import as_argument
 from pymc_mcoem.em.esteps.parts import effective_share
+from pymc_mcoem.loops import compile_loop
 
 if TYPE_CHECKING:
     from pymc_mcoem.carlin_chib.within_class import WithinClassMove
@@ -82,22 +82,20 @@ class ClassChains:
             return [
                 pt.specify_shape(moved.position, (n,)),
                 log_density(k, moved.position),
-                log_step + gain * (moved.acceptance - move.target_acceptance),
+                log_step + gain * moved.step_size_error(move.target_acceptance),
                 moved.acceptance,
             ]
 
-        positions, log_densities, log_steps, acceptance = pytensor.scan(
-            sweep,
-            sequences=[noise, gains],
-            outputs_info=[start, log_density(k, start), log_step, None],
-            non_sequences=[k, scale, mean, whiten],
-            return_updates=False,
-        )
-        self._function = compile_with_data(
+        self._function = compile_loop(
             density,
-            [noise, gains, k, start, log_step, scale, mean, whiten],
-            [positions, log_densities, acceptance, log_steps[-1]],
-            mode,
+            sweep,
+            inputs=[noise, gains, k, start, log_step, scale, mean, whiten],
+            sequences=[noise, gains],
+            carried=[start, log_density(k, start), log_step],
+            n_emitted=1,
+            fixed=[k, scale, mean, whiten],
+            last={2},
+            mode=mode,
         )
 
     def __call__(
@@ -140,7 +138,10 @@ class ClassChains:
             )
             for j in range(self.density.n_classes)
         ]
-        return ClassDraws(*(np.stack(parts) for parts in zip(*chains, strict=True)))
+        position, log_density, final, acceptance = (
+            np.stack(parts) for parts in zip(*chains, strict=True)
+        )
+        return ClassDraws(position, log_density, acceptance, final)
 
 
 @dataclass(frozen=True)

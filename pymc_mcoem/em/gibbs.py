@@ -10,10 +10,11 @@ import pytensor
 import pytensor.tensor as pt
 
 from pymc_mcoem.carlin_chib.kernel import PseudoPriorSymbols, draw_class
-from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors, compile_with_data
+from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
 from pymc_mcoem.carlin_chib.within_class import ClassProposal
 from pymc_mcoem.density import as_argument
 from pymc_mcoem.em.burst import BurstDraws
+from pymc_mcoem.loops import compile_loop
 
 if TYPE_CHECKING:
     from pymc_mcoem.carlin_chib.within_class import WithinClassMove
@@ -67,7 +68,7 @@ class GibbsChain:
                 ClassProposal(normal.scale[chosen], normal.mean[chosen], normal.whiten[chosen]),
                 log_step[chosen],
             )
-            error = moved.acceptance - move.target_acceptance
+            error = moved.step_size_error(move.target_acceptance)
             return [
                 pt.specify_shape(moved.position, (n,)),
                 pt.specify_shape(pt.inc_subtensor(log_step[chosen], gain * error), (n_classes,)),
@@ -76,18 +77,16 @@ class GibbsChain:
                 moved.acceptance,
             ]
 
-        positions, log_steps, indices, log_weights, acceptance = pytensor.scan(
-            sweep,
-            sequences=[noise, gains],
-            outputs_info=[start, log_step, None, None, None],
-            non_sequences=symbols.as_list(),
-            return_updates=False,
-        )
-        self._function = compile_with_data(
+        self._function = compile_loop(
             density,
-            [noise, gains, start, log_step, *symbols.as_list()],
-            [indices, positions, log_weights, acceptance, log_steps[-1]],
-            mode,
+            sweep,
+            inputs=[noise, gains, start, log_step, *symbols.as_list()],
+            sequences=[noise, gains],
+            carried=[start, log_step],
+            n_emitted=3,
+            fixed=symbols.as_list(),
+            last={1},
+            mode=mode,
         )
 
     def __call__(
@@ -114,7 +113,7 @@ class GibbsChain:
         data : mapping of str to ndarray
             Values of the density's `data_inputs`.
         """
-        indices, positions, log_weights, acceptance, final = self._function(
+        positions, final, indices, log_weights, acceptance = self._function(
             rng.standard_normal((len(gains), self.noise_size)),
             as_argument(gains),
             as_argument(start),

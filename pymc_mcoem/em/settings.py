@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import importlib.util
 import json
 import platform
 import secrets
@@ -12,7 +13,8 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
-from pytensor.compile.mode import get_mode
+
+from pymc_mcoem.backends import backend_of, known_mode, require_backend
 
 __all__ = [
     "NotStored",
@@ -27,8 +29,6 @@ __all__ = [
 PACKAGE = __name__.split(".")[0]
 #: What the numbers of a run may depend on beside this package.
 BELOW = ("pymc", "pytensor", "numba", "numpy", "scipy", "xarray")
-#: Names of back ends by the classes of PyTensor's linkers.
-BACKENDS = {"NumbaLinker": "numba", "JAXLinker": "jax", "VMLinker": "c", "CLinker": "c"}
 
 
 class NotStored:
@@ -214,18 +214,28 @@ def run_attributes(driver: str, entropy: int | list[int], settings: Any) -> dict
     >>> found["backend"]
     'numba'
     """
-    mode = getattr(getattr(settings, "e_step", None), "mode", None)
-    linker = type(get_mode(mode).linker).__name__
-    versions = {name: importlib.metadata.version(name) for name in BELOW}
+    backend = getattr(getattr(settings, "e_step", None), "backend", None)
+    name = _backend_name(backend)
+    below = (*BELOW, "jax") if name == "jax" and importlib.util.find_spec("jax") else BELOW
+    versions = {package: importlib.metadata.version(package) for package in below}
     return {
         "library": PACKAGE,
         "version": package_version(),
         "versions": json.dumps({"python": platform.python_version(), **versions}),
-        "backend": BACKENDS.get(linker, linker),
+        "backend": name,
         "driver": driver,
         "seed": json.dumps(entropy),
         "settings": encode_settings(settings),
     }
+
+
+def _backend_name(backend: Any) -> str:
+    """Return the name of an E-step's back end; one of its own may call it what it likes."""
+    try:
+        require_backend(backend)
+    except ValueError:
+        return str(backend)
+    return backend_of(known_mode(backend))
 
 
 def package_version() -> str:

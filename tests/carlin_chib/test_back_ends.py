@@ -12,7 +12,6 @@ import pymc as pm
 import pytest
 
 from pymc_mcoem.carlin_chib.annealed import AnnealedJump
-from pymc_mcoem.carlin_chib.engines import fitting_mode
 from pymc_mcoem.carlin_chib.step import CarlinChib
 from pymc_mcoem.carlin_chib.within_class import Hamiltonian, Independence, RandomWalk
 from tests.carlin_chib.test_blocks import BLOCKS, nested_model
@@ -131,9 +130,3 @@ def test_a_state_goes_on_as_if_never_stopped(run, name, mode):
     expected, found = run(stopped_and_going_on, name, mode)
     np.testing.assert_array_equal(found, expected)
     assert not np.array_equal(expected[0], expected[-1])
-
-
-def test_searches_are_not_left_to_jax():
-    assert fitting_mode(None) is None
-    assert fitting_mode("CVM") == "CVM"
-    assert fitting_mode("JAX") == "NUMBA"

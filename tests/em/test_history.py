@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+from dataclasses import dataclass
 
 import arviz as az
 import numpy as np
@@ -94,19 +96,29 @@ def test_tree_says_where_it_comes_from(learnt):
     assert attributes["driver"] == "OnlineEM"
 
 
+@dataclass(frozen=True)
+class OnTorch(Noisy):
+    """An E-step of somebody's own, which calls its back end what it likes."""
+
+    backend: str = "torch"
+
+
 @pytest.mark.parametrize(
     ("e_step", "backend"),
     [
         (Exact(), "numba"),
         (CarlinChibBurst(), "numba"),
-        (CarlinChibBurst(mode="CVM"), "c"),
-        (CarlinChibBurst(mode="JAX"), "jax"),
+        (CarlinChibBurst(backend="c"), "c"),
+        (CarlinChibBurst(backend="jax"), "jax"),
+        (OnTorch(), "torch"),
     ],
-    ids=["exact", "default", "C", "JAX"],
+    ids=["exact", "default", "C", "JAX", "another's"],
 )
 def test_tree_says_what_computed(e_step, backend):
     em = OnlineEM(NormalMixture(), e_step=e_step, random_seed=1)
     assert em.history.attrs["backend"] == backend
+    if backend == "jax" and importlib.util.find_spec("jax") is not None:
+        assert "jax" in json.loads(em.history.attrs["versions"])
 
 
 def test_effective_size_of_a_running_mean_is_n(rng):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import logsumexp, softmax
 
+from pymc_mcoem.backends import pytensor_mode, require_backend
 from pymc_mcoem.carlin_chib.pseudo_priors import Laplace, PseudoPriorRule, PseudoPriors
 from pymc_mcoem.carlin_chib.within_class import RandomWalk, WithinClassMove
 from pymc_mcoem.em.burst import WeightedStatistics, adaptation_gains
@@ -51,8 +52,8 @@ class AuxiliaryChains:
         as Allassonnière and Kuhn do, instead of weighing all classes and averaging over their
         chains. The mean is the same, but a visit tells no more than one draw, for however many
         sweeps: what averages it is `SAEM`'s step size.
-    mode : str or None
-        PyTensor's compilation mode.
+    backend : str or None
+        ``"numba"``, ``"c"`` or ``"jax"``, as in ``pm.sample``; see `CarlinChibBurst`.
 
     Raises
     ------
@@ -121,13 +122,14 @@ class AuxiliaryChains:
     within_class: WithinClassMove = field(default_factory=RandomWalk)
     coverage: float = 0.9
     draw_class: bool = False
-    mode: str | None = None
+    backend: str | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.coverage <= 1:
             raise ValueError(
                 f"coverage: got {self.coverage}; give a probability above 0, at most 1."
             )
+        require_backend(self.backend)
 
     def compile(self, family: Family) -> CompiledAuxiliaryChains:
         """Compile pseudo-priors, chain and statistics for `family`."""
@@ -145,14 +147,13 @@ class CompiledAuxiliaryChains:
     """
 
     def __init__(self, settings: AuxiliaryChains, family: Family) -> None:
+        mode = pytensor_mode(settings.backend)
         self.settings = settings
         density, move = family_density(family), settings.within_class
         require_moves(move, density)
-        self.pseudo_priors = settings.pseudo_priors.compile(
-            density, family_geometry(family), settings.mode
-        )
-        self.statistics = WeightedStatistics(family, density, mode=settings.mode)
-        self.chains = ClassChains(density, move, mode=settings.mode)
+        self.pseudo_priors = settings.pseudo_priors.compile(density, family_geometry(family), mode)
+        self.statistics = WeightedStatistics(family, density, mode=mode)
+        self.chains = ClassChains(density, move, mode=mode)
 
     def initial_state(self) -> dict[str, np.ndarray]:
         """Return the step sizes that a run starts with: ``log_step`` of shape (n_classes,)."""

@@ -12,10 +12,11 @@ import pytensor
 import pytensor.tensor as pt
 from scipy.special import logsumexp, softmax
 
-from pymc_mcoem.carlin_chib.pseudo_priors import compile_with_data
+from pymc_mcoem.backends import pytensor_mode, require_backend
 from pymc_mcoem.density import ClassDensity, as_argument
 from pymc_mcoem.em.burst import WeightedStatistics
 from pymc_mcoem.em.esteps.base import EStepResult
+from pymc_mcoem.loops import compile_with_data
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
@@ -33,8 +34,8 @@ class FixedLatents:
 
     Parameters
     ----------
-    mode : str or None
-        PyTensor's compilation mode.
+    backend : str or None
+        ``"numba"``, ``"c"`` or ``"jax"``, as in ``pm.sample``; see `CarlinChibBurst`.
 
     Examples
     --------
@@ -58,7 +59,10 @@ class FixedLatents:
     {'class_weight': array([0.5, 0.5])}
     """
 
-    mode: str | None = None
+    backend: str | None = None
+
+    def __post_init__(self) -> None:
+        require_backend(self.backend)
 
     def compile(self, family: Family) -> CompiledFixedLatents:
         """Compile for `family`."""
@@ -76,6 +80,7 @@ class CompiledFixedLatents:
     """
 
     def __init__(self, settings: FixedLatents, family: Family) -> None:
+        mode = pytensor_mode(settings.backend)
         self.density = ClassDensity(
             family.model,
             family.class_index,
@@ -94,9 +99,9 @@ class CompiledFixedLatents:
             sequences=[pt.arange(self.density.n_classes)],
             return_updates=False,
         )
-        function = compile_with_data(self.density, [position], log_weights, settings.mode)
+        function = compile_with_data(self.density, [position], log_weights, mode)
         self._log_weights = partial(function, as_argument(self.position))
-        self.statistics = WeightedStatistics(family, self.density, mode=settings.mode)
+        self.statistics = WeightedStatistics(family, self.density, mode=mode)
 
     def initial_state(self) -> dict[str, np.ndarray]:
         """Return an empty state: nothing is adapted."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 from scipy.special import logsumexp, softmax
 
-from pymc_mcoem.carlin_chib.pseudo_priors import Laplace, compile_with_data
+from pymc_mcoem.backends import pytensor_mode, require_backend
+from pymc_mcoem.carlin_chib.pseudo_priors import Laplace
 from pymc_mcoem.density import as_argument
 from pymc_mcoem.em.burst import WeightedStatistics
 from pymc_mcoem.em.esteps.base import EStepResult
@@ -23,6 +23,7 @@ from pymc_mcoem.em.esteps.parts import (
     require_density,
     statistics_of_draws,
 )
+from pymc_mcoem.loops import compile_loop
 
 if TYPE_CHECKING:
     from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
@@ -43,8 +44,8 @@ class LaplaceGaussian:
         posterior, and Laplace's evidences for the classes'.
     search : Laplace
         How the modes are sought: starts, race, tolerance.
-    mode : str or None
-        PyTensor's compilation mode.
+    backend : str or None
+        ``"numba"``, ``"c"`` or ``"jax"``, as in ``pm.sample``; see `CarlinChibBurst`.
 
     Notes
     -----
@@ -97,7 +98,10 @@ class LaplaceGaussian:
 
     importance: bool = False
     search: Laplace = field(default_factory=Laplace)
-    mode: str | None = None
+    backend: str | None = None
+
+    def __post_init__(self) -> None:
+        require_backend(self.backend)
 
     def compile(self, family: Family) -> CompiledLaplaceGaussian:
         """Compile mode search, densities of draws, and statistics for `family`."""
@@ -115,22 +119,21 @@ class CompiledLaplaceGaussian:
     """
 
     def __init__(self, settings: LaplaceGaussian, family: Family) -> None:
+        mode = pytensor_mode(settings.backend)
         self.settings = settings
         density = self.density = family_density(family)
-        self.approximation = settings.search.compile(
-            density, family_geometry(family), settings.mode
-        )
-        self.statistics = WeightedStatistics(family, density, mode=settings.mode)
+        self.approximation = settings.search.compile(density, family_geometry(family), mode)
+        self.statistics = WeightedStatistics(family, density, mode=mode)
         if settings.importance:
             classes = pt.tensor("classes", dtype="int64", shape=(None,))
             positions = pt.tensor("positions", dtype="float64", shape=(None, density.n_latents))
-            log_densities = pytensor.scan(
-                lambda k, x: density.log_density(k, x),
+            self._log_densities = compile_loop(
+                density,
+                lambda k, x: [density.log_density(k, x)],
+                inputs=[classes, positions],
                 sequences=[classes, positions],
-                return_updates=False,
-            )
-            self._log_densities = compile_with_data(
-                density, [classes, positions], log_densities, settings.mode
+                n_emitted=1,
+                mode=mode,
             )
 
     def initial_state(self) -> dict[str, np.ndarray]:
@@ -216,11 +219,12 @@ class CompiledLaplaceGaussian:
         noise = rng.standard_normal((n_classes, draws, n))
         positions = fitted.mean[:, None] + np.einsum("jab,jtb->jta", fitted.scale, noise)
         if self.settings.importance:
-            log_densities = self._log_densities(
+            (found,) = self._log_densities(
                 np.repeat(np.arange(n_classes), draws),
                 as_argument(positions.reshape(n_classes * draws, n)),
                 *self.density.arguments(values),
-            ).reshape(n_classes, draws)
+            )
+            log_densities = np.reshape(found, (n_classes, draws))
             log_normal = fitted.log_normalizer[:, None] - 0.5 * (noise**2).sum(axis=2)
             log_weights = np.where(np.isnan(log_densities), -np.inf, log_densities) - log_normal
         else:

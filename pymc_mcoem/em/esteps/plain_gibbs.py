@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import logsumexp, softmax
 
+from pymc_mcoem.backends import pytensor_mode, require_backend
 from pymc_mcoem.carlin_chib.pseudo_priors import Laplace, PseudoPriorRule, PseudoPriors
 from pymc_mcoem.carlin_chib.within_class import RandomWalk, WithinClassMove
 from pymc_mcoem.em.burst import BurstDraws, WeightedStatistics, adaptation_gains
@@ -41,8 +42,8 @@ class PlainGibbs:
         without them. Default: `Laplace`.
     within_class : WithinClassMove
         Default: `RandomWalk`.
-    mode : str or None
-        PyTensor's compilation mode.
+    backend : str or None
+        ``"numba"``, ``"c"`` or ``"jax"``, as in ``pm.sample``; see `CarlinChibBurst`.
 
     Notes
     -----
@@ -97,7 +98,10 @@ class PlainGibbs:
 
     proposals: PseudoPriorRule = field(default_factory=Laplace)
     within_class: WithinClassMove = field(default_factory=RandomWalk)
-    mode: str | None = None
+    backend: str | None = None
+
+    def __post_init__(self) -> None:
+        require_backend(self.backend)
 
     def compile(self, family: Family) -> CompiledPlainGibbs:
         """Compile proposals, sweeps and statistics for `family`."""
@@ -115,11 +119,12 @@ class CompiledPlainGibbs:
     """
 
     def __init__(self, settings: PlainGibbs, family: Family) -> None:
+        mode = pytensor_mode(settings.backend)
         density, move = family_density(family), settings.within_class
         require_moves(move, density)
-        self.proposals = settings.proposals.compile(density, family_geometry(family), settings.mode)
-        self.statistics = WeightedStatistics(family, density, mode=settings.mode)
-        self.chain = GibbsChain(density, move, mode=settings.mode)
+        self.proposals = settings.proposals.compile(density, family_geometry(family), mode)
+        self.statistics = WeightedStatistics(family, density, mode=mode)
+        self.chain = GibbsChain(density, move, mode=mode)
 
     def initial_state(self) -> dict[str, np.ndarray]:
         """Return the step sizes that a run starts with: ``log_step`` of shape (n_classes,)."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import logsumexp
 
+from pymc_mcoem.backends import pytensor_mode, require_backend
 from pymc_mcoem.carlin_chib.pseudo_priors import Laplace
 from pymc_mcoem.em.burst import WeightedStatistics
 from pymc_mcoem.em.esteps.base import EStepResult
@@ -29,8 +30,8 @@ class PosteriorMode:
     ----------
     search : Laplace
         How the modes are sought: starts, race, tolerance.
-    mode : str or None
-        PyTensor's compilation mode.
+    backend : str or None
+        ``"numba"``, ``"c"`` or ``"jax"``, as in ``pm.sample``; see `CarlinChibBurst`.
 
     Notes
     -----
@@ -78,7 +79,10 @@ class PosteriorMode:
     """
 
     search: Laplace = field(default_factory=Laplace)
-    mode: str | None = None
+    backend: str | None = None
+
+    def __post_init__(self) -> None:
+        require_backend(self.backend)
 
     def compile(self, family: Family) -> CompiledPosteriorMode:
         """Compile mode search and statistics for `family`."""
@@ -96,11 +100,10 @@ class CompiledPosteriorMode:
     """
 
     def __init__(self, settings: PosteriorMode, family: Family) -> None:
+        mode = pytensor_mode(settings.backend)
         self.density = family_density(family)
-        self.modes = settings.search.compile_modes(
-            self.density, family_geometry(family), settings.mode
-        )
-        self.statistics = WeightedStatistics(family, self.density, mode=settings.mode)
+        self.modes = settings.search.compile_modes(self.density, family_geometry(family), mode)
+        self.statistics = WeightedStatistics(family, self.density, mode=mode)
 
     def initial_state(self) -> dict[str, np.ndarray]:
         """Return an empty state: nothing is adapted."""

@@ -1,0 +1,161 @@
+"""JAX's loops around bodies that PyTensor turns into JAX; see `pymc_mcoem.loops`.
+
+Importing this module imports JAX.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pymc_mcoem.loops import compile_with_data
+
+if TYPE_CHECKING:
+    from pymc_mcoem.density import ClassDensity
+
+__all__ = ["jax_loop", "jax_search"]
+
+#: Where JAX was imported.
+_PROCESS = os.getpid()
+
+
+class _Graph:
+    """A graph as a function that JAX can trace.
+
+    Data that are not arguments, which PyTensor shares with the model, are read at every call.
+    """
+
+    def __init__(
+        self, density: ClassDensity, inputs: Sequence[Any], outputs: Sequence[Any]
+    ) -> None:
+        _require_own_process()
+        function = compile_with_data(density, list(inputs), list(outputs), "JAX")
+        if not jax.config.jax_enable_x64:
+            raise ValueError(
+                "backend: JAX computes in single precision here, which searches and sweeps are not "
+                "made for; set PyTensor's floatX to float64, or jax.config's jax_enable_x64."
+            )
+        n_given = len(inputs) + len(density.data_inputs) + len(density.other_values)
+        self._function = function.vm.jit_fn
+        self._shared = function.input_storage[n_given:]
+
+    def shared(self) -> list[Any]:
+        """Return the values of shared data, which come last among the arguments."""
+        return [container.storage[0] for container in self._shared]
+
+    def __call__(self, *arguments: Any) -> list[Any]:
+        # of a graph without outputs the function gives None
+        return list(self._function(*arguments) or ())
+
+
+def jax_loop(
+    density: ClassDensity,
+    body: Callable[..., Sequence[Any]],
+    *,
+    inputs: Sequence[Any],
+    sequences: Sequence[Any],
+    carried: Sequence[Any],
+    fixed: Sequence[Any],
+    last: Collection[int],
+) -> Callable[..., list[Any]]:
+    """Compile a loop as long as its sequences; parameters as in `compile_loop`."""
+    rows = [variable.type.clone(shape=variable.type.shape[1:])() for variable in sequences]
+    state = [variable.type() for variable in carried]
+    within = [variable.type() for variable in fixed]
+    first = _Graph(density, inputs, carried)
+    step = _Graph(density, [*rows, *state, *within], body(*rows, *state, *within))
+    gone_through = [inputs.index(variable) for variable in sequences]
+    held = [inputs.index(variable) for variable in fixed]
+
+    @jax.jit
+    def run(arguments: list[Any], of_first: list[Any], of_step: list[Any]) -> list[Any]:
+        data = arguments[len(inputs) :]
+        constant = [*[arguments[place] for place in held], *data, *of_step]
+
+        def go_on(at: list[Any], row: list[Any]) -> tuple[list[Any], list[Any]]:
+            found = step(*row, *at, *constant)
+            stacked = [value for place, value in enumerate(found) if place not in last]
+            return _alike(found[: len(at)], at), stacked
+
+        start = first(*arguments, *of_first)
+        end, stacked = jax.lax.scan(go_on, start, [arguments[place] for place in gone_through])
+        others = iter(stacked)
+        n_outputs = len(stacked) + len(last)
+        return [end[place] if place in last else next(others) for place in range(n_outputs)]
+
+    def call(*arguments: Any) -> list[Any]:
+        _require_own_process()
+        return _arrays(run(list(arguments), first.shared(), step.shared()))
+
+    return call
+
+
+def jax_search(
+    density: ClassDensity,
+    body: Callable[..., tuple[Sequence[Any], Any]],
+    *,
+    inputs: Sequence[Any],
+    limit: Any,
+    carried: Sequence[Any],
+    fixed: Sequence[Any],
+) -> Callable[..., list[Any]]:
+    """Compile a loop that ends when its body says so; parameters as in `compile_search`."""
+    state = [variable.type() for variable in carried]
+    within = [variable.type() for variable in fixed]
+    outputs, over = body(*state, *within)
+    first = _Graph(density, inputs, carried)
+    step = _Graph(density, [*state, *within], [*outputs, over])
+    held = [inputs.index(variable) for variable in fixed]
+    most = inputs.index(limit)
+
+    @jax.jit
+    def run(arguments: list[Any], of_first: list[Any], of_step: list[Any]) -> list[Any]:
+        constant = [*[arguments[place] for place in held], *arguments[len(inputs) :], *of_step]
+        start = first(*arguments, *of_first)
+
+        def once(at: list[Any]) -> list[Any]:
+            found = step(*at, *constant)
+            return [*_alike(found[: len(at)], at), *found[len(at) :]]
+
+        def goes_on(all_: tuple[Any, list[Any]]) -> Any:
+            n_steps, found = all_
+            return (n_steps < arguments[most]) & ~found[-1].astype(bool)
+
+        def go_on(all_: tuple[Any, list[Any]]) -> tuple[Any, list[Any]]:
+            n_steps, found = all_
+            return n_steps + 1, once(found[: len(start)])
+
+        n_steps, found = jax.lax.while_loop(
+            goes_on, go_on, (jnp.asarray(1, dtype="int64"), once(start))
+        )
+        return [*found[:-1], n_steps]
+
+    def call(*arguments: Any) -> list[Any]:
+        _require_own_process()
+        return _arrays(run(list(arguments), first.shared(), step.shared()))
+
+    return call
+
+
+def _require_own_process() -> None:
+    """Refuse to use JAX where it would wait for threads that were not forked with it."""
+    if os.getpid() != _PROCESS:
+        raise RuntimeError(
+            "backend: JAX does not work in a process that was forked; start workers by "
+            "multiprocessing.get_context('spawn'), or give a number of processes as executor."
+        )
+
+
+def _alike(found: Sequence[Any], wanted: Sequence[Any]) -> list[Any]:
+    """Return values with the types of others: what is carried must keep its own."""
+    return [jnp.asarray(value, dtype=like.dtype) for value, like in zip(found, wanted, strict=True)]
+
+
+def _arrays(values: Sequence[Any]) -> list[Any]:
+    """Return arrays of NumPy, that may be written to."""
+    return [np.array(value) for value in values]
