@@ -28,8 +28,9 @@ environment: $(equipped)
 demo: $(installed)
 	$(python) examples/digits.py $(ARGS)
 
+# A file's tests stay together, for they share what is dear to make.
 test: $(equipped)
-	$(python) -m pytest $(ARGS)
+	$(python) -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile $(ARGS)
 
 lint: $(equipped)
 	$(python) -m ruff check
