@@ -39,8 +39,8 @@ from threadpoolctl import threadpool_limits
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.carlin_chib.kernel import PseudoPriorSymbols, SweepState, build_sweep
-from pymc_mcoem.carlin_chib.pseudo_priors import compile_with_data
 from pymc_mcoem.em.burst import adaptation_gains
+from pymc_mcoem.loops import compile_with_data
 
 SIDE, N_CLASSES, NOISE = 16, 4, 0.2
 DRAWS, BURN_IN = 100, 50
@@ -70,7 +70,7 @@ def observations(n: int) -> np.ndarray:
 @cache
 def compiled_burst() -> Any:
     """The package's own E-step, compiled once in every process."""
-    return mcoem.CarlinChibBurst().compile(setting()[0])
+    return mcoem.CarlinChibBurst(within_class=mcoem.RandomWalk()).compile(setting()[0])
 
 
 def explain(images: np.ndarray) -> int:

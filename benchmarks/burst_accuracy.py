@@ -48,8 +48,9 @@ STAGES = {"early": 20, "middle": 100, "late": 500}
 NAMES = ("class_weight", "template_projection", "template_gram", "deformation_outer")
 PAPER = "paper"
 #: Kind of burst: E-step, and its lengths as (burn-in, draws).
-LENGTHS = [(2, 4), (5, 15), (10, 40), (25, 100), (50, 250)]
+LENGTHS = [(1, 3), (2, 6), (5, 15), (10, 40), (25, 100), (50, 250)]
 ROUGH = mcoem.Laplace(tolerance=0.1, race=Race(n_iterations=2, margin=30.0))
+HASTY = mcoem.Laplace(tolerance=3.0, n_starts=1, race=Race(n_iterations=2, margin=30.0))
 HAMILTONIAN = mcoem.Hamiltonian(n_moves=1, n_leapfrog=8)
 KINDS: dict[str, tuple[Any, list[tuple[int, int]]]] = {
     PAPER: (mcoem.CarlinChibBurst.as_in_paper(), [(100, 400)]),
@@ -63,6 +64,7 @@ KINDS: dict[str, tuple[Any, list[tuple[int, int]]]] = {
             "independence, 5 moves": {"within_class": mcoem.Independence(5)},
             "Hamiltonian, Rao-Blackwell": {"within_class": HAMILTONIAN, "rao_blackwell": True},
             "Hamiltonian, rough modes": {"within_class": HAMILTONIAN, "pseudo_priors": ROUGH},
+            "Hamiltonian, hasty modes": {"within_class": HAMILTONIAN, "pseudo_priors": HASTY},
             "Hamiltonian, prior covariance": {
                 "within_class": HAMILTONIAN,
                 "pseudo_priors": mcoem.PriorCovariance(),
@@ -88,7 +90,8 @@ def images(n: int, seed: int) -> np.ndarray:
 
 def learnt(mixture: Any, stream: np.ndarray) -> dict[str, dict[str, np.ndarray]]:
     """Return θ at each stage of one run."""
-    em = mcoem.OnlineEM(mixture, random_seed=1, progressbar=False)
+    e_step = mcoem.CarlinChibBurst(within_class=mcoem.RandomWalk())
+    em = mcoem.OnlineEM(mixture, e_step=e_step, random_seed=1, progressbar=False)
     found = {}
     for stage, n in STAGES.items():
         em.partial_fit(stream[em.n_seen : n])
@@ -140,6 +143,7 @@ def truth(
 
 def measure(given: argparse.Namespace) -> xr.Dataset:
     """Return sums over images of errors and variances, and median seconds, of every burst."""
+    kinds = {kind: KINDS[kind] for kind in [PAPER, *(given.kinds or list(KINDS)[1:])]}
     mixture = mcoem.TemplateMixture.for_images((16, 16), n_classes=N_CLASSES)
     stream = images(max(STAGES.values()) + given.images, seed=1)
     thetas = learnt(mixture, stream)
@@ -150,8 +154,8 @@ def measure(given: argparse.Namespace) -> xr.Dataset:
         for stage, theta in track(thetas.items(), "Long runs", console=console)
         for index, image in enumerate(others)
     }
-    compiled = {kind: e_step.compile(mixture) for kind, (e_step, _) in KINDS.items()}
-    cases = [(kind, *length) for kind, (_, lengths) in KINDS.items() for length in lengths]
+    compiled = {kind: e_step.compile(mixture) for kind, (e_step, _) in kinds.items()}
+    cases = [(kind, *length) for kind, (_, lengths) in kinds.items() for length in lengths]
     shape = (len(cases), len(STAGES), len(NAMES))
     errors, variances, noise = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     seconds: dict[tuple[int, int], list[float]] = {}
@@ -289,6 +293,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=4)
     parser.add_argument("--draws", type=int, default=10_000, help="of each long run")
+    parser.add_argument("--kinds", nargs="+", choices=list(KINDS)[1:], help="beside the paper's")
     parser.add_argument("--quick", action="store_true", help="3 images, 2,000 draws, 2 repeats")
     parser.add_argument("--show", action="store_true", help="tables of the last run again")
     parser.add_argument("--output", type=Path, default=Path("output"))

@@ -147,7 +147,9 @@ def main() -> None:
     images = digits["images"].values[digits["labels"].values == 2][:140]
     images = images + 0.2 * rng.standard_normal(images.shape)
     mixture = mcoem.TemplateMixture.for_images((16, 16), n_classes=4)
-    em = mcoem.OnlineEM(mixture, random_seed=1, progressbar=False).partial_fit(images[:60])
+    walk = mcoem.CarlinChibBurst(within_class=mcoem.RandomWalk())
+    em = mcoem.OnlineEM(mixture, e_step=walk, random_seed=1, progressbar=False)
+    em.partial_fit(images[:60])
     learnt = em.parameters
     e_step = mcoem.CarlinChibBurst().compile(mixture)
     model = mixture.condition(images[60], learnt)

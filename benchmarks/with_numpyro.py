@@ -17,8 +17,8 @@ import pytensor.tensor as pt
 import xarray as xr
 
 import pymc_mcoem as mcoem
-from pymc_mcoem.carlin_chib.pseudo_priors import compile_with_data
 from pymc_mcoem.em.esteps.parts import family_density
+from pymc_mcoem.loops import compile_with_data
 
 Values = Mapping[str, np.ndarray]
 

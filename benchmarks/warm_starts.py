@@ -1,0 +1,106 @@
+"""Where searches for modes should start: at the family's points, or at modes found before.
+
+Postal digits of all kinds with noise, four classes, 78 latents; θ after 20, 100 and 300 of them,
+and 200 others, one after another. Of each image the modes of all classes are sought from
+
+* the family's three starting points, which is the default;
+* the first of them alone, the undeformed template;
+* the mode that the class had for the image before;
+* the mode that the class had for that one of the images before which is nearest pixel by pixel;
+* the first starting point and that neighbour's mode.
+
+No race: every search runs to its end, and the best of a class is kept. Told is how far the best
+class's evidence by Laplace's approximation is behind that of the default, and the time over its.
+
+    python benchmarks/warm_starts.py         # three minutes
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import statistics
+from time import perf_counter
+
+import numpy as np
+from burst_accuracy import images
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from threadpoolctl import threadpool_limits
+
+import pymc_mcoem as mcoem
+from pymc_mcoem.em.esteps.parts import family_density, family_geometry
+from pymc_mcoem.laplace import ModeSearch
+
+N_CLASSES = 4
+STAGES = 20, 100, 300
+KINDS = "three points", "the first", "the last mode", "a neighbour's", "the first and a neighbour's"
+
+
+def starts_of(
+    kind: str, points: np.ndarray, modes: list[np.ndarray], seen: np.ndarray, image: np.ndarray
+) -> np.ndarray:
+    """Return starting points, ``(n_classes, n_starts, n_latents)``."""
+    first = np.broadcast_to(points[0], (N_CLASSES, 1, points.shape[1]))
+    if kind == "three points":
+        return np.broadcast_to(points, (N_CLASSES, *points.shape))
+    if kind == "the first" or not modes:
+        return first
+    if kind == "the last mode":
+        return modes[-1][:, None]
+    nearest = int(np.argmin(((seen[: len(modes)] - image) ** 2).sum(axis=(1, 2))))
+    near = modes[nearest][:, None]
+    return near if kind == "a neighbour's" else np.concatenate([first, near], axis=1)
+
+
+def main() -> None:
+    """Learn, search, tell."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--images", type=int, default=200)
+    given = parser.parse_args()
+    logging.getLogger("pymc_mcoem").setLevel(logging.ERROR)
+    console = Console(highlight=False, width=120)
+    mixture = mcoem.TemplateMixture.for_images((16, 16), n_classes=N_CLASSES)
+    stream = images(max(STAGES) + given.images, seed=1)
+    others = stream[max(STAGES) :]
+    e_step = mcoem.CarlinChibBurst(within_class=mcoem.RandomWalk())
+    em = mcoem.OnlineEM(mixture, e_step=e_step, random_seed=1, progressbar=False)
+    density, geometry = family_density(mixture), family_geometry(mixture)
+    search = ModeSearch(density, geometry.gauss_newton, tolerance=1e-3, max_iterations=60)
+    points = geometry.starts_of(density)[:3]
+    table = Table(title="Evidence of the best class behind the default's, and time over it")
+    for column in ("start", "θ after", "mean", "median", "90 %", "behind by 5", "time"):
+        table.add_column(column, justify="left" if column == "start" else "right")
+    for stage in STAGES:
+        with threadpool_limits(1):
+            em.partial_fit(stream[em.n_seen : stage])
+            theta = {name: np.array(value) for name, value in em.parameters.items()}
+            best = {kind: np.empty(len(others)) for kind in KINDS}
+            seconds: dict[str, list[float]] = {kind: [] for kind in KINDS}
+            modes: dict[str, list[np.ndarray]] = {kind: [] for kind in KINDS}
+            for place, image in enumerate(track(others, f"θ after {stage}", console=console)):
+                data = {**theta, **mixture.encode(image)}
+                for kind in KINDS:
+                    starts = starts_of(kind, points, modes[kind], others, image)
+                    began = perf_counter()
+                    found = search(starts, data)
+                    seconds[kind].append(perf_counter() - began)
+                    best[kind][place] = found.log_evidence.max()
+                    modes[kind].append(found.mean)
+        for kind in KINDS:
+            behind = best[KINDS[0]] - best[kind]
+            table.add_row(
+                kind,
+                str(stage),
+                f"{behind.mean():.2f}",
+                f"{np.median(behind):.2f}",
+                f"{np.quantile(behind, 0.9):.2f}",
+                f"{(behind > 5).mean():.2f}",
+                f"{statistics.median(seconds[kind]) / statistics.median(seconds[KINDS[0]]):.2f}",
+            )
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()
