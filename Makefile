@@ -28,9 +28,10 @@ environment: $(equipped)
 demo: $(installed)
 	$(python) examples/digits.py $(ARGS)
 
-# A file's tests stay together, for they share what is dear to make.
+# A file's tests stay together, for they share what is dear to make. What is compiled is never given
+# back, gigabytes in the end, so there are two processes at most.
 test: $(equipped)
-	$(python) -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile $(ARGS)
+	$(python) -m pytest --numprocesses logical --maxprocesses 2 --dist loadfile $(ARGS)
 
 lint: $(equipped)
 	$(python) -m ruff check
