@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import logsumexp
 
 __all__ = ["Judge", "Verdict"]
 
@@ -116,9 +115,13 @@ class Judge:
         drawn = np.where(own, -np.inf, ratios)
         n_drawn = (~own).sum(axis=0)
         with np.errstate(all="ignore"):
-            total = logsumexp(drawn, axis=0)
+            # in one pass: of a plate these are many numbers
+            top = drawn.max(axis=0)
+            weights = np.exp(drawn - np.where(np.isfinite(top), top, 0.0))
+            sums = weights.sum(axis=0)
+            total = np.log(sums) + top
             evidence = total - np.log(n_drawn)
-            share = np.exp(2 * total - logsumexp(2 * drawn, axis=0)) / n_drawn
+            share = sums**2 / np.einsum("tij,tij->ij", weights, weights) / n_drawn
         near = self._in_reach(evidence, ratios, own)
         known = (n_drawn >= _MIN_DRAWS) & np.isfinite(total) & near
         found = []
@@ -144,7 +147,8 @@ class Judge:
         """Say of which classes, (n_rows, n_classes), the chain might have something."""
         # Of a class that is always active there are no draws, but ratios where the chain was.
         always = own.all(axis=0)
-        found = np.where(always, np.median(ratios, axis=0), evidence)
+        found = evidence.copy()
+        found[always] = np.median(ratios[:, always], axis=0)
         near = evidence > np.fmax.reduce(found, axis=1, keepdims=True) - _MAX_GAP
         if self.log_evidence is not None:
             believed = self.log_evidence.T.reshape(-1, self.log_evidence.shape[0])
