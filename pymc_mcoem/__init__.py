@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 from pymc_mcoem import datasets
 from pymc_mcoem.carlin_chib.annealed import AnnealedJump
 from pymc_mcoem.carlin_chib.chain_moments import ChainMoments
+from pymc_mcoem.carlin_chib.hamiltonian import Hamiltonian
 from pymc_mcoem.carlin_chib.pseudo_priors import Laplace, PilotMoments, PriorCovariance
 from pymc_mcoem.carlin_chib.step import CarlinChib
-from pymc_mcoem.carlin_chib.within_class import Hamiltonian, Independence, RandomWalk
+from pymc_mcoem.carlin_chib.within_class import Independence, RandomWalk
 from pymc_mcoem.classify import Classifier, majority_labels
 from pymc_mcoem.em.checkpoint import Checkpoint
 from pymc_mcoem.em.esteps.auxiliary_chains import AuxiliaryChains

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
+import multiprocessing
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,3 +59,21 @@ def data_directory() -> Path:
     if not directory.is_dir():
         pytest.skip(f"no data at {directory}: set PYMC_MCOEM_DATA to the folder that has them")
     return directory
+
+
+@pytest.fixture(scope="module")
+def run_apart() -> Iterator[Callable[..., Any]]:
+    """Call a function whose last argument is a back end, with JAX in a process of its own.
+
+    JAX has threads, and where it was imported forking is not safe: other tests fork.
+    """
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as other:
+
+        def call(function: Callable[..., Any], *arguments: Any) -> Any:
+            if arguments[-1].lower() != "jax":
+                return function(*arguments)
+            if importlib.util.find_spec("jax") is None:
+                pytest.skip("JAX is not installed")
+            return other.submit(function, *arguments).result()
+
+        yield call

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import pymc as pm
@@ -83,24 +81,9 @@ def climbed(mode):
     return [*found, function(np.array(0), np.zeros(1), np.array(50))]
 
 
-@pytest.fixture(scope="module")
-def run():
-    """Call a function of a mode, with JAX in a process of its own: where it is none forks."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as other:
-
-        def call(function, mode):
-            if mode != "JAX":
-                return function(mode)
-            if importlib.util.find_spec("jax") is None:
-                pytest.skip("JAX is not installed")
-            return other.submit(function, mode).result()
-
-        yield call
-
-
 @pytest.mark.parametrize("mode", ["NUMBA", "CVM", "JAX"])
-def test_a_loop_walks(run, mode):
-    (positions, count, densities), (fewer, few, _), (_, again, others) = run(walked, mode)
+def test_a_loop_walks(run_apart, mode):
+    (positions, count, densities), (fewer, few, _), (_, again, others) = run_apart(walked, mode)
     np.testing.assert_array_equal(positions, [[1.0], [2.0], [3.0], [4.0]])
     np.testing.assert_array_equal(fewer, positions[:2])
     assert (count, few, again) == (4, 2, 4)
@@ -110,8 +93,8 @@ def test_a_loop_walks(run, mode):
 
 
 @pytest.mark.parametrize("mode", ["NUMBA", "CVM", "JAX"])
-def test_a_search_ends(run, mode):
-    once, thrice, to_its_end, at_once = run(climbed, mode)
+def test_a_search_ends(run_apart, mode):
+    once, thrice, to_its_end, at_once = run_apart(climbed, mode)
     # from 0 to 3, half the way at every step
     for (x, _, n_steps), expected in zip((once, thrice, to_its_end), (1, 3, 5), strict=True):
         assert n_steps == expected
@@ -139,8 +122,8 @@ def say(connection, mode):
         connection.send(str(error))
 
 
-def test_jax_is_refused_in_a_fork_where_it_would_hang(run):
-    assert "does not work in a process that was forked" in run(said_in_a_fork, "JAX")
+def test_jax_is_refused_in_a_fork_where_it_would_hang(run_apart):
+    assert "does not work in a process that was forked" in run_apart(said_in_a_fork, "JAX")
 
 
 def said_of_single_precision(mode):
@@ -157,8 +140,8 @@ def said_of_single_precision(mode):
         jax.config.update("jax_enable_x64", True)
 
 
-def test_jax_is_refused_in_single_precision(run):
-    assert "single precision" in run(said_of_single_precision, "JAX")
+def test_jax_is_refused_in_single_precision(run_apart):
+    assert "single precision" in run_apart(said_of_single_precision, "JAX")
 
 
 def test_what_jax_cannot_compile_is_left_to_numba():

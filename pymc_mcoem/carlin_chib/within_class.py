@@ -22,17 +22,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ClassProposal",
-    "Hamiltonian",
     "Independence",
     "MoveResult",
     "RandomWalk",
     "WithinClassMove",
+    "active_scale",
     "log_uniform",
+    "require_a_move",
 ]
-
-#: A tuned trajectory is no longer, on the scale on which the pseudo-prior is standard normal: a
-#: quarter of a turn is π/2, half a one π.
-_LONGEST = 2.0
 
 
 def log_uniform(pair: Any) -> Any:
@@ -208,7 +205,7 @@ class RandomWalk:
         if self.n_moves == 0:
             return MoveResult(position, pt.constant(float("nan"), dtype="float64"))
         rows = noise.reshape((self.n_moves, n + 2))
-        scale = _active_scale(density, class_index, proposal.scale)
+        scale = active_scale(density, class_index, proposal.scale)
         increments = pt.exp(log_step) * matrix_vector(scale, rows[:, :n])
         log_uniforms = log_uniform(rows[:, n:].T)
 
@@ -268,7 +265,7 @@ class Independence:
     n_moves: int = 5
 
     def __post_init__(self) -> None:
-        _require_moves(self.n_moves)
+        require_a_move(self.n_moves)
 
     @property
     def target_acceptance(self) -> float:
@@ -338,141 +335,27 @@ class Independence:
         return MoveResult(positions[-1], accepted[-1] / self.n_moves)
 
 
-@dataclass(frozen=True)
-class Hamiltonian:
-    """Hamiltonian moves with the metric of the class's pseudo-prior.
+def active_scale(density: ClassDensity, class_index: Any, scale: Any) -> Any:
+    """Return the scale with zero rows for coordinates that are not active in the class.
 
     Parameters
     ----------
-    n_moves : int
-        Number of trajectories a sweep, at least one.
-    n_leapfrog : int
-        Leapfrog steps of a trajectory, at least one.
-    target_acceptance : float
-        Acceptance that burn-in tunes the step to.
-
-    Raises
-    ------
-    ValueError
-        If a number is less than one or `target_acceptance` is not between 0 and 1; and when it is
-        compiled for a density that has no gradient.
-
-    Notes
-    -----
-    On the scale on which the pseudo-prior is standard normal the momentum is standard normal too,
-    so with Laplace pseudo-priors all directions are about as long as one another. There a normal
-    density is a pendulum that is back after a length of 2π, or at its mirror image after π, and
-    trajectories of such a length go nowhere: a tuned one is therefore at most 2 long, and every
-    trajectory has a step of its own, the tuned one times a number between 1/2 and 3/2. They have
-    a fixed number of steps: nothing is chosen by what they meet. A step is half a move, a kick by
-    the gradient in the middle, half a move, so that none is computed twice.
-
-    Cost: `n_leapfrog` gradients and one density evaluation a move.
-
-    Examples
-    --------
-    >>> Hamiltonian(n_moves=2, n_leapfrog=8).noise_size(n_latents=3)
-    14
+    density : ClassDensity
+    class_index : int scalar
+    scale : matrix of shape (n_latents, n_latents)
     """
-
-    n_moves: int = 1
-    n_leapfrog: int = 8
-    target_acceptance: float = 0.8
-
-    def __post_init__(self) -> None:
-        _require_moves(self.n_moves)
-        if self.n_leapfrog < 1:
-            raise ValueError(f"n_leapfrog: got {self.n_leapfrog}; give at least 1.")
-        if not 0 < self.target_acceptance < 1:
-            raise ValueError(
-                f"target_acceptance: got {self.target_acceptance}; give a share between 0 and 1."
-            )
-
-    def noise_size(self, n_latents: int) -> int:
-        """Return ``n_moves * (n_latents + 4)``: momentum, log-uniform, and step of a move."""
-        return self.n_moves * (n_latents + 4)
-
-    def initial_log_step(self, n_latents: int) -> float:
-        """Return the logarithm of n_latents^(-1/4), as for a standard normal target, or less."""
-        return min(-0.25 * math.log(max(n_latents, 1)), self._longest_log_step)
-
-    @property
-    def _longest_log_step(self) -> float:
-        return math.log(_LONGEST / self.n_leapfrog)
-
-    def build(
-        self,
-        density: ClassDensity,
-        class_index: TensorVariable,
-        position: TensorVariable,
-        log_density: TensorVariable,
-        noise: TensorVariable,
-        proposal: ClassProposal,
-        log_step: TensorVariable,
-    ) -> MoveResult:
-        """Build the moves; parameters as in `RandomWalk.build`."""
-        n = density.n_latents
-        rows = noise.reshape((self.n_moves, n + 4))
-        scale = _active_scale(density, class_index, proposal.scale)
-        tuned = pt.exp(pt.minimum(log_step, self._longest_log_step))
-        steps = tuned * (0.5 + pt.exp(log_uniform(rows[:, n + 2 :].T)))
-
-        def leapfrog(x: Any, p: Any, k: Any, scale: Any, step: Any) -> list[Any]:
-            middle = x + 0.5 * step * matrix_vector(scale, p)
-            kicked = p + step * matrix_vector(scale.T, density.gradient(k, middle))
-            return [
-                pt.specify_shape(middle + 0.5 * step * matrix_vector(scale, kicked), (n,)),
-                pt.specify_shape(kicked, (n,)),
-            ]
-
-        def move(
-            momentum: Any, log_u: Any, step: Any, x: Any, log_p: Any, done: Any, k: Any, scale: Any
-        ) -> list[Any]:
-            xs, ps = pytensor.scan(
-                leapfrog,
-                outputs_info=[pt.specify_shape(x, (n,)), pt.specify_shape(momentum, (n,))],
-                non_sequences=[k, scale, step],
-                n_steps=self.n_leapfrog,
-                return_updates=False,
-            )
-            log_p_new = density.log_density(k, xs[-1])
-            kinetic = 0.5 * (momentum**2).sum() - 0.5 * (ps[-1] ** 2).sum()
-            # not a number, where a trajectory has left the density's support, is not accepted
-            accept = pt.lt(log_u, log_p_new - log_p + kinetic)
-            return [
-                pt.specify_shape(pt.switch(accept, xs[-1], x), (n,)),
-                pt.switch(accept, log_p_new, log_p),
-                done + accept,
-            ]
-
-        momenta, log_uniforms = rows[:, :n], log_uniform(rows[:, n : n + 2].T)
-        start, none = pt.specify_shape(position, (n,)), pt.constant(0.0, dtype="float64")
-        if self.n_moves == 1:  # one loop less to compile
-            moved, _, accepted = move(
-                momenta[0], log_uniforms[0], steps[0], start, log_density, none, class_index, scale
-            )
-        else:
-            positions, _, counts = pytensor.scan(
-                move,
-                sequences=[momenta, log_uniforms, steps],
-                outputs_info=[start, log_density, none],
-                non_sequences=[class_index, scale],
-                return_updates=False,
-            )
-            moved, accepted = positions[-1], counts[-1]
-        acceptance = accepted / self.n_moves
-        error = acceptance - self.target_acceptance
-        at_the_end = pt.ge(log_step, self._longest_log_step)
-        return MoveResult(moved, acceptance, pt.switch(at_the_end, pt.minimum(error, 0.0), error))
-
-
-def _active_scale(density: ClassDensity, class_index: Any, scale: Any) -> Any:
-    """Return the scale with zero rows for coordinates that are not active in the class."""
     if density.active is None:
         return scale
     return scale * pt.constant(density.active.astype("float64"))[class_index][:, None]
 
 
-def _require_moves(n_moves: int) -> None:
+def require_a_move(n_moves: int) -> None:
+    """Refuse a number of moves below one.
+
+    Raises
+    ------
+    ValueError
+        If it is.
+    """
     if n_moves < 1:
         raise ValueError(f"n_moves: got {n_moves}; give at least 1.")

@@ -23,9 +23,8 @@ from weakref import WeakSet
 import cloudpickle
 import numpy as np
 import pytensor
-from pytensor.compile.mode import get_mode
-from pytensor.link.numba.linker import NumbaLinker
 
+from pymc_mcoem.backends import backend_of
 from pymc_mcoem.em.threads import one_blas_thread
 from pymc_mcoem.em.workers import leave_with
 
@@ -137,7 +136,7 @@ def _may_help(parts: InTwoParts) -> bool:
     """Say whether a second process could compile anything for this one."""
     return (
         pytensor.config.numba__cache
-        and isinstance(get_mode(parts.mode).linker, NumbaLinker)
+        and backend_of(parts.mode) == "numba"
         and bool(sys.executable)
         and not getattr(sys, "frozen", False)
         and multiprocessing.parent_process() is None

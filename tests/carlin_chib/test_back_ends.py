@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
-
 import cloudpickle
 import numpy as np
 import pymc as pm
 import pytest
 
 from pymc_mcoem.carlin_chib.annealed import AnnealedJump
+from pymc_mcoem.carlin_chib.hamiltonian import Hamiltonian
 from pymc_mcoem.carlin_chib.step import CarlinChib
-from pymc_mcoem.carlin_chib.within_class import Hamiltonian, Independence, RandomWalk
+from pymc_mcoem.carlin_chib.within_class import Independence, RandomWalk
 from tests.carlin_chib.test_blocks import BLOCKS, nested_model
 from tests.carlin_chib.test_plate import counts_model
 
@@ -95,29 +92,11 @@ def stopped_and_going_on(name, mode):
     return np.array(found[:5]), np.array(found[5:])
 
 
-@pytest.fixture(scope="module")
-def run():
-    """Call a function of (name, mode), with JAX in a process of its own.
-
-    JAX has threads, and where it was imported forking is not safe: other tests fork.
-    """
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as other:
-
-        def call(function, name, mode):
-            if mode != "JAX":
-                return function(name, mode)
-            if importlib.util.find_spec("jax") is None:
-                pytest.skip("JAX is not installed")
-            return other.submit(function, name, mode).result()
-
-        yield call
-
-
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("mode", ["CVM", "JAX"])
-def test_every_back_end_draws_the_same(run, name, mode):
+def test_every_back_end_draws_the_same(run_apart, name, mode):
     reference = chain(*make(name, "NUMBA"), seed=5)
-    first, another, again = run(chains, name, mode)
+    first, another, again = run_apart(chains, name, mode)
     np.testing.assert_allclose(first, reference, rtol=1e-6, atol=1e-9)
     # another seed gives another chain, and the first seed the first chain again
     assert not np.allclose(another, reference)
@@ -126,7 +105,7 @@ def test_every_back_end_draws_the_same(run, name, mode):
 
 @pytest.mark.parametrize("name", ["blocks, frozen", "plate, frozen, metropolised"])
 @pytest.mark.parametrize("mode", ["NUMBA", "CVM", "JAX"])
-def test_a_state_goes_on_as_if_never_stopped(run, name, mode):
-    expected, found = run(stopped_and_going_on, name, mode)
+def test_a_state_goes_on_as_if_never_stopped(run_apart, name, mode):
+    expected, found = run_apart(stopped_and_going_on, name, mode)
     np.testing.assert_array_equal(found, expected)
     assert not np.array_equal(expected[0], expected[-1])

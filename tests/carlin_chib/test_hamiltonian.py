@@ -12,13 +12,13 @@ import pytensor.tensor as pt
 import pytest
 from pytensor.graph.op import Op
 
-from pymc_mcoem.carlin_chib.within_class import ClassProposal, Hamiltonian
+from pymc_mcoem.carlin_chib.hamiltonian import Hamiltonian
 from pymc_mcoem.density import ClassDensity
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.family import Family
-from tests.carlin_chib.test_within_class import SCALE, pair_of
 from tests.helpers.interpreted import interpreted
 from tests.helpers.models import N_CLASSES, ScaledMixture
+from tests.helpers.moves import SCALE, compile_move, pair_of
 
 pytestmark = pytest.mark.usefixtures("without_compiler")
 
@@ -30,21 +30,6 @@ SHORTEST, LONGEST = 0.5, 1.5
 def without_compiler() -> Iterator[None]:
     with interpreted():
         yield
-
-
-def compile_move(density, move):
-    """Return a function of (class, position, noise, scale, log step) to what a move gives."""
-    n = density.n_latents
-    k = pt.scalar("k", dtype="int64")
-    x = pt.vector("x", shape=(n,))
-    noise = pt.vector("noise", shape=(move.noise_size(n),))
-    scale = pt.matrix("scale", shape=(n, n))
-    log_step = pt.scalar("log_step")
-    moved = move.build(
-        density, k, x, density.log_density(k, x), noise, ClassProposal(scale), log_step
-    )
-    outputs = [moved.position, moved.acceptance, moved.step_size_error(move.target_acceptance)]
-    return pytensor.function([k, x, noise, scale, log_step], outputs)
 
 
 @pytest.fixture(scope="module")

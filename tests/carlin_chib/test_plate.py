@@ -12,10 +12,11 @@ import pytest
 from scipy import stats
 from scipy.special import logsumexp
 
+from pymc_mcoem.carlin_chib.hamiltonian import Hamiltonian
 from pymc_mcoem.carlin_chib.plate import PlateDensity, PlateLaplace
 from pymc_mcoem.carlin_chib.pseudo_priors import PilotMoments
 from pymc_mcoem.carlin_chib.step import CarlinChib
-from pymc_mcoem.carlin_chib.within_class import Hamiltonian, RandomWalk
+from pymc_mcoem.carlin_chib.within_class import RandomWalk
 from tests.carlin_chib.test_blocks import BLOCKS, nested_model
 from tests.helpers.checks import LIMIT, agreement
 

@@ -12,11 +12,12 @@ from scipy import stats
 from scipy.special import softmax
 
 from pymc_mcoem.carlin_chib.chain_moments import ChainMoments
+from pymc_mcoem.carlin_chib.hamiltonian import Hamiltonian
 from pymc_mcoem.carlin_chib.kernel import draw_other_class
 from pymc_mcoem.carlin_chib.pseudo_priors import PilotMoments, PriorCovariance
 from pymc_mcoem.carlin_chib.step import CarlinChib
 from pymc_mcoem.carlin_chib.tilt import first_tilt, next_tilt
-from pymc_mcoem.carlin_chib.within_class import Hamiltonian, Independence, RandomWalk
+from pymc_mcoem.carlin_chib.within_class import Independence, RandomWalk
 from tests.carlin_chib import test_blocks as blocks
 from tests.carlin_chib import test_plate as plate
 from tests.helpers.checks import LIMIT, agreement, chain_agreement

@@ -7,15 +7,14 @@ from collections.abc import Iterator
 
 import numpy as np
 import pymc as pm
-import pytensor
-import pytensor.tensor as pt
 import pytest
 from scipy import integrate
 
-from pymc_mcoem.carlin_chib.within_class import ClassProposal, RandomWalk, log_uniform
+from pymc_mcoem.carlin_chib.within_class import RandomWalk, log_uniform
 from pymc_mcoem.density import ClassDensity
 from tests.helpers.interpreted import interpreted
 from tests.helpers.models import N_CLASSES, ScaledMixture
+from tests.helpers.moves import SCALE, compile_move, pair_of
 
 pytestmark = pytest.mark.usefixtures("without_compiler")
 
@@ -24,23 +23,6 @@ pytestmark = pytest.mark.usefixtures("without_compiler")
 def without_compiler() -> Iterator[None]:
     with interpreted():
         yield
-
-
-def compile_move(density, n_moves):
-    """Return a function of (class, position, noise, scale, log step) to (position, acceptance)."""
-    n, move = density.n_latents, RandomWalk(n_moves)
-    k = pt.scalar("k", dtype="int64")
-    x = pt.vector("x", shape=(n,))
-    noise = pt.vector("noise", shape=(move.noise_size(n),))
-    scale = pt.matrix("scale", shape=(n, n))
-    log_step = pt.scalar("log_step")
-    log_p, proposal = density.log_density(k, x), ClassProposal(scale)
-    moved = move.build(density, k, x, log_p, noise, proposal, log_step)
-    return pytensor.function(
-        [k, x, noise, scale, log_step],
-        [moved.position, moved.acceptance],
-        on_unused_input="ignore",
-    )
 
 
 @pytest.fixture(scope="module")
@@ -55,21 +37,12 @@ def density(family):
 
 @pytest.fixture(scope="module")
 def one_move(density):
-    return compile_move(density, 1)
+    return compile_move(density, RandomWalk(1))
 
 
 @pytest.fixture(scope="module")
 def four_moves(density):
-    return compile_move(density, 4)
-
-
-#: Not symmetric and not triangular: a transposed square root would show.
-SCALE = np.array([[0.5, 0.1, -0.2], [-0.3, 0.4, 0.2], [0.1, 0.2, 0.6]])
-
-
-def pair_of(log_u):
-    """Return two normals whose `log_uniform` is `log_u`, up to rounding."""
-    return np.array([math.sqrt(-2 * log_u), 0.0])
+    return compile_move(density, RandomWalk(4))
 
 
 @pytest.mark.parametrize("k", range(N_CLASSES))
@@ -83,7 +56,7 @@ def test_the_metropolis_rule_on_both_branches(family, one_move, rng, k):
         for log_u in (log_ratio - 1e-6, log_ratio + 1e-6, -1e-9, -30.0):
             if log_u >= 0:
                 continue
-            moved, acceptance = one_move(
+            moved, acceptance, _ = one_move(
                 np.int64(k), x, np.concatenate([z, pair_of(log_u)]), SCALE, log_step
             )
             accept = log_u < log_ratio
@@ -99,8 +72,8 @@ def test_the_way_back_is_proposed_by_the_opposite_noise(family, one_move, rng):
     for _ in range(20):
         k = int(rng.integers(N_CLASSES))
         x, z, log_step = rng.normal(scale=0.5, size=3), rng.normal(size=3), rng.uniform(-1, 0)
-        there, _ = one_move(np.int64(k), x, np.concatenate([z, pair_of(-500.0)]), SCALE, log_step)
-        back, _ = one_move(
+        there, *_ = one_move(np.int64(k), x, np.concatenate([z, pair_of(-500.0)]), SCALE, log_step)
+        back, *_ = one_move(
             np.int64(k), there, np.concatenate([-z, pair_of(-500.0)]), SCALE, log_step
         )
         np.testing.assert_allclose(back, x, rtol=0, atol=1e-12)
@@ -112,9 +85,9 @@ def test_several_moves_are_single_moves_one_after_another(one_move, four_moves, 
         x, noise = rng.normal(scale=0.5, size=3), rng.standard_normal((4, 5))
         expected, accepted = x, 0.0
         for row in noise:
-            expected, share = one_move(k, expected, row, SCALE, log_step)
+            expected, share, _ = one_move(k, expected, row, SCALE, log_step)
             accepted += share
-        moved, acceptance = four_moves(k, x, noise.ravel(), SCALE, log_step)
+        moved, acceptance, _ = four_moves(k, x, noise.ravel(), SCALE, log_step)
         np.testing.assert_allclose(moved, expected, rtol=1e-12, atol=1e-12)
         assert acceptance == pytest.approx(accepted / 4)
 
@@ -123,7 +96,7 @@ def test_points_that_cannot_be_evaluated_are_never_accepted(one_move):
     # At log scale = 1000 Gamma's log-density is infinity minus infinity.
     x = np.zeros(3)
     noise = np.concatenate([[0.0, 0.0, 1.0], pair_of(-600.0)])
-    moved, acceptance = one_move(np.int64(0), x, noise, np.diag([1.0, 1.0, 1e3]), 0.0)
+    moved, acceptance, _ = one_move(np.int64(0), x, noise, np.diag([1.0, 1.0, 1e3]), 0.0)
     np.testing.assert_array_equal(moved, x)
     assert acceptance == 0.0
 
@@ -132,15 +105,15 @@ def test_from_a_point_without_density_the_first_with_density_is_taken(one_move):
     # At a scale of exp(700) the square of the residual overflows.
     x = np.array([0.0, 0.0, 700.0])
     noise = np.concatenate([[0.0, 0.0, -700.0], pair_of(-1e-6)])
-    moved, acceptance = one_move(np.int64(0), x, noise, np.eye(3), 0.0)
+    moved, acceptance, _ = one_move(np.int64(0), x, noise, np.eye(3), 0.0)
     np.testing.assert_array_equal(moved, np.zeros(3))
     assert acceptance == 1.0
 
 
 def test_no_moves_leave_the_latents_alone(density, rng):
-    move = compile_move(density, 0)
+    move = compile_move(density, RandomWalk(0))
     x = rng.normal(size=3)
-    moved, acceptance = move(np.int64(1), x, np.zeros(0), SCALE, 0.0)
+    moved, acceptance, _ = move(np.int64(1), x, np.zeros(0), SCALE, 0.0)
     np.testing.assert_array_equal(moved, x)
     assert np.isnan(acceptance)
 
@@ -184,8 +157,8 @@ def test_a_latent_of_one_dimension_moves_too():
     with pm.Model() as model:
         k = pm.Categorical("k", [0.5, 0.5])
         x = pm.Normal("x", 1.0 * k, 1.0, shape=1)
-    move = compile_move(ClassDensity(model, k, [x]), 2)
+    move = compile_move(ClassDensity(model, k, [x]), RandomWalk(2))
     noise = np.concatenate([[0.5], pair_of(-50.0), [-2.0], pair_of(-50.0)])
-    moved, acceptance = move(np.int64(0), np.array([0.1]), noise, np.array([[2.0]]), 0.0)
+    moved, acceptance, _ = move(np.int64(0), np.array([0.1]), noise, np.array([[2.0]]), 0.0)
     assert moved == pytest.approx([0.1 + 2 * (0.5 - 2.0)])
     assert acceptance == 1.0

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import pytest
@@ -104,24 +102,9 @@ def explained_templates(kind, backend):
     return found
 
 
-@pytest.fixture(scope="module")
-def run():
-    """Call a function, with JAX in a process of its own: where it was imported none forks."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as other:
-
-        def call(function, *arguments):
-            if arguments[-1] != "jax":
-                return function(*arguments)
-            if importlib.util.find_spec("jax") is None:
-                pytest.skip("JAX is not installed")
-            return other.submit(function, *arguments).result()
-
-        yield call
-
-
 @pytest.mark.parametrize("name", [*SEEN, "expected likelihood"])
-def test_every_e_step_finds_the_same_in_jax(run, name):
-    expected, found = explained(name, "numba"), run(explained, name, "jax")
+def test_every_e_step_finds_the_same_in_jax(run_apart, name):
+    expected, found = explained(name, "numba"), run_apart(explained, name, "jax")
     assert len(expected) == len(found) > 0
     for here, there in zip(expected, found, strict=True):
         assert there.dtype == here.dtype
@@ -130,8 +113,11 @@ def test_every_e_step_finds_the_same_in_jax(run, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["images", "curves"])
-def test_bursts_of_templates_find_the_same_in_jax(run, kind):
-    expected, found = explained_templates(kind, "numba"), run(explained_templates, kind, "jax")
+def test_bursts_of_templates_find_the_same_in_jax(run_apart, kind):
+    expected, found = (
+        explained_templates(kind, "numba"),
+        run_apart(explained_templates, kind, "jax"),
+    )
     assert len(expected) == len(found) > 0
     for here, there in zip(expected, found, strict=True):
         np.testing.assert_allclose(there, here, rtol=1e-6, atol=1e-7)
@@ -142,8 +128,8 @@ def test_bursts_find_the_same_in_c():
         np.testing.assert_allclose(there, here, rtol=1e-7, atol=1e-9)
 
 
-def test_a_run_in_jax_learns_the_same_and_says_so(run):
-    (expected, _), (found, attributes) = learnt("numba"), run(learnt, "jax")
+def test_a_run_in_jax_learns_the_same_and_says_so(run_apart):
+    (expected, _), (found, attributes) = learnt("numba"), run_apart(learnt, "jax")
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-6)
     assert attributes["backend"] == "jax"
