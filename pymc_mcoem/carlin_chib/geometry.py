@@ -14,7 +14,24 @@ if TYPE_CHECKING:
 
     from pymc_mcoem.density import ClassDensity
 
-__all__ = ["LatentGeometry", "declare_geometry", "geometry_of"]
+__all__ = ["Curvature", "LatentGeometry", "declare_geometry", "geometry_of"]
+
+
+@dataclass(frozen=True)
+class Curvature:
+    """Minus the second derivatives of a log-density by the latents, written out.
+
+    Attributes
+    ----------
+    matrix : TensorVariable of shape (n_latents, n_latents)
+        In variables of the model, on the scale on which latents are sampled.
+    residual_share : TensorVariable
+        A free scalar in `matrix`. At 1 the matrix is exact; at 0 what residuals contribute is
+        left out, and it is the Gauss-Newton matrix, positive definite everywhere.
+    """
+
+    matrix: TensorVariable
+    residual_share: TensorVariable
 
 
 @dataclass(frozen=True)
@@ -23,6 +40,12 @@ class LatentGeometry:
 
     Attributes
     ----------
+    curvature : Curvature or None
+        What searches for modes step by, then, while `gauss_newton` or its share 0 stays what the
+        precision of pseudo-priors is. None: not written out.
+    noise_variance : str or None
+        Name of the ``pm.Data`` that is the variance of the observation's noise; searches for modes
+        may begin with a multiple of it.
     gauss_newton, prior_covariance : TensorVariable or None
         Matrices ``(n_latents, n_latents)`` in variables of the model, as `Family` has them.
     starts : ndarray of shape (n_starts, n_latents) or None
@@ -32,6 +55,8 @@ class LatentGeometry:
     gauss_newton: TensorVariable | None = None
     prior_covariance: TensorVariable | None = None
     starts: np.ndarray | None = None
+    curvature: Curvature | None = None
+    noise_variance: str | None = None
 
     def starts_of(self, density: ClassDensity) -> np.ndarray:
         """Return the starting points, ``(n_starts, n_latents)``."""

@@ -23,8 +23,10 @@ from pytensor.tensor.random.type import RandomType
 from pymc_mcoem.backends import without_jax
 from pymc_mcoem.carlin_chib.geometry import LatentGeometry
 from pymc_mcoem.carlin_chib.within_class import ClassProposal, RandomWalk
-from pymc_mcoem.laplace import Modes, ModeSearch, Race, positive_definite, square_roots
+from pymc_mcoem.laplace import square_roots
 from pymc_mcoem.loops import compile_with_data
+from pymc_mcoem.mode_search import Cooling, ModeSearch, Race
+from pymc_mcoem.modes import Modes, positive_definite
 
 if TYPE_CHECKING:
     from pymc_mcoem.density import ClassDensity
@@ -208,10 +210,13 @@ class Laplace:
         Of the mode search, in units of the log-density; a pseudo-prior needs no exact mode.
     max_iterations : int
     n_starts : int or None
-        How many of the family's starting points are used; None: all of them.
+        How many of the family's starting points are used. None: all of them; or one where searches
+        both race and cool, for cooling does more for less than the others.
     race : Race or None
         How starts and classes compete before modes are sought in earnest; None: every search
         runs to its end.
+    cooling : Cooling or None
+        Enlarged noise that searches begin with, in models that name their noise's variance.
 
     Examples
     --------
@@ -231,6 +236,7 @@ class Laplace:
     max_iterations: int = 60
     n_starts: int | None = None
     race: Race | None = field(default_factory=Race)
+    cooling: Cooling | None = field(default_factory=Cooling)
 
     def compile(
         self, density: ClassDensity, geometry: LatentGeometry, mode: Any = None
@@ -260,9 +266,15 @@ class Laplace:
             tolerance=self.tolerance,
             max_iterations=self.max_iterations,
             race=self.race,
+            curvature=geometry.curvature,
+            noise_variance=geometry.noise_variance,
+            cooling=self.cooling,
             mode=mode,
         )
-        return partial(search, geometry.starts_of(density)[: self.n_starts])
+        n_starts = self.n_starts
+        if n_starts is None and self.race is not None and search.cooling is not None:
+            n_starts = 1
+        return partial(search, geometry.starts_of(density)[:n_starts])
 
 
 @dataclass(frozen=True)
@@ -305,6 +317,9 @@ class PriorCovariance:
             geometry.gauss_newton,
             tolerance=self.tolerance,
             max_iterations=self.max_iterations,
+            curvature=geometry.curvature,
+            noise_variance=geometry.noise_variance,
+            cooling=Cooling(),
             mode=mode,
         )
         starts = geometry.starts_of(density)

@@ -22,6 +22,8 @@ from pymc_mcoem.numbers import LARGEST, as_numbers, is_whole
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
+    from pymc_mcoem.carlin_chib.geometry import Curvature
+
 __all__ = ["CLASS_WEIGHT", "Family"]
 
 #: Name of the statistic that every family has: the running mean of δ_{I,j}.
@@ -65,6 +67,12 @@ class Family:
         the same scale. None: the moments of prior draws.
     starts : ndarray of shape (n_starts, n_latents) or None
         Where mode searches start, on the same scale. None: the model's initial point.
+    curvature : Curvature or None
+        Minus the Hessian written out, with what residuals contribute to be weighed: with it
+        searches for modes take fewer steps. None: they step by `gauss_newton`.
+    noise_variance : str or None
+        Name of the parameter that is the variance of the observation's noise, a multiple of which
+        searches for modes may begin with. None: they never do.
 
     Notes
     -----
@@ -100,6 +108,8 @@ class Family:
     gauss_newton: TensorVariable | None = None
     prior_covariance: TensorVariable | None = None
     starts: np.ndarray | None = None
+    curvature: Curvature | None = None
+    noise_variance: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is sent to another process, with what PyMC must know of the model there."""

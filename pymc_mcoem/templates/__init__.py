@@ -2,16 +2,13 @@
 
 from pymc_mcoem.templates.basis import GaussianBasis
 from pymc_mcoem.templates.curves import CurveGrid, curve_priors
-from pymc_mcoem.templates.deformations import (
-    Deformation,
-    DisplacementField,
-    RigidMotion,
-    SumOfDeformations,
-)
+from pymc_mcoem.templates.deformations import Deformation, SumOfDeformations
+from pymc_mcoem.templates.displacement_field import DisplacementField
 from pymc_mcoem.templates.images import template_images
 from pymc_mcoem.templates.mixture import TemplateMixture
 from pymc_mcoem.templates.observations import drop_missing_points
 from pymc_mcoem.templates.priors import TemplatePriors
+from pymc_mcoem.templates.rigid_motion import RigidMotion
 from pymc_mcoem.templates.time_warp import TimeWarp
 
 __all__ = [

@@ -13,6 +13,7 @@ from pymc_mcoem.numbers import is_number
 from pymc_mcoem.products import matrix_product, matrix_vector
 from pymc_mcoem.templates.separable import (
     EvenGrid,
+    kernel_bends,
     kernel_moments,
     kernel_slopes,
     kernel_sums,
@@ -156,6 +157,45 @@ class GaussianBasis:
         # Σ_l α_l φ_l (r_l − u) 2/ν², with the sum over l taken before the difference
         moments = pt.dot(weighted, self.centres) - weighted.sum(axis=1)[:, None] * points
         return (2.0 / self.bandwidth**2) * moments
+
+    def second_derivatives(self, points: Any, coefficients: Any) -> list[list[TensorVariable]]:
+        """Return ∂²f/∂u_k∂u_l at the points, row by row of the symmetric matrix.
+
+        Parameters
+        ----------
+        points : tensor_like of shape (n_points, n_dims), or list of n_dims vectors
+        coefficients : tensor_like of shape (n_basis,)
+
+        Returns
+        -------
+        list of n_dims lists of n_dims vectors (n_points,)
+
+        Examples
+        --------
+        >>> basis = GaussianBasis([0.0], bandwidth=1.0)
+        >>> float(basis.second_derivatives([[0.0]], [1.0])[0][0].eval()[0])
+        -2.0
+        """
+        columns = [pt.as_tensor_variable(column) for column in self._coordinates(points)]
+        found = self._bends(columns, pt.as_tensor_variable(coefficients))
+        axes = range(self.n_dims)
+        return [[found[min(k, m), max(k, m)] for m in axes] for k in axes]
+
+    def _bends(
+        self, columns: Sequence[TensorVariable], coefficients: TensorVariable
+    ) -> dict[tuple[int, int], TensorVariable]:
+        """Return ∂²f/∂u_k∂u_l for k ≤ l."""
+        weighted = self.design(list(columns)) * coefficients
+        steepness = 2.0 / self.bandwidth**2
+        away = [
+            self.centres[None, :, axis] - column[:, None] for axis, column in enumerate(columns)
+        ]
+        found = {}
+        for k, first in enumerate(away):
+            for m, second in enumerate(away[k:], start=k):
+                factor = steepness**2 * first * second - (steepness if k == m else 0.0)
+                found[k, m] = (weighted * factor).sum(axis=1)
+        return found
 
     def design(self, points: Any) -> TensorVariable:
         """Return the design matrix Φ[s, l] = φ_l(u_s).
@@ -348,6 +388,20 @@ class _RegularGaussianBasis(GaussianBasis):
             self._contract([*factors[:index], slope, *factors[index + 1 :]], coefficients)
             for index, slope in enumerate(steep)
         ]
+
+    def _bends(
+        self, columns: Sequence[TensorVariable], coefficients: TensorVariable
+    ) -> dict[tuple[int, int], TensorVariable]:
+        if self.grid is not None:
+            pairs = (0, 0), (0, 1), (1, 1)
+            return dict(zip(pairs, kernel_bends(self.grid, columns, coefficients), strict=True))
+        if len(columns) > 1:
+            return super()._bends(columns, coefficients)
+        steepness = 2.0 / self.bandwidth**2
+        away = columns[0][None, :] - self.axes[0][:, None]
+        factor = self._factor(0, columns[0])
+        bent = factor * (steepness**2 * pt.sqr(away) - steepness)
+        return {(0, 0): self._contract([bent], coefficients)}
 
     def design(self, points: Any) -> TensorVariable:
         factors = self._factors(points)

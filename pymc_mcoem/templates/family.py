@@ -87,6 +87,8 @@ class TemplateFamily(Family):
         self.gauss_newton = built.gauss_newton
         self.prior_covariance = built.prior_covariance
         self.starts = self._starts()
+        self.curvature = built.curvature
+        self.noise_variance = "noise_variance"
         self._declare(built)
         # what making the mixture anew brings by itself; see `TemplateMixture.__reduce__`
         self._made = frozenset(vars(self))
@@ -402,7 +404,13 @@ class TemplateFamily(Family):
 
     def _declare(self, built: TemplateModel) -> None:
         """Tell step methods on the model what is known of its latents."""
-        geometry = LatentGeometry(built.gauss_newton, built.prior_covariance, self.starts)
+        geometry = LatentGeometry(
+            built.gauss_newton,
+            built.prior_covariance,
+            self.starts,
+            built.curvature,
+            self.noise_variance,
+        )
         declare_geometry(built.model, geometry)
 
     def _starts(self) -> np.ndarray:

@@ -17,12 +17,13 @@ from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.schedules import BurstLength
 from pymc_mcoem.templates.basis import GaussianBasis
 from pymc_mcoem.templates.curves import CurveGrid, curve_priors
-from pymc_mcoem.templates.deformations import DisplacementField, RigidMotion
+from pymc_mcoem.templates.displacement_field import DisplacementField
 from pymc_mcoem.templates.family import TemplateFamily
 from pymc_mcoem.templates.images import ImageGrid
 from pymc_mcoem.templates.model import build_template_model
 from pymc_mcoem.templates.priors import TemplatePriors
 from pymc_mcoem.templates.registration import Registrar
+from pymc_mcoem.templates.rigid_motion import RigidMotion
 from pymc_mcoem.templates.time_warp import TimeWarp
 
 __all__ = ["TemplateMixture"]

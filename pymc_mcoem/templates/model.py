@@ -13,11 +13,13 @@ from pytensor.tensor.linalg import cholesky, solve_triangular
 from scipy.special import polygamma
 
 from pymc_mcoem.products import matrix_product, matrix_vector
+from pymc_mcoem.templates.curvature import CurvatureParts, curvature, gauss_newton
 from pymc_mcoem.templates.observations import pad_points
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
+    from pymc_mcoem.carlin_chib.geometry import Curvature
     from pymc_mcoem.templates.settings import TemplateSettings
 
 __all__ = ["TemplateModel", "build_template_model"]
@@ -37,6 +39,7 @@ class TemplateModel:
     class_index: TensorVariable
     statistics: dict[str, TensorVariable]
     gauss_newton: TensorVariable
+    curvature: Curvature | None
     prior_covariance: TensorVariable
 
 
@@ -89,22 +92,26 @@ def build_template_model(
         _observe(settings, mean, mask, noise_variance, values)
 
     whitener = _Whitener(settings, mask.ravel())
+    parts = CurvatureParts(
+        settings=settings,
+        values=values.ravel(),
+        mask=mask.ravel(),
+        whiten=whitener.columns,
+        precision=prior.precision(),
+        beta=beta,
+        scale=scale,
+        points=points,
+        warped=warped,
+        template=template,
+        template_values=values_there,
+        noise_variance=noise_variance,
+    )
     return TemplateModel(
         model=model,
         class_index=class_index,
         statistics=_statistics(settings, whitener, values.ravel(), beta, scale, warped),
-        gauss_newton=_gauss_newton(
-            settings,
-            whitener,
-            prior,
-            beta,
-            scale,
-            points,
-            warped,
-            template,
-            values_there,
-            noise_variance,
-        ),
+        gauss_newton=gauss_newton(parts),
+        curvature=curvature(parts),
         prior_covariance=_prior_covariance(settings, prior),
     )
 
@@ -389,37 +396,6 @@ def _statistics(
         statistics["scale"] = scale
         statistics["log_scale"] = pt.log(scale)
     return statistics
-
-
-def _gauss_newton(
-    settings: TemplateSettings,
-    whitener: _Whitener,
-    prior: _DeformationPrior,
-    beta: TensorVariable,
-    scale: TensorVariable | None,
-    points: Any,
-    warped: list[TensorVariable],
-    template: TensorVariable,
-    values_there: TensorVariable,
-    noise_variance: TensorVariable,
-) -> TensorVariable:
-    """Return JᵀΣ⁻¹J + prior precision, for (deformation, log scale)."""
-    gradient = settings.basis.gradient(warped, template)
-    precision = prior.precision()
-    if scale is None and whitener.factor is None:
-        seen = gradient * whitener.mask[:, None]
-        return settings.deformation.curvature(points, beta, seen) / noise_variance + precision
-    rows = settings.deformation.jacobian(points, beta, gradient)
-    if scale is not None and settings.scale is not None:
-        rows = scale * pt.concatenate([rows, values_there[None, :]], axis=0)
-        # −∂² of the log-density a log λ − bλ of log λ, the Jacobian included
-        curvature = settings.scale[1] * scale
-        size = prior.size
-        wider = pt.zeros((size + 1, size + 1))
-        wider = pt.set_subtensor(wider[:size, :size], precision)
-        precision = pt.set_subtensor(wider[size, size], curvature)
-    rows = whitener.columns(rows)
-    return matrix_product(rows, rows.T) / noise_variance + precision
 
 
 def _prior_covariance(settings: TemplateSettings, prior: _DeformationPrior) -> TensorVariable:

@@ -20,7 +20,14 @@ from pymc_mcoem.operators import PlainGraph
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["EvenGrid", "kernel_moments", "kernel_slopes", "kernel_sums", "kernel_values"]
+__all__ = [
+    "EvenGrid",
+    "kernel_bends",
+    "kernel_moments",
+    "kernel_slopes",
+    "kernel_sums",
+    "kernel_values",
+]
 
 
 @dataclass(frozen=True)
@@ -158,6 +165,31 @@ class KernelSlopes(SeparableOp):
         ]
 
 
+class KernelBends(SeparableOp):
+    """(first, second, coefficients) → second derivatives: first twice, both, second twice."""
+
+    def plain(self, *inputs: TensorVariable) -> list[TensorVariable]:
+        """Return the outputs as a graph of elementary operators."""
+        grid = self.grid
+        first, second, coefficients = inputs
+        factors = grid.factors([first, second])
+        steepness = 2.0 / grid.bandwidth**2
+        away = [
+            column[None, :] - grid.axis(index)[:, None] for index, column in enumerate(inputs[:2])
+        ]
+        steep = [-steepness * factor * each for factor, each in zip(factors, away, strict=True)]
+        bent = [
+            factor * (steepness**2 * pt.sqr(each) - steepness)
+            for factor, each in zip(factors, away, strict=True)
+        ]
+        table = coefficients.reshape(grid.length)
+        return [
+            (bent[0] * pt.dot(table, factors[1])).sum(axis=0),
+            (steep[0] * pt.dot(table, steep[1])).sum(axis=0),
+            (factors[0] * pt.dot(table, bent[1])).sum(axis=0),
+        ]
+
+
 class KernelSums(SeparableOp):
     """(first, second, weights) → Σ_s w_s φ_l(u_s), a table (n_first, n_second)."""
 
@@ -194,6 +226,18 @@ def kernel_slopes(
     inputs = [*points, coefficients]
     slopes: list[TensorVariable] = KernelSlopes(grid, inputs)(*inputs)
     return slopes
+
+
+def kernel_bends(
+    grid: EvenGrid, points: Sequence[TensorVariable], coefficients: TensorVariable
+) -> list[TensorVariable]:
+    """Return the second derivatives of `kernel_values`, (n_points,) each.
+
+    By the first coordinate twice, by both, and by the second one twice.
+    """
+    inputs = [*points, coefficients]
+    bends: list[TensorVariable] = KernelBends(grid, inputs)(*inputs)
+    return bends
 
 
 def kernel_sums(

@@ -15,13 +15,21 @@ from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_defa
 from pymc_mcoem.operators import version_of
 from pymc_mcoem.templates.separable import (
     EvenGrid,
+    KernelBends,
     KernelSlopes,
     KernelSums,
     KernelValues,
     SeparableOp,
 )
 
-__all__ = ["RecurrentSlopes", "RecurrentSums", "RecurrentValues", "recurrence", "share_factors"]
+__all__ = [
+    "RecurrentBends",
+    "RecurrentSlopes",
+    "RecurrentSums",
+    "RecurrentValues",
+    "recurrence",
+    "share_factors",
+]
 
 #: Bandwidths from a centre beyond which its kernel is zero.
 _FAR = 27.0
@@ -208,6 +216,66 @@ def values_and_slopes(
 
 
 @numba.njit(fastmath=False)
+def values_to_bends(
+    first: np.ndarray,
+    second: np.ndarray,
+    coefficients: np.ndarray,
+    start: tuple[float, float],
+    spacing: tuple[float, float],
+    length: tuple[int, int],
+    bandwidth: float,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return Σ_l α_l φ_l, its two derivatives, and its second derivatives (11, 12 and 22).
+
+    As `values_and_slopes`, with tables weighted by the squares of the centres' coordinates too.
+    """
+    check_sizes(first, second, coefficients.size, length[0] * length[1])
+    left, right = kernel_factors(first, second, start, spacing, length, bandwidth)
+    n_first, n_second = length
+    n = first.size
+    middle_first = 0.5 * spacing[0] * (n_first - 1)
+    middle_second = 0.5 * spacing[1] * (n_second - 1)
+    table = np.empty((3 * n_first, n_second))
+    for a in range(n_first):
+        for b in range(n_second):
+            alpha = coefficients[a * n_second + b]
+            centre = b * spacing[1] - middle_second
+            table[a, b] = alpha
+            table[n_first + a, b] = alpha * centre
+            table[2 * n_first + a, b] = alpha * centre * centre
+    summed = np.dot(table, right)
+    values, along_first, along_second = np.zeros(n), np.zeros(n), np.zeros(n)
+    twice_first, both, twice_second = np.zeros(n), np.zeros(n), np.zeros(n)
+    for a in range(n_first):
+        centre = a * spacing[0] - middle_first
+        kernel, plain = left[a], summed[a]
+        weighted, squared = summed[n_first + a], summed[2 * n_first + a]
+        for s in range(n):
+            product = kernel[s] * plain[s]
+            values[s] += product
+            along_first[s] += product * centre
+            twice_first[s] += product * centre * centre
+            product = kernel[s] * weighted[s]
+            along_second[s] += product
+            both[s] += product * centre
+            twice_second[s] += kernel[s] * squared[s]
+    steep = 2.0 / (bandwidth * bandwidth)
+    for s in range(n):
+        x = limited(first[s] - start[0] - middle_first, abs(middle_first) + _FAR * bandwidth)
+        y = limited(second[s] - start[1] - middle_second, abs(middle_second) + _FAR * bandwidth)
+        value, moment_first, moment_second = values[s], along_first[s], along_second[s]
+        along_first[s] = steep * (moment_first - value * x)
+        along_second[s] = steep * (moment_second - value * y)
+        from_first = twice_first[s] - (2.0 * moment_first - value * x) * x
+        from_second = twice_second[s] - (2.0 * moment_second - value * y) * y
+        crossed = both[s] - moment_first * y - moment_second * x + value * x * y
+        twice_first[s] = steep * (steep * from_first - value)
+        both[s] = steep * steep * crossed
+        twice_second[s] = steep * (steep * from_second - value)
+    return values, along_first, along_second, twice_first, both, twice_second
+
+
+@numba.njit(fastmath=False)
 def values_alone(
     first: np.ndarray,
     second: np.ndarray,
@@ -303,6 +371,20 @@ class RecurrentSlopes(_Recurrence):
         return [shapes[0]] * 3
 
 
+class RecurrentBends(_Recurrence):
+    """Σ_l α_l φ_l(u_s), its derivatives, and its second derivatives (11, 12 and 22)."""
+
+    function = staticmethod(values_to_bends)
+
+    def output_variables(self, column: Any) -> list[Any]:
+        """Return six vectors as long as the column."""
+        return [pt.tensor(dtype="float64", shape=column.type.shape) for _ in range(6)]
+
+    def infer_shape(self, node: Any, shapes: Any) -> list[Any]:
+        """Return the column's length, six times."""
+        return [shapes[0]] * 6
+
+
 class RecurrentSums(_Recurrence):
     """Σ_s w_s φ_l(u_s)."""
 
@@ -335,19 +417,27 @@ def recurrence(operator: SeparableOp, inputs: Sequence[Any]) -> list[Any]:
         return [RecurrentValues(operator.grid)(*inputs)]
     if isinstance(operator, KernelSums):
         return [RecurrentSums(operator.grid)(*inputs)]
+    if isinstance(operator, KernelBends):
+        bends: list[Any] = RecurrentBends(operator.grid)(*inputs)[3:]
+        return bends
     assert isinstance(operator, KernelSlopes)
     slopes: list[Any] = RecurrentSlopes(operator.grid)(*inputs)[1:]
     return slopes
 
 
 def share_factors(fgraph: Any) -> None:
-    """Take values from the operator of slopes where a graph needs both at the same points."""
-    slopes = {
-        (node.op._props(), *node.inputs): node
-        for node in fgraph.apply_nodes
-        if isinstance(node.op, RecurrentSlopes)
-    }
-    for node in [node for node in fgraph.apply_nodes if isinstance(node.op, RecurrentValues)]:
-        found = slopes.get((node.op._props(), *node.inputs))
-        if found is not None:
-            fgraph.replace_validate(node.outputs[0], found.outputs[0], reason="share_factors")
+    """Take values and slopes from the operator of the most where a graph needs several of them.
+
+    Outputs of `RecurrentValues`, `RecurrentSlopes` and `RecurrentBends` begin with one another's.
+    """
+    kinds = RecurrentValues, RecurrentSlopes, RecurrentBends
+    most: dict[Any, Any] = {}
+    for kind in kinds:
+        for node in fgraph.apply_nodes:
+            if type(node.op) is kind:
+                most[(node.op._props(), *node.inputs)] = node
+    for node in [node for node in fgraph.apply_nodes if isinstance(node.op, kinds)]:
+        found = most[(node.op._props(), *node.inputs)]
+        if found is not node:
+            pairs = list(zip(node.outputs, found.outputs, strict=False))
+            fgraph.replace_all_validate(pairs, reason="share_factors")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 
 from pymc_mcoem.numbers import as_numbers, is_number
-from pymc_mcoem.products import matrix_vector
+from pymc_mcoem.products import matrix_product, matrix_vector
 from pymc_mcoem.templates.deformations import Deformation
 
 if TYPE_CHECKING:
@@ -272,6 +273,43 @@ class TimeWarp(Deformation):
         length = self.interval[1] - self.interval[0]
         slope = pt.as_tensor_variable(gradient)[:, 0] * (length / whole)
         return moments * slope[None, :]
+
+    def derivatives(self, points: Any, beta: Any) -> list[TensorVariable]:
+        """Return ∂D(u_s, β)/∂β, a matrix (n_parameters, n_points) in a list."""
+        column = pt.as_tensor_variable(self._column(points))
+        return [self.jacobian(points, beta, pt.ones_like(column)[:, None])]
+
+    def second_derivatives(
+        self,
+        points: Any,
+        beta: Any,
+        slopes: Sequence[TensorVariable],
+        bends: Sequence[Sequence[TensorVariable]],
+    ) -> TensorVariable:
+        """Return the second derivatives by β of Σ_s g_s(D(u_s, β)).
+
+        With p_i = W_i v_i / Σ W v and q_is = w_is v_i / Σ W v of the speeds v = exp(Kβ) at the
+        nodes, and μ = Σ_i p_i K_i: the share of the way is Σ_i q_is, its derivative
+        r_s = Σ_i (q_is − share_s p_i) K_i, and its second derivative
+        Σ_i (q_is − share_s p_i) K_i K_iᵀ − r_s μᵀ − μ r_sᵀ.
+        """
+        weights, speed = self._weights(self._column(points)), self._speed(beta)
+        whole = (self._whole * speed).sum()
+        share = (weights * speed[:, None]).sum(axis=0) / whole
+        moved = self.derivatives(points, beta)[0]
+        (slope,), ((bend,),) = slopes, bends
+        length = self.interval[1] - self.interval[0]
+        each = (weights - self._whole[:, None] * share[None, :]) * slope[None, :]
+        at_nodes = speed * each.sum(axis=1) * (length / whole)
+        mean = matrix_vector(self._kernels.T, speed * self._whole) / whole
+        together = matrix_vector(moved, slope)
+        crossed = together[:, None] * mean[None, :]
+        return (
+            matrix_product(moved * bend[None, :], moved.T)
+            + matrix_product(self._kernels.T * at_nodes[None, :], self._kernels)
+            - crossed
+            - crossed.T
+        )
 
     def _columns(self, points: Any, beta: TensorVariable) -> list[TensorVariable]:
         weights, speed = self._weights(self._column(points)), self._speed(beta)

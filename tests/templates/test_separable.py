@@ -66,24 +66,23 @@ def operators(function):
 
 
 @pytest.mark.parametrize("name", GRIDS)
-@pytest.mark.parametrize("kind", ["values", "slopes", "sums", "moments"])
+@pytest.mark.parametrize("kind", ["values", "slopes", "bends", "sums", "moments"])
 def test_recurrences_are_the_plain_graph(name, kind, rng):
     grid = make_grid(name)
     first, second = make_points(grid, rng)
     x, y, w = pt.vectors("xyw")
-    per_kernel = kind in ("values", "slopes")
+    per_kernel = kind in ("values", "slopes", "bends")
     weights = rng.normal(size=np.prod(grid.length) if per_kernel else first.size)
     build = getattr(plain, f"kernel_{kind}")
     found, expected = both(build(grid, [x, y], w), [x, y, w], [first, second, weights])
     # far from zero the coordinates themselves have lost digits
     rounding = 1e-12 * (1.0 + MIDDLES.get(name, 0.0))
     scale = np.abs(weights).sum() if not per_kernel else np.abs(weights).max()
-    if kind == "slopes":
-        scale /= grid.bandwidth
+    scale /= grid.bandwidth ** {"slopes": 1, "bends": 2}.get(kind, 0)
     np.testing.assert_allclose(found, expected, rtol=0, atol=rounding * scale)
 
 
-@pytest.mark.parametrize("kind", ["values", "slopes", "sums"])
+@pytest.mark.parametrize("kind", ["values", "slopes", "bends", "sums"])
 def test_numba_takes_the_recurrence_and_other_back_ends_the_plain_graph(kind):
     x, y, w = pt.vectors("xyw")
     graph = getattr(plain, f"kernel_{kind}")(make_grid("digits"), [x, y], w)
@@ -96,7 +95,7 @@ def test_numba_takes_the_recurrence_and_other_back_ends_the_plain_graph(kind):
         assert not {each for each in found if each.startswith(("Recurrent", "Kernel"))}
 
 
-@pytest.mark.parametrize("kind", ["values", "slopes", "sums"])
+@pytest.mark.parametrize("kind", ["values", "slopes", "bends", "sums"])
 @pytest.mark.parametrize("mode", [NUMBA, PLAIN], ids=["recurrence", "plain"])
 def test_derivatives(kind, mode, rng):
     grid = EvenGrid((-0.5, -0.4), (0.25, 0.2), (5, 4), 0.3)
@@ -127,6 +126,20 @@ def test_values_and_slopes_share_their_kernels(rng):
     plain_function = pytensor.function([x, y, w], [loss, *pt.grad(loss, [x, y])], mode=PLAIN)
     for found, expected in zip(function(*arguments), plain_function(*arguments), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-9)
+
+
+def test_bends_share_them_too(rng):
+    x, y, w = pt.vectors("xyw")
+    grid = make_grid("digits")
+    kinds = plain.kernel_values, plain.kernel_slopes, plain.kernel_bends
+    wanted = [each for kind in kinds for each in np.atleast_1d(kind(grid, [x, y], w))]
+    arguments = [*rng.uniform(-1, 1, size=(2, 30)), rng.normal(size=256)]
+    function = pytensor.function([x, y, w], wanted, mode=NUMBA)
+    used = [name for name in operators(function) if name.startswith("Recurrent")]
+    assert used == ["RecurrentBends"]
+    plain_function = pytensor.function([x, y, w], wanted, mode=PLAIN)
+    for found, expected in zip(function(*arguments), plain_function(*arguments), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
 
 
 def test_values_at_other_points_are_not_shared():
@@ -186,7 +199,7 @@ def test_exponentials_are_right_when_another_function_compiles_them(rng):
     assert np.abs(careless(values) / np.exp(values) - 1.0).max() > 1e-3
 
 
-@pytest.mark.parametrize("kind", ["values", "slopes", "sums"])
+@pytest.mark.parametrize("kind", ["values", "slopes", "bends", "sums"])
 @pytest.mark.parametrize("spoilt", ["second", "weights"])
 def test_sizes_that_do_not_fit_are_refused(kind, spoilt):
     x, y, w = pt.vectors("xyw")

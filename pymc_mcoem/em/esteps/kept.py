@@ -121,4 +121,6 @@ def _parts(family: Family) -> tuple[Any, ...]:
         family.gauss_newton,
         family.prior_covariance,
         family.starts,
+        family.curvature,
+        family.noise_variance,
     )

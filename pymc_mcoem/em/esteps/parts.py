@@ -61,7 +61,13 @@ def family_density(family: Family) -> ClassDensity:
 
 def family_geometry(family: Family) -> LatentGeometry:
     """Return what a family says of its latents besides their density."""
-    return LatentGeometry(family.gauss_newton, family.prior_covariance, family.starts)
+    return LatentGeometry(
+        family.gauss_newton,
+        family.prior_covariance,
+        family.starts,
+        family.curvature,
+        family.noise_variance,
+    )
 
 
 def require_moves(move: WithinClassMove, density: ClassDensity) -> None:

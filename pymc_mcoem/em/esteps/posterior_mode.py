@@ -17,7 +17,7 @@ from pymc_mcoem.em.esteps.parts import family_density, family_geometry, require_
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
-    from pymc_mcoem.laplace import Modes
+    from pymc_mcoem.modes import Modes
 
 __all__ = ["CompiledPosteriorMode", "PosteriorMode"]
 

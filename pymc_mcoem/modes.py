@@ -1,0 +1,105 @@
+"""What a search for the modes of a density returns."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["ModeStatus", "Modes", "positive_definite"]
+
+
+class ModeStatus(enum.Enum):
+    """How a mode search ended, in words."""
+
+    CONVERGED = "the mode was found and its curvature is positive definite"
+    NOT_CONVERGED = "the search ran out of iterations; its last point is used"
+    INDEFINITE = "the curvature at the mode is not positive definite; a ridge was added"
+    NO_DENSITY = "the density is not finite at the starting point"
+    OUT_OF_RACE = "another class was far ahead, so the search stopped early, as it was asked to"
+
+
+@dataclass(frozen=True)
+class Modes:
+    """Modes of a density, one for every class asked for.
+
+    Attributes
+    ----------
+    mean : ndarray of shape (n, n_latents)
+    precision : ndarray of shape (n, n_latents, n_latents)
+        Positive definite always; `status` says where a ridge was needed.
+    log_density : ndarray of shape (n,)
+        At the mode.
+    gradient_norm : ndarray of shape (n,)
+        Largest absolute component of the gradient at the mode.
+    n_iterations : ndarray of int of shape (n,)
+    status : tuple of ModeStatus
+    """
+
+    mean: np.ndarray
+    precision: np.ndarray
+    log_density: np.ndarray
+    gradient_norm: np.ndarray
+    n_iterations: np.ndarray
+    status: tuple[ModeStatus, ...]
+
+    @property
+    def log_evidence(self) -> np.ndarray:
+        """Laplace's approximation of log ∫ exp(log-density), shape ``(n,)``."""
+        n = self.mean.shape[1]
+        half_log_det = np.log(np.diagonal(np.linalg.cholesky(self.precision), axis1=1, axis2=2))
+        found: np.ndarray = (
+            self.log_density + 0.5 * n * np.log(2 * np.pi) - half_log_det.sum(axis=1)
+        )
+        return found
+
+    def troubles(self, margin: float = 20.0) -> dict[str, int]:
+        """Count the searches that did not end as they should, by name.
+
+        Parameters
+        ----------
+        margin : float
+            Modes whose evidence is further than this below the best one's are not counted: a
+            class without weight may have a mode that is only roughly found.
+        """
+        counts: dict[str, int] = {}
+        log_evidence = self.log_evidence
+        if np.isfinite(log_evidence).any():
+            best = np.max(log_evidence[np.isfinite(log_evidence)])
+        else:
+            best = -np.inf
+        for status, value in zip(self.status, log_evidence, strict=True):
+            fine = status in (ModeStatus.CONVERGED, ModeStatus.OUT_OF_RACE)
+            far = np.isfinite(value) and value < best - margin
+            if not fine and not far:
+                name = f"mode search: {status.name.lower().replace('_', ' ')}"
+                counts[name] = counts.get(name, 0) + 1
+        return counts
+
+
+def positive_definite(precision: np.ndarray) -> tuple[np.ndarray, bool]:
+    """Return `precision`, with the smallest ridge of a geometric sequence where it needs one.
+
+    Parameters
+    ----------
+    precision : ndarray of shape (n, n)
+
+    Returns
+    -------
+    ndarray of shape (n, n)
+    bool
+        Whether a ridge was added.
+    """
+    symmetric = 0.5 * (precision + precision.T)
+    if not np.isfinite(symmetric).all():
+        return np.eye(len(symmetric)), True
+    size = max(float(np.abs(np.diagonal(symmetric)).max(initial=0.0)), 1e-8)
+    for ridge in (0.0, *(size * 10.0**power for power in range(-6, 3))):
+        candidate = symmetric + ridge * np.eye(len(symmetric))
+        try:
+            np.linalg.cholesky(candidate)
+        except np.linalg.LinAlgError:
+            continue
+        return candidate, ridge > 0
+    return size * np.eye(len(symmetric)), True

@@ -1,0 +1,136 @@
+"""Curvature of a template model's log-density by the latents, exact and by Gauss and Newton."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytensor.tensor as pt
+from pytensor.compile.ops import deep_copy_op
+
+from pymc_mcoem.carlin_chib.geometry import Curvature
+from pymc_mcoem.products import matrix_product
+
+if TYPE_CHECKING:
+    from pytensor.tensor.variable import TensorVariable
+
+    from pymc_mcoem.templates.settings import TemplateSettings
+
+__all__ = ["CurvatureParts", "curvature", "gauss_newton"]
+
+
+@dataclass(frozen=True)
+class CurvatureParts:
+    """What the curvature of one observation's model is made of.
+
+    Attributes
+    ----------
+    settings : TemplateSettings
+    values, mask : TensorVariable of shape (n_points,)
+        The observation, and one where it is there.
+    whiten : callable
+        Of columns ``(anything, n_points)``: masked, and noise of correlation taken out.
+    precision : TensorVariable of shape (n_parameters, n_parameters)
+        Of the deformation's prior.
+    beta : TensorVariable of shape (n_parameters,)
+    scale : TensorVariable or None
+    points, warped, template, template_values, noise_variance
+        u_s, D(u_s, β), the class's coefficients, f(D(u_s, β)) without the scale, σ².
+    """
+
+    settings: TemplateSettings
+    values: TensorVariable
+    mask: TensorVariable
+    whiten: Callable[[TensorVariable], TensorVariable]
+    precision: TensorVariable
+    beta: TensorVariable
+    scale: TensorVariable | None
+    points: Any
+    warped: list[TensorVariable]
+    template: TensorVariable
+    template_values: TensorVariable
+    noise_variance: TensorVariable
+
+
+def gauss_newton(parts: CurvatureParts) -> TensorVariable:
+    """Return JᵀΣ⁻¹J + prior precision, for (deformation, log scale)."""
+    settings, scale = parts.settings, parts.scale
+    gradient = settings.basis.gradient(parts.warped, parts.template)
+    if scale is None and settings.noise_correlation is None:
+        seen = gradient * parts.mask[:, None]
+        found = settings.deformation.curvature(parts.points, parts.beta, seen)
+        return found / parts.noise_variance + parts.precision
+    rows = settings.deformation.jacobian(parts.points, parts.beta, gradient)
+    precision = parts.precision
+    if scale is not None and settings.scale is not None:
+        rows = scale * pt.concatenate([rows, parts.template_values[None, :]], axis=0)
+        # −∂² of the log-density a log λ − bλ of log λ, the Jacobian included
+        precision = _bordered(precision, None, settings.scale[1] * scale)
+    rows = parts.whiten(rows)
+    return matrix_product(rows, rows.T) / parts.noise_variance + precision
+
+
+def curvature(parts: CurvatureParts) -> Curvature | None:
+    """Return minus the second derivatives by (deformation, log scale), residuals to be weighed.
+
+    None where the noise is correlated, or the deformation does not know its second derivatives.
+    A point's log-density is g = −m (y − λf)² / 2σ². Its derivatives by where the point is taken
+    to are m (y − λf) λ∇f / σ² and m ((y − λf) λ∇²f − λ²∇f∇fᵀ) / σ²; Gauss and Newton leave out
+    what has the residual y − λf in it.
+    """
+    settings, deformation = parts.settings, parts.settings.deformation
+    if settings.noise_correlation is not None:
+        return None
+    share = pt.scalar("residual_share", dtype="float64")
+    scale: Any = 1.0 if parts.scale is None else parts.scale
+    seen = parts.mask
+    fitted = scale * parts.template_values
+    residual = share * seen * (parts.values - fitted)
+    gradient = settings.basis.gradient(parts.warped, parts.template)
+    columns = [scale * gradient[:, axis] for axis in range(deformation.n_dims)]
+    bends = settings.basis.second_derivatives(parts.warped, parts.template)
+    axes = range(deformation.n_dims)
+    slopes = [_kept(residual * column) for column in columns]
+    weights = {
+        (k, m): _kept(residual * (scale * bends[k][m]) - seen * columns[k] * columns[m])
+        for k in axes
+        for m in axes
+        if k <= m
+    }
+    found = deformation.second_derivatives(
+        parts.points,
+        parts.beta,
+        slopes,
+        [[weights[min(k, m), max(k, m)] for m in axes] for k in axes],
+    )
+    if found is None:
+        return None
+    matrix = parts.precision - found / parts.noise_variance
+    if parts.scale is not None and settings.scale is not None:
+        # by log λ: ∂g = m (y − λf) λf / σ², of which the derivatives by place and by log λ
+        both = (residual - seen * fitted)[:, None] * pt.stack(columns, axis=1)
+        rows = deformation.jacobian(parts.points, parts.beta, both)
+        border = -rows.sum(axis=1) / parts.noise_variance
+        bent = pt.sum((seen * fitted - residual) * fitted) / parts.noise_variance
+        matrix = _bordered(matrix, border, settings.scale[1] * parts.scale + bent)
+    return Curvature(matrix, share)
+
+
+def _kept(vector: TensorVariable) -> TensorVariable:
+    """Return a vector that is computed once: else it is fused into every product it is part of."""
+    kept: TensorVariable = deep_copy_op(vector)
+    return kept
+
+
+def _bordered(
+    matrix: TensorVariable, border: TensorVariable | None, corner: TensorVariable
+) -> TensorVariable:
+    """Return a symmetric matrix with one more row and column; a border of None is zero."""
+    size = pt.shape(matrix)[0] if matrix.type.shape[0] is None else matrix.type.shape[0]
+    wider = pt.set_subtensor(pt.zeros((size + 1, size + 1))[:size, :size], matrix)
+    wider = pt.set_subtensor(wider[size, size], corner)
+    if border is None:
+        return wider
+    wider = pt.set_subtensor(wider[size, :size], border)
+    return pt.set_subtensor(wider[:size, size], border)

@@ -1,0 +1,166 @@
+"""Second derivatives that are written out, against automatic differentiation."""
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+
+from pymc_mcoem.em.esteps.parts import family_density
+from pymc_mcoem.templates import (
+    Deformation,
+    DisplacementField,
+    GaussianBasis,
+    RigidMotion,
+    TemplateMixture,
+    TimeWarp,
+)
+
+SIDE, N_CLASSES = 5, 3
+AXES = [np.linspace(-1, 1, SIDE)] * 2
+POINTS = np.stack([part.ravel() for part in np.meshgrid(*AXES, indexing="ij")], axis=1)
+SCATTERED = np.random.default_rng(4).uniform(-1, 1, size=(7, 2))
+UNEVEN = [np.array([-1.0, -0.7, 0.1, 1.0]), np.array([-1.0, 0.4, 0.9])]
+AGES = np.array([1.0, 3.0, 4.5, 8.0, 13.0, 18.0])
+
+
+def images(**options):
+    return TemplateMixture.for_images((SIDE, SIDE), N_CLASSES, n_landmarks=2, **options)
+
+
+def curves(**options):
+    return TemplateMixture.for_curves(
+        AGES, N_CLASSES, n_landmarks=6, n_warp_kernels=5, coefficients="real", **options
+    )
+
+
+def mixture_of(deformation, basis=None, points=POINTS):
+    basis = GaussianBasis.regular(AXES, bandwidth=0.5) if basis is None else basis
+    return TemplateMixture(points, basis, deformation, N_CLASSES)
+
+
+def field(landmarks=POINTS[::6], correlation=0.0):
+    return DisplacementField(landmarks, width=0.6, correlation=correlation)
+
+
+MIXTURES = {
+    "images": images,
+    "scale": lambda: images(scale=(10.0, 8.0)),
+    "diagonal": lambda: images(covariance="diagonal"),
+    "full": lambda: images(covariance="full"),
+    "noise-class": lambda: images(noise="class"),
+    "rigid": lambda: mixture_of(RigidMotion(variance=0.1)),
+    "landmarks-anywhere": lambda: mixture_of(field()),
+    "points-anywhere": lambda: mixture_of(RigidMotion() + field(), points=SCATTERED),
+    "field-first": lambda: mixture_of(field() + RigidMotion()),
+    "two-fields": lambda: mixture_of(field() + field(SCATTERED) + RigidMotion()),
+    "kernels-anywhere": lambda: mixture_of(RigidMotion(), GaussianBasis(SCATTERED, 0.5)),
+    "uneven-kernels": lambda: mixture_of(RigidMotion(), GaussianBasis.regular(UNEVEN, 0.6)),
+    "line": lambda: mixture_of(
+        DisplacementField([2.0, 9.0, 15.0], width=4.0),
+        GaussianBasis.regular([[0.0, 5.0, 9.0, 18.0]], 4.0),
+        AGES[:, None],
+    ),
+    "clock": lambda: mixture_of(
+        TimeWarp((0, 20), n_kernels=5), GaussianBasis(np.linspace(0, 20, 6), 4.0), AGES[:, None]
+    ),
+    "curves": lambda: curves(),
+    "curves-scale": lambda: curves(scale=(10.0, 10.0)),
+    "own-points": lambda: curves(own_points=8),
+}
+
+
+def at_random(mixture, rng):
+    """Return an observation with gaps, θ, and latents away from their means."""
+    model = mixture.model
+    shape = model["observed_values"].get_value().shape
+    theta = mixture.model_parameters()
+    theta["templates"] = rng.normal(size=theta["templates"].shape)
+    theta["noise_variance"] = 0.3 * np.ones_like(theta["noise_variance"])
+    values = rng.normal(size=shape)
+    values[rng.random(size=shape) < 0.2] = np.nan
+    observation = values
+    if "own_points" in mixture.observation:
+        observation = (np.sort(rng.uniform(1, 18, size=values.size)), values)
+    data = {**theta, **mixture.encode(observation)}
+    return data, mixture.starts[0] + 0.2 * rng.normal(size=mixture.starts.shape[1])
+
+
+# in numba one, for it takes half a minute to compile each
+@pytest.mark.parametrize(
+    ("name", "mode"), [*((name, "FAST_COMPILE") for name in MIXTURES), ("images", "NUMBA")]
+)
+def test_the_curvature_is_the_hessian_and_without_residuals_gauss_newtons(name, mode, rng):
+    mixture = MIXTURES[name]()
+    density = family_density(mixture)
+    k = pt.scalar("k", dtype="int64")
+    x = pt.tensor("x", dtype="float64", shape=(density.n_latents,))
+    share = mixture.curvature.residual_share
+    function = pytensor.function(
+        [k, x, share, *density.data_inputs.values()],
+        [
+            density.place(mixture.curvature.matrix, k, x),
+            density.place(mixture.gauss_newton, k, x),
+            density.negative_hessian(k, x),
+        ],
+        mode=mode,
+        on_unused_input="ignore",
+    )
+    data, position = at_random(mixture, rng)
+    arguments = density.arguments(data)
+    for index in (0, 2):
+        exact, approximate, expected = function(index, position, 1.0, *arguments)
+        without = function(index, position, 0.0, *arguments)[0]
+        size = np.abs(expected).max()
+        np.testing.assert_allclose(exact, expected, rtol=0, atol=1e-10 * size)
+        np.testing.assert_allclose(without, approximate, rtol=0, atol=1e-10 * size)
+        # and the two differ, or neither comparison would say anything
+        assert np.abs(exact - approximate).max() > 1e-3 * size
+
+
+def test_where_it_is_not_known_there_is_none():
+    correlation = 0.5 ** np.abs(np.subtract.outer(np.arange(SIDE**2), np.arange(SIDE**2)))
+    assert images(noise_correlation=correlation).curvature is None
+
+    class Shift(Deformation):
+        """A user's own, that says no more than it must."""
+
+        n_dims, labels = 2, ("first", "second")
+
+        def __init__(self):
+            self.mean, self.covariance = np.zeros(2), np.eye(2)
+            self.learned = np.ones(2, dtype=bool)
+
+        def _columns(self, points, beta):
+            return [points[:, axis] + beta[axis] for axis in (0, 1)]
+
+        def jacobian(self, points, beta, gradient):
+            return pt.as_tensor_variable(gradient).T
+
+    for deformation in (Shift(), RigidMotion() + Shift(), Shift() + RigidMotion()):
+        assert mixture_of(deformation).curvature is None
+
+
+@pytest.mark.parametrize(
+    "basis",
+    [
+        GaussianBasis(SCATTERED, 0.5),
+        GaussianBasis.regular(AXES, 0.5),
+        GaussianBasis.regular(UNEVEN, 0.6),
+        GaussianBasis.regular([[0.0, 0.3, 1.0]], 0.5),
+    ],
+    ids=["anywhere", "even", "uneven", "line"],
+)
+def test_second_derivatives_of_templates(basis, rng):
+    columns = pt.matrix("points")
+    coefficients = rng.normal(size=basis.n_basis)
+    parts = [columns[axis] for axis in range(basis.n_dims)]
+    values = basis.evaluate(parts, coefficients)
+    # a point's value depends on its own coordinates alone
+    slopes = pt.grad(values.sum(), columns)
+    expected = [pt.grad(slopes[axis].sum(), columns) for axis in range(basis.n_dims)]
+    found = basis.second_derivatives(parts, coefficients)
+    function = pytensor.function(
+        [columns], [pt.stack([pt.stack(row) for row in found]), pt.stack(expected)]
+    )
+    one, other = function(rng.uniform(-1.5, 1.5, size=(basis.n_dims, 9)))
+    np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
