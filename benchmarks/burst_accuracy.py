@@ -38,7 +38,7 @@ from threadpoolctl import threadpool_limits
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.em.esteps.carlin_chib import CompiledCarlinChibBurst
-from pymc_mcoem.laplace import Race
+from pymc_mcoem.laplace import Cooling, Race
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -49,8 +49,12 @@ NAMES = ("class_weight", "template_projection", "template_gram", "deformation_ou
 PAPER = "paper"
 #: Kind of burst: E-step, and its lengths as (burn-in, draws).
 LENGTHS = [(1, 3), (2, 6), (5, 15), (10, 40), (25, 100), (50, 250)]
-ROUGH = mcoem.Laplace(tolerance=0.1, race=Race(n_iterations=2, margin=30.0))
-HASTY = mcoem.Laplace(tolerance=3.0, n_starts=1, race=Race(n_iterations=2, margin=30.0))
+ROUGH = mcoem.Laplace(
+    tolerance=0.1, race=Race(n_iterations=4, margin=50.0), cooling=Cooling(n_iterations=5)
+)
+HASTY = mcoem.Laplace(
+    tolerance=3.0, race=Race(n_iterations=3, margin=20.0), cooling=Cooling((20.0, 3.0), 3)
+)
 HAMILTONIAN = mcoem.Hamiltonian(n_moves=1, n_leapfrog=8)
 KINDS: dict[str, tuple[Any, list[tuple[int, int]]]] = {
     PAPER: (mcoem.CarlinChibBurst.as_in_paper(), [(100, 400)]),
