@@ -90,7 +90,7 @@ FIRST_UPDATES = (10, 15, 20)
 #: Test images that are classified at a time.
 BLOCK = 100
 #: Modes are sought from three angles, and roughly: on images set apart errors were the same.
-SEARCH = mcoem.Laplace(tolerance=0.1, race=Race(n_iterations=2, margin=30.0))
+SEARCH = mcoem.Laplace(tolerance=0.1, race=Race(n_iterations=2, margin=30.0), cooling=None)
 BY_LAPLACE = mcoem.LaplaceGaussian(search=SEARCH)
 BY_IMPORTANCE = mcoem.LaplaceGaussian(importance=True, search=SEARCH)
 #: Kept draws of every class and sweeps before them, where an image is named by draws.

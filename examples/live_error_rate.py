@@ -45,7 +45,7 @@ console = Console()
 SWEEPS = mcoem.CarlinChibBurst(within_class=mcoem.RandomWalk(n_moves=10))
 #: Of test images modes are sought roughly: on images set apart errors were the same.
 JUDGE = mcoem.LaplaceGaussian(
-    search=mcoem.Laplace(tolerance=0.1, race=Race(n_iterations=2, margin=30.0))
+    search=mcoem.Laplace(tolerance=0.1, race=Race(n_iterations=2, margin=30.0), cooling=None)
 )
 #: Seconds an iteration in the paper's two tables, on its authors' machine.
 PAPER = {"online EM": (20, 170), "SAEM-50": (225, None), "SAEM-300": (1_570, None)}

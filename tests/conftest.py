@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
+from tests.helpers.interpreted import interpreted
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
@@ -77,3 +79,10 @@ def run_apart() -> Iterator[Callable[..., Any]]:
             return other.submit(function, *arguments).result()
 
         yield call
+
+
+@pytest.fixture(scope="module")
+def without_compiler() -> Iterator[None]:
+    """Compile without numba, for what is small and called a few times."""
+    with interpreted():
+        yield

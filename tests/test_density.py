@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pymc as pm
 import pytensor
@@ -12,16 +10,9 @@ import pytest
 from scipy import stats
 
 from pymc_mcoem.density import ClassDensity, as_argument, find_class_index
-from tests.helpers.interpreted import interpreted
 from tests.helpers.models import N_CLASSES, ScaledMixture, SkewedMixture
 
 pytestmark = pytest.mark.usefixtures("without_compiler")
-
-
-@pytest.fixture(scope="module")
-def without_compiler() -> Iterator[None]:
-    with interpreted():
-        yield
 
 
 def density_of(family):

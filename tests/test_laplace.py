@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -20,16 +18,9 @@ from pymc_mcoem.laplace import (
     positive_definite,
     square_roots,
 )
-from tests.helpers.interpreted import interpreted
 from tests.helpers.models import N_CLASSES, ScaledMixture, SkewedMixture
 
 pytestmark = pytest.mark.usefixtures("without_compiler")
-
-
-@pytest.fixture(scope="module")
-def without_compiler() -> Iterator[None]:
-    with interpreted():
-        yield
 
 
 def search_of(model, latents, class_index=None, **settings):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import pymc as pm
@@ -16,7 +15,6 @@ from pymc_mcoem.carlin_chib.hamiltonian import Hamiltonian
 from pymc_mcoem.density import ClassDensity
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.family import Family
-from tests.helpers.interpreted import interpreted
 from tests.helpers.models import N_CLASSES, ScaledMixture
 from tests.helpers.moves import SCALE, compile_move, pair_of
 
@@ -24,12 +22,6 @@ pytestmark = pytest.mark.usefixtures("without_compiler")
 
 N_LEAPFROG = 5
 SHORTEST, LONGEST = 0.5, 1.5
-
-
-@pytest.fixture(scope="module")
-def without_compiler() -> Iterator[None]:
-    with interpreted():
-        yield
 
 
 @pytest.fixture(scope="module")

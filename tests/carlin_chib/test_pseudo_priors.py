@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
 
 import numpy as np
 import pymc as pm
@@ -22,17 +21,10 @@ from pymc_mcoem.carlin_chib.pseudo_priors import (
 from pymc_mcoem.density import ClassDensity
 from pymc_mcoem.laplace import ModeSearch
 from tests.helpers.checks import LIMIT
-from tests.helpers.interpreted import interpreted
 from tests.helpers.models import N_CLASSES, ScaledMixture, SkewedMixture
 from tests.helpers.quadrature import Quadrature
 
 N_PRIOR_DRAWS = 800
-
-
-@pytest.fixture(scope="module")
-def without_compiler() -> Iterator[None]:
-    with interpreted():
-        yield
 
 
 # -- the densities -------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import pymc as pm
@@ -12,17 +11,10 @@ from scipy import integrate
 
 from pymc_mcoem.carlin_chib.within_class import RandomWalk, log_uniform
 from pymc_mcoem.density import ClassDensity
-from tests.helpers.interpreted import interpreted
 from tests.helpers.models import N_CLASSES, ScaledMixture
 from tests.helpers.moves import SCALE, compile_move, pair_of
 
 pytestmark = pytest.mark.usefixtures("without_compiler")
-
-
-@pytest.fixture(scope="module")
-def without_compiler() -> Iterator[None]:
-    with interpreted():
-        yield
 
 
 @pytest.fixture(scope="module")
