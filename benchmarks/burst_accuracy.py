@@ -12,7 +12,8 @@ is the number of independent draws that a burst is worth, whatever its bias come
 the time in which each kind reaches what the paper's burst is worth (500 sweeps, 100 of burn-in, 20
 random-walk moves a sweep, pilot chains), read off between its lengths on log axes, as a ratio: at
 least that where the shortest will do, 0 where the longest will not. The long runs have an error
-too, and what is worth more than they are cannot be told apart.
+too, and what is worth more than they are cannot be told apart. Last comes what could be saved by
+lengths of each image's own, if a rule knew as much as other bursts of that image tell.
 
     python benchmarks/burst_accuracy.py --quick
     python benchmarks/burst_accuracy.py
@@ -162,6 +163,7 @@ def measure(given: argparse.Namespace) -> xr.Dataset:
     cases = [(kind, *length) for kind, (_, lengths) in kinds.items() for length in lengths]
     shape = (len(cases), len(STAGES), len(NAMES))
     errors, variances, noise = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    halves = np.zeros((2, len(others), *shape))
     seconds: dict[tuple[int, int], list[float]] = {}
     for column, (stage, theta) in enumerate(thetas.items()):
         states = {}
@@ -187,6 +189,7 @@ def measure(given: argparse.Namespace) -> xr.Dataset:
                         known = truths[stage, index][name]
                         away = float(np.sum((found[name] - known["mean"]) ** 2))
                         errors[row, column, place] += away / given.repeats
+                        halves[repeat % 2, index, row, column, place] += away
                         variances[row, column, place] += known["variance"] / given.repeats
                         noise[row, column, place] += known["error"] / given.repeats
     middle = np.array(
@@ -202,6 +205,7 @@ def measure(given: argparse.Namespace) -> xr.Dataset:
             "variance": (dims, variances),
             "truth_error": (dims, noise),
             "seconds": (dims[:2], middle),
+            "half_error": (("half", "image", *dims), 2.0 * halves / given.repeats),
         },
         coords={
             "kind": ("case", [kind for kind, _, _ in cases]),
@@ -266,6 +270,55 @@ def tell(found: xr.Dataset) -> None:
     console.print(table)
 
 
+def tell_adapted(found: xr.Dataset) -> None:
+    """Print what lengths of an image's own could save: chosen by one half of the repeats.
+
+    No rule that stops a burst when it seems good enough knows more of its error than other bursts
+    of the same image tell. The lengths that make Σ error + λ Σ seconds least in one half of the
+    repeats are judged by the other half.
+    """
+    table = Table(title="Time of lengths of each image's own over that of one length, equal error")
+    table.add_column("burst")
+    for stage in found["stage"].values:
+        for name in NAMES:
+            table.add_column(f"{stage} {name.split('_')[1]}", justify="right")
+    for kind in dict.fromkeys(found["kind"].values):
+        own = np.flatnonzero(found["kind"].values == kind)
+        if len(own) < 3:
+            continue
+        row = []
+        for stage in found["stage"].values:
+            spent = found["seconds"].sel(stage=stage).values[own]
+            for name in NAMES:
+                errors = found["half_error"].sel(stage=stage, statistic=name).values[:, :, own]
+                ratios = [_adapted(errors[half], errors[1 - half], spent) for half in (0, 1)]
+                row.append(f"{np.mean(ratios):.2f}")
+        table.add_row(kind, *row)
+    console.print(table)
+
+
+def _adapted(known: np.ndarray, judged: np.ndarray, seconds: np.ndarray) -> float:
+    """Return mean over lengths of adapted over fixed time at equal error; (image, length)."""
+    images = np.arange(len(known))
+    prices = np.concatenate(
+        [[0.0], np.logspace(-9, 9, 400) * known.mean() / seconds.mean(), [1e30]]
+    )
+    times, errors = [], []
+    for price in prices:
+        chosen = np.argmin(known + price * seconds[None, :], axis=1)
+        times.append(seconds[chosen].sum())
+        errors.append(judged[images, chosen].sum())
+    order = np.argsort(times)
+    reached = np.minimum.accumulate(np.array(errors)[order])
+    fixed = np.minimum.accumulate(judged.sum(axis=0)[np.argsort(seconds)])
+    ratios = []
+    for length, wanted in zip(np.sort(seconds), fixed, strict=True):
+        needed = seconds_until(1.0 / reached, np.array(times)[order], 1.0 / wanted)
+        if np.isfinite(needed):
+            ratios.append(needed / (length * len(known)))
+    return float(np.mean(ratios)) if ratios else np.nan
+
+
 def draw(found: xr.Dataset, file: Path) -> None:
     """Draw worth against seconds."""
     worth = found["variance"] / found["error"]
@@ -313,6 +366,7 @@ def main() -> None:
     with xr.open_dataset(file, engine="h5netcdf") as stored:
         found = stored.load()
     tell(found)
+    tell_adapted(found)
     draw(found, file.with_suffix(".png"))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -44,7 +45,7 @@ class Modes:
     n_iterations: np.ndarray
     status: tuple[ModeStatus, ...]
 
-    @property
+    @cached_property
     def log_evidence(self) -> np.ndarray:
         """Laplace's approximation of log ∫ exp(log-density), shape ``(n,)``."""
         n = self.mean.shape[1]
