@@ -31,12 +31,10 @@ from rich.table import Table
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.em.esteps.kept import compiled_for
-from pymc_mcoem.laplace import Race
 
 #: Priors of benchmarks/usps_error.py without labels: stiff warps, small classes held up.
 DEFORMATION_VARIANCE, CONCENTRATION = 0.0015, 10.0
-#: Modes are sought roughly, as in benchmarks/usps_error.py.
-SEARCH = mcoem.Laplace(tolerance=0.1, race=Race(n_iterations=2, margin=30.0), cooling=None)
+SEARCH = mcoem.Laplace()
 N_IMAGES, N_TEST, N_CLASSES, NOISE = 500, 200, 15, 0.2
 
 

@@ -25,11 +25,9 @@ from rich.progress import track
 from rich.table import Table
 
 import pymc_mcoem as mcoem
-from pymc_mcoem.laplace import Race
 
 NOISE, N_LEARNT, N_CLASSES = 0.2, 60, 4
-#: Modes sought roughly, for learning alone.
-ROUGH = mcoem.LaplaceGaussian(search=mcoem.Laplace(tolerance=0.1, race=Race(2, 30.0), cooling=None))
+ROUGH = mcoem.LaplaceGaussian()
 RULES = {
     "bursts of 50": {"draws": 50, "burn_in": 10},
     "bursts of 500": {"draws": 500, "burn_in": 25},

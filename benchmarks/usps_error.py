@@ -57,7 +57,6 @@ from usps_rivals import rivals, unsupervised_rivals
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.em.esteps.kept import compiled_for
-from pymc_mcoem.laplace import Race
 
 console = Console(highlight=False, width=110)
 
@@ -89,8 +88,7 @@ A_CLASS = (5, 75)
 FIRST_UPDATES = (10, 15, 20)
 #: Test images that are classified at a time.
 BLOCK = 100
-#: Modes are sought from three angles, and roughly: on images set apart errors were the same.
-SEARCH = mcoem.Laplace(tolerance=0.1, race=Race(n_iterations=2, margin=30.0), cooling=None)
+SEARCH = mcoem.Laplace()
 BY_LAPLACE = mcoem.LaplaceGaussian(search=SEARCH)
 BY_IMPORTANCE = mcoem.LaplaceGaussian(importance=True, search=SEARCH)
 #: Kept draws of every class and sweeps before them, where an image is named by draws.

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.compile.ops import deep_copy_op
-from pytensor.conditional.op import ifelse
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 
@@ -44,7 +43,8 @@ class Cooling:
 
     At each temperature, the hottest first, searches run `n_iterations` with the variance of the
     observation's noise multiplied by it; then they go on at 1. Only for models that name that
-    variance (`Family.noise_variance`), as template mixtures do.
+    variance (`Family.noise_variance`), as template mixtures do. From several starting points only
+    the first cools, for under much noise all would end in one point; the others begin as they are.
 
     Parameters
     ----------
@@ -77,12 +77,12 @@ class Cooling:
 class Race:
     """How classes and starting points compete before modes are sought in earnest.
 
-    Every starting point of every class runs `n_iterations`, or those of the first temperature of
-    its cooling; the best start of a class goes on. Classes go on only while their log-density is
-    within `margin` of the best class's, or would be with twice what the next Newton step promises:
-    a search that is still far from its mode is not judged by where it is. A class that is left
-    behind keeps its unfinished point: as a pseudo-prior that costs mixing where the class deserved
-    better, never correctness (``benchmarks/mode_race.py``).
+    Every starting point of every class runs `n_iterations`, and the best start of a class goes on.
+    Classes go on only while their log-density is within `margin` of the best class's, or would be
+    with twice what the next Newton step promises: a search that is still far from its mode is not
+    judged by where it is. Searches that cool are held to the same margin at each temperature. A
+    class that is left behind keeps its unfinished point: as a pseudo-prior that costs mixing where
+    the class deserved better, never correctness (``benchmarks/mode_race.py``).
 
     Parameters
     ----------
@@ -114,46 +114,54 @@ class _Searches:
     position: np.ndarray
     damping: np.ndarray
     log_density: np.ndarray
-    promised: np.ndarray
+    gradient: np.ndarray
+    matrix: np.ndarray
     done: np.ndarray
-    dropped: np.ndarray
     n_iterations: np.ndarray
 
     @classmethod
     def begin(cls, classes: np.ndarray, starts: np.ndarray) -> _Searches:
         """Return searches from starts ``(n_classes, n_starts, n_latents)``, class by class."""
         rows = np.repeat(classes, starts.shape[1])
-        n = len(rows)
+        n, size = len(rows), starts.shape[2]
         return cls(
             rows,
-            starts.reshape(n, -1).copy(),
+            starts.reshape(n, size).copy(),
             np.full(n, _FIRST_DAMPING),
             np.full(n, -np.inf),
-            np.zeros(n),
-            np.zeros(n, dtype=bool),
+            np.zeros((n, size)),
+            np.tile(np.eye(size), (n, 1, 1)),
             np.zeros(n, dtype=bool),
             np.zeros(n, dtype=int),
         )
 
-    def at(self, rows: np.ndarray) -> _Searches:
-        """Return some of them."""
-        return _Searches(**{name: array[rows] for name, array in vars(self).items()})
+    def within(self, rows: np.ndarray, margin: float) -> np.ndarray:
+        """Return those rows that may still come within a margin of the highest of them.
 
-    def put(self, rows: np.ndarray, others: _Searches) -> None:
-        """Take others in the place of some of them."""
-        for name, array in vars(self).items():
-            array[rows] = getattr(others, name)
+        One that is further behind may, if twice what its next Newton step promises would do.
+        """
+        height = self.log_density[rows]
+        height = np.where(np.isfinite(height), height, -np.inf)
+        least = height.max(initial=-np.inf) - margin
+        kept = [
+            value >= least or value + 2.0 * self._promised(row) >= least
+            for row, value in zip(rows, height, strict=True)
+        ]
+        found: np.ndarray = rows[np.array(kept, dtype=bool)]
+        return found
 
-    def best_of_each(self, classes: np.ndarray) -> np.ndarray:
-        """Return the row of the highest density of each class; there is at least one."""
-        height = np.where(np.isnan(self.log_density), -np.inf, self.log_density)
-        rows = [np.flatnonzero(self.classes == k) for k in classes]
-        return np.array([own[np.argmax(height[own])] for own in rows])
+    def _promised(self, row: int) -> float:
+        """Return what the next Newton step of a search promises; 0 if nothing."""
+        gradient, matrix = self.gradient[row], self.matrix[row]
+        if not (np.isfinite(gradient).all() and np.isfinite(matrix).all()):
+            return 0.0
+        precision, _ = positive_definite(matrix)
+        return 0.5 * float(gradient @ np.linalg.solve(precision, gradient))
 
-    def within(self, margin: float) -> np.ndarray:
-        """Return which may still come within a margin of the highest."""
-        height = np.where(np.isfinite(self.log_density), self.log_density, -np.inf)
-        return np.asarray(height + 2.0 * self.promised >= height.max() - margin)
+    def best(self, rows: np.ndarray) -> int:
+        """Return the one of some rows with the highest density."""
+        height = self.log_density[rows]
+        return int(rows[np.argmax(np.where(np.isnan(height), -np.inf, height))])
 
 
 class ModeSearch:
@@ -184,7 +192,8 @@ class ModeSearch:
     Raises
     ------
     ValueError
-        If `max_iterations` or `tolerance` is not positive.
+        If `max_iterations` or `tolerance` is not positive, or `noise_variance` names no
+        ``pm.Data`` of the model.
     """
 
     def __init__(
@@ -209,7 +218,6 @@ class ModeSearch:
         self.tolerance = tolerance
         self.race = race
         self.cooling = None if noise_variance is None else cooling
-        self._written_out = curvature is not None
         n = density.n_latents
         identity = pt.constant(np.eye(n))
         # tolerance, temperature, share of the residuals: a vector, for numba is slow to take in
@@ -253,7 +261,7 @@ class ModeSearch:
                 for each in (damping, raised)
             )
             indefinite = pt.isnan(least[0, 0])
-            factor = ifelse(indefinite, most, least)
+            factor = pt.switch(indefinite, most, least)
             used = pt.switch(indefinite, raised, damping)
             step = pt.linalg.cho_solve((factor, True), gradient, check_finite=False)
             first = pt.isinf(log_p)
@@ -262,13 +270,17 @@ class ModeSearch:
             candidate = pt.switch(solved, x + step, x)
             new_log_p, new_gradient, new_matrix = evaluate(k, candidate, settings)
             finite = pt.invert(pt.isnan(new_log_p) | pt.isinf(new_log_p))
-            better = solved & finite & pt.ge(new_log_p, log_p)
             gain = 0.5 * pt.sum(gradient * step)
             # δᵀg − δᵀPδ / 2, of (P + μD) δ = g
             expected = gain + 0.5 * used * pt.sum(scale * pt.sqr(step))
             before = pt.switch(first, 0.0, log_p)
             gained = pt.switch(finite, new_log_p, before) - before
-            ratio = pt.clip(gained / pt.maximum(expected, 1e-300), -1e3, 1e3)
+            # what is lost in the rounding of the density is believed
+            rounding = 1e-14 * (1.0 + pt.abs(before))
+            better = solved & finite & (first | pt.ge(gained, -rounding))
+            told = pt.gt(expected, rounding)
+            ratio = pt.clip(gained / pt.switch(told, expected, 1.0), -1e3, 1e3)
+            ratio = pt.switch(told, ratio, 1.0)
             trusted = used * pt.maximum(0.2, 1.0 - (2.0 * ratio - 1.0) ** 3)
             lowered = pt.switch(pt.lt(trusted, 1e-6), 0.0, trusted)
             # A damped step promises too little: only a nearly free one may end the search.
@@ -281,11 +293,10 @@ class ModeSearch:
                 # the copy is contiguous as the zeros of the start are: else the loop's body
                 # would be compiled twice, for either kind of array
                 deep_copy_op(pt.specify_shape(pt.switch(better, new_gradient, gradient), (n,))),
-                pt.specify_shape(ifelse(better, new_matrix, matrix), (n, n)),
-                pt.switch(first, damping, pt.switch(better, lowered, failed)),
-                pt.switch(first | better, 2.0, 2.0 * growth),
+                pt.specify_shape(pt.switch(better, new_matrix, matrix), (n, n)),
+                pt.switch(first & finite, damping, pt.switch(better, lowered, failed)),
+                pt.switch(better, 2.0, 2.0 * growth),
                 done,
-                pt.switch(solved, gain, 0.0),
             ], done | stuck
 
         k = pt.scalar("class_index", dtype="int64")
@@ -305,7 +316,7 @@ class ModeSearch:
                 damping[0],
                 pt.constant(2.0, dtype="float64"),
             ],
-            n_emitted=2,
+            n_emitted=1,
             fixed=[k, settings],
             mode=mode,
         )
@@ -316,7 +327,13 @@ class ModeSearch:
         """Return what stands in for symbols of the model: more noise, the residuals' share."""
         replaced = {}
         if noise_variance is not None:
-            shared: Any = self.density.model[noise_variance]
+            known = {variable.name: variable for variable in self.density.model.data_vars}
+            if noise_variance not in known:
+                raise ValueError(
+                    f"noise_variance: got {noise_variance!r}, which is no pm.Data of the model; "
+                    f"choose from {sorted(known)}, or None for searches that do not cool."
+                )
+            shared: Any = known[noise_variance]
             noise = self.density.data_inputs.get(noise_variance, shared)
             replaced[noise] = noise * settings[1]
         if curvature is not None:
@@ -355,95 +372,107 @@ class ModeSearch:
             starts = np.broadcast_to(starts, (len(asked), *starts.shape))
         arguments = tuple(self.density.arguments(data, others))
         searches = _Searches.begin(asked, as_argument(starts))
-        alive = np.arange(len(searches.classes))
-        for temperature, n_iterations in self._rungs():
-            searches.put(alive, self._run(searches.at(alive), n_iterations, arguments, temperature))
-            if self.race is not None:
-                if len(searches.classes) > len(asked):
-                    searches = searches.at(searches.best_of_each(asked))
-                    alive = np.arange(len(asked))
-                alive = alive[searches.at(alive).within(self.race.margin)]
-        searches.dropped[np.setdiff1d(np.arange(len(searches.classes)), alive)] = True
-        going = alive[~searches.done[alive]]
-        searches.put(going, self._run(searches.at(going), self.max_iterations, arguments))
-        return self._modes(searches.at(searches.best_of_each(asked)), arguments)
-
-    def _rungs(self) -> list[tuple[float, int]]:
-        """Return temperature and number of iterations of what comes before the search itself."""
-        rungs: list[tuple[float, int]] = []
+        rows = np.arange(len(searches.classes)).reshape(len(asked), -1)
+        alive, cold = rows.ravel(), rows[:, 1:].ravel()
         if self.cooling is not None:
-            rungs += [(each, self.cooling.n_iterations) for each in self.cooling.temperatures]
+            # Under much noise all starts of a class would end in one point: only the first cools.
+            alive = rows[:, 0]
+            for temperature in self.cooling.temperatures:
+                self._run(searches, alive, self.cooling.n_iterations, arguments, temperature)
+                if self.race is not None:
+                    alive = searches.within(alive, self.race.margin)
+            alive = np.sort(np.concatenate([alive, cold]))
         if self.race is not None:
-            rungs.append((1.0, self.race.n_iterations))
-        return rungs
+            self._run(searches, alive, self.race.n_iterations, arguments)
+            alive = self._ahead(searches, rows, alive)
+            alive = searches.within(alive, self.race.margin)
+        self._run(searches, alive[~searches.done[alive]], self.max_iterations, arguments)
+        chosen = self._ahead(searches, rows, alive)
+        return self._modes(searches, chosen, np.isin(chosen, alive), arguments)
+
+    @staticmethod
+    def _ahead(searches: _Searches, rows: np.ndarray, alive: np.ndarray) -> np.ndarray:
+        """Return the best row of each class, of those alive where there is one."""
+        found = []
+        for own in rows:
+            living = own[np.isin(own, alive)]
+            found.append(searches.best(living) if living.size else own[0])
+        return np.array(found)
 
     def _run(
         self,
         searches: _Searches,
+        rows: np.ndarray,
         limit: int,
         arguments: tuple[Any, ...],
         temperature: float = 1.0,
-    ) -> _Searches:
-        """Return searches that went on for so many iterations, or to where they end."""
+    ) -> None:
+        """Let searches go on for so many iterations, or to where they end."""
         settings = np.array([self.tolerance, temperature, 1.0])
-        for row, k in enumerate(searches.classes):
+        for row in rows:
             outputs = self._function(
-                np.asarray(k, dtype=np.int64),
+                np.asarray(searches.classes[row], dtype=np.int64),
                 searches.position[row],
                 searches.damping[row : row + 1],
                 settings,
                 np.asarray(limit),
                 *arguments,
             )
-            position, log_density, _, _, damping, _, done, promised, n_iterations = outputs
+            position, log_density, gradient, matrix, damping, _, done, n_iterations = outputs
             searches.position[row] = position
             searches.log_density[row] = log_density
-            searches.promised[row] = promised
+            searches.gradient[row] = gradient
+            searches.matrix[row] = matrix
             searches.done[row] = done and temperature == 1
             # with another noise trust begins anew
             searches.damping[row] = damping if temperature == 1 else _FIRST_DAMPING
             searches.n_iterations[row] += int(n_iterations)
-        return searches
 
-    def _modes(self, searches: _Searches, arguments: tuple[Any, ...]) -> Modes:
+    def _modes(
+        self,
+        searches: _Searches,
+        rows: np.ndarray,
+        followed: np.ndarray,
+        arguments: tuple[Any, ...],
+    ) -> Modes:
         """Evaluate the density where searches ended, and name how they did.
 
-        Those that were dropped may have been under more noise, and where the curvature is written
-        out precisions are those of Gauss and Newton.
+        Those that were left behind may have been under more noise, and where the curvature is
+        written out precisions are those of Gauss and Newton.
         """
         settings = np.array([self.tolerance, 1.0, 0.0])
         found = [
             self._function(
-                np.asarray(k, dtype=np.int64),
-                position,
+                np.asarray(searches.classes[row], dtype=np.int64),
+                searches.position[row],
                 np.array([_FIRST_DAMPING]),
                 settings,
                 np.asarray(1),
                 *arguments,
             )
-            for k, position in zip(searches.classes, searches.position, strict=True)
+            for row in rows
         ]
         log_density, gradient, precision = (
             np.stack([outputs[place] for outputs in found]) for place in (1, 2, 3)
         )
         status = []
-        for row, log_p in enumerate(log_density):
-            precision[row], ridged = positive_definite(precision[row])
-            if not np.isfinite(log_p):
+        for place, row in enumerate(rows):
+            precision[place], ridged = positive_definite(precision[place])
+            if not np.isfinite(log_density[place]):
                 status.append(ModeStatus.NO_DENSITY)
             elif ridged:
                 status.append(ModeStatus.INDEFINITE)
-            elif searches.dropped[row]:
+            elif not followed[place]:
                 status.append(ModeStatus.OUT_OF_RACE)
             elif not searches.done[row]:
                 status.append(ModeStatus.NOT_CONVERGED)
             else:
                 status.append(ModeStatus.CONVERGED)
         return Modes(
-            searches.position,
+            searches.position[rows],
             precision,
             log_density,
             np.abs(gradient).max(axis=1, initial=0.0),
-            searches.n_iterations,
+            searches.n_iterations[rows],
             tuple(status),
         )

@@ -210,13 +210,13 @@ class Laplace:
         Of the mode search, in units of the log-density; a pseudo-prior needs no exact mode.
     max_iterations : int
     n_starts : int or None
-        How many of the family's starting points are used. None: all of them; or one where searches
-        both race and cool, for cooling does more for less than the others.
+        How many of the family's starting points are used; None: all of them.
     race : Race or None
         How starts and classes compete before modes are sought in earnest; None: every search
         runs to its end.
     cooling : Cooling or None
-        Enlarged noise that searches begin with, in models that name their noise's variance.
+        Enlarged noise that searches from the first starting point begin with, in models that name
+        their noise's variance.
 
     Examples
     --------
@@ -271,10 +271,7 @@ class Laplace:
             cooling=self.cooling,
             mode=mode,
         )
-        n_starts = self.n_starts
-        if n_starts is None and self.race is not None and search.cooling is not None:
-            n_starts = 1
-        return partial(search, geometry.starts_of(density)[:n_starts])
+        return partial(search, geometry.starts_of(density)[: self.n_starts])
 
 
 @dataclass(frozen=True)
@@ -285,7 +282,7 @@ class PriorCovariance:
     ----------
     n_prior_draws : int
         Where the model does not say its prior covariance, how many prior draws estimate it.
-    tolerance, max_iterations
+    tolerance, max_iterations, cooling
         Of the mode search, as in `Laplace`.
 
     Examples
@@ -307,6 +304,7 @@ class PriorCovariance:
     n_prior_draws: int = 2_000
     tolerance: float = 1e-3
     max_iterations: int = 60
+    cooling: Cooling | None = field(default_factory=Cooling)
 
     def compile(
         self, density: ClassDensity, geometry: LatentGeometry, mode: Any = None
@@ -319,7 +317,7 @@ class PriorCovariance:
             max_iterations=self.max_iterations,
             curvature=geometry.curvature,
             noise_variance=geometry.noise_variance,
-            cooling=Cooling(),
+            cooling=self.cooling,
             mode=mode,
         )
         starts = geometry.starts_of(density)

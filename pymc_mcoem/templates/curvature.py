@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -74,13 +74,14 @@ def gauss_newton(parts: CurvatureParts) -> TensorVariable:
 def curvature(parts: CurvatureParts) -> Curvature | None:
     """Return minus the second derivatives by (deformation, log scale), residuals to be weighed.
 
-    None where the noise is correlated, or the deformation does not know its second derivatives.
+    None where the noise is correlated, or the deformation does not know its second derivatives:
+    also where a class derived from one that does warps, or evaluates, in a way of its own.
     A point's log-density is g = −m (y − λf)² / 2σ². Its derivatives by where the point is taken
     to are m (y − λf) λ∇f / σ² and m ((y − λf) λ∇²f − λ²∇f∇fᵀ) / σ²; Gauss and Newton leave out
     what has the residual y − λf in it.
     """
     settings, deformation = parts.settings, parts.settings.deformation
-    if settings.noise_correlation is not None:
+    if settings.noise_correlation is not None or not _is_known(settings):
         return None
     share = pt.scalar("residual_share", dtype="float64")
     scale: Any = 1.0 if parts.scale is None else parts.scale
@@ -115,6 +116,22 @@ def curvature(parts: CurvatureParts) -> Curvature | None:
         bent = pt.sum((seen * fitted - residual) * fitted) / parts.noise_variance
         matrix = _bordered(matrix, border, settings.scale[1] * parts.scale + bent)
     return Curvature(matrix, share)
+
+
+def _is_known(settings: TemplateSettings) -> bool:
+    """Say whether second derivatives belong to the values that they are said to be of."""
+    parts: Sequence[Any] = getattr(settings.deformation, "parts", (settings.deformation,))
+    pairs = [(part, "_columns", "second_derivatives") for part in parts]
+    pairs.append((settings.basis, "evaluate", "_bends"))
+    return all(
+        issubclass(_definer(type(part), derived), _definer(type(part), values))
+        for part, values, derived in pairs
+    )
+
+
+def _definer(kind: type, name: str) -> type:
+    """Return which of a class and those it is derived from defines a method."""
+    return next(each for each in kind.__mro__ if name in vars(each))
 
 
 def _kept(vector: TensorVariable) -> TensorVariable:

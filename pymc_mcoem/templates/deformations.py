@@ -194,7 +194,7 @@ class SumOfDeformations(Deformation):
     --------
     >>> both = RigidMotion() + DisplacementField([[0.0, 0.0]], width=0.4)
     >>> both.n_parameters, both.starts().shape, int(both.learned.sum())
-    (8, (3, 8), 2)
+    (8, (1, 8), 2)
     """
 
     def __init__(self, parts: Sequence[Deformation]) -> None:
@@ -279,24 +279,24 @@ class SumOfDeformations(Deformation):
         """Return the second derivatives by β, block by block; None where a part knows none."""
         beta = pt.as_tensor_variable(beta)
         coordinates = [beta[where] for where in self._slices()]
+        pairs = list(zip(self.parts, coordinates, strict=True))
+        within = [part.second_derivatives(points, own, slopes, bends) for part, own in pairs]
+        moved = [part.derivatives(points, own) for part, own in pairs]
         blocks: list[list[TensorVariable]] = []
-        for index, (part, own) in enumerate(zip(self.parts, coordinates, strict=True)):
-            within = part.second_derivatives(points, own, slopes, bends)
-            moved = part.derivatives(points, own) if index + 1 < len(self.parts) else []
-            if within is None or moved is None:
+        for index, (block, rows) in enumerate(zip(within, moved, strict=True)):
+            if block is None or rows is None:
+                return None
+            others = pairs[index + 1 :]
+            if any(found is None for found in moved[index + 1 :]):
                 return None
             bent = [
-                pt.add(*(each[None, :] * rows for each, rows in zip(row, moved, strict=True)))
-                for row in (bends if moved else [])
+                pt.add(*(each[None, :] * row for each, row in zip(bend, rows, strict=True)))
+                for bend in bends
             ]
-            others = zip(self.parts[index + 1 :], coordinates[index + 1 :], strict=True)
-            if any(other.derivatives(points, theirs) is None for other, theirs in others):
-                return None
-            others = zip(self.parts[index + 1 :], coordinates[index + 1 :], strict=True)
             blocks.append(
                 [
                     *(blocks[before][index].T for before in range(index)),
-                    within,
+                    block,
                     *(other.contract(points, theirs, bent) for other, theirs in others),
                 ]
             )

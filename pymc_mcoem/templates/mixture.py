@@ -461,7 +461,11 @@ class TemplateMixture(TemplateFamily):
         settings = self.settings
         parts = (settings.points, settings.basis, settings.deformation, self.n_classes)
         more = {name: value for name, value in vars(self).items() if name not in self._made}
-        more |= {"starts": self.starts, "_declared": self.declared_parameters()}
+        more |= {
+            "starts": self.starts,
+            "noise_variance": self.noise_variance,
+            "_declared": self.declared_parameters(),
+        }
         # the new one has its own of these, from its own model
         for name in ("_made", "_compiled", "_registrars", "latents"):
             more.pop(name, None)

@@ -182,9 +182,3 @@ class RigidMotion(Deformation):
             ],
             axis=0,
         )
-
-    def starts(self) -> np.ndarray:
-        """Return the mean, and it with the angles −0.35 and 0.35, shape (3, 6)."""
-        rows = np.repeat(self.mean[None, :], 3, axis=0)
-        rows[:, 0] += [0.0, -0.35, 0.35]
-        return rows
