@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.compile.ops import deep_copy_op
+from pytensor.conditional.op import ifelse
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 
+from pymc_mcoem.backends import backend_of
 from pymc_mcoem.density import ClassDensity, as_argument
 from pymc_mcoem.loops import compile_search
 from pymc_mcoem.modes import Modes, ModeStatus, positive_definite
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Cooling", "ModeSearch", "Race"]
 
 #: Damping that a search begins with, and the least that stands in for one that failed.
-_FIRST_DAMPING, _LEAST_RAISED = 0.1, 1e-2
+_FIRST_DAMPING, _LEAST_RAISED = 1e-3, 1e-2
 
 
 @dataclass(frozen=True)
@@ -219,6 +221,8 @@ class ModeSearch:
         self.race = race
         self.cooling = None if noise_variance is None else cooling
         n = density.n_latents
+        # numba factorises what is chosen alone; other back ends take long to choose
+        choose = ifelse if backend_of(mode) == "numba" else pt.switch
         identity = pt.constant(np.eye(n))
         # tolerance, temperature, share of the residuals: a vector, for numba is slow to take in
         # arrays without an axis
@@ -254,14 +258,14 @@ class ModeSearch:
         ) -> Any:
             scale = pt.maximum(pt.abs(pt.diagonal(matrix)), 1e-10)
             raised = pt.maximum(10.0 * damping, _LEAST_RAISED)
-            least, most = (
+            low, high = (
                 pt.linalg.cholesky(
                     matrix + identity * (each * scale)[None, :], lower=True, on_error="nan"
                 )
                 for each in (damping, raised)
             )
-            indefinite = pt.isnan(least[0, 0])
-            factor = pt.switch(indefinite, most, least)
+            indefinite = pt.isnan(low[0, 0])
+            factor = choose(indefinite, high, low)
             used = pt.switch(indefinite, raised, damping)
             step = pt.linalg.cho_solve((factor, True), gradient, check_finite=False)
             first = pt.isinf(log_p)
@@ -281,7 +285,11 @@ class ModeSearch:
             told = pt.gt(expected, rounding)
             ratio = pt.clip(gained / pt.switch(told, expected, 1.0), -1e3, 1e3)
             ratio = pt.switch(told, ratio, 1.0)
-            trusted = used * pt.maximum(0.2, 1.0 - (2.0 * ratio - 1.0) ** 3)
+            # where the density is as quadratic as a nearly free step takes it to be, damping only
+            # delays
+            free = pt.lt(pt.abs(ratio - 1.0), 0.05) & pt.lt(used, 1e-2)
+            least = pt.switch(free, 0.0, 0.2)
+            trusted = used * pt.maximum(least, 1.0 - (2.0 * ratio - 1.0) ** 3)
             lowered = pt.switch(pt.lt(trusted, 1e-6), 0.0, trusted)
             # A damped step promises too little: only a nearly free one may end the search.
             done = solved & pt.invert(first) & pt.lt(gain, settings[0]) & pt.lt(used, 1e-2)

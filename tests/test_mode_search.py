@@ -252,9 +252,10 @@ def test_rules_cool_unless_they_are_told_not_to(wavy, rng):
     geometry = LatentGeometry(
         starts=np.array([[-8.0]]), curvature=curvature, noise_variance="noise"
     )
+    slowly = Cooling((30.0, 5.0), n_iterations=40)
     for rule in (
-        Laplace(race=None, max_iterations=200),
-        PriorCovariance(n_prior_draws=50, max_iterations=200),
+        Laplace(race=None, cooling=slowly),
+        PriorCovariance(n_prior_draws=50, cooling=slowly),
     ):
         warm = rule.compile(density, geometry)({}, rng)
         cold = replace(rule, cooling=None).compile(density, geometry)({}, rng)

@@ -192,6 +192,7 @@ class SumOfDeformations(Deformation):
 
     Examples
     --------
+    >>> from pymc_mcoem.templates import DisplacementField, RigidMotion
     >>> both = RigidMotion() + DisplacementField([[0.0, 0.0]], width=0.4)
     >>> both.n_parameters, both.starts().shape, int(both.learned.sum())
     (8, (1, 8), 2)

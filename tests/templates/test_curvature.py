@@ -136,8 +136,33 @@ def test_where_it_is_not_known_there_is_none():
         def jacobian(self, points, beta, gradient):
             return pt.as_tensor_variable(gradient).T
 
-    for deformation in (Shift(), RigidMotion() + Shift(), Shift() + RigidMotion()):
+    class Mirror(RigidMotion):
+        """A warp of its own, whose second derivatives are not its parent's."""
+
+        def _columns(self, points, beta):
+            first, second = super()._columns(points, beta)
+            return [-first, second]
+
+        def jacobian(self, points, beta, gradient):
+            gradient = pt.as_tensor_variable(gradient) * np.array([-1.0, 1.0])
+            return super().jacobian(points, beta, gradient)
+
+    class Halved(GaussianBasis):
+        """Values of its own."""
+
+        def evaluate(self, points, coefficients):
+            return 0.5 * super().evaluate(points, coefficients)
+
+    for deformation in (
+        Shift(),
+        RigidMotion() + Shift(),
+        Shift() + RigidMotion(),
+        Mirror(),
+        Mirror() + field(),
+    ):
         assert mixture_of(deformation).curvature is None
+    assert mixture_of(RigidMotion(), Halved(SCATTERED, 0.5)).curvature is None
+    assert mixture_of(RigidMotion(), GaussianBasis(SCATTERED, 0.5)).curvature is not None
 
 
 @pytest.mark.parametrize(
