@@ -15,7 +15,7 @@ class ModeStatus(enum.Enum):
     """How a mode search ended, in words."""
 
     CONVERGED = "the mode was found and its curvature is positive definite"
-    NOT_CONVERGED = "the search ran out of iterations; its last point is used"
+    NOT_CONVERGED = "the search ran out of iterations or got stuck; its last point is used"
     INDEFINITE = "the curvature at the mode is not positive definite; a ridge was added"
     NO_DENSITY = "the density is not finite at the starting point"
     OUT_OF_RACE = "another class was far ahead, so the search stopped early, as it was asked to"

@@ -66,7 +66,8 @@ class Family:
         Covariance ``(n_latents, n_latents)`` of the latents given their class and no data, on
         the same scale. None: the moments of prior draws.
     starts : ndarray of shape (n_starts, n_latents) or None
-        Where mode searches start, on the same scale. None: the model's initial point.
+        Where mode searches start, on the same scale; searches that cool do so from the first of
+        them. None: the model's initial point.
     curvature : Curvature or None
         Minus the Hessian written out, with what residuals contribute to be weighed: with it
         searches for modes take fewer steps. None: they step by `gauss_newton`.
