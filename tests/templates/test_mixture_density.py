@@ -241,7 +241,7 @@ def test_starts_fit_the_latents(case):
     assert [rv.name for rv in case.mixture.latents] == ["deformation", "scale"][
         : 1 + case.has_scale
     ]
-    assert case.mixture.starts.shape == (3, size)
+    assert case.mixture.starts.shape == (1, size)
     if case.has_scale:
         np.testing.assert_allclose(case.mixture.starts[:, -1], np.log(10 / 8))
 
