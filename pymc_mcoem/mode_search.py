@@ -1,7 +1,8 @@
 """Search for mode and curvature of a log-density in every class of a model, compiled once.
 
-Damped Newton steps: (P + μ D) δ = g of gradient g and curvature P, minus the Hessian where it is
-known, else a Gauss-Newton matrix; D is its absolute diagonal. μ follows the ratio of what a step
+Damped Newton steps: (P + μ D) δ = g of gradient g and curvature P, which is minus the Hessian where
+that is written out, else a Gauss-Newton matrix where one is given, else minus the Hessian by
+automatic differentiation; D is its absolute diagonal. μ follows the ratio of what a step
 gained and what it was to gain, and grows at once where P + μ D is not positive definite. One
 search is one compiled loop.
 
@@ -392,7 +393,8 @@ class ModeSearch:
             alive = np.sort(np.concatenate([alive, cold]))
         if self.race is not None:
             self._run(searches, alive, self.race.n_iterations, arguments)
-            alive = self._ahead(searches, rows, alive)
+            # not those left behind under more noise, whose densities are others
+            alive = np.intersect1d(self._ahead(searches, rows, alive), alive)
             alive = searches.within(alive, self.race.margin)
         self._run(searches, alive[~searches.done[alive]], self.max_iterations, arguments)
         chosen = self._ahead(searches, rows, alive)

@@ -6,6 +6,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+from scipy import stats
 
 from pymc_mcoem.carlin_chib.geometry import Curvature, LatentGeometry
 from pymc_mcoem.carlin_chib.pseudo_priors import Laplace, PriorCovariance
@@ -220,6 +221,28 @@ def test_a_noise_that_the_model_does_not_have_is_refused(wavy):
     for name in ("nose", "x"):  # a variable is no data either
         with pytest.raises(ValueError, match=f"noise_variance: got '{name}', which is no pm.Data"):
             ModeSearch(density, noise_variance=name, cooling=Cooling())
+
+
+def test_who_was_left_behind_hot_does_not_judge_the_others():
+    """Under much noise a class that fits badly may have a higher density than any has without."""
+    with pm.Model() as model:
+        noise = pm.Data("noise", 0.01)
+        k = pm.Categorical("k", [0.4, 0.3, 0.3])
+        x = pm.Normal("x", 0.0, 1.0)
+        offset = pt.as_tensor_variable(np.array([0.0, 0.1, 40.0]))[k]
+        values = np.tile([6.0, -6.0], 20)
+        pm.Normal("y", x + offset, pt.sqrt(noise), observed=values)
+    search = ModeSearch(
+        ClassDensity(model, k, [x]),
+        noise_variance="noise",
+        cooling=Cooling((30.0,), n_iterations=10),
+        race=Race(n_iterations=4, margin=50.0),
+    )
+    found = search([[0.0]], {})
+    assert found.status == (ModeStatus.CONVERGED, ModeStatus.CONVERGED, ModeStatus.OUT_OF_RACE)
+    # what makes it a trap: hot, with x moved all the way, the last class is above the others cold
+    hot = stats.norm(0, np.sqrt(0.3)).logpdf(values).sum() + stats.norm.logpdf(40.0)
+    assert found.log_density[:2].max() < hot - 10_000
 
 
 def test_data_that_are_inputs_are_cooled_too(wavy):
