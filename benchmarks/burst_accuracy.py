@@ -50,11 +50,13 @@ NAMES = ("class_weight", "template_projection", "template_gram", "deformation_ou
 PAPER = "paper"
 #: Kind of burst: E-step, and its lengths as (burn-in, draws).
 LENGTHS = [(1, 3), (2, 6), (5, 15), (10, 40), (25, 100), (50, 250)]
-ROUGH = mcoem.Laplace(
-    tolerance=0.1, race=Race(n_iterations=4, margin=50.0), cooling=Cooling(n_iterations=5)
+PATIENT = mcoem.Laplace(
+    max_iterations=60,
+    race=Race(n_iterations=6, margins=(100.0, 50.0)),
+    cooling=Cooling(n_iterations=6),
 )
 HASTY = mcoem.Laplace(
-    tolerance=3.0, race=Race(n_iterations=3, margin=20.0), cooling=Cooling((20.0, 3.0), 3)
+    tolerance=0.5, max_iterations=12, race=Race(n_iterations=3, margins=(50.0, 30.0, 15.0))
 )
 HAMILTONIAN = mcoem.Hamiltonian(n_moves=1, n_leapfrog=8)
 KINDS: dict[str, tuple[Any, list[tuple[int, int]]]] = {
@@ -68,7 +70,7 @@ KINDS: dict[str, tuple[Any, list[tuple[int, int]]]] = {
             "Hamiltonian, 4 steps": {"within_class": mcoem.Hamiltonian(1, 4)},
             "independence, 5 moves": {"within_class": mcoem.Independence(5)},
             "Hamiltonian, Rao-Blackwell": {"within_class": HAMILTONIAN, "rao_blackwell": True},
-            "Hamiltonian, rough modes": {"within_class": HAMILTONIAN, "pseudo_priors": ROUGH},
+            "Hamiltonian, patient modes": {"within_class": HAMILTONIAN, "pseudo_priors": PATIENT},
             "Hamiltonian, hasty modes": {"within_class": HAMILTONIAN, "pseudo_priors": HASTY},
             "Hamiltonian, prior covariance": {
                 "within_class": HAMILTONIAN,

@@ -34,13 +34,13 @@ LEARNT = (20, 100, 300)
 SEARCHES = {
     "three points, cooled, no race": mcoem.Laplace(race=None),
     "three points, no race": mcoem.Laplace(race=None, cooling=None),
-    "three points, race 20, margin 50": mcoem.Laplace(race=Race(20, 50.0), cooling=None),
+    "three points, race 20, margin 50": mcoem.Laplace(race=Race(20, (50.0,)), cooling=None),
     "one point, no race": mcoem.Laplace(n_starts=1, race=None, cooling=None),
     "one, cooled, no race": mcoem.Laplace(n_starts=1, race=None),
     "one, cooled, race 8, margin 100: the default": mcoem.Laplace(n_starts=1),
-    "one, cooled, race 8, margin 50": mcoem.Laplace(n_starts=1, race=Race(8, 50.0)),
+    "one, cooled, race 8, margin 50": mcoem.Laplace(n_starts=1, race=Race(8, (50.0,))),
     "one, cooled by 5, race 8, margin 50": mcoem.Laplace(
-        n_starts=1, race=Race(8, 50.0), cooling=Cooling(n_iterations=5)
+        n_starts=1, race=Race(8, (50.0,)), cooling=Cooling(n_iterations=5)
     ),
     "three, cooled, race 8, margin 100": mcoem.Laplace(),
 }

@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pymc as pm
 from pymc.initial_point import make_initial_point_fn
-from scipy.linalg import solve_triangular
+from scipy.linalg.lapack import dtrtri
 
 from pymc_mcoem.density import ClassDensity
-from pymc_mcoem.mode_search import Cooling, ModeSearch, Race
-from pymc_mcoem.modes import Modes, ModeStatus, positive_definite
+from pymc_mcoem.mode_plan import Cooling, Race
+from pymc_mcoem.mode_search import ModeSearch
+from pymc_mcoem.modes import Modes, ModeStatus, cholesky_factors, positive_definite
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -174,7 +175,7 @@ def square_roots(precision: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     scale, whiten : ndarray of shape (n, d, d)
         scale scaleᵀ is the covariance, and whiten its inverse factor.
     """
-    whiten = np.swapaxes(np.linalg.cholesky(precision), 1, 2)
-    identity = np.eye(precision.shape[-1])
-    scale = np.stack([solve_triangular(upper, identity) for upper in whiten])
-    return np.ascontiguousarray(scale), np.ascontiguousarray(whiten)
+    whiten = np.ascontiguousarray(np.swapaxes(cholesky_factors(precision), 1, 2))
+    # the transposes are copied to where LAPACK wants them, and the inverses come back as they went
+    scale = np.stack([dtrtri(upper.T, lower=True)[0].T for upper in whiten])
+    return scale, whiten

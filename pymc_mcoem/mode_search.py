@@ -1,14 +1,16 @@
 """Search for mode and curvature of a log-density in every class of a model, compiled once.
 
-Damped Newton steps: (P + μ D) δ = g of gradient g and curvature P, which is minus the Hessian where
+Damped Newton steps: (P + μ M) δ = g of gradient g and curvature P, which is minus the Hessian where
 that is written out, else a Gauss-Newton matrix where one is given, else minus the Hessian by
-automatic differentiation; D is its absolute diagonal. μ follows the ratio of what a step
-gained and what it was to gain, and grows at once where P + μ D is not positive definite. One
-search is one compiled loop.
+automatic differentiation. M measures how long a step is: the precision of the latents' prior where
+that is known, by which a step of length one is as far as the prior is wide, else the absolute
+diagonal of P. μ follows the ratio of what a step gained and what it was to gain, and grows at once
+where P + μ M is not positive definite. One search is one compiled loop.
 
 Applicability: continuous latents, a density with a gradient. Cost: an iteration evaluates density,
-gradient and curvature once and solves one linear system; five to fifty iterations are usual. A
-multimodal density needs several starting points, or a noise that is first enlarged (`Cooling`).
+gradient and curvature once and factorises one matrix, or two or three where the curvature is
+indefinite; five to forty iterations are usual. A multimodal density needs several starting points,
+or a noise that is first enlarged (`Cooling`).
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.compile.ops import deep_copy_op
-from pytensor.conditional.op import ifelse
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 
-from pymc_mcoem.backends import backend_of
+from pymc_mcoem.damped_step import MOST_DAMPING, damped_step
 from pymc_mcoem.density import ClassDensity, as_argument
 from pymc_mcoem.loops import compile_search
+from pymc_mcoem.mode_plan import Cooling, Race, Searches
 from pymc_mcoem.modes import Modes, ModeStatus, positive_definite
 
 if TYPE_CHECKING:
@@ -36,135 +38,23 @@ if TYPE_CHECKING:
 
 __all__ = ["Cooling", "ModeSearch", "Race"]
 
-#: Damping that a search begins with, and the least that stands in for one that failed.
-_FIRST_DAMPING, _LEAST_RAISED = 1e-3, 1e-2
-
 
 @dataclass(frozen=True)
-class Cooling:
-    """Searches that begin with more noise than there is, under which densities have fewer modes.
+class _Damping:
+    """Scales of μ: where searches begin, the least that helps and how it rises, and what is none.
 
-    At each temperature, the hottest first, searches run `n_iterations` with the variance of the
-    observation's noise multiplied by it; then they go on at 1. Only for models that name that
-    variance (`Family.noise_variance`), as template mixtures do. From several starting points only
-    the first cools, for under much noise all would end in one point; the others begin as they are.
-
-    Parameters
-    ----------
-    temperatures : tuple of float
-        Above 1, falling.
-    n_iterations : int
-        At each of them.
-
-    Raises
-    ------
-    ValueError
-        If there is no temperature, they do not fall or are not above 1, or `n_iterations` is not
-        positive.
+    Damping below `free` is as good as none: such a step may end a search.
     """
 
-    temperatures: tuple[float, ...] = (30.0, 5.0)
-    n_iterations: int = 8
-
-    def __post_init__(self) -> None:
-        falling = all(a > b for a, b in zip(self.temperatures, self.temperatures[1:], strict=False))
-        if not self.temperatures or not falling or not self.temperatures[-1] > 1:
-            raise ValueError(
-                f"temperatures: got {self.temperatures}; give at least one, above 1 and falling."
-            )
-        if self.n_iterations < 1:
-            raise ValueError(f"n_iterations: got {self.n_iterations}; give at least 1.")
+    first: float
+    least: float
+    raising: float
+    free: float
 
 
-@dataclass(frozen=True)
-class Race:
-    """How classes and starting points compete before modes are sought in earnest.
-
-    Every starting point of every class runs `n_iterations`, and the best start of a class goes on.
-    Classes go on only while their log-density is within `margin` of the best class's, or would be
-    with twice what the next Newton step promises: a search that is still far from its mode is not
-    judged by where it is. Searches that cool are held to the same margin at each temperature. A
-    class that is left behind keeps its unfinished point: as a pseudo-prior that costs mixing where
-    the class deserved better, never correctness (``benchmarks/mode_race.py``).
-
-    Parameters
-    ----------
-    n_iterations : int
-    margin : float
-        In units of the log-density.
-
-    Raises
-    ------
-    ValueError
-        If either is not positive.
-    """
-
-    n_iterations: int = 8
-    margin: float = 100.0
-
-    def __post_init__(self) -> None:
-        if self.n_iterations < 1:
-            raise ValueError(f"n_iterations: got {self.n_iterations}; give at least 1.")
-        if not self.margin > 0:
-            raise ValueError(f"margin: got {self.margin}; give a positive number or infinity.")
-
-
-@dataclass
-class _Searches:
-    """Searches under way, one row each."""
-
-    classes: np.ndarray
-    position: np.ndarray
-    damping: np.ndarray
-    log_density: np.ndarray
-    gradient: np.ndarray
-    matrix: np.ndarray
-    done: np.ndarray
-    n_iterations: np.ndarray
-
-    @classmethod
-    def begin(cls, classes: np.ndarray, starts: np.ndarray) -> _Searches:
-        """Return searches from starts ``(n_classes, n_starts, n_latents)``, class by class."""
-        rows = np.repeat(classes, starts.shape[1])
-        n, size = len(rows), starts.shape[2]
-        return cls(
-            rows,
-            starts.reshape(n, size).copy(),
-            np.full(n, _FIRST_DAMPING),
-            np.full(n, -np.inf),
-            np.zeros((n, size)),
-            np.tile(np.eye(size), (n, 1, 1)),
-            np.zeros(n, dtype=bool),
-            np.zeros(n, dtype=int),
-        )
-
-    def within(self, rows: np.ndarray, margin: float) -> np.ndarray:
-        """Return those rows that may still come within a margin of the highest of them.
-
-        One that is further behind may, if twice what its next Newton step promises would do.
-        """
-        height = self.log_density[rows]
-        height = np.where(np.isfinite(height), height, -np.inf)
-        least = height.max(initial=-np.inf) - margin
-        kept = [
-            value >= least or value + 2.0 * self._promised(row) >= least
-            for row, value in zip(rows, height, strict=True)
-        ]
-        found: np.ndarray = rows[np.array(kept, dtype=bool)]
-        return found
-
-    def _promised(self, row: int) -> float:
-        """Return what the next Newton step of a search promises; 0 if nothing."""
-        gradient, matrix = self.gradient[row], self.matrix[row]
-        if not (np.isfinite(gradient).all() and np.isfinite(matrix).all()):
-            return 0.0
-        precision, _ = positive_definite(matrix)
-        return 0.5 * float(gradient @ np.linalg.solve(precision, gradient))
-
-    def best(self, rows: np.ndarray) -> int:
-        """Return the one of some rows with the highest density."""
-        height = self.log_density[rows]
-        return int(rows[np.argmax(np.where(np.isnan(height), -np.inf, height))])
+_BY_CURVATURE = _Damping(first=1e-3, least=1e-2, raising=10.0, free=1e-2)
+#: On postal digits the prior's precision has to be taken some ten times.
+_BY_PRIOR = _Damping(first=1.0, least=0.1, raising=3.0, free=0.1)
 
 
 class ModeSearch:
@@ -189,6 +79,9 @@ class ModeSearch:
         Name of the ``pm.Data`` that cooling multiplies.
     cooling : Cooling or None
         Without a `noise_variance` there is none.
+    metric : TensorVariable or None
+        Positive definite matrix ``(n_latents, n_latents)`` in variables of the model that steps
+        are measured by: the precision of the latents' prior. None: the curvature's diagonal.
     mode : str or None
         PyTensor's compilation mode.
 
@@ -210,6 +103,7 @@ class ModeSearch:
         curvature: Curvature | None = None,
         noise_variance: str | None = None,
         cooling: Cooling | None = None,
+        metric: TensorVariable | None = None,
         mode: Any = None,
     ) -> None:
         if max_iterations < 1:
@@ -221,10 +115,21 @@ class ModeSearch:
         self.tolerance = tolerance
         self.race = race
         self.cooling = None if noise_variance is None else cooling
+        self._measured_by_prior = metric is not None
+        self._damping = _BY_PRIOR if self._measured_by_prior else _BY_CURVATURE
+        self._compile(gauss_newton, curvature, noise_variance, metric, mode)
+
+    def _compile(
+        self,
+        gauss_newton: TensorVariable | None,
+        curvature: Curvature | None,
+        noise_variance: str | None,
+        metric: TensorVariable | None,
+        mode: Any,
+    ) -> None:
+        """Make the loop that is one search, or a part of one."""
+        density, scales = self.density, self._damping
         n = density.n_latents
-        # numba factorises what is chosen alone; other back ends take long to choose
-        choose = ifelse if backend_of(mode) == "numba" else pt.switch
-        identity = pt.constant(np.eye(n))
         # tolerance, temperature, share of the residuals: a vector, for numba is slow to take in
         # arrays without an axis
         settings = pt.tensor("settings", dtype="float64", shape=(3,))
@@ -257,27 +162,31 @@ class ModeSearch:
             k: Any,
             settings: Any,
         ) -> Any:
-            scale = pt.maximum(pt.abs(pt.diagonal(matrix)), 1e-10)
-            raised = pt.maximum(10.0 * damping, _LEAST_RAISED)
-            low, high = (
-                pt.linalg.cholesky(
-                    matrix + identity * (each * scale)[None, :], lower=True, on_error="nan"
-                )
-                for each in (damping, raised)
-            )
-            indefinite = pt.isnan(low[0, 0])
-            factor = choose(indefinite, high, low)
-            used = pt.switch(indefinite, raised, damping)
-            step = pt.linalg.cho_solve((factor, True), gradient, check_finite=False)
+            if metric is None:
+                lengths = pt.diag(pt.maximum(pt.abs(pt.diagonal(matrix)), 1e-10))
+            else:
+                lengths = density.place(metric, k, x)
+            # where nothing is known yet the point itself is evaluated; too much damping to try
+            # any is how the step is not computed
             first = pt.isinf(log_p)
+            step, used, length = damped_step(
+                matrix,
+                lengths,
+                gradient,
+                pt.switch(first, np.inf, damping),
+                least=scales.least,
+                raising=scales.raising,
+                mode=mode,
+            )
             step = pt.switch(first, pt.zeros_like(step), step)
+            used = pt.switch(first, damping, used)
             solved = pt.invert(pt.isnan(step[0]))
             candidate = pt.switch(solved, x + step, x)
             new_log_p, new_gradient, new_matrix = evaluate(k, candidate, settings)
             finite = pt.invert(pt.isnan(new_log_p) | pt.isinf(new_log_p))
             gain = 0.5 * pt.sum(gradient * step)
-            # δᵀg − δᵀPδ / 2, of (P + μD) δ = g
-            expected = gain + 0.5 * used * pt.sum(scale * pt.sqr(step))
+            # δᵀg − δᵀPδ / 2, of (P + μM) δ = g
+            expected = gain + 0.5 * used * length
             before = pt.switch(first, 0.0, log_p)
             gained = pt.switch(finite, new_log_p, before) - before
             # what is lost in the rounding of the density is believed
@@ -288,13 +197,14 @@ class ModeSearch:
             ratio = pt.switch(told, ratio, 1.0)
             # where the density is as quadratic as a nearly free step takes it to be, damping only
             # delays
-            free = pt.lt(pt.abs(ratio - 1.0), 0.05) & pt.lt(used, 1e-2)
+            free = pt.lt(pt.abs(ratio - 1.0), 0.05) & pt.lt(used, scales.free)
             least = pt.switch(free, 0.0, 0.2)
             trusted = used * pt.maximum(least, 1.0 - (2.0 * ratio - 1.0) ** 3)
             lowered = pt.switch(pt.lt(trusted, 1e-6), 0.0, trusted)
             # A damped step promises too little: only a nearly free one may end the search.
-            done = solved & pt.invert(first) & pt.lt(gain, settings[0]) & pt.lt(used, 1e-2)
-            stuck = pt.gt(used, 1e12)
+            ends = pt.lt(gain, settings[0]) & pt.lt(used, scales.free)
+            done = solved & pt.invert(first) & ends
+            stuck = pt.gt(used, MOST_DAMPING)
             failed = pt.maximum(used, 1e-3) * growth
             return [
                 pt.specify_shape(pt.switch(better, candidate, x), (n,)),
@@ -309,19 +219,22 @@ class ModeSearch:
             ], done | stuck
 
         k = pt.scalar("class_index", dtype="int64")
-        start = pt.tensor("start", dtype="float64", shape=(n,))
+        start, slope = (pt.tensor(name, dtype="float64", shape=(n,)) for name in ("start", "slope"))
+        bend = pt.tensor("bend", dtype="float64", shape=(n, n))
+        # a vector, as the settings are
+        height = pt.tensor("height", dtype="float64", shape=(1,))
         damping = pt.tensor("damping", dtype="float64", shape=(1,))
         limit = pt.scalar("max_iterations", dtype="int64")
         self._function = compile_search(
             density,
             improve,
-            inputs=[k, start, damping, settings, limit],
+            inputs=[k, start, height, slope, bend, damping, settings, limit],
             limit=limit,
             carried=[
                 start,
-                pt.constant(-np.inf, dtype="float64"),
-                pt.zeros((n,)),
-                pt.eye(n),
+                height[0],
+                slope,
+                bend,
                 damping[0],
                 pt.constant(2.0, dtype="float64"),
             ],
@@ -380,49 +293,48 @@ class ModeSearch:
         if starts.ndim == 2:
             starts = np.broadcast_to(starts, (len(asked), *starts.shape))
         arguments = tuple(self.density.arguments(data, others))
-        searches = _Searches.begin(asked, as_argument(starts))
+        searches = Searches.begin(asked, as_argument(starts), self._damping.first)
         rows = np.arange(len(searches.classes)).reshape(len(asked), -1)
-        alive, cold = rows.ravel(), rows[:, 1:].ravel()
+        alive = set(rows.ravel().tolist())
         if self.cooling is not None:
             # Under much noise all starts of a class would end in one point: only the first cools.
-            alive = rows[:, 0]
+            first = set(rows[:, 0].tolist())
+            cold = alive - first
             for temperature in self.cooling.temperatures:
-                self._run(searches, alive, self.cooling.n_iterations, arguments, temperature)
+                self._run(searches, first, self.cooling.n_iterations, arguments, temperature)
                 if self.race is not None:
-                    alive = searches.within(alive, self.race.margin)
-            alive = np.sort(np.concatenate([alive, cold]))
+                    first = searches.within(first, self.race.margins[0])
+            alive = first | cold
         if self.race is not None:
-            self._run(searches, alive, self.race.n_iterations, arguments)
-            # not those left behind under more noise, whose densities are others
-            alive = np.intersect1d(self._ahead(searches, rows, alive), alive)
-            alive = searches.within(alive, self.race.margin)
-        self._run(searches, alive[~searches.done[alive]], self.max_iterations, arguments)
-        chosen = self._ahead(searches, rows, alive)
-        return self._modes(searches, chosen, np.isin(chosen, alive), arguments)
-
-    @staticmethod
-    def _ahead(searches: _Searches, rows: np.ndarray, alive: np.ndarray) -> np.ndarray:
-        """Return the best row of each class, of those alive where there is one."""
-        found = []
-        for own in rows:
-            living = own[np.isin(own, alive)]
-            found.append(searches.best(living) if living.size else own[0])
-        return np.array(found)
+            for margin in self.race.margins:
+                self._run(searches, alive, self.race.n_iterations, arguments)
+                # not those left behind under more noise, whose densities are others
+                alive &= set(searches.ahead(rows, alive))
+                alive = searches.within(alive, margin)
+        self._run(searches, alive, self.max_iterations, arguments)
+        return self._modes(searches, searches.ahead(rows, alive), alive, arguments)
 
     def _run(
         self,
-        searches: _Searches,
-        rows: np.ndarray,
+        searches: Searches,
+        rows: set[int],
         limit: int,
         arguments: tuple[Any, ...],
         temperature: float = 1.0,
     ) -> None:
         """Let searches go on for so many iterations, or to where they end."""
         settings = np.array([self.tolerance, temperature, 1.0])
-        for row in rows:
+        for row in sorted(rows):
+            if searches.temperature[row] != temperature:
+                searches.heat(row, temperature, self._measured_by_prior)
+            if searches.done[row]:
+                continue
             outputs = self._function(
                 np.asarray(searches.classes[row], dtype=np.int64),
                 searches.position[row],
+                searches.log_density[row : row + 1],
+                searches.gradient[row],
+                searches.matrix[row],
                 searches.damping[row : row + 1],
                 settings,
                 np.asarray(limit),
@@ -433,16 +345,15 @@ class ModeSearch:
             searches.log_density[row] = log_density
             searches.gradient[row] = gradient
             searches.matrix[row] = matrix
-            searches.done[row] = done and temperature == 1
-            # with another noise trust begins anew
-            searches.damping[row] = damping if temperature == 1 else _FIRST_DAMPING
+            searches.done[row] = done
+            searches.damping[row] = damping
             searches.n_iterations[row] += int(n_iterations)
 
     def _modes(
         self,
-        searches: _Searches,
-        rows: np.ndarray,
-        followed: np.ndarray,
+        searches: Searches,
+        rows: list[int],
+        followed: set[int],
         arguments: tuple[Any, ...],
     ) -> Modes:
         """Evaluate the density where searches ended, and name how they did.
@@ -451,11 +362,15 @@ class ModeSearch:
         written out precisions are those of Gauss and Newton.
         """
         settings = np.array([self.tolerance, 1.0, 0.0])
+        n = self.density.n_latents
         found = [
             self._function(
                 np.asarray(searches.classes[row], dtype=np.int64),
                 searches.position[row],
-                np.array([_FIRST_DAMPING]),
+                np.array([-np.inf]),
+                np.zeros(n),
+                np.eye(n),
+                np.array([self._damping.first]),
                 settings,
                 np.asarray(1),
                 *arguments,
@@ -472,7 +387,7 @@ class ModeSearch:
                 status.append(ModeStatus.NO_DENSITY)
             elif ridged:
                 status.append(ModeStatus.INDEFINITE)
-            elif not followed[place]:
+            elif row not in followed:
                 status.append(ModeStatus.OUT_OF_RACE)
             elif not searches.done[row]:
                 status.append(ModeStatus.NOT_CONVERGED)

@@ -355,8 +355,8 @@ def racing(without_compiler):
     density = ClassDensity(model, k, [x])
     return model, {
         "plain": ModeSearch(density),
-        "race": ModeSearch(density, race=Race(n_iterations=4, margin=50.0)),
-        "endless": ModeSearch(density, race=Race(n_iterations=4, margin=np.inf)),
+        "race": ModeSearch(density, race=Race(n_iterations=4, margins=(50.0,))),
+        "endless": ModeSearch(density, race=Race(n_iterations=4, margins=(np.inf,))),
     }
 
 
@@ -417,7 +417,8 @@ def test_settings_of_a_search_that_are_refused(settings, message):
     ("settings", "message"),
     [
         ({"n_iterations": 0}, "n_iterations: got 0; give at least 1"),
-        ({"margin": -1.0}, "margin: got -1.0; give a positive number"),
+        ({"margins": (100.0, -1.0)}, r"margins: got \(100.0, -1.0\); give at least one, positive"),
+        ({"margins": ()}, r"margins: got \(\); give at least one, positive"),
     ],
 )
 def test_settings_of_a_race_that_are_refused(settings, message):
@@ -484,7 +485,7 @@ def test_a_search_far_from_its_mode_does_not_lose_the_race():
     # class 0 starts where its search takes long, class 1 at its mode
     at_mode = ModeSearch(density)(np.full((1, 6), 3.0), {}).mean
     starts = np.stack([np.full((1, 6), -6.0), at_mode[1:]])
-    slow = ModeSearch(density, race=Race(n_iterations=2, margin=1.0))
+    slow = ModeSearch(density, race=Race(n_iterations=2, margins=(1.0,)))
     found, expected = slow(starts, {}), ModeSearch(density)(starts, {})
     assert expected.log_density[0] > expected.log_density[1] + 10
     assert found.status[0] is ModeStatus.CONVERGED

@@ -12,7 +12,8 @@ from pymc_mcoem.carlin_chib.geometry import Curvature, LatentGeometry
 from pymc_mcoem.carlin_chib.pseudo_priors import Laplace, PriorCovariance
 from pymc_mcoem.density import ClassDensity
 from pymc_mcoem.em.esteps.parts import family_density, family_geometry
-from pymc_mcoem.mode_search import Cooling, ModeSearch, Race
+from pymc_mcoem.mode_plan import Cooling, Race
+from pymc_mcoem.mode_search import ModeSearch
 from pymc_mcoem.modes import ModeStatus
 from pymc_mcoem.templates import TemplateMixture
 
@@ -148,7 +149,7 @@ def test_a_class_that_was_left_behind_hot_is_described_as_it_is_cold(wavy):
         curvature=curvature,
         noise_variance="noise",
         cooling=Cooling((30.0,), n_iterations=40),
-        race=Race(n_iterations=2, margin=0.01),
+        race=Race(n_iterations=2, margins=(0.01,)),
     )
     found = search([[-6.0], [4.0]], {})
     assert ModeStatus.OUT_OF_RACE in found.status
@@ -163,7 +164,7 @@ def test_the_first_start_cools_and_the_others_begin_as_they_are(wavy):
     settings = {"curvature": curvature, "tolerance": 1e-12, "max_iterations": 200}
     cold = ModeSearch(density, **settings)
     settings |= {"noise_variance": "noise", "cooling": Cooling((30.0, 5.0), n_iterations=40)}
-    for race in (None, Race(4, np.inf)):
+    for race in (None, Race(4, (np.inf,))):
         search = ModeSearch(density, **settings, race=race)
         for starts in ([2.0, -1.0, 5.0], [-8.0, 2.0, 0.5]):
             found = search(np.array(starts)[:, None], {})
@@ -202,7 +203,7 @@ def test_a_race_of_one_iteration_believes_what_a_step_promises():
         k = pm.Categorical("k", [0.5, 0.5])
         x = pm.Normal("x", 0.0, 100.0)
         pm.Normal("y", x - 20.0 * k, 0.5, observed=0.1)
-    search = ModeSearch(ClassDensity(model, k, [x]), race=Race(1, 100.0))
+    search = ModeSearch(ClassDensity(model, k, [x]), race=Race(1, (100.0,)))
     assert search([[0.0]], {}).status == (ModeStatus.CONVERGED,) * 2
 
 
@@ -236,7 +237,7 @@ def test_who_was_left_behind_hot_does_not_judge_the_others():
         ClassDensity(model, k, [x]),
         noise_variance="noise",
         cooling=Cooling((30.0,), n_iterations=10),
-        race=Race(n_iterations=4, margin=50.0),
+        race=Race(n_iterations=4, margins=(50.0,)),
     )
     found = search([[0.0]], {})
     assert found.status == (ModeStatus.CONVERGED, ModeStatus.CONVERGED, ModeStatus.OUT_OF_RACE)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import numpy as np
+import pytensor.tensor as pt
 
 if TYPE_CHECKING:
     import pymc as pm
@@ -46,7 +47,7 @@ class LatentGeometry:
     noise_variance : str or None
         Name of the ``pm.Data`` that is the variance of the observation's noise; searches for modes
         may begin with a multiple of it.
-    gauss_newton, prior_covariance : TensorVariable or None
+    gauss_newton, prior_covariance, prior_precision : TensorVariable or None
         Matrices ``(n_latents, n_latents)`` in variables of the model, as `Family` has them.
     starts : ndarray of shape (n_starts, n_latents) or None
         Where mode searches start. None: the model's initial point.
@@ -57,6 +58,13 @@ class LatentGeometry:
     starts: np.ndarray | None = None
     curvature: Curvature | None = None
     noise_variance: str | None = None
+    prior_precision: TensorVariable | None = None
+
+    def step_metric(self) -> TensorVariable | None:
+        """Return the matrix that lengths of steps are measured by, if there is one."""
+        if self.prior_precision is None and self.prior_covariance is not None:
+            return pt.linalg.inv(self.prior_covariance)
+        return self.prior_precision
 
     def starts_of(self, density: ClassDensity) -> np.ndarray:
         """Return the starting points, ``(n_starts, n_latents)``."""

@@ -25,7 +25,8 @@ from pymc_mcoem.carlin_chib.geometry import LatentGeometry
 from pymc_mcoem.carlin_chib.within_class import ClassProposal, RandomWalk
 from pymc_mcoem.laplace import square_roots
 from pymc_mcoem.loops import compile_with_data
-from pymc_mcoem.mode_search import Cooling, ModeSearch, Race
+from pymc_mcoem.mode_plan import Cooling, Race
+from pymc_mcoem.mode_search import ModeSearch
 from pymc_mcoem.modes import Modes, positive_definite
 
 if TYPE_CHECKING:
@@ -233,7 +234,7 @@ class Laplace:
     """
 
     tolerance: float = 1e-3
-    max_iterations: int = 60
+    max_iterations: int = 30
     n_starts: int | None = None
     race: Race | None = field(default_factory=Race)
     cooling: Cooling | None = field(default_factory=Cooling)
@@ -268,6 +269,7 @@ class Laplace:
             race=self.race,
             curvature=geometry.curvature,
             noise_variance=geometry.noise_variance,
+            metric=geometry.step_metric(),
             cooling=self.cooling,
             mode=mode,
         )
@@ -317,6 +319,7 @@ class PriorCovariance:
             max_iterations=self.max_iterations,
             curvature=geometry.curvature,
             noise_variance=geometry.noise_variance,
+            metric=geometry.step_metric(),
             cooling=self.cooling,
             mode=mode,
         )

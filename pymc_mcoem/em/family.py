@@ -65,6 +65,9 @@ class Family:
     prior_covariance : TensorVariable or None
         Covariance ``(n_latents, n_latents)`` of the latents given their class and no data, on
         the same scale. None: the moments of prior draws.
+    prior_precision : TensorVariable or None
+        Its inverse, where the model has that at hand; what searches for modes measure their steps
+        by. None: they invert `prior_covariance`, and without that measure by the curvature.
     starts : ndarray of shape (n_starts, n_latents) or None
         Where mode searches start, on the same scale; searches that cool do so from the first of
         them. None: the model's initial point.
@@ -111,6 +114,7 @@ class Family:
     starts: np.ndarray | None = None
     curvature: Curvature | None = None
     noise_variance: str | None = None
+    prior_precision: TensorVariable | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is sent to another process, with what PyMC must know of the model there."""

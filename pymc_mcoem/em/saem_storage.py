@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["read_saem", "state_from", "write_saem"]
 
 FORMAT = "pymc_mcoem SAEM run"
-FORMAT_VERSION = 7
+FORMAT_VERSION = 8
 COUNTERS = ("n_iterations", "n_visits", "n_records", "troubles")
 GROUPS = ("parameters", "statistics", "mean")
 #: Of each observation, beside its chain and what it contributed.

@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 FORMAT = "pymc_mcoem online EM run"
-FORMAT_VERSION = 7
+FORMAT_VERSION = 8
 ENGINE: Any = "h5netcdf"
 COUNTERS = (
     "n_learnt",

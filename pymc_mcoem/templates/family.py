@@ -86,6 +86,7 @@ class TemplateFamily(Family):
         self.statistics = built.statistics
         self.gauss_newton = built.gauss_newton
         self.prior_covariance = built.prior_covariance
+        self.prior_precision = built.prior_precision
         self.starts = self._starts()
         self.curvature = built.curvature
         self.noise_variance = "noise_variance"
@@ -410,6 +411,7 @@ class TemplateFamily(Family):
             self.starts,
             built.curvature,
             self.noise_variance,
+            built.prior_precision,
         )
         declare_geometry(built.model, geometry)
 

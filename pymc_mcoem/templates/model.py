@@ -41,6 +41,7 @@ class TemplateModel:
     gauss_newton: TensorVariable
     curvature: Curvature | None
     prior_covariance: TensorVariable
+    prior_precision: TensorVariable
 
 
 def build_template_model(
@@ -112,7 +113,8 @@ def build_template_model(
         statistics=_statistics(settings, whitener, values.ravel(), beta, scale, warped),
         gauss_newton=gauss_newton(parts),
         curvature=curvature(parts),
-        prior_covariance=_prior_covariance(settings, prior),
+        prior_covariance=_with_scale(settings, prior.covariance(), _log_scale_variance(settings)),
+        prior_precision=_with_scale(settings, parts.precision, _log_scale_precision(settings)),
     )
 
 
@@ -398,12 +400,25 @@ def _statistics(
     return statistics
 
 
-def _prior_covariance(settings: TemplateSettings, prior: _DeformationPrior) -> TensorVariable:
-    """Return the prior covariance of (deformation, log scale) given the class."""
-    covariance = prior.covariance()
+def _with_scale(
+    settings: TemplateSettings, matrix: TensorVariable, corner: float
+) -> TensorVariable:
+    """Return a matrix of the deformation with one more row and column for log scale, if any."""
+    # where nothing of the deformation is learned it is an array
+    matrix = pt.as_tensor_variable(matrix)
     if settings.scale is None:
-        return covariance
-    size = prior.size
+        return matrix
+    size = len(settings.deformation.mean)
     wider = np.zeros((size + 1, size + 1))
-    wider[size, size] = float(polygamma(1, settings.scale[0]))
-    return pt.set_subtensor(pt.as_tensor_variable(wider)[:size, :size], covariance)
+    wider[size, size] = corner
+    return pt.set_subtensor(pt.as_tensor_variable(wider)[:size, :size], matrix)
+
+
+def _log_scale_variance(settings: TemplateSettings) -> float:
+    """Return the prior variance of log λ, of λ with a gamma density."""
+    return 1.0 if settings.scale is None else float(polygamma(1, settings.scale[0]))
+
+
+def _log_scale_precision(settings: TemplateSettings) -> float:
+    """Return minus the second derivative of the prior log-density of log λ at its mode."""
+    return 1.0 if settings.scale is None else float(settings.scale[0])

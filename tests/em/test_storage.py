@@ -345,7 +345,7 @@ def test_damaged_files_are_refused(family, stream, tmp_path):
 
     path.write_bytes(whole)
     rewrite(path, format_version=2)
-    with pytest.raises(ValueError, match="format version 2, this is for 7; load it with pymc_mco"):
+    with pytest.raises(ValueError, match="format version 2, this is for 8; load it with pymc_mco"):
         OnlineEM.load(path, family)
 
     path.write_bytes(whole)

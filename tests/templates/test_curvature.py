@@ -189,3 +189,25 @@ def test_second_derivatives_of_templates(basis, rng):
     )
     one, other = function(rng.uniform(-1.5, 1.5, size=(basis.n_dims, 9)))
     np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", list(MIXTURES))
+def test_the_prior_precision_is_minus_the_second_derivatives_of_the_prior(name, rng):
+    """Of the density of an observation of which nothing is seen, at the prior's mode."""
+    mixture = MIXTURES[name]()
+    density = family_density(mixture)
+    k = pt.scalar("k", dtype="int64")
+    x = pt.tensor("x", dtype="float64", shape=(density.n_latents,))
+    function = pytensor.function(
+        [k, x, *density.data_inputs.values()],
+        [density.place(mixture.prior_precision, k, x), density.negative_hessian(k, x)],
+        mode="FAST_COMPILE",
+        on_unused_input="ignore",
+    )
+    data, _ = at_random(mixture, rng)
+    data["observed_mask"] = np.zeros_like(data["observed_mask"])
+    mode = mixture.starts[0]  # of log scale too, where its Gamma density with the Jacobian peaks
+    for index in (0, 2):
+        precision, expected = function(index, mode, *density.arguments(data))
+        np.testing.assert_allclose(precision, expected, atol=1e-9 * np.abs(expected).max())
+        np.linalg.cholesky(precision)

@@ -123,4 +123,5 @@ def _parts(family: Family) -> tuple[Any, ...]:
         family.starts,
         family.curvature,
         family.noise_variance,
+        family.prior_precision,
     )

@@ -67,6 +67,7 @@ def family_geometry(family: Family) -> LatentGeometry:
         family.starts,
         family.curvature,
         family.noise_variance,
+        family.prior_precision,
     )
 
 

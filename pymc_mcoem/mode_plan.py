@@ -1,0 +1,189 @@
+"""Which searches for modes run how long: cooling, the race of classes, and searches under way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import cho_solve
+from scipy.linalg.lapack import dpotrf
+
+__all__ = ["Cooling", "Race", "Searches"]
+
+
+@dataclass(frozen=True)
+class Cooling:
+    """Searches that begin with more noise than there is, under which densities have fewer modes.
+
+    At each temperature, the hottest first, searches run `n_iterations` with the variance of the
+    observation's noise multiplied by it; then they go on at 1. Only for models that name that
+    variance (`Family.noise_variance`), as template mixtures do. From several starting points only
+    the first cools, for under much noise all would end in one point; the others begin as they are.
+
+    Parameters
+    ----------
+    temperatures : tuple of float
+        Above 1, falling.
+    n_iterations : int
+        At each of them.
+
+    Raises
+    ------
+    ValueError
+        If there is no temperature, they do not fall or are not above 1, or `n_iterations` is not
+        positive.
+    """
+
+    temperatures: tuple[float, ...] = (10.0,)
+    n_iterations: int = 3
+
+    def __post_init__(self) -> None:
+        falling = all(a > b for a, b in zip(self.temperatures, self.temperatures[1:], strict=False))
+        if not self.temperatures or not falling or not self.temperatures[-1] > 1:
+            raise ValueError(
+                f"temperatures: got {self.temperatures}; give at least one, above 1 and falling."
+            )
+        if self.n_iterations < 1:
+            raise ValueError(f"n_iterations: got {self.n_iterations}; give at least 1.")
+
+
+@dataclass(frozen=True)
+class Race:
+    """How classes and starting points compete before modes are sought in earnest.
+
+    Every starting point of every class runs `n_iterations`, and the best start of a class goes on.
+    Classes go on only while their log-density is within the first of the `margins` of the best
+    class's, or would be with twice what the next Newton step promises, where the curvature is such
+    that it promises anything: a search that is still far from its mode is not judged by where it
+    is. Then the next round is run, with the next margin.
+    Searches that cool are held to the first margin at each temperature. A class that is left behind
+    keeps its unfinished point: as a pseudo-prior that costs mixing where the class deserved
+    better, never correctness (``benchmarks/mode_race.py``).
+
+    Parameters
+    ----------
+    n_iterations : int
+        Of each round.
+    margins : tuple of float
+        In units of the log-density, one for each round.
+
+    Raises
+    ------
+    ValueError
+        If there is no margin, or a number is not positive.
+
+    Examples
+    --------
+    A single round, after which all classes less than 100 behind go on:
+
+    >>> Race(n_iterations=8, margins=(100.0,))
+    Race(n_iterations=8, margins=(100.0,))
+    """
+
+    n_iterations: int = 3
+    margins: tuple[float, ...] = (100.0, 50.0)
+
+    def __post_init__(self) -> None:
+        if self.n_iterations < 1:
+            raise ValueError(f"n_iterations: got {self.n_iterations}; give at least 1.")
+        if not self.margins or not all(margin > 0 for margin in self.margins):
+            raise ValueError(
+                f"margins: got {self.margins}; give at least one, positive or infinity."
+            )
+
+
+@dataclass
+class Searches:
+    """Searches under way, one row each.
+
+    Attributes
+    ----------
+    classes : ndarray of int of shape (n,)
+    position, gradient : ndarray of shape (n, n_latents)
+    damping, log_density : ndarray of shape (n,)
+    matrix : ndarray of shape (n, n_latents, n_latents)
+        The curvature that the next step is made with.
+    temperature : ndarray of shape (n,)
+        That what is known of the density was evaluated at; nan before it was.
+    done : ndarray of bool of shape (n,)
+    n_iterations : ndarray of int of shape (n,)
+    """
+
+    classes: np.ndarray
+    position: np.ndarray
+    damping: np.ndarray
+    temperature: np.ndarray
+    log_density: np.ndarray
+    gradient: np.ndarray
+    matrix: np.ndarray
+    done: np.ndarray
+    n_iterations: np.ndarray
+
+    @classmethod
+    def begin(cls, classes: np.ndarray, starts: np.ndarray, damping: float) -> Searches:
+        """Return searches from starts ``(n_classes, n_starts, n_latents)``, class by class."""
+        rows = np.repeat(classes, starts.shape[1])
+        n, size = len(rows), starts.shape[2]
+        return cls(
+            rows,
+            starts.reshape(n, size).copy(),
+            np.full(n, damping),
+            np.full(n, np.nan),
+            np.full(n, -np.inf),
+            np.zeros((n, size)),
+            np.tile(np.eye(size), (n, 1, 1)),
+            np.zeros(n, dtype=bool),
+            np.zeros(n, dtype=int),
+        )
+
+    def heat(self, row: int, temperature: float, measured_by_prior: bool) -> None:
+        """Let a search go on at another temperature, where it is.
+
+        A prior does not get wider with the noise, so steps of the same trust take a multiple of its
+        precision that falls as the temperature rises; a curvature falls with it by itself.
+        """
+        if measured_by_prior and self.temperature[row] > 0:
+            self.damping[row] *= self.temperature[row] / temperature
+        self.temperature[row] = temperature
+        self.log_density[row] = -np.inf
+        self.gradient[row] = 0.0
+        self.matrix[row] = np.eye(self.matrix.shape[1])
+        self.done[row] = False
+
+    def within(self, rows: set[int], margin: float) -> set[int]:
+        """Return those rows that may still come within a margin of the highest of them.
+
+        One that is further behind may, if twice what its next Newton step promises would do.
+        """
+        height = np.where(np.isfinite(self.log_density), self.log_density, -np.inf)
+        least = max((height[row] for row in rows), default=-np.inf) - margin
+        return {
+            row
+            for row in rows
+            if height[row] >= least or height[row] + 2.0 * self._promised(row) >= least
+        }
+
+    def _promised(self, row: int) -> float:
+        """Return what the next Newton step promises; 0 where the curvature is indefinite."""
+        gradient, matrix = self.gradient[row], self.matrix[row]
+        if not (np.isfinite(gradient).all() and np.isfinite(matrix).all()):
+            return 0.0
+        factor, failed = dpotrf(matrix, lower=True)
+        if failed:
+            return 0.0
+        return 0.5 * float(gradient @ cho_solve((factor, True), gradient, check_finite=False))
+
+    def ahead(self, rows: np.ndarray, alive: set[int]) -> list[int]:
+        """Return the row with the highest density of each class, of those alive if any is.
+
+        Parameters
+        ----------
+        rows : ndarray of int of shape (n_classes, n_starts)
+        alive : set of int
+        """
+        height = np.where(np.isnan(self.log_density), -np.inf, self.log_density)
+        found = []
+        for own in rows.tolist():
+            living = [row for row in own if row in alive]
+            found.append(max(living, key=lambda row: height[row]) if living else own[0])
+        return found
