@@ -3,8 +3,11 @@
 Postal digits of all kinds with noise, four classes, 78 latents; θ after 20, 100 and 500
 observations (early, middle, late), and 20 other images. Of each the posterior means of class
 weights, ΦᵀY, ΦᵀΦ and ββᵀ are found by long runs, twice, and so is the variance of a single draw.
-Then every kind of burst is run at several lengths, several times for each image. A mean over m
-independent draws would have the variance of one over m, so
+Chains of bursts do not leave the modes that their pseudo-priors were found at, and would be right
+by definition if the long runs began there too: those begin at the modes of highest evidence that a
+dozen searches find in each class, none of which is one of those judged. Then every kind of burst is
+run at several lengths, several times for each image. A mean over m independent draws would have the
+variance of one over m, so
 
     worth = variance of one draw / mean squared error of the burst, summed over images,
 
@@ -24,8 +27,10 @@ It writes ``burst_accuracy.nc`` and ``burst_accuracy.png`` to ``output/``.
 from __future__ import annotations
 
 import argparse
+import itertools
 import logging
 import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +43,7 @@ from rich.table import Table
 from threadpoolctl import threadpool_limits
 
 import pymc_mcoem as mcoem
+from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
 from pymc_mcoem.em.esteps.carlin_chib import CompiledCarlinChibBurst
 from pymc_mcoem.laplace import Cooling, Race
 
@@ -50,6 +56,9 @@ NAMES = ("class_weight", "template_projection", "template_gram", "deformation_ou
 PAPER = "paper"
 #: Kind of burst: E-step, and its lengths as (burn-in, draws).
 LENGTHS = [(1, 3), (2, 6), (5, 15), (10, 40), (25, 100), (50, 250)]
+#: Of long runs: the angle of two of three starting points, and how searches from them cool.
+ANGLE = 0.35
+COOLINGS = [None, (30.0, 5.0), (3.0,), (100.0, 30.0, 10.0, 3.0)]
 PATIENT = mcoem.Laplace(
     max_iterations=60,
     race=Race(n_iterations=6, margins=(100.0, 50.0)),
@@ -83,6 +92,38 @@ KINDS: dict[str, tuple[Any, list[tuple[int, int]]]] = {
         [(0, burn_in + draws) for burn_in, draws in LENGTHS],
     ),
 }
+
+
+@dataclass(frozen=True)
+class Thorough:
+    """A dozen searches in each class, of which the mode with the highest evidence is taken."""
+
+    def compile(self, density: Any, geometry: Any, mode: Any = None) -> Any:
+        undeformed = geometry.starts_of(density)[0]
+        starts = [undeformed, undeformed.copy(), undeformed.copy()]
+        starts[1][0], starts[2][0] = ANGLE, -ANGLE
+        searches = [
+            mcoem.Laplace(
+                race=None,
+                max_iterations=200,
+                cooling=None if hot is None else Cooling(hot, n_iterations=20),
+            ).compile(density, replace(geometry, starts=start[None]), mode)
+            for start, hot in itertools.product(starts, COOLINGS)
+        ]
+
+        def thorough(data: Any, rng: Any, others: Any = ()) -> PseudoPriors:
+            found = [search(data, rng, others) for search in searches]
+            best = np.argmax([each.log_evidence for each in found], axis=0)
+            parts = ("mean", "scale", "whiten", "log_normalizer", "log_evidence")
+            return PseudoPriors(
+                *(
+                    np.stack([getattr(found[b], part)[k] for k, b in enumerate(best)])
+                    for part in parts
+                )
+            )
+
+        return thorough
+
 
 console = Console(width=140, highlight=False)
 
@@ -155,7 +196,9 @@ def measure(given: argparse.Namespace) -> xr.Dataset:
     stream = images(max(STAGES.values()) + given.images, seed=1)
     thetas = learnt(mixture, stream)
     others = stream[max(STAGES.values()) :]
-    long = mcoem.CarlinChibBurst(within_class=mcoem.Hamiltonian(1, 10)).compile(mixture)
+    long = mcoem.CarlinChibBurst(
+        pseudo_priors=Thorough(), within_class=mcoem.Hamiltonian(1, 10)
+    ).compile(mixture)
     truths = {
         (stage, index): truth(long, mixture, theta, image, given.draws)
         for stage, theta in track(thetas.items(), "Long runs", console=console)
@@ -246,7 +289,7 @@ def tell(found: xr.Dataset) -> None:
                 str(at["kind"].values),
                 f"{int(at['burn_in'])} + {int(at['draws'])}",
                 f"{1e3 * float(at['seconds']):.1f}",
-                *(f"{float(draws.sel(statistic=name)):.1f}" for name in NAMES),
+                *(f"{float(draws.sel(statistic=name)):.2g}" for name in NAMES),
             )
         limit = found["variance"].isel(case=0) / found["truth_error"].isel(case=0)
         limits = ", ".join(f"{float(limit.sel(stage=stage, statistic=n)):.0f}" for n in NAMES)

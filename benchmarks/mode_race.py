@@ -31,18 +31,27 @@ from pymc_mcoem.em.threads import one_blas_thread
 from pymc_mcoem.laplace import Cooling, Race
 
 LEARNT = (20, 100, 300)
+ONE: dict[str, Any] = {"n_starts": 1, "max_iterations": 60}
 SEARCHES = {
-    "three points, cooled, no race": mcoem.Laplace(race=None),
-    "three points, no race": mcoem.Laplace(race=None, cooling=None),
-    "three points, race 20, margin 50": mcoem.Laplace(race=Race(20, (50.0,)), cooling=None),
-    "one point, no race": mcoem.Laplace(n_starts=1, race=None, cooling=None),
-    "one, cooled, no race": mcoem.Laplace(n_starts=1, race=None),
-    "one, cooled, race 8, margin 100: the default": mcoem.Laplace(n_starts=1),
-    "one, cooled, race 8, margin 50": mcoem.Laplace(n_starts=1, race=Race(8, (50.0,))),
-    "one, cooled by 5, race 8, margin 50": mcoem.Laplace(
-        n_starts=1, race=Race(8, (50.0,)), cooling=Cooling(n_iterations=5)
+    "three points, cooled, no race": mcoem.Laplace(race=None, max_iterations=60),
+    "three points, no race": mcoem.Laplace(race=None, cooling=None, max_iterations=60),
+    "one point, no race": mcoem.Laplace(race=None, cooling=None, **ONE),
+    "one, cooled, no race": mcoem.Laplace(race=None, **ONE),
+    "one, cooled for 8, race 8, margin 100": mcoem.Laplace(
+        race=Race(8, (100.0,)), cooling=Cooling(n_iterations=8), **ONE
     ),
-    "three, cooled, race 8, margin 100": mcoem.Laplace(),
+    "one, cooled twice, race 6, margins 100, 50": mcoem.Laplace(
+        race=Race(6, (100.0, 50.0)), cooling=Cooling((30.0, 5.0), 5), **ONE
+    ),
+    "one, cooled for 6, race 6, margins 100, 50": mcoem.Laplace(
+        race=Race(6, (100.0, 50.0)), cooling=Cooling(n_iterations=6), **ONE
+    ),
+    "one, not cooled, the default's race": mcoem.Laplace(n_starts=1, cooling=None),
+    "one, cooled for 3, race 3, margins 100, 50: the default": mcoem.Laplace(n_starts=1),
+    "one, cooled for 2, race 2, margins 50, 30, 20": mcoem.Laplace(
+        n_starts=1, race=Race(2, (50.0, 30.0, 20.0)), cooling=Cooling(n_iterations=2)
+    ),
+    "three, the default's cooling and race": mcoem.Laplace(),
 }
 MOST = next(iter(SEARCHES))
 #: Of the two turned starting points, in radians.

@@ -234,7 +234,7 @@ class Laplace:
     """
 
     tolerance: float = 1e-3
-    max_iterations: int = 30
+    max_iterations: int = 60
     n_starts: int | None = None
     race: Race | None = field(default_factory=Race)
     cooling: Cooling | None = field(default_factory=Cooling)
