@@ -65,7 +65,9 @@ PATIENT = mcoem.Laplace(
     cooling=Cooling(n_iterations=6),
 )
 HASTY = mcoem.Laplace(
-    tolerance=0.5, max_iterations=12, race=Race(n_iterations=3, margins=(50.0, 30.0, 15.0))
+    tolerance=0.5,
+    max_iterations=12,
+    race=Race(n_iterations=3, margins=(50.0, 30.0, 15.0), trust=0.0),
 )
 HAMILTONIAN = mcoem.Hamiltonian(n_moves=1, n_leapfrog=8)
 KINDS: dict[str, tuple[Any, list[tuple[int, int]]]] = {

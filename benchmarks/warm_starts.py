@@ -76,7 +76,12 @@ def main() -> None:
     e_step = mcoem.CarlinChibBurst(within_class=mcoem.RandomWalk())
     em = mcoem.OnlineEM(mixture, e_step=e_step, random_seed=1, progressbar=False)
     density, geometry = family_density(mixture), family_geometry(mixture)
-    settings = {"curvature": geometry.curvature, "tolerance": 1e-3, "max_iterations": 60}
+    settings = {
+        "curvature": geometry.curvature,
+        "metric": geometry.step_metric(),
+        "tolerance": 1e-3,
+        "max_iterations": 60,
+    }
     search = ModeSearch(density, **settings)
     cooled = ModeSearch(
         density, noise_variance=geometry.noise_variance, cooling=Cooling(), **settings

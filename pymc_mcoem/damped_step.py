@@ -34,11 +34,21 @@ class DampedStep(Op):
         Where P + μ M is not positive definite, μ becomes at least this.
     raising : float
         And so many times what it was, until it is. Beyond `MOST_DAMPING` the step is nan.
+
+    Raises
+    ------
+    ValueError
+        If `least` is not positive or `raising` not above 1.
     """
 
     __props__ = ("least", "raising")
 
     def __init__(self, least: float, raising: float) -> None:
+        if not (least > 0 and raising > 1):
+            raise ValueError(
+                f"least, raising: got {least}, {raising}; damping would not grow; give a positive "
+                "number, and one above 1."
+            )
         self.least = least
         self.raising = raising
 

@@ -53,10 +53,9 @@ class Race:
 
     Every starting point of every class runs `n_iterations`, and the best start of a class goes on.
     Classes go on only while their log-density is within the first of the `margins` of the best
-    class's, or would be with twice what the next Newton step promises, where the curvature is such
-    that it promises anything: a search that is still far from its mode is not judged by where it
-    is. Then the next round is run, with the next margin.
-    Searches that cool are held to the first margin at each temperature. A class that is left behind
+    class's, or would be with `trust` times what the next Newton step promises: a search that is
+    still far from its mode is not judged by where it is. Then the next round is run, with the next
+    margin. Searches that cool are held to the first margin at each temperature. A class that is left behind
     keeps its unfinished point: as a pseudo-prior that costs mixing where the class deserved
     better, never correctness (``benchmarks/mode_race.py``).
 
@@ -66,30 +65,38 @@ class Race:
         Of each round.
     margins : tuple of float
         In units of the log-density, one for each round.
+    trust : float
+        In promises; 0 judges by the log-density alone, which is quicker and loses more classes.
 
     Raises
     ------
     ValueError
-        If there is no margin, or a number is not positive.
+        If `margins` is no tuple, there is none, or a number is not positive; `trust` may be 0.
 
     Examples
     --------
     A single round, after which all classes less than 100 behind go on:
 
     >>> Race(n_iterations=8, margins=(100.0,))
-    Race(n_iterations=8, margins=(100.0,))
+    Race(n_iterations=8, margins=(100.0,), trust=2.0)
     """
 
     n_iterations: int = 3
     margins: tuple[float, ...] = (100.0, 50.0)
+    trust: float = 2.0
 
     def __post_init__(self) -> None:
         if self.n_iterations < 1:
             raise ValueError(f"n_iterations: got {self.n_iterations}; give at least 1.")
+        if isinstance(self.margins, float | int):
+            raise ValueError(f"margins: got {self.margins}; give a tuple, one for each round.")
+        object.__setattr__(self, "margins", tuple(self.margins))
         if not self.margins or not all(margin > 0 for margin in self.margins):
             raise ValueError(
                 f"margins: got {self.margins}; give at least one, positive or infinity."
             )
+        if not self.trust >= 0:
+            raise ValueError(f"trust: got {self.trust}; give a number, or 0 for none.")
 
 
 @dataclass
@@ -107,6 +114,7 @@ class Searches:
         That what is known of the density was evaluated at; nan before it was.
     done : ndarray of bool of shape (n,)
     n_iterations : ndarray of int of shape (n,)
+    first_damping : float
     """
 
     classes: np.ndarray
@@ -118,6 +126,7 @@ class Searches:
     matrix: np.ndarray
     done: np.ndarray
     n_iterations: np.ndarray
+    first_damping: float
 
     @classmethod
     def begin(cls, classes: np.ndarray, starts: np.ndarray, damping: float) -> Searches:
@@ -134,6 +143,7 @@ class Searches:
             np.tile(np.eye(size), (n, 1, 1)),
             np.zeros(n, dtype=bool),
             np.zeros(n, dtype=int),
+            damping,
         )
 
     def heat(self, row: int, temperature: float, measured_by_prior: bool) -> None:
@@ -142,7 +152,10 @@ class Searches:
         A prior does not get wider with the noise, so steps of the same trust take a multiple of its
         precision that falls as the temperature rises; a curvature falls with it by itself.
         """
-        if measured_by_prior and self.temperature[row] > 0:
+        if not np.isfinite(self.log_density[row]):
+            # also where nothing was found: what damping had grown to says nothing
+            self.damping[row] = self.first_damping
+        elif measured_by_prior:
             self.damping[row] *= self.temperature[row] / temperature
         self.temperature[row] = temperature
         self.log_density[row] = -np.inf
@@ -150,31 +163,41 @@ class Searches:
         self.matrix[row] = np.eye(self.matrix.shape[1])
         self.done[row] = False
 
-    def within(self, rows: set[int], margin: float) -> set[int]:
+    def within(self, rows: set[int], margin: float, trust: float) -> set[int]:
         """Return those rows that may still come within a margin of the highest of them.
 
-        One that is further behind may, if twice what its next Newton step promises would do.
+        One that is further behind may, if `trust` times what its next Newton step promises would
+        do.
         """
         height = np.where(np.isfinite(self.log_density), self.log_density, -np.inf)
         least = max((height[row] for row in rows), default=-np.inf) - margin
         return {
             row
             for row in rows
-            if height[row] >= least or height[row] + 2.0 * self._promised(row) >= least
+            if height[row] >= least
+            or (trust > 0 and height[row] + trust * self._promised(row) >= least)
         }
 
     def _promised(self, row: int) -> float:
-        """Return what the next Newton step promises; 0 where the curvature is indefinite."""
+        """Return what the next Newton step promises, with a ridge where it needs one."""
         gradient, matrix = self.gradient[row], self.matrix[row]
         if not (np.isfinite(gradient).all() and np.isfinite(matrix).all()):
             return 0.0
-        factor, failed = dpotrf(matrix, lower=True)
-        if failed:
-            return 0.0
-        return 0.5 * float(gradient @ cho_solve((factor, True), gradient, check_finite=False))
+        size = max(float(np.abs(np.diagonal(matrix)).max(initial=0.0)), 1e-8)
+        for ridge in (0.0, *(size * 10.0**power for power in range(-2, 3))):
+            damped = matrix.copy()
+            np.fill_diagonal(damped, np.diagonal(matrix) + ridge)
+            # the transpose is the same matrix in the order that LAPACK takes without a copy
+            factor, failed = dpotrf(damped.T, lower=True, overwrite_a=True)
+            if not failed:
+                step = cho_solve((factor, True), gradient, check_finite=False)
+                return 0.5 * float(gradient @ step)
+        return 0.0
 
     def ahead(self, rows: np.ndarray, alive: set[int]) -> list[int]:
         """Return the row with the highest density of each class, of those alive if any is.
+
+        Else of those that were searched at temperature 1.
 
         Parameters
         ----------
@@ -185,5 +208,7 @@ class Searches:
         found = []
         for own in rows.tolist():
             living = [row for row in own if row in alive]
-            found.append(max(living, key=lambda row: height[row]) if living else own[0])
+            # else of those whose density is that of the others, if any got so far
+            comparable = living or [row for row in own if self.temperature[row] == 1.0]
+            found.append(max(comparable or own[:1], key=lambda row: height[row]))
         return found

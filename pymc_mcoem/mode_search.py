@@ -8,9 +8,9 @@ diagonal of P. μ follows the ratio of what a step gained and what it was to gai
 where P + μ M is not positive definite. One search is one compiled loop.
 
 Applicability: continuous latents, a density with a gradient. Cost: an iteration evaluates density,
-gradient and curvature once and factorises one matrix, or two or three where the curvature is
-indefinite; five to forty iterations are usual. A multimodal density needs several starting points,
-or a noise that is first enlarged (`Cooling`).
+gradient and curvature once and factorises one matrix, or up to half a dozen where the curvature
+is indefinite; five to forty iterations are usual. A multimodal density needs several starting
+points, or a noise that is first enlarged (`Cooling`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = ["Cooling", "ModeSearch", "Race"]
 class _Damping:
     """Scales of μ: where searches begin, the least that helps and how it rises, and what is none.
 
-    Damping below `free` is as good as none: such a step may end a search.
+    Where damping is below `free` and the density as quadratic as it was taken to be, it is dropped.
     """
 
     first: float
@@ -66,7 +66,7 @@ class ModeSearch:
     gauss_newton : TensorVariable or None
         Matrix ``(n_latents, n_latents)`` in variables of the model that replaces minus the Hessian.
     max_iterations : int
-        At the density itself; what cooling takes comes before.
+        At the density itself, after cooling and the rounds of a race.
     tolerance : float
         The search ends when the expected gain of the next step, δᵀg / 2, is below it: an
         error of the log-density, hence without units.
@@ -201,8 +201,10 @@ class ModeSearch:
             least = pt.switch(free, 0.0, 0.2)
             trusted = used * pt.maximum(least, 1.0 - (2.0 * ratio - 1.0) ** 3)
             lowered = pt.switch(pt.lt(trusted, 1e-6), 0.0, trusted)
-            # A damped step promises too little: only a nearly free one may end the search.
-            ends = pt.lt(gain, settings[0]) & pt.lt(used, scales.free)
+            # A damped step promises too little: only one that damping hardly shortens may end the
+            # search. Without a slope it says nothing, for on a saddle there is none either.
+            hardly = pt.le(used * length, 0.2 * gain) & pt.gt(gain, 0.0)
+            ends = pt.lt(gain, settings[0]) & (hardly | pt.lt(used, scales.free))
             done = solved & pt.invert(first) & ends
             stuck = pt.gt(used, MOST_DAMPING)
             failed = pt.maximum(used, 1e-3) * growth
@@ -303,14 +305,14 @@ class ModeSearch:
             for temperature in self.cooling.temperatures:
                 self._run(searches, first, self.cooling.n_iterations, arguments, temperature)
                 if self.race is not None:
-                    first = searches.within(first, self.race.margins[0])
+                    first = searches.within(first, self.race.margins[0], self.race.trust)
             alive = first | cold
         if self.race is not None:
             for margin in self.race.margins:
                 self._run(searches, alive, self.race.n_iterations, arguments)
                 # not those left behind under more noise, whose densities are others
                 alive &= set(searches.ahead(rows, alive))
-                alive = searches.within(alive, margin)
+                alive = searches.within(alive, margin, self.race.trust)
         self._run(searches, alive, self.max_iterations, arguments)
         return self._modes(searches, searches.ahead(rows, alive), alive, arguments)
 
@@ -385,10 +387,10 @@ class ModeSearch:
             precision[place], ridged = positive_definite(precision[place])
             if not np.isfinite(log_density[place]):
                 status.append(ModeStatus.NO_DENSITY)
-            elif ridged:
-                status.append(ModeStatus.INDEFINITE)
             elif row not in followed:
                 status.append(ModeStatus.OUT_OF_RACE)
+            elif ridged:
+                status.append(ModeStatus.INDEFINITE)
             elif not searches.done[row]:
                 status.append(ModeStatus.NOT_CONVERGED)
             else:

@@ -103,6 +103,12 @@ def test_what_is_no_matrix_or_of_single_precision_is_refused():
             DampedStep(LEAST, RAISING)(*given)
 
 
+@pytest.mark.parametrize("settings", [(0.0, 3.0), (0.1, 1.0), (float("nan"), 3.0)])
+def test_damping_that_would_not_grow_is_refused(settings):
+    with pytest.raises(ValueError, match=r"least, raising: got .*; damping would not grow"):
+        DampedStep(*settings)
+
+
 def test_shapes_are_known_before_anything_is_computed():
     matrix = pt.matrix("m", dtype="float64", shape=(4, 4))
     gradient = pt.tensor("g", dtype="float64", shape=(4,))

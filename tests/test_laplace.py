@@ -419,6 +419,8 @@ def test_settings_of_a_search_that_are_refused(settings, message):
         ({"n_iterations": 0}, "n_iterations: got 0; give at least 1"),
         ({"margins": (100.0, -1.0)}, r"margins: got \(100.0, -1.0\); give at least one, positive"),
         ({"margins": ()}, r"margins: got \(\); give at least one, positive"),
+        ({"margins": 100.0}, r"margins: got 100.0; give a tuple, one for each round"),
+        ({"trust": -1.0}, "trust: got -1.0; give a number, or 0 for none"),
     ],
 )
 def test_settings_of_a_race_that_are_refused(settings, message):

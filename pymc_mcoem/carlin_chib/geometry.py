@@ -61,10 +61,17 @@ class LatentGeometry:
     prior_precision: TensorVariable | None = None
 
     def step_metric(self) -> TensorVariable | None:
-        """Return the matrix that lengths of steps are measured by, if there is one."""
-        if self.prior_precision is None and self.prior_covariance is not None:
-            return pt.linalg.inv(self.prior_covariance)
-        return self.prior_precision
+        """Return the matrix that lengths of steps are measured by, if there is one.
+
+        Latents without prior variance have none of their own: they are given a little.
+        """
+        if self.prior_precision is not None:
+            return pt.as_tensor_variable(self.prior_precision).astype("float64")
+        if self.prior_covariance is None:
+            return None
+        covariance = pt.as_tensor_variable(self.prior_covariance).astype("float64")
+        little = 1e-9 * pt.max(pt.diagonal(covariance)) + 1e-30
+        return pt.linalg.inv(covariance + little * pt.eye(covariance.shape[0]))
 
     def starts_of(self, density: ClassDensity) -> np.ndarray:
         """Return the starting points, ``(n_starts, n_latents)``."""

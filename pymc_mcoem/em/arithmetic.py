@@ -15,8 +15,9 @@ def strict_arithmetic() -> AbstractContextManager[Any]:
 
     By default it lets the compiler change their order. What becomes of that depends on what is
     compiled together with what: a process that finds a part in the cache on disk has other last
-    bits than the one that put it there, and a run that is killed and started again, or that has
-    workers on several machines, would not end with the same bytes.
+    bits than the one that put it there, and a run that is killed and started again would not end
+    with the same bytes. Between processors of different kinds numbers differ all the same: BLAS,
+    and the factorisations of searches for modes, add up in the order that suits each.
 
     Examples
     --------

@@ -66,8 +66,9 @@ class Family:
         Covariance ``(n_latents, n_latents)`` of the latents given their class and no data, on
         the same scale. None: the moments of prior draws.
     prior_precision : TensorVariable or None
-        Its inverse, where the model has that at hand; what searches for modes measure their steps
-        by. None: they invert `prior_covariance`, and without that measure by the curvature.
+        Of the same, where the model has it at hand, positive definite; what searches for modes
+        measure their steps by. None: they invert `prior_covariance`, and without that measure by
+        the curvature.
     starts : ndarray of shape (n_starts, n_latents) or None
         Where mode searches start, on the same scale; searches that cool do so from the first of
         them. None: the model's initial point.
