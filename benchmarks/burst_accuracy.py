@@ -64,11 +64,7 @@ PATIENT = mcoem.Laplace(
     race=Race(n_iterations=6, margins=(100.0, 50.0)),
     cooling=Cooling(n_iterations=6),
 )
-HASTY = mcoem.Laplace(
-    tolerance=0.5,
-    max_iterations=12,
-    race=Race(n_iterations=3, margins=(50.0, 30.0, 15.0), trust=0.0),
-)
+HASTY = mcoem.Laplace.hasty()
 HAMILTONIAN = mcoem.Hamiltonian(n_moves=1, n_leapfrog=8)
 KINDS: dict[str, tuple[Any, list[tuple[int, int]]]] = {
     PAPER: (mcoem.CarlinChibBurst.as_in_paper(), [(100, 400)]),

@@ -55,9 +55,9 @@ class Race:
     Classes go on only while their log-density is within the first of the `margins` of the best
     class's, or would be with `trust` times what the next Newton step promises: a search that is
     still far from its mode is not judged by where it is. Then the next round is run, with the next
-    margin. Searches that cool are held to the first margin at each temperature. A class that is left behind
-    keeps its unfinished point: as a pseudo-prior that costs mixing where the class deserved
-    better, never correctness (``benchmarks/mode_race.py``).
+    margin. Searches that cool are held to the first margin at each temperature. A class that is
+    left behind keeps its unfinished point: as a pseudo-prior that costs mixing where the class
+    deserved better, never correctness (``benchmarks/mode_race.py``).
 
     Parameters
     ----------
