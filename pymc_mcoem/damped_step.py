@@ -121,11 +121,24 @@ def damped_step(
     >>> [np.round(each.eval(mode="CVM"), 3).tolist() for each in found]
     [[0.4, 0.08], 1.5, 0.166]
     """
-    # imported where they are used: numba takes a second to import, and JAX may not be there
-    match backend_of(mode):
-        case "numba":
-            import pymc_mcoem.damped_step_numba
-        case "jax":
-            import pymc_mcoem.damped_step_jax  # noqa: F401
-    found: list[Any] = DampedStep(least, raising)(matrix, metric, gradient, damping)
+    found: list[Any] = _operator_of(backend_of(mode))(least, raising)(
+        matrix, metric, gradient, damping
+    )
     return found
+
+
+def _operator_of(backend: str) -> type[DampedStep]:
+    """Return the operator of a back end, imported where it is used.
+
+    Numba takes a second to import, and JAX may not be there. A class of its own in a module of its
+    own, so that a process that unpickles a graph knows how to compile it.
+    """
+    if backend == "numba":
+        from pymc_mcoem.damped_step_numba import NumbaDampedStep
+
+        return NumbaDampedStep
+    if backend == "jax":
+        from pymc_mcoem.damped_step_jax import JaxDampedStep
+
+        return JaxDampedStep
+    return DampedStep

@@ -14,11 +14,15 @@ from pytensor.link.jax.dispatch import jax_funcify
 
 from pymc_mcoem.damped_step import MOST_DAMPING, DampedStep
 
-__all__: list[str] = []
+__all__ = ["JaxDampedStep"]
 
 
-@jax_funcify.register(DampedStep)
-def _compile(op: DampedStep, **kwargs: Any) -> Any:
+class JaxDampedStep(DampedStep):
+    """`DampedStep` with JAX's own loop."""
+
+
+@jax_funcify.register(JaxDampedStep)
+def _compile(op: JaxDampedStep, **kwargs: Any) -> Any:
     def step(matrix: Any, metric: Any, gradient: Any, damping: Any) -> Any:
         def factor_at(damping: Any) -> Any:
             return jnp.linalg.cholesky(matrix + damping * metric)

@@ -15,7 +15,7 @@ from pytensor.link.numba.dispatch.basic import register_funcify_default_op_cache
 from pymc_mcoem.damped_step import MOST_DAMPING, DampedStep
 from pymc_mcoem.operators import version_of
 
-__all__ = ["factorise", "solve"]
+__all__ = ["NumbaDampedStep", "factorise", "solve"]
 
 # sums in any order, so that they are vectorised; nan and infinity are still themselves
 _FAST = {"reassoc", "contract", "nsz"}
@@ -96,8 +96,12 @@ def _squared_length(metric: np.ndarray, vector: np.ndarray) -> float:
     return total
 
 
-@register_funcify_default_op_cache_key(DampedStep)
-def _compile(op: DampedStep, node: Any = None, **kwargs: Any) -> Any:
+class NumbaDampedStep(DampedStep):
+    """`DampedStep` with the functions of this module."""
+
+
+@register_funcify_default_op_cache_key(NumbaDampedStep)
+def _compile(op: NumbaDampedStep, node: Any = None, **kwargs: Any) -> Any:
     least, raising, most = float(op.least), float(op.raising), MOST_DAMPING
 
     @numba.njit(error_model="numpy")

@@ -1,5 +1,9 @@
 """The damped step as one operator: against NumPy, on every back end, and where there is none."""
 
+import pickle
+import subprocess
+import sys
+
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
@@ -124,3 +128,34 @@ def test_shapes_are_known_before_anything_is_computed():
     assert (step.type.shape, used.type.ndim, length.type.ndim) == ((4,), 0, 0)
     size = pytensor.function([matrix, gradient], step.shape, mode="CVM", on_unused_input="ignore")
     assert size(np.eye(4), np.ones(4)).tolist() == [4]
+
+
+COMPILED_ELSEWHERE = """
+import pickle, sys, warnings
+import numpy as np
+import pytensor
+warnings.simplefilter("error")  # numba's word that it would call Python
+inputs, outputs, given, mode = pickle.load(sys.stdin.buffer)
+found = pytensor.function(inputs, outputs, mode=mode)(*given)
+print(*(float(number).hex() for number in np.hstack(found)))
+"""
+
+
+@pytest.mark.parametrize("mode", ["NUMBA", "JAX", "CVM"])
+def test_a_process_that_only_unpickles_the_graph_compiles_the_same(mode):
+    # as the worker of a spawned chain does: it imports nothing but what the pickle names
+    if mode == "JAX":
+        pytest.importorskip("jax")
+    inputs = [pt.dmatrix(), pt.dmatrix(), pt.dvector(), pt.dscalar()]
+    outputs = damped_step(*inputs, least=LEAST, raising=RAISING, mode=mode)
+    given = (*problem(np.random.default_rng(8), 7, -0.5), np.float64(0.01))
+    here = np.hstack(
+        [np.asarray(each) for each in pytensor.function(inputs, outputs, mode=mode)(*given)]
+    )
+    there = subprocess.run(
+        [sys.executable, "-c", COMPILED_ELSEWHERE],
+        input=pickle.dumps((inputs, outputs, given, mode)),
+        capture_output=True,
+        check=True,
+    )
+    assert there.stdout.decode().split() == [float(number).hex() for number in here]
