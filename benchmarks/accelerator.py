@@ -128,8 +128,12 @@ class JaxBurst:
     def _evaluation(self) -> tuple[list[Any], list[Any]]:
         k, x = pt.scalar("k", dtype="int64"), self._vector("x", self.density.n_latents)
         density = self.density
-        curvature = density.place(self.mixture.gauss_newton, k, x)
-        return [k, x], [density.log_density(k, x), density.gradient(k, x), curvature]
+        given = [self.mixture.gauss_newton, self.mixture.prior_precision]
+        return [k, x], [
+            density.log_density(k, x),
+            density.gradient(k, x),
+            *density.place(given, k, x),
+        ]
 
     def _sweep(self) -> tuple[list[Any], list[Any]]:
         n = self.density.n_latents
@@ -175,9 +179,8 @@ class JaxBurst:
 
         def search(k: Any, start: Any, *values: Any) -> tuple[Any, ...]:
             def improve(state: tuple[Any, ...], _: None) -> tuple[tuple[Any, ...], None]:
-                x, log_p, gradient, curvature, damping = state
-                scale = jnp.maximum(jnp.abs(jnp.diagonal(curvature)), 1e-10)
-                factor = jnp.linalg.cholesky(curvature + jnp.diag(damping * scale))
+                x, log_p, gradient, curvature, metric, damping = state
+                factor = jnp.linalg.cholesky(curvature + damping * metric)
                 step = jax.scipy.linalg.cho_solve((factor, True), gradient)
                 candidate = x + jnp.nan_to_num(step)
                 found = self.evaluate(k, candidate, *values)
@@ -185,7 +188,7 @@ class JaxBurst:
                 kept = [
                     jnp.where(better, new, old)
                     for new, old in zip(
-                        (candidate, *found), (x, log_p, gradient, curvature), strict=True
+                        (candidate, *found), (x, log_p, gradient, curvature, metric), strict=True
                     )
                 ]
                 lowered = jnp.where(damping < 1e-6, 0.0, damping / 8)
