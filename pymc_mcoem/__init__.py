@@ -8,7 +8,9 @@ from pymc_mcoem import datasets
 from pymc_mcoem.carlin_chib.annealed import AnnealedJump
 from pymc_mcoem.carlin_chib.chain_moments import ChainMoments
 from pymc_mcoem.carlin_chib.hamiltonian import Hamiltonian
-from pymc_mcoem.carlin_chib.pseudo_priors import Laplace, PilotMoments, PriorCovariance
+from pymc_mcoem.carlin_chib.pilot_moments import PilotMoments
+from pymc_mcoem.carlin_chib.prior_covariance import PriorCovariance
+from pymc_mcoem.carlin_chib.pseudo_priors import Laplace
 from pymc_mcoem.carlin_chib.step import CarlinChib
 from pymc_mcoem.carlin_chib.within_class import Independence, RandomWalk
 from pymc_mcoem.classify import Classifier, majority_labels

@@ -9,7 +9,8 @@ import pytest
 from scipy import stats
 
 from pymc_mcoem.carlin_chib.geometry import Curvature, LatentGeometry
-from pymc_mcoem.carlin_chib.pseudo_priors import Laplace, PriorCovariance
+from pymc_mcoem.carlin_chib.prior_covariance import PriorCovariance
+from pymc_mcoem.carlin_chib.pseudo_priors import Laplace
 from pymc_mcoem.density import ClassDensity
 from pymc_mcoem.em.esteps.parts import family_density, family_geometry
 from pymc_mcoem.mode_plan import Cooling, Race

@@ -12,11 +12,7 @@ import pytensor.tensor as pt
 
 from pymc_mcoem.backends import without_jax
 from pymc_mcoem.carlin_chib.hamiltonian import Hamiltonian
-from pymc_mcoem.carlin_chib.pseudo_priors import (
-    CompiledPseudoPriors,
-    Laplace,
-    PseudoPriors,
-)
+from pymc_mcoem.carlin_chib.pseudo_priors import CompiledPseudoPriors, Laplace, PseudoPriors
 from pymc_mcoem.carlin_chib.within_class import ClassProposal
 from pymc_mcoem.loops import compile_with_data
 

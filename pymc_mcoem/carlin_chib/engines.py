@@ -13,17 +13,10 @@ from pymc_mcoem.backends import without_jax
 from pymc_mcoem.carlin_chib.blocks import BlockDensity
 from pymc_mcoem.carlin_chib.inactive import InactiveDraw
 from pymc_mcoem.carlin_chib.kernel import PseudoPriorSymbols, SweepState, build_sweep, noise_size
-from pymc_mcoem.carlin_chib.plate import (
-    PlateDensity,
-    PlateLaplace,
-    PlatePseudoPriors,
-    PlateSweep,
-)
-from pymc_mcoem.carlin_chib.pseudo_priors import (
-    Laplace,
-    PseudoPriorRule,
-    PseudoPriors,
-)
+from pymc_mcoem.carlin_chib.plate import PlateDensity
+from pymc_mcoem.carlin_chib.plate_pseudo_priors import PlateLaplace, PlatePseudoPriors
+from pymc_mcoem.carlin_chib.plate_sweep import PlateSweep
+from pymc_mcoem.carlin_chib.pseudo_priors import Laplace, PseudoPriorRule, PseudoPriors
 from pymc_mcoem.carlin_chib.within_class import RandomWalk, WithinClassMove
 from pymc_mcoem.density import as_argument
 from pymc_mcoem.loops import compile_with_data

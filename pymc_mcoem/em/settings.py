@@ -90,7 +90,8 @@ def stored_alike(text: str, settings: Mapping[str, Any], name: str) -> bool:
     """
     if isinstance(decode_settings(text).get(name), NotStored):
         return True
-    given: bool = _encode(settings[name]) == json.loads(text).get(name)
+    # as it would be written today: a class may have had another name then
+    given: bool = _encode(settings[name]) == _encode(decode_settings(text).get(name))
     return given
 
 
@@ -110,7 +111,7 @@ def _encode(value: Any) -> Any:
     kind = type(value)
     if is_dataclass(value) and kind.__module__.split(".")[0] == PACKAGE:
         given = {field.name: _encode(getattr(value, field.name)) for field in _given(kind)}
-        return {"class": f"{kind.__module__}:{kind.__qualname__}", "fields": given}
+        return {"class": _name_of(kind), "fields": given}
     return {"not stored": repr(value)}
 
 
@@ -139,15 +140,23 @@ def _given(kind: type) -> list[Any]:
     return [field for field in fields(kind) if field.init]
 
 
+def _name_of(kind: type) -> str:
+    """Return a class's name in files: the public one, which stays where modules are moved."""
+    public = getattr(importlib.import_module(PACKAGE), kind.__name__, None) is kind
+    return f"{PACKAGE if public else kind.__module__}:{kind.__qualname__}"
+
+
 def _find(name: str) -> type:
     module, _, attribute = name.partition(":")
     if module.split(".")[0] == PACKAGE and attribute.isidentifier():
-        try:
-            kind = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError):
-            kind = None
-        if isinstance(kind, type) and is_dataclass(kind):
-            return kind
+        # a module that an older file names may have been divided
+        for place in (module, PACKAGE):
+            try:
+                kind = getattr(importlib.import_module(place), attribute)
+            except (ImportError, AttributeError):
+                continue
+            if isinstance(kind, type) and is_dataclass(kind):
+                return kind
     raise ValueError(
         f"settings: the class {name!r} is none of {PACKAGE}'s settings; use the version of "
         "the package that the run was saved with."

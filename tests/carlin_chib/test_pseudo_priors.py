@@ -12,12 +12,9 @@ from scipy import special, stats
 
 from pymc_mcoem.carlin_chib.chain_moments import ChainMoments
 from pymc_mcoem.carlin_chib.geometry import LatentGeometry, declare_geometry, geometry_of
-from pymc_mcoem.carlin_chib.pseudo_priors import (
-    Laplace,
-    PilotMoments,
-    PriorCovariance,
-    PseudoPriors,
-)
+from pymc_mcoem.carlin_chib.pilot_moments import PilotMoments
+from pymc_mcoem.carlin_chib.prior_covariance import PriorCovariance
+from pymc_mcoem.carlin_chib.pseudo_priors import Laplace, PseudoPriors
 from pymc_mcoem.density import ClassDensity
 from pymc_mcoem.laplace import ModeSearch
 from tests.helpers.checks import LIMIT

@@ -14,7 +14,8 @@ from scipy.special import softmax
 from pymc_mcoem.carlin_chib.chain_moments import ChainMoments
 from pymc_mcoem.carlin_chib.hamiltonian import Hamiltonian
 from pymc_mcoem.carlin_chib.kernel import draw_other_class
-from pymc_mcoem.carlin_chib.pseudo_priors import PilotMoments, PriorCovariance
+from pymc_mcoem.carlin_chib.pilot_moments import PilotMoments
+from pymc_mcoem.carlin_chib.prior_covariance import PriorCovariance
 from pymc_mcoem.carlin_chib.step import CarlinChib
 from pymc_mcoem.carlin_chib.tilt import first_tilt, next_tilt
 from pymc_mcoem.carlin_chib.within_class import Independence, RandomWalk

@@ -10,7 +10,7 @@ import pymc as pm
 import pytest
 
 from pymc_mcoem.carlin_chib.geometry import LatentGeometry
-from pymc_mcoem.carlin_chib.pseudo_priors import PilotMoments
+from pymc_mcoem.carlin_chib.pilot_moments import PilotMoments
 from pymc_mcoem.carlin_chib.within_class import RandomWalk
 from pymc_mcoem.em.burst import Burst, WeightedStatistics, adaptation_gains
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst

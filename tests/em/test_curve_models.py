@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 from scipy.special import logsumexp
 
-from pymc_mcoem.carlin_chib.pseudo_priors import PriorCovariance
+from pymc_mcoem.carlin_chib.prior_covariance import PriorCovariance
 from pymc_mcoem.carlin_chib.within_class import RandomWalk
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.online import OnlineEM

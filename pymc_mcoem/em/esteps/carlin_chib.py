@@ -11,12 +11,8 @@ from scipy.special import logsumexp, softmax
 
 from pymc_mcoem.backends import pytensor_mode, require_backend
 from pymc_mcoem.carlin_chib.hamiltonian import Hamiltonian
-from pymc_mcoem.carlin_chib.pseudo_priors import (
-    Laplace,
-    PilotMoments,
-    PseudoPriorRule,
-    PseudoPriors,
-)
+from pymc_mcoem.carlin_chib.pilot_moments import PilotMoments
+from pymc_mcoem.carlin_chib.pseudo_priors import Laplace, PseudoPriorRule, PseudoPriors
 from pymc_mcoem.carlin_chib.within_class import RandomWalk, WithinClassMove
 from pymc_mcoem.density import as_argument
 from pymc_mcoem.em.burst import Burst, BurstDraws, WeightedStatistics, adaptation_gains
