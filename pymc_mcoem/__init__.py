@@ -13,7 +13,7 @@ from pymc_mcoem.carlin_chib.prior_covariance import PriorCovariance
 from pymc_mcoem.carlin_chib.pseudo_priors import Laplace
 from pymc_mcoem.carlin_chib.step import CarlinChib
 from pymc_mcoem.carlin_chib.within_class import Independence, RandomWalk
-from pymc_mcoem.classify import Classifier, majority_labels
+from pymc_mcoem.classify import Classifier
 from pymc_mcoem.em.checkpoint import Checkpoint
 from pymc_mcoem.em.esteps.auxiliary_chains import AuxiliaryChains
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
@@ -35,6 +35,7 @@ from pymc_mcoem.em.schedules import (
 )
 from pymc_mcoem.em.sources import Passes
 from pymc_mcoem.em.starts import compete
+from pymc_mcoem.labels import majority_labels
 from pymc_mcoem.laplace import LaplaceApproximation
 from pymc_mcoem.templates import (
     DisplacementField,

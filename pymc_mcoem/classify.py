@@ -5,10 +5,8 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import xarray as xr
@@ -34,65 +32,16 @@ from pymc_mcoem.em.threads import one_blas_thread
 from pymc_mcoem.em.workers import ExecutorError, Order
 from pymc_mcoem.labels import as_labels
 from pymc_mcoem.templates.mixture import TemplateMixture
+from pymc_mcoem.united import unite
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from pymc_mcoem.em.esteps.base import EStep
 
-__all__ = ["Classifier", "majority_labels"]
+__all__ = ["Classifier"]
 
 _log = logging.getLogger("pymc_mcoem")
-
-
-def majority_labels(
-    probabilities: np.ndarray, labels: Sequence[Hashable] | np.ndarray
-) -> list[Hashable]:
-    """Name each class by the label that weighs most in it.
-
-    Parameters
-    ----------
-    probabilities : ndarray of shape (n, n_classes)
-        Class probabilities of n labelled observations. A row that is not finite, of an
-        observation that could not be classified, counts for nothing.
-    labels : sequence of length n
-        Numbers, words, tuples or others that are hashable.
-
-    Returns
-    -------
-    list of length n_classes
-        A class that no observation weighs in has the most frequent label.
-
-    Raises
-    ------
-    ValueError
-        If the lengths differ, there is no observation, or no row is finite.
-
-    Examples
-    --------
-    >>> majority_labels(np.array([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]]), ["a", "b", "a"])
-    ['a', 'b']
-    """
-    if len(probabilities) != len(labels) or len(labels) == 0:
-        raise ValueError(
-            f"labels: got {len(labels)} labels for {len(probabilities)} observations; give one "
-            "label for each of at least one observation."
-        )
-    found = np.asarray(probabilities)
-    usable = np.isfinite(found).all(axis=1)
-    if not usable.any():
-        raise ValueError(
-            f"probabilities: none of the {len(found)} rows is finite; give those of observations "
-            "that were classified."
-        )
-    given = [label for label, use in zip(as_labels(labels).tolist(), usable, strict=True) if use]
-    names = list(dict.fromkeys(given))
-    with suppress(TypeError):  # in no order of their own they stand as they came
-        names.sort()
-    codes = np.array([names.index(label) for label in given])
-    mass = np.eye(len(names))[codes].T @ found[usable]
-    winners = np.where(mass.max(axis=0) > 0, mass.argmax(axis=0), np.bincount(codes).argmax())
-    return [names[winner] for winner in winners]
 
 
 class Classifier:
@@ -467,65 +416,3 @@ class Classifier:
             )
         right = [bool(one == other) for one, other in zip(found, given, strict=True)]
         return float(np.mean(right))
-
-
-def unite(
-    mixture: TemplateMixture,
-    parameters: Mapping[Hashable, xr.Dataset],
-    label_weights: Mapping[Hashable, float] | None,
-) -> tuple[Family, dict[str, np.ndarray], list[Hashable]]:
-    """Make one mixture of the classes of several.
-
-    Returns
-    -------
-    family : TemplateMixture
-        With a noise variance for each class.
-    parameters : dict of str to ndarray
-    labels : list
-        The label of each class.
-    """
-    if not parameters:
-        raise ValueError("parameters: got no label; give the parameters of at least one mixture.")
-    weights = {label: 1.0 for label in parameters} if label_weights is None else label_weights
-    if set(weights) != set(parameters) or not all(weight > 0 for weight in weights.values()):
-        raise ValueError(
-            f"label_weights: got {dict(weights)}; give a positive weight for each of "
-            f"{list(parameters)}."
-        )
-    total = sum(weights.values())
-    parts: list[dict[str, np.ndarray]] = []
-    labels: list[Hashable] = []
-    for label, dataset in parameters.items():
-        if not isinstance(dataset, xr.Dataset):
-            raise TypeError(
-                f"parameters: of label {label!r} are a {type(dataset).__name__}; give a Dataset, "
-                "as OnlineEM.parameters is."
-            )
-        n_classes = int(dataset.sizes["class"])
-        own = mixture if n_classes == mixture.n_classes else mixture.with_classes(n_classes)
-        part = own.check_parameters(dataset)
-        part["weights"] = part["weights"] * weights[label] / total
-        part["noise_variance"] = np.broadcast_to(part["noise_variance"], n_classes)
-        parts.append(part)
-        labels += [label] * n_classes
-    united = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    united["weights"] = united["weights"] / united["weights"].sum()
-    family = _of_all_labels(mixture, len(labels))
-    return family, family.check_parameters(united), labels
-
-
-#: Mixtures for the classes of all labels: classifiers of one mixture compile once.
-_united: WeakKeyDictionary[TemplateMixture, dict[int, TemplateMixture]] = WeakKeyDictionary()
-
-
-def _of_all_labels(mixture: TemplateMixture, n_classes: int) -> TemplateMixture:
-    """Return the mixture with as many classes, the same one for all classifiers.
-
-    Nothing is maximised with it, so priors, which may be given by class, do not come along.
-    """
-    known = _united.setdefault(mixture, {})
-    if n_classes not in known:
-        known[n_classes] = mixture.with_classes(n_classes, noise="class", priors=None)
-    # whoever gave the mixture more starting points than it has by itself wants them here too
-    known[n_classes].starts = mixture.starts
-    return known[n_classes]

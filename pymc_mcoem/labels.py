@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from contextlib import suppress
 
 import numpy as np
 
-__all__ = ["as_labels"]
+__all__ = ["as_labels", "majority_labels"]
 
 
 def as_labels(labels: Sequence[Hashable] | np.ndarray) -> np.ndarray:
@@ -36,3 +37,53 @@ def as_labels(labels: Sequence[Hashable] | np.ndarray) -> np.ndarray:
     array = np.empty(len(given), dtype=object)
     array[:] = given
     return array
+
+
+def majority_labels(
+    probabilities: np.ndarray, labels: Sequence[Hashable] | np.ndarray
+) -> list[Hashable]:
+    """Name each class by the label that weighs most in it.
+
+    Parameters
+    ----------
+    probabilities : ndarray of shape (n, n_classes)
+        Class probabilities of n labelled observations. A row that is not finite, of an
+        observation that could not be classified, counts for nothing.
+    labels : sequence of length n
+        Numbers, words, tuples or others that are hashable.
+
+    Returns
+    -------
+    list of length n_classes
+        A class that no observation weighs in has the most frequent label.
+
+    Raises
+    ------
+    ValueError
+        If the lengths differ, there is no observation, or no row is finite.
+
+    Examples
+    --------
+    >>> majority_labels(np.array([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]]), ["a", "b", "a"])
+    ['a', 'b']
+    """
+    if len(probabilities) != len(labels) or len(labels) == 0:
+        raise ValueError(
+            f"labels: got {len(labels)} labels for {len(probabilities)} observations; give one "
+            "label for each of at least one observation."
+        )
+    found = np.asarray(probabilities)
+    usable = np.isfinite(found).all(axis=1)
+    if not usable.any():
+        raise ValueError(
+            f"probabilities: none of the {len(found)} rows is finite; give those of observations "
+            "that were classified."
+        )
+    given = [label for label, use in zip(as_labels(labels).tolist(), usable, strict=True) if use]
+    names = list(dict.fromkeys(given))
+    with suppress(TypeError):  # in no order of their own they stand as they came
+        names.sort()
+    codes = np.array([names.index(label) for label in given])
+    mass = np.eye(len(names))[codes].T @ found[usable]
+    winners = np.where(mass.max(axis=0) > 0, mass.argmax(axis=0), np.bincount(codes).argmax())
+    return [names[winner] for winner in winners]

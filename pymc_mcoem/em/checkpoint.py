@@ -13,7 +13,7 @@ from time import monotonic
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from pymc_mcoem.em.storage import require_file_name
+from pymc_mcoem.em.datatree_files import require_file_name
 from pymc_mcoem.numbers import is_number, is_whole
 
 __all__ = ["Checkpoint", "Checkpointing"]

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import xarray as xr
 
+from pymc_mcoem.em.family_record import describe_family
 from pymc_mcoem.em.history import History
 from pymc_mcoem.em.left_out import PATIENCE, leave_out, named, said
 from pymc_mcoem.em.reading import Unreadable, admit
 from pymc_mcoem.em.recursion import Recursion
 from pymc_mcoem.em.run_state import Begun, RunSettings, RunState, StepError
 from pymc_mcoem.em.settings import encode_settings
-from pymc_mcoem.em.storage import SavedRun, describe_family
+from pymc_mcoem.em.storage import SavedRun
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

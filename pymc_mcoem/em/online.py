@@ -11,6 +11,7 @@ import xarray as xr
 
 from pymc_mcoem.em.checkpoint import Checkpoint, Checkpointing
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
+from pymc_mcoem.em.family_record import require_family
 from pymc_mcoem.em.learner import Learner
 from pymc_mcoem.em.progress import RunProgress, count_observations
 from pymc_mcoem.em.reading import check_skip, read
@@ -18,7 +19,7 @@ from pymc_mcoem.em.revival import Revival
 from pymc_mcoem.em.run_state import RunSettings
 from pymc_mcoem.em.schedules import BurstLength, BurstSize, StepSize, UpdateSchedule
 from pymc_mcoem.em.settings import run_attributes, seed_entropy
-from pymc_mcoem.em.storage import read_run, require_family, settings_of, write_run
+from pymc_mcoem.em.storage import read_run, settings_of, write_run
 from pymc_mcoem.em.validation import check_family
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ import xarray as xr
 
 from pymc_mcoem.em.checkpoint import Checkpoint, Checkpointing
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
+from pymc_mcoem.em.family_record import require_family
 from pymc_mcoem.em.history import History
 from pymc_mcoem.em.left_out import leave_out
 from pymc_mcoem.em.progress import RunProgress
@@ -23,7 +24,7 @@ from pymc_mcoem.em.saem_state import SAEMSettings, SAEMState
 from pymc_mcoem.em.saem_storage import read_saem, state_from, write_saem
 from pymc_mcoem.em.schedules import PhasedStepSize
 from pymc_mcoem.em.settings import run_attributes, seed_entropy, stored_alike
-from pymc_mcoem.em.storage import require_family, settings_of
+from pymc_mcoem.em.storage import settings_of
 from pymc_mcoem.em.validation import check_family
 
 if TYPE_CHECKING:

@@ -16,16 +16,16 @@ import numpy as np
 import xarray as xr
 
 from pymc_mcoem.em.contributions import Contribution
-from pymc_mcoem.em.saem_state import SAEMState
-from pymc_mcoem.em.settings import encode_settings
-from pymc_mcoem.em.storage import (
+from pymc_mcoem.em.datatree_files import (
     arrays_of,
     dataset_of,
-    describe_family,
     named_damage,
     read_datatree,
     write_datatree,
 )
+from pymc_mcoem.em.family_record import describe_family
+from pymc_mcoem.em.saem_state import SAEMState
+from pymc_mcoem.em.settings import encode_settings
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family

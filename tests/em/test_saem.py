@@ -13,6 +13,7 @@ from examples import gaussian_mixture as example
 from pymc_mcoem.carlin_chib.hamiltonian import Hamiltonian
 from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
 from pymc_mcoem.carlin_chib.within_class import Independence, RandomWalk
+from pymc_mcoem.em.datatree_files import write_datatree
 from pymc_mcoem.em.esteps.auxiliary_chains import AuxiliaryChains
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.esteps.exact import Exact
@@ -22,7 +23,6 @@ from pymc_mcoem.em.esteps.posterior_mode import PosteriorMode
 from pymc_mcoem.em.saem import SAEM
 from pymc_mcoem.em.saem_state import SAEMSettings
 from pymc_mcoem.em.schedules import Annealing, PhasedStepSize
-from pymc_mcoem.em.storage import write_datatree
 from pymc_mcoem.templates import TemplateMixture
 from tests.helpers.interpreted import interpreted
 from tests.helpers.linear_normal import LinearNormal

@@ -14,12 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pymc_mcoem as mcoem
+from pymc_mcoem.em.datatree_files import write_datatree
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.esteps.exact import Exact
+from pymc_mcoem.em.family_record import describe_family, differences
 from pymc_mcoem.em.fingerprint import Fingerprint
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.schedules import BurstLength, StepSize, UpdateSchedule
-from pymc_mcoem.em.storage import describe_family, differences, write_datatree
 from pymc_mcoem.templates import TemplateMixture, TemplatePriors
 from tests.helpers.properties import steady
 from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream

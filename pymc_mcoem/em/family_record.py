@@ -1,0 +1,87 @@
+"""What a saved run says of its family, and the refusal of another."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pymc_mcoem.em.esteps.kept import compiled_for
+from pymc_mcoem.em.fingerprint import Fingerprint
+
+if TYPE_CHECKING:
+    from pymc_mcoem.em.family import Family
+
+__all__ = ["describe_family", "differences", "require_family"]
+
+#: How a difference is told, where it is not one of shapes.
+_DIFFERENCES = {
+    "made with": "{} of the family is",
+    "variables": "variable {} is",
+    "numbers": "{} at one and the same point is",
+}
+
+
+def describe_family(family: Family) -> dict[str, Any]:
+    """Return the name of a family's class and the shapes that a run depends on."""
+    model = family.model
+
+    def shapes(names: Iterable[str]) -> dict[str, list[int]]:
+        return {name: list(model[name].get_value(borrow=True).shape) for name in names}
+
+    return {
+        "class": type(family).__qualname__,
+        "number of classes": family.n_classes,
+        "parameters": shapes(family.parameter_names),
+        "observation": shapes(family.observation),
+        "statistics": {
+            name: list(family.statistics[name].type.shape) for name in sorted(family.statistics)
+        },
+        "variables": {
+            variable.name: type(variable.owner.op).__name__ for variable in model.basic_RVs
+        },
+        "made with": family.describe(),
+        "numbers": compiled_for(family, Fingerprint()),
+    }
+
+
+def differences(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
+    """Return sentences that say where two descriptions of families differ."""
+    found = []
+    for name in sorted({*saved, *present}):
+        before, now = saved.get(name), present.get(name)
+        if isinstance(before, dict) and isinstance(now, dict):
+            says = _DIFFERENCES.get(name, f"{name} {{}} has shape")
+            found += [
+                f"{says.format(key)} {before.get(key)} in the file, {now.get(key)} here"
+                for key in sorted({*before, *now})
+                if not _same(before.get(key), now.get(key))
+            ]
+        elif before != now:
+            found.append(f"{name} is {before} in the file, {now} here")
+    return found
+
+
+def _same(before: Any, now: Any) -> bool:
+    """Say whether two values are the same, numbers up to what versions of libraries may change."""
+    if isinstance(before, float) and isinstance(now, float):
+        return math.isclose(before, now, rel_tol=1e-6, abs_tol=1e-9)
+    return bool(before == now)
+
+
+def require_family(path: str | os.PathLike[str], saved: Mapping[str, Any], family: Family) -> None:
+    """Refuse a family that is not the one a run was saved with.
+
+    Raises
+    ------
+    ValueError
+        If it differs; the message says in what.
+    """
+    found = differences(saved, describe_family(family))
+    if found:
+        raise ValueError(
+            f"family: the run in {os.fspath(path)!r} is of another family: {'; '.join(found)}. "
+            "Give a family made as that one was; to go on with another, make a new driver with "
+            "parameters= those of the run."
+        )
