@@ -80,10 +80,12 @@ def require_class_index(model: pm.Model, class_index: TensorVariable) -> None:
             f"{[rv.name for rv in model.free_RVs]}."
         )
     if _distribution(class_index) not in ("categorical", "bernoulli"):
+        kind = _distribution(class_index) or type(class_index.owner.op).__name__
         raise ValueError(
-            f"class_index: {class_index.name} is {_distribution(class_index)}, not Categorical or "
-            "Bernoulli; an index has to say how many classes there are. Bound its support and "
-            "declare it as pm.Categorical."
+            f"class_index: {class_index.name} is {kind}, not Categorical or Bernoulli; an index "
+            "has to say how many classes there are. Declare it as pm.Categorical, with the "
+            "probabilities of 0, 1, 2, ... (of an unbounded one, up to where they are "
+            "negligible)."
         )
 
 

@@ -20,6 +20,7 @@ from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 
+from pymc_mcoem.carlin_chib.supports import latents_cut_off
 from pymc_mcoem.density import ClassDensity
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ class BlockDensity(ClassDensity):
     ------
     ValueError
         If the blocks do not name every class, name a variable that is not a free continuous one,
-        or if a variable is not conditionally free in a class whose block leaves it out.
+        if a variable is not conditionally free in a class whose block leaves it out, or if its
+        transform does not reach all values of its prior.
 
     Notes
     -----
@@ -76,7 +78,7 @@ class BlockDensity(ClassDensity):
         class_index: TensorVariable,
         blocks: Mapping[int, Sequence[TensorVariable | str]],
     ) -> None:
-        named = {int(j): _variables(model, j, block) for j, block in blocks.items()}
+        named = {j: _variables(model, j, block) for j, block in _by_class(blocks).items()}
         union = {rv for block in named.values() for rv in block}
         super().__init__(model, class_index, [rv for rv in model.free_RVs if rv in union])
         if sorted(named) != list(range(self.n_classes)):
@@ -89,6 +91,7 @@ class BlockDensity(ClassDensity):
         ).reshape(self.n_classes, len(self.latents))
         self.active = np.repeat(flags, self._sizes, axis=1)
         self._require_conditionally_free(flags)
+        self._require_whole_priors(flags)
         self._log_density = self._joint(flags)
 
     def _factors(self) -> dict[TensorVariable, TensorVariable]:
@@ -123,9 +126,20 @@ class BlockDensity(ClassDensity):
                         raise ValueError(
                             f"blocks: {rv.name} is not in the block of class {j}, but the density "
                             f"of {name} looks at it there; add it to that block, or write the "
-                            f"model so that switch({self.class_index.name} == ..., ...) "  # type: ignore[union-attr]
-                            "leaves it out."
+                            f"model so that pm.math.switch({self.class_index.name} == ..., ...) "  # type: ignore[union-attr]
+                            "leaves it out (of arrays that are stacked and then indexed this "
+                            "cannot be seen)."
                         )
+
+    def _require_whole_priors(self, flags: np.ndarray) -> None:
+        off = [rv for rv, flag in zip(self.latents, flags.T, strict=True) if not flag.all()]
+        cut = latents_cut_off(self.model, off)
+        if cut:
+            raise ValueError(
+                f"blocks: the transforms of {[rv.name for rv in cut]} do not reach all values of "
+                "their priors, from which they are drawn in classes whose blocks leave them out; "
+                "leave them the distributions' own transforms, or use pm.Truncated."
+            )
 
     def _joint(self, flags: np.ndarray) -> TensorVariable:
         # What is inactive is looked at by nothing; it is held at the model's initial point all
@@ -149,6 +163,18 @@ class BlockDensity(ClassDensity):
             else:
                 parts.append(term.sum())
         return pt.add(*parts) if len(parts) > 1 else parts[0]
+
+
+def _by_class(blocks: Any) -> dict[int, Any]:
+    """Return blocks by number of class."""
+    if not isinstance(blocks, Mapping):
+        raise ValueError(f"blocks: got {blocks!r}; give a mapping, as {{0: [a], 1: [b, c]}}.")
+    odd = [j for j in blocks if isinstance(j, bool) or not isinstance(j, (int, np.integer))]
+    if odd:
+        raise ValueError(
+            f"blocks: got the classes {odd}; name classes by their numbers, as {{0: [a], 1: [b]}}."
+        )
+    return {int(j): block for j, block in blocks.items()}
 
 
 def _variables(

@@ -80,6 +80,7 @@ class Engine(Protocol):
         *,
         log_tilt: np.ndarray,
         auxiliaries: np.ndarray | None = None,
+        jumps: bool = True,
     ) -> Swept:
         """Make one sweep, from fresh auxiliaries or from those given, which are updated."""
         ...
@@ -195,6 +196,7 @@ class ScalarEngine:
         *,
         log_tilt: np.ndarray,
         auxiliaries: np.ndarray | None = None,
+        jumps: bool = True,
     ) -> Swept:
         """Make one sweep; inactive latents are then drawn from their priors."""
         here = int(class_index)
@@ -216,7 +218,7 @@ class ScalarEngine:
         # JAX's arrays are read-only and not NumPy's
         index, moved, new_log_step = np.asarray(index), np.asarray(moved), as_argument(new_log_step)
         jump_acceptance = float("nan")
-        if self._jump is not None:
+        if self._jump is not None and jumps:
             jumped = self._jump(
                 rng, gain, index, moved, log_step[-1], pseudo_priors, others, log_tilt
             )
@@ -307,6 +309,7 @@ class PlateEngine:
         *,
         log_tilt: np.ndarray,
         auxiliaries: np.ndarray | None = None,
+        jumps: bool = True,
     ) -> Swept:
         """Make one sweep of all rows; plates are not tilted."""
         found = self._sweep(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import pytensor.tensor as pt
+from pymc.initial_point import make_initial_point_fn
 
 if TYPE_CHECKING:
     import pymc as pm
@@ -78,6 +80,18 @@ class LatentGeometry:
         if self.starts is not None:
             return np.asarray(self.starts, dtype=np.float64)
         return density.ravel(density.model.initial_point(random_seed=0))[None]
+
+    def follow_starts(self, density: ClassDensity) -> Callable[[], np.ndarray]:
+        """Return a function to `starts_of`, as they are when it is called.
+
+        A model's initial point may depend on its data, and so move with ``pm.set_data``. Where
+        data are inputs of the density they are not set in the model, and starts stay.
+        """
+        if self.starts is not None or density.data_inputs:
+            starts = self.starts_of(density)
+            return lambda: starts
+        initial_point = make_initial_point_fn(model=density.model)
+        return lambda: density.ravel(initial_point(0))[None]
 
 
 # A ready-made family knows more of its latents than PyMC has a place for in a model. The table

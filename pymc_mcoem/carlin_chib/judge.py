@@ -103,6 +103,12 @@ class Judge:
             self._classes.append(np.array(class_index))
             self._ratios.append(np.array(log_ratio))
 
+    def has_seen_all(self, n_classes: int) -> bool:
+        """Say whether there are draws enough of every class, in every row, to judge it by."""
+        classes = np.array(self._classes)
+        n_drawn = [np.min((classes != j).sum(axis=0)) for j in range(n_classes)]
+        return bool(min(n_drawn) >= _MIN_DRAWS)
+
     def verdicts(self) -> list[Verdict]:
         """Return what there is to say of the classes whose pseudo-priors are poor."""
         if not self._ratios:

@@ -62,7 +62,7 @@ class PilotMoments:
         """Compile the pilot chain."""
         mode = without_jax(mode)
         n_classes, n = density.n_classes, density.n_latents
-        start = geometry.starts_of(density)[0]
+        starts = geometry.follow_starts(density)
         covariances = compile_prior_covariance(density, geometry, self.n_prior_draws, mode)
         move = RandomWalk(n_moves=1)
 
@@ -106,7 +106,7 @@ class PilotMoments:
             draws = pilot(
                 rng.standard_normal((n_classes, self.n_steps, size)),
                 np.linalg.cholesky(prior),
-                start,
+                starts()[0],
                 np.asarray(move.initial_log_step(n)),
                 robbins_monro,
                 *density.arguments(data, others),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytensor.tensor as pt
+from pymc.initial_point import make_initial_point_fn
 
 if TYPE_CHECKING:
     from pymc_mcoem.carlin_chib.plate import PlateDensity
@@ -100,11 +101,13 @@ class PlateLaplace:
         self._function = density.compile(
             [k, x], [log_p, gradient, -pt.stack(hessian, axis=1)], mode
         )
-        self._start = density.ravel(density.model.initial_point(random_seed=0))
+        # As a function, for the initial point may depend on data that are set later.
+        self._initial_point = make_initial_point_fn(model=density.model)
 
     def __call__(self, others: Sequence[np.ndarray]) -> PlatePseudoPriors:
         """Return pseudo-priors given the other values."""
-        found = [self._search(j, others) for j in range(self.density.n_classes)]
+        start = self.density.ravel(self._initial_point(0))
+        found = [self._search(j, start, others) for j in range(self.density.n_classes)]
         mean, precision, log_p, converged = (np.stack(part) for part in zip(*found, strict=True))
         whiten = np.swapaxes(np.linalg.cholesky(precision), -1, -2)
         half_log_det = np.log(np.diagonal(whiten, axis1=-2, axis2=-1)).sum(axis=-1)
@@ -122,11 +125,13 @@ class PlateLaplace:
             {"mode search: not converged": missed} if missed else {},
         )
 
-    def _search(self, j: int, others: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+    def _search(
+        self, j: int, start: np.ndarray, others: Sequence[np.ndarray]
+    ) -> tuple[np.ndarray, ...]:
         """Return mean, precision, log-density and convergence of every row in class j."""
-        n_rows = len(self._start)
+        n_rows = len(start)
         index = np.full(n_rows, j, dtype=np.int64)
-        x = self._start.copy()
+        x = start.copy()
         log_p, gradient, curvature = self._function(index, x, *others)
         damping = np.full(n_rows, 1e-3)
         converged = np.zeros(n_rows, dtype=bool)

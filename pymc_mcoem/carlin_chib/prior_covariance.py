@@ -74,7 +74,7 @@ class PriorCovariance:
             cooling=self.cooling,
             mode=mode,
         )
-        starts = geometry.starts_of(density)
+        starts = geometry.follow_starts(density)
         covariances = compile_prior_covariance(density, geometry, self.n_prior_draws, mode)
 
         def prior_covariance(
@@ -82,7 +82,7 @@ class PriorCovariance:
             rng: np.random.Generator,
             others: Sequence[np.ndarray] = (),
         ) -> PseudoPriors:
-            modes: Modes = search(starts, data, others)
+            modes: Modes = search(starts(), data, others)
             return PseudoPriors.from_covariance(
                 modes.mean, covariances(data, rng, others), modes.log_evidence, modes.troubles()
             )

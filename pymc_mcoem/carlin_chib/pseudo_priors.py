@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -288,4 +287,9 @@ class Laplace:
             cooling=self.cooling,
             mode=mode,
         )
-        return partial(search, geometry.starts_of(density)[: self.n_starts])
+        starts = geometry.follow_starts(density)
+
+        def modes(*args: Any, **kwargs: Any) -> Modes:
+            return search(starts()[: self.n_starts], *args, **kwargs)
+
+        return modes

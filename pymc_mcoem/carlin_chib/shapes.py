@@ -14,12 +14,73 @@ from pymc_mcoem.carlin_chib.blocks import BlockDensity
 from pymc_mcoem.carlin_chib.engines import Engine, PlateEngine, ScalarEngine
 from pymc_mcoem.carlin_chib.geometry import LatentGeometry, geometry_of
 from pymc_mcoem.carlin_chib.plate import PlateDensity
-from pymc_mcoem.density import ClassDensity, require_class_index
+from pymc_mcoem.density import ClassDensity, find_class_index, require_class_index
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["make_engine"]
+__all__ = ["find_index", "make_engine", "named_variables", "require_settings"]
+
+
+def named_variables(model: pm.Model, vars: Any) -> list[TensorVariable]:
+    """Return variables that are given, or named, one of them or a sequence.
+
+    Raises
+    ------
+    ValueError
+        If the model has no variable of a name.
+    """
+    given = list(vars) if isinstance(vars, (list, tuple)) else [vars]
+    unknown = [each for each in given if isinstance(each, str) and each not in model.named_vars]
+    if unknown:
+        raise ValueError(
+            f"vars: got {unknown}, and the model has {[rv.name for rv in model.free_RVs]}; name "
+            "some of them."
+        )
+    return [model[each] if isinstance(each, str) else each for each in given]
+
+
+def find_index(
+    model: pm.Model,
+    class_index: TensorVariable | str | None,
+    vars: Sequence[TensorVariable] | None,
+) -> TensorVariable:
+    """Return the class index that is given, named, alone among some variables or in the model.
+
+    Raises
+    ------
+    ValueError
+        If there is no such variable, or it is not said which it is.
+    """
+    if isinstance(class_index, str):
+        if class_index not in model.named_vars:
+            raise ValueError(
+                f"class_index: got {class_index!r}, and the model has "
+                f"{[rv.name for rv in model.free_RVs]}; name one of them."
+            )
+        return model[class_index]
+    if class_index is not None:
+        return class_index
+    discrete = [rv for rv in vars or () if rv.dtype not in pm.pytensorf.continuous_types]
+    return discrete[0] if len(discrete) == 1 else find_class_index(model)
+
+
+def require_settings(pseudo_priors: Any, within_class: Any, jump: Any) -> None:
+    """Refuse settings that are no rule, no move or no jump.
+
+    Raises
+    ------
+    TypeError
+        With what is expected.
+    """
+    for name, value, method, examples in (
+        ("pseudo_priors", pseudo_priors, "compile", "Laplace(), PriorCovariance()"),
+        ("within_class", within_class, "build", "RandomWalk(), Hamiltonian()"),
+        ("jump", jump, "compile", "AnnealedJump()"),
+    ):
+        is_class = isinstance(value, type)
+        if value is not None and (is_class or not callable(getattr(value, method, None))):
+            raise TypeError(f"{name}: got {value!r}; give an object, as {examples}, or None.")
 
 
 def make_engine(
@@ -86,11 +147,10 @@ def _named(
     model: pm.Model, index: TensorVariable, vars: Sequence[TensorVariable]
 ) -> list[TensorVariable]:
     """Return the latents among the variables given to the step, in the model's order."""
-    given: list[Any] = list(vars) if isinstance(vars, (list, tuple)) else [vars]
-    chosen = {model.values_to_rvs[v] for v in get_value_vars_from_user_vars(given, model)}
+    chosen = {model.values_to_rvs[v] for v in get_value_vars_from_user_vars(list(vars), model)}
     if index not in chosen:
         raise ValueError(
-            f"vars: {[v.name for v in given]} leave out the class index {index.name}; "
+            f"vars: {[v.name for v in vars]} leave out the class index {index.name}; "
             "add it, since index and latents jump together."
         )
     return [rv for rv in model.free_RVs if rv in chosen and rv is not index]

@@ -10,18 +10,24 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import pymc as pm
-from pymc.initial_point import make_initial_point_fn
 from pymc.step_methods.compound import BlockedStep, Competence, StepMethodState
 from pymc.step_methods.state import dataclass_state
 from rich.progress import TextColumn
 from rich.table import Column
 
+from pymc_mcoem.backends import pytensor_mode
 from pymc_mcoem.carlin_chib.engines import Swept
 from pymc_mcoem.carlin_chib.judge import Judge
-from pymc_mcoem.carlin_chib.shapes import make_engine
+from pymc_mcoem.carlin_chib.own_start import DefaultStart
+from pymc_mcoem.carlin_chib.shapes import (
+    find_index,
+    make_engine,
+    named_variables,
+    require_settings,
+)
 from pymc_mcoem.carlin_chib.tilt import first_tilt, next_tilt
 from pymc_mcoem.carlin_chib.within_class import RandomWalk
-from pymc_mcoem.density import count_classes, find_class_index
+from pymc_mcoem.density import count_classes
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -39,9 +45,6 @@ N_REFITS = 4
 
 #: By how many sweeps at most the pseudo-priors are judged.
 N_JUDGED = 500
-
-#: The same where an annealed jump makes every sweep dear.
-N_JUDGED_WITH_JUMP = 200
 
 #: How often a chain draws a start of its own before it takes the model's initial point.
 N_STARTS = 50
@@ -78,14 +81,14 @@ class CarlinChib(BlockedStep):
 
     Parameters
     ----------
-    vars : list of TensorVariable, optional
+    vars : list of (TensorVariable or str), optional
         The class index and the latents. Default: the model's one Categorical variable and all
         free continuous variables; on a plate those of them whose first axis is the plate, with
         `blocks` those in a block.
         What is left out is sampled by other steps of the same ``pm.sample``.
     class_index : TensorVariable or str, optional
-        The class index, where the model has more than one Categorical variable. Shape () or
-        (n_rows,).
+        The class index, where `vars` and the model have more than one that it might be. Shape ()
+        or (n_rows,).
     blocks : mapping of int to list of (TensorVariable or str), optional
         For every class its latents, as ``{0: [a], 1: [b, c]}``; blocks may overlap, and a class
         without latents has ``[]``. Nothing but its own prior may look at a latent in a class
@@ -120,8 +123,10 @@ class CarlinChib(BlockedStep):
         Not for a plate.
     model : pymc.Model, optional
     rng, initial_point, compile_kwargs, blocked
-        As PyMC passes them. ``compile_kwargs={"mode": ...}`` chooses the back end: "NUMBA" (the
-        default), "CVM" or "JAX", which all make the same draws. What JAX cannot
+        As PyMC passes them. ``compile_kwargs={"backend": ...}`` chooses the back end, "numba" (the
+        default), "c" or "jax", as `pymc.sample` does for the steps that it makes itself (its own
+        ``backend`` does not reach a step that is given to it); ``{"mode": ...}`` one of PyTensor's
+        modes. All make the same draws. What JAX cannot
         compile, as searches on a plate and annealed jumps, is left to numba. JAX has threads: say
         ``mp_ctx="spawn"`` to `pymc.sample` or sample on one core.
 
@@ -132,16 +137,19 @@ class CarlinChib(BlockedStep):
         discrete, in no block, or not free where its block says so, if rows of a plate are not
         independent, if the density is not finite where the chain starts, or if the model has
         changed since the step was made.
+    TypeError
+        If `pseudo_priors`, `within_class` or `jump` is no such thing.
 
     Notes
     -----
     Label ``alg:MCMC`` of the paper. Pseudo-priors are fitted when a chain starts, refitted
     while tuning if other steps move variables that the latents depend on, and frozen
-    afterwards. A chain that starts at the model's own initial point draws a class of its own
-    first; initial values given to ``pm.sample`` are kept where they differ from it. With
-    ``within_class=None`` that is asked of the index alone, for steps before this one may have
-    moved the latents. What goes
-    wrong in a fit is logged by name.
+    afterwards. A chain whose index and latents start where the model puts them, given the other
+    variables, draws a class and latents of its own first. Initial values given to ``pm.sample``
+    are kept where they differ from that; to begin in the very class that the model would begin
+    with, say so in the model, ``pm.Categorical(..., initval=0)``. With ``within_class=None`` only
+    the index is asked, for steps before this one may have moved the latents. What goes wrong in a
+    fit is logged by name.
 
     Making the step compiles it, for seconds at least. A step that is made once serves any number of
     calls of ``pm.sample``, with other data in between too: every chain begins anew.
@@ -158,13 +166,17 @@ class CarlinChib(BlockedStep):
     ``class_jump_acceptance`` (share of the moves on its way accepted, which should be near the
     jump's target), and with `equalise_visits`
     ``class_tilt`` of shape (n_classes,), what was added to the logarithms of the prior
-    probabilities.
+    probabilities. Where two of these steps are in one ``pm.sample``, PyMC keeps their vectors as
+    objects, which a netCDF file cannot hold: drop ``class_log_weight`` from the sample statistics
+    before saving.
 
     At the end of tuning the pseudo-priors are judged by the auxiliaries drawn from them since
     they were fitted, and those that are poor are named in the log with their Pareto k and
     effective share; a class far below the others is passed over. Frozen auxiliaries are hardly
-    ever new where a pseudo-prior is poor: in their place 500 sweeps are made then that the chain
-    knows nothing of, 200 with `jump`.
+    ever new where a pseudo-prior is poor, there are none of a class that was never left, and few
+    where tuning was short: with a single index 500 sweeps are made then that the chain knows
+    nothing of. With several processes these words come from the workers, and stand where those
+    log to: the terminal's error output, unless said otherwise.
 
     Examples
     --------
@@ -211,15 +223,10 @@ class CarlinChib(BlockedStep):
         blocked: bool = True,
     ) -> None:
         model = pm.modelcontext(model)
-        index = find_class_index(model) if class_index is None else class_index
-        if isinstance(index, str):
-            if index not in model.named_vars:
-                raise ValueError(
-                    f"class_index: got {index!r}, and the model has "
-                    f"{[rv.name for rv in model.free_RVs]}; name one of them."
-                )
-            index = model[index]
-        mode = dict(compile_kwargs or {}).get("mode")
+        vars = None if vars is None else named_variables(model, vars)
+        index = find_index(model, class_index, vars)
+        require_settings(pseudo_priors, within_class, jump)
+        mode = _mode_of(compile_kwargs)
         move = RandomWalk(n_moves=0) if within_class is None else within_class
         if index_move not in ("gibbs", "metropolised"):
             raise ValueError(f"index_move: got {index_move!r}; choose 'gibbs' or 'metropolised'.")
@@ -263,6 +270,14 @@ class CarlinChib(BlockedStep):
         self._is_tilted = equalise_visits
         self._jumps = jump is not None
         self._moves_latents = within_class is not None
+        if equalise_visits:
+            # here, in the user's own process: of workers' words nobody may hear
+            _log.warning(
+                "CarlinChib: equalise_visits: chains have a posterior tilted towards classes of "
+                "little weight, and so do averages over their draws; weigh each draw by "
+                "exp(-class_tilt[%s]), as class_index_summary and class_latents do.",
+                index.name,
+            )
         own_stats: dict[str, Any] = {"class_drawn": (object, [])} if index.ndim else {}
         if jump is not None:
             own_stats["class_jump_acceptance"] = (np.float64, [])
@@ -277,8 +292,7 @@ class CarlinChib(BlockedStep):
         self._made_for = _structure(model)
         start = model.initial_point(random_seed=0)
         self._shapes = {value.name: np.shape(start[value.name]) for value in self.vars}
-        # As a function, for the initial point may depend on data that are set later.
-        self._initial_point = make_initial_point_fn(model=model)
+        self._default_start = DefaultStart(model, index, self._density.latents)
 
     def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
         """Forget the last chain: tuning, counters and pseudo-priors belong to one chain."""
@@ -297,7 +311,9 @@ class CarlinChib(BlockedStep):
     def stop_tuning(self) -> None:
         """Stop tuning, and name the pseudo-priors that have shown themselves poor."""
         super().stop_tuning()
-        if self._is_frozen:
+        # On a plate rows that stay in a class are common, and sweeps dear.
+        is_single = self._index.ndim == 0
+        if self._is_frozen or (is_single and not self._judge.has_seen_all(self.n_classes)):
             self._judge_by_fresh_draws()
         poor = self._judge.verdicts()
         if poor:
@@ -334,18 +350,8 @@ class CarlinChib(BlockedStep):
             self.pseudo_priors = self._fitted(others)
             if self._is_tilted:
                 self.log_tilt = first_tilt(self.pseudo_priors.log_evidence)
-                _log.warning(
-                    "CarlinChib: equalise_visits: this chain has a posterior tilted towards "
-                    "classes of little weight, and so do averages over its draws; weigh each draw "
-                    "by exp(-class_tilt[%s]), as class_index_summary and class_latents do.",
-                    index_name,
-                )
-            default = self._initial_point(0)
-            own_start = all(
-                np.array_equal(point[value.name], default[value.name])
-                # steps that came before may have moved latents that they share
-                for value in (self.vars if self._moves_latents else self.vars[:1])
-            )
+            # steps that came before may have moved latents that they share
+            own_start = self._default_start.holds(point, of_latents=self._moves_latents)
         elif self._must_refit():
             self.pseudo_priors = self._fitted(others)
         self.n_steps += 1
@@ -388,9 +394,9 @@ class CarlinChib(BlockedStep):
                 f"{before}; start the chain where the model has positive density."
             )
         self.log_step = swept.log_step
-        if self._is_frozen:
+        if self.tune:
             self._last = before, position, others
-        else:
+        if not self._is_frozen:
             self._judge.see(before, swept.log_ratio)
         tilt = self.log_tilt
         if self._is_tilted and self.tune:
@@ -447,14 +453,16 @@ class CarlinChib(BlockedStep):
         """Show the judge draws of the pseudo-priors that are made for it alone.
 
         Frozen auxiliaries have their pseudo-priors' distribution too, but a class brings a new
-        one only when it is left, which is seldom or never where its pseudo-prior is poor.
+        one only when it is left, which is seldom or never where its pseudo-prior is poor. And of
+        a class that the chain never leaves there is no draw, though it may be the one at fault.
         """
         if self._last is None:
             return
         index, position, others = self._last
+        self._judge = Judge(N_JUDGED, self.pseudo_priors.log_evidence)
         # a generator of its own, and the same one wherever the chain is resumed
         rng = np.random.default_rng(copy.deepcopy(self.rng).integers(2**63))
-        for t in range(N_JUDGED_WITH_JUMP if self._jumps else N_JUDGED):
+        for t in range(N_JUDGED):
             # there is no draw of the class that is active, so each is in turn
             active = (index + t) % self.n_classes
             swept = self._engine.sweep(
@@ -467,6 +475,7 @@ class CarlinChib(BlockedStep):
                 others,
                 log_tilt=self.log_tilt,
                 auxiliaries=rng.standard_normal(self._engine.auxiliaries_shape),
+                jumps=False,
             )
             self._judge.see(active, swept.log_ratio)
 
@@ -504,6 +513,18 @@ class CarlinChib(BlockedStep):
     def competence(var: Any, has_grad: bool) -> Competence:
         """Say that PyMC does not choose this step by itself: it works on several variables."""
         return Competence.INCOMPATIBLE
+
+
+def _mode_of(compile_kwargs: Mapping[str, Any] | None) -> Any:
+    """Return PyTensor's mode from what PyMC calls ``compile_kwargs``."""
+    given = dict(compile_kwargs or {})
+    mode, backend = given.pop("mode", None), given.pop("backend", None)
+    if given or (mode is not None and backend is not None):
+        raise ValueError(
+            f"compile_kwargs: got {sorted(compile_kwargs or {})}; give 'backend' or 'mode', not "
+            "both, and nothing else."
+        )
+    return mode if backend is None else pytensor_mode(backend)
 
 
 def _structure(model: pm.Model) -> tuple[tuple[str, ...], ...]:

@@ -6,12 +6,14 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+from pymc.distributions import transforms
 from scipy import stats
 from scipy.special import logsumexp
 
 from pymc_mcoem.carlin_chib.blocks import BlockDensity
 from pymc_mcoem.carlin_chib.inactive import InactiveDraw
 from pymc_mcoem.carlin_chib.step import CarlinChib
+from pymc_mcoem.carlin_chib.supports import latents_cut_off
 from pymc_mcoem.carlin_chib.within_class import RandomWalk
 from tests.helpers.checks import LIMIT, agreement
 
@@ -352,13 +354,21 @@ def test_zero_times_what_is_off_is_zero():
     [
         (
             lambda: pm.Normal(
-                "b", shape=2, transform=pm.distributions.transforms.ordered, initval=[0.0, 1.0]
+                "b", [-2, 2], shape=2, transform=transforms.ordered, initval=[0.0, 1.0]
             ),
-            r"blocks: prior draws of \['b'\] leave the support",
+            r"blocks: the transforms of \['b'\] do not reach all",
+        ),
+        (
+            lambda: pm.Normal("b", 3.0, 1.0, transform=transforms.log, initval=1.0),
+            r"blocks: the transforms of \['b'\] do not reach all",
+        ),
+        (
+            lambda: pm.Uniform("b", default_transform=transforms.Interval(0, 0.9), initval=0.5),
+            r"blocks: the transforms of \['b'\] do not reach all",
         ),
         (lambda: pm.Flat("b"), r"blocks: what is inactive in class 0 cannot be drawn"),
     ],
-    ids=["ordered", "flat"],
+    ids=["ordered", "log", "interval", "flat"],
 )
 def test_priors_that_cannot_be_drawn_from_are_refused(make, message):
     with pm.Model():
@@ -367,6 +377,53 @@ def test_priors_that_cannot_be_drawn_from_are_refused(make, message):
         pm.Normal("y", pm.math.switch(pm.math.eq(k, 0), a, b.sum()), 1.0, observed=0.3)
         with pytest.raises(ValueError, match=message):
             CarlinChib(blocks={0: [a], 1: [b]})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda name: pm.HalfNormal(name, default_transform=transforms.log_exp_m1),
+        lambda name: pm.HalfNormal(name, default_transform=None),
+        lambda name: pm.Uniform(name, -2.0, pm.HalfNormal("top")),
+        lambda name: pm.Dirichlet(name, np.ones(3)),
+        lambda name: pm.TruncatedNormal(name, 0.0, 1.0, lower=-1.0),
+        lambda name: pm.Normal(name, shape=(2, 2)),
+        lambda name: pm.Beta(name, 2.0, 3.0, default_transform=transforms.Interval(0, 1)),
+        lambda name: pm.VonMises(name, 0.0, 1.0),
+        lambda name: pm.LKJCorr(name, n=3, eta=2.0),
+    ],
+)
+def test_transforms_that_reach_all_of_a_prior_are_let_through(make):
+    with pm.Model() as model:
+        b = make("b")
+    assert latents_cut_off(model, [b]) == []
+
+
+def test_transforms_of_what_is_never_off_are_free():
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5])
+        a = pm.Normal("a", shape=2, transform=transforms.ordered, initval=[0.0, 1.0])
+        b = pm.Normal("b")
+        pm.Normal("y", a.sum() + pm.math.switch(pm.math.eq(k, 0), 0.0, b), observed=0.3)
+    BlockDensity(model, k, {0: [a], 1: [a, b]})
+
+
+@pytest.mark.parametrize(
+    ("blocks", "message"),
+    [
+        ([["a"], ["b"]], r"blocks: got \[\['a'\], \['b'\]\]; give a mapping"),
+        ({"first": ["a"], 1: ["b"]}, r"blocks: got the classes \['first'\]; name classes by"),
+        ({0: ["a"], 0.5: ["b"]}, r"blocks: got the classes \[0.5\]"),
+        ({False: ["a"], True: ["b"]}, r"blocks: got the classes \[False, True\]"),
+    ],
+)
+def test_blocks_are_by_number_of_class(blocks, message):
+    with pm.Model():
+        k = pm.Categorical("k", [0.5, 0.5])
+        a, b = pm.Normal("a"), pm.Normal("b")
+        pm.Normal("y", pm.math.switch(pm.math.eq(k, 0), a, b), 1.0, observed=0.3)
+        with pytest.raises(ValueError, match=message):
+            CarlinChib(blocks=blocks)
 
 
 def test_a_class_without_latents(rng):

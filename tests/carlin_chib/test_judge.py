@@ -172,11 +172,52 @@ def test_a_chain_that_is_not_tuned_is_not_judged():
     assert step._judge.verdicts() == []
 
 
-def test_frozen_auxiliaries_beside_a_jump_are_judged_by_fewer():
+def test_no_jump_is_made_where_pseudo_priors_are_judged(monkeypatch):
     with pm.Model() as model:
         step = astray_step(auxiliaries="frozen", jump=AnnealedJump(n_temperatures=1))
-    ratios, _, (verdict,) = judged_at_the_end(step, model)
-    assert (len(ratios), verdict.n_draws, verdict.class_number) == (200, 100, 1)
+    made = []
+    jump = step._engine._jump
+    monkeypatch.setattr(step._engine, "_jump", lambda *given: made.append(1) or jump(*given))
+    _, _, (verdict,) = judged_at_the_end(step, model, tune=20)
+    assert (verdict.n_draws, verdict.class_number) == (250, 1)
+    assert len(made) == 20
+
+
+class FarOff:
+    """A rule: the pseudo-prior of class 0 is where nothing of the class is."""
+
+    def compile(self, density, geometry, mode=None):
+        def rule(data, rng, others=()):
+            mean = np.array([[9.0, 9.0], [0.6, 0.7]])
+            covariance = np.tile(np.eye(2) * 0.4, (2, 1, 1))
+            return PseudoPriors.from_covariance(mean, covariance, np.zeros(2))
+
+        return rule
+
+
+def test_the_pseudo_prior_of_a_class_that_is_never_left_is_judged():
+    """The chain begins in class 0: it is at fault, and no sweep draws from its pseudo-prior."""
+    with pm.Model() as model:
+        k = pm.Categorical("kind", [0.5, 0.5], initval=0)
+        x = pm.Normal("x", 2.0 * k - 1.0, 0.8, shape=2)
+        pm.Normal("y", x, 1.0, observed=[0.1, 0.4])
+        step = CarlinChib(pseudo_priors=FarOff(), within_class=RandomWalk(2))
+    _, _, verdicts = judged_at_the_end(step, model, tune=400)
+    assert step.n_switches == 0
+    assert [verdict.class_number for verdict in verdicts] == [0]
+
+
+def test_the_last_of_short_tuning_is_judged_too(caplog):
+    """Refits empty what was seen, and the quarter after the last has not draws enough."""
+    with pm.Model() as model:
+        pm.Normal("other")
+        k = pm.Categorical("kind", [0.5, 0.5])
+        x = pm.Normal("x", 2.0 * k - 1.0, 0.8, shape=2)
+        pm.Normal("y", x, 1.0, observed=[0.1, 0.4])
+        step = CarlinChib([k, x], pseudo_priors=Astray(), within_class=RandomWalk(2))
+    _ratios, classes, (verdict,) = judged_at_the_end(step, model, tune=40)
+    assert verdict.class_number == 1
+    np.testing.assert_array_equal(np.bincount(classes), [250, 250])
 
 
 @pytest.mark.parametrize("auxiliaries", ["refreshed", "frozen"])

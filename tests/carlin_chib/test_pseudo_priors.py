@@ -13,6 +13,8 @@ from scipy import special, stats
 from pymc_mcoem.carlin_chib.chain_moments import ChainMoments
 from pymc_mcoem.carlin_chib.geometry import LatentGeometry, declare_geometry, geometry_of
 from pymc_mcoem.carlin_chib.pilot_moments import PilotMoments
+from pymc_mcoem.carlin_chib.plate import PlateDensity
+from pymc_mcoem.carlin_chib.plate_pseudo_priors import PlateLaplace
 from pymc_mcoem.carlin_chib.prior_covariance import PriorCovariance
 from pymc_mcoem.carlin_chib.pseudo_priors import Laplace, PseudoPriors
 from pymc_mcoem.density import ClassDensity
@@ -313,3 +315,36 @@ def test_a_geometry_keeps_no_model_alive(without_compiler):
     del model
     gc.collect()
     assert alive() is None
+
+
+def counts_around_data(shape):
+    """Return a model of counts whose latents are where its data say, and what is in it."""
+    with pm.Model() as model:
+        centre = pm.Data("centre", 0.0)
+        k = pm.Categorical("k", [0.5, 0.5], shape=shape)
+        x = pm.Normal("x", centre, 1.0, shape=shape)
+        seen = 2 if shape is None else np.full(shape, 2)
+        pm.Poisson("y", pm.math.exp(x - centre + k), observed=seen)
+    return model, k, x
+
+
+@pytest.mark.parametrize("rule", [Laplace(), PriorCovariance(100), PilotMoments(), "plate"])
+def test_searches_start_where_the_data_now_put_the_model(rule):
+    """Two thousand away Newton's steps would begin where every count has no density at all."""
+    is_plate = rule == "plate"
+    model, k, x = counts_around_data(3 if is_plate else None)
+    if is_plate:
+        find = PlateLaplace(PlateDensity(model, k, [x]))
+    else:
+        compiled = rule.compile(ClassDensity(model, k, [x]), LatentGeometry())
+
+        def find(others):
+            return compiled({}, np.random.default_rng(1), others)
+
+    near = find([])
+    with model:
+        pm.set_data({"centre": -2000.0})
+    far = find([])
+    assert far.troubles == {}
+    np.testing.assert_allclose(far.mean + 2000.0, near.mean, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(far.scale, near.scale, rtol=1e-5)

@@ -16,7 +16,7 @@ from rich.progress import Progress
 from pymc_mcoem.carlin_chib.engines import ScalarEngine
 from pymc_mcoem.carlin_chib.geometry import LatentGeometry, declare_geometry
 from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
-from pymc_mcoem.carlin_chib.step import CarlinChib
+from pymc_mcoem.carlin_chib.step import CarlinChib, _mode_of
 from pymc_mcoem.carlin_chib.within_class import RandomWalk
 from tests.helpers.checks import LIMIT, agreement, chain_agreement, features
 from tests.helpers.compiled import N_MOVES, skewed_step
@@ -183,6 +183,55 @@ def test_a_default_start_is_known_after_the_data_were_changed(two_steps):
         new, (stats,) = step.step(model.initial_point(0))
         started.add(int(new["k"]) ^ int(stats["class_switched"]))
     assert started == {0, 1}
+
+
+@pytest.fixture
+def following(without_compiler):
+    """Return a model whose latents start where another variable is, and its step."""
+    with pm.Model() as model:
+        mu = pm.Normal("mu")
+        k = pm.Categorical("k", [0.6, 0.4])
+        x = pm.Normal("x", mu, 1.0)
+        scale = pm.HalfNormal("scale", pm.math.exp(mu), initval="prior")
+        pm.Normal("y", x + k, scale, observed=1.5)
+        given = PseudoPriors.from_covariance(
+            np.array([[0.5, 0.0], [1.5, 0.0]]), np.tile(np.eye(2), (2, 1, 1)), np.log(EVIDENCE)
+        )
+        step = CarlinChib([k, x, scale], pseudo_priors=Given(given, []), within_class=RandomWalk(2))
+    return model, step
+
+
+@pytest.mark.parametrize(
+    ("initvals", "own"),
+    [
+        ({}, True),
+        ({"mu": 1.0}, True),  # x follows, and nobody said where
+        ({"x": 0.3}, False),
+        ({"mu": 1.0, "x": 0.0}, False),  # where the model puts it for another mu
+        ({"k": 1}, False),
+    ],
+)
+def test_initial_values_are_told_from_the_models_own(following, initvals, own):
+    model, step = following
+    starts = pm.initial_point.make_initial_point_fn(model=model, overrides=initvals)(5)
+    assert step._default_start.holds(starts) is own
+
+
+def test_a_model_may_say_where_its_index_starts(without_compiler):
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.6, 0.4], initval=0)
+        x = pm.Normal("x", 2.0 * k, 1.0)
+        pm.Normal("y", x, 1.0, observed=1.5)
+        given = PseudoPriors.from_covariance(
+            np.array([[0.5], [1.5]]), np.full((2, 1, 1), 1.0), np.log(EVIDENCE)
+        )
+        step = CarlinChib(pseudo_priors=Given(given, []), within_class=RandomWalk(2))
+    started = set()
+    for seed in range(20):
+        step.setup_chain(np.random.default_rng(seed), tune=0, draws=1)
+        new, (stats,) = step.step(model.initial_point(0))
+        started.add(int(new["k"]) ^ int(stats["class_switched"]))
+    assert started == {0}
 
 
 def test_after_tuning_the_kernel_is_fixed(step, model):
@@ -402,7 +451,7 @@ def test_variables_may_be_named_as_random_or_value_variables(wide, without_sweep
         (["x"], "k", r"vars: \['x'\] leave out the class index k; add it"),
         (["k"], "k", "latents: there are none that jump with the class index"),
         (["k", "count"], "k", "latents: count is discrete"),
-        (["k", "x"], None, r"2 Categorical variables \(\['k', 'other'\]\); name"),
+        (["k", "other", "x"], None, r"2 Categorical variables \(\['k', 'other'\]\); name"),
         (["k", "x"], "x", "class_index: x is normal, not Categorical or Bernoulli"),
         (["rate", "x"], "rate", "class_index: rate is .*, not Categorical or Bernoulli"),
     ],
@@ -413,6 +462,55 @@ def test_variables_that_are_refused(wide, without_compiler, names, index, messag
             [wide[name] for name in names],
             class_index=None if index is None else wide[index],
         )
+
+
+def test_variables_may_be_named_by_text_and_say_which_index(wide, without_sweep):
+    with wide:
+        step = CarlinChib(["k", "x"], pseudo_priors=NOT_NEEDED, within_class=RandomWalk(0))
+    assert [value.name for value in step.vars] == ["k", "x"]
+    with wide, pytest.raises(ValueError, match=r"vars: got \['z'\], and the model has \['weights'"):
+        CarlinChib(["k", "z"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"jump": True}, "jump: got True; give an object, as AnnealedJump"),
+        ({"within_class": "hmc"}, "within_class: got 'hmc'; give an object, as RandomWalk"),
+        ({"within_class": RandomWalk}, "within_class: got <class"),
+        ({"pseudo_priors": "laplace"}, "pseudo_priors: got 'laplace'; give an object, as Laplace"),
+    ],
+)
+def test_settings_of_another_kind_are_refused(wide, without_compiler, options, message):
+    with wide, pytest.raises(TypeError, match=message):
+        CarlinChib(["k", "x"], **options)
+
+
+def test_indices_that_are_bounded_otherwise_are_told_how_to_be_declared():
+    with pm.Model():
+        k = pm.DiscreteUniform("k", 0, 2)
+        x = pm.Normal("x", 1.0 * k, 1.0)
+        with pytest.raises(ValueError, match=r"k is discrete_uniform, not .* with the prob"):
+            CarlinChib([k, x], class_index=k)
+
+
+@pytest.mark.parametrize(
+    ("given", "mode"),
+    [
+        (None, None),
+        ({"mode": "FAST_COMPILE"}, "FAST_COMPILE"),
+        ({"backend": "c"}, "CVM"),
+        ({"backend": "numba"}, "NUMBA"),
+    ],
+)
+def test_back_ends_are_chosen_by_either_name(given, mode):
+    assert _mode_of(given) == mode
+
+
+@pytest.mark.parametrize("given", [{"mode": "CVM", "backend": "c"}, {"gradient_backend": "jax"}])
+def test_other_settings_of_the_compiler_are_refused(given):
+    with pytest.raises(ValueError, match=r"compile_kwargs: got .* give 'backend' or"):
+        _mode_of(given)
 
 
 def test_a_model_without_a_class_index_is_refused():

@@ -1,0 +1,95 @@
+"""Whether the transform of a latent reaches all that its prior does.
+
+What is off is drawn from its prior as it stands. A transform that PyMC is told to sample on may
+keep a latent from part of that, as ``ordered`` does of independent normals or ``log`` of one: what
+PyMC samples is then a prior that is cut off and not scaled up again, whose draws and whose
+integral are others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.distributions.transforms import _default_transform
+from pytensor.compile.mode import Mode
+from pytensor.link.vm import VMLinker
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from pytensor.tensor.variable import TensorVariable
+
+__all__ = ["latents_cut_off"]
+
+#: Spreads of trial points where the distribution has no transform of its own, and where it has
+#: one, on whose scale every point of the support is at a moderate distance.
+_PLAIN_SPREADS = (0.01, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4)
+_OWN_SPREADS = (0.1, 0.5, 1.0, 2.0, 4.0)
+_N_POINTS = 20
+
+
+def latents_cut_off(model: pm.Model, latents: Iterable[TensorVariable]) -> list[TensorVariable]:
+    """Return those of some variables whose transforms do not reach all of their supports.
+
+    Points of the support are made by the distribution's own transform, mapped there and back.
+    Limits that depend on other variables are those at the model's initial point.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    latents : iterable of TensorVariable
+        Free continuous variables of `model`.
+
+    Returns
+    -------
+    list of TensorVariable
+
+    Examples
+    --------
+    >>> with pm.Model() as model:
+    ...     a = pm.HalfNormal("a")
+    ...     b = pm.Normal("b", transform=pm.distributions.transforms.log, initval=1.0)
+    >>> latents_cut_off(model, [a, b])
+    [b]
+    """
+    point = model.initial_point(random_seed=0)
+    return [rv for rv in latents if not _reaches_all(model, rv, point)]
+
+
+def _reaches_all(model: pm.Model, rv: TensorVariable, point: Mapping[str, np.ndarray]) -> bool:
+    transform = model.rvs_to_transforms[rv]
+    own = None if transform is None else _default_transform(rv.owner.op, rv)
+    if transform is own:
+        return True
+    inputs = list(rv.owner.inputs)
+    on_own_scale = rv if own is None else own.forward(rv, *inputs)
+    noise = pt.vector("noise", dtype="float64")
+    shape = on_own_scale.shape
+    free = noise[: pt.prod(shape, dtype="int64")].reshape(shape, ndim=on_own_scale.type.ndim)
+    natural = free if own is None else own.backward(free, *inputs)
+    again = transform.backward(transform.forward(natural, *inputs), *inputs)
+    # In Python, for a hundred points once: there is nothing to compile it for.
+    function = pm.pytensorf.compile(
+        [noise, *model.value_vars],
+        model.replace_rvs_by_values([natural, again]),
+        mode=Mode(VMLinker(c_thunks=False), "fast_compile"),
+        on_unused_input="ignore",
+    )
+    others = [point[variable.name] for variable in model.value_vars]
+    size = max(np.size(point[model.rvs_to_values[rv].name]), 1)
+    rng = np.random.default_rng(0)
+    for spread in _PLAIN_SPREADS if own is None else _OWN_SPREADS:
+        for _ in range(_N_POINTS):
+            # no transform makes fewer numbers of more than twice as many
+            noise_drawn = spread * rng.standard_normal(2 * size)
+            if not _alike(*function(noise_drawn, *others)):
+                return False
+    return True
+
+
+def _alike(before: npt.ArrayLike, after: npt.ArrayLike) -> bool:
+    scale = np.abs(before).max(initial=0.0)
+    return np.allclose(before, after, rtol=1e-3, atol=1e-6 * scale)
