@@ -21,19 +21,60 @@ import argparse
 import logging
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pymc as pm
+import pytensor
+import pytensor.tensor as pt
 from rich.console import Console
 from rich.table import Table
+from scipy import stats
 from scipy.optimize import brentq
 from scipy.special import expit
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.carlin_chib.annealed import Bridge
+from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
 
 HAMILTONIAN = mcoem.Hamiltonian(n_moves=1, n_leapfrog=8)
+
+#: The sampler whose auxiliaries have tails of this many degrees of freedom; they are drawn here.
+TAILED, FREEDOM = "Laplace's place and shape, Student's t", 10.0
+
+
+@dataclass(frozen=True)
+class Widened:
+    """Laplace pseudo-priors with all variances so many times larger."""
+
+    factor: float
+
+    def compile(self, density: Any, geometry: Any, mode: Any = None) -> Any:
+        """Compile Laplace's rule, and widen what it finds."""
+        rule = mcoem.Laplace(race=None).compile(density, geometry, mode)
+
+        def widened(data: Any, rng: Any, others: Any = ()) -> PseudoPriors:
+            found = rule(data, rng, others)
+            covariance = self.factor * found.scale @ np.swapaxes(found.scale, 1, 2)
+            return PseudoPriors.from_covariance(found.mean, covariance, found.log_evidence)
+
+        return widened
+
+
+@dataclass(frozen=True)
+class BestOfMany:
+    """Laplace pseudo-priors at the best of many searches, from points around the first start."""
+
+    n_searches: int
+
+    def compile(self, density: Any, geometry: Any, mode: Any = None) -> Any:
+        """Compile Laplace's rule with more starting points."""
+        first = geometry.starts_of(density)[:1]
+        away = 0.3 * np.random.default_rng(0).standard_normal((self.n_searches - 1, first.shape[1]))
+        starts = np.concatenate([first, first + away])
+        return mcoem.Laplace(race=None).compile(density, replace(geometry, starts=starts), mode)
+
 
 #: Options of the step, and how many attempts are made from each class.
 SAMPLERS = {
@@ -45,6 +86,19 @@ SAMPLERS = {
         {"within_class": HAMILTONIAN, "pseudo_priors": mcoem.ChainMoments(n_steps=1_000)},
         400,
     ),
+    "Laplace, variances × 1.2": (
+        {"within_class": HAMILTONIAN, "pseudo_priors": Widened(1.2)},
+        400,
+    ),
+    "Laplace, variances × 1.5": (
+        {"within_class": HAMILTONIAN, "pseudo_priors": Widened(1.5)},
+        400,
+    ),
+    "Laplace, the best of ten searches": (
+        {"within_class": HAMILTONIAN, "pseudo_priors": BestOfMany(10)},
+        400,
+    ),
+    "Laplace's place and shape, Student's t": ({"within_class": HAMILTONIAN}, 400),
     "prior covariance": (
         {"within_class": HAMILTONIAN, "pseudo_priors": mcoem.PriorCovariance()},
         400,
@@ -82,7 +136,33 @@ class Held:
     seconds: float
 
 
-def hold(step: mcoem.CarlinChib, here: int, there: int, n_attempts: int) -> Held:
+class Tails:
+    """Ratios of a density and pseudo-priors with Student's t in place of the normal."""
+
+    def __init__(self, density: Any) -> None:
+        k, x = pt.lscalar("k"), pt.dvector("x")
+        self._log_p = pytensor.function([k, x], density.log_density(k, x))
+
+    def log_ratio(
+        self, fitted: PseudoPriors, here: int, there: int, x: np.ndarray, rng: np.random.Generator
+    ) -> float:
+        """Return what a jump from `x` to a draw in class `there` would be accepted by."""
+        n = len(x)
+        spread = math.sqrt(FREEDOM / rng.chisquare(FREEDOM))
+        drawn = fitted.mean[there] + spread * fitted.scale[there] @ rng.standard_normal(n)
+
+        def ratio(j: int, at: np.ndarray) -> float:
+            z = fitted.whiten[j] @ (at - fitted.mean[j])
+            tail = stats.multivariate_t(np.zeros(n), np.eye(n), df=FREEDOM).logpdf(z)
+            log_det = np.log(np.abs(np.diag(fitted.whiten[j]))).sum()
+            return float(self._log_p(j, at) - tail - log_det)
+
+        return ratio(there, drawn) - ratio(here, x)
+
+
+def hold(
+    step: mcoem.CarlinChib, here: int, there: int, n_attempts: int, tails: Tails | None = None
+) -> Held:
     """Hold a chain in a class, and note what jumps to another would be worth."""
     engine, rng = step._engine, np.random.default_rng([here, there])
     fitted = engine.fit(rng, ())
@@ -103,6 +183,8 @@ def hold(step: mcoem.CarlinChib, here: int, there: int, n_attempts: int) -> Held
                 x = swept.position
                 log_step = np.append(swept.log_step, log_step[-1]) if jump else swept.log_step
             log_ratio = swept.log_ratio[there] - swept.log_ratio[here] - pinned[there]
+            if tails is not None:
+                log_ratio = tails.log_ratio(fitted, here, there, x, rng)
             if jump:
                 began = time.perf_counter()
                 none = np.zeros_like(pinned)
@@ -120,9 +202,12 @@ def hold(step: mcoem.CarlinChib, here: int, there: int, n_attempts: int) -> Held
     return Held(np.array(log_ratios), seconds / n_attempts)
 
 
-def at_balance(step: mcoem.CarlinChib, classes: tuple[int, int], n_attempts: int) -> str:
+def at_balance(
+    step: mcoem.CarlinChib, classes: tuple[int, int], n_attempts: int, *, tailed: bool = False
+) -> str:
     """Return the share of attempts that succeed if both classes weigh the same, and per second."""
-    forth, back = (hold(step, *pair, n_attempts) for pair in (classes, classes[::-1]))
+    tails = Tails(step._engine.density) if tailed else None
+    forth, back = (hold(step, *pair, n_attempts, tails) for pair in (classes, classes[::-1]))
 
     def surplus(shift: float) -> float:
         return expit(forth.log_ratio + shift).mean() - expit(back.log_ratio - shift).mean()
@@ -140,6 +225,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", type=int, default=3, help="for each part of the variance")
     parser.add_argument("--data", help="folder of the USPS file")
+    parser.add_argument("--samplers", nargs="+", choices=list(SAMPLERS), help="only these")
     arguments = parser.parse_args()
     logging.getLogger("pymc_mcoem").setLevel(logging.ERROR)
     digits = mcoem.datasets.load_usps("train", directory=arguments.data)
@@ -154,7 +240,11 @@ def main() -> None:
     e_step = mcoem.CarlinChibBurst().compile(mixture)
     model = mixture.condition(images[60], learnt)
     with model:
-        steps = {name: mcoem.CarlinChib(**options) for name, (options, _) in SAMPLERS.items()}
+        steps = {
+            name: mcoem.CarlinChib(**options)
+            for name, (options, _) in SAMPLERS.items()
+            if name in (arguments.samplers or SAMPLERS)
+        }
 
     console = Console(width=150)
     table = Table(title="jumps between two classes, were they of equal weight: share, per second")
@@ -176,7 +266,9 @@ def main() -> None:
             with model:
                 pm.set_data({**mixture.encode(images[number]), **theta})
             for name, step in steps.items():
-                cells[name].append(at_balance(step, classes, SAMPLERS[name][1]))
+                cells[name].append(
+                    at_balance(step, classes, SAMPLERS[name][1], tailed=name == TAILED)
+                )
                 console.print(f"γ² × {part:g}, image {number}, {name}: {cells[name][-1]}")
     for name, row in cells.items():
         table.add_row(name, *row)
