@@ -96,8 +96,9 @@ class InactiveDraw:
             if odd.any():
                 owners = np.repeat([rv.name for rv in density.latents], density._sizes)
                 raise ValueError(
-                    f"blocks: prior draws of {sorted(set(owners[odd].tolist()))} leave the support "
-                    f"of their transforms in class {j}; take the distributions' own transforms."
+                    f"blocks: prior draws of {sorted(set(owners[odd].tolist()))} are not finite on "
+                    f"the scale of their transforms in class {j}, too small or too large for a "
+                    "computer's numbers; give them priors with less of that."
                 )
 
     def __call__(

@@ -366,9 +366,13 @@ def test_zero_times_what_is_off_is_zero():
             lambda: pm.Uniform("b", default_transform=transforms.Interval(0, 0.9), initval=0.5),
             r"blocks: the transforms of \['b'\] do not reach all",
         ),
+        (
+            lambda: pm.Gamma("b", 0.001, 0.001),
+            r"blocks: prior draws of \['b'\] are not finite on the scale of their transforms in",
+        ),
         (lambda: pm.Flat("b"), r"blocks: what is inactive in class 0 cannot be drawn"),
     ],
-    ids=["ordered", "log", "interval", "flat"],
+    ids=["ordered", "log", "interval", "underflow", "flat"],
 )
 def test_priors_that_cannot_be_drawn_from_are_refused(make, message):
     with pm.Model():

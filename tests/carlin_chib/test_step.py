@@ -215,6 +215,7 @@ def test_initial_values_are_told_from_the_models_own(following, initvals, own):
     model, step = following
     starts = pm.initial_point.make_initial_point_fn(model=model, overrides=initvals)(5)
     assert step._default_start.holds(starts) is own
+    assert step._default_start.holds(starts) is own  # the next chain
 
 
 def test_a_model_may_say_where_its_index_starts(without_compiler):
