@@ -32,7 +32,7 @@ are worth one draw each by it, however long they are: a second of them, then, on
 they were over. A share of n draws is known to half a draw and no better, so its squared error
 counts as (1 / 2n)² at least. From R repeats the mean squared error has a standard error of
 √(1 / 2R) of itself; its inverse, from few repeats, rather more. On the digit the exact answer is an
-estimate too, of annealing that begins at our own pseudo-priors: with a standard error of 0.01, so
+estimate too, of annealing that begins at our own pseudo-priors: with a standard error of 0.02, so
 that a good sampler is told too low there.
 
     python benchmarks/class_index_samplers.py --draws 2000 --repeats 3

@@ -58,6 +58,19 @@ class Verdict:
         )
 
 
+@dataclass(frozen=True)
+class _Seen:
+    """Sums over sweeps; all but the first two of shape (n_rows, n_classes)."""
+
+    own: np.ndarray  # (n_sweeps, n_rows, n_classes), as the next
+    drawn: np.ndarray
+    n_drawn: np.ndarray
+    total: np.ndarray
+    share: np.ndarray
+    near: np.ndarray
+    always: np.ndarray
+
+
 class Judge:
     """Keeps importance ratios of the first sweeps after a fit.
 
@@ -103,38 +116,32 @@ class Judge:
             self._classes.append(np.array(class_index))
             self._ratios.append(np.array(log_ratio))
 
-    def has_seen_all(self, n_classes: int) -> bool:
-        """Say whether there are draws enough of every class, in every row, to judge it by."""
-        classes = np.array(self._classes)
-        n_drawn = [np.min((classes != j).sum(axis=0)) for j in range(n_classes)]
-        return bool(min(n_drawn) >= _MIN_DRAWS)
+    def has_seen_enough(self) -> bool:
+        """Say whether each class that the chain might change to or from can be judged.
+
+        Of a class that is always active there are no draws; where it is the only one in reach,
+        none are needed.
+        """
+        if not self._ratios:
+            return False
+        seen = self._summed()
+        matters = seen.near | seen.always
+        known = seen.n_drawn >= _MIN_DRAWS
+        return bool(((matters.sum(axis=1) < 2) | (known | ~matters).all(axis=1)).all())
 
     def verdicts(self) -> list[Verdict]:
         """Return what there is to say of the classes whose pseudo-priors are poor."""
         if not self._ratios:
             return []
         is_plate = self._ratios[0].ndim == 2
-        ratios = np.stack(self._ratios).reshape(len(self._ratios), -1, self._ratios[0].shape[-1])
-        classes = np.stack(self._classes).reshape(len(ratios), -1)
-        n_classes = ratios.shape[-1]
-        own = classes[..., None] == np.arange(n_classes)
-        drawn = np.where(own, -np.inf, ratios)
-        n_drawn = (~own).sum(axis=0)
-        with np.errstate(all="ignore"):
-            # in one pass: of a plate these are many numbers
-            top = drawn.max(axis=0)
-            weights = np.exp(drawn - np.where(np.isfinite(top), top, 0.0))
-            sums = weights.sum(axis=0)
-            total = np.log(sums) + top
-            evidence = total - np.log(n_drawn)
-            share = sums**2 / np.einsum("tij,tij->ij", weights, weights) / n_drawn
-        near = self._in_reach(evidence, ratios, own)
-        known = (n_drawn >= _MIN_DRAWS) & np.isfinite(total) & near
+        seen = self._summed()
+        n_drawn, share = seen.n_drawn, seen.share
+        known = (n_drawn >= _MIN_DRAWS) & np.isfinite(seen.total) & seen.near
         found = []
-        for j in range(n_classes):
+        for j in range(known.shape[-1]):
             k = np.nan
             if not is_plate and known[0, j]:
-                k = _pareto_k(drawn[~own[:, 0, j], 0, j])
+                k = _pareto_k(seen.drawn[~seen.own[:, 0, j], 0, j])
             least = _MIN_DOUBTFUL_SHARE if k > _MAX_PARETO_K else _MIN_SHARE
             poor = known[:, j] & (share[:, j] < least)
             if poor.any():
@@ -148,6 +155,24 @@ class Judge:
                     )
                 )
         return found
+
+    def _summed(self) -> _Seen:
+        """Return what the ratios come to, of every row and class."""
+        ratios = np.stack(self._ratios).reshape(len(self._ratios), -1, self._ratios[0].shape[-1])
+        classes = np.stack(self._classes).reshape(len(ratios), -1)
+        own = classes[..., None] == np.arange(ratios.shape[-1])
+        drawn = np.where(own, -np.inf, ratios)
+        n_drawn = (~own).sum(axis=0)
+        with np.errstate(all="ignore"):
+            # in one pass: of a plate these are many numbers
+            top = drawn.max(axis=0)
+            weights = np.exp(drawn - np.where(np.isfinite(top), top, 0.0))
+            sums = weights.sum(axis=0)
+            total = np.log(sums) + top
+            evidence = total - np.log(n_drawn)
+            share = sums**2 / np.einsum("tij,tij->ij", weights, weights) / n_drawn
+        near = self._in_reach(evidence, ratios, own)
+        return _Seen(own, drawn, n_drawn, total, share, near, own.all(axis=0))
 
     def _in_reach(self, evidence: np.ndarray, ratios: np.ndarray, own: np.ndarray) -> np.ndarray:
         """Say of which classes, (n_rows, n_classes), the chain might have something."""

@@ -45,12 +45,14 @@ class DefaultStart:
         self._model = model
         own = {index, *latents}
         self._others = [rv for rv in model.free_RVs if rv not in own]
-        said = model.rvs_to_initial_values
-        #: A model that says where its index starts has said so for every chain.
-        self._index_is_said = said.get(index) not in (None, "support_point", "prior")
-        self._index = model.rvs_to_values[index].name
+        strategies = model.rvs_to_initial_values
+        # A model that says where its index starts has said so for every chain.
+        of_index = strategies.get(index)
+        self._index_is_said = of_index is not None and not isinstance(of_index, str)
         # where one drawn from its prior starts is nobody's wish
-        self._latents = [model.rvs_to_values[rv].name for rv in latents if said.get(rv) != "prior"]
+        asked = [rv for rv in (index, *latents) if not _is_prior(strategies.get(rv))]
+        self._index = [model.rvs_to_values[rv].name for rv in asked if rv is index]
+        self._latents = [model.rvs_to_values[rv].name for rv in asked if rv is not index]
         # As a function, for the initial point may depend on data that are set later.
         self._initial_point = make_initial_point_fn(model=model)
         self._following: Any = None
@@ -68,13 +70,14 @@ class DefaultStart:
         if self._index_is_said:
             return False
         default = self._initial_point(0)
-        if not np.array_equal(point[self._index], default[self._index]):
+        if not _alike(point, default, self._index):
             return False
-        if not (of_latents and self._latents):
-            return True
-        others = [self._model.rvs_to_values[rv].name for rv in self._others]
-        expected = default if _alike(point, default, others) else self._given(point)
-        return _alike(point, expected, self._latents)
+        # Either is where the model puts them: steps that came before may have moved the others.
+        return (
+            not of_latents
+            or _alike(point, default, self._latents)
+            or _alike(point, self._given(point), self._latents)
+        )
 
     def _given(self, point: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the model's initial point where other variables have the point's values."""
@@ -104,7 +107,21 @@ class DefaultStart:
         return started
 
 
+def _is_prior(strategy: Any) -> bool:
+    return isinstance(strategy, str) and strategy == "prior"
+
+
 def _alike(
     point: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray], names: Sequence[str]
 ) -> bool:
-    return all(np.allclose(point[name], other[name], rtol=1e-12, atol=0.0) for name in names)
+    """Compare values that may have gone through a transform and back."""
+    return all(
+        np.allclose(point[name], other[name], rtol=tolerance, atol=tolerance)
+        for name in names
+        for tolerance in [1e4 * np.finfo(_floating(other[name])).eps]
+    )
+
+
+def _floating(value: np.ndarray) -> Any:
+    kind = np.asarray(value).dtype
+    return kind if kind.kind == "f" else np.dtype(np.float64)

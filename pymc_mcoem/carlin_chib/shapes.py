@@ -23,7 +23,7 @@ __all__ = ["find_index", "make_engine", "named_variables", "require_settings"]
 
 
 def named_variables(model: pm.Model, vars: Any) -> list[TensorVariable]:
-    """Return variables that are given, or named, one of them or a sequence.
+    """Return random variables that are given, by them, their values or names; one or many.
 
     Raises
     ------
@@ -37,7 +37,8 @@ def named_variables(model: pm.Model, vars: Any) -> list[TensorVariable]:
             f"vars: got {unknown}, and the model has {[rv.name for rv in model.free_RVs]}; name "
             "some of them."
         )
-    return [model[each] if isinstance(each, str) else each for each in given]
+    found = [model[each] if isinstance(each, str) else each for each in given]
+    return [model.values_to_rvs.get(each, each) for each in found]
 
 
 def find_index(

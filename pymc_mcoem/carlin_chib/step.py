@@ -313,7 +313,7 @@ class CarlinChib(BlockedStep):
         super().stop_tuning()
         # On a plate rows that stay in a class are common, and sweeps dear.
         is_single = self._index.ndim == 0
-        if self._is_frozen or (is_single and not self._judge.has_seen_all(self.n_classes)):
+        if self._is_frozen or (is_single and not self._judge.has_seen_enough()):
             self._judge_by_fresh_draws()
         poor = self._judge.verdicts()
         if poor:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["latents_cut_off"]
 
+#: What is so many nats below the densest trial point has no mass worth a word.
+_NEGLIGIBLE = 300.0
+
 #: Spreads of trial points where the distribution has no transform of its own, and where it has
 #: one, on whose scale every point of the support is at a moderate distance.
 _PLAIN_SPREADS = (0.01, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4)
@@ -34,8 +37,9 @@ _N_POINTS = 20
 def latents_cut_off(model: pm.Model, latents: Iterable[TensorVariable]) -> list[TensorVariable]:
     """Return those of some variables whose transforms do not reach all of their supports.
 
-    Points of the support are made by the distribution's own transform, mapped there and back.
-    Limits that depend on other variables are those at the model's initial point.
+    Points of the support are made by the distribution's own transform, where it has one, mapped
+    there and back; those at which the prior has no density to speak of are passed over. Limits
+    that depend on other variables are those at the model's initial point.
 
     Parameters
     ----------
@@ -64,30 +68,36 @@ def _reaches_all(model: pm.Model, rv: TensorVariable, point: Mapping[str, np.nda
     own = None if transform is None else _default_transform(rv.owner.op, rv)
     if transform is own:
         return True
+    # By order, for PyMC may rename a value whose transform changes nothing.
+    others = list(point.values())
+    values = [model.rvs_to_values[each] for each in model.free_RVs]
+    size = max(np.size(others[model.free_RVs.index(rv)]), 1)
     inputs = list(rv.owner.inputs)
     on_own_scale = rv if own is None else own.forward(rv, *inputs)
     noise = pt.vector("noise", dtype="float64")
     shape = on_own_scale.shape
     free = noise[: pt.prod(shape, dtype="int64")].reshape(shape, ndim=on_own_scale.type.ndim)
     natural = free if own is None else own.backward(free, *inputs)
+    log_density = pm.logp(rv, natural, warn_rvs=False)
     again = transform.backward(transform.forward(natural, *inputs), *inputs)
     # In Python, for a hundred points once: there is nothing to compile it for.
     function = pm.pytensorf.compile(
-        [noise, *model.value_vars],
-        model.replace_rvs_by_values([natural, again]),
+        [noise, *values],
+        model.replace_rvs_by_values([natural, again, pt.sum(log_density)]),
         mode=Mode(VMLinker(c_thunks=False), "fast_compile"),
         on_unused_input="ignore",
     )
-    others = [point[variable.name] for variable in model.value_vars]
-    size = max(np.size(point[model.rvs_to_values[rv].name]), 1)
     rng = np.random.default_rng(0)
+    densities, comes_back = [], []
     for spread in _PLAIN_SPREADS if own is None else _OWN_SPREADS:
         for _ in range(_N_POINTS):
             # no transform makes fewer numbers of more than twice as many
-            noise_drawn = spread * rng.standard_normal(2 * size)
-            if not _alike(*function(noise_drawn, *others)):
-                return False
-    return True
+            with np.errstate(all="ignore"):
+                before, after, density = function(spread * rng.standard_normal(2 * size), *others)
+            densities.append(float(density) if np.isfinite(density) else -np.inf)
+            comes_back.append(_alike(before, after))
+    dense = np.array(densities) > max(densities) - _NEGLIGIBLE
+    return bool(np.array(comes_back)[dense].all())
 
 
 def _alike(before: npt.ArrayLike, after: npt.ArrayLike) -> bool:

@@ -90,8 +90,7 @@ def stored_alike(text: str, settings: Mapping[str, Any], name: str) -> bool:
     """
     if isinstance(decode_settings(text).get(name), NotStored):
         return True
-    # as it would be written today: a class may have had another name then
-    given: bool = _encode(settings[name]) == _encode(decode_settings(text).get(name))
+    given: bool = _encode(settings[name]) == _renamed(json.loads(text).get(name))
     return given
 
 
@@ -113,6 +112,18 @@ def _encode(value: Any) -> Any:
         given = {field.name: _encode(getattr(value, field.name)) for field in _given(kind)}
         return {"class": _name_of(kind), "fields": given}
     return {"not stored": repr(value)}
+
+
+def _renamed(value: Any) -> Any:
+    """Return what was encoded with the names that classes have today."""
+    if isinstance(value, list):
+        return [_renamed(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    found = {key: _renamed(item) for key, item in value.items()}
+    if set(value) == {"class", "fields"}:
+        found["class"] = _name_of(_find(value["class"]))
+    return found
 
 
 def _decode(value: Any) -> Any:

@@ -395,6 +395,16 @@ def test_priors_that_cannot_be_drawn_from_are_refused(make, message):
         lambda name: pm.Beta(name, 2.0, 3.0, default_transform=transforms.Interval(0, 1)),
         lambda name: pm.VonMises(name, 0.0, 1.0),
         lambda name: pm.LKJCorr(name, n=3, eta=2.0),
+        # no transform of their own, and positive all the same
+        lambda name: pm.CustomDist(
+            name,
+            dist=lambda size: pt.exp(pm.Normal.dist(size=size)),
+            transform=transforms.log,
+            initval=1.0,
+        ),
+        # what is cut off has no mass
+        lambda name: pm.Normal(name, transform=transforms.Interval(-60, 60), initval=0.0),
+        lambda name: pm.TruncatedNormal(name, 0.0, 1.0),
     ],
 )
 def test_transforms_that_reach_all_of_a_prior_are_let_through(make):

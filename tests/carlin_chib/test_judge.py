@@ -207,7 +207,18 @@ def test_the_pseudo_prior_of_a_class_that_is_never_left_is_judged():
     assert [verdict.class_number for verdict in verdicts] == [0]
 
 
-def test_the_last_of_short_tuning_is_judged_too(caplog):
+def test_where_one_class_has_everything_nothing_is_judged_anew():
+    """Of two classes one is far below: no draws of the other are needed."""
+    with pm.Model() as model:
+        k = pm.Categorical("kind", [0.5, 0.5])
+        x = pm.Normal("x", 40.0 * k, 0.8, shape=2)
+        pm.Normal("y", x, 1.0, observed=[0.1, 0.4])
+        step = CarlinChib(within_class=RandomWalk(2))
+    ratios, classes, verdicts = judged_at_the_end(step, model, tune=150)
+    assert (len(ratios), set(classes.tolist()), verdicts) == (150, {0}, [])
+
+
+def test_the_last_of_short_tuning_is_judged_too():
     """Refits empty what was seen, and the quarter after the last has not draws enough."""
     with pm.Model() as model:
         pm.Normal("other")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 import cloudpickle
 import numpy as np
 import pymc as pm
+import pytensor
 import pytest
 from pymc.step_methods.compound import Competence
 from pymc.step_methods.state import equal_dataclass_values
@@ -15,6 +16,7 @@ from rich.progress import Progress
 
 from pymc_mcoem.carlin_chib.engines import ScalarEngine
 from pymc_mcoem.carlin_chib.geometry import LatentGeometry, declare_geometry
+from pymc_mcoem.carlin_chib.own_start import DefaultStart
 from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
 from pymc_mcoem.carlin_chib.step import CarlinChib, _mode_of
 from pymc_mcoem.carlin_chib.within_class import RandomWalk
@@ -192,12 +194,15 @@ def following(without_compiler):
         mu = pm.Normal("mu")
         k = pm.Categorical("k", [0.6, 0.4])
         x = pm.Normal("x", mu, 1.0)
+        pair = pm.Normal("pair", shape=2, initval=np.array([0.0, 1.0]))
         scale = pm.HalfNormal("scale", pm.math.exp(mu), initval="prior")
-        pm.Normal("y", x + k, scale, observed=1.5)
+        pm.Normal("y", x + k + pair.sum(), scale, observed=1.5)
         given = PseudoPriors.from_covariance(
-            np.array([[0.5, 0.0], [1.5, 0.0]]), np.tile(np.eye(2), (2, 1, 1)), np.log(EVIDENCE)
+            np.zeros((2, 4)), np.tile(np.eye(4), (2, 1, 1)), np.log(EVIDENCE)
         )
-        step = CarlinChib([k, x, scale], pseudo_priors=Given(given, []), within_class=RandomWalk(2))
+        step = CarlinChib(
+            [k, x, pair, scale], pseudo_priors=Given(given, []), within_class=RandomWalk(2)
+        )
     return model, step
 
 
@@ -207,7 +212,7 @@ def following(without_compiler):
         ({}, True),
         ({"mu": 1.0}, True),  # x follows, and nobody said where
         ({"x": 0.3}, False),
-        ({"mu": 1.0, "x": 0.0}, False),  # where the model puts it for another mu
+        ({"mu": 1.0, "x": 0.0}, True),  # as where a step has moved mu since
         ({"k": 1}, False),
     ],
 )
@@ -216,6 +221,30 @@ def test_initial_values_are_told_from_the_models_own(following, initvals, own):
     starts = pm.initial_point.make_initial_point_fn(model=model, overrides=initvals)(5)
     assert step._default_start.holds(starts) is own
     assert step._default_start.holds(starts) is own  # the next chain
+
+
+@pytest.mark.parametrize("shape", [None, 3])
+@pytest.mark.parametrize(("initval", "own"), [(None, True), ("prior", True), (1, False)])
+def test_what_a_model_says_of_its_index_holds_for_all_chains(shape, initval, own):
+    value = initval if shape is None or not isinstance(initval, int) else np.full(shape, initval)
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5], shape=shape, initval=value)
+        x = pm.Normal("x", shape=shape)
+    default = DefaultStart(model, k, [x])
+    start = pm.initial_point.make_initial_point_fn(model=model)
+    assert {default.holds(start(seed)) for seed in range(8)} == {own}
+
+
+def test_a_start_in_single_precision_is_known():
+    with pytensor.config.change_flags(floatX="float32"), pm.Model() as model:
+        s = pm.HalfNormal("s")
+        k = pm.Categorical("k", [0.5, 0.5])
+        x = pm.Normal("x", s)
+    default = DefaultStart(model, k, [x])
+    for seed in range(10):
+        overrides = {"s": np.float32(np.random.default_rng(seed).gamma(2.0))}
+        start = pm.initial_point.make_initial_point_fn(model=model, overrides=overrides)(0)
+        assert default.holds(start)
 
 
 def test_a_model_may_say_where_its_index_starts(without_compiler):
@@ -468,6 +497,10 @@ def test_variables_that_are_refused(wide, without_compiler, names, index, messag
 def test_variables_may_be_named_by_text_and_say_which_index(wide, without_sweep):
     with wide:
         step = CarlinChib(["k", "x"], pseudo_priors=NOT_NEEDED, within_class=RandomWalk(0))
+    assert [value.name for value in step.vars] == ["k", "x"]
+    values = [wide.rvs_to_values[wide[name]] for name in ("k", "x")]
+    with wide:
+        step = CarlinChib(values, pseudo_priors=NOT_NEEDED, within_class=RandomWalk(0))
     assert [value.name for value in step.vars] == ["k", "x"]
     with wide, pytest.raises(ValueError, match=r"vars: got \['z'\], and the model has \['weights'"):
         CarlinChib(["k", "z"])

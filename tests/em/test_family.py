@@ -8,6 +8,7 @@ import pytest
 import xarray as xr
 
 from pymc_mcoem.carlin_chib.pilot_moments import PilotMoments
+from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.family import Family
 from pymc_mcoem.em.settings import NotStored, decode_settings, encode_settings, stored_alike
 from pymc_mcoem.em.validation import check_family
@@ -202,3 +203,8 @@ def test_settings_are_found_where_their_module_was_divided():
     assert not stored_alike(before, {"pseudo_priors": PilotMoments(n_steps=51)}, "pseudo_priors")
     with pytest.raises(ValueError, match="none of pymc_mcoem's settings"):
         decode_settings(text.replace("PilotMoments", "Moments"))
+    # of what cannot be stored the text says what it says, in containers too
+    burst = CarlinChibBurst(pseudo_priors=NotStored("a rule of one's own"))
+    within = {"both": (PilotMoments(), burst), "listed": [{"fields": 1}]}
+    for name in within:
+        assert stored_alike(encode_settings(within), within, name)
