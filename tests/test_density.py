@@ -283,7 +283,7 @@ def test_several_class_indices():
         ("several", "class_index: several has 1 axes"),
         ("y", "class_index: y is not a free variable"),
         ("x", "class_index: x is normal, not Categorical or Bernoulli"),
-        ("count", "class_index: count is poisson, not Categorical .* Bound"),
+        ("count", "class_index: count is poisson, not Categorical .* Declare it as"),
     ],
 )
 def test_a_class_index_that_is_none(index, message):
