@@ -47,7 +47,8 @@ def plot_class_index(
 
     A band for each chain, coloured by class: a chain that is stuck has one colour, one that is
     sticky has long blocks, chains that agree look alike. The matrix has the share of steps from
-    each class (row) to each class (column), chains together.
+    each class (row) to each class (column), chains together. Both show how chains move, and of
+    tilted ones are the tilted chains' own; `class_index_summary` weighs the tilt back.
 
     Parameters
     ----------
