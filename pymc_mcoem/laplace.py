@@ -27,7 +27,7 @@ from scipy.linalg.lapack import dtrtri
 from pymc_mcoem.density import ClassDensity
 from pymc_mcoem.mode_plan import Cooling, Race
 from pymc_mcoem.mode_search import ModeSearch
-from pymc_mcoem.modes import Modes, ModeStatus, cholesky_factors, positive_definite
+from pymc_mcoem.modes import Modes, ModeStatus, positive_definite
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -163,19 +163,20 @@ def continuous_variables(
     return latents, dict(initial_point(0))
 
 
-def square_roots(precision: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (scale, whiten) of normal densities given by precisions.
+def square_roots(factors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (scale, whiten) of normal densities given by the factors of their precisions.
 
     Parameters
     ----------
-    precision : ndarray of shape (n, d, d)
+    factors : ndarray of shape (n, d, d)
+        As from `pymc_mcoem.modes.cholesky_factors`.
 
     Returns
     -------
     scale, whiten : ndarray of shape (n, d, d)
         scale scaleᵀ is the covariance, and whiten its inverse factor.
     """
-    whiten = np.ascontiguousarray(np.swapaxes(cholesky_factors(precision), 1, 2))
+    whiten = np.ascontiguousarray(np.swapaxes(factors, 1, 2))
     # the transposes are copied to where LAPACK wants them, and the inverses come back as they went
     scale = np.stack([dtrtri(upper.T, lower=True)[0].T for upper in whiten])
     return scale, whiten

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import cho_solve
-from scipy.linalg.lapack import dpotrf
+from scipy.linalg.lapack import dpotrf, dpotrs
 
 __all__ = ["Cooling", "Race", "Searches"]
 
@@ -188,9 +187,9 @@ class Searches:
             damped = matrix.copy()
             np.fill_diagonal(damped, np.diagonal(matrix) + ridge)
             # the transpose is the same matrix in the order that LAPACK takes without a copy
-            factor, failed = dpotrf(damped.T, lower=True, overwrite_a=True)
+            factor, failed = dpotrf(damped.T, lower=True, clean=False, overwrite_a=True)
             if not failed:
-                step = cho_solve((factor, True), gradient, check_finite=False)
+                step, _ = dpotrs(factor, gradient, lower=True)
                 return 0.5 * float(gradient @ step)
         return 0.0
 

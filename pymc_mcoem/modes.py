@@ -47,10 +47,15 @@ class Modes:
     status: tuple[ModeStatus, ...]
 
     @cached_property
+    def factors(self) -> np.ndarray:
+        """Lower Cholesky factors of the precisions, shape ``(n, n_latents, n_latents)``."""
+        return cholesky_factors(self.precision)
+
+    @cached_property
     def log_evidence(self) -> np.ndarray:
         """Laplace's approximation of log ∫ exp(log-density), shape ``(n,)``."""
         n = self.mean.shape[1]
-        half_log_det = np.log(np.diagonal(cholesky_factors(self.precision), axis1=1, axis2=2))
+        half_log_det = np.log(np.diagonal(self.factors, axis1=1, axis2=2))
         found: np.ndarray = (
             self.log_density + 0.5 * n * np.log(2 * np.pi) - half_log_det.sum(axis=1)
         )
@@ -114,8 +119,9 @@ def positive_definite(precision: np.ndarray) -> tuple[np.ndarray, bool]:
         return np.eye(len(symmetric)), True
     size = max(float(np.abs(np.diagonal(symmetric)).max(initial=0.0)), 1e-8)
     for ridge in (0.0, *(size * 10.0**power for power in range(-6, 3))):
-        candidate = symmetric + ridge * np.eye(len(symmetric))
-        _, failed = dpotrf(candidate, lower=True)
+        candidate = symmetric + ridge * np.eye(len(symmetric)) if ridge else symmetric
+        # the transpose is the same matrix in the order that LAPACK takes as it is
+        _, failed = dpotrf(candidate.T, lower=True, clean=False)
         if not failed:
             return candidate, ridge > 0
     return size * np.eye(len(symmetric)), True

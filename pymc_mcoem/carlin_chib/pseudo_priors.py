@@ -18,7 +18,7 @@ from pymc_mcoem.carlin_chib.geometry import LatentGeometry
 from pymc_mcoem.laplace import square_roots
 from pymc_mcoem.mode_plan import Cooling, Race
 from pymc_mcoem.mode_search import ModeSearch
-from pymc_mcoem.modes import Modes
+from pymc_mcoem.modes import Modes, cholesky_factors
 
 if TYPE_CHECKING:
     from pymc_mcoem.density import ClassDensity
@@ -86,7 +86,18 @@ class PseudoPriors:
         troubles: Mapping[str, int] | None = None,
     ) -> PseudoPriors:
         """Make pseudo-priors from means ``(n, d)`` and precisions ``(n, d, d)``."""
-        scale, whiten = square_roots(precision)
+        return cls.from_factors(mean, cholesky_factors(precision), log_evidence, troubles)
+
+    @classmethod
+    def from_factors(
+        cls,
+        mean: np.ndarray,
+        factors: np.ndarray,
+        log_evidence: np.ndarray | None = None,
+        troubles: Mapping[str, int] | None = None,
+    ) -> PseudoPriors:
+        """Make pseudo-priors from means ``(n, d)`` and precisions' lower factors ``(n, d, d)``."""
+        scale, whiten = square_roots(factors)
         half_log_det = np.log(np.diagonal(whiten, axis1=1, axis2=2)).sum(axis=1)
         return cls(
             np.array(mean, dtype=np.float64),
@@ -265,8 +276,8 @@ class Laplace:
             others: Sequence[np.ndarray] = (),
         ) -> PseudoPriors:
             modes = search(data, others)
-            return PseudoPriors.from_precision(
-                modes.mean, modes.precision, modes.log_evidence, modes.troubles()
+            return PseudoPriors.from_factors(
+                modes.mean, modes.factors, modes.log_evidence, modes.troubles()
             )
 
         return laplace

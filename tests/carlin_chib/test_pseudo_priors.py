@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from dataclasses import replace
 
 import numpy as np
 import pymc as pm
@@ -166,6 +167,17 @@ def test_laplace_says_what_went_wrong(rng):
     density = ClassDensity(family.model, family.class_index, family.latents)
     rule = Laplace(max_iterations=1, race=None).compile(density, LatentGeometry())
     assert rule({}, rng).troubles == {"mode search: not converged": N_CLASSES}
+
+
+def test_hasty_searches_end_early_and_near_the_modes(density, data, modes, rng):
+    origin = LatentGeometry(starts=np.zeros((1, 3)))
+    rule = Laplace.hasty(race=None)
+    assert rule == replace(Laplace.hasty(), race=None)
+    found = rule.compile_modes(density, origin)(data)
+    assert found.n_iterations.sum() < modes.n_iterations.sum()
+    # the last step was to gain less than the tolerance, and gained most of what there was
+    np.testing.assert_array_less(modes.log_density - found.log_density, rule.tolerance)
+    assert rule.compile(density, origin)(data, rng).troubles == {}
 
 
 def test_laplace_takes_as_many_starts_as_it_is_told(rng, without_compiler):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.special import logsumexp, softmax
+from scipy.special import softmax
 
 from pymc_mcoem.backends import pytensor_mode, require_backend
 from pymc_mcoem.carlin_chib.hamiltonian import Hamiltonian
@@ -207,6 +207,9 @@ class CompiledCarlinChibBurst:
     ) -> EStepResult:
         """Return mean statistics over the sweeps in `kept`."""
         acceptance = float(np.mean(found.acceptance[kept]))
+        # SciPy's logsumexp takes a thirtieth of a short burst; nan is what pilot moments have
+        with np.errstate(invalid="ignore"):
+            log_evidence = float(np.logaddexp.reduce(pseudo_priors.log_evidence))
         indices = found.class_index[kept]
         if self.settings.rao_blackwell:
             statistics = self._rao_blackwell(found, kept, values)
@@ -218,7 +221,7 @@ class CompiledCarlinChibBurst:
             statistics,
             class_index=indices,
             acceptance=acceptance,
-            log_evidence=float(logsumexp(pseudo_priors.log_evidence)),
+            log_evidence=log_evidence,
             troubles=dict(pseudo_priors.troubles),
             state={"log_step": found.log_step},
         )
