@@ -142,13 +142,13 @@ class LaplaceApproximation:
         mode = {name: np.asarray(found.get(name, start[name])) for name in start}
         precision = -pm.find_hessian(mode, vars=latents, model=model, negate_output=False)
         names = [model.rvs_to_values[rv].name for rv in latents]
-        fixed, ridged = positive_definite(np.asarray(precision))
+        regular = positive_definite(np.asarray(precision))
         return cls(
             np.concatenate([np.ravel(mode[name]) for name in names]),
-            np.linalg.inv(fixed),
+            np.linalg.inv(regular.matrix),
             float("nan"),
             {name: mode[name] for name in names},
-            ModeStatus.INDEFINITE if ridged else ModeStatus.CONVERGED,
+            ModeStatus.INDEFINITE if regular.ridged else ModeStatus.CONVERGED,
         )
 
 

@@ -182,10 +182,11 @@ class Searches:
         gradient, matrix = self.gradient[row], self.matrix[row]
         if not (np.isfinite(gradient).all() and np.isfinite(matrix).all()):
             return 0.0
-        size = max(float(np.abs(np.diagonal(matrix)).max(initial=0.0)), 1e-8)
+        diagonal = np.diagonal(matrix)
+        size = max(float(np.abs(diagonal).max(initial=0.0)), 1e-8)
         for ridge in (0.0, *(size * 10.0**power for power in range(-2, 3))):
             damped = matrix.copy()
-            np.fill_diagonal(damped, np.diagonal(matrix) + ridge)
+            damped.flat[:: len(matrix) + 1] = diagonal + ridge
             # the transpose is the same matrix in the order that LAPACK takes without a copy
             factor, failed = dpotrf(damped.T, lower=True, clean=False, overwrite_a=True)
             if not failed:

@@ -382,14 +382,15 @@ class ModeSearch:
         log_density, gradient, precision = (
             np.stack([outputs[place] for outputs in found]) for place in (1, 2, 3)
         )
-        status = []
+        factors, status = np.empty_like(precision), []
         for place, row in enumerate(rows):
-            precision[place], ridged = positive_definite(precision[place])
+            regular = positive_definite(precision[place])
+            precision[place], factors[place] = regular.matrix, regular.factor
             if not np.isfinite(log_density[place]):
                 status.append(ModeStatus.NO_DENSITY)
             elif row not in followed:
                 status.append(ModeStatus.OUT_OF_RACE)
-            elif ridged:
+            elif regular.ridged:
                 status.append(ModeStatus.INDEFINITE)
             elif not searches.done[row]:
                 status.append(ModeStatus.NOT_CONVERGED)
@@ -398,6 +399,7 @@ class ModeSearch:
         return Modes(
             searches.position[rows],
             precision,
+            factors,
             log_density,
             np.abs(gradient).max(axis=1, initial=0.0),
             searches.n_iterations[rows],

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from scipy.linalg.lapack import dpotrf
 
-__all__ = ["ModeStatus", "Modes", "cholesky_factors", "positive_definite"]
+__all__ = ["ModeStatus", "Modes", "PositiveDefinite", "cholesky_factors", "positive_definite"]
 
 
 class ModeStatus(enum.Enum):
@@ -31,6 +31,8 @@ class Modes:
     mean : ndarray of shape (n, n_latents)
     precision : ndarray of shape (n, n_latents, n_latents)
         Positive definite always; `status` says where a ridge was needed.
+    factors : ndarray of shape (n, n_latents, n_latents)
+        Lower Cholesky factors of the precisions.
     log_density : ndarray of shape (n,)
         At the mode.
     gradient_norm : ndarray of shape (n,)
@@ -41,15 +43,11 @@ class Modes:
 
     mean: np.ndarray
     precision: np.ndarray
+    factors: np.ndarray
     log_density: np.ndarray
     gradient_norm: np.ndarray
     n_iterations: np.ndarray
     status: tuple[ModeStatus, ...]
-
-    @cached_property
-    def factors(self) -> np.ndarray:
-        """Lower Cholesky factors of the precisions, shape ``(n, n_latents, n_latents)``."""
-        return cholesky_factors(self.precision)
 
     @cached_property
     def log_evidence(self) -> np.ndarray:
@@ -85,6 +83,18 @@ class Modes:
         return counts
 
 
+@dataclass(frozen=True)
+class PositiveDefinite:
+    """A positive definite matrix and its lower Cholesky factor, either ``(n, n)``.
+
+    `ridged` says whether something was added to its diagonal.
+    """
+
+    matrix: np.ndarray
+    factor: np.ndarray
+    ridged: bool
+
+
 def cholesky_factors(matrices: np.ndarray) -> np.ndarray:
     """Return the lower factors of matrices ``(n, d, d)``: NumPy's take three times as long.
 
@@ -101,8 +111,8 @@ def cholesky_factors(matrices: np.ndarray) -> np.ndarray:
     return found
 
 
-def positive_definite(precision: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Return `precision`, with the smallest ridge of a geometric sequence where it needs one.
+def positive_definite(precision: np.ndarray) -> PositiveDefinite:
+    """Return a precision that can be factorised, and its factor.
 
     Parameters
     ----------
@@ -110,18 +120,27 @@ def positive_definite(precision: np.ndarray) -> tuple[np.ndarray, bool]:
 
     Returns
     -------
-    ndarray of shape (n, n)
-    bool
-        Whether a ridge was added.
+    PositiveDefinite
+        The same matrix but for rounding, or one with the smallest ridge of a geometric sequence.
     """
     symmetric = 0.5 * (precision + precision.T)
     if not np.isfinite(symmetric).all():
-        return np.eye(len(symmetric)), True
+        identity = np.eye(len(symmetric))
+        return PositiveDefinite(identity, identity, ridged=True)
+    factor, failed = _factor(symmetric)
+    if not failed:
+        return PositiveDefinite(symmetric, factor, ridged=False)
     size = max(float(np.abs(np.diagonal(symmetric)).max(initial=0.0)), 1e-8)
-    for ridge in (0.0, *(size * 10.0**power for power in range(-6, 3))):
-        candidate = symmetric + ridge * np.eye(len(symmetric)) if ridge else symmetric
-        # the transpose is the same matrix in the order that LAPACK takes as it is
-        _, failed = dpotrf(candidate.T, lower=True, clean=False)
+    for power in range(-6, 3):
+        candidate = symmetric + size * 10.0**power * np.eye(len(symmetric))
+        factor, failed = _factor(candidate)
         if not failed:
-            return candidate, ridge > 0
-    return size * np.eye(len(symmetric)), True
+            return PositiveDefinite(candidate, factor, ridged=True)
+    identity = np.eye(len(symmetric))
+    return PositiveDefinite(size * identity, np.sqrt(size) * identity, ridged=True)
+
+
+def _factor(symmetric: np.ndarray) -> tuple[np.ndarray, bool]:
+    # the transpose is the same matrix in the order that LAPACK takes as it is
+    factor, failed = dpotrf(symmetric.T, lower=True, clean=True)
+    return factor, bool(failed)

@@ -298,6 +298,7 @@ def test_troubles_are_counted_where_a_class_matters(behind, status, counted):
     modes = Modes(
         mean=np.zeros((2, 1)),
         precision=np.ones((2, 1, 1)),
+        factors=np.ones((2, 1, 1)),
         log_density=np.array([-100.0, -100.0 - behind]),
         gradient_norm=np.zeros(2),
         n_iterations=np.zeros(2, dtype=int),
@@ -432,18 +433,20 @@ def test_settings_of_a_race_that_are_refused(settings, message):
 def test_a_positive_definite_matrix_is_left_as_it_is(rng):
     factor = rng.normal(size=(4, 4))
     matrix = factor @ factor.T + 0.1 * np.eye(4)
-    fixed, ridged = positive_definite(matrix)
-    assert not ridged
-    np.testing.assert_allclose(fixed, matrix, rtol=1e-14)
+    found = positive_definite(matrix)
+    assert not found.ridged
+    np.testing.assert_allclose(found.matrix, matrix, rtol=1e-14)
+    np.testing.assert_allclose(found.factor, np.linalg.cholesky(matrix), rtol=1e-12)
 
 
 @pytest.mark.parametrize("smallest", [-1e-7, -1e-3, -5.0])
 def test_the_ridge_is_as_small_as_its_sequence_allows(rng, smallest):
     basis, _ = np.linalg.qr(rng.normal(size=(4, 4)))
     matrix = basis @ np.diag([smallest, 0.5, 1.0, 2.0]) @ basis.T
-    fixed, ridged = positive_definite(matrix)
-    assert ridged
-    ridge = np.diagonal(fixed - matrix)
+    found = positive_definite(matrix)
+    assert found.ridged
+    np.testing.assert_allclose(found.factor @ found.factor.T, found.matrix, atol=1e-12)
+    ridge = np.diagonal(found.matrix - matrix)
     np.testing.assert_allclose(ridge, ridge[0], rtol=1e-6)
     assert ridge[0] > -smallest
     # The sequence goes up in tens, from a millionth of the largest diagonal element.
@@ -452,9 +455,9 @@ def test_the_ridge_is_as_small_as_its_sequence_allows(rng, smallest):
 
 @pytest.mark.parametrize("value", [0.0, np.nan, np.inf])
 def test_a_precision_that_says_nothing_becomes_one_that_can_be_used(value):
-    fixed, ridged = positive_definite(np.full((2, 2), value))
-    assert ridged
-    np.linalg.cholesky(fixed)
+    found = positive_definite(np.full((2, 2), value))
+    assert found.ridged
+    np.testing.assert_allclose(found.factor, np.linalg.cholesky(found.matrix), rtol=1e-12)
 
 
 def test_square_roots_of_precisions(rng):

@@ -136,7 +136,7 @@ def compile_prior_covariance(
         found = np.empty((n_classes, n, n))
         for j in range(n_classes):
             draws = np.stack([draw(np.asarray(j), *values) for _ in range(n_prior_draws)])
-            found[j], _ = positive_definite(np.atleast_2d(np.cov(draws, rowvar=False)))
+            found[j] = positive_definite(np.atleast_2d(np.cov(draws, rowvar=False))).matrix
         return found
 
     return from_draws
