@@ -118,11 +118,8 @@ def make_engine(
                 "latents along the plate that all classes share."
             )
         density = BlockDensity(model, index, blocks)
-        if named is not None and set(named) != set(density.latents):
-            odd = sorted(rv.name for rv in set(named) ^ set(density.latents))
-            raise ValueError(
-                f"vars: {odd} are in vars or in blocks but not in both; with blocks leave vars out."
-            )
+        if named is not None:
+            _require_the_same(named, density.latents)
         return partial(ScalarEngine, density, LatentGeometry())
     continuous = [
         rv for rv in model.free_RVs if rv is not index and rv.dtype in pm.pytensorf.continuous_types
@@ -142,6 +139,22 @@ def make_engine(
     # What a family declares is about all its latents in their order.
     geometry = geometry_of(model) if latents == everything else LatentGeometry()
     return partial(ScalarEngine, ClassDensity(model, index, latents), geometry)
+
+
+def _require_the_same(named: Sequence[TensorVariable], latents: Sequence[TensorVariable]) -> None:
+    """Refuse variables that are in no block, and blocks of variables that are not named."""
+    homeless = [rv.name for rv in named if rv not in latents]
+    if homeless:
+        raise ValueError(
+            f"vars: {homeless} are in no block; add each to the blocks of the classes in which it "
+            "is active, or leave it to another step."
+        )
+    unnamed = [rv.name for rv in latents if rv not in named]
+    if unnamed:
+        raise ValueError(
+            f"vars: {unnamed} of the blocks are not in vars; with blocks leave vars out, for the "
+            "blocks name all that the step moves."
+        )
 
 
 def _named(

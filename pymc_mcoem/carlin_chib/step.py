@@ -222,6 +222,11 @@ class CarlinChib(BlockedStep):
         compile_kwargs: Mapping[str, Any] | None = None,
         blocked: bool = True,
     ) -> None:
+        if not blocked:
+            raise ValueError(
+                "blocked: got False; an index and the latents that jump with it move together. "
+                "Leave it out."
+            )
         model = pm.modelcontext(model)
         vars = None if vars is None else named_variables(model, vars)
         index = find_index(model, class_index, vars)

@@ -555,7 +555,7 @@ def test_a_model_without_a_class_index_is_refused():
 
 
 def test_variables_of_one_block_cannot_be_parted(wide, without_compiler):
-    with wide, pytest.raises(ValueError, match="latents: there are none"):
+    with wide, pytest.raises(ValueError, match="blocked: got False; an index"):
         CarlinChib([wide["k"], wide["x"]], class_index=wide["k"], blocked=False)
 
 

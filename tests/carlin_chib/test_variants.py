@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import cloudpickle
 import numpy as np
 import pymc as pm
@@ -11,7 +13,7 @@ import pytest
 from scipy import stats
 from scipy.special import softmax
 
-from pymc_mcoem.carlin_chib import kernel
+from pymc_mcoem.carlin_chib import kernel, plate_sweep
 from pymc_mcoem.carlin_chib.chain_moments import ChainMoments
 from pymc_mcoem.carlin_chib.hamiltonian import Hamiltonian
 from pymc_mcoem.carlin_chib.kernel import draw_class, draw_other_class
@@ -201,6 +203,33 @@ def rare():
     return model, evidence / evidence.sum()
 
 
+def weighed_back(k, tilt, truth):
+    """Compare visits, each with the weight that its class's tilt leaves it, with the truth."""
+    weight = np.exp(-tilt[k])
+    member = (k[:, None] == np.arange(3)) * weight[:, None]
+    # ratio of means, by batches
+    residual = (member - truth * weight[:, None]).reshape(50, -1, 3).mean(axis=1)
+    return agreement(residual, np.zeros(3))
+
+
+def test_a_tilt_that_the_sweep_does_not_know_is_noticed(rare, rng):
+    model, truth = rare
+    with model:
+        step = CarlinChib(equalise_visits=True, within_class=RandomWalk(n_moves=2))
+    sweep = step._engine.sweep
+
+    def untilted(*arguments, log_tilt=None, **options):
+        return sweep(*arguments, log_tilt=np.zeros(3), **options)
+
+    step._engine.sweep = untilted
+    tree = sampled(model, step, rng, 8_000)
+    for chain in range(2):
+        k = tree["posterior"]["k"].values[chain]
+        tilt = np.stack(tree["sample_stats"]["class_tilt"].values[chain]).astype(float)[0]
+        assert np.ptp(tilt) > 1.0
+        assert weighed_back(k, tilt, truth).largest_z > 2 * LIMIT
+
+
 def test_a_tilted_chain_visits_all_and_weighs_back(rare, rng, caplog):
     model, truth = rare
     with model:
@@ -217,11 +246,7 @@ def test_a_tilted_chain_visits_all_and_weighs_back(rare, rng, caplog):
         error = np.sqrt(0.25 / 400)  # of a share, with 400 effective draws at least
         np.testing.assert_allclose(visits, tilted, atol=LIMIT * error)
         np.testing.assert_allclose(visits, 1 / 3, atol=0.1)
-        weight = np.exp(-tilt[0][k])
-        member = (k[:, None] == np.arange(3)) * weight[:, None]
-        # ratio of means, by batches
-        residual = (member - truth * weight[:, None]).reshape(50, -1, 3).mean(axis=1)
-        assert agreement(residual, np.zeros(3)).largest_z < LIMIT
+        assert weighed_back(k, tilt[0], truth).largest_z < LIMIT
         log_weight = np.stack(tree["sample_stats"]["class_log_weight"].values[chain]).astype(float)
         assert (
             agreement(np.exp(log_weight).reshape(50, -1, 3).mean(axis=1), tilted).largest_z < LIMIT
@@ -261,6 +286,73 @@ def test_nuts_moves_the_latents_between_jumps(rng):
             pm.NUTS([model["level"], model["line"], model["spread"]]),
         ]
     assert blocks.largest_z(blocks.sample(step, model, rng, draws=4_000)) < LIMIT
+
+
+def test_metropolis_and_slice_move_what_lies_beside_the_step(rng):
+    """A count and a spread, on which latents and pseudo-priors depend, have steps of their own."""
+    levels, y = np.array([-1.5, 0.0, 2.0]), 1.3
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.3, 0.2])
+        count, spread = pm.Poisson("count", 1.5), pm.HalfNormal("spread", 1.0)
+        x = pm.Normal("x", pt.constant(levels)[k] + 0.6 * count, 0.8)
+        pm.Normal("y", x, 0.3 + spread, observed=y)
+        step = [CarlinChib([k, x]), pm.Metropolis([count]), pm.Slice([spread])]
+    posterior = blocks.sample(step, model, rng, draws=5_000)
+    # x is normal given all else, counts are few, and spreads lie on a line
+    counts, spreads = np.arange(25), np.linspace(0.0, 8.0, 4_001)
+    deviation = np.hypot(0.8, 0.3 + spreads)[:, None, None]
+    mean = levels + 0.6 * counts[:, None]
+    weight = (
+        np.array([0.5, 0.3, 0.2])
+        * stats.poisson.pmf(counts, 1.5)[:, None]
+        * stats.halfnorm.pdf(spreads)[:, None, None]
+        * stats.norm.pdf(y, mean, deviation)
+    )
+    weight /= weight.sum()
+    latent = mean + (0.8 / deviation) ** 2 * (y - mean)
+    expected = np.array(
+        [
+            *weight.sum(axis=(0, 1)),
+            weight.sum(axis=(0, 2)) @ counts,
+            weight.sum(axis=(1, 2)) @ spreads,
+            (weight * latent).sum(),
+        ]
+    )
+    for chain in range(2):
+        k, *others = (posterior[name].values[chain] for name in ("k", "count", "spread", "x"))
+        values = np.stack([*(k == j for j in range(3)), *others], axis=1).astype(float)
+        assert agreement(values.reshape(50, -1, 6).mean(axis=1), expected).largest_z < LIMIT
+
+
+# -- moves that are wrong on purpose --------------------------------------------------------------
+
+
+class Forgetful(Independence):
+    """It forgets how likely its proposals were: as if every one were as likely as where it is."""
+
+    def build(self, density, class_index, position, log_density, noise, proposal, log_step):
+        def log_proposed(x):
+            return -0.5 * (pt.dot(proposal.whiten, x - proposal.mean) ** 2).sum()
+
+        # what is added to the target cancels what is to be left out
+        blind = SimpleNamespace(
+            n_latents=density.n_latents,
+            log_density=lambda k, x: density.log_density(k, x) + log_proposed(x),
+        )
+        there = log_density + log_proposed(position)
+        return super().build(blind, class_index, position, there, noise, proposal, log_step)
+
+
+@pytest.mark.parametrize(("move", "right"), [(Independence(), True), (Forgetful(), False)])
+def test_proposals_without_their_density_are_noticed(skewed, rng, move, right):
+    model = skewed.family.model
+    step = CarlinChib(model=model, pseudo_priors=PriorCovariance(), within_class=move)
+    posterior = sampled(model, step, rng, 8_000)["posterior"]
+    z = max(
+        chain_agreement(*positions(posterior, chain), skewed.quadrature).largest_z
+        for chain in range(2)
+    )
+    assert z < LIMIT if right else z > 2 * LIMIT, z
 
 
 # -- the index alone ------------------------------------------------------------------------------
@@ -303,15 +395,23 @@ def test_the_metropolised_index_stays_where_nothing_else_has_weight(metropolised
     assert {int(metropolised(log_weight, 0, z)) for z in rng.standard_normal((200, 4))} == {1}
 
 
-def test_an_acceptance_that_is_left_out_is_noticed(rng, monkeypatch):
+@pytest.mark.parametrize("shape", ["blocks", "plate"])
+def test_an_acceptance_that_is_left_out_is_noticed(rng, monkeypatch, shape):
     """Always taking the proposed class is another chain: its weights come out wrong."""
-    import pymc_mcoem.carlin_chib.kernel as kernel
 
     def always(log_weight, class_index, pairs):
-        others = pt.set_subtensor(log_weight[class_index], -np.inf)
+        rows = () if log_weight.ndim == 1 else (pt.arange(log_weight.shape[1]),)
+        others = pt.set_subtensor(log_weight[(class_index, *rows)], -np.inf)
         return kernel.draw_class(others, pairs[:2])
 
-    monkeypatch.setattr(kernel, "draw_other_class", always)
+    for module in (kernel, plate_sweep):
+        monkeypatch.setattr(module, "draw_other_class", always)
+    if shape == "plate":
+        model = plate.counts_model()
+        with model:
+            step = CarlinChib(**VARIANTS["metropolised"])
+        assert plate.largest_z(step, model, rng) > 2 * LIMIT
+        return
     model = blocks.nested_model()
     with model:
         step = CarlinChib(blocks=blocks.BLOCKS, **VARIANTS["metropolised"])
