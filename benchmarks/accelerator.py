@@ -36,6 +36,7 @@ from cost_growth import discs, theta_of
 from rich.console import Console
 from rich.table import Table
 from threadpoolctl import threadpool_limits
+from versions import tell_versions
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.carlin_chib.kernel import PseudoPriorSymbols, SweepState, build_sweep
@@ -373,6 +374,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
+    tell_versions()
     import jax
 
     device = jax.devices()[0]

@@ -45,7 +45,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
 
@@ -68,6 +67,7 @@ from shifted_curves import (
     simulate,
 )
 from threadpoolctl import threadpool_limits
+from versions import tell_versions
 from with_numpyro import NumPyroLoop
 
 import pymc_mcoem as mcoem
@@ -425,10 +425,10 @@ def main() -> None:
         "--contestants", nargs="+", help="beside bursts, those whose names begin so, as NumPyro"
     )
     given = parser.parse_args()
+    tell_versions()
     if given.quick:
         given.curves, given.images, given.repeats, given.draws = 2, 1, 1, 1_000
     logging.getLogger("pymc_mcoem").setLevel(logging.ERROR)
-    console.print(", ".join(f"{name} {version(name)}" for name in ("pymc", "pytensor", "numba")))
     with threadpool_limits(1):
         for name, measure, lengths in (("curves", curves, CURVES), ("digits", digits, DIGITS)):
             wanted = tuple(given.contestants or [""])

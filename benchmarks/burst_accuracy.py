@@ -49,6 +49,7 @@ from pymc_mcoem.laplace import Cooling, Race
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from versions import tell_versions
 
 N_CLASSES, NOISE = 4, 0.2
 STAGES = {"early": 20, "middle": 100, "late": 500}
@@ -398,6 +399,7 @@ def main() -> None:
     parser.add_argument("--show", action="store_true", help="tables of the last run again")
     parser.add_argument("--output", type=Path, default=Path("output"))
     given = parser.parse_args()
+    tell_versions()
     if given.quick:
         given.images, given.draws, given.repeats = 3, 2_000, 2
     given.output.mkdir(parents=True, exist_ok=True)

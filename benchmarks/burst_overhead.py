@@ -17,6 +17,7 @@ import time
 import numpy as np
 import pytensor
 from threadpoolctl import threadpool_limits
+from versions import tell_versions
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.em.burst import WeightedStatistics, adaptation_gains
@@ -37,6 +38,7 @@ def main() -> None:
     parser.add_argument("--sweeps", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=9)
     arguments = parser.parse_args()
+    tell_versions()
 
     mixture = mcoem.TemplateMixture.for_images((16, 16), n_classes=arguments.classes)
     move = mcoem.RandomWalk(n_moves=20)

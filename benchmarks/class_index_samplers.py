@@ -65,6 +65,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy import stats
 from scipy.special import logsumexp
+from versions import tell_versions
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
@@ -613,6 +614,7 @@ def main() -> None:
     parser.add_argument("--only", choices=["identical", "levels", "regressions", "plate", "digit"])
     parser.add_argument("--skip", action="append", default=[], help="a sampler to leave out")
     arguments = parser.parse_args()
+    tell_versions()
     logging.getLogger("pymc").setLevel(logging.ERROR)
     logging.getLogger("pymc_mcoem").setLevel(logging.ERROR)
     warnings.simplefilter("ignore")

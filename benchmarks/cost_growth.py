@@ -21,6 +21,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 from threadpoolctl import threadpool_limits
+from versions import tell_versions
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.em.burst import adaptation_gains
@@ -114,6 +115,7 @@ def main() -> None:
     parser.add_argument("--sides", type=int, nargs="*", default=[8, 28, 64])
     parser.add_argument("--observations", type=int, default=12)
     given = parser.parse_args()
+    tell_versions()
     table = Table(title=f"Milliseconds an observation, {BURN_IN} + {DRAWS} sweeps")
     for heading in ("pixels", "C", "plausible", *PARTS, "all", "compiling, s", "MiB"):
         table.add_column(heading, justify="right")

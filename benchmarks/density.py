@@ -16,7 +16,6 @@ They are measured in turn, and medians over the rounds are reported.
 from __future__ import annotations
 
 import argparse
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -30,6 +29,7 @@ from pytensor.compile.mode import get_mode
 from rich.console import Console
 from rich.table import Table
 from threadpoolctl import threadpool_limits
+from versions import tell_versions
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.density import ClassDensity
@@ -174,6 +174,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=25)
     given = parser.parse_args()
+    tell_versions()
     console = Console(highlight=False)
 
     mixture = mcoem.TemplateMixture.for_images((SIDE, SIDE), n_classes=N_CLASSES)
@@ -221,10 +222,7 @@ def main() -> None:
         reference = "gradient, ours" if way.startswith("gradient") else "ours"
         table.add_row(way, f"{each:.2f}", f"{cost[reference] / each:.2f}")
     console.print(table)
-    console.print(
-        f"gradient over density: {cost['gradient, ours'] / cost['ours']:.2f}; Python "
-        f"{platform.python_version()}, PyTensor {pytensor.__version__}, numba {numba.__version__}"
-    )
+    console.print(f"gradient over density: {cost['gradient, ours'] / cost['ours']:.2f}")
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture
 from sklearn.model_selection import LeaveOneOut, cross_val_predict
+from versions import tell_versions
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.em.esteps.kept import compiled_for
@@ -147,6 +148,7 @@ def main() -> None:
     parser.add_argument("--exponent", type=float, default=0.6, help="of the step size")
     parser.add_argument("--without-peers", action="store_true", help="leave other methods out")
     arguments = parser.parse_args()
+    tell_versions()
 
     growth = mcoem.datasets.load_growth()
     sex = (growth.sex.values == "male").astype(int)

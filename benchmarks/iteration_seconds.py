@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from versions import tell_versions
 
 import pymc_mcoem as mcoem
 
@@ -43,6 +44,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=15)
     parser.add_argument("--observations", type=int, default=2_000)
     arguments = parser.parse_args()
+    tell_versions()
     rng = np.random.default_rng(1)
 
     for n_classes, paper in PAPER.items():

@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from scipy.special import softmax
+from versions import tell_versions
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.em.arithmetic import strict_arithmetic
@@ -105,6 +106,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", type=int, default=60)
     given = parser.parse_args()
+    tell_versions()
     mixture = mcoem.TemplateMixture.for_images((16, 16), n_classes=4)
     rng = np.random.default_rng(0)
     images = mcoem.datasets.load_usps()["images"].values

@@ -19,6 +19,7 @@ import pymc as pm
 from rich.console import Console
 from rich.table import Table
 from threadpoolctl import threadpool_limits
+from versions import tell_versions
 
 import pymc_mcoem as mcoem
 
@@ -61,6 +62,7 @@ def main() -> None:
     parser.add_argument("--sweeps", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=15)
     arguments = parser.parse_args()
+    tell_versions()
 
     rng = np.random.default_rng(1)
     plates = {n: Plate(n, rng) for n in arguments.rows}

@@ -33,6 +33,7 @@ from rich.table import Table
 from scipy import stats
 from scipy.optimize import brentq
 from scipy.special import expit
+from versions import tell_versions
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.carlin_chib.annealed import Bridge
@@ -227,6 +228,7 @@ def main() -> None:
     parser.add_argument("--data", help="folder of the USPS file")
     parser.add_argument("--samplers", nargs="+", choices=list(SAMPLERS), help="only these")
     arguments = parser.parse_args()
+    tell_versions()
     logging.getLogger("pymc_mcoem").setLevel(logging.ERROR)
     digits = mcoem.datasets.load_usps("train", directory=arguments.data)
     rng = np.random.default_rng(2)

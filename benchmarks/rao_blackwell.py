@@ -16,6 +16,7 @@ import time
 
 import numpy as np
 from threadpoolctl import threadpool_limits
+from versions import tell_versions
 
 import pymc_mcoem as mcoem
 
@@ -28,6 +29,7 @@ def main() -> None:
     parser.add_argument("--bursts", type=int, default=30)
     parser.add_argument("--classes", type=int, default=6)
     arguments = parser.parse_args()
+    tell_versions()
     digits = mcoem.datasets.load_digits()["images"].values
     rng = np.random.default_rng(1)
     digits = digits[rng.permutation(len(digits))] + 0.1 * rng.standard_normal(digits.shape)

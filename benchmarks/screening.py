@@ -23,6 +23,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+from versions import tell_versions
 
 import pymc_mcoem as mcoem
 
@@ -66,6 +67,7 @@ def main() -> None:
     parser.add_argument("--block", type=int, default=20, help="images of a block")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
+    tell_versions()
     logging.getLogger("pymc_mcoem").setLevel(logging.ERROR)
     learnt, images = draw(given.blocks * given.block, given.seed)
     priors = mcoem.TemplatePriors(weight_concentration=5.0).with_deformation_variance(

@@ -31,6 +31,7 @@ from time import perf_counter
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+from versions import tell_versions
 
 PROGRAM = """
 import sys
@@ -93,6 +94,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=2)
     given = parser.parse_args()
+    tell_versions()
     found: dict[str, list[tuple[float, float]]] = {}
     for _ in track(range(given.rounds), "Rounds"):
         with tempfile.TemporaryDirectory() as name:

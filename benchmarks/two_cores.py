@@ -20,6 +20,7 @@ import numpy as np
 from joblib.externals.loky import get_reusable_executor
 from rich.console import Console
 from threadpoolctl import threadpool_limits
+from versions import tell_versions
 
 import pymc_mcoem as mcoem
 
@@ -43,6 +44,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
+    tell_versions()
     console = Console(highlight=False)
     logging.getLogger("pymc_mcoem").setLevel(logging.ERROR)
     if (load := os.getloadavg()[0]) > 0.5:

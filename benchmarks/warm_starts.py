@@ -29,6 +29,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from threadpoolctl import threadpool_limits
+from versions import tell_versions
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.em.esteps.parts import family_density, family_geometry
@@ -68,6 +69,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", type=int, default=200)
     given = parser.parse_args()
+    tell_versions()
     logging.getLogger("pymc_mcoem").setLevel(logging.ERROR)
     console = Console(highlight=False, width=120)
     mixture = mcoem.TemplateMixture.for_images((16, 16), n_classes=N_CLASSES)

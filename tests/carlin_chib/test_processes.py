@@ -19,8 +19,6 @@ SHAPES = {
     "plate": (counts_model, {}),
 }
 
-slow = pytest.mark.slow
-
 
 def sample(name, **options):
     build, settings = SHAPES[name]
@@ -39,10 +37,7 @@ def sample(name, **options):
 
 
 @pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize(
-    "mp_ctx",
-    ["fork", pytest.param("spawn", marks=slow), pytest.param("forkserver", marks=slow)],
-)
+@pytest.mark.parametrize("mp_ctx", ["fork", "spawn", "forkserver"])
 def test_one_process_and_several_draw_the_same(name, mp_ctx):
     one, several = sample(name, cores=1), sample(name, cores=2, mp_ctx=mp_ctx)
     for group in ("posterior", "sample_stats"):
