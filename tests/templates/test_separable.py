@@ -211,10 +211,9 @@ def test_sizes_that_do_not_fit_are_refused(kind, spoilt):
         function(*map(np.ones, {**sizes, spoilt: 4}.values()))
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"scale": (4.0, 4.0), "noise": "class"}], ids=["", "scale"]
-)
-def test_a_whole_mixture_is_the_plain_graph(options, rng):
+def whole_mixture(options, seed, back_end):
+    """Return log-density, gradient, curvature and statistics of a mixture somewhere."""
+    rng = np.random.default_rng(seed)
     mixture = TemplateMixture.for_images((8, 8), 3, n_landmarks=2, **options)
     density = family_density(mixture)
     k, x = pt.lscalar("k"), pt.vector("x", shape=(density.n_latents,))
@@ -232,10 +231,19 @@ def test_a_whole_mixture_is_the_plain_graph(options, rng):
     at = 0.1 * rng.normal(size=density.n_latents)
     at[1] += 1.0
     inputs = [k, x, *density.data_inputs.values()]
-    found, expected = (
-        pytensor.function(inputs, outputs, mode=mode, on_unused_input="ignore")(1, at, *arguments)
-        for mode in (NUMBA, PLAIN)
-    )
+    mode = {"plain": PLAIN, "numba": NUMBA}.get(back_end, "JAX")
+    function = pytensor.function(inputs, outputs, mode=mode, on_unused_input="ignore")
+    return [np.asarray(found) for found in function(1, at, *arguments)]
+
+
+@pytest.mark.parametrize("back_end", ["numba", "jax"])
+@pytest.mark.parametrize(
+    "options", [{}, {"scale": (4.0, 4.0), "noise": "class"}], ids=["", "scale"]
+)
+def test_a_whole_mixture_is_the_plain_graph(run_apart, options, rng, back_end):
+    seed = int(rng.integers(2**31))
+    found = run_apart(whole_mixture, options, seed, back_end)
+    expected = whole_mixture(options, seed, "plain")
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-10 * np.abs(other).max())
 
