@@ -1,8 +1,10 @@
-"""What a second process buys: observations a second with one and with two, in turn.
+"""What a second process buys: work a second with one and with two, in turn.
 
-16 × 16 pixels, four classes. Learning in mini-batches and classification, each by the
-process itself and by an executor of two processes that have compiled already, A B A B; medians,
-their ratio, and whether the numbers are the same to the last bit. Both cores have to be free.
+16 × 16 pixels, four classes. Learning in mini-batches, classification, and one mixture for each of
+four labels, each by the process itself and by an executor of two processes that have compiled
+already; and two chains of ``pm.sample`` with ``CarlinChib`` under one image, by ``cores=1`` and
+``cores=2``, the start of PyMC's processes among their seconds. A B A B; medians, their ratio, and
+whether the numbers are the same to the last bit. Both cores have to be free.
 
     python benchmarks/two_cores.py
 """
@@ -17,14 +19,16 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+import pymc as pm
 from joblib.externals.loky import get_reusable_executor
+from one_label import learnt
 from rich.console import Console
 from threadpoolctl import threadpool_limits
 from versions import tell_versions
 
 import pymc_mcoem as mcoem
 
-SIDE, N_CLASSES = 16, 4
+SIDE, N_CLASSES, N_LABELS = 16, 4, 4
 
 
 def images(n: int) -> np.ndarray:
@@ -42,11 +46,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--observations", type=int, default=160, help="of each round")
     parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--draws", type=int, default=50_000, help="of each of two chains")
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     tell_versions()
     console = Console(highlight=False)
-    logging.getLogger("pymc_mcoem").setLevel(logging.ERROR)
+    for name in ("pymc_mcoem", "pymc"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     if (load := os.getloadavg()[0]) > 0.5:
         console.print(f"Other programs have {load:.1f} cores: the ratios are too small.")
     mixture = mcoem.TemplateMixture.for_images((SIDE, SIDE), n_classes=N_CLASSES)
@@ -77,9 +83,39 @@ def main() -> None:
     def classify(executor: object) -> np.ndarray:
         return classifiers[executor].predict_proba(stream)
 
-    works: dict[str, Callable[[object], np.ndarray]] = {"learning": learn, "classifying": classify}
+    shares = [stream[label::N_LABELS] for label in range(N_LABELS)]
+
+    def learn_labels(executor: object) -> np.ndarray:
+        spread = map if executor is None else pool.map
+        return np.stack(list(spread(learnt, shares, [N_CLASSES] * N_LABELS)))
+
+    with mixture.condition(stream[0]) as model:
+        step = mcoem.CarlinChib()
+
+    def draw(executor: object) -> np.ndarray:
+        with model:
+            trace = pm.sample(
+                step=step,
+                tune=500,
+                draws=given.draws,
+                chains=2,
+                cores=1 if executor is None else 2,
+                random_seed=1,
+                progressbar=False,
+                compute_convergence_checks=False,
+            )
+        return np.concatenate(
+            [np.ravel(values) for values in trace["posterior"].data_vars.values()]
+        )
+
+    works: dict[str, tuple[Callable[[object], np.ndarray], int, str]] = {
+        "learning": (learn, given.observations, "observations"),
+        "classifying": (classify, given.observations, "observations"),
+        "one mixture per label": (learn_labels, given.observations, "observations"),
+        "chains": (draw, 2 * (given.draws + 500), "draws"),
+    }
     with threadpool_limits(1):
-        for name, work in works.items():
+        for name, (work, size, unit) in works.items():
             for executor in (None, pool):
                 work(executor)  # compiles
             found: dict[object, np.ndarray] = {}
@@ -89,10 +125,10 @@ def main() -> None:
                     began = time.perf_counter()
                     found[executor] = work(executor)
                     spent.append(time.perf_counter() - began)
-            one, two = (given.observations / statistics.median(spent) for spent in seconds.values())
+            one, two = (size / statistics.median(spent) for spent in seconds.values())
             same = np.array_equal(found[None], found[pool])
             console.print(
-                f"{name}: {one:.1f} observations a second by one process, {two:.1f} by two: "
+                f"{name}: {one:.1f} {unit} a second by one process, {two:.1f} by two: "
                 f"{two / one:.2f} times; the same numbers: {same}"
             )
 
