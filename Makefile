@@ -1,6 +1,7 @@
 # make        build the environment in .venv
 # make demo   learn templates of handwritten digits from a stream
 # make test   run the tests; ARGS= are handed to pytest, as in: make test ARGS="--runslow -k burst"
+# make bench  the tables of speed, each beside its rivals, one script after another: two hours
 # make lint   check style and types
 # make format rewrite the code in the project's style
 # make docs   build the documentation, notebooks executed: docs/_build/html/index.html
@@ -14,7 +15,9 @@
 # what the ranges of pyproject.toml allow, as for everyone who installs the package.
 
 .DELETE_ON_ERROR:
-.PHONY: environment demo test lint format docs lock audit clean
+# What every script compares with is in its own table; ARGS= names other scripts.
+speed := density burst_overhead burst_accuracy against_sampling cost_growth two_cores start_up
+.PHONY: environment demo test bench lint format docs lock audit clean
 
 python := .venv/bin/python
 installed := .venv/.installed
@@ -32,6 +35,10 @@ demo: $(installed)
 # back, gigabytes in the end, so there are two processes at most.
 test: $(equipped)
 	$(python) -m pytest --numprocesses logical --maxprocesses 2 --dist loadfile $(ARGS)
+
+bench: $(equipped)
+	for script in $(or $(ARGS),$(speed)); do $(python) benchmarks/$$script.py || exit; done
+	$(python) examples/live_error_rate.py --quick
 
 lint: $(equipped)
 	$(python) -m ruff check

@@ -1,14 +1,18 @@
 """What one evaluation of the digits' log-density costs, and its gradient, beside loops by hand.
 
-16 × 16 pixels, 256 kernels, 78 latents, four classes. All are compiled by numba and evaluate the
-same 500 positions in one call, so that nothing is counted of what Python takes to make a call:
+16 × 16 pixels, 256 kernels, 78 latents, four classes. All evaluate the same 500 positions in one
+call, so that nothing is counted of what Python takes to make a call. Compiled by numba:
 
 * by hand, two loops over pixels as one would write them first, with ``np.exp``;
 * by hand, as fast as we can: the package's own recurrences along the axes, BLAS products;
 * the model's own graph without the operators of `pymc_mcoem.templates.separable_numba`;
 * the model's own graph as bursts use it, and its gradient.
 
-They are measured in turn, and medians over the rounds are reported.
+And by JAX, where it is installed, on the processor:
+
+* the model's own graph and its gradient, in the loop that bursts run with ``backend="jax"``.
+
+They are measured in turn, all in one thread, and medians over the rounds are reported.
 
     python benchmarks/density.py
 """
@@ -16,6 +20,8 @@ They are measured in turn, and medians over the rounds are reported.
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -34,9 +40,11 @@ from versions import tell_versions
 import pymc_mcoem as mcoem
 from pymc_mcoem.density import ClassDensity
 from pymc_mcoem.em.esteps.parts import family_density
+from pymc_mcoem.loops import compile_loop
 from pymc_mcoem.templates.separable_numba import kernel_factor
 
 N_POSITIONS, N_CLASSES, SIDE = 500, 4, 16
+JAX_FLAGS = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
 
 def constants(mixture: mcoem.TemplateMixture, theta: Any, image: np.ndarray) -> tuple[Any, ...]:
@@ -170,6 +178,28 @@ def compiled(
     return pytensor.function([positions, classes, *density.data_inputs.values()], found, mode=mode)
 
 
+def compiled_by_jax(
+    density: ClassDensity, what: Callable[..., Any]
+) -> Callable[..., np.ndarray] | None:
+    """Return the same function as a loop of JAX, or None where JAX is not installed."""
+    if importlib.util.find_spec("jax") is None:
+        return None
+    # read when JAX is first used: nothing else here has a second thread, or an accelerator
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    os.environ.setdefault("XLA_FLAGS", JAX_FLAGS)
+    positions = pt.tensor("positions", shape=(None, density.n_latents))
+    classes = pt.lvector("classes")
+    loop = compile_loop(
+        density,
+        lambda k, x: [what(k, x).sum()],
+        inputs=[positions, classes],
+        sequences=[classes, positions],
+        n_emitted=1,
+        mode="JAX",
+    )
+    return lambda *arguments: loop(*arguments)[0]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=25)
@@ -191,6 +221,8 @@ def main() -> None:
     graph = compiled(density, density.log_density, plain)
     gradient = compiled(density, density.gradient, "NUMBA")
     graph_gradient = compiled(density, density.gradient, plain)
+    in_jax = compiled_by_jax(density, density.log_density)
+    gradient_in_jax = compiled_by_jax(density, density.gradient)
     ways = {
         "by hand, pixel by pixel": lambda: by_hand_simple(*by_hand),
         "by hand, vectors": lambda: by_hand_fast(*by_hand),
@@ -199,6 +231,9 @@ def main() -> None:
         "gradient, plain graph": lambda: graph_gradient(positions, classes, *data),
         "gradient, ours": lambda: gradient(positions, classes, *data),
     }
+    if in_jax and gradient_in_jax:
+        ways["JAX"] = lambda: in_jax(positions, classes, *data)
+        ways["gradient, JAX"] = lambda: gradient_in_jax(positions, classes, *data)
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     with threadpool_limits(1):
         values = {way: run() for way, run in ways.items()}  # compiles
@@ -208,12 +243,12 @@ def main() -> None:
                 run()
                 seconds[way].append(time.perf_counter() - began)
     # constants that no latent touches may be left out of the density
-    for way in ("by hand, pixel by pixel", "by hand, vectors", "plain graph"):
-        shift = values[way] - values["ours"]
-        console.print(f"{way} − ours, up to a constant: {np.ptp(shift):.1e}")
-    console.print(
-        f"gradients: {np.abs(values['gradient, plain graph'] - values['gradient, ours']).max():.1e}"
-    )
+    for way, found in values.items():
+        if way.startswith("gradient"):
+            away = np.abs(found - values["gradient, ours"]).max()
+            console.print(f"{way} − ours: {away:.1e}")
+        else:
+            console.print(f"{way} − ours, up to a constant: {np.ptp(found - values['ours']):.1e}")
     cost = {way: 1e6 * statistics.median(each) / N_POSITIONS for way, each in seconds.items()}
     table = Table(title=f"One evaluation, median of {given.rounds} rounds")
     for heading in ("", "µs", "ours over it"):
@@ -221,6 +256,9 @@ def main() -> None:
     for way, each in cost.items():
         reference = "gradient, ours" if way.startswith("gradient") else "ours"
         table.add_row(way, f"{each:.2f}", f"{cost[reference] / each:.2f}")
+    if not in_jax:
+        for way in ("JAX", "gradient, JAX"):
+            table.add_row(way, "not installed", "")
     console.print(table)
     console.print(f"gradient over density: {cost['gradient, ours'] / cost['ours']:.2f}")
 

@@ -18,6 +18,7 @@ from pymc_mcoem.templates.separable_numba import (
     exponentials,
     kernel_factor,
 )
+from tests.helpers.interpreted import interpreted
 
 NUMBA = pytensor.compile.mode.get_mode("NUMBA")
 PLAIN = NUMBA.excluding("mcoem_for_numba")
@@ -246,6 +247,48 @@ def test_a_whole_mixture_is_the_plain_graph(run_apart, options, rng, back_end):
     expected = whole_mixture(options, seed, "plain")
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-10 * np.abs(other).max())
+
+
+def everywhere(options, seed, back_end):
+    """Return log-densities and gradients at points of every class, of images whole and not."""
+    rng = np.random.default_rng(seed)
+    mixture = TemplateMixture.for_images((16, 16), 4, **options)
+    density = family_density(mixture)
+    k, x = pt.lscalar("k"), pt.vector("x", shape=(density.n_latents,))
+    images = rng.uniform(size=(20, 16, 16))
+    images[1, 3:8, 2:11] = np.nan  # a patch
+    images[2, rng.uniform(size=(16, 16)) < 0.3] = np.nan  # here and there
+    theta = mixture.initialize(list(images[3:]), rng, "random")
+    outputs = [density.log_density(k, x), density.gradient(k, x)]
+    inputs = [k, x, *density.data_inputs.values()]
+    if back_end == "interpreted":
+        with interpreted():
+            function = pytensor.function(inputs, outputs)
+    else:
+        function = pytensor.function(inputs, outputs, mode=back_end.upper())
+    found = []
+    for image in images[:3]:
+        arguments = density.arguments({**theta, **mixture.encode(image)})
+        for label in range(4):
+            for spread in (0.1, 1.0):
+                at = spread * rng.normal(size=density.n_latents)
+                at[:6] += mixture.settings.deformation.mean[:6]
+                found.append([np.array(each) for each in function(label, at, *arguments)])
+    return found
+
+
+@pytest.mark.parametrize("back_end", ["numba", "jax"])
+@pytest.mark.parametrize(
+    "options", [{}, {"scale": (4.0, 4.0), "noise": "class"}], ids=["", "scale"]
+)
+def test_density_and_gradient_are_the_interpreters_everywhere(run_apart, options, rng, back_end):
+    seed = int(rng.integers(2**31))
+    found = run_apart(everywhere, options, seed, back_end)
+    expected = everywhere(options, seed, "interpreted")
+    assert len(expected) == 24
+    for one, other in zip(found, expected, strict=True):
+        for here, there in zip(one, other, strict=True):
+            np.testing.assert_allclose(here, there, rtol=1e-10, atol=1e-10)
 
 
 def test_kernels_do_not_vanish_far_from_the_middle_of_a_long_axis():
