@@ -26,7 +26,7 @@ from scipy.special import softmax
 from versions import tell_versions
 
 import pymc_mcoem as mcoem
-from pymc_mcoem.em.arithmetic import strict_arithmetic
+from pymc_mcoem.arithmetic import strict_arithmetic
 from pymc_mcoem.em.esteps.parts import family_density, family_geometry
 from pymc_mcoem.em.threads import one_blas_thread
 from pymc_mcoem.laplace import Cooling, Race

@@ -24,6 +24,7 @@ _LINKERS = {
     "CVMLinker": "c",
     "JAXLinker": "jax",
     "NumbaLinker": "numba",
+    "StrictNumbaLinker": "numba",
     "VMLinker": "c",
 }
 

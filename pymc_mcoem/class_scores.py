@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import softmax
 
+from pymc_mcoem.arithmetic import strict_arithmetic
 from pymc_mcoem.carlin_chib.pseudo_priors import Laplace
-from pymc_mcoem.em.arithmetic import strict_arithmetic
 from pymc_mcoem.em.esteps.base import CompiledClassWeights
 from pymc_mcoem.em.esteps.fixed_latents import FixedLatents
 from pymc_mcoem.em.esteps.kept import compiled_for

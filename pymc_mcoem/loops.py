@@ -15,6 +15,7 @@ import pymc as pm
 import pytensor
 from pytensor.scan.utils import until
 
+from pymc_mcoem.arithmetic import strict_mode
 from pymc_mcoem.backends import uses_jax
 
 if TYPE_CHECKING:
@@ -24,11 +25,14 @@ __all__ = ["compile_loop", "compile_search", "compile_with_data"]
 
 
 def compile_with_data(density: ClassDensity, inputs: list[Any], outputs: Any, mode: Any) -> Any:
-    """Compile a function of `inputs`, then the density's data, then its other values."""
+    """Compile a function of `inputs`, then the density's data, then its other values.
+
+    In numba sums are taken as they are written: see `strict_mode`.
+    """
     function = pm.pytensorf.compile(
         [*inputs, *density.data_inputs.values(), *density.other_values],
         outputs,
-        mode=mode,
+        mode=strict_mode(mode),
         on_unused_input="ignore",
     )
     function.trust_input = True

@@ -14,6 +14,8 @@ from pytensor.link.vm import VMLinker
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.random.type import RandomType
 
+from pymc_mcoem.arithmetic import strict_mode
+
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
@@ -65,7 +67,10 @@ class InactiveDraw:
         parts = dict(zip(density.latents, density._split(noise), strict=True))
         inputs, drawn = _graph(density, parts)
         return pm.pytensorf.compile(
-            [*inputs, noise, *density.other_values], drawn, mode=mode, on_unused_input="ignore"
+            [*inputs, noise, *density.other_values],
+            drawn,
+            mode=strict_mode(mode),
+            on_unused_input="ignore",
         )
 
     def _by_themselves(self, density: BlockDensity) -> Any:

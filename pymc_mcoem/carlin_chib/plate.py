@@ -16,6 +16,7 @@ import pytensor.tensor as pt
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 
+from pymc_mcoem.arithmetic import strict_mode
 from pymc_mcoem.density import as_argument, count_classes, require_class_index
 
 if TYPE_CHECKING:
@@ -171,7 +172,10 @@ class PlateDensity:
     def compile(self, inputs: list[Any], outputs: list[Any], mode: Any = None) -> Any:
         """Compile a function of `inputs`, then of the other values."""
         function = pm.pytensorf.compile(
-            [*inputs, *self.other_values], outputs, mode=mode, on_unused_input="ignore"
+            [*inputs, *self.other_values],
+            outputs,
+            mode=strict_mode(mode),
+            on_unused_input="ignore",
         )
         function.trust_input = True
         return function

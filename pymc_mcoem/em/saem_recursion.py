@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pymc_mcoem.em.arithmetic import strict_arithmetic
+from pymc_mcoem.arithmetic import strict_arithmetic
 from pymc_mcoem.em.contributions import Contribution
 from pymc_mcoem.em.crew import Crew
 from pymc_mcoem.em.esteps.calls import Explainer, Visit, visit

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import pytensor
 
-from pymc_mcoem.em.arithmetic import strict_arithmetic
+from pymc_mcoem.arithmetic import strict_arithmetic
 from pymc_mcoem.em.threads import one_call_at_a_time
 
 if TYPE_CHECKING:

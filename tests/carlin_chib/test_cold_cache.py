@@ -1,0 +1,53 @@
+"""The process that compiles a step and those that find it compiled draw the same."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+SCRIPT = """
+import logging
+import sys
+
+import numpy as np
+from tests.carlin_chib.test_processes import sample
+
+if __name__ == "__main__":
+    logging.getLogger("pymc").setLevel(logging.ERROR)
+    one = sample(sys.argv[1], cores=1)
+    several = sample(sys.argv[1], cores=2, mp_ctx="spawn")
+    for group in ("posterior", "sample_stats"):
+        for variable in one[group].data_vars:
+            if group == "posterior" or variable.startswith("class_"):
+                np.testing.assert_array_equal(
+                    one[group][variable], several[group][variable], err_msg=variable
+                )
+    print("the same")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["shared", "blocks", "plate"])
+def test_who_compiles_draws_as_those_who_find_it_compiled(name, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    flags = os.environ.get("PYTENSOR_FLAGS", "")
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "PYTENSOR_FLAGS": ",".join([f"base_compiledir={tmp_path}", *filter(None, [flags])]),
+    }
+    found = subprocess.run(
+        [sys.executable, str(script), name],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+        cwd=tmp_path,
+    )
+    assert "the same" in found.stdout
