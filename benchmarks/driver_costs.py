@@ -131,7 +131,8 @@ class Wire(Executor):
         content = pickle.dumps(answer)
         self.sent.append(len(message))
         self.returned.append(len(content))
-        self.answers = [*self.answers[1 - REAL :], answer]
+        given = answer if isinstance(answer, list) else [answer]
+        self.answers = [*self.answers, *given][-REAL:]
         future: Future[Any] = Future()
         future.set_result(pickle.loads(content))
         return future
@@ -267,7 +268,7 @@ def measure(n_classes: int, folder: Path) -> tuple[Costs, dict[str, Any]]:
 
     console.print(f"C = {n_classes}: compiling ...")
     with threadpool_limits(1):
-        perform(parcel.token, parcel.content, order(0))
+        perform(parcel.token, parcel.content, [order(0)])
         wire = Wire()
         real = {"none": run_real(mixture, parameters, images, wire)}
         real |= {str(size): run_real(mixture, parameters, images, size) for size in (1, 2)}

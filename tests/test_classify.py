@@ -11,8 +11,9 @@ import pytest
 from scipy.stats import norm
 
 import pymc_mcoem as mcoem
+from pymc_mcoem import classify
+from pymc_mcoem.arithmetic import strict_arithmetic
 from pymc_mcoem.em import workers
-from pymc_mcoem.em.arithmetic import strict_arithmetic
 from tests.em.test_on_error import Unreadable, source_of
 from tests.em.test_workers import AtOnce, lives
 
@@ -395,10 +396,11 @@ REASONS = {
 }
 
 
-@pytest.mark.parametrize("executor", [None, "at once"])
+@pytest.mark.parametrize(("executor", "parts"), [(None, 32), ("at once", 32), ("at once", 3)])
 def test_what_cannot_be_classified_keeps_its_place(
-    mixture, by_label, rng, executor, monkeypatch, caplog
+    mixture, by_label, rng, executor, parts, monkeypatch, caplog
 ):
+    monkeypatch.setattr(classify, "PARTS", parts)
     monkeypatch.setattr(workers, "_made", type(workers._made)())
     curves, records = spoilt_curves(rng)
     options = {"e_step": Picky(), "progressbar": False}
@@ -452,7 +454,11 @@ def test_an_error_names_the_observation(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
-def test_one_that_kills_every_worker_is_named(mixture, by_label, rng, tmp_path, on_error):
+@pytest.mark.parametrize("parts", [32, 2])
+def test_one_that_kills_every_worker_is_named(
+    mixture, by_label, rng, tmp_path, on_error, parts, monkeypatch
+):
+    monkeypatch.setattr(classify, "PARTS", parts)
     curves = rng.normal(size=(9, POINTS.size))
     records = curves.copy()
     records[3] = 9.0

@@ -6,7 +6,7 @@ import logging
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
 from functools import cached_property
 from itertools import islice
@@ -129,7 +129,9 @@ class Crew:
         """
         _ = self._parcel if self.is_remote else self.compiled
 
-    def answers(self, orders: Iterable[Order], window: int = WINDOW) -> Iterator[Any]:
+    def answers(
+        self, orders: Iterable[Order], window: int = WINDOW, together: int = 1
+    ) -> Iterator[Any]:
         """Make calls and yield what they return, in order.
 
         Parameters
@@ -138,6 +140,9 @@ class Crew:
             Read as far ahead as calls are handed out.
         window : int
             Calls that are handed out and not yet answered.
+        together : int
+            Calls that are sent to a worker at once: what an executor spends on sending, a
+            millisecond, is shared by so many.
 
         Raises
         ------
@@ -157,26 +162,32 @@ class Crew:
                 yield found
             return
         source = iter(orders)
-        under_way: deque[_Call] = deque()
+        under_way: deque[_Sent] = deque()
         losses = 0
         try:
             while True:
-                room = window if losses <= LOSSES else 1
-                for order in islice(source, max(room - len(under_way), 0)):
-                    under_way.append(_Call(order))
+                room = max(window // together, 1) if losses <= LOSSES else 1
+                while len(under_way) < room and (some := tuple(islice(source, together))):
+                    under_way.append(_Sent(some))
                 if not under_way:
                     return
                 try:
-                    for call in islice(under_way, room):
-                        if call.future is None:
-                            call.future = self._submit(call.order, whole=not self._answered)
+                    for sent in islice(under_way, room):
+                        if sent.future is None:
+                            sent.future = self._submit(sent.orders, whole=not self._answered)
                     found = self._answer(under_way[0])
                 except (BrokenExecutor, _CallLost) as error:
                     losses += 1
                     if isinstance(error, BrokenExecutor):
                         self._replace(error)
-                    for call in under_way:
-                        call.forget_loss()
+                    for sent in under_way:
+                        sent.forget_loss()
+                    if losses == LOSSES + 1:
+                        # which of them it was is seen only if each goes alone
+                        under_way, together = (
+                            deque(each for s in under_way for each in s.alone()),
+                            1,
+                        )
                     if losses > LOSSES + 2:
                         self._probe()
                         raise WorkerLost(
@@ -186,11 +197,11 @@ class Crew:
                     continue
                 losses, self._answered = 0, True
                 under_way.popleft()
-                yield received(found)
+                yield from map(received, found)
         finally:
-            for call in under_way:
-                if call.future is not None:
-                    call.future.cancel()
+            for sent in under_way:
+                if sent.future is not None:
+                    sent.future.cancel()
 
     def _compile_ahead(self, order: Order) -> None:
         """Let the first call that this process makes find its parts compiled, where it has such."""
@@ -202,16 +213,17 @@ class Crew:
             compile_ahead(self._make, parts, data, parameters)
         self._answered = True
 
-    def _answer(self, call: _Call) -> Any:
-        assert call.future is not None
-        found = self._result(call.future)
+    def _answer(self, sent: _Sent) -> Sequence[Any]:
+        assert sent.future is not None
+        found = self._result(sent.future)
         if isinstance(found, Unknown):
-            call.future = self._submit(call.order, whole=True)
-            found = self._result(call.future)
-        return found
+            sent.future = self._submit(sent.orders, whole=True)
+            found = self._result(sent.future)
+        answers: Sequence[Any] = found
+        return answers
 
     def _result(self, future: Future[Any]) -> Any:
-        """Wait for an answer; what is raised here is the executor's doing, never the call's own.
+        """Wait for answers; what is raised here is the executor's doing, never a call's own.
 
         `perform` turns every exception of a call into an answer.
         """
@@ -242,21 +254,21 @@ class Crew:
             If they cannot.
         """
         try:
-            received(self._result(self._submit(Order(_nothing), whole=True)))
+            received(self._result(self._submit((Order(_nothing),), whole=True))[0])
         except (BrokenExecutor, _CallLost) as error:
             raise ExecutorError(
                 f"executor: workers of {self._executor!r} die before they have done anything "
                 f"({error}), of memory perhaps while compiling; the run stands as before."
             ) from error
 
-    def _submit(self, order: Order, *, whole: bool) -> Future[Any]:
+    def _submit(self, orders: tuple[Order, ...], *, whole: bool) -> Future[Any]:
         parcel = self._parcel
         try:
             if self._executor is None:
                 assert self._size is not None
                 self._executor = self._pool(self._size)
             return self._executor.submit(
-                perform, parcel.token, parcel.content if whole else None, order
+                perform, parcel.token, parcel.content if whole else None, orders
             )
         except BrokenExecutor:
             raise
@@ -312,15 +324,21 @@ def _nothing(_: Any) -> None:
     """Do nothing with the object."""
 
 
-class _Call:
-    """An order and, once it is handed out, its future."""
+class _Sent:
+    """Orders that a worker gets at once and, when they are handed out, the future of all."""
 
-    def __init__(self, order: Order) -> None:
-        self.order = order
+    def __init__(self, orders: tuple[Order, ...]) -> None:
+        self.orders = orders
         self.future: Future[Any] | None = None
 
+    def alone(self) -> Iterable[_Sent]:
+        """Return what has been answered as it is, and what has not one by one."""
+        if self.future is not None:
+            return (self,)
+        return [_Sent((order,)) for order in self.orders]
+
     def forget_loss(self) -> None:
-        """Let an order be handed out again, unless it was answered before the loss."""
+        """Let orders be handed out again, unless they were answered before the loss."""
         future = self.future
         if future is None:
             return

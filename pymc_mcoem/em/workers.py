@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -80,10 +80,10 @@ class Parcel:
     Examples
     --------
     >>> parcel = Parcel.of(lambda: [1, 2])
-    >>> perform(parcel.token, parcel.content, Order(len))
-    2
-    >>> perform(parcel.token, None, Order(sum))
-    3
+    >>> perform(parcel.token, parcel.content, [Order(len)])
+    [2]
+    >>> perform(parcel.token, None, [Order(sum), Order(max)])
+    [3, 2]
     """
 
     content: bytes
@@ -118,8 +118,8 @@ class _Packed:
     n_classes: int
 
 
-def perform(token: str, content: bytes | None, order: Order) -> Any:
-    """Make a call in a worker.
+def perform(token: str, content: bytes | None, orders: Sequence[Order]) -> list[Any] | Unknown:
+    """Make calls in a worker.
 
     Parameters
     ----------
@@ -127,28 +127,39 @@ def perform(token: str, content: bytes | None, order: Order) -> Any:
         Of the `Parcel`.
     content : bytes or None
         Of the `Parcel`, where the worker may not have it yet.
-    order : Order
+    orders : sequence of Order
 
     Returns
     -------
-    object
-        What the call returned, `Failed`, or `Unknown`.
+    list or Unknown
+        What each call returned, or `Failed` in its place; nothing after one that failed because
+        the object could not be made.
     """
     with one_call_at_a_time(), one_blas_thread():
         if token in _made:
             _made.move_to_end(token)
         elif content is None:
             return Unknown()
-        try:
-            if token not in _made:
-                assert content is not None
-                _made[token] = cloudpickle.loads(content)()
-                while len(_made) > KEPT:
-                    _made.popitem(last=False)
-            found = order.function(_made[token], *order.arguments)
-            return _packed(found) if isinstance(found, EStepResult) else found
-        except Exception as error:
-            return Failed(_portable(error), made=token in _made)
+        answers = []
+        for order in orders:
+            answers.append(_answer(token, content, order))
+            if token not in _made:  # nor will it be for the next one
+                break
+        return answers
+
+
+def _answer(token: str, content: bytes | None, order: Order) -> Any:
+    """Return what a call returned, or `Failed`."""
+    try:
+        if token not in _made:
+            assert content is not None
+            _made[token] = cloudpickle.loads(content)()
+            while len(_made) > KEPT:
+                _made.popitem(last=False)
+        found = order.function(_made[token], *order.arguments)
+        return _packed(found) if isinstance(found, EStepResult) else found
+    except Exception as error:
+        return Failed(_portable(error), made=token in _made)
 
 
 def leave_with(driver: int) -> None:

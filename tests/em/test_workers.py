@@ -307,15 +307,15 @@ def test_a_worker_that_was_started_anew_asks_for_what_it_lacks(at_once):
     assert list(crew.answers([Order(len), Order(sum)])) == [3, 6]
     workers._made.clear()
     assert list(crew.answers([Order(sum)])) == [6]
-    assert perform("of something else", None, Order(len)) == Unknown()
+    assert perform("of something else", None, [Order(len)]) == Unknown()
 
 
 def test_a_worker_keeps_a_limited_number_of_objects(monkeypatch):
     monkeypatch.setattr(workers, "_made", type(workers._made)())
     parcels = [Parcel.of(lambda number=number: [number]) for number in range(workers.KEPT + 3)]
     for parcel in parcels:
-        perform(parcel.token, parcel.content, Order(len))
-        perform(parcels[0].token, parcels[0].content, Order(len))
+        perform(parcel.token, parcel.content, [Order(len)])
+        perform(parcels[0].token, parcels[0].content, [Order(len)])
     assert len(workers._made) == workers.KEPT
     assert parcels[0].token in workers._made  # used all the time
     assert parcels[1].token not in workers._made
@@ -352,11 +352,11 @@ def test_a_call_that_kills_alone_is_given_up():
     class Breaking(Executor):
         _max_workers = 2
 
-        def submit(self, function, token, content, order):
-            if order.function in deadly:
+        def submit(self, function, token, content, orders):
+            if any(order.function in deadly for order in orders):
                 raise BrokenProcessPool("gone")
             future = Future()
-            future.set_result(perform(token, content, order))
+            future.set_result(perform(token, content, orders))
             return future
 
     crew = Crew(dict, Breaking())
@@ -368,6 +368,47 @@ def test_a_call_that_kills_alone_is_given_up():
     deadly |= {len, workers_do_nothing}
     with pytest.raises(ExecutorError, match="die before they have done anything"):
         list(crew.answers([Order(len)]))
+
+
+@pytest.mark.parametrize("together", [1, 2, 3, 5, 100])
+def test_calls_that_are_sent_together_have_the_answers_they_have_alone(together, monkeypatch):
+    monkeypatch.setattr(workers, "_made", type(workers._made)())
+    sent = []
+
+    class Counting(AtOnce):
+        def submit(self, function, token, content, orders):
+            sent.append(len(orders))
+            return super().submit(function, token, content, orders)
+
+    crew = Crew(lambda: 2, Counting())
+    orders = [Order(pow, (number,)) for number in range(7)]
+    assert list(crew.answers(orders, together=together)) == [2**n for n in range(7)]
+    assert sent == [together] * (7 // together) + [7 % together] * (7 % together > 0)
+    # one that fails does so in its turn, after the answers of those before it
+    answers = crew.answers(
+        [*orders[:4], Order(fail, (ValueError, "no")), *orders], together=together
+    )
+    assert [next(answers) for _ in range(4)] == [1, 2, 4, 8]
+    with pytest.raises(ValueError, match="no"):
+        next(answers)
+
+
+def test_one_that_kills_among_those_sent_together_is_found():
+    class Breaking(AtOnce):
+        _max_workers = 2
+
+        def submit(self, function, token, content, orders):
+            if any(order.function is len for order in orders):
+                raise BrokenProcessPool("gone")
+            return super().submit(function, token, content, orders)
+
+    crew = Crew(lambda: 2, Breaking())
+    crew._pool = lambda size: Breaking()
+    orders = [Order(pow, (number,)) for number in range(6)]
+    answers = crew.answers([*orders, Order(len), *orders], together=4)
+    assert [next(answers) for _ in range(6)] == [2**n for n in range(6)]
+    with pytest.raises(WorkerLost, match="it died each time"):
+        next(answers)
 
 
 class Odd(Executor):
