@@ -1,10 +1,10 @@
 """What a second process buys: work a second with one and with two, in turn.
 
-16 × 16 pixels, four classes. Learning in mini-batches, classification, and one mixture for each of
-four labels, each by the process itself and by an executor of two processes that have compiled
-already; and two chains of ``pm.sample`` with ``CarlinChib`` under one image, by ``cores=1`` and
-``cores=2``, the start of PyMC's processes among their seconds. A B A B; medians, their ratio, and
-whether the numbers are the same to the last bit. Both cores have to be free.
+16 × 16 pixels (``--side``), four classes. Learning in mini-batches, classification, and one mixture
+for each of four labels, each by the process itself and by an executor of two processes that have
+compiled already; and two chains of ``pm.sample`` with ``CarlinChib`` under one image, by
+``cores=1`` and ``cores=2``, the start of PyMC's processes among their seconds. A B A B; medians,
+their ratio, and whether the numbers are the same to the last bit. Both cores have to be free.
 
     python benchmarks/two_cores.py
 """
@@ -28,22 +28,24 @@ from versions import tell_versions
 
 import pymc_mcoem as mcoem
 
-SIDE, N_CLASSES, N_LABELS = 16, 4, 4
+N_CLASSES, N_LABELS = 4, 4
 
 
-def images(n: int) -> np.ndarray:
+def images(n: int, side: int) -> np.ndarray:
     """Bright discs at random places: what they show does not matter for the time."""
     rng = np.random.default_rng(1)
-    axis = np.linspace(-1, 1, SIDE)
+    axis = np.linspace(-1, 1, side)
     centres = rng.uniform(-0.4, 0.4, (n, 2))
     squares = (axis[None, :, None] - centres[:, :1, None]) ** 2 + (
         axis[None, None, :] - centres[:, 1:, None]
     ) ** 2
-    return np.exp(-squares / 0.15) + 0.2 * rng.standard_normal((n, SIDE, SIDE))
+    return np.exp(-squares / 0.15) + 0.2 * rng.standard_normal((n, side, side))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--side", type=int, default=16, help="pixels along an axis")
+    parser.add_argument("--only", choices=["learning", "classifying", "labels", "chains"])
     parser.add_argument("--observations", type=int, default=160, help="of each round")
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--draws", type=int, default=50_000, help="of each of two chains")
@@ -55,8 +57,8 @@ def main() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
     if (load := os.getloadavg()[0]) > 0.5:
         console.print(f"Other programs have {load:.1f} cores: the ratios are too small.")
-    mixture = mcoem.TemplateMixture.for_images((SIDE, SIDE), n_classes=N_CLASSES)
-    stream = images(given.observations)
+    mixture = mcoem.TemplateMixture.for_images((given.side, given.side), n_classes=N_CLASSES)
+    stream = images(given.observations, given.side)
     pool = get_reusable_executor(max_workers=2, timeout=3_600)
 
     runs = {
@@ -111,11 +113,13 @@ def main() -> None:
     works: dict[str, tuple[Callable[[object], np.ndarray], int, str]] = {
         "learning": (learn, given.observations, "observations"),
         "classifying": (classify, given.observations, "observations"),
-        "one mixture per label": (learn_labels, given.observations, "observations"),
+        "labels": (learn_labels, given.observations, "observations"),
         "chains": (draw, 2 * (given.draws + 500), "draws"),
     }
     with threadpool_limits(1):
         for name, (work, size, unit) in works.items():
+            if given.only not in (None, name):
+                continue
             for executor in (None, pool):
                 work(executor)  # compiles
             found: dict[object, np.ndarray] = {}
