@@ -230,7 +230,8 @@ def handing_seconds(pool: Executor, n_out: int, n_in: int, n_calls: int = 200) -
     parcel, content = Parcel.of(dict), bytes(n_out)
 
     def call() -> Any:
-        return pool.submit(perform, parcel.token, parcel.content, Order(nothing, (content, n_in)))
+        orders = (Order(nothing, (content, n_in)),)
+        return pool.submit(perform, parcel.token, parcel.content, orders)
 
     call().result()
     began = time.process_time()
@@ -302,7 +303,7 @@ def measure(n_classes: int, folder: Path) -> tuple[Costs, dict[str, Any]]:
             waits=tuple(wire.clock[-REAL:]),
             accept=max(observation - ordering - float(np.mean(checks)) - check - add, 0.0),
             order=ordering,
-            send=seconds_of(lambda: pickle.dumps((perform, (parcel.token, None, asked)))),
+            send=seconds_of(lambda: pickle.dumps((perform, (parcel.token, None, (asked,))))),
             receive=seconds_of(lambda: received(pickle.loads(middle))),
             handing=in_pool,
             dask=dask_seconds(n_out, n_in),

@@ -43,9 +43,6 @@ __all__ = ["Classifier"]
 
 _log = logging.getLogger("pymc_mcoem")
 
-#: Observations that a worker gets at once, at most, and in how many such parts all come at least.
-TOGETHER, PARTS = 8, 32
-
 
 class Classifier:
     """Weights of the classes for new observations, summed by label.
@@ -231,7 +228,7 @@ class Classifier:
         total = count_observations(self.family, observations)
         with CountProgress(self.progressbar, total, "Classified") as progress:
             with one_blas_thread():
-                for index, probabilities in self._answers(observations, _together(total)):
+                for index, probabilities in self._answers(observations, total):
                     found[index] = probabilities
                     progress.advance()
         # some are refused as they are handed out, before others have their answer
@@ -251,7 +248,7 @@ class Classifier:
         missing = np.full(self.family.n_classes, np.nan)
         return np.stack([found.get(index, missing) for index in range(n)])
 
-    def _answers(self, observations: Any, together: int) -> Iterator[tuple[int, np.ndarray]]:
+    def _answers(self, observations: Any, total: int | None) -> Iterator[tuple[int, np.ndarray]]:
         """Yield probabilities and whose they are, of the observations that have some."""
         orders = self._orders(observations)
         under_way: deque[tuple[int, Order]] = deque()
@@ -270,7 +267,7 @@ class Classifier:
 
         # What fails here is no observation's fault.
         self._crew.prepare()
-        answers = self._crew.answers(handed_out(), together=together)
+        answers = self._crew.answers(handed_out(), total=total)
         while True:
             try:
                 answer: np.ndarray | Unclassified = next(answers)
@@ -282,7 +279,7 @@ class Classifier:
                 if of_the_source:
                     raise
                 answer = self._failed(under_way[0][0], error)
-                answers = self._crew.answers(handed_out(), together=together)
+                answers = self._crew.answers(handed_out(), total=total)
             index, _ = under_way.popleft()
             if isinstance(answer, Unclassified):
                 self.skipped[index] = f"classifying it failed: {answer.reason}"
@@ -419,8 +416,3 @@ class Classifier:
             )
         right = [bool(one == other) for one, other in zip(found, given, strict=True)]
         return float(np.mean(right))
-
-
-def _together(total: int | None) -> int:
-    """Return how many observations to send at once, so that no worker ends long after others."""
-    return min(max((total or 0) // PARTS, 1), TOGETHER)

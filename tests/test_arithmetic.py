@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 
 import cloudpickle
 import numpy as np
@@ -14,7 +18,7 @@ from pytensor.compile.mode import get_mode
 from pymc_mcoem.arithmetic import StrictNumbaLinker, strict_mode
 from pymc_mcoem.backends import backend_of
 from pymc_mcoem.carlin_chib.step import CarlinChib
-from tests.carlin_chib.test_back_ends import shared_model
+from tests.carlin_chib.test_processes import SHAPES
 
 
 def fast_math(function):
@@ -42,10 +46,44 @@ def test_other_modes_are_as_they_were(mode):
     assert backend_of(strict_mode(mode)) == backend_of(mode)
 
 
-def test_the_step_is_strict():
-    with shared_model() as model:
-        step = CarlinChib(model=model)
+@pytest.mark.parametrize("shape", ["shared", "blocks", "plate"])
+def test_the_step_is_strict(shape):
+    build, settings = SHAPES[shape]
+    with build() as model:
+        step = CarlinChib(model=model, **settings)
     for made in (step, cloudpickle.loads(cloudpickle.dumps(step))):
-        function = made._engine._sweep
-        assert isinstance(function.maker.mode.linker, StrictNumbaLinker)
-        assert fast_math(function) is False
+        engine = made._engine
+        functions = [engine._sweep._function if shape == "plate" else engine._sweep]
+        if shape == "blocks":
+            functions.append(engine._inactive._function)
+        for function in functions:
+            assert isinstance(function.maker.mode.linker, StrictNumbaLinker)
+            assert fast_math(function) is False
+
+
+ONE_STEP = """
+import numpy as np
+from pymc_mcoem.arithmetic import strict_mode
+from tests.test_damped_step import compiled, problem
+
+function = compiled(strict_mode("NUMBA"))
+given = problem(np.random.default_rng(1), 5, 0.5)
+print([np.asarray(part).tobytes().hex() for part in function(*given, np.float64(0.1))])
+"""
+
+
+def test_a_damped_step_has_the_same_bits_where_it_is_found_compiled(tmp_path):
+    flags = os.environ.get("PYTENSOR_FLAGS", "")
+    environment = os.environ | {
+        "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
+        "PYTENSOR_FLAGS": ",".join([*filter(None, [flags]), f"base_compiledir={tmp_path}"]),
+        "NUMBA_CACHE_DIR": str(tmp_path / "numba"),
+    }
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", ONE_STEP], capture_output=True, text=True, env=environment
+        )
+        for _ in range(2)
+    ]
+    assert found[0].stdout, found[0].stderr
+    assert found[0].stdout == found[1].stdout

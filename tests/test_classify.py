@@ -11,9 +11,8 @@ import pytest
 from scipy.stats import norm
 
 import pymc_mcoem as mcoem
-from pymc_mcoem import classify
 from pymc_mcoem.arithmetic import strict_arithmetic
-from pymc_mcoem.em import workers
+from pymc_mcoem.em import crew, workers
 from tests.em.test_on_error import Unreadable, source_of
 from tests.em.test_workers import AtOnce, lives
 
@@ -396,11 +395,11 @@ REASONS = {
 }
 
 
-@pytest.mark.parametrize(("executor", "parts"), [(None, 32), ("at once", 32), ("at once", 3)])
+@pytest.mark.parametrize(("executor", "lots"), [(None, 16), ("at once", 16), ("at once", 3)])
 def test_what_cannot_be_classified_keeps_its_place(
-    mixture, by_label, rng, executor, parts, monkeypatch, caplog
+    mixture, by_label, rng, executor, lots, monkeypatch, caplog
 ):
-    monkeypatch.setattr(classify, "PARTS", parts)
+    monkeypatch.setattr(crew, "LOTS", lots)
     monkeypatch.setattr(workers, "_made", type(workers._made)())
     curves, records = spoilt_curves(rng)
     options = {"e_step": Picky(), "progressbar": False}
@@ -454,11 +453,11 @@ def test_an_error_names_the_observation(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
-@pytest.mark.parametrize("parts", [32, 2])
+@pytest.mark.parametrize("lots", [16, 1])
 def test_one_that_kills_every_worker_is_named(
-    mixture, by_label, rng, tmp_path, on_error, parts, monkeypatch
+    mixture, by_label, rng, tmp_path, on_error, lots, monkeypatch
 ):
-    monkeypatch.setattr(classify, "PARTS", parts)
+    monkeypatch.setattr(crew, "LOTS", lots)
     curves = rng.normal(size=(9, POINTS.size))
     records = curves.copy()
     records[3] = 9.0

@@ -31,6 +31,8 @@ _log = logging.getLogger("pymc_mcoem")
 
 #: Calls handed to an executor and not yet answered; what is read ahead of them is no more.
 WINDOW = 256
+#: Calls that a worker gets at once, at most, and how many lots of them each worker gets at least.
+TOGETHER, LOTS = 8, 16
 #: Seconds after which idle workers of a pool of our own leave.
 IDLE = 300
 #: Times that all workers may be lost, without an answer in between, until calls go one by one.
@@ -130,7 +132,7 @@ class Crew:
         _ = self._parcel if self.is_remote else self.compiled
 
     def answers(
-        self, orders: Iterable[Order], window: int = WINDOW, together: int = 1
+        self, orders: Iterable[Order], window: int = WINDOW, total: int | None = None
     ) -> Iterator[Any]:
         """Make calls and yield what they return, in order.
 
@@ -140,9 +142,10 @@ class Crew:
             Read as far ahead as calls are handed out.
         window : int
             Calls that are handed out and not yet answered.
-        together : int
-            Calls that are sent to a worker at once: what an executor spends on sending, a
-            millisecond, is shared by so many.
+        total : int, optional
+            How many calls there are, for calls that take no longer than a few times the
+            millisecond that an executor spends on sending one: a worker then gets several at
+            once, where it will get several lots of them. After losses calls go one by one.
 
         Raises
         ------
@@ -151,7 +154,8 @@ class Crew:
         WorkerLost
             If a call kills whoever makes it.
         ExecutorError
-            If the executor takes no work, or its workers cannot make the object.
+            If the executor takes no work, its workers cannot make the object, or cannot send an
+            answer, which drops those that were to be sent with it.
         """
         if not self.is_remote:
             for order in orders:
@@ -163,7 +167,7 @@ class Crew:
             return
         source = iter(orders)
         under_way: deque[_Sent] = deque()
-        losses = 0
+        losses, together = 0, self._together(window, total)
         try:
             while True:
                 room = max(window // together, 1) if losses <= LOSSES else 1
@@ -182,12 +186,10 @@ class Crew:
                         self._replace(error)
                     for sent in under_way:
                         sent.forget_loss()
-                    if losses == LOSSES + 1:
+                    if losses > LOSSES:
                         # which of them it was is seen only if each goes alone
-                        under_way, together = (
-                            deque(each for s in under_way for each in s.alone()),
-                            1,
-                        )
+                        under_way = deque(each for sent in under_way for each in sent.alone())
+                        together = 1
                     if losses > LOSSES + 2:
                         self._probe()
                         raise WorkerLost(
@@ -212,6 +214,13 @@ class Crew:
             data, parameters = order.arguments[:2]
             compile_ahead(self._make, parts, data, parameters)
         self._answered = True
+
+    def _together(self, window: int, total: int | None) -> int:
+        """Return how many calls to send at once, so that no worker waits long for the others."""
+        n_workers = self._size or getattr(self._executor, "_max_workers", None)
+        if total is None or not isinstance(n_workers, int):
+            return 1
+        return max(min(TOGETHER, total // (LOTS * n_workers), window // (4 * n_workers)), 1)
 
     def _answer(self, sent: _Sent) -> Sequence[Any]:
         assert sent.future is not None
@@ -343,6 +352,11 @@ class _Sent:
         if future is None:
             return
         # a cancelled future has no exception to ask for
-        answered = future.done() and not future.cancelled() and future.exception() is None
+        answered = (
+            future.done()
+            and not future.cancelled()
+            and future.exception() is None
+            and not isinstance(future.result(), Unknown)
+        )
         if not answered:
             self.future = None

@@ -77,7 +77,7 @@ def test_a_process_that_finds_everything_compiled_ends_with_the_same_bytes(tmp_p
     flags = os.environ.get("PYTENSOR_FLAGS", "")
     environment = os.environ | {
         "PYTHONPATH": str(ROOT),
-        "PYTENSOR_FLAGS": ",".join([f"base_compiledir={tmp_path}", *filter(None, [flags])]),
+        "PYTENSOR_FLAGS": ",".join([*filter(None, [flags]), f"base_compiledir={tmp_path}"]),
     }
     found = [
         subprocess.run(

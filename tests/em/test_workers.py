@@ -24,6 +24,7 @@ import pytest
 import threadpoolctl
 
 import pymc_mcoem as mcoem
+from pymc_mcoem.em import crew as crew_module
 from pymc_mcoem.em import workers
 from pymc_mcoem.em.crew import WINDOW, Crew, WorkerLost
 from pymc_mcoem.em.crew import _nothing as workers_do_nothing
@@ -55,6 +56,8 @@ def pool():
 
 class AtOnce(Executor):
     """An executor that works when it is asked, through the wire that a process would use."""
+
+    _max_workers = 1
 
     def __init__(self):
         self.sent = []
@@ -370,42 +373,80 @@ def test_a_call_that_kills_alone_is_given_up():
         list(crew.answers([Order(len)]))
 
 
-@pytest.mark.parametrize("together", [1, 2, 3, 5, 100])
-def test_calls_that_are_sent_together_have_the_answers_they_have_alone(together, monkeypatch):
+class Counting(AtOnce):
+    """Notes how many calls are sent at once."""
+
+    def submit(self, function, token, content, orders):
+        self.lots = [*getattr(self, "lots", []), len(orders)]
+        return super().submit(function, token, content, orders)
+
+
+@pytest.mark.parametrize(("lots", "together"), [(16, 1), (3, 2), (2, 3), (1, 7)])
+def test_calls_that_are_sent_together_have_the_answers_they_have_alone(lots, together, monkeypatch):
     monkeypatch.setattr(workers, "_made", type(workers._made)())
-    sent = []
-
-    class Counting(AtOnce):
-        def submit(self, function, token, content, orders):
-            sent.append(len(orders))
-            return super().submit(function, token, content, orders)
-
-    crew = Crew(lambda: 2, Counting())
+    monkeypatch.setattr(crew_module, "LOTS", lots)
+    executor = Counting()
+    crew = Crew(lambda: 2, executor)
     orders = [Order(pow, (number,)) for number in range(7)]
-    assert list(crew.answers(orders, together=together)) == [2**n for n in range(7)]
-    assert sent == [together] * (7 // together) + [7 % together] * (7 % together > 0)
+    assert list(crew.answers(orders, total=7)) == [2**n for n in range(7)]
+    assert executor.lots == [together] * (7 // together) + [7 % together] * (7 % together > 0)
+    # a worker that is new says so, whatever it was sent
+    workers._made.clear()
+    assert list(crew.answers(orders, total=7)) == [2**n for n in range(7)]
     # one that fails does so in its turn, after the answers of those before it
-    answers = crew.answers(
-        [*orders[:4], Order(fail, (ValueError, "no")), *orders], together=together
-    )
+    bad = [*orders[:4], Order(fail, (ValueError, "no")), *orders[:2]]
+    answers = crew.answers(bad, total=7)
     assert [next(answers) for _ in range(4)] == [1, 2, 4, 8]
     with pytest.raises(ValueError, match="no"):
         next(answers)
+    # and nobody minds who goes before the end
+    answers = crew.answers(orders, total=7)
+    assert next(answers) == 1
+    answers.close()
 
 
-def test_one_that_kills_among_those_sent_together_is_found():
+def test_nothing_is_tried_again_where_the_object_cannot_be_made(monkeypatch):
+    monkeypatch.setattr(workers, "_made", type(workers._made)())
+    monkeypatch.setattr(crew_module, "LOTS", 1)
+    parcel = Parcel.of(lambda: 1 / 0)
+    assert len(perform(parcel.token, parcel.content, [Order(len)] * 5)) == 1
+    with pytest.raises(ExecutorError, match="could not compile"):
+        list(Crew(lambda: 1 / 0, AtOnce()).answers([Order(len)] * 5, total=5))
+
+
+@pytest.mark.parametrize(("n_workers", "together"), [(1, 8), (2, 8), (4, 6), (20, 1), (300, 1)])
+def test_all_workers_have_enough_to_do(n_workers, together):
+    executor = Counting()
+    executor._max_workers = n_workers
+    crew = Crew(dict, executor)
+    list(crew.answers([Order(len)] * 400, total=400))
+    assert executor.lots[0] == together
+    # a stream without an end, and a cluster that does not say how many it has
+    assert Crew(dict, executor)._together(WINDOW, None) == 1
+    executor._max_workers = None
+    assert Crew(dict, executor)._together(WINDOW, 400) == 1
+
+
+@pytest.mark.parametrize("where", ["submit", "future"])
+def test_one_that_kills_among_those_sent_together_is_found(where, monkeypatch):
+    monkeypatch.setattr(crew_module, "LOTS", 3)
+
     class Breaking(AtOnce):
-        _max_workers = 2
+        _max_workers = 1
 
         def submit(self, function, token, content, orders):
             if any(order.function is len for order in orders):
-                raise BrokenProcessPool("gone")
+                if where == "submit":
+                    raise BrokenProcessPool("gone")
+                future = Future()
+                future.set_exception(BrokenProcessPool("gone"))
+                return future
             return super().submit(function, token, content, orders)
 
     crew = Crew(lambda: 2, Breaking())
     crew._pool = lambda size: Breaking()
     orders = [Order(pow, (number,)) for number in range(6)]
-    answers = crew.answers([*orders, Order(len), *orders], together=4)
+    answers = crew.answers([*orders, Order(len), *orders], total=13)
     assert [next(answers) for _ in range(6)] == [2**n for n in range(6)]
     with pytest.raises(WorkerLost, match="it died each time"):
         next(answers)
