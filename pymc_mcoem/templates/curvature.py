@@ -107,7 +107,8 @@ def curvature(parts: CurvatureParts) -> Curvature | None:
     )
     if found is None:
         return None
-    matrix = parts.precision - found / parts.noise_variance
+    # kept, so that there is one quotient and not one for every entry
+    matrix = parts.precision - found * _kept(1.0 / parts.noise_variance)
     if parts.scale is not None and settings.scale is not None:
         # by log λ: ∂g = m (y − λf) λf / σ², of which the derivatives by place and by log λ
         both = (residual - seen * fitted)[:, None] * pt.stack(columns, axis=1)
@@ -134,9 +135,9 @@ def _definer(kind: type, name: str) -> type:
     return next(each for each in kind.__mro__ if name in vars(each))
 
 
-def _kept(vector: TensorVariable) -> TensorVariable:
-    """Return a vector that is computed once: else it is fused into every product it is part of."""
-    kept: TensorVariable = deep_copy_op(vector)
+def _kept(factor: TensorVariable) -> TensorVariable:
+    """Return what is computed once: else it is fused into every product that it is part of."""
+    kept: TensorVariable = deep_copy_op(factor)
     return kept
 
 
