@@ -1,10 +1,11 @@
 """What a second process buys: work a second with one and with two, in turn.
 
 16 × 16 pixels (``--side``), four classes. Learning in mini-batches, classification, and one mixture
-for each of four labels, each by the process itself and by an executor of two processes that have
-compiled already; and two chains of ``pm.sample`` with ``CarlinChib`` under one image, by
-``cores=1`` and ``cores=2``, the start of PyMC's processes among their seconds. A B A B; medians,
-their ratio, and whether the numbers are the same to the last bit. Both cores have to be free.
+for each of four labels, and two chains of ``sample_burst`` under one image, each by the process
+itself and by an executor of two processes that have compiled already; and two chains of
+``pm.sample`` with ``CarlinChib`` under that image, by ``cores=1`` and ``cores=2``, the start of
+PyMC's processes among their seconds. A B A B; medians, their ratio, and whether the numbers are the
+same to the last bit. Both cores have to be free.
 
     python benchmarks/two_cores.py
 """
@@ -20,6 +21,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pymc as pm
+import xarray as xr
 from joblib.externals.loky import get_reusable_executor
 from one_label import learnt
 from rich.console import Console
@@ -42,10 +44,15 @@ def images(n: int, side: int) -> np.ndarray:
     return np.exp(-squares / 0.15) + 0.2 * rng.standard_normal((n, side, side))
 
 
+def drawn(trace: xr.DataTree) -> np.ndarray:
+    """Return all draws of all variables in one vector."""
+    return np.concatenate([np.ravel(each) for each in trace["posterior"].data_vars.values()])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--side", type=int, default=16, help="pixels along an axis")
-    parser.add_argument("--only", choices=["learning", "classifying", "labels", "chains"])
+    parser.add_argument("--only", choices=["learning", "classifying", "labels", "bursts", "chains"])
     parser.add_argument("--observations", type=int, default=160, help="of each round")
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--draws", type=int, default=50_000, help="of each of two chains")
@@ -106,14 +113,27 @@ def main() -> None:
                 progressbar=False,
                 compute_convergence_checks=False,
             )
-        return np.concatenate(
-            [np.ravel(values) for values in trace["posterior"].data_vars.values()]
+        return drawn(trace)
+
+    def sample(executor: object) -> np.ndarray:
+        return drawn(
+            mcoem.sample_burst(
+                mixture,
+                stream[0],
+                tune=500,
+                draws=given.draws,
+                chains=2,
+                executor=executor,
+                random_seed=1,
+                progressbar=False,
+            )
         )
 
     works: dict[str, tuple[Callable[[object], np.ndarray], int, str]] = {
         "learning": (learn, given.observations, "observations"),
         "classifying": (classify, given.observations, "observations"),
         "labels": (learn_labels, given.observations, "observations"),
+        "bursts": (sample, 2 * (given.draws + 500), "draws"),
         "chains": (draw, 2 * (given.draws + 500), "draws"),
     }
     with threadpool_limits(1):

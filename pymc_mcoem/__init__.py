@@ -5,6 +5,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from pymc_mcoem import datasets
+from pymc_mcoem.burst_chains import sample_burst
 from pymc_mcoem.carlin_chib.annealed import AnnealedJump
 from pymc_mcoem.carlin_chib.chain_moments import ChainMoments
 from pymc_mcoem.carlin_chib.hamiltonian import Hamiltonian
@@ -133,6 +134,7 @@ __all__ = [
     "predict_then_learn",
     "pseudo_prior_draws",
     "running_evidence",
+    "sample_burst",
     "stopping_hint",
     "template_images",
 ]

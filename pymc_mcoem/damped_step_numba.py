@@ -24,7 +24,8 @@ __all__ = ["NumbaDampedStep", "factorise", "solve"]
 def factorise(matrix: np.ndarray, metric: np.ndarray, damping: float, upper: np.ndarray) -> bool:
     """Write U with ``UᵀU = matrix + damping * metric`` into the rows of `upper`, if there is one.
 
-    Returns whether there is. On the diagonal stand inverses; what is below it is not to be read.
+    Returns whether there is. Both matrices are symmetric; only their upper triangles are read. On
+    the diagonal of U stand inverses, and what is below it is not to be read.
     Four rows at a time, for what they share. Every inner loop runs along rows and adds up nothing
     within one, so that the compiler makes vector instructions of it although sums are strict; it
     does so for views that begin at zero, and not for an index that might be negative.

@@ -1,5 +1,6 @@
 """The damped step as one operator: against NumPy, on every back end, and where there is none."""
 
+import itertools
 import pickle
 import subprocess
 import sys
@@ -66,13 +67,16 @@ def check(mode):
                 assert length == pytest.approx(expected[2], rel=1e-6)
                 seen.add(used > damping)
     assert seen == {True, False}
+    for n in (1, 2, 4, 5, 9):
+        matrix, metric, gradient = problem(rng, n, 1.0)
+        for wrong in (np.nan, np.inf, -np.inf):
+            for i, j in itertools.combinations_with_replacement(range(n), 2):
+                broken = matrix.copy()
+                broken[i, j] = broken[j, i] = wrong
+                step, used, _ = function(broken, metric, gradient, np.float64(0.0))
+                assert np.isnan(step).all()
+                assert used > MOST_DAMPING
     matrix, metric, gradient = problem(rng, 5, 1.0)
-    for wrong in (np.nan, np.inf, -np.inf):
-        broken = matrix.copy()
-        broken[3, 3] = wrong
-        step, used, _ = function(broken, metric, gradient, np.float64(0.0))
-        assert np.isnan(step).all()
-        assert used > MOST_DAMPING
     # what is not to be computed at all
     step, used, _ = function(matrix, metric, gradient, np.float64(np.inf))
     assert np.isnan(step).all()

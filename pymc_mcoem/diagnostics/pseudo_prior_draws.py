@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pymc as pm
@@ -13,6 +13,8 @@ from pymc_mcoem.carlin_chib.blocks import BlockDensity
 from pymc_mcoem.carlin_chib.geometry import LatentGeometry, geometry_of
 from pymc_mcoem.carlin_chib.pseudo_priors import Laplace
 from pymc_mcoem.density import ClassDensity, find_class_index
+from pymc_mcoem.model_scale import ModelScale
+from pymc_mcoem.named_axes import dataset_of
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -60,8 +62,7 @@ def pseudo_prior_draws(
     Notes
     -----
     Section ``subsec:pseudo`` of the paper. Pseudo-priors are normal on the scale on which PyMC
-    samples; here their draws are taken back to the model's own. Cost: one fit, and an evaluation
-    of the transforms for every draw.
+    samples; here their draws are taken back to the model's own. Cost: one fit.
 
     Examples
     --------
@@ -96,35 +97,20 @@ def pseudo_prior_draws(
     rng = np.random.default_rng(random_seed)
     rule = Laplace(race=None) if pseudo_priors is None else pseudo_priors
     found = rule.compile(density, geometry)({}, rng)
-    values = list(density.latent_values)
-    backward = model.compile_fn(
-        model.replace_rvs_by_values(list(density.latents)),
-        inputs=[model.rvs_to_values[index], *values],
-        on_unused_input="ignore",
-    )
-    shown: dict[str, list[Any]] = {rv.name: [] for rv in density.latents}
+    to_model = ModelScale(density)
+    shown: dict[str, list[np.ndarray]] = {str(rv.name): [] for rv in density.latents}
     for j in range(density.n_classes):
         noise = rng.standard_normal((draws, density.n_latents))
         positions = found.mean[j] + noise @ found.scale[j].T
-        point = {model.rvs_to_values[index].name: np.asarray(j, dtype=index.dtype)}
-        rows = [backward(point | density.unravel(position)) for position in positions]
+        drawn = to_model(np.full(draws, j), positions, {})
         active = np.ones(density.n_latents) if density.active is None else density.active[j]
         known = density.unravel(np.where(active, 1.0, np.nan))
-        for rv, value, column in zip(density.latents, values, zip(*rows, strict=True), strict=True):
+        for value, (name, column) in zip(density.latent_values, drawn.items(), strict=True):
             there = np.isfinite(known[value.name]).all()
-            shown[rv.name].append(np.stack(column) if there else np.full_like(column, np.nan))
-    variables = {
-        name: (("class", "sample", *_dims(model, name, np.ndim(values[0]) - 1)), np.stack(values))
-        for name, values in shown.items()
-    }
-    used = {dim for dims, _ in variables.values() for dim in dims}
-    coords = {dim: list(labels) for dim, labels in model.coords.items() if dim in used and labels}
-    return xr.Dataset(variables, coords={**coords, "class": np.arange(density.n_classes)})
-
-
-def _dims(model: pm.Model, name: str, ndim: int) -> tuple[str, ...]:
-    """Return the names that PyMC gives a variable's axes."""
-    named = model.named_vars_to_dims.get(name, (None,) * ndim)
-    return tuple(
-        f"{name}_dim_{axis}" if dim is None else str(dim) for axis, dim in enumerate(named)
+            shown[name].append(column if there else np.full_like(column, np.nan))
+    return dataset_of(
+        model,
+        {name: np.stack(columns) for name, columns in shown.items()},
+        before=("class", "sample"),
+        coords={"class": np.arange(density.n_classes)},
     )

@@ -11,7 +11,7 @@ draws as ``pm.sample`` with the step method, given the same generator and pseudo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
 
 __all__ = ["Burst", "BurstDraws", "WeightedStatistics", "adaptation_gains"]
+
+#: Sweeps whose noise is drawn at once. All at once that of 50,000 sweeps, with four classes and 78
+#: latents, would take 160 MB.
+_AT_ONCE = 1_000
 
 
 def adaptation_gains(n_sweeps: int, burn_in: int) -> np.ndarray:
@@ -71,6 +75,19 @@ class BurstDraws:
     acceptance: np.ndarray
     log_step: np.ndarray
 
+    @classmethod
+    def joined(cls, parts: Sequence[BurstDraws]) -> BurstDraws:
+        """Return sweeps that follow one another as one burst."""
+        auxiliaries = [part.auxiliaries for part in parts if part.auxiliaries is not None]
+        return cls(
+            np.concatenate([part.class_index for part in parts]),
+            np.concatenate([part.position for part in parts]),
+            np.concatenate([part.log_weight for part in parts]),
+            np.concatenate(auxiliaries) if auxiliaries else None,
+            np.concatenate([part.acceptance for part in parts]),
+            parts[-1].log_step,
+        )
+
 
 class Burst:
     """Compiled burst of Carlin-Chib sweeps.
@@ -87,7 +104,8 @@ class Burst:
     Notes
     -----
     Cost: a sweep evaluates the density once for each class, and what its move costs.
-    Memory: ``n_sweeps * noise_size`` numbers of noise.
+    Memory: twice what is returned, and ``noise_size`` numbers for each of a thousand sweeps. JAX,
+    which compiles anew for every length, has all sweeps at once, and their noise.
     """
 
     def __init__(
@@ -101,6 +119,7 @@ class Burst:
         n_classes, n = density.n_classes, density.n_latents
         self.density = density
         self.keep_auxiliaries = keep_auxiliaries
+        self._in_one_piece = uses_jax(mode)
         self.noise_size = noise_size(n_classes, n, move)
         self.initial_log_step = np.full(n_classes, move.initial_log_step(n))
         noise = pt.tensor("noise", dtype="float64", shape=(None, self.noise_size))
@@ -167,6 +186,28 @@ class Burst:
         others : tuple of ndarray
             Values of the density's `other_values`.
         """
+        index, position = start
+        parts: list[BurstDraws] = []
+        at_once = max(len(gains), 1) if self._in_one_piece else _AT_ONCE
+        for first in range(0, len(gains), at_once):
+            now = gains[first : first + at_once]
+            found = self._sweeps(rng, (index, position), log_step, pseudo_priors, now, data, others)
+            index, position = found.class_index[-1], found.position[-1]
+            log_step = found.log_step
+            parts.append(found)
+        return parts[0] if len(parts) == 1 else BurstDraws.joined(parts)
+
+    def _sweeps(
+        self,
+        rng: np.random.Generator,
+        start: tuple[int, np.ndarray],
+        log_step: np.ndarray,
+        pseudo_priors: PseudoPriors,
+        gains: np.ndarray,
+        data: Mapping[str, np.ndarray],
+        others: tuple[np.ndarray, ...],
+    ) -> BurstDraws:
+        """Run sweeps in one call of what is compiled."""
         indices, positions, final, log_weights, acceptance, *rest = self._function(
             rng.standard_normal((len(gains), self.noise_size)),
             as_argument(gains),

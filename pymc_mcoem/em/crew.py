@@ -305,6 +305,16 @@ class Crew:
             self._end_pool()
         self._size, self._executor, self._answered = size, None, False
 
+    def close(self) -> None:
+        """End workers of our own at once, whatever they are at; an executor that was given stays.
+
+        Idle ones leave by themselves, and all do when this object is gone. A call of minutes does
+        not wait for either.
+        """
+        if self._end_pool is not None:
+            self._end_pool()
+            self._end_pool, self._executor, self._answered = None, None, False
+
     def _pool(self, size: int) -> Executor:
         # Its workers start anew, without what this process holds, and without running the user's
         # script again as those of the standard library do.

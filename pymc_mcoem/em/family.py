@@ -17,6 +17,7 @@ from pytensor.graph.traversal import ancestors
 from pymc_mcoem.em.registrations import find_registrations, register_again
 from pymc_mcoem.em.sources import Unreadable, as_values, in_memory, spread
 from pymc_mcoem.em.threads import one_call_at_a_time
+from pymc_mcoem.named_axes import dataset_of
 from pymc_mcoem.numbers import LARGEST, as_numbers, is_whole
 
 if TYPE_CHECKING:
@@ -619,18 +620,7 @@ class Family:
 
     def to_dataset(self, parameters: Mapping[str, np.ndarray]) -> xr.Dataset:
         """Label parameters with the model's dims and coords."""
-        dims = self.model.named_vars_to_dims
-        variables = {}
-        for name, value in parameters.items():
-            labels = dims.get(name) or [f"{name}_dim_{axis}" for axis in range(np.ndim(value))]
-            variables[name] = (tuple(labels), np.array(value))
-        used = {label for labels, _ in variables.values() for label in labels}
-        coords = {
-            label: list(values)
-            for label, values in self.model.coords.items()
-            if label in used and values is not None
-        }
-        return xr.Dataset(variables, coords=coords)
+        return dataset_of(self.model, parameters)
 
     def exact(
         self, data: Mapping[str, np.ndarray], parameters: Mapping[str, np.ndarray]

@@ -60,7 +60,7 @@ def gauss_newton(parts: CurvatureParts) -> TensorVariable:
     if scale is None and settings.noise_correlation is None:
         seen = gradient * parts.mask[:, None]
         found = settings.deformation.curvature(parts.points, parts.beta, seen)
-        return found / parts.noise_variance + parts.precision
+        return found * _kept(1.0 / parts.noise_variance) + parts.precision
     rows = settings.deformation.jacobian(parts.points, parts.beta, gradient)
     precision = parts.precision
     if scale is not None and settings.scale is not None:
@@ -68,7 +68,7 @@ def gauss_newton(parts: CurvatureParts) -> TensorVariable:
         # −∂² of the log-density a log λ − bλ of log λ, the Jacobian included
         precision = _bordered(precision, None, settings.scale[1] * scale)
     rows = parts.whiten(rows)
-    return matrix_product(rows, rows.T) / parts.noise_variance + precision
+    return matrix_product(rows, rows.T) * _kept(1.0 / parts.noise_variance) + precision
 
 
 def curvature(parts: CurvatureParts) -> Curvature | None:

@@ -250,8 +250,9 @@ def _places_of_pairs(n_first: int, n_second: int) -> np.ndarray:
     )
     table = table * (second.max() + 1) + second[None, None, :, None, None, :]
     n_parameters = 2 * n_first * n_second
+    # Small, for numba writes it into the code, and keeps no code on disk that has a megabyte of it.
     places: np.ndarray = table.reshape((n_parameters, n_parameters))
-    return places
+    return places.astype(np.min_scalar_type(table.max()))
 
 
 def _number_of_pair(n: int) -> np.ndarray:

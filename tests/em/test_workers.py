@@ -610,3 +610,36 @@ def test_a_driver_that_is_killed_takes_its_workers_along():
             return
         time.sleep(0.3)
     raise AssertionError(f"workers {pids} outlived their driver")
+
+
+def rest(_, file):
+    """Say who works, and take longer than anyone waits."""
+    file.write_text(str(os.getpid()))
+    time.sleep(600)
+
+
+def wait_for(condition):
+    until = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are read from /proc")
+def test_a_crew_that_is_closed_ends_what_its_workers_are_at(tmp_path):
+    crew, file = Crew(dict, 1), tmp_path / "worker"
+    crew.close()  # nothing yet
+    crew._submit((Order(rest, (file,)),), whole=True)
+    wait_for(lambda: file.exists() and file.read_text())
+    worker = file.read_text()
+    assert is_running(worker)
+    crew.close()
+    wait_for(lambda: not is_running(worker))
+    assert list(crew.answers([Order(len)])) == [0]
+    crew.close()
+
+
+def test_an_executor_that_was_given_is_not_closed(pool):
+    crew = Crew(dict, pool)
+    crew.close()
+    assert list(crew.answers([Order(len)])) == [0]

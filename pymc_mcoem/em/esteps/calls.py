@@ -14,14 +14,16 @@ import numpy as np
 
 from pymc_mcoem.em.compile_ahead import InTwoParts
 from pymc_mcoem.em.esteps.base import CompiledChains
+from pymc_mcoem.em.esteps.carlin_chib import CompiledCarlinChibBurst
 from pymc_mcoem.em.esteps.kept import compiled_for
 from pymc_mcoem.em.validation import check_statistics
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.esteps.base import CompiledEStep, EStep, EStepResult
+    from pymc_mcoem.em.esteps.carlin_chib import PosteriorChain
     from pymc_mcoem.em.family import Family
 
-__all__ = ["Explainer", "Visit", "simulate", "visit"]
+__all__ = ["Explainer", "Visit", "keep_draws", "simulate", "visit"]
 
 type Arrays = Mapping[str, np.ndarray]
 
@@ -86,6 +88,20 @@ def simulate(
 
 def _shapes(state: Arrays) -> dict[str, tuple[int, ...]]:
     return {name: np.shape(value) for name, value in state.items()}
+
+
+def keep_draws(
+    explainer: Explainer,
+    data: Arrays,
+    parameters: Arrays,
+    rng: np.random.Generator,
+    draws: int,
+    burn_in: int,
+) -> PosteriorChain:
+    """Return draws of the class and the latents of one encoded observation."""
+    e_step = explainer.e_step
+    assert isinstance(e_step, CompiledCarlinChibBurst)
+    return e_step.chain(data, parameters, rng, draws=draws, burn_in=burn_in)
 
 
 @dataclass(frozen=True)

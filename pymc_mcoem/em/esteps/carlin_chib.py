@@ -29,7 +29,7 @@ from pymc_mcoem.em.esteps.parts import (
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
 
-__all__ = ["CarlinChibBurst", "CompiledCarlinChibBurst"]
+__all__ = ["CarlinChibBurst", "CompiledCarlinChibBurst", "PosteriorChain"]
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,30 @@ class CarlinChibBurst:
         """Compile pseudo-priors, burst and statistics for `family`."""
         with family.as_declared():
             return CompiledCarlinChibBurst(self, family)
+
+
+@dataclass(frozen=True)
+class PosteriorChain:
+    """Draws of one observation's class index and latents that were kept.
+
+    Attributes
+    ----------
+    class_index : ndarray of int of shape (draws,)
+    position : ndarray of shape (draws, n_latents)
+        On the scale on which PyMC samples.
+    log_weight : ndarray of shape (draws, n_classes)
+        Logarithms of the weights from which the class index was drawn, not normalised.
+    acceptance : ndarray of shape (draws,)
+        Of the moves within the class.
+    troubles : dict of str to int
+        Of the pseudo-priors.
+    """
+
+    class_index: np.ndarray
+    position: np.ndarray
+    log_weight: np.ndarray
+    acceptance: np.ndarray
+    troubles: dict[str, int]
 
 
 class CompiledCarlinChibBurst:
@@ -197,6 +221,36 @@ class CompiledCarlinChibBurst:
         if result.acceptance == 0.0:
             result.troubles["chain did not move within its class"] = 1
         return result, found
+
+    def chain(
+        self,
+        data: Mapping[str, np.ndarray],
+        parameters: Mapping[str, np.ndarray],
+        rng: np.random.Generator,
+        *,
+        draws: int,
+        burn_in: int,
+    ) -> PosteriorChain:
+        """Return draws of the class index and the latents themselves, and no statistics.
+
+        Parameters
+        ----------
+        data, parameters, rng, draws, burn_in
+            As for a call; step sizes begin as a run's do.
+
+        Returns
+        -------
+        PosteriorChain
+        """
+        values = self._values(data, parameters)
+        pseudo_priors, found = self._run(values, rng, self.initial_state(), draws, burn_in)
+        return PosteriorChain(
+            found.class_index[burn_in:],
+            found.position[burn_in:],
+            found.log_weight[burn_in:],
+            found.acceptance[burn_in:],
+            dict(pseudo_priors.troubles),
+        )
 
     def _summed(
         self,

@@ -1,0 +1,67 @@
+"""Arrays of a model's variables, with the names that the model gives their axes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+if TYPE_CHECKING:
+    import pymc as pm
+
+__all__ = ["dataset_of"]
+
+
+def dataset_of(
+    model: pm.Model,
+    values: Mapping[str, Any],
+    *,
+    before: Sequence[str] = (),
+    dims: Mapping[str, Sequence[str]] | None = None,
+    coords: Mapping[str, Any] | None = None,
+) -> xr.Dataset:
+    """Return arrays as a Dataset with the model's dims and coords.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    values : mapping of str to array_like
+        By name of the variable, each ``(*before, *shape)``. They are copied.
+    before : sequence of str
+        Names of the axes that all arrays have before the variable's own, as ``("chain", "draw")``.
+    dims : mapping of str to sequence of str, optional
+        Names of the own axes of what is no variable of the model.
+    coords : mapping, optional
+        Besides the model's.
+
+    Returns
+    -------
+    Dataset
+        An axis without a name has the one that PyMC would give it, ``x_dim_0``.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> with pm.Model(coords={"place": ["here", "there"]}) as model:
+    ...     x = pm.Normal("x", dims="place")
+    >>> dict(dataset_of(model, {"x": np.zeros((5, 2))}, before=("draw",)).sizes)
+    {'draw': 5, 'place': 2}
+    """
+    known = {**model.named_vars_to_dims, **(dims or {})}
+    variables = {}
+    for name, value in values.items():
+        array = np.array(value)
+        own = known.get(name) or (None,) * (array.ndim - len(before))
+        named = (
+            f"{name}_dim_{axis}" if label is None else str(label) for axis, label in enumerate(own)
+        )
+        variables[name] = ((*before, *named), array)
+    used = {label for labels, _ in variables.values() for label in labels}
+    labels = {
+        dim: list(values)
+        for dim, values in model.coords.items()
+        if dim in used and values is not None
+    }
+    return xr.Dataset(variables, coords={**labels, **(coords or {})})
