@@ -1,19 +1,21 @@
 """What runs lose with shorter bursts: digits and growth curves learnt with bursts of many lengths.
 
-Everything else is the default of ``OnlineEM``. Three streams, each learnt in one pass from the same
-starts with every length:
+Everything else is the default of ``OnlineEM``. Four streams, each learnt from the same starts with
+every length:
 
 - **postal digits**, labels known: a mixture of four templates for each of ten digits, 100 noisy
   images each, priors of ``examples/usps.py``;
 - **small digits**, no labels: ``make demo``'s mixture of 15 templates, 1,200 images;
-- **growth**: boys and girls as in ``growth.py --plain``, 1,000 draws with return.
+- **growth**: boys and girls as in ``growth.py --plain``, 1,000 draws with return;
+- **twice**: 450 noisy images each of the digits 2, 3 and 7, a mixture of four templates for each,
+  learnt twice; here lengths also fall with what a class has seen.
 
 For each: the mean log-evidence of other observations, by Laplace's approximation,
 as a difference to that of the first length, with its standard error over seeds; the
 share of other images named wrongly (of children not in their own sex's group); classes lost, of
 weight below a fifth of the mean; milliseconds an observation.
 
-    python benchmarks/default_length.py --only postal        # or small, or growth
+    python benchmarks/default_length.py --only postal        # or small, growth, twice
     python benchmarks/default_length.py --only growth --seeds 10
 """
 
@@ -36,17 +38,51 @@ from versions import tell_versions
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.em.esteps.kept import compiled_for
+from pymc_mcoem.em.schedules import BurstSize
 
-#: Draws and burn-in; the first is what others are compared with.
-LENGTHS = ((100, 50), (50, 20), (25, 10), (10, 5), (4, 0))
+ALWAYS = np.inf
+
+
+@dataclass(frozen=True)
+class Length:
+    """Draws and burn-in of bursts, that may fall with the observations that a class has seen.
+
+    Each step is (until so many observations for each class, draws, burn-in).
+    """
+
+    steps: tuple[tuple[float, int, int], ...]
+
+    @classmethod
+    def constant(cls, draws: int, burn_in: int) -> Length:
+        return cls(((ALWAYS, draws, burn_in),))
+
+    def of(self, n_classes: int) -> Callable[[int], BurstSize]:
+        def size(n: int) -> BurstSize:
+            chosen = next(step for step in self.steps if n <= step[0] * n_classes)
+            return BurstSize(draws=chosen[1], burn_in=chosen[2])
+
+        return size
+
+    def __str__(self) -> str:
+        return ", then ".join(f"{draws} after {burn_in}" for _, draws, burn_in in self.steps)
+
+
+#: The first is what others are compared with.
+LENGTHS = tuple(Length.constant(*size) for size in ((100, 50), (50, 20), (25, 10), (10, 5), (4, 0)))
+_LONG = ((25, 100, 50), (50, 50, 20))
+FALLING = (
+    LENGTHS[0],
+    LENGTHS[2],
+    LENGTHS[4],
+    Length((*_LONG, (100, 25, 10), (ALWAYS, 10, 0))),
+    Length((*_LONG, (100, 25, 10), (ALWAYS, 4, 0))),
+    Length((*_LONG, (ALWAYS, 25, 10))),
+)
 NOISE, N_TEST = 0.2, 300
 AGES = np.linspace(2.0, 18.0, 31)
 JUDGE = mcoem.LaplaceGaussian()
 
 console = Console(highlight=False, width=120)
-
-
-type Length = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -70,11 +106,10 @@ class Learnt:
 def learn(
     mixture: mcoem.TemplateMixture, stream: np.ndarray, length: Length, seed: object
 ) -> Learnt:
-    """Learn in one pass, all but the length of bursts by default."""
-    draws, burn_in = length
+    """Learn a stream, all but the length of bursts by default."""
     em = mcoem.OnlineEM(
         mixture,
-        burst_length=mcoem.BurstLength(draws=draws, burn_in=burn_in),
+        burst_length=length.of(mixture.n_classes),
         random_seed=seed,
         progressbar=False,
     )
@@ -126,6 +161,30 @@ def postal(length: Length, seed: int, n_images: int = 100) -> Outcome:
         float(np.mean(evidence.argmax(axis=1) != labels[test])),
         sum(lost_classes(each.parameters) for each in found),
         1_000 * sum(each.seconds for each in found) / (10 * n_images),
+    )
+
+
+def twice(length: Length, seed: int, n_images: int = 450) -> Outcome:
+    """Learn mixtures for three digits, and judge each by other images of its own."""
+    data, mixture = mcoem.datasets.load_usps(), postal_mixture()
+    images, labels = data["images"].values, data["labels"].values
+    rng = np.random.default_rng(seed)
+    shuffled = rng.permutation(len(images))
+    noisy = images + NOISE * rng.standard_normal(images.shape)
+    found, evidence = [], []
+    for digit in (2, 3, 7):
+        own = shuffled[labels[shuffled] == digit]
+        first, others = own[:n_images], own[n_images:][:N_TEST]
+        again = np.random.default_rng(seed).permutation(first)
+        stream = noisy[np.concatenate([first, again])]
+        found.append(learn(mixture, stream, length, [seed, digit]))
+        there = class_evidence(mixture, found[-1].parameters, noisy[others])
+        evidence.append(float(logsumexp(there, axis=1).mean()))
+    return Outcome(
+        float(np.mean(evidence)),
+        np.nan,
+        sum(lost_classes(each.parameters) for each in found),
+        1_000 * sum(each.seconds for each in found) / (6 * n_images),
     )
 
 
@@ -181,25 +240,27 @@ def growth(length: Length, seed: int, n_curves: int = 1_000) -> Outcome:
     )
 
 
-STREAMS: dict[str, tuple[Callable[..., Outcome], int]] = {
-    "postal": (postal, 3),
-    "small": (small, 5),
-    "growth": (growth, 10),
+#: What learns a stream, with how many seeds, and the lengths.
+STREAMS: dict[str, tuple[Callable[..., Outcome], int, tuple[Length, ...]]] = {
+    "postal": (postal, 3, LENGTHS),
+    "small": (small, 5, LENGTHS),
+    "growth": (growth, 10, LENGTHS),
+    "twice": (twice, 3, FALLING),
 }
 
 
 def tell(name: str, found: dict[Length, list[Outcome]]) -> None:
-    """Print one table."""
+    """Print one table, of differences to the first."""
     table = Table(title=name)
     for column in ("draws after burn-in", "log-evidence", "wrong, %", "lost", "ms"):
         table.add_column(column, justify="right")
-    first = np.array([each.evidence for each in found[LENGTHS[0]]])
-    for (draws, burn_in), outcomes in found.items():
+    first = np.array([each.evidence for each in next(iter(found.values()))])
+    for length, outcomes in found.items():
         apart = np.array([each.evidence for each in outcomes]) - first[: len(outcomes)]
         wrong = 100 * np.array([each.wrong for each in outcomes])
         root = np.sqrt(len(outcomes))
         table.add_row(
-            f"{draws} after {burn_in}",
+            str(length),
             f"{apart.mean():+.2f} ± {apart.std(ddof=1) / root:.2f}",
             f"{wrong.mean():.1f} ± {wrong.std(ddof=1) / root:.1f}",
             f"{np.mean([each.lost for each in outcomes]):.1f}",
@@ -216,13 +277,13 @@ def main() -> None:
     tell_versions()
     logging.getLogger("pymc_mcoem").setLevel(logging.ERROR)
     for name in given.only:
-        run, n_seeds = STREAMS[name]
-        run((2, 1), 1, 20)  # compiles
-        found: dict[Length, list[Outcome]] = {length: [] for length in LENGTHS}
+        run, n_seeds, lengths = STREAMS[name]
+        run(Length.constant(2, 1), 1, 20)  # compiles
+        found: dict[Length, list[Outcome]] = {length: [] for length in lengths}
         for seed in track(range(1, (given.seeds or n_seeds) + 1), name, console=console):
             for length, outcomes in found.items():
                 outcomes.append(run(length, seed))
-                console.print(seed, length, outcomes[-1])
+                console.print(seed, str(length), outcomes[-1])
         tell(name, found)
 
 
