@@ -153,6 +153,37 @@ class Deformation:
         """
         return None
 
+    def cross_derivatives(
+        self,
+        points: np.ndarray,
+        beta: Any,
+        bends: Sequence[Sequence[TensorVariable]],
+        other: Deformation,
+        theirs: Any,
+    ) -> TensorVariable | None:
+        """Return the second derivatives of Σ_s g_s by β and the parameters of a warp that adds up.
+
+        Parameters
+        ----------
+        points, beta, bends
+            As for `second_derivatives`.
+        other : Deformation
+        theirs : tensor_like of shape (other.n_parameters,)
+
+        Returns
+        -------
+        TensorVariable of shape (n_parameters, other.n_parameters), or None
+            None where one of them does not know its `derivatives`.
+        """
+        moved = self.derivatives(points, beta)
+        if moved is None or other.derivatives(points, theirs) is None:
+            return None
+        bent = [
+            pt.add(*(each[None, :] * row for each, row in zip(bend, moved, strict=True)))
+            for bend in bends
+        ]
+        return other.contract(points, theirs, bent)
+
     def starts(self) -> np.ndarray:
         """Return where searches for the mode of β start, shape (n_starts, n_parameters)."""
         return self.mean[None, :].copy()
@@ -281,26 +312,19 @@ class SumOfDeformations(Deformation):
         beta = pt.as_tensor_variable(beta)
         coordinates = [beta[where] for where in self._slices()]
         pairs = list(zip(self.parts, coordinates, strict=True))
-        within = [part.second_derivatives(points, own, slopes, bends) for part, own in pairs]
-        moved = [part.derivatives(points, own) for part, own in pairs]
         blocks: list[list[TensorVariable]] = []
-        for index, (block, rows) in enumerate(zip(within, moved, strict=True)):
-            if block is None or rows is None:
-                return None
-            others = pairs[index + 1 :]
-            if any(found is None for found in moved[index + 1 :]):
-                return None
-            bent = [
-                pt.add(*(each[None, :] * row for each, row in zip(bend, rows, strict=True)))
-                for bend in bends
+        for index, (part, own) in enumerate(pairs):
+            found = [
+                part.second_derivatives(points, own, slopes, bends),
+                *(
+                    part.cross_derivatives(points, own, bends, other, theirs)
+                    for other, theirs in pairs[index + 1 :]
+                ),
             ]
-            blocks.append(
-                [
-                    *(blocks[before][index].T for before in range(index)),
-                    block,
-                    *(other.contract(points, theirs, bent) for other, theirs in others),
-                ]
-            )
+            known = [each for each in found if each is not None]
+            if len(known) < len(found):
+                return None
+            blocks.append([*(blocks[before][index].T for before in range(index)), *known])
         return pt.concatenate([pt.concatenate(row, axis=1) for row in blocks], axis=0)
 
     def derivatives(self, points: np.ndarray, beta: Any) -> list[TensorVariable] | None:

@@ -7,14 +7,34 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor.graph.basic import Variable
 
 from pymc_mcoem.numbers import is_number
+from pymc_mcoem.products import matrix_product
 from pymc_mcoem.templates.deformations import Deformation
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
 __all__ = ["RigidMotion"]
+
+#: Which of the values in `RigidMotion._affine` are the derivatives by angle, zoom, centre and
+#: translation of the first coordinate, for 1 and the two coordinates, and of the second.
+_AFFINE = np.array(
+    [
+        [5, 6, 7, 8, 9, 6],
+        [0, 1, 3, 0, 2, 1],
+        [4, 0, 0, 3, 0, 0],
+        [2, 0, 0, 4, 0, 0],
+        [1, 0, 0, 2, 0, 0],
+        [3, 0, 0, 1, 0, 0],
+    ]
+)
+#: Where among the moments of three weights, for the pairs of axes 11, 12 and 22, each product of
+#: two of 1 and the coordinates is: of the first axis, then the second.
+_PRODUCTS = np.kron([[0, 1], [1, 2]], np.full((3, 3), 6)) + np.tile(
+    [[0, 1, 2], [1, 3, 4], [2, 4, 5]], (2, 2)
+)
 
 
 class RigidMotion(Deformation):
@@ -81,33 +101,29 @@ class RigidMotion(Deformation):
 
     def derivatives(self, points: np.ndarray, beta: Any) -> list[TensorVariable]:
         """Return ∂D_k(u_s, β)/∂β, a matrix (6, n_points) an axis."""
-        beta, points = pt.as_tensor_variable(beta), pt.as_tensor_variable(points)
-        cosine, sine, across, along = self._turned(points, beta)
-        one = pt.ones_like(points[:, 0])
-        return [
-            pt.stack(
-                [
-                    -along,
-                    cosine * points[:, 0] - sine * points[:, 1],
-                    (1.0 - cosine) * one,
-                    sine * one,
-                    cosine * one,
-                    -sine * one,
-                ],
-                axis=0,
-            ),
-            pt.stack(
-                [
-                    across,
-                    sine * points[:, 0] + cosine * points[:, 1],
-                    -sine * one,
-                    (1.0 - cosine) * one,
-                    sine * one,
-                    cosine * one,
-                ],
-                axis=0,
-            ),
+        affine, linear = self._affine(beta), _monomials(points, 1).T
+        return [matrix_product(affine[:, 3 * axis : 3 * axis + 3], linear) for axis in (0, 1)]
+
+    def cross_derivatives(
+        self,
+        points: np.ndarray,
+        beta: Any,
+        bends: Sequence[Sequence[TensorVariable]],
+        other: Deformation,
+        theirs: Any,
+    ) -> TensorVariable | None:
+        """Return the second derivatives by β and another warp's parameters, (6, n_parameters).
+
+        ∂D/∂β is affine in the points: six sums for each coordinate, of which all others are made.
+        """
+        if other.derivatives(points, theirs) is None:
+            return None
+        linear = _monomials(points, 1).T
+        rows = [
+            pt.concatenate([each[None, :] * linear for each in column], axis=0)
+            for column in zip(*bends, strict=True)
         ]
+        return matrix_product(self._affine(beta), other.contract(points, theirs, rows))
 
     def second_derivatives(
         self,
@@ -117,46 +133,52 @@ class RigidMotion(Deformation):
         bends: Sequence[Sequence[TensorVariable]],
     ) -> TensorVariable:
         """Return the second derivatives by β of Σ_s g_s(D(u_s, β)), shape (6, 6)."""
-        beta, points = pt.as_tensor_variable(beta), pt.as_tensor_variable(points)
-        moved = self.derivatives(points, beta)
-        rows = [
-            pt.add(*(each[None, :] * part for each, part in zip(row, moved, strict=True)))
-            for row in bends
-        ]
-        found = self.contract(points, beta, rows)
+        affine = self._affine(beta)
+        weights = [bends[0][0], bends[0][1], bends[1][1]]
+        moments = matrix_product(pt.stack([*slopes, *weights]), _monomials(points, 2))
+        bent = moments[2:].ravel()[_PRODUCTS.ravel()].reshape((6, 6))
+        found = matrix_product(matrix_product(affine, bent), affine.T)
         # D is linear in all but the angle, with which it turns
-        cosine, sine, across, along = self._turned(points, beta)
-        total = [slope.sum() for slope in slopes]
-        ahead, aside = (
-            pt.sum(slopes[0] * points[:, 0] + slopes[1] * points[:, 1]),
-            pt.sum(slopes[1] * points[:, 0] - slopes[0] * points[:, 1]),
+        along, across = -affine[0, :3], affine[0, 3:]
+        cosine, sine = affine[4, :1], affine[4, 3:4]
+        total, ahead, aside = (
+            moments[:2, :1],
+            moments[:1, 1] + moments[1:2, 2],
+            moments[1:2, 1] - moments[:1, 2],
         )
         forth = cosine * total[1] - sine * total[0]
         back = cosine * total[0] + sine * total[1]
+        turned = pt.sum(moments[0, :3] * across + moments[1, :3] * along, keepdims=True)
         row = pt.concatenate(
-            [
-                -pt.sum(slopes[0] * across + slopes[1] * along, keepdims=True) / 2.0,
-                cosine * aside - sine * ahead,
-                -forth,
-                back,
-                forth,
-                -back,
-            ]
+            [-turned / 2.0, cosine * aside - sine * ahead, -forth, back, forth, -back]
         )
         turning = pt.set_subtensor(pt.zeros((6, 6))[0], row)
         return found + turning + turning.T
 
-    def _turned(self, points: Any, beta: TensorVariable) -> list[TensorVariable]:
-        """Return cos φ and sin φ, (1,), and D(u_s, β) − c, R_φ(ϱ u + t − c), a vector an axis.
+    def _affine(self, beta: Any) -> TensorVariable:
+        """Return ∂D/∂β as coefficients of 1 and the two coordinates, (6, 3 for each axis).
 
         Cosine and sine are others than those of `coordinates`: used for numbers too, the same ones
         would be rearranged there, and where D is computed would not be where its values are.
         """
-        cosine, sine = pt.cos(beta[:1]), pt.sin(beta[:1])
-        first, second = (
-            beta[1] * points[:, axis] + (beta[4 + axis] - beta[2 + axis]) for axis in (0, 1)
+        beta = pt.as_tensor_variable(beta)
+        cosine, sine, zoom = pt.cos(beta[:1]), pt.sin(beta[:1]), beta[1:2]
+        first, second = beta[4:5] - beta[2:3], beta[5:6] - beta[3:4]
+        values = pt.concatenate(
+            [
+                np.zeros(1),
+                cosine,
+                sine,
+                -sine,
+                1.0 - cosine,
+                -(sine * first + cosine * second),
+                -sine * zoom,
+                -cosine * zoom,
+                cosine * first - sine * second,
+                cosine * zoom,
+            ]
         )
-        return [cosine, sine, cosine * first - sine * second, sine * first + cosine * second]
+        return values[_AFFINE.ravel()].reshape((6, 6))
 
     def jacobian(self, points: np.ndarray, beta: Any, gradient: Any) -> TensorVariable:
         """Return the derivatives of f(D(u_s, β)), shape (6, n_points)."""
@@ -182,3 +204,17 @@ class RigidMotion(Deformation):
             ],
             axis=0,
         )
+
+
+def _monomials(points: Any, degree: int) -> Any:
+    """Return 1, u, v of points (n, 2), and of degree 2 also u², uv, v², (n, 3 or 6)."""
+    if isinstance(points, Variable):
+        first, second = points[:, 0], points[:, 1]
+        stack: Any = pt.stack
+    else:
+        first, second = np.asarray(points, dtype=np.float64).T
+        stack = np.stack
+    columns = [first * 0.0 + 1.0, first, second]
+    if degree == 2:
+        columns += [first**2, first * second, second**2]
+    return stack(columns, axis=1)
