@@ -109,30 +109,37 @@ class Hamiltonian:
         tuned = pt.exp(pt.minimum(log_step, self._longest_log_step))
         steps = tuned * (0.5 + pt.exp(log_uniform(rows[:, n + 2 :].T)))
 
-        def leapfrog(x: Any, p: Any, k: Any, scale: Any, step: Any) -> list[Any]:
-            middle = x + 0.5 * step * matrix_vector(scale, p)
-            kicked = p + step * matrix_vector(scale.T, density.gradient(k, middle))
+        def leapfrog(z: Any, p: Any, k: Any, scale: Any, step: Any, x: Any) -> list[Any]:
+            # in the coordinates z of x + scale z, where a move is no product with a matrix
+            middle = z + 0.5 * step * p
+            gradient = density.gradient(k, x + matrix_vector(scale, middle))
+            # down the columns: sums along rows are added up number by number
+            kicked = p + step * (scale * gradient[:, None]).sum(axis=0)
             return [
-                pt.specify_shape(middle + 0.5 * step * matrix_vector(scale, kicked), (n,)),
+                pt.specify_shape(middle + 0.5 * step * kicked, (n,)),
                 pt.specify_shape(kicked, (n,)),
             ]
 
         def move(
             momentum: Any, log_u: Any, step: Any, x: Any, log_p: Any, done: Any, k: Any, scale: Any
         ) -> list[Any]:
-            xs, ps = pytensor.scan(
+            zs, ps = pytensor.scan(
                 leapfrog,
-                outputs_info=[pt.specify_shape(x, (n,)), pt.specify_shape(momentum, (n,))],
-                non_sequences=[k, scale, step],
+                outputs_info=[
+                    pt.zeros((n,), dtype="float64"),
+                    pt.specify_shape(momentum, (n,)),
+                ],
+                non_sequences=[k, scale, step, x],
                 n_steps=self.n_leapfrog,
                 return_updates=False,
             )
-            log_p_new = density.log_density(k, xs[-1])
+            proposed = x + matrix_vector(scale, zs[-1])
+            log_p_new = density.log_density(k, proposed)
             kinetic = 0.5 * (momentum**2).sum() - 0.5 * (ps[-1] ** 2).sum()
             # not a number, where a trajectory has left the density's support, is not accepted
             accept = pt.lt(log_u, log_p_new - log_p + kinetic)
             return [
-                pt.specify_shape(pt.switch(accept, xs[-1], x), (n,)),
+                pt.specify_shape(pt.switch(accept, proposed, x), (n,)),
                 pt.switch(accept, log_p_new, log_p),
                 done + accept,
             ]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from pytensor.compile.ops import deep_copy_op
 from pytensor.tensor.linalg import cholesky, solve_triangular
 from scipy.special import polygamma
 
@@ -246,7 +247,9 @@ class _DeformationPrior:
                 cholesky(self.full), np.eye(self.learned.size), lower=True, b_ndim=2
             )
             return self._block(inverse, matrix_product(factor.T, factor))
-        return inverse / (self.deviations[:, None] * self.deviations[None, :])
+        # n quotients, kept so that they are not n²
+        shares = deep_copy_op(1.0 / pt.as_tensor_variable(self.deviations))
+        return inverse * (shares[:, None] * shares[None, :])
 
 
 class _Whitener:
