@@ -13,7 +13,7 @@ from pytensor.compile.ops import deep_copy_op
 from pytensor.tensor.linalg import cholesky, solve_triangular
 from scipy.special import polygamma
 
-from pymc_mcoem.products import matrix_product, matrix_vector
+from pymc_mcoem.products import matrix_product, matrix_vector, quadratic_form
 from pymc_mcoem.templates.curvature import CurvatureParts, curvature, gauss_newton
 from pymc_mcoem.templates.observations import pad_points
 
@@ -132,11 +132,12 @@ def _deform(settings: TemplateSettings, prior: _DeformationPrior) -> TensorVaria
         )
     factor = np.linalg.cholesky(prior.base)
     whitening = np.linalg.inv(factor)
+    precision = whitening.T @ whitening
     constant = -np.log(np.diagonal(factor)).sum() - 0.5 * prior.size * np.log(2 * np.pi)
 
     def logp(value: TensorVariable, deviations: TensorVariable) -> TensorVariable:
-        standard = matrix_vector(whitening, (value - mean) / deviations)
-        return constant - 0.5 * (standard**2).sum(axis=-1) - pt.log(deviations).sum(axis=-1)
+        squares = quadratic_form(precision, (value - mean) / deviations)
+        return constant - 0.5 * squares - pt.log(deviations).sum(axis=-1)
 
     def dist(deviations: TensorVariable, size: TensorVariable) -> TensorVariable:
         return pm.MvNormal.dist(mu=mean, chol=factor * deviations[..., :, None], size=size)
