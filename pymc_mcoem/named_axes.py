@@ -54,14 +54,10 @@ def dataset_of(
     for name, value in values.items():
         array = np.array(value)
         own = known.get(name) or (None,) * (array.ndim - len(before))
-        named = (
-            f"{name}_dim_{axis}" if label is None else str(label) for axis, label in enumerate(own)
-        )
-        variables[name] = ((*before, *named), array)
-    used = {label for labels, _ in variables.values() for label in labels}
+        axes = (f"{name}_dim_{axis}" if dim is None else str(dim) for axis, dim in enumerate(own))
+        variables[name] = ((*before, *axes), array)
+    used = {dim for own, _ in variables.values() for dim in own}
     labels = {
-        dim: list(values)
-        for dim, values in model.coords.items()
-        if dim in used and values is not None
+        dim: list(named) for dim, named in model.coords.items() if dim in used and named is not None
     }
     return xr.Dataset(variables, coords={**labels, **(coords or {})})

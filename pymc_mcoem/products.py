@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor.compile.ops import deep_copy_op
 from pytensor.graph.basic import Constant
 
 from pymc_mcoem.operators import PlainGraph
@@ -13,7 +14,7 @@ from pymc_mcoem.operators import PlainGraph
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["matrix_product", "matrix_vector", "quadratic_form"]
+__all__ = ["kept", "matrix_product", "matrix_vector", "quadratic_form", "transposed_product"]
 
 
 def matrix_vector(matrix: Any, vector: Any) -> TensorVariable:
@@ -31,6 +32,22 @@ def matrix_vector(matrix: Any, vector: Any) -> TensorVariable:
     """
     matrix, vector = pt.as_tensor_variable(matrix), pt.as_tensor_variable(vector)
     return (matrix * vector[..., None, :]).sum(axis=-1)
+
+
+def transposed_product(matrix: Any, vector: Any) -> TensorVariable:
+    """Return the product of the transpose of a matrix ``(..., m, n)`` and a vector ``(..., m)``.
+
+    Down the columns of the matrix as it is: sums along rows are no vector instructions where sums
+    are taken as they are written.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> transposed_product(np.array([[1.0, 2.0], [0.0, 3.0]]), np.array([1.0, 1.0])).eval()
+    array([1., 5.])
+    """
+    matrix, vector = pt.as_tensor_variable(matrix), pt.as_tensor_variable(vector)
+    return (matrix * vector[..., :, None]).sum(axis=-2)
 
 
 class MatrixProduct(PlainGraph):
@@ -76,12 +93,12 @@ def matrix_product(left: Any, right: Any) -> TensorVariable:
 
 
 class QuadraticForm(PlainGraph):
-    """(M, v) → vᵀ M v of a symmetric M."""
+    """(M, v) → vᵀ M v of a symmetric M; shapes as in `quadratic_form`."""
 
     def plain(self, *inputs: TensorVariable) -> list[TensorVariable]:
         """Return the sum."""
         matrix, vector = inputs
-        return [(vector * _symmetric_product(matrix, vector)).sum(axis=-1)]
+        return [(vector * transposed_product(matrix, vector)).sum(axis=-1)]
 
     def for_numba(self, *inputs: TensorVariable) -> None:
         """Leave the plain graph as it is."""
@@ -93,7 +110,7 @@ class QuadraticForm(PlainGraph):
         outer = cotangent[..., None, None] * vector[..., :, None] * vector[..., None, :]
         return [
             outer.sum(axis=tuple(range(vector.type.ndim - 1))),
-            2.0 * cotangent[..., None] * _symmetric_product(matrix, vector),
+            2.0 * cotangent[..., None] * transposed_product(matrix, vector),
         ]
 
 
@@ -114,10 +131,10 @@ def quadratic_form(matrix: Any, vector: Any) -> TensorVariable:
     return form
 
 
-def _symmetric_product(matrix: TensorVariable, vector: TensorVariable) -> TensorVariable:
-    """Return M v of a symmetric M, down its columns: sums along rows are no vector instructions."""
-    product: TensorVariable = (matrix * vector[..., :, None]).sum(axis=-2)
-    return product
+def kept(factor: TensorVariable) -> TensorVariable:
+    """Return what is computed once: else it is fused into every product that it is part of."""
+    copied: TensorVariable = deep_copy_op(factor)
+    return copied
 
 
 def _transposed(matrix: TensorVariable) -> TensorVariable:

@@ -16,7 +16,7 @@ from pymc_mcoem.carlin_chib.within_class import (
     log_uniform,
     require_a_move,
 )
-from pymc_mcoem.products import matrix_vector
+from pymc_mcoem.products import matrix_vector, transposed_product
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -59,7 +59,8 @@ class Hamiltonian:
     a fixed number of steps: nothing is chosen by what they meet. A step is half a move, a kick by
     the gradient in the middle, half a move, so that none is computed twice.
 
-    Cost: `n_leapfrog` gradients and one density evaluation a move.
+    Cost: `n_leapfrog` gradients, each with two products with the scale, and one density evaluation
+    a move.
 
     Examples
     --------
@@ -113,8 +114,7 @@ class Hamiltonian:
             # in the coordinates z of x + scale z, where a move is no product with a matrix
             middle = z + 0.5 * step * p
             gradient = density.gradient(k, x + matrix_vector(scale, middle))
-            # down the columns: sums along rows are added up number by number
-            kicked = p + step * (scale * gradient[:, None]).sum(axis=0)
+            kicked = p + step * transposed_product(scale, gradient)
             return [
                 pt.specify_shape(middle + 0.5 * step * kicked, (n,)),
                 pt.specify_shape(kicked, (n,)),

@@ -188,7 +188,7 @@ class Burst:
         """
         index, position = start
         parts: list[BurstDraws] = []
-        at_once = max(len(gains), 1) if self._in_one_piece else _AT_ONCE
+        at_once = len(gains) if self._in_one_piece else _AT_ONCE
         for first in range(0, len(gains), at_once):
             now = gains[first : first + at_once]
             found = self._sweeps(rng, (index, position), log_step, pseudo_priors, now, data, others)

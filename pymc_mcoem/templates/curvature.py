@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytensor.tensor as pt
-from pytensor.compile.ops import deep_copy_op
 
 from pymc_mcoem.carlin_chib.geometry import Curvature
-from pymc_mcoem.products import matrix_product
+from pymc_mcoem.products import kept, matrix_product
+from pymc_mcoem.templates.deformations import Deformation
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -57,10 +57,12 @@ def gauss_newton(parts: CurvatureParts) -> TensorVariable:
     """Return JᵀΣ⁻¹J + prior precision, for (deformation, log scale)."""
     settings, scale = parts.settings, parts.scale
     gradient = settings.basis.gradient(parts.warped, parts.template)
-    if scale is None and settings.noise_correlation is None:
+    plain = scale is None and settings.noise_correlation is None
+    parts_of_warp = (settings.deformation, *getattr(settings.deformation, "parts", ()))
+    if plain and all(_belong(e, "jacobian", ["curvature", "products"]) for e in parts_of_warp):
         seen = gradient * parts.mask[:, None]
         found = settings.deformation.curvature(parts.points, parts.beta, seen)
-        return found * _kept(1.0 / parts.noise_variance) + parts.precision
+        return found * kept(1.0 / parts.noise_variance) + parts.precision
     rows = settings.deformation.jacobian(parts.points, parts.beta, gradient)
     precision = parts.precision
     if scale is not None and settings.scale is not None:
@@ -68,14 +70,15 @@ def gauss_newton(parts: CurvatureParts) -> TensorVariable:
         # −∂² of the log-density a log λ − bλ of log λ, the Jacobian included
         precision = _bordered(precision, None, settings.scale[1] * scale)
     rows = parts.whiten(rows)
-    return matrix_product(rows, rows.T) * _kept(1.0 / parts.noise_variance) + precision
+    return matrix_product(rows, rows.T) * kept(1.0 / parts.noise_variance) + precision
 
 
 def curvature(parts: CurvatureParts) -> Curvature | None:
     """Return minus the second derivatives by (deformation, log scale), residuals to be weighed.
 
     None where the noise is correlated, or the deformation does not know its second derivatives:
-    also where a class derived from one that does warps, or evaluates, in a way of its own.
+    also where a class derived from one that does warps, or evaluates, in a way of its own, and has
+    not written anew all that they are made of.
     A point's log-density is g = −m (y − λf)² / 2σ². Its derivatives by where the point is taken
     to are m (y − λf) λ∇f / σ² and m ((y − λf) λ∇²f − λ²∇f∇fᵀ) / σ²; Gauss and Newton leave out
     what has the residual y − λf in it.
@@ -92,9 +95,9 @@ def curvature(parts: CurvatureParts) -> Curvature | None:
     columns = [scale * gradient[:, axis] for axis in range(deformation.n_dims)]
     bends = settings.basis.second_derivatives(parts.warped, parts.template)
     axes = range(deformation.n_dims)
-    slopes = [_kept(residual * column) for column in columns]
+    slopes = [kept(residual * column) for column in columns]
     weights = {
-        (k, m): _kept(residual * (scale * bends[k][m]) - seen * columns[k] * columns[m])
+        (k, m): kept(residual * (scale * bends[k][m]) - seen * columns[k] * columns[m])
         for k in axes
         for m in axes
         if k <= m
@@ -108,7 +111,7 @@ def curvature(parts: CurvatureParts) -> Curvature | None:
     if found is None:
         return None
     # kept, so that there is one quotient and not one for every entry
-    matrix = parts.precision - found * _kept(1.0 / parts.noise_variance)
+    matrix = parts.precision - found * kept(1.0 / parts.noise_variance)
     if parts.scale is not None and settings.scale is not None:
         # by log λ: ∂g = m (y − λf) λf / σ², of which the derivatives by place and by log λ
         both = (residual - seen * fitted)[:, None] * pt.stack(columns, axis=1)
@@ -121,24 +124,29 @@ def curvature(parts: CurvatureParts) -> Curvature | None:
 
 def _is_known(settings: TemplateSettings) -> bool:
     """Say whether second derivatives belong to the values that they are said to be of."""
-    parts: Sequence[Any] = getattr(settings.deformation, "parts", (settings.deformation,))
-    pairs = [(part, "_columns", "second_derivatives") for part in parts]
-    pairs.append((settings.basis, "evaluate", "_bends"))
-    return all(
-        issubclass(_definer(type(part), derived), _definer(type(part), values))
-        for part, values, derived in pairs
+    deformation = settings.deformation
+    parts: Sequence[Any] = getattr(deformation, "parts", ())
+    asked = ["second_derivatives"]
+    if len(parts) > 1:  # what joins them
+        asked += ["derivatives", "contract", "cross_derivatives"]
+    return _belong(settings.basis, "evaluate", ["_bends"]) and all(
+        _belong(each, "_columns", asked) for each in (deformation, *parts)
     )
+
+
+def _belong(made: Any, values: str, derived: Sequence[str]) -> bool:
+    """Say whether methods were written for the values of an object's own class.
+
+    Those of `Deformation` itself are made of the others.
+    """
+    known = _definer(type(made), values)
+    definers = [_definer(type(made), name) for name in derived]
+    return all(each is Deformation or issubclass(each, known) for each in definers)
 
 
 def _definer(kind: type, name: str) -> type:
     """Return which of a class and those it is derived from defines a method."""
     return next(each for each in kind.__mro__ if name in vars(each))
-
-
-def _kept(factor: TensorVariable) -> TensorVariable:
-    """Return what is computed once: else it is fused into every product that it is part of."""
-    kept: TensorVariable = deep_copy_op(factor)
-    return kept
 
 
 def _bordered(

@@ -166,7 +166,7 @@ class Deformation:
         Parameters
         ----------
         points, beta, bends
-            As for `second_derivatives`.
+            As for `second_derivatives`; `bends` is symmetric.
         other : Deformation
         theirs : tensor_like of shape (other.n_parameters,)
 

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from pytensor.compile.ops import deep_copy_op
 from pytensor.tensor.linalg import cholesky, solve_triangular
 from scipy.special import polygamma
 
-from pymc_mcoem.products import matrix_product, matrix_vector, quadratic_form
+from pymc_mcoem.products import kept, matrix_product, matrix_vector, quadratic_form
 from pymc_mcoem.templates.curvature import CurvatureParts, curvature, gauss_newton
 from pymc_mcoem.templates.observations import pad_points
 
@@ -123,7 +122,7 @@ def _deform(settings: TemplateSettings, prior: _DeformationPrior) -> TensorVaria
     """Add the deformation, Normal(m, Γ_j).
 
     ``pm.MvNormal`` factorises its covariance at every evaluation. Only a full covariance has to:
-    the others are diag(s) M diag(s) with a constant M, whitened by constants and a division.
+    the others are diag(s) M diag(s), whose density has a quadratic form with a constant matrix.
     """
     mean = settings.deformation.mean
     if prior.full is not None:
@@ -131,12 +130,10 @@ def _deform(settings: TemplateSettings, prior: _DeformationPrior) -> TensorVaria
             "deformation", mu=mean, chol=prior.cholesky(), dims="deformation_coordinate"
         )
     factor = np.linalg.cholesky(prior.base)
-    whitening = np.linalg.inv(factor)
-    precision = whitening.T @ whitening
     constant = -np.log(np.diagonal(factor)).sum() - 0.5 * prior.size * np.log(2 * np.pi)
 
     def logp(value: TensorVariable, deviations: TensorVariable) -> TensorVariable:
-        squares = quadratic_form(precision, (value - mean) / deviations)
+        squares = quadratic_form(prior.base_precision, (value - mean) / deviations)
         return constant - 0.5 * squares - pt.log(deviations).sum(axis=-1)
 
     def dist(deviations: TensorVariable, size: TensorVariable) -> TensorVariable:
@@ -209,6 +206,8 @@ class _DeformationPrior:
         learned = settings.learned
         self.base = np.array(settings.deformation.covariance)
         self.base[np.ix_(learned, learned)] = settings.base_covariance
+        inverse = np.linalg.inv(self.base)
+        self.base_precision = (inverse + inverse.T) / 2.0
         self.size = len(self.base)
         self.learned = learned
         self.full: TensorVariable | None = None
@@ -241,16 +240,14 @@ class _DeformationPrior:
         return self.base * self.deviations[:, None] * self.deviations[None, :]
 
     def precision(self) -> TensorVariable:
-        inverse = np.linalg.inv(self.base)
-        inverse = (inverse + inverse.T) / 2.0
         if self.full is not None:
             factor = solve_triangular(
                 cholesky(self.full), np.eye(self.learned.size), lower=True, b_ndim=2
             )
-            return self._block(inverse, matrix_product(factor.T, factor))
+            return self._block(self.base_precision, matrix_product(factor.T, factor))
         # n quotients, kept so that they are not n²
-        shares = deep_copy_op(1.0 / pt.as_tensor_variable(self.deviations))
-        return inverse * (shares[:, None] * shares[None, :])
+        shares = kept(1.0 / pt.as_tensor_variable(self.deviations))
+        return self.base_precision * (shares[:, None] * shares[None, :])
 
 
 class _Whitener:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.graph.basic import Variable
 
 from pymc_mcoem.numbers import is_number
 from pymc_mcoem.products import matrix_product
@@ -101,7 +100,7 @@ class RigidMotion(Deformation):
 
     def derivatives(self, points: np.ndarray, beta: Any) -> list[TensorVariable]:
         """Return ∂D_k(u_s, β)/∂β, a matrix (6, n_points) an axis."""
-        affine, linear = self._affine(beta), _monomials(points, 1).T
+        affine, linear = self._affine(beta), _monomials(points, 1).T.copy()
         return [matrix_product(affine[:, 3 * axis : 3 * axis + 3], linear) for axis in (0, 1)]
 
     def cross_derivatives(
@@ -112,13 +111,13 @@ class RigidMotion(Deformation):
         other: Deformation,
         theirs: Any,
     ) -> TensorVariable | None:
-        """Return the second derivatives by β and another warp's parameters, (6, n_parameters).
+        """Return the second derivatives by β and another's parameters, (6, other.n_parameters).
 
         ∂D/∂β is affine in the points: six sums for each coordinate, of which all others are made.
         """
         if other.derivatives(points, theirs) is None:
             return None
-        linear = _monomials(points, 1).T
+        linear = _monomials(points, 1).T.copy()
         rows = [
             pt.concatenate([each[None, :] * linear for each in column], axis=0)
             for column in zip(*bends, strict=True)
@@ -156,7 +155,7 @@ class RigidMotion(Deformation):
         return found + turning + turning.T
 
     def _affine(self, beta: Any) -> TensorVariable:
-        """Return ∂D/∂β as coefficients of 1 and the two coordinates, (6, 3 for each axis).
+        """Return ∂D/∂β as coefficients of 1 and the coordinates, (6, 6), three columns an axis.
 
         Cosine and sine are others than those of `coordinates`: used for numbers too, the same ones
         would be rearranged there, and where D is computed would not be where its values are.
@@ -206,15 +205,10 @@ class RigidMotion(Deformation):
         )
 
 
-def _monomials(points: Any, degree: int) -> Any:
+def _monomials(points: np.ndarray, degree: int) -> np.ndarray:
     """Return 1, u, v of points (n, 2), and of degree 2 also u², uv, v², (n, 3 or 6)."""
-    if isinstance(points, Variable):
-        first, second = points[:, 0], points[:, 1]
-        stack: Any = pt.stack
-    else:
-        first, second = np.asarray(points, dtype=np.float64).T
-        stack = np.stack
-    columns = [first * 0.0 + 1.0, first, second]
+    first, second = np.asarray(points, dtype=np.float64).T
+    columns = [np.ones_like(first), first, second]
     if degree == 2:
         columns += [first**2, first * second, second**2]
-    return stack(columns, axis=1)
+    return np.stack(columns, axis=1)

@@ -14,6 +14,7 @@ from pymc_mcoem.templates import (
     TemplateMixture,
     TimeWarp,
 )
+from pymc_mcoem.templates.deformations import SumOfDeformations
 
 SIDE, N_CLASSES = 5, 3
 AXES = [np.linspace(-1, 1, SIDE)] * 2
@@ -42,6 +43,43 @@ def field(landmarks=POINTS[::6], correlation=0.0):
     return DisplacementField(landmarks, width=0.6, correlation=correlation)
 
 
+class Turned(RigidMotion):
+    """With second derivatives of its own, and what joins others left to its parent."""
+
+    def _columns(self, points, beta):
+        return super()._columns(points, beta)[::-1]
+
+    def jacobian(self, points, beta, gradient):
+        return super().jacobian(points, beta, pt.as_tensor_variable(gradient)[:, ::-1])
+
+    def derivatives(self, points, beta):
+        return super().derivatives(points, beta)[::-1]
+
+    def second_derivatives(self, points, beta, slopes, bends):
+        swapped = [row[::-1] for row in bends[::-1]]
+        return super().second_derivatives(points, beta, slopes[::-1], swapped)
+
+
+class Joining(Turned):
+    """That says that what joins others is made of its derivatives."""
+
+    _columns, derivatives = Turned._columns, Turned.derivatives
+    second_derivatives, jacobian = Turned.second_derivatives, Turned.jacobian
+    cross_derivatives = Deformation.cross_derivatives
+
+
+class Straight(DisplacementField):
+    """Whose products with its derivatives are not its parent's."""
+
+    def _columns(self, points, beta):
+        first, second = super()._columns(points, beta)
+        return [-first, second]
+
+    def jacobian(self, points, beta, gradient):
+        gradient = pt.as_tensor_variable(gradient) * np.array([-1.0, 1.0])
+        return super().jacobian(points, beta, gradient)
+
+
 MIXTURES = {
     "images": images,
     "scale": lambda: images(scale=(10.0, 8.0)),
@@ -66,6 +104,8 @@ MIXTURES = {
     "curves": lambda: curves(),
     "curves-scale": lambda: curves(scale=(10.0, 10.0)),
     "own-points": lambda: curves(own_points=8),
+    "own-warp": lambda: mixture_of(Turned()),
+    "own-joins": lambda: mixture_of(Joining() + field()),
 }
 
 
@@ -117,6 +157,26 @@ def test_the_curvature_is_the_hessian_and_without_residuals_gauss_newtons(name, 
         assert np.abs(exact - approximate).max() > 1e-3 * size
 
 
+def test_gauss_and_newtons_matrix_is_that_of_a_warps_own_jacobian(rng):
+    warp = Straight(POINTS[::6], width=0.6, correlation=0.0)
+    mixture = mixture_of(RigidMotion() + warp)
+    assert mixture.curvature is None
+    density = family_density(mixture)
+    data, position = at_random(mixture, rng)
+    k, x = pt.constant(0), pt.constant(position)
+    beta = pt.constant(position)
+    coordinates = mixture.settings.deformation.coordinates(mixture.settings.points, beta)
+    mean = mixture.settings.basis.evaluate(coordinates, data["templates"][0])
+    slopes = pt.jacobian(mean, beta).eval(mode="FAST_COMPILE")
+    seen = data["observed_mask"].ravel()
+    expected = (slopes * seen[:, None]).T @ slopes / data["noise_variance"]
+    found = density.place(mixture.gauss_newton - mixture.prior_precision, k, x)
+    found = pytensor.function(
+        list(density.data_inputs.values()), found, mode="FAST_COMPILE", on_unused_input="ignore"
+    )(*density.arguments(data))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10 * np.abs(expected).max())
+
+
 def test_where_it_is_not_known_there_is_none():
     correlation = 0.5 ** np.abs(np.subtract.outer(np.arange(SIDE**2), np.arange(SIDE**2)))
     assert images(noise_correlation=correlation).curvature is None
@@ -147,6 +207,12 @@ def test_where_it_is_not_known_there_is_none():
             gradient = pt.as_tensor_variable(gradient) * np.array([-1.0, 1.0])
             return super().jacobian(points, beta, gradient)
 
+    class Odd(SumOfDeformations):
+        """A sum of its own."""
+
+        def _columns(self, points, beta):
+            return super()._columns(points, beta)[::-1]
+
     class Halved(GaussianBasis):
         """Values of its own."""
 
@@ -159,8 +225,13 @@ def test_where_it_is_not_known_there_is_none():
         Shift() + RigidMotion(),
         Mirror(),
         Mirror() + field(),
+        Turned() + field(),
+        field() + Turned(),
+        Odd((RigidMotion(), field())),
     ):
         assert mixture_of(deformation).curvature is None
+    assert mixture_of(Turned()).curvature is not None
+    assert mixture_of(Joining() + field()).curvature is not None
     assert mixture_of(RigidMotion(), Halved(SCATTERED, 0.5)).curvature is None
     assert mixture_of(RigidMotion(), GaussianBasis(SCATTERED, 0.5)).curvature is not None
 
