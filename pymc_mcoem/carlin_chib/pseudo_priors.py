@@ -243,9 +243,9 @@ class Laplace:
     def hasty(cls, **overrides: Any) -> Laplace:
         """Return settings for the shortest bursts: searches that end early, races that lose more.
 
-        On postal digits a burst of four draws with them is worth what the paper's is at less than a
-        thirtieth of its time, in every statistic; the default's modes are higher, and such a burst
-        takes a fifth longer on average (``benchmarks/burst_accuracy.py``).
+        On postal digits a burst of one to four draws with them is worth what the paper's is at a
+        fortieth of its time; the default's modes are higher, and such a burst takes a fifth longer
+        (``benchmarks/burst_accuracy.py``).
 
         Parameters
         ----------
