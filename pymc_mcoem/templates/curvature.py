@@ -57,12 +57,16 @@ def gauss_newton(parts: CurvatureParts) -> TensorVariable:
     """Return JᵀΣ⁻¹J + prior precision, for (deformation, log scale)."""
     settings, scale = parts.settings, parts.scale
     gradient = settings.basis.gradient(parts.warped, parts.template)
-    plain = scale is None and settings.noise_correlation is None
-    parts_of_warp = (settings.deformation, *getattr(settings.deformation, "parts", ()))
-    if plain and all(_belong(e, "jacobian", ["curvature", "products"]) for e in parts_of_warp):
+    # kept, so that there is one quotient and not one for every entry
+    inverse = kept(1.0 / parts.noise_variance)
+    short = all(
+        _belong(each, "jacobian", ["curvature", "products"])
+        for each in _with_parts(settings.deformation)
+    )
+    if short and scale is None and settings.noise_correlation is None:
         seen = gradient * parts.mask[:, None]
         found = settings.deformation.curvature(parts.points, parts.beta, seen)
-        return found * kept(1.0 / parts.noise_variance) + parts.precision
+        return found * inverse + parts.precision
     rows = settings.deformation.jacobian(parts.points, parts.beta, gradient)
     precision = parts.precision
     if scale is not None and settings.scale is not None:
@@ -70,7 +74,7 @@ def gauss_newton(parts: CurvatureParts) -> TensorVariable:
         # −∂² of the log-density a log λ − bλ of log λ, the Jacobian included
         precision = _bordered(precision, None, settings.scale[1] * scale)
     rows = parts.whiten(rows)
-    return matrix_product(rows, rows.T) * kept(1.0 / parts.noise_variance) + precision
+    return matrix_product(rows, rows.T) * inverse + precision
 
 
 def curvature(parts: CurvatureParts) -> Curvature | None:
@@ -110,28 +114,32 @@ def curvature(parts: CurvatureParts) -> Curvature | None:
     )
     if found is None:
         return None
-    # kept, so that there is one quotient and not one for every entry
-    matrix = parts.precision - found * kept(1.0 / parts.noise_variance)
+    inverse = kept(1.0 / parts.noise_variance)
+    matrix = parts.precision - found * inverse
     if parts.scale is not None and settings.scale is not None:
         # by log λ: ∂g = m (y − λf) λf / σ², of which the derivatives by place and by log λ
         both = (residual - seen * fitted)[:, None] * pt.stack(columns, axis=1)
         rows = deformation.jacobian(parts.points, parts.beta, both)
-        border = -rows.sum(axis=1) / parts.noise_variance
-        bent = pt.sum((seen * fitted - residual) * fitted) / parts.noise_variance
+        border = -rows.sum(axis=1) * inverse
+        bent = pt.sum((seen * fitted - residual) * fitted) * inverse
         matrix = _bordered(matrix, border, settings.scale[1] * parts.scale + bent)
     return Curvature(matrix, share)
 
 
 def _is_known(settings: TemplateSettings) -> bool:
     """Say whether second derivatives belong to the values that they are said to be of."""
-    deformation = settings.deformation
-    parts: Sequence[Any] = getattr(deformation, "parts", ())
+    warps = _with_parts(settings.deformation)
     asked = ["second_derivatives"]
-    if len(parts) > 1:  # what joins them
+    if len(warps) > 1:  # what joins them
         asked += ["derivatives", "contract", "cross_derivatives"]
     return _belong(settings.basis, "evaluate", ["_bends"]) and all(
-        _belong(each, "_columns", asked) for each in (deformation, *parts)
+        _belong(each, "_columns", asked) for each in warps
     )
+
+
+def _with_parts(deformation: Deformation) -> list[Deformation]:
+    """Return a warp and, where it is a sum, the warps that it is the sum of."""
+    return [deformation, *getattr(deformation, "parts", ())]
 
 
 def _belong(made: Any, values: str, derived: Sequence[str]) -> bool:

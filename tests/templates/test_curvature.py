@@ -68,8 +68,8 @@ class Joining(Turned):
     cross_derivatives = Deformation.cross_derivatives
 
 
-class Straight(DisplacementField):
-    """Whose products with its derivatives are not its parent's."""
+class Mirrored:
+    """Makes a warp one of its own, of which it does not say more than it must."""
 
     def _columns(self, points, beta):
         first, second = super()._columns(points, beta)
@@ -78,6 +78,14 @@ class Straight(DisplacementField):
     def jacobian(self, points, beta, gradient):
         gradient = pt.as_tensor_variable(gradient) * np.array([-1.0, 1.0])
         return super().jacobian(points, beta, gradient)
+
+
+class MirroredMotion(Mirrored, RigidMotion):
+    """Whose second derivatives are not its parent's."""
+
+
+class MirroredField(Mirrored, DisplacementField):
+    """Whose products with its derivatives are not its parent's."""
 
 
 MIXTURES = {
@@ -158,7 +166,7 @@ def test_the_curvature_is_the_hessian_and_without_residuals_gauss_newtons(name, 
 
 
 def test_gauss_and_newtons_matrix_is_that_of_a_warps_own_jacobian(rng):
-    warp = Straight(POINTS[::6], width=0.6, correlation=0.0)
+    warp = MirroredField(POINTS[::6], width=0.6, correlation=0.0)
     mixture = mixture_of(RigidMotion() + warp)
     assert mixture.curvature is None
     density = family_density(mixture)
@@ -196,17 +204,6 @@ def test_where_it_is_not_known_there_is_none():
         def jacobian(self, points, beta, gradient):
             return pt.as_tensor_variable(gradient).T
 
-    class Mirror(RigidMotion):
-        """A warp of its own, whose second derivatives are not its parent's."""
-
-        def _columns(self, points, beta):
-            first, second = super()._columns(points, beta)
-            return [-first, second]
-
-        def jacobian(self, points, beta, gradient):
-            gradient = pt.as_tensor_variable(gradient) * np.array([-1.0, 1.0])
-            return super().jacobian(points, beta, gradient)
-
     class Odd(SumOfDeformations):
         """A sum of its own."""
 
@@ -223,8 +220,8 @@ def test_where_it_is_not_known_there_is_none():
         Shift(),
         RigidMotion() + Shift(),
         Shift() + RigidMotion(),
-        Mirror(),
-        Mirror() + field(),
+        MirroredMotion(),
+        MirroredMotion() + field(),
         Turned() + field(),
         field() + Turned(),
         Odd((RigidMotion(), field())),
