@@ -1,19 +1,14 @@
-"""From starting Python to the first observation explained, the very first time and later.
+"""From starting Python to a first answer: with nothing compiled yet, later, and after an edit.
 
-Every figure is one of a fresh process that imports the package, declares a mixture of templates of
-16 × 16 pixels with four classes and 78 latents, and explains one image by a burst, then twenty
-more:
+Every figure is one of a fresh process (`first_draw.py`), in turn with ``pm.sample`` with nothing
+set on the same model: four chains of 1,000 draws after 1,000, in two processes. P is what
+``pm.sample`` takes on README's first model when nothing is compiled. ``edited`` is a model that was
+compiled before with other data and other constants in its priors.
 
-* numba, nothing compiled yet, by one process;
-* the same, where a second process compiles the sweeps meanwhile (`pymc_mcoem.em.compile_ahead`), as
-  drivers do;
-* numba, in a later process, which finds on disk what was compiled;
-* JAX, ``CarlinChibBurst(backend="jax")``, with nothing on disk, and with its own cache on disk,
-  where JAX is installed.
+With ``--against`` a folder with another version of the package, its figures stand beside these.
 
-What takes a minute is machine code, so no other work should be on the cores.
-
-    python benchmarks/start_up.py            # five to ten minutes
+    python benchmarks/start_up.py                          # ten minutes
+    python benchmarks/start_up.py --only README images
 """
 
 from __future__ import annotations
@@ -24,7 +19,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
 
@@ -33,93 +27,93 @@ from rich.progress import track
 from rich.table import Table
 from versions import tell_versions
 
-PROGRAM = """
-import sys
-from time import perf_counter
-
-from accelerator import observations, setting
-import pymc_mcoem as mcoem
-from pymc_mcoem.em import compile_ahead
-
-if "alone" in sys.argv:
-    compile_ahead.cpu_count = lambda: 1
-mixture, theta, _ = setting()
-e_step = mcoem.CarlinChibBurst(backend="jax" if "jax" in sys.argv else None)
-em = mcoem.OnlineEM(
-    mixture,
-    e_step=e_step,
-    parameters=theta,
-    n_start=1,
-    update_schedule=mcoem.UpdateSchedule.never(),
-    random_seed=1,
-    progressbar=False,
-)
-images = observations(26)
-em.partial_fit(images[:1])
-explained = perf_counter()
-em.partial_fit(images[1:6])
-began = perf_counter()
-em.partial_fit(images[6:])
-print(explained, (perf_counter() - began) / 20)
-"""
+MODELS = ("README", "identical", "regressions", "plate")
 
 
-def started(folder: Path, *arguments: str) -> tuple[float, float]:
+def started(folder: Path, package: Path, *arguments: str) -> list[float]:
     """Run a fresh process whose compilers keep their work in a folder.
 
-    Returns the seconds to the first observation explained, and those of a later one.
+    Returns its figures, moments as seconds since it was started.
     """
     environment = {
         **os.environ,
+        "PYTHONPATH": str(package),
         "PYTENSOR_FLAGS": f"base_compiledir={folder}",
+        "NUMBA_CACHE_DIR": str(folder / "numba_own"),
         "JAX_PLATFORMS": "cpu",
         "JAX_COMPILATION_CACHE_DIR": str(folder / "jax"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
     began = perf_counter()  # the same clock in every process
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PROGRAM, *arguments],
-        cwd=Path(__file__).parent,
+        [
+            sys.executable,
+            "-W",
+            "ignore",
+            str(Path(__file__).with_name("first_draw.py")),
+            *arguments,
+        ],
         env=environment,
         check=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
+        text=True,
     )
-    explained, each = map(float, done.stdout.split()[-2:])
-    return explained - began, each
+    figures = [float(each) for each in done.stdout.split("figures")[-1].split()]
+    if arguments[0] == "images":
+        return [figures[0] - began, figures[1]]
+    return [each - began for each in figures]
 
 
 def main() -> None:
     """Start, in turn, as often as asked."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--only", nargs="+", default=[*MODELS, "images"])
+    parser.add_argument("--against", type=Path)
     given = parser.parse_args()
     tell_versions()
-    found: dict[str, list[tuple[float, float]]] = {}
+    here = Path(__file__).parents[1]
+    packages = {"": here} | ({"before: ": given.against} if given.against else {})
+    found: dict[tuple[str, str], list[list[float]]] = {}
     for _ in track(range(given.rounds), "Rounds"):
         with tempfile.TemporaryDirectory() as name:
-            alone, together, jax = (Path(name) / part for part in ("alone", "together", "jax"))
-            runs: dict[str, tuple[Path, *tuple[str, ...]]] = {
-                "numba, the first time, one process": (alone, "alone"),
-                "numba, the first time, two processes": (together,),
-                "numba, later": (together,),
-            }
-            if find_spec("jax") is not None:
-                runs |= {"JAX, the first time": (jax, "jax"), "JAX, later": (jax, "jax")}
-            for what, (folder, *arguments) in runs.items():
-                found.setdefault(what, []).append(started(folder, *arguments))
-    table = Table(title="Seconds from starting Python to the first observation explained")
-    table.add_column("")
-    for column in ("seconds", "over the first", "ms a later observation"):
-        table.add_column(column, justify="right")
+            for model in dict.fromkeys(["README", *given.only]):
+                runs = [(f"{who}first", package, "ours") for who, package in packages.items()]
+                runs += [(f"{who}later", package, "ours") for who, package in packages.items()]
+                if model != "images":
+                    if model not in given.only:
+                        runs = []
+                    else:
+                        runs.append(("after an edit", here, "ours edited"))
+                    runs += [("pm.sample: first", here, "pymc")]
+                    runs += [("pm.sample: later", here, "pymc")] if model in given.only else []
+                for what, package, sampler in runs:
+                    who = "pymc" if sampler == "pymc" else package.name
+                    folder = Path(name) / f"{model}_{who}"
+                    found.setdefault((model, what), []).append(
+                        started(folder, package, model, sampler)
+                    )
     medians = {
-        what: [statistics.median(each) for each in zip(*runs, strict=True)]
-        for what, runs in found.items()
+        key: [statistics.median(each) for each in zip(*runs, strict=True)]
+        for key, runs in found.items()
     }
-    first = next(iter(medians.values()))[0]
-    for what, (whole, each) in medians.items():
-        table.add_row(what, f"{whole:.1f}", f"{whole / first:.2f}", f"{1e3 * each:.0f}")
-    Console(highlight=False).print(table)
+    first = medians["README", "pm.sample: first"][-1]
+    table = Table(title=f"Seconds from starting Python; P = {first:.1f} s")
+    for column in ("model", "", "model there", "step made", "drawn", "over P", "over pm.sample"):
+        table.add_column(column, justify="left" if len(table.columns) < 2 else "right")
+    for (model, what), figures in medians.items():
+        if model == "images":
+            explained, each = figures
+            parts = ["", "", f"{explained:.1f}", f"{explained / first:.2f}"]
+            table.add_row(model, what, *parts, f"{1e3 * each:.1f} ms a later image")
+            continue
+        beside = "first" if what.endswith("first") else "later"
+        rival = medians[model, f"pm.sample: {beside}"][-1]
+        parts = [f"{each:.1f}" for each in figures]
+        table.add_row(
+            model, what, *parts, f"{figures[-1] / first:.2f}", f"{figures[-1] / rival:.2f}"
+        )
+    Console(highlight=False, width=110).print(table)
 
 
 if __name__ == "__main__":

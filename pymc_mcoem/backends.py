@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib.util
 from typing import Any
 
-from pytensor.compile.mode import get_mode
+from pytensor.compile.mode import Mode, get_mode
+from pytensor.link.vm import VMLinker
 
 __all__ = [
     "backend_of",
+    "interpreted_mode",
     "known_mode",
     "pytensor_mode",
     "require_backend",
@@ -127,3 +129,15 @@ def without_jax(mode: Any) -> Any:
     ('NUMBA', 'CVM')
     """
     return "NUMBA" if uses_jax(mode) else mode
+
+
+def interpreted_mode() -> Mode:
+    """Return a mode in which PyTensor compiles nothing: Python calls NumPy, operator by operator.
+
+    Made in a tenth of a second where numba takes many, and run in milliseconds: for what runs a few
+    hundred times. Graphs are rewritten to be exact in floating point, as they are for all back
+    ends, but operators are not fused: to Python a fused one is a loop over single numbers.
+    """
+    linker = VMLinker(use_cloop=False, c_thunks=False)
+    mode: Mode = Mode(linker, "fast_run").excluding("fusion", "inplace", "cxx_only", "BlasOpt")
+    return mode

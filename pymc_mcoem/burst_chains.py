@@ -14,7 +14,7 @@ import xarray as xr
 from scipy.special import log_softmax
 
 from pymc_mcoem.diagnostics.step_statistics import LOG_WEIGHT
-from pymc_mcoem.em.crew import Crew
+from pymc_mcoem.em.crew import Crew, Workers
 from pymc_mcoem.em.esteps.calls import Explainer, keep_draws
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.esteps.parts import family_density
@@ -22,9 +22,11 @@ from pymc_mcoem.em.progress import CountProgress
 from pymc_mcoem.em.settings import PACKAGE, package_version, seed_entropy
 from pymc_mcoem.em.threads import one_blas_thread
 from pymc_mcoem.em.workers import Order
+from pymc_mcoem.interrupts import as_interrupts
 from pymc_mcoem.model_scale import ModelScale
 from pymc_mcoem.named_axes import dataset_of
 from pymc_mcoem.numbers import is_whole
+from pymc_mcoem.waiting import telling
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -46,7 +48,7 @@ def sample_burst(
     draws: int = 1_000,
     tune: int = 500,
     chains: int = 4,
-    executor: Executor | int | None = None,
+    executor: Executor | int | Workers | None = None,
     random_seed: int | Sequence[int] | None = None,
     progressbar: bool = True,
 ) -> xr.DataTree:
@@ -130,13 +132,18 @@ def sample_burst(
     to_model = ModelScale(family_density(family))
     # statistics are not asked for, nor the auxiliaries that only they need
     crew = Crew(partial(Explainer.of, family, replace(chosen, rao_blackwell=False)), executor)
-    crew.prepare()
+    with telling(progressbar):
+        crew.prepare()
     orders = (
         Order(keep_draws, (data, theta, np.random.default_rng(seed), draws, tune)) for seed in seeds
     )
     found: list[PosteriorChain] = []
     try:
-        with CountProgress(progressbar, chains, "Chains") as progress, one_blas_thread():
+        with (
+            CountProgress(progressbar, chains, "Chains") as progress,
+            as_interrupts(),
+            one_blas_thread(),
+        ):
             for each in crew.answers(orders):
                 found.append(each)
                 progress.advance()

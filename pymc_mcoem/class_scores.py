@@ -19,6 +19,7 @@ from pymc_mcoem.em.esteps.laplace_gaussian import LaplaceGaussian
 from pymc_mcoem.em.esteps.posterior_mode import PosteriorMode
 from pymc_mcoem.em.left_out import named
 from pymc_mcoem.expected_likelihood import CompiledExpectedLikelihood, ExpectedLikelihood
+from pymc_mcoem.interrupts import require_own_fault
 from pymc_mcoem.screening import ScreenedClassWeights
 
 if TYPE_CHECKING:
@@ -156,4 +157,5 @@ def attempt(
     try:
         return checked(compiled, function, *arguments)
     except Exception as error:
+        require_own_fault(error)
         return Unclassified(named(error))

@@ -21,18 +21,19 @@ from pymc_mcoem.class_scores import (
     weigh,
     weigh_expected,
 )
-from pymc_mcoem.em.crew import Crew
+from pymc_mcoem.em.crew import Crew, Workers
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.family import Family
-from pymc_mcoem.em.left_out import named
+from pymc_mcoem.em.left_out import ON_ERROR, named
 from pymc_mcoem.em.progress import CountProgress, count_observations
 from pymc_mcoem.em.reading import Unreadable, read
-from pymc_mcoem.em.run_state import ON_ERROR
-from pymc_mcoem.em.threads import one_blas_thread
+from pymc_mcoem.em.threads import OneAtATime, one_blas_thread
 from pymc_mcoem.em.workers import ExecutorError, Order
+from pymc_mcoem.interrupts import Interrupts, require_own_fault, require_readable
 from pymc_mcoem.labels import as_labels
 from pymc_mcoem.templates.mixture import TemplateMixture
 from pymc_mcoem.united import unite
+from pymc_mcoem.waiting import telling
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -138,7 +139,7 @@ class Classifier:
         screening: float = 0.0,
         random_seed: int = 0,
         progressbar: bool = True,
-        executor: Executor | int | None = None,
+        executor: Executor | int | Workers | None = None,
         on_error: Literal["raise", "skip"] = "raise",
     ) -> None:
         if on_error not in ON_ERROR:
@@ -192,6 +193,7 @@ class Classifier:
         self.rule = rule
         self.on_error = on_error
         self.skipped: dict[int, str] = {}
+        self._alone = OneAtATime("Classifier")
         if rule == "evidence":
             chosen = CarlinChibBurst(within_class=RandomWalk(n_moves=5))
             make: Callable[[], Any] = partial(
@@ -219,18 +221,27 @@ class Classifier:
         ValueError, TypeError
             If there is no observation, or the family refuses one, which is named.
         FloatingPointError, RuntimeError
-            If the probabilities of one fail, which is named.
+            If the probabilities of one fail, which is named. A RuntimeError also where another
+            thread calls while a call is at work.
         Exception
             What the source raises.
         """
+        with self._alone, telling(self.progressbar):
+            return self._class_probabilities(observations)
+
+    def _class_probabilities(self, observations: Any) -> np.ndarray:
         found: dict[int, np.ndarray] = {}
         self.skipped = {}
         total = count_observations(self.family, observations)
-        with CountProgress(self.progressbar, total, "Classified") as progress:
-            with one_blas_thread():
-                for index, probabilities in self._answers(observations, total):
-                    found[index] = probabilities
-                    progress.advance()
+        with (
+            CountProgress(self.progressbar, total, "Classified") as progress,
+            Interrupts() as interrupts,
+            one_blas_thread(),
+        ):
+            for index, probabilities in self._answers(observations, total):
+                found[index] = probabilities
+                progress.advance()
+                interrupts.between()
         # some are refused as they are handed out, before others have their answer
         self.skipped = dict(sorted(self.skipped.items()))
         n = len(found) + len(self.skipped)
@@ -278,6 +289,7 @@ class Classifier:
             except Exception as error:
                 if of_the_source:
                     raise
+                require_own_fault(error)
                 answer = self._failed(under_way[0][0], error)
                 answers = self._crew.answers(handed_out(), total=total)
             index, _ = under_way.popleft()
@@ -307,6 +319,7 @@ class Classifier:
             try:
                 data = self.family.encode(observation)
             except Exception as error:
+                require_readable(error)
                 if self.on_error == "skip":
                     self.skipped[index] = f"refused: {named(error)}"
                     continue

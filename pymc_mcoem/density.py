@@ -7,21 +7,34 @@ Jacobian included.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from pymc.logprob.transforms import ChainedTransform, CircularTransform
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.gradient import NullTypeGradError
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 
+from pymc_mcoem.constants import SharedConstants
+
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["ClassDensity", "as_argument", "find_class_index", "require_class_index"]
+__all__ = [
+    "ClassDensity",
+    "as_argument",
+    "count_classes",
+    "find_class_index",
+    "index_key",
+    "is_class_index",
+    "require_class_index",
+    "require_proper",
+]
 
 
 def as_argument(value: Any, dtype: Any = np.float64) -> np.ndarray:
@@ -50,6 +63,11 @@ def _distribution(rv: TensorVariable) -> str | None:
     return getattr(rv.owner.op, "name", None)
 
 
+def is_class_index(rv: TensorVariable) -> bool:
+    """Say whether a variable is Categorical or Bernoulli."""
+    return _distribution(rv) in ("categorical", "bernoulli")
+
+
 def count_classes(class_index: TensorVariable) -> int:
     """Return how many classes a Categorical or Bernoulli variable has."""
     if _distribution(class_index) == "bernoulli":
@@ -58,6 +76,17 @@ def count_classes(class_index: TensorVariable) -> int:
     known = probabilities.type.shape[-1]
     # interpreted, for data may change the number, and to count is not worth compiling
     return int(known if known is not None else probabilities.shape[-1].eval(mode="FAST_COMPILE"))
+
+
+def index_key(name: str) -> int:
+    """Return the number by which statistics name an index: PyMC keeps no words at every draw.
+
+    Examples
+    --------
+    >>> index_key("k")
+    140662621
+    """
+    return zlib.crc32(name.encode())
 
 
 def require_class_index(model: pm.Model, class_index: TensorVariable) -> None:
@@ -79,7 +108,7 @@ def require_class_index(model: pm.Model, class_index: TensorVariable) -> None:
             f"class_index: {class_index.name} is not a free variable of the model; choose from "
             f"{[rv.name for rv in model.free_RVs]}."
         )
-    if _distribution(class_index) not in ("categorical", "bernoulli"):
+    if not is_class_index(class_index):
         kind = _distribution(class_index) or type(class_index.owner.op).__name__
         raise ValueError(
             f"class_index: {class_index.name} is {kind}, not Categorical or Bernoulli; an index "
@@ -121,6 +150,37 @@ def find_class_index(model: pm.Model) -> TensorVariable:
     return found[0]
 
 
+def require_proper(model: pm.Model, latents: Sequence[TensorVariable]) -> None:
+    """Refuse latents whose density on the scale on which PyMC samples them has no integral.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    latents : sequence of TensorVariable
+
+    Raises
+    ------
+    ValueError
+        If a latent has PyMC's circular transform: on the whole line its density is periodic, so
+        that no class has any evidence, and chains wind away.
+    """
+    winding = [rv.name for rv in latents if _is_circular(model.rvs_to_transforms[rv])]
+    if winding:
+        raise ValueError(
+            f"vars: {winding} are angles on PyMC's circular transform, under which they may wind "
+            "around for ever, and there is no probability of a class together with them. Leave "
+            "them to another step by naming the other latents in vars, or declare them with "
+            "default_transform=pm.distributions.transforms.Interval(-np.pi, np.pi), if next to "
+            "none of their posterior lies near π and −π."
+        )
+
+
+def _is_circular(transform: Any) -> bool:
+    if isinstance(transform, ChainedTransform):
+        return any(_is_circular(each) for each in transform.transform_list)
+    return isinstance(transform, CircularTransform)
+
+
 class ClassDensity:
     """Log-density of (class index, latents) with everything else held fixed.
 
@@ -151,7 +211,7 @@ class ClassDensity:
     ------
     ValueError
         If the index is not a free scalar Categorical or Bernoulli variable of the model, or a
-        latent is discrete.
+        latent is discrete or an angle on PyMC's circular transform.
 
     Notes
     -----
@@ -191,6 +251,7 @@ class ClassDensity:
                     f"latents: {rv.name} is discrete ({rv.dtype}); give it a step method of its "
                     "own."
                 )
+        require_proper(model, latents)
         self.model = model
         self.class_index = class_index
         self.latents = tuple(latents)
@@ -206,8 +267,13 @@ class ClassDensity:
         self.n_latents = sum(self._sizes)
 
         own = {*self.latent_values, *([] if self.index_value is None else [self.index_value])}
+        self._constants = SharedConstants(model)
         # Terms in which neither the index nor a latent appears are constants of the kernel.
-        terms = [term.sum() for term in model.logp(sum=False) if own & set(ancestors([term]))]
+        terms = [
+            term.sum()
+            for term in self._constants.log_densities().values()
+            if own & set(ancestors([term]))
+        ]
         self._log_density = pt.add(*terms) if len(terms) > 1 else terms[0]
         self._gradient_graph: TensorVariable | None = None
         self._curvature_graph: TensorVariable | None = None
@@ -220,6 +286,16 @@ class ClassDensity:
             self.data_inputs[name] = symbol
             self.data_replacement[shared] = symbol
         self.other_values = tuple(value for value in model.value_vars if value not in own)
+
+    @property
+    def inputs(self) -> list[TensorVariable]:
+        """Inputs of compiled functions besides class and position: data, then other values."""
+        return [*self.data_inputs.values(), *self.other_values]
+
+    @property
+    def position_shape(self) -> tuple[int, ...]:
+        """Shape of a position."""
+        return (self.n_latents,)
 
     @property
     def n_active(self) -> list[int]:
@@ -284,6 +360,7 @@ class ClassDensity:
         """
         single = not isinstance(expressions, (list, tuple))
         graphs = self.model.replace_rvs_by_values([expressions] if single else list(expressions))
+        graphs = self._constants.arrays_replaced(graphs)
         placed = self.place_values(graphs, class_index, position)
         return placed[0] if single else placed
 

@@ -1,9 +1,9 @@
 """Loops around the body of a density, compiled for whichever back end there is.
 
 PyTensor's own loop is what numba and C run. JAX takes it only where the number of steps is known
-when it is compiled, which no burst and no search for a mode knows: there the body alone is compiled
-by PyTensor, and JAX's loops go around it (`pymc_mcoem.loops_jax`). Bodies are the same graphs, so
-all make the same numbers from the same arguments.
+when it is compiled, which no burst knows: there the body alone is compiled by PyTensor, and JAX's
+loops go around it (`pymc_mcoem.loops_jax`). Bodies are the same graphs, so all make the same
+numbers from the same arguments.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pymc as pm
 import pytensor
-from pytensor.scan.utils import until
 
 from pymc_mcoem.arithmetic import strict_mode
 from pymc_mcoem.backends import uses_jax
@@ -21,7 +20,7 @@ from pymc_mcoem.backends import uses_jax
 if TYPE_CHECKING:
     from pymc_mcoem.density import ClassDensity
 
-__all__ = ["compile_loop", "compile_search", "compile_with_data"]
+__all__ = ["compile_loop", "compile_with_data"]
 
 
 def compile_with_data(density: ClassDensity, inputs: list[Any], outputs: Any, mode: Any) -> Any:
@@ -103,58 +102,5 @@ def compile_loop(
         return_list=True,
     )
     kept = [output[-1] if place in last else output for place, output in enumerate(outputs)]
-    function: Callable[..., list[Any]] = compile_with_data(density, list(inputs), kept, mode)
-    return function
-
-
-def compile_search(
-    density: ClassDensity,
-    body: Callable[..., tuple[Sequence[Any], Any]],
-    *,
-    inputs: Sequence[Any],
-    limit: Any,
-    carried: Sequence[Any],
-    n_emitted: int = 0,
-    fixed: Sequence[Any] = (),
-    mode: Any = None,
-) -> Callable[..., list[Any]]:
-    """Compile a loop that ends when its body says so.
-
-    Parameters
-    ----------
-    density : ClassDensity
-    body : callable
-        Of what is carried and what is fixed; returns what is carried on and what is only given out
-        in one list, and whether this was the last step.
-    inputs : sequence of TensorVariable
-        Arguments of the function, in order; the density's data come after them.
-    limit : TensorVariable
-        Among `inputs`: the most steps, at least one.
-    carried, n_emitted, fixed, mode
-        As in `compile_loop`.
-
-    Returns
-    -------
-    callable
-        From arrays to the last value of every output, and the number of steps.
-    """
-    if uses_jax(mode):
-        from pymc_mcoem.loops_jax import jax_search
-
-        return jax_search(density, body, inputs=inputs, limit=limit, carried=carried, fixed=fixed)
-
-    def step(*arguments: Any) -> Any:
-        outputs, over = body(*arguments)
-        return list(outputs), until(over)
-
-    outputs = pytensor.scan(
-        step,
-        outputs_info=[*carried, *[None] * n_emitted],
-        non_sequences=list(fixed),
-        n_steps=limit,
-        return_updates=False,
-        return_list=True,
-    )
-    kept = [*[output[-1] for output in outputs], outputs[-1].shape[0]]
     function: Callable[..., list[Any]] = compile_with_data(density, list(inputs), kept, mode)
     return function

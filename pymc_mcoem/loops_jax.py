@@ -18,7 +18,7 @@ from pymc_mcoem.loops import compile_with_data
 if TYPE_CHECKING:
     from pymc_mcoem.density import ClassDensity
 
-__all__ = ["jax_loop", "jax_search"]
+__all__ = ["jax_loop"]
 
 #: Where JAX was imported.
 _PROCESS = os.getpid()
@@ -87,53 +87,6 @@ def jax_loop(
         others = iter(stacked)
         n_outputs = len(stacked) + len(last)
         return [end[place] if place in last else next(others) for place in range(n_outputs)]
-
-    def call(*arguments: Any) -> list[Any]:
-        _require_own_process()
-        return _arrays(run(list(arguments), first.shared(), step.shared()))
-
-    return call
-
-
-def jax_search(
-    density: ClassDensity,
-    body: Callable[..., tuple[Sequence[Any], Any]],
-    *,
-    inputs: Sequence[Any],
-    limit: Any,
-    carried: Sequence[Any],
-    fixed: Sequence[Any],
-) -> Callable[..., list[Any]]:
-    """Compile a loop that ends when its body says so; parameters as in `compile_search`."""
-    state = [variable.type() for variable in carried]
-    within = [variable.type() for variable in fixed]
-    outputs, over = body(*state, *within)
-    first = _Graph(density, inputs, carried)
-    step = _Graph(density, [*state, *within], [*outputs, over])
-    held = [inputs.index(variable) for variable in fixed]
-    most = inputs.index(limit)
-
-    @jax.jit
-    def run(arguments: list[Any], of_first: list[Any], of_step: list[Any]) -> list[Any]:
-        constant = [*[arguments[place] for place in held], *arguments[len(inputs) :], *of_step]
-        start = first(*arguments, *of_first)
-
-        def once(at: list[Any]) -> list[Any]:
-            found = step(*at, *constant)
-            return [*_alike(found[: len(at)], at), *found[len(at) :]]
-
-        def goes_on(all_: tuple[Any, list[Any]]) -> Any:
-            n_steps, found = all_
-            return (n_steps < arguments[most]) & ~found[-1].astype(bool)
-
-        def go_on(all_: tuple[Any, list[Any]]) -> tuple[Any, list[Any]]:
-            n_steps, found = all_
-            return n_steps + 1, once(found[: len(start)])
-
-        n_steps, found = jax.lax.while_loop(
-            goes_on, go_on, (jnp.asarray(1, dtype="int64"), once(start))
-        )
-        return [*found[:-1], n_steps]
 
     def call(*arguments: Any) -> list[Any]:
         _require_own_process()

@@ -106,9 +106,10 @@ class Searches:
     ----------
     classes : ndarray of int of shape (n,)
     position, gradient : ndarray of shape (n, n_latents)
-    damping, log_density : ndarray of shape (n,)
-    matrix : ndarray of shape (n, n_latents, n_latents)
-        The curvature that the next step is made with.
+    damping, growth, log_density : ndarray of shape (n,)
+        `growth` is by how much damping grows where a step fails.
+    matrix, lengths : ndarray of shape (n, n_latents, n_latents)
+        The curvature that the next step is made with, and what measures how long it is.
     temperature : ndarray of shape (n,)
         That what is known of the density was evaluated at; nan before it was.
     done : ndarray of bool of shape (n,)
@@ -119,10 +120,12 @@ class Searches:
     classes: np.ndarray
     position: np.ndarray
     damping: np.ndarray
+    growth: np.ndarray
     temperature: np.ndarray
     log_density: np.ndarray
     gradient: np.ndarray
     matrix: np.ndarray
+    lengths: np.ndarray
     done: np.ndarray
     n_iterations: np.ndarray
     first_damping: float
@@ -136,9 +139,11 @@ class Searches:
             rows,
             starts.reshape(n, size).copy(),
             np.full(n, damping),
+            np.full(n, 2.0),
             np.full(n, np.nan),
             np.full(n, -np.inf),
             np.zeros((n, size)),
+            np.tile(np.eye(size), (n, 1, 1)),
             np.tile(np.eye(size), (n, 1, 1)),
             np.zeros(n, dtype=bool),
             np.zeros(n, dtype=int),

@@ -1,35 +1,38 @@
-"""Search for mode and curvature of a log-density in every class of a model, compiled once.
+"""Search for mode and curvature of a log-density in every class of a model.
 
-Damped Newton steps: (P + μ M) δ = g of gradient g and curvature P, which is minus the Hessian where
-that is written out, else a Gauss-Newton matrix where one is given, else minus the Hessian by
-automatic differentiation. M measures how long a step is: the precision of the latents' prior where
-that is known, by which a step of length one is as far as the prior is wide, else the absolute
-diagonal of P. μ follows the ratio of what a step gained and what it was to gain, and grows at once
-where P + μ M is not positive definite. One search is one compiled loop.
+Damped Newton steps (`pymc_mcoem.newton`) of a curvature P which is minus the Hessian where that is
+written out, else a Gauss-Newton matrix where one is given, else made of differences of gradients.
+Steps are measured by the precision of the latents' prior where that is known, by which a step of
+length one is as far as the prior is wide, else by the absolute diagonal of P.
+
+Where a search is made a few times, as when a chain of ``pm.sample`` starts, PyTensor interprets
+the density: nothing is compiled. Where it is made for every observation (the density has data as
+inputs) the density is compiled, and on numba so is the search, once for all models.
 
 Applicability: continuous latents, a density with a gradient. Cost: an iteration evaluates density,
-gradient and curvature once and factorises one matrix, or up to half a dozen where the curvature
-is indefinite; five to forty iterations are usual. A multimodal density needs several starting
-points, or a noise that is first enlarged (`Cooling`).
+gradient and curvature once, by differences 2 n_latents + 1 gradients, and factorises one matrix, or
+up to half a dozen where the curvature is indefinite; five to forty iterations are usual. A
+multimodal density needs several starting points, or a noise that is first enlarged (`Cooling`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.compile.ops import deep_copy_op
-from pytensor.graph.replace import clone_replace
-from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.graph.replace import clone_replace, vectorize_graph
 
-from pymc_mcoem.damped_step import MOST_DAMPING, damped_step
+from pymc_mcoem.backends import backend_of, interpreted_mode
 from pymc_mcoem.density import ClassDensity, as_argument
-from pymc_mcoem.loops import compile_search
+from pymc_mcoem.flat import FlatFunction
+from pymc_mcoem.loops import compile_with_data
 from pymc_mcoem.mode_plan import Cooling, Race, Searches
 from pymc_mcoem.modes import Modes, ModeStatus, positive_definite
+from pymc_mcoem.newton import iterate
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -37,6 +40,9 @@ if TYPE_CHECKING:
     from pymc_mcoem.carlin_chib.geometry import Curvature
 
 __all__ = ["Cooling", "ModeSearch", "Race"]
+
+#: Points at which a density is evaluated together.
+N_POINTS = 32
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,8 @@ class ModeSearch:
         Without a `noise_variance` there is none.
     metric : TensorVariable or None
         Positive definite matrix ``(n_latents, n_latents)`` in variables of the model that steps
-        are measured by: the precision of the latents' prior. None: the curvature's diagonal.
+        are measured by: the precision of the latents' prior. None, or where no curvature is
+        written out: the curvature's diagonal.
     mode : str or None
         PyTensor's compilation mode.
 
@@ -115,141 +122,25 @@ class ModeSearch:
         self.tolerance = tolerance
         self.race = race
         self.cooling = None if noise_variance is None else cooling
-        self._measured_by_prior = metric is not None
+        written_out = gauss_newton if curvature is None else curvature.matrix
+        self._measured_by_prior = metric is not None and written_out is not None
         self._damping = _BY_PRIOR if self._measured_by_prior else _BY_CURVATURE
-        self._compile(gauss_newton, curvature, noise_variance, metric, mode)
-
-    def _compile(
-        self,
-        gauss_newton: TensorVariable | None,
-        curvature: Curvature | None,
-        noise_variance: str | None,
-        metric: TensorVariable | None,
-        mode: Any,
-    ) -> None:
-        """Make the loop that is one search, or a part of one."""
-        density, scales = self.density, self._damping
-        n = density.n_latents
-        # tolerance, temperature, share of the residuals: a vector, for numba is slow to take in
-        # arrays without an axis
-        settings = pt.tensor("settings", dtype="float64", shape=(3,))
-
-        def evaluate(k: Any, x: Any, settings: Any) -> tuple[Any, Any, Any]:
-            if curvature is not None:
-                matrix = density.place(curvature.matrix, k, x)
-            elif gauss_newton is not None:
-                matrix = density.place(gauss_newton, k, x)
-            else:
-                matrix = density.negative_hessian(k, x)
-            # Operators with written-out gradients are opened before the loop is made: its
-            # rewrites would otherwise leave values and gradients with separate matrix products.
-            # And all are brought to one form, for the curvature was not derived from the density:
-            # what they share would else be computed for either.
-            found = [density.log_density(k, x), density.gradient(k, x), matrix]
-            found = clone_replace(found, self._replaced(settings, noise_variance, curvature))
-            for rewrites in (("inline_ofg_expansion",), ("merge",), ("canonicalize",), ("merge",)):
-                found = rewrite_graph(found, include=rewrites)
-            log_p, gradient, matrix = found
-            return log_p, gradient, matrix
-
-        def improve(
-            x: Any,
-            log_p: Any,
-            gradient: Any,
-            matrix: Any,
-            damping: Any,
-            growth: Any,
-            k: Any,
-            settings: Any,
-        ) -> Any:
-            if metric is None:
-                lengths = pt.diag(pt.maximum(pt.abs(pt.diagonal(matrix)), 1e-10))
-            else:
-                lengths = density.place(metric, k, x)
-            # where nothing is known yet the point itself is evaluated; too much damping to try
-            # any is how the step is not computed
-            first = pt.isinf(log_p)
-            step, used, length = damped_step(
-                matrix,
-                lengths,
-                gradient,
-                pt.switch(first, np.inf, damping),
-                least=scales.least,
-                raising=scales.raising,
-                mode=mode,
-            )
-            step = pt.switch(first, pt.zeros_like(step), step)
-            used = pt.switch(first, damping, used)
-            solved = pt.invert(pt.isnan(step[0]))
-            candidate = pt.switch(solved, x + step, x)
-            new_log_p, new_gradient, new_matrix = evaluate(k, candidate, settings)
-            finite = pt.invert(pt.isnan(new_log_p) | pt.isinf(new_log_p))
-            gain = 0.5 * pt.sum(gradient * step)
-            # δᵀg − δᵀPδ / 2, of (P + μM) δ = g
-            expected = gain + 0.5 * used * length
-            before = pt.switch(first, 0.0, log_p)
-            gained = pt.switch(finite, new_log_p, before) - before
-            # what is lost in the rounding of the density is believed
-            rounding = 1e-14 * (1.0 + pt.abs(before))
-            better = solved & finite & (first | pt.ge(gained, -rounding))
-            told = pt.gt(expected, rounding)
-            ratio = pt.clip(gained / pt.switch(told, expected, 1.0), -1e3, 1e3)
-            ratio = pt.switch(told, ratio, 1.0)
-            # where the density is as quadratic as a nearly free step takes it to be, damping only
-            # delays
-            free = pt.lt(pt.abs(ratio - 1.0), 0.05) & pt.lt(used, scales.free)
-            least = pt.switch(free, 0.0, 0.2)
-            trusted = used * pt.maximum(least, 1.0 - (2.0 * ratio - 1.0) ** 3)
-            lowered = pt.switch(pt.lt(trusted, 1e-6), 0.0, trusted)
-            # A damped step promises too little: only one that damping hardly shortens may end the
-            # search. Without a slope it says nothing, for on a saddle there is none either.
-            hardly = pt.le(used * length, 0.2 * gain) & pt.gt(gain, 0.0)
-            ends = pt.lt(gain, settings[0]) & (hardly | pt.lt(used, scales.free))
-            done = solved & pt.invert(first) & ends
-            stuck = pt.gt(used, MOST_DAMPING)
-            failed = pt.maximum(used, 1e-3) * growth
-            return [
-                pt.specify_shape(pt.switch(better, candidate, x), (n,)),
-                pt.switch(better, new_log_p, log_p),
-                # the copy is contiguous as the zeros of the start are: else the loop's body
-                # would be compiled twice, for either kind of array
-                deep_copy_op(pt.specify_shape(pt.switch(better, new_gradient, gradient), (n,))),
-                pt.specify_shape(pt.switch(better, new_matrix, matrix), (n, n)),
-                pt.switch(first & finite, damping, pt.switch(better, lowered, failed)),
-                pt.switch(better, 2.0, 2.0 * growth),
-                done,
-            ], done | stuck
-
-        k = pt.scalar("class_index", dtype="int64")
-        start, slope = (pt.tensor(name, dtype="float64", shape=(n,)) for name in ("start", "slope"))
-        bend = pt.tensor("bend", dtype="float64", shape=(n, n))
-        # a vector, as the settings are
-        height = pt.tensor("height", dtype="float64", shape=(1,))
-        damping = pt.tensor("damping", dtype="float64", shape=(1,))
-        limit = pt.scalar("max_iterations", dtype="int64")
-        self._function = compile_search(
-            density,
-            improve,
-            inputs=[k, start, height, slope, bend, damping, settings, limit],
-            limit=limit,
-            carried=[
-                start,
-                height[0],
-                slope,
-                bend,
-                damping[0],
-                pt.constant(2.0, dtype="float64"),
-            ],
-            n_emitted=1,
-            fixed=[k, settings],
-            mode=mode,
-        )
+        replaced = self._replaced(noise_variance, curvature)
+        often = bool(density.data_inputs)
+        if often and backend_of(mode) == "numba":
+            self._search: Any = _FlatSearch(density, written_out, metric, replaced)
+        else:
+            mode = mode if often else interpreted_mode()
+            self._search = _PythonSearch(density, written_out, metric, replaced, mode)
 
     def _replaced(
-        self, settings: Any, noise_variance: str | None, curvature: Curvature | None
-    ) -> dict[Any, Any]:
-        """Return what stands in for symbols of the model: more noise, the residuals' share."""
-        replaced = {}
+        self, noise_variance: str | None, curvature: Curvature | None
+    ) -> Callable[[Any], dict[Any, Any]]:
+        """Return what gives, of settings, what stands in for symbols of the model.
+
+        More noise, and the residuals' share.
+        """
+        noise: Any = None
         if noise_variance is not None:
             known = {variable.name: variable for variable in self.density.model.data_vars}
             if noise_variance not in known:
@@ -257,11 +148,14 @@ class ModeSearch:
                     f"noise_variance: got {noise_variance!r}, which is no pm.Data of the model; "
                     f"choose from {sorted(known)}, or None for searches that do not cool."
                 )
-            shared: Any = known[noise_variance]
-            noise = self.density.data_inputs.get(noise_variance, shared)
-            replaced[noise] = noise * settings[1]
-        if curvature is not None:
-            replaced[curvature.residual_share] = settings[2]
+            noise = self.density.data_inputs.get(noise_variance, known[noise_variance])
+
+        def replaced(settings: Any) -> dict[Any, Any]:
+            found = {} if noise is None else {noise: noise * settings[1]}
+            if curvature is not None:
+                found[curvature.residual_share] = settings[2]
+            return found
+
         return replaced
 
     def __call__(
@@ -325,31 +219,41 @@ class ModeSearch:
         temperature: float = 1.0,
     ) -> None:
         """Let searches go on for so many iterations, or to where they end."""
-        settings = np.array([self.tolerance, temperature, 1.0])
+        settings = self._settings(temperature, 1.0)
         for row in sorted(rows):
             if searches.temperature[row] != temperature:
                 searches.heat(row, temperature, self._measured_by_prior)
             if searches.done[row]:
                 continue
-            outputs = self._function(
-                np.asarray(searches.classes[row], dtype=np.int64),
+            state = np.array(
+                [searches.log_density[row], searches.damping[row], 0.0, searches.growth[row]]
+            )
+            searches.n_iterations[row] += self._search(
+                int(searches.classes[row]),
                 searches.position[row],
-                searches.log_density[row : row + 1],
+                state,
                 searches.gradient[row],
                 searches.matrix[row],
-                searches.damping[row : row + 1],
+                searches.lengths[row],
                 settings,
-                np.asarray(limit),
-                *arguments,
+                limit,
+                arguments,
             )
-            position, log_density, gradient, matrix, damping, _, done, n_iterations = outputs
-            searches.position[row] = position
-            searches.log_density[row] = log_density
-            searches.gradient[row] = gradient
-            searches.matrix[row] = matrix
-            searches.done[row] = done
-            searches.damping[row] = damping
-            searches.n_iterations[row] += int(n_iterations)
+            searches.log_density[row], searches.damping[row] = state[:2]
+            searches.done[row], searches.growth[row] = bool(state[2]), state[3]
+
+    def _settings(self, temperature: float, residual_share: float) -> np.ndarray:
+        scales = self._damping
+        return np.array(
+            [
+                self.tolerance,
+                temperature,
+                residual_share,
+                scales.least,
+                scales.raising,
+                scales.free,
+            ]
+        )
 
     def _modes(
         self,
@@ -363,25 +267,26 @@ class ModeSearch:
         Those that were left behind may have been under more noise, and where the curvature is
         written out precisions are those of Gauss and Newton.
         """
-        settings = np.array([self.tolerance, 1.0, 0.0])
+        settings = self._settings(1.0, 0.0)
         n = self.density.n_latents
-        found = [
-            self._function(
-                np.asarray(searches.classes[row], dtype=np.int64),
-                searches.position[row],
-                np.array([-np.inf]),
-                np.zeros(n),
+        log_density, gradient = np.full(len(rows), -np.inf), np.zeros((len(rows), n))
+        precision = np.full((len(rows), n, n), np.nan)
+        for place, row in enumerate(rows):
+            state = np.array([-np.inf, self._damping.first, 0.0, 2.0])
+            # what is known of the curvature says how far apart differences are to be taken
+            precision[place] = searches.matrix[row]
+            self._search(
+                int(searches.classes[row]),
+                searches.position[row].copy(),
+                state,
+                gradient[place],
+                precision[place],
                 np.eye(n),
-                np.array([self._damping.first]),
                 settings,
-                np.asarray(1),
-                *arguments,
+                1,
+                arguments,
             )
-            for row in rows
-        ]
-        log_density, gradient, precision = (
-            np.stack([outputs[place] for outputs in found]) for place in (1, 2, 3)
-        )
+            log_density[place] = state[0]
         factors, status = np.empty_like(precision), []
         for place, row in enumerate(rows):
             regular = positive_definite(precision[place])
@@ -405,3 +310,179 @@ class ModeSearch:
             searches.n_iterations[rows],
             tuple(status),
         )
+
+
+def _graphs(
+    density: ClassDensity,
+    written_out: TensorVariable | None,
+    metric: TensorVariable | None,
+    replaced: Callable[[Any], dict[Any, Any]],
+    k: Any,
+    x: Any,
+    settings: Any,
+) -> list[Any]:
+    """Return log-density and gradient, and with a curvature written out it and what measures."""
+    found: list[Any] = [density.log_density(k, x), density.gradient(k, x)]
+    if written_out is not None:
+        matrix = density.place(written_out, k, x)
+        if metric is None:
+            lengths = pt.diag(pt.maximum(pt.abs(pt.diagonal(matrix)), 1e-10))
+        else:
+            lengths = density.place(metric, k, x)
+        found += [matrix, lengths]
+    return list(clone_replace(found, replaced(settings)))
+
+
+class _FlatSearch:
+    """A search that numba has compiled once, of a density that it compiles."""
+
+    def __init__(
+        self,
+        density: ClassDensity,
+        written_out: TensorVariable | None,
+        metric: TensorVariable | None,
+        replaced: Callable[[Any], dict[Any, Any]],
+    ) -> None:
+        # imported where it is used: numba takes a second to import
+        from pymc_mcoem import newton_numba
+
+        is_bent = written_out is not None
+        settings = pt.tensor("settings", dtype="float64", shape=(None,))
+        self._function = FlatFunction(
+            density,
+            lambda *given: _graphs(density, written_out, metric, replaced, *given),
+            "gradient and curvature" if is_bent else "the gradient",
+            extra=[settings],
+        )
+        none = newton_numba.no_slope.function, newton_numba.no_bend.function
+        slope, bend = (
+            (none[0], self._function.function) if is_bent else (self._function.function, none[1])
+        )
+        self._held = newton_numba.hold(slope, bend, is_bent)
+        self._compiled = newton_numba.search
+
+    def __call__(
+        self,
+        k: int,
+        x: np.ndarray,
+        state: np.ndarray,
+        gradient: np.ndarray,
+        matrix: np.ndarray,
+        lengths: np.ndarray,
+        settings: np.ndarray,
+        limit: int,
+        arguments: Sequence[np.ndarray],
+    ) -> int:
+        """Go on with a search; see `newton.iterate`."""
+        packed = self._function.pack(arguments)
+        found: int = self._compiled(
+            self._held, k, x, state, gradient, matrix, lengths, settings, *packed, limit
+        )
+        return found
+
+
+class _PythonSearch:
+    """A search in Python, of a density that PyTensor interprets or another back end compiles."""
+
+    def __init__(
+        self,
+        density: ClassDensity,
+        written_out: TensorVariable | None,
+        metric: TensorVariable | None,
+        replaced: Callable[[Any], dict[Any, Any]],
+        mode: Any,
+    ) -> None:
+        k = pt.scalar("class_index", dtype="int64")
+        x = pt.tensor("position", dtype="float64", shape=(density.n_latents,))
+        settings = pt.tensor("settings", dtype="float64", shape=(None,))
+        graphs = _graphs(density, written_out, metric, replaced, k, x, settings)
+        self._is_bent = written_out is not None
+        if not self._is_bent:
+            points = pt.tensor("positions", dtype="float64", shape=(None, density.n_latents))
+            graphs = vectorize_graph(graphs, {x: points})
+            x = points
+        self._function = compile_with_data(density, [k, x, settings], graphs, mode)
+
+    def __call__(
+        self,
+        k: int,
+        x: np.ndarray,
+        state: np.ndarray,
+        gradient: np.ndarray,
+        matrix: np.ndarray,
+        lengths: np.ndarray,
+        settings: np.ndarray,
+        limit: int,
+        arguments: Sequence[np.ndarray],
+    ) -> int:
+        """Go on with a search; see `newton.iterate`."""
+        evaluate = self._written_out if self._is_bent else self._by_differences
+        nothing = np.zeros(0)
+        # a density may overflow or have no logarithm where a step has gone too far
+        with np.errstate(all="ignore"):
+            return iterate(
+                partial(evaluate, arguments),
+                k,
+                x,
+                state,
+                gradient,
+                matrix,
+                lengths,
+                settings,
+                nothing,
+                nothing,
+                limit,
+            )
+
+    def _written_out(
+        self,
+        arguments: Sequence[np.ndarray],
+        k: int,
+        x: np.ndarray,
+        spread: np.ndarray,
+        settings: np.ndarray,
+        gradient: np.ndarray,
+        matrix: np.ndarray,
+        lengths: np.ndarray,
+    ) -> float:
+        found = self._function(np.asarray(k), x, settings, *arguments)
+        value, gradient[:], matrix[:], lengths[:] = (np.asarray(each) for each in found)
+        return float(value)
+
+    def _by_differences(
+        self,
+        arguments: Sequence[np.ndarray],
+        k: int,
+        x: np.ndarray,
+        spread: np.ndarray,
+        settings: np.ndarray,
+        gradient: np.ndarray,
+        matrix: np.ndarray,
+        lengths: np.ndarray,
+    ) -> float:
+        steps = 1e-4 * spread
+        points = np.concatenate([x[None], x + np.diag(steps), x - np.diag(steps)])
+        parts = []
+        # some at once: their arrays are as many times as large
+        for first in range(0, len(points), N_POINTS):
+            some = points[first : first + N_POINTS]
+            parts.append(self._function(np.asarray(k), some, settings, *arguments))
+        values, slopes = (
+            np.concatenate([np.asarray(each) for each in part]) for part in zip(*parts, strict=True)
+        )
+        gradient[:] = slopes[0]
+        n = len(x)
+        forward = (slopes[0] - slopes[1 : n + 1]) / steps[:, None]
+        backward = (slopes[n + 1 :] - slopes[0]) / steps[:, None]
+        ahead, behind = np.abs(np.diagonal(forward)), np.abs(np.diagonal(backward))
+        # Of a kink, or a bound, between two points one side knows nothing: it is believed.
+        apart = np.abs(ahead - behind) > 0.5 * np.maximum(ahead, behind)
+        is_in = np.isfinite(values[1 : n + 1]), np.isfinite(values[n + 1 :])
+        weight = np.where(apart, ahead < behind, 0.5)
+        weight = np.where(is_in[0] == is_in[1], weight, is_in[0])[:, None]
+        with np.errstate(invalid="ignore"):
+            bend = np.where(weight > 0, weight * forward, 0.0)
+            bend += np.where(weight < 1, (1 - weight) * backward, 0.0)
+        matrix[:] = 0.5 * (bend + bend.T)
+        lengths[:] = np.diag(np.maximum(np.abs(np.diagonal(matrix)), 1e-10))
+        return float(values[0])

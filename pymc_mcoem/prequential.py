@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import xarray as xr
 from pymc_mcoem.diagnostics.error_rate import check_window, live_error_rate
 from pymc_mcoem.em.progress import CountProgress, count_observations
 from pymc_mcoem.em.reading import Unreadable, read
+from pymc_mcoem.interrupts import Interrupts
 from pymc_mcoem.labels import as_labels
 from pymc_mcoem.numbers import is_whole
 from pymc_mcoem.stream_classifiers import Guess, Learnt, MixtureOfEachLabel, NamedClasses
@@ -152,8 +154,14 @@ def predict_then_learn(
     learnt.classifier._crew.prepare()
     found = _Rows()
     seconds, number = 0.0, 0
-    try:
-        with CountProgress(progressbar, total, "Predicted, learnt") as progress:
+    with (
+        ExitStack() as alone,
+        CountProgress(progressbar, total, "Predicted, learnt") as progress,
+        Interrupts() as interrupts,
+    ):
+        for learner in learnt.learners:
+            alone.enter_context(learner.alone)
+        try:
             for number, observation in enumerate(read(learnt.family, observations), start=1):
                 data = _encoded(learnt.family, observation)
                 guess = None
@@ -174,10 +182,11 @@ def predict_then_learn(
                     found.add(number, guess, label, seconds)
                 seconds += perf_counter() - begun
                 progress.advance()
-    finally:
-        for learner in learnt.learners:
-            if learner.state.parameters is not None:
-                learner.family.set_model_parameters(learner.state.parameters)
+                interrupts.between()
+        finally:
+            for learner in learnt.learners:
+                if learner.state.parameters is not None:
+                    learner.family.set_model_parameters(learner.state.parameters)
     if next(source, None) is not None:
         raise ValueError(
             f"labels: there are more than the {number} observations, which are learnt; give one "

@@ -41,6 +41,14 @@ def one_blas_thread() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def no_waiting() -> Iterator[None]:
+    """Try again at once what a disk that tests play has failed to give."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("pymc_mcoem.interrupts.WAITS", (0.0, 0.0))
+        yield
+
+
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     """Return a generator seeded by the test's name, parameters included.

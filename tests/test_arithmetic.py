@@ -53,28 +53,27 @@ def test_the_step_is_strict(shape):
         step = CarlinChib(model=model, **settings)
     for made in (step, cloudpickle.loads(cloudpickle.dumps(step))):
         engine = made._engine
-        functions = [engine._sweep._function if shape == "plate" else engine._sweep]
         if shape == "blocks":
-            functions.append(engine._inactive._function)
-        for function in functions:
+            function = engine._inactive._function
             assert isinstance(function.maker.mode.linker, StrictNumbaLinker)
             assert fast_math(function) is False
+        flat = engine._sweep._flat if shape == "plate" else engine._sweeps._value
+        assert flat.function.targetoptions["fastmath"] is False
 
 
-ONE_STEP = """
+FACTORS = """
 import numpy as np
-from pymc_mcoem.arithmetic import strict_mode
-from tests.test_damped_step import compiled, problem
+from pymc_mcoem.newton_numba import factorise
 
-function = compiled(strict_mode("NUMBA"))
 rng = np.random.default_rng(1)
 for n in [*range(3, 21)] * 5:
-    given = problem(rng, n, 0.5)
-    print(n, *(np.asarray(part).tobytes().hex() for part in function(*given, np.float64(0.02))))
+    root, upper = rng.standard_normal((n, n)), np.zeros((n, n))
+    assert factorise(root @ root.T, np.eye(n), 0.02, upper)
+    print(n, np.triu(upper).tobytes().hex())
 """
 
 
-def test_a_damped_step_has_the_same_bits_where_it_is_found_compiled(tmp_path):
+def test_a_factor_has_the_same_bits_where_its_function_is_found_compiled(tmp_path):
     flags = os.environ.get("PYTENSOR_FLAGS", "")
     environment = os.environ | {
         "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
@@ -82,7 +81,7 @@ def test_a_damped_step_has_the_same_bits_where_it_is_found_compiled(tmp_path):
     }
     found = [
         subprocess.run(
-            [sys.executable, "-c", ONE_STEP], capture_output=True, text=True, env=environment
+            [sys.executable, "-c", FACTORS], capture_output=True, text=True, env=environment
         )
         for _ in range(2)
     ]

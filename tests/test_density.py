@@ -9,6 +9,7 @@ import pytensor.tensor as pt
 import pytest
 from scipy import stats
 
+from pymc_mcoem.carlin_chib.step import CarlinChib
 from pymc_mcoem.density import ClassDensity, as_argument, find_class_index
 from tests.helpers.models import N_CLASSES, ScaledMixture, SkewedMixture
 
@@ -302,3 +303,36 @@ def test_a_latent_that_is_discrete():
         count = pm.Poisson("count", 3.0)
     with pytest.raises(ValueError, match="latents: count is discrete"):
         ClassDensity(model, k, [count])
+
+
+def angles(shape=None, **options):
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.7, 0.3], shape=shape)
+        x = pm.VonMises("x", 1.0 * k, 2.0, shape=shape, **options)
+        pm.Normal("y", pt.cos(x), 0.5, observed=np.ones(shape or ()))
+    return model, k, x
+
+
+@pytest.mark.parametrize("shape", [None, 3], ids=["single", "plate"])
+def test_angles_that_wind_around_are_refused(shape):
+    """Their density is periodic on the whole line: no class has a probability with them."""
+    model, k, _ = angles(shape)
+    with model, pytest.raises(ValueError, match=r"vars: \['x'\] are angles on PyMC's circular"):
+        CarlinChib()
+    with model, pytest.raises(ValueError, match=r"there are no latents|there are none that jump"):
+        CarlinChib([k])  # it may be left to another step
+
+
+def test_angles_on_an_interval_are_exact():
+    model, k, x = angles(default_transform=pm.distributions.transforms.Interval(-np.pi, np.pi))
+    density = ClassDensity(model, k, [x])
+    function = compile_on(density, density.log_density)
+    raw = np.linspace(-40.0, 40.0, 8_001)
+    mass = [np.exp([function(np.int64(j), [z]) for z in raw]).sum() * 0.01 for j in range(2)]
+    angle = np.linspace(-np.pi, np.pi, 20_001)
+    seen = stats.norm.pdf(1.0, np.cos(angle), 0.5)
+    exact = [
+        np.trapezoid(w * stats.vonmises.pdf(angle, 2.0, loc=m) * seen, angle)
+        for w, m in ((0.7, 0.0), (0.3, 1.0))
+    ]
+    np.testing.assert_allclose(mass, exact, rtol=1e-5)

@@ -496,3 +496,18 @@ def test_a_search_far_from_its_mode_does_not_lose_the_race():
     assert expected.log_density[0] > expected.log_density[1] + 10
     assert found.status[0] is ModeStatus.CONVERGED
     np.testing.assert_allclose(found.log_density[0], expected.log_density[0])
+
+
+@pytest.mark.parametrize("kind", ["kink", "bound"])
+def test_a_kink_or_a_bound_at_the_mode_is_no_curvature(kind):
+    """Differences of gradients across it would be as large as they are close."""
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.3, 0.7])
+        if kind == "kink":
+            x = pm.Laplace("x", 0.0, 0.1)
+        else:
+            x = pm.Exponential("x", 1.0, default_transform=None)
+        pm.Normal("y", x + k, 1.0, observed=0.3)
+    modes = ModeSearch(ClassDensity(model, k, [x]))(np.array([[0.05]]), {})
+    np.testing.assert_allclose(modes.mean.ravel(), 0.0, atol=1e-4)
+    np.testing.assert_allclose(modes.precision.ravel(), 1.0, rtol=1e-6)

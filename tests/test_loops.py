@@ -11,7 +11,7 @@ import pytest
 
 from pymc_mcoem.backends import without_jax
 from pymc_mcoem.density import ClassDensity
-from pymc_mcoem.loops import compile_loop, compile_search
+from pymc_mcoem.loops import compile_loop
 
 
 def shared_density():
@@ -55,32 +55,6 @@ def walked(mode):
     return found
 
 
-def climbed(mode):
-    """Return the ends of ascents that a limit stops, that stop themselves, and on other data."""
-    density = shared_density()
-    k, limit = pt.scalar("k", dtype="int64"), pt.scalar("limit", dtype="int64")
-    start = pt.tensor("start", dtype="float64", shape=(1,))
-
-    def body(x, k):
-        moved = pt.specify_shape(x + 0.5 * density.gradient(k, x), (1,))
-        return [moved, density.log_density(k, moved)], pt.lt(abs(moved - x).sum(), 0.1)
-
-    function = compile_search(
-        density,
-        body,
-        inputs=[k, start, limit],
-        limit=limit,
-        carried=[start],
-        n_emitted=1,
-        fixed=[k],
-        mode=mode,
-    )
-    found = [function(np.array(1), np.zeros(1), np.array(most)) for most in (1, 3, 50)]
-    with density.model:
-        pm.set_data({"centre": 0.0})
-    return [*found, function(np.array(0), np.zeros(1), np.array(50))]
-
-
 @pytest.mark.parametrize("mode", ["NUMBA", "CVM", "JAX"])
 def test_a_loop_walks(run_apart, mode):
     (positions, count, densities), (fewer, few, _), (_, again, others) = run_apart(walked, mode)
@@ -90,17 +64,6 @@ def test_a_loop_walks(run_apart, mode):
     normal = np.log(0.5 / np.sqrt(2 * np.pi))
     np.testing.assert_allclose(densities, normal - 0.5 * np.array([2.0, 1.0, 0.0, 1.0]) ** 2)
     np.testing.assert_allclose(others, normal - 0.5 * np.array([2.0, 3.0, 4.0, 5.0]) ** 2)
-
-
-@pytest.mark.parametrize("mode", ["NUMBA", "CVM", "JAX"])
-def test_a_search_ends(run_apart, mode):
-    once, thrice, to_its_end, at_once = run_apart(climbed, mode)
-    # from 0 to 3, half the way at every step
-    for (x, _, n_steps), expected in zip((once, thrice, to_its_end), (1, 3, 5), strict=True):
-        assert n_steps == expected
-        np.testing.assert_allclose(x, 3 * (1 - 0.5**expected))
-    assert (at_once[0][0], at_once[2]) == (0.0, 1)
-    np.testing.assert_allclose(at_once[1], np.log(0.5 / np.sqrt(2 * np.pi)))
 
 
 def said_in_a_fork(mode):

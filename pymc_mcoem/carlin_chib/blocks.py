@@ -137,8 +137,9 @@ class BlockDensity(ClassDensity):
         if cut:
             raise ValueError(
                 f"blocks: the transforms of {[rv.name for rv in cut]} do not reach all values of "
-                "their priors, from which they are drawn in classes whose blocks leave them out; "
-                "leave them the distributions' own transforms, or use pm.Truncated."
+                "their priors, or may not where the priors' parameters move, and they are drawn "
+                "from these priors in classes whose blocks leave them out. Leave them the "
+                "distributions' own transforms, or use pm.Truncated."
             )
 
     def _joint(self, flags: np.ndarray) -> TensorVariable:
@@ -152,7 +153,12 @@ class BlockDensity(ClassDensity):
                 is_active[rv] = pt.constant(column)[self.index_value]
                 still = pt.constant(np.asarray(start[value.name], dtype=value.dtype))
                 safe[value] = pt.switch(is_active[rv], value, still)
-        factors = self._factors()
+        own = {*self.latent_values, self.index_value}
+        factors = {
+            variable: term
+            for variable, term in self._constants.log_densities().items()
+            if own & set(ancestors([term]))
+        }
         terms = clone_replace(list(factors.values()), safe, rebuild_strict=False)
         parts = []
         for variable, term in zip(factors, terms, strict=True):

@@ -7,19 +7,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import pytensor.tensor as pt
 
 from pymc_mcoem.backends import without_jax
 from pymc_mcoem.carlin_chib.blocks import BlockDensity
 from pymc_mcoem.carlin_chib.inactive import InactiveDraw
-from pymc_mcoem.carlin_chib.kernel import PseudoPriorSymbols, SweepState, build_sweep, noise_size
+from pymc_mcoem.carlin_chib.kernel import noise_size
 from pymc_mcoem.carlin_chib.plate import PlateDensity
 from pymc_mcoem.carlin_chib.plate_pseudo_priors import PlateLaplace, PlatePseudoPriors
 from pymc_mcoem.carlin_chib.plate_sweep import PlateSweep
 from pymc_mcoem.carlin_chib.pseudo_priors import Laplace, PseudoPriorRule, PseudoPriors
+from pymc_mcoem.carlin_chib.sweeps import compile_sweeps
 from pymc_mcoem.carlin_chib.within_class import RandomWalk, WithinClassMove
 from pymc_mcoem.density import as_argument
-from pymc_mcoem.loops import compile_with_data
 
 if TYPE_CHECKING:
     from pymc_mcoem.carlin_chib.annealed import AnnealedJump
@@ -133,49 +132,8 @@ class ScalarEngine:
         if self._jump is not None:
             # its step size is tuned with those of the classes, and stands after them
             self.initial_log_step = np.append(self.initial_log_step, self._jump.initial_log_step)
-        self._sweep = self._compile_sweep(density, move, mode, metropolised, n_auxiliaries)
-
-    @staticmethod
-    def _compile_sweep(
-        density: ClassDensity,
-        move: WithinClassMove,
-        mode: Any,
-        metropolised: bool,
-        n_auxiliaries: int,
-    ) -> Any:
-        n_classes, n = density.n_classes, density.n_latents
-        size = noise_size(n_classes, n, move, metropolised, n_auxiliaries)
-        noise = pt.tensor("noise", dtype="float64", shape=(size,))
-        # Vectors of one, for numba is slow to take in arrays without an axis.
-        gain = pt.tensor("gain", dtype="float64", shape=(1,))
-        index = pt.tensor("class_index", dtype="int64", shape=(1,))
-        position = pt.tensor("position", dtype="float64", shape=(n,))
-        log_step = pt.tensor("log_step", dtype="float64", shape=(n_classes,))
-        log_tilt = pt.tensor("log_tilt", dtype="float64", shape=(n_classes,))
-        symbols = PseudoPriorSymbols.create(n_classes, n)
-        state, info = build_sweep(
-            density,
-            SweepState(index[0], position, log_step),
-            noise,
-            symbols,
-            gain[0],
-            move,
-            metropolised=metropolised,
-            log_tilt=log_tilt,
-            n_auxiliaries=n_auxiliaries,
-        )
-        return compile_with_data(
-            density,
-            [noise, gain, index, position, log_step, log_tilt, *symbols.as_list()],
-            [
-                state.class_index,
-                state.position,
-                state.log_step,
-                pt.special.log_softmax(info.log_weight),
-                info.log_weight,
-                info.acceptance,
-            ],
-            mode,
+        self._sweeps = compile_sweeps(
+            density, move, metropolised=metropolised, n_auxiliaries=n_auxiliaries, mode=mode
         )
 
     def fit(self, rng: np.random.Generator, others: Sequence[np.ndarray]) -> PseudoPriors:
@@ -205,18 +163,18 @@ class ScalarEngine:
         if auxiliaries is not None:
             noise[: auxiliaries.size] = auxiliaries.ravel()
             auxiliaries[here] = pseudo_priors.whiten[here] @ (position - pseudo_priors.mean[here])
-        index, moved, new_log_step, log_weight, log_ratio, acceptance = self._sweep(
-            noise,
+        made = self._sweeps(
+            noise[None],
             np.array([gain]),
-            np.array([here], dtype=np.int64),
+            here,
             position,
             log_step[: self.density.n_classes],
             log_tilt,
-            *map(as_argument, pseudo_priors.as_list()),
-            *others,
+            pseudo_priors,
+            others,
         )
-        # JAX's arrays are read-only and not NumPy's
-        index, moved, new_log_step = np.asarray(index), np.asarray(moved), as_argument(new_log_step)
+        index, moved = np.asarray(made.class_index[0]), np.asarray(made.position[0])
+        new_log_step, log_ratio = as_argument(made.log_step), np.asarray(made.log_weight[0])
         jump_acceptance = float("nan")
         if self._jump is not None and jumps:
             jumped = self._jump(
@@ -230,13 +188,15 @@ class ScalarEngine:
             new_log_step = np.append(new_log_step, jumped.log_step)
         if self._inactive is not None:
             moved = self._inactive(int(index), moved, others, rng)
+        with np.errstate(invalid="ignore"):  # of classes that all have no density
+            log_weight = log_ratio - np.logaddexp.reduce(log_ratio)
         return Swept(
             index,
             moved,
             new_log_step,
-            np.asarray(log_weight),
-            np.asarray(log_ratio),
-            float(acceptance),
+            log_weight,
+            log_ratio,
+            float(made.acceptance[0]),
             jump_acceptance,
         )
 
@@ -289,7 +249,6 @@ class PlateEngine:
             density,
             tolerance=rule.tolerance,
             max_iterations=rule.max_iterations,
-            mode=without_jax(mode),
         )
         self._sweep = PlateSweep(density, move, mode, metropolised=metropolised)
 

@@ -11,6 +11,7 @@ import pytensor.tensor as pt
 
 from pymc_mcoem.carlin_chib.within_class import (
     ClassProposal,
+    CompiledKernel,
     MoveResult,
     active_scale,
     log_uniform,
@@ -80,6 +81,12 @@ class Hamiltonian:
             raise ValueError(
                 f"target_acceptance: got {self.target_acceptance}; give a share between 0 and 1."
             )
+
+    @property
+    def kernel(self) -> CompiledKernel:
+        """Its name among compiled kernels."""
+        settings = (self.n_moves, self.n_leapfrog, self._longest_log_step)
+        return CompiledKernel("hamiltonian", settings, needs_gradient=True)
 
     def noise_size(self, n_latents: int) -> int:
         """Return ``n_moves * (n_latents + 4)``: momentum, log-uniform, and step of a move."""

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pymc_mcoem.carlin_chib.pareto import pareto_k
+
 __all__ = ["Judge", "Verdict"]
 
 #: Fewer ratios than this tell nothing.
@@ -141,7 +143,7 @@ class Judge:
         for j in range(known.shape[-1]):
             k = np.nan
             if not is_plate and known[0, j]:
-                k = _pareto_k(seen.drawn[~seen.own[:, 0, j], 0, j])
+                k = pareto_k(seen.drawn[~seen.own[:, 0, j], 0, j])
             least = _MIN_DOUBTFUL_SHARE if k > _MAX_PARETO_K else _MIN_SHARE
             poor = known[:, j] & (share[:, j] < least)
             if poor.any():
@@ -186,10 +188,3 @@ class Judge:
             with np.errstate(all="ignore"):
                 near |= believed > believed.max(axis=1, keepdims=True) - _MAX_GAP
         return np.asarray(near)
-
-
-def _pareto_k(log_ratio: np.ndarray) -> float:
-    # Here, for it brings ArviZ along.
-    from pymc_mcoem.diagnostics.pseudo_priors import pareto_k
-
-    return float(pareto_k(log_ratio[None, :, None])[0])

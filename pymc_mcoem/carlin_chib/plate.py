@@ -1,8 +1,7 @@
 """A whole vector of class indices: mixtures whose every observation has its index and latents.
 
 Given everything else the rows of a plate are independent, so the density of all rows in one class
-is one evaluation. That they are is checked by moving some of them, near and far, and seeing that
-the others' densities stay as they were.
+is one evaluation. That they are is proved on the model's graph (`pymc_mcoem.carlin_chib.rows`).
 """
 
 from __future__ import annotations
@@ -14,12 +13,15 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pytensor.graph.replace import clone_replace
-from pytensor.graph.traversal import ancestors
 
 from pymc_mcoem.arithmetic import strict_mode
-from pymc_mcoem.density import as_argument, count_classes, require_class_index
+from pymc_mcoem.carlin_chib.row_operations import Coupled
+from pymc_mcoem.carlin_chib.rows import by_row
+from pymc_mcoem.constants import SharedConstants
+from pymc_mcoem.density import as_argument, count_classes, require_class_index, require_proper
 
 if TYPE_CHECKING:
+    from pytensor.graph.basic import Variable
     from pytensor.tensor.variable import TensorVariable
 
 
@@ -47,7 +49,8 @@ class PlateDensity:
     Raises
     ------
     ValueError
-        If a latent is discrete or has another first axis, or rows are not independent.
+        If a latent is discrete or has another first axis, or it cannot be proved on the graph that
+        rows are independent.
 
     Examples
     --------
@@ -90,6 +93,7 @@ class PlateDensity:
                     f"{self.n_rows} rows; name only latents along that plate, and leave the others "
                     "to other step methods."
                 )
+        require_proper(model, self.latents)
         self._sizes = [int(np.prod(shape[1:], dtype=int)) for shape in self._shapes]
         self.n_latents = sum(self._sizes)
         if self.n_latents == 0:
@@ -99,23 +103,31 @@ class PlateDensity:
             )
         own = {self.index_value, *self.latent_values}
         self.other_values = tuple(value for value in model.value_vars if value not in own)
-        self._density = self._by_row(own)
-        self._require_independent_rows(point)
+        self._density = self._by_row()
 
-    def _by_row(self, own: set[Any]) -> TensorVariable:
+    def _by_row(self) -> TensorVariable:
+        """Return the density of each row, proved to look at no other."""
+        rows: dict[Variable, int] = dict.fromkeys((self.index_value, *self.latent_values), 0)
         terms = []
-        for variable in [*self.model.basic_RVs, *self.model.potentials]:
-            (term,) = self.model.logp(vars=[variable], sum=False)
-            if not own & set(ancestors([term])):
-                continue
-            shape = self._shape(term)
-            if not shape or shape[0] != self.n_rows:
+        for variable, term in SharedConstants(self.model).log_densities().items():
+            try:
+                found = by_row(term, rows, self.n_rows)
+            except Coupled as coupled:
                 raise ValueError(
-                    f"class_index: the density of {variable.name} has shape {shape}, not one value "
-                    f"for each of the {self.n_rows} rows of {self.class_index.name}: rows are not "
-                    "independent. Write it with the plate as first axis."
+                    f"class_index: rows of {self.class_index.name} are not independent in the "
+                    f"density of {variable.name}, or cannot be shown to be: {coupled}. Write it "
+                    f"with operations that keep the {self.n_rows} rows apart, name in vars only "
+                    "latents whose rows are, or leave the index to pm.CategoricalGibbsMetropolis."
+                ) from None
+            if found is None:
+                continue
+            shape = self._shape(found)
+            if shape != (self.n_rows,):
+                raise ValueError(
+                    f"class_index: the density of {variable.name} has {shape[0]} rows, not the "
+                    f"{self.n_rows} of {self.class_index.name}."
                 )
-            terms.append(term.sum(axis=tuple(range(1, term.ndim))) if term.ndim > 1 else term)
+            terms.append(found)
         return pt.add(*terms) if len(terms) > 1 else terms[0]
 
     def _shape(self, term: TensorVariable) -> tuple[int, ...]:
@@ -130,44 +142,15 @@ class PlateDensity:
         )
         return tuple(map(int, function(self.model.initial_point(random_seed=0))))
 
-    def _require_independent_rows(self, point: dict[str, np.ndarray]) -> None:
-        """Move some rows and see that the others keep their density, bit for bit."""
-        k = pt.vector("class_index", dtype="int64")
-        x = pt.matrix("position", dtype="float64")
-        function = self.compile([k, x], [self.log_density(k, x)])
-        others = self.others(point)
-        rng = np.random.default_rng(0)
-        rows = np.arange(self.n_rows)
-        shape = (self.n_rows, self.n_latents)
-        start = self.ravel(point)
-        # By every bit of the rows' numbers, so that any two rows are parted at least once.
-        bits = [
-            rows >> bit & 1 == flag for bit in range(self.n_rows.bit_length()) for flag in (0, 1)
-        ]
-        # all rows in one class too: a factor may look at just that
-        alike = [(1.0, np.full(self.n_rows, j)) for j in range(self.n_classes)]
-        for distance, given in [*((size, None) for size in (0.01, 0.1, 1.0, 10.0)), *alike]:
-            drawn = rng.integers(self.n_classes, size=self.n_rows)
-            index = drawn if given is None else given
-            position = start + distance * rng.standard_normal(shape)
-            before = function(index, position, *others)[0]
-            for moved in bits:
-                other = rng.integers(self.n_classes, size=self.n_rows)
-                away = position + distance * rng.standard_normal(shape)
-                after = function(
-                    np.where(moved, other, index),
-                    np.where(moved[:, None], away, position),
-                    *others,
-                )[0]
-                same = (after == before) | (np.isnan(before) & np.isnan(after))
-                touched = np.flatnonzero(~moved & ~same)
-                if touched.size:
-                    raise ValueError(
-                        f"class_index: the density of row {touched[0]} of "
-                        f"{self.class_index.name} changes when other rows move, so rows are not "
-                        "independent; give the step only latents that are, or leave the index to "
-                        "pm.CategoricalGibbsMetropolis."
-                    )
+    @property
+    def inputs(self) -> list[TensorVariable]:
+        """Inputs of compiled functions besides indices and positions."""
+        return list(self.other_values)
+
+    @property
+    def position_shape(self) -> tuple[int, ...]:
+        """Shape of the positions of all rows."""
+        return (self.n_rows, self.n_latents)
 
     def compile(self, inputs: list[Any], outputs: list[Any], mode: Any = None) -> Any:
         """Compile a function of `inputs`, then of the other values."""

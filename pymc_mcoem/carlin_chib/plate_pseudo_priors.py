@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytensor.tensor as pt
 from pymc.initial_point import make_initial_point_fn
+
+from pymc_mcoem.backends import interpreted_mode
 
 if TYPE_CHECKING:
     from pymc_mcoem.carlin_chib.plate import PlateDensity
@@ -72,11 +74,10 @@ class PlateLaplace:
     tolerance : float
         Of the expected gain of a step, in units of the log-density.
     max_iterations : int
-    mode : str or None
-        PyTensor's compilation mode.
 
     Notes
     -----
+    Interpreted: a fit evaluates a few dozen times, each time all rows at once.
     Rows being independent, the gradient of the summed density holds all rows' gradients, and
     n_latents more backward passes all their Hessians: the cost of an iteration is linear in the
     number of rows.
@@ -88,7 +89,6 @@ class PlateLaplace:
         *,
         tolerance: float = 1e-3,
         max_iterations: int = 60,
-        mode: Any = None,
     ) -> None:
         self.density = density
         self.tolerance = tolerance
@@ -99,7 +99,7 @@ class PlateLaplace:
         gradient = pt.grad(log_p.sum(), x)
         hessian = [pt.grad(gradient[:, a].sum(), x) for a in range(density.n_latents)]
         self._function = density.compile(
-            [k, x], [log_p, gradient, -pt.stack(hessian, axis=1)], mode
+            [k, x], [log_p, gradient, -pt.stack(hessian, axis=1)], interpreted_mode()
         )
         # As a function, for the initial point may depend on data that are set later.
         self._initial_point = make_initial_point_fn(model=density.model)

@@ -6,15 +6,19 @@ It costs as many evaluations as with a single index, each linear in the number o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from scipy.special import logsumexp
 
+from pymc_mcoem.backends import backend_of
 from pymc_mcoem.carlin_chib.kernel import draw_class, draw_other_class, index_noise_size
 from pymc_mcoem.carlin_chib.within_class import log_uniform
 from pymc_mcoem.density import as_argument
+from pymc_mcoem.flat import FlatFunction
 from pymc_mcoem.products import matrix_vector
 
 if TYPE_CHECKING:
@@ -55,6 +59,51 @@ class PlateSweep:
         n_classes, n_rows, n = density.n_classes, density.n_rows, density.n_latents
         n_index = index_noise_size(metropolised)
         self.noise_size = n_classes * n + n_index + move.n_moves * (n + 2)
+        self._settings = metropolised, move.n_moves, move.target_acceptance
+        self.n_rows = n_rows
+        self._flat: FlatFunction | None = None
+        if backend_of(mode) == "numba":
+            # what is no array of numbers is left to the graph
+            with suppress(NotImplementedError):
+                self._compile_flat(density)
+                return
+        self._compile_graph(density, move, mode, metropolised)
+
+    def _compile_flat(self, density: PlateDensity) -> None:
+        """Make the sweep of `plate_sweeps_numba`."""
+        # imported where it is used: numba takes a second to import
+        from pymc_mcoem.carlin_chib import plate_sweeps_numba
+
+        self._made_of = density
+        flat = FlatFunction(
+            density,
+            lambda k, x: [density.log_density(k, x)],
+            "the log-density of all rows",
+            returns=False,
+        )
+        self._held = plate_sweeps_numba.hold(flat.function)
+        self._sweep = plate_sweeps_numba.sweep
+        self._flat = flat
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(vars(self))
+        if self._flat is not None:
+            # what is compiled has addresses of this process
+            for name in ("_flat", "_held", "_sweep"):
+                del state[name]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if "_made_of" in state:
+            self._compile_flat(self._made_of)
+
+    def _compile_graph(
+        self, density: PlateDensity, move: RandomWalk, mode: Any, metropolised: bool
+    ) -> None:
+        """Make the sweep as a graph."""
+        n_classes, n_rows, n = density.n_classes, density.n_rows, density.n_latents
+        n_index = index_noise_size(metropolised)
         noise = pt.tensor("noise", dtype="float64", shape=(n_rows, self.noise_size))
         gain = pt.scalar("gain", dtype="float64")
         index = pt.tensor("class_index", dtype="int64", shape=(n_rows,))
@@ -124,13 +173,11 @@ class PlateSweep:
                 chosen,
                 x,
                 new_log_step,
-                pt.special.log_softmax(log_weight.T, axis=-1),
                 log_weight.T,
                 acceptance,
             ],
             mode,
         )
-        self.n_rows = n_rows
 
     def __call__(
         self,
@@ -147,13 +194,17 @@ class PlateSweep:
         noise = rng.standard_normal((self.n_rows, self.noise_size))
         if auxiliaries is not None:
             noise[:, : auxiliaries[0].size] = auxiliaries.reshape(self.n_rows, -1)
-        found: list[np.ndarray] = self._function(
-            noise,
-            np.asarray(gain),
+        given = [
             as_argument(class_index, np.int64),
             as_argument(position),
-            log_step,
-            *pseudo_priors.as_list(),
-            *others,
-        )
-        return found
+            as_argument(log_step),
+            *map(as_argument, pseudo_priors.as_list()),
+        ]
+        if self._flat is None:
+            found = self._function(noise, np.asarray(gain), *given, *others)
+        else:
+            packed = self._flat.pack(others)
+            found = self._sweep(self._held, *self._settings, noise, gain, *given, *packed)
+        index, moved, new_log_step, log_weight, acceptance = map(np.asarray, found)
+        normalised = log_weight - logsumexp(log_weight, axis=-1, keepdims=True)
+        return [index, moved, new_log_step, normalised, log_weight, acceptance]

@@ -24,11 +24,15 @@ if TYPE_CHECKING:
     from pymc_mcoem.density import ClassDensity
 
 __all__ = [
+    "N_STARTS",
     "CompiledPseudoPriors",
     "Laplace",
     "PseudoPriorRule",
     "PseudoPriors",
 ]
+
+#: How often a chain draws a start from its pseudo-priors, which may reach beyond the support.
+N_STARTS = 50
 
 
 @dataclass(frozen=True, eq=False)

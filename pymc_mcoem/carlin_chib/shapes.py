@@ -9,17 +9,30 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pymc as pm
 from pymc.util import get_value_vars_from_user_vars
+from pytensor.graph.traversal import ancestors
 
 from pymc_mcoem.carlin_chib.blocks import BlockDensity
 from pymc_mcoem.carlin_chib.engines import Engine, PlateEngine, ScalarEngine
 from pymc_mcoem.carlin_chib.geometry import LatentGeometry, geometry_of
 from pymc_mcoem.carlin_chib.plate import PlateDensity
-from pymc_mcoem.density import ClassDensity, find_class_index, require_class_index
+from pymc_mcoem.density import (
+    ClassDensity,
+    count_classes,
+    find_class_index,
+    is_class_index,
+    require_class_index,
+)
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["find_index", "make_engine", "named_variables", "require_settings"]
+__all__ = [
+    "find_index",
+    "make_engine",
+    "named_variables",
+    "other_indices",
+    "require_settings",
+]
 
 
 def named_variables(model: pm.Model, vars: Any) -> list[TensorVariable]:
@@ -64,6 +77,29 @@ def find_index(
         return class_index
     discrete = [rv for rv in vars or () if rv.dtype not in pm.pytensorf.continuous_types]
     return discrete[0] if len(discrete) == 1 else find_class_index(model)
+
+
+def other_indices(density: ClassDensity, most: int) -> dict[int, int]:
+    """Return which of a density's other values are class indices, and their numbers of classes.
+
+    Parameters
+    ----------
+    density : ClassDensity
+    most : int
+        Of values that they may take together; none is returned where there are more.
+
+    Returns
+    -------
+    dict of int to int
+        By position among `other_values`; single indices that the density looks at alone.
+    """
+    looked_at = set(ancestors([density.log_density(0, np.zeros(density.n_latents))]))
+    found = {}
+    for position, value in enumerate(density.other_values):
+        rv = density.model.values_to_rvs[value]
+        if value in looked_at and rv.ndim == 0 and is_class_index(rv):
+            found[position] = count_classes(rv)
+    return found if np.prod([*found.values()], dtype=int) <= most else {}
 
 
 def require_settings(pseudo_priors: Any, within_class: Any, jump: Any) -> None:

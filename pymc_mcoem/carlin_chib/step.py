@@ -6,6 +6,7 @@ import copy
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
+from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -19,15 +20,19 @@ from pymc_mcoem.backends import pytensor_mode
 from pymc_mcoem.carlin_chib.engines import Swept
 from pymc_mcoem.carlin_chib.judge import Judge
 from pymc_mcoem.carlin_chib.own_start import DefaultStart
+from pymc_mcoem.carlin_chib.pseudo_priors import N_STARTS
 from pymc_mcoem.carlin_chib.shapes import (
     find_index,
     make_engine,
     named_variables,
+    other_indices,
     require_settings,
 )
 from pymc_mcoem.carlin_chib.tilt import first_tilt, next_tilt
 from pymc_mcoem.carlin_chib.within_class import RandomWalk
-from pymc_mcoem.density import count_classes
+from pymc_mcoem.density import count_classes, index_key
+from pymc_mcoem.interrupts import as_interrupts
+from pymc_mcoem.waiting import telling
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -43,11 +48,11 @@ _log = logging.getLogger("pymc_mcoem")
 #: How often pseudo-priors are refitted while tuning, where other steps move what they depend on.
 N_REFITS = 4
 
+#: To so many values of the model's other class indices, together, there is a fit at each.
+MAX_FITS = 16
+
 #: By how many sweeps at most the pseudo-priors are judged.
 N_JUDGED = 500
-
-#: How often a chain draws a start of its own before it takes the model's initial point.
-N_STARTS = 50
 
 _DEFAULT_MOVE = RandomWalk()
 
@@ -62,6 +67,7 @@ class CarlinChibState(StepMethodState):
     n_switches: int
     log_step: np.ndarray
     pseudo_priors: Any
+    fits: Any
     frozen_auxiliaries: Any
     log_tilt: np.ndarray
     n_classes: int = field(metadata={"frozen": True})
@@ -144,20 +150,22 @@ class CarlinChib(BlockedStep):
     -----
     Label ``alg:MCMC`` of the paper. Pseudo-priors are fitted when a chain starts, refitted
     while tuning if other steps move variables that the latents depend on, and frozen
-    afterwards. A chain whose index and latents start where the model puts them, given the other
-    variables, draws a class and latents of its own first. Initial values given to ``pm.sample``
-    are kept where they differ from that; to begin in the very class that the model would begin
-    with, say so in the model, ``pm.Categorical(..., initval=0)``. With ``within_class=None`` only
-    the index is asked, for steps before this one may have moved the latents. What goes wrong in a
-    fit is logged by name.
+    afterwards. Where the density looks at other single class indices there is a fit for each of
+    their values, up to sixteen together. A chain whose index and latents start where the model
+    puts them, given the other variables, draws a class and latents of its own first. Initial
+    values given to ``pm.sample`` are kept where they differ from that; to begin in the very
+    class that the model would begin with, say so in the model, ``pm.Categorical(...,
+    initval=0)``. With ``within_class=None`` only the index is asked, for steps before this one
+    may have moved the latents. What goes wrong in a fit is logged by name.
 
     Making the step compiles it, for seconds at least. A step that is made once serves any number of
     calls of ``pm.sample``, with other data in between too: every chain begins anew.
 
     Cost of a draw: one density evaluation for each class and each random-walk move; on a plate
     each is of all rows. A `jump` comes on top. With blocks, every evaluation is of the whole
-    model. Sampler statistics: ``class_drawn`` (the index, as a vector on a plate, by which
-    summaries know what the other statistics are of), ``class_switched`` (on a plate whether any
+    model. Sampler statistics: ``class_of`` (a number made from the index's name, by which
+    summaries know whose statistics these are), ``class_drawn`` (the index, but of a plate),
+    ``class_switched`` (on a plate whether any
     index did), ``class_n_switched`` (how many did), ``class_switches`` (the same since the chain
     began, tuning included),
     ``class_acceptance`` (share of within-class moves accepted) and ``class_log_weight`` of shape
@@ -166,9 +174,12 @@ class CarlinChib(BlockedStep):
     ``class_jump_acceptance`` (share of the moves on its way accepted, which should be near the
     jump's target), and with `equalise_visits`
     ``class_tilt`` of shape (n_classes,), what was added to the logarithms of the prior
-    probabilities. Where two of these steps are in one ``pm.sample``, PyMC keeps their vectors as
-    objects, which a netCDF file cannot hold: drop ``class_log_weight`` from the sample statistics
-    before saving.
+    probabilities, ``class_log_importance``, the logarithm of what the draw weighs, and
+    ``class_tilt_of``, whose they are. ``class_believed_elsewhere`` is how probable the other
+    classes are by the evidence that pseudo-priors brought; nan without any, and on a plate.
+    Where two of these steps are in one ``pm.sample``, PyMC keeps their vectors as objects,
+    which a netCDF file cannot hold: drop ``class_log_weight`` from the sample statistics before
+    saving.
 
     At the end of tuning the pseudo-priors are judged by the auxiliaries drawn from them since
     they were fitted, and those that are poor are named in the log with their Pareto k and
@@ -195,12 +206,14 @@ class CarlinChib(BlockedStep):
     default_tune_steps = 200
     _state_class = CarlinChibState
     stats_dtypes_shapes: ClassVar[dict[str, Any]] = {
+        "class_of": (np.int64, []),
         "class_drawn": (np.int64, []),
         "class_switched": (bool, []),
         "class_n_switched": (np.int64, []),
         "class_switches": (np.int64, []),
         "class_acceptance": (np.float64, []),
         "class_log_weight": (object, []),
+        "class_believed_elsewhere": (np.float64, []),
     }
 
     def __init__(
@@ -252,13 +265,14 @@ class CarlinChib(BlockedStep):
         if jump is not None and index.ndim:
             raise ValueError(f"jump: got {jump!r}; {index.name} is a plate, which takes None.")
         options: dict[str, Any] = {"n_auxiliaries": n_auxiliaries, "jump": jump}
-        self._engine = build(
-            pseudo_priors,
-            move,
-            mode,
-            metropolised=index_move == "metropolised",
-            **({} if index.ndim else options),
-        )
+        with telling():
+            self._engine = build(
+                pseudo_priors,
+                move,
+                mode,
+                metropolised=index_move == "metropolised",
+                **({} if index.ndim else options),
+            )
         self._density = self._engine.density
         self.vars = [self._density.index_value, *self._density.latent_values]
         self.rng = pm.util.get_random_generator(rng)
@@ -268,6 +282,7 @@ class CarlinChib(BlockedStep):
         self.n_steps = 0
         self.n_switches = 0
         self.pseudo_priors: Any = None
+        self.fits: dict[tuple[int, ...], Any] = {}
         self.log_step = self._engine.initial_log_step.copy()
         self.frozen_auxiliaries: Any = None
         self.log_tilt = np.zeros(self.n_classes)
@@ -283,17 +298,25 @@ class CarlinChib(BlockedStep):
                 "exp(-class_tilt[%s]), as class_index_summary and class_latents do.",
                 index.name,
             )
-        own_stats: dict[str, Any] = {"class_drawn": (object, [])} if index.ndim else {}
+        own_stats = dict(self.stats_dtypes_shapes)
+        if index.ndim:
+            # it would be a vector, and PyMC wants one type of what two steps tell
+            del own_stats["class_drawn"]
         if jump is not None:
             own_stats["class_jump_acceptance"] = (np.float64, [])
         if equalise_visits:
             own_stats["class_tilt"] = (object, [])
-        self.stats_dtypes_shapes = {**self.stats_dtypes_shapes, **own_stats}  # type: ignore[misc]
+            own_stats["class_tilt_of"] = (np.int64, [])
+            own_stats["class_log_importance"] = (np.float64, [])
+        self.stats_dtypes_shapes = own_stats  # type: ignore[misc]
         self.stats_dtypes = [{name: kind for name, (kind, _) in self.stats_dtypes_shapes.items()}]
         self._judge = Judge(0)
         self._last: tuple[np.ndarray, np.ndarray, list[np.ndarray]] | None = None
         self._model = model
         self._index = index
+        self._judged_at: tuple[int, ...] = ()
+        self._other_indices = {} if index.ndim else other_indices(self._density, MAX_FITS)
+        self._key = index_key(str(index.name))
         self._made_for = _structure(model)
         start = model.initial_point(random_seed=0)
         self._shapes = {value.name: np.shape(start[value.name]) for value in self.vars}
@@ -308,6 +331,7 @@ class CarlinChib(BlockedStep):
         self.n_switches = 0
         self.log_step = self._engine.initial_log_step.copy()
         self.pseudo_priors = None
+        self.fits = {}
         self.frozen_auxiliaries = None
         self.log_tilt = np.zeros(self.n_classes)
         self._judge = Judge(0)
@@ -319,7 +343,8 @@ class CarlinChib(BlockedStep):
         # On a plate rows that stay in a class are common, and sweeps dear.
         is_single = self._index.ndim == 0
         if self._is_frozen or (is_single and not self._judge.has_seen_enough()):
-            self._judge_by_fresh_draws()
+            with as_interrupts():
+                self._judge_by_fresh_draws()
         poor = self._judge.verdicts()
         if poor:
             _log.warning(
@@ -343,22 +368,32 @@ class CarlinChib(BlockedStep):
         point : dict of str to ndarray
             A new dictionary.
         stats : list of one dict
+
+        Raises
+        ------
+        KeyboardInterrupt
+            Of Ctrl-C inside compiled code, which comes up as a `SystemError` there; ``pm.sample``
+            then returns the draws that it has.
         """
+        with as_interrupts():
+            return self._step(point)
+
+    def _step(self, point: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[Any]]:
         if self.pseudo_priors is None:
             self._require_unchanged(point)
         others = self._density.others(point)
         index_name = self._density.index_value.name
         before = np.asarray(point[index_name], dtype=np.int64)
         position = self._density.ravel(point)
-        own_start = False
-        if self.pseudo_priors is None:
-            self.pseudo_priors = self._fitted(others)
-            if self._is_tilted:
-                self.log_tilt = first_tilt(self.pseudo_priors.log_evidence)
-            # steps that came before may have moved latents that they share
-            own_start = self._default_start.holds(point, of_latents=self._moves_latents)
-        elif self._must_refit():
-            self.pseudo_priors = self._fitted(others)
+        is_first = self.pseudo_priors is None
+        if is_first or self._must_refit():
+            self._fit(others)
+        beside = self._values_of_other_indices(others)
+        self.pseudo_priors = self.fits[beside]
+        if is_first and self._is_tilted:
+            self.log_tilt = first_tilt(self.pseudo_priors.log_evidence)
+        # steps that came before may have moved latents that they share
+        own_start = is_first and self._default_start.holds(point, of_latents=self._moves_latents)
         self.n_steps += 1
         gain = 2.0 / np.sqrt(self.n_steps) if self.tune else 0.0
 
@@ -401,7 +436,7 @@ class CarlinChib(BlockedStep):
         self.log_step = swept.log_step
         if self.tune:
             self._last = before, position, others
-        if not self._is_frozen:
+        if not self._is_frozen and beside == self._judged_at:
             self._judge.see(before, swept.log_ratio)
         tilt = self.log_tilt
         if self._is_tilted and self.tune:
@@ -411,21 +446,35 @@ class CarlinChib(BlockedStep):
         new.update(self._density.unravel(swept.position))
         n_switched = int(np.sum(swept.class_index != before))
         self.n_switches += n_switched
-        drawn = np.asarray(swept.class_index, dtype=np.int64)
         stats = {
-            "class_drawn": drawn.ravel() if drawn.ndim else int(drawn),
+            "class_of": self._key,
             "class_switched": n_switched > 0,
             "class_n_switched": n_switched,
             "class_switches": self.n_switches,
             "class_acceptance": swept.acceptance,
             # PyMC stacks vectors, and runs the rows of matrices together
             "class_log_weight": swept.log_weight.ravel(),
+            "class_believed_elsewhere": self._believed_elsewhere(before, tilt),
         }
+        if not self._index.ndim:
+            stats["class_drawn"] = int(swept.class_index)
         if self._is_tilted:
             stats["class_tilt"] = tilt
+            stats["class_tilt_of"] = self._key
+            stats["class_log_importance"] = -float(tilt[int(swept.class_index)])
         if self._jumps:
             stats["class_jump_acceptance"] = swept.jump_acceptance
         return new, [stats]
+
+    def _believed_elsewhere(self, index: np.ndarray, log_tilt: np.ndarray) -> float:
+        """Return how probable the other classes are by the evidence that pseudo-priors brought."""
+        if self._index.ndim:
+            return float("nan")
+        log_p = self.pseudo_priors.log_evidence + log_tilt
+        if np.isnan(log_p).any() or not np.isfinite(log_p.max()):
+            return float("nan")
+        p = np.exp(log_p - log_p.max())
+        return float(1.0 - p[int(index)] / p.sum())
 
     def _require_unchanged(self, point: Mapping[str, np.ndarray]) -> None:
         """Refuse a model that has changed since the step was made for it."""
@@ -440,9 +489,25 @@ class CarlinChib(BlockedStep):
                 "for it; make the step anew."
             )
 
-    def _fitted(self, others: Sequence[np.ndarray]) -> Any:
-        """Fit pseudo-priors for the chain's surroundings, and say what went wrong."""
-        found = self._engine.fit(self.rng, others)
+    def _values_of_other_indices(self, others: Sequence[np.ndarray]) -> tuple[int, ...]:
+        return tuple(int(others[position]) for position in self._other_indices)
+
+    def _fit(self, others: Sequence[np.ndarray]) -> None:
+        """Fit pseudo-priors for the chain's surroundings, and say what went wrong.
+
+        Another index of the model jumps to and fro, and what fits at one of its values need not
+        fit at the next: there is a fit for each, the chain's own being the first.
+        """
+        here = self._values_of_other_indices(others)
+        self.fits = {here: self._engine.fit(self.rng, others)}
+        for values in product(*map(range, self._other_indices.values())):
+            if values not in self.fits:
+                placed = list(others)
+                for position, value in zip(self._other_indices, values, strict=True):
+                    placed[position] = np.asarray(value, dtype=others[position].dtype)
+                self.fits[values] = self._engine.fit(self.rng, placed)
+        found = self.fits[here]
+        self._judged_at = here
         self._judge = Judge(N_JUDGED, found.log_evidence)
         for trouble, count in found.troubles.items():
             _log.warning(
@@ -452,7 +517,6 @@ class CarlinChib(BlockedStep):
                 count,
                 found.log_evidence.size,
             )
-        return found
 
     def _judge_by_fresh_draws(self) -> None:
         """Show the judge draws of the pseudo-priors that are made for it alone.
@@ -464,7 +528,8 @@ class CarlinChib(BlockedStep):
         if self._last is None:
             return
         index, position, others = self._last
-        self._judge = Judge(N_JUDGED, self.pseudo_priors.log_evidence)
+        pseudo_priors = self.fits[self._values_of_other_indices(others)]
+        self._judge = Judge(N_JUDGED, pseudo_priors.log_evidence)
         # a generator of its own, and the same one wherever the chain is resumed
         rng = np.random.default_rng(copy.deepcopy(self.rng).integers(2**63))
         for t in range(N_JUDGED):
@@ -476,7 +541,7 @@ class CarlinChib(BlockedStep):
                 active,
                 position,
                 self.log_step,
-                self.pseudo_priors,
+                pseudo_priors,
                 others,
                 log_tilt=self.log_tilt,
                 auxiliaries=rng.standard_normal(self._engine.auxiliaries_shape),

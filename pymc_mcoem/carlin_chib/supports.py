@@ -9,13 +9,14 @@ integral are others.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pymc.distributions.transforms import _default_transform
 from pytensor.compile.mode import Mode
+from pytensor.graph.traversal import ancestors
 from pytensor.link.vm import VMLinker
 
 if TYPE_CHECKING:
@@ -38,8 +39,9 @@ def latents_cut_off(model: pm.Model, latents: Iterable[TensorVariable]) -> list[
     """Return those of some variables whose transforms do not reach all of their supports.
 
     Points of the support are made by the distribution's own transform, where it has one, mapped
-    there and back; those at which the prior has no density to speak of are passed over. Limits
-    that depend on other variables are those at the model's initial point.
+    there and back; those at which the prior has no density to speak of are passed over. A
+    transform that is not the distribution's own is taken to cut off where the prior has parameters
+    that are variables or data: where they go is not known.
 
     Parameters
     ----------
@@ -66,8 +68,11 @@ def latents_cut_off(model: pm.Model, latents: Iterable[TensorVariable]) -> list[
 def _reaches_all(model: pm.Model, rv: TensorVariable, point: Mapping[str, np.ndarray]) -> bool:
     transform = model.rvs_to_transforms[rv]
     own = None if transform is None else _default_transform(rv.owner.op, rv)
-    if transform is own:
+    if transform is None or transform is own or _same_rule(transform, own):
         return True
+    moving = set(model.free_RVs) | set(model.data_vars)
+    if not moving.isdisjoint(ancestors(rv.owner.inputs)):
+        return False
     # By order, for PyMC may rename a value whose transform changes nothing.
     others = list(point.values())
     values = [model.rvs_to_values[each] for each in model.free_RVs]
@@ -98,6 +103,19 @@ def _reaches_all(model: pm.Model, rv: TensorVariable, point: Mapping[str, np.nda
             comes_back.append(_alike(before, after))
     dense = np.array(densities) > max(densities) - _NEGLIGIBLE
     return bool(np.array(comes_back)[dense].all())
+
+
+def _same_rule(transform: Any, own: Any) -> bool:
+    """Say whether two intervals take their limits from a prior's parameters by the same function.
+
+    Distributions with limits make a transform anew each time that they are asked for their own.
+    """
+    rules = [getattr(each, "args_fn", None) for each in (transform, own)]
+    codes = [getattr(rule, "__code__", None) for rule in rules]
+    if type(transform) is not type(own) or None in codes or codes[0] is not codes[1]:
+        return False
+    cells = [[cell.cell_contents for cell in rule.__closure__ or ()] for rule in rules]  # type: ignore[union-attr]
+    return bool(cells[0] == cells[1])
 
 
 def _alike(before: npt.ArrayLike, after: npt.ArrayLike) -> bool:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ClassProposal",
+    "CompiledKernel",
     "Independence",
     "MoveResult",
     "RandomWalk",
@@ -96,8 +97,32 @@ class ClassProposal:
     whiten: TensorVariable | None = None
 
 
+@dataclass(frozen=True)
+class CompiledKernel:
+    """A move that numba need not make of its graph, for `sweeps_numba` has it written out.
+
+    Attributes
+    ----------
+    name : str
+        Of the function there.
+    settings : tuple of float
+        That the function reads after step size and target acceptance.
+    needs_gradient : bool
+    moves_all : bool
+        Whether coordinates that are not active in a class are moved too.
+    """
+
+    name: str
+    settings: tuple[float, ...]
+    needs_gradient: bool = False
+    moves_all: bool = False
+
+
 class WithinClassMove(Protocol):
-    """A transition that leaves π(· | y, I = j) invariant for every class j."""
+    """A transition that leaves π(· | y, I = j) invariant for every class j.
+
+    A move that has an attribute ``kernel``, a `CompiledKernel`, takes numba less time to compile.
+    """
 
     @property
     def target_acceptance(self) -> float:
@@ -164,6 +189,11 @@ class RandomWalk:
             raise ValueError(
                 f"target_acceptance: got {self.target_acceptance}; give a share between 0 and 1."
             )
+
+    @property
+    def kernel(self) -> CompiledKernel:
+        """Its name among compiled kernels."""
+        return CompiledKernel("random_walk", (self.n_moves,))
 
     def noise_size(self, n_latents: int) -> int:
         """Return ``n_moves * (n_latents + 2)``: an increment and a log-uniform a move."""
@@ -271,6 +301,11 @@ class Independence:
     def target_acceptance(self) -> float:
         """Return 1: there is no step size to tune, and no move looks at it."""
         return 1.0
+
+    @property
+    def kernel(self) -> CompiledKernel:
+        """Its name among compiled kernels."""
+        return CompiledKernel("independence", (self.n_moves,), moves_all=True)
 
     def noise_size(self, n_latents: int) -> int:
         """Return ``n_moves * (n_latents + 2)``: a proposal and a log-uniform a move."""

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from pymc_mcoem.diagnostics.step_statistics import read_statistics
+from pymc_mcoem.density import index_key
+from pymc_mcoem.diagnostics.step_statistics import named_indices, read_statistics
 
 __all__ = ["IndexChains", "read_chains"]
 
@@ -40,6 +41,10 @@ class IndexChains:
     log_importance : ndarray of shape (n_chains, n_draws), or None
         Logarithms of what draws weigh, up to a constant of each chain, where some index of the
         chains was tilted, this one or another.
+    believed : ndarray of shape (n_chains, n_draws), or None
+        How probable the other classes are by the evidence that the step's pseudo-priors brought.
+    companions : tuple of str
+        Other indices that `CarlinChib` drew, and that never changed in any chain.
     """
 
     name: str
@@ -51,6 +56,8 @@ class IndexChains:
     draw: np.ndarray
     log_tilt: np.ndarray | None = None
     log_importance: np.ndarray | None = None
+    believed: np.ndarray | None = None
+    companions: tuple[str, ...] = ()
 
     @property
     def weights(self) -> np.ndarray:
@@ -59,10 +66,22 @@ class IndexChains:
         All ones but for tilted chains, whose draws weigh exp(-tilt) of the class that was tilted.
         Chains are scaled by themselves, for each has its own tilt.
         """
-        shape = (len(self.chain), len(self.draw))
-        log_weight = self.log_importance
+        return self._scaled(self.log_importance)
+
+    @property
+    def weights_within_classes(self) -> np.ndarray:
+        """Return what each draw counts given its class, (n_chains, n_draws).
+
+        Within a class all draws of a chain weigh alike but for the tilts of other indices.
+        """
+        if self.log_importance is None or self.log_tilt is None:
+            return self.weights
+        own = np.take_along_axis(self.log_tilt, self.codes[0][..., None], axis=-1)[..., 0]
+        return self._scaled(self.log_importance + own)
+
+    def _scaled(self, log_weight: np.ndarray | None) -> np.ndarray:
         if log_weight is None:
-            return np.ones(shape)
+            return np.ones((len(self.chain), len(self.draw)))
         weight = np.exp(log_weight - log_weight.max(axis=1, keepdims=True))
         scaled: np.ndarray = weight / weight.mean(axis=1, keepdims=True)
         return scaled
@@ -165,7 +184,7 @@ def read_chains(
         )
     values = _categories(index)
     values = values.reshape(-1, *values.shape[-2:])
-    kept = read_statistics(stats, values)
+    kept = read_statistics(stats, values, None if index.name is None else str(index.name))
     log_weight = kept.log_weight
     if classes is not None:
         labels = np.asarray(classes)
@@ -205,6 +224,8 @@ def read_chains(
         draw=_coordinate(index, "draw"),
         log_tilt=None if log_weight is None else kept.log_tilt,
         log_importance=kept.log_importance,
+        believed=kept.believed,
+        companions=_companions(data, group, index, stats),
     )
 
 
@@ -254,6 +275,20 @@ def find_index(data: Any, var_name: str | None, group: str) -> tuple[xr.DataArra
             f"var_name: got {var_name!r}, and there are {list(variables)}; name one of them."
         )
     return variables[var_name], stats
+
+
+def _companions(data: Any, group: str, index: xr.DataArray, stats: Any) -> tuple[str, ...]:
+    """Name the other class indices of the same kind of step that never changed in any chain."""
+    keys = named_indices(stats)
+    if not keys:
+        return ()
+    return tuple(
+        str(name)
+        for name, values in data[group].to_dataset().items()
+        if name != index.name
+        and index_key(str(name)) in keys
+        and bool((values == values.isel(draw=0)).all())
+    )
 
 
 def _categories(index: xr.DataArray) -> np.ndarray:

@@ -9,7 +9,6 @@ import xarray as xr
 from numpy.typing import ArrayLike
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
-from sklearn.metrics import adjusted_rand_score
 
 __all__ = ["ClassAlignment", "adjusted_rand_index", "align_classes"]
 
@@ -114,6 +113,9 @@ def adjusted_rand_index(classes_a: ArrayLike, classes_b: ArrayLike) -> float:
             "class for each of the same observations."
         )
     codes = [np.unique(given, return_inverse=True)[1] for given in (first, second)]
+    # imported where it is used: it takes a second to import
+    from sklearn.metrics import adjusted_rand_score
+
     return float(adjusted_rand_score(*codes))
 
 

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import xarray as xr
 from arviz_stats.base import array_stats
+from scipy.stats import chi2
 
 from pymc_mcoem.diagnostics.chains import IndexChains
 
-__all__ = ["class_shares", "rao_blackwell_shares"]
+__all__ = ["class_shares", "rao_blackwell_shares", "rhat_reached_by_chance"]
 
 #: Below this many draws ArviZ has no R-hat and no effective sample size.
 _MIN_DRAWS = 4
@@ -133,6 +134,43 @@ def rao_blackwell_shares(chains: IndexChains) -> xr.Dataset:
             "weight_mcse": chains.label(error, "class"),
         }
     )
+
+
+def rhat_reached_by_chance(
+    ess: np.ndarray, least: float | np.ndarray, n_parts: int, significance: float, n_tests: int
+) -> np.ndarray:
+    r"""Return the R-hat that one of many healthy quantities passes with a given probability.
+
+    Parameters
+    ----------
+    ess : ndarray
+        Effective sample sizes of all parts together.
+    least : float or ndarray
+        Taken for smaller sizes, and where there are none: those are flagged as such.
+    n_parts : int
+        Chains, or halves of chains, that are compared.
+    significance : float
+        Of all tests together (Bonferroni).
+    n_tests : int
+
+    Returns
+    -------
+    ndarray
+
+    Notes
+    -----
+    The means of m parts of e effective draws each vary, relative to the variance within parts, by
+    :math:`χ^2_{m-1} / ((m - 1) e)`, which is what R-hat squared exceeds one by.
+
+    Examples
+    --------
+    >>> rhat_reached_by_chance(np.array([400.0, 4000.0]), 400.0, 8, 0.01, 1000).round(3)
+    array([1.05 , 1.005])
+    """
+    each = np.fmax(ess, least) / n_parts
+    excess = chi2.isf(significance / max(n_tests, 1), n_parts - 1) / (n_parts - 1) / each
+    reached: np.ndarray = np.sqrt(1.0 + excess)
+    return reached
 
 
 def _mcse(values: np.ndarray) -> float:

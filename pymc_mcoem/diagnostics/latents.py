@@ -11,7 +11,7 @@ from arviz_stats.base import array_stats
 
 from pymc_mcoem.diagnostics.chains import IndexChains, read_chains
 
-__all__ = ["class_latents"]
+__all__ = ["class_latents", "draws_by_row", "latents_along_the_plate"]
 
 _STATISTICS = ("mean", "sd", "mcse_mean", "ess", "lower", "upper")
 
@@ -51,9 +51,10 @@ def class_latents(
     Dataset
         For every latent an array by plate, ``class``, ``summary`` and the latent's own
         dimensions; ``summary`` is mean, sd, mcse_mean, ess, lower, upper. And ``active``, by
-        plate and ``class``: the share of draws in which the class was active, those of tilted
-        chains weighed back. NaN for a class
-        that was active in fewer than two draws.
+        plate and ``class``: the share of draws in which the class was active. Draws of tilted
+        chains are weighed back; an index's own tilt changes its latents' shares, not what they are
+        given their class, but that of another index does. NaN for a class that was active in fewer
+        than two draws.
 
     Raises
     ------
@@ -84,13 +85,7 @@ def class_latents(
     variables = data[group].to_dataset()
     plate_dims = chains.plate.dims
     if latents is None:
-        latents = [
-            str(name)
-            for name, values in variables.items()
-            if values.dtype.kind == "f"
-            and name != chains.name
-            and {"chain", "draw", *plate_dims} <= set(values.dims)
-        ]
+        latents = latents_along_the_plate(chains, variables)
     known = set(chains.classes.tolist())
     if blocks is not None and not set(blocks) <= known:
         raise ValueError(
@@ -98,7 +93,6 @@ def class_latents(
             f"{sorted(known)}; name classes by their labels."
         )
     active = np.stack([chains.codes == k for k in range(chains.n_classes)], axis=-1)
-    # Tilted or not: given its class a latent has the same posterior, only shares are weighed back.
     shares = (active * chains.weights[..., None]).mean(axis=(1, 2))
     found = {"active": chains.label(shares, "class")}
     for name in latents:
@@ -116,16 +110,33 @@ def class_latents(
     return xr.Dataset(found)
 
 
-def _summarise(
-    chains: IndexChains, latent: xr.DataArray, outside: Sequence[int], probability: float
-) -> xr.DataArray:
+def latents_along_the_plate(chains: IndexChains, variables: xr.Dataset) -> list[str]:
+    """Name the variables of floats that have a value at every draw, on a plate for every row."""
+    return [
+        str(name)
+        for name, values in variables.items()
+        if values.dtype.kind == "f"
+        and name != chains.name
+        and {"chain", "draw", *chains.plate.dims} <= set(values.dims)
+    ]
+
+
+def draws_by_row(chains: IndexChains, latent: xr.DataArray) -> tuple[np.ndarray, list[Hashable]]:
+    """Return draws ``(n_rows, n_chains, n_draws, size)`` and the latent's own dimensions."""
     plate_dims = chains.plate.dims
     own = [dim for dim in latent.dims if dim not in ("chain", "draw", *plate_dims)]
     values = latent.transpose(*plate_dims, "chain", "draw", *own).values
-    n_rows, n_chains, n_draws = chains.codes.shape
-    values = values.reshape(n_rows, n_chains, n_draws, -1)
+    return values.reshape(*chains.codes.shape, -1), own
+
+
+def _summarise(
+    chains: IndexChains, latent: xr.DataArray, outside: Sequence[int], probability: float
+) -> xr.DataArray:
+    values, own = draws_by_row(chains, latent)
+    n_rows = len(chains.codes)
     shape = (n_rows, chains.n_classes, len(_STATISTICS), values.shape[-1])
     table = np.full(shape, np.nan)
+    weights = chains.weights_within_classes
     for row, k in np.ndindex(n_rows, chains.n_classes):
         active = chains.codes[row] == k
         if k in outside or active.sum() < 2:
@@ -133,11 +144,16 @@ def _summarise(
         tails = [(1 - probability) / 2, (1 + probability) / 2]
         for column in range(values.shape[-1]):
             x = values[row, ..., column]
-            here = x[active]
-            error = _error_of_mean(x, active)
-            sd = here.std(ddof=1)
+            here, own_weights = x[active], weights[active]
+            mean = np.average(here, weights=own_weights)
+            error = _error_of_mean(x, active * weights, mean)
+            # as the mean square over n - 1 where all draws weigh alike
+            sd = np.sqrt(np.average((here - mean) ** 2, weights=own_weights) * _ddof(own_weights))
             ess = (sd / error) ** 2 if error > 0 else np.nan
-            table[row, k, :, column] = [here.mean(), sd, error, ess, *np.quantile(here, tails)]
+            quantiles = np.quantile(here, tails, weights=own_weights, method="inverted_cdf")
+            if chains.log_importance is None:
+                quantiles = np.quantile(here, tails)
+            table[row, k, :, column] = [mean, sd, error, ess, *quantiles]
     sizes = tuple(latent.sizes[dim] for dim in own)
     labelled = chains.label(
         table.reshape(*shape[:-1], *sizes), "class", "summary", *(str(dim) for dim in own)
@@ -145,10 +161,17 @@ def _summarise(
     return labelled.assign_coords({dim: latent[dim] for dim in own if dim in latent.coords})
 
 
-def _error_of_mean(x: np.ndarray, active: np.ndarray) -> float:
-    residual = np.where(active, x - x[active].mean(), 0.0)
+def _ddof(weights: np.ndarray) -> float:
+    share = weights / weights.sum()
+    left: float = 1.0 - (share**2).sum()
+    return 1.0 / left if left > 0 else np.nan
+
+
+def _error_of_mean(x: np.ndarray, weight: np.ndarray, mean: float) -> float:
+    """Return the Monte Carlo error of a mean over the draws of a class, weighed by `weight`."""
+    residual = np.where(weight > 0, weight * (x - mean), 0.0)
     if np.ptp(residual) == 0 or residual.shape[1] < 4:
         return np.nan
     with np.errstate(all="ignore"):
         error = array_stats.mcse(residual, chain_axis=0, draw_axis=1)
-    return float(error / active.mean())
+    return float(error / weight.mean())

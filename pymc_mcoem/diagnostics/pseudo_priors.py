@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from arviz_stats.base import array_stats
 
+from pymc_mcoem.carlin_chib.pareto import pareto_k as tail_index
 from pymc_mcoem.diagnostics.chains import IndexChains
 
 __all__ = ["GOOD_PARETO_K", "jump_pareto_k", "pareto_k"]
 
 #: Above this, importance ratios are unreliable (Vehtari, Simpson, Gelman, Yao and Gabry 2024).
 GOOD_PARETO_K = 0.7
-
-#: Log-ratios that differ by less are the same, but for rounding.
-_SAME = 1e-6
-
-#: ArviZ fits a tail to a fifth of the draws, and to five at least.
-_MIN_DRAWS = 25
 
 
 def pareto_k(log_ratio: np.ndarray) -> np.ndarray:
@@ -59,7 +53,7 @@ def pareto_k(log_ratio: np.ndarray) -> np.ndarray:
             f"log_ratio: got an array of shape {ratios.shape}; give finite logarithms, or minus "
             "infinity or NaN, of shape (n_chains, n_draws, n_classes)."
         )
-    return np.array([_tail_index(ratios[..., k].ravel()) for k in range(ratios.shape[-1])])
+    return np.array([tail_index(ratios[..., k].ravel()) for k in range(ratios.shape[-1])])
 
 
 def jump_pareto_k(chains: IndexChains) -> np.ndarray:
@@ -104,24 +98,5 @@ def jump_pareto_k(chains: IndexChains) -> np.ndarray:
             if not others.any():
                 continue
             here = before == others.argmax()
-            found[row, j] = _tail_index(log_weight[here, j] - log_weight[here, others.argmax()])
+            found[row, j] = tail_index(log_weight[here, j] - log_weight[here, others.argmax()])
     return found
-
-
-def _tail_index(log_ratio: np.ndarray) -> float:
-    """Return Pareto k of log-ratios (n,), the largest of which count."""
-    kept = log_ratio[~np.isnan(log_ratio)]
-    finite = np.isfinite(kept)
-    if len(kept) < _MIN_DRAWS or not finite.any():
-        return np.nan
-    lowest = kept[finite].min()
-    if kept.max() - lowest < _SAME:
-        # One value, or one value beside draws without any density.
-        return -np.inf if finite.all() else np.nan
-    # ArviZ has log-likelihoods in mind, whose importance ratios are their inverses.
-    clipped = np.where(finite, kept, lowest - 700.0)
-    try:
-        with np.errstate(all="ignore"):
-            return float(array_stats.psislw(-clipped)[1])
-    except ValueError:  # all draws of the tail are the same
-        return -np.inf

@@ -15,7 +15,12 @@ from numpy.typing import ArrayLike
 
 from pymc_mcoem.diagnostics.chains import IndexChains, read_chains
 from pymc_mcoem.diagnostics.homogeneity import Dependence, homogeneity_test, within_chain_tests
-from pymc_mcoem.diagnostics.indicators import class_shares, rao_blackwell_shares
+from pymc_mcoem.diagnostics.indicators import (
+    class_shares,
+    rao_blackwell_shares,
+    rhat_reached_by_chance,
+)
+from pymc_mcoem.diagnostics.latent_mixing import latent_mixing, unmixed_latents, worst_latents
 from pymc_mcoem.diagnostics.pseudo_priors import GOOD_PARETO_K, jump_pareto_k, pareto_k
 from pymc_mcoem.diagnostics.stationary import stationary_distribution
 from pymc_mcoem.diagnostics.switching import unmoved_chains
@@ -39,6 +44,9 @@ _FORMATS = {
     "stationary": "{:.3f}",
     "stationary_sd": "{:.2g}",
     "pareto_k": "{:.2f}",
+    "latent_rhat": "{:.3f}",
+    "latent_ess": "{:.0f}",
+    "latent_tail_ess": "{:.0f}",
 }
 
 
@@ -57,7 +65,8 @@ class ClassIndexSummary:
         ``rhat``; ``stationary`` and ``stationary_sd`` from the transition matrix, but for tilted
         chains; with the step's
         own statistics ``weight`` and ``weight_mcse``, the mean probability of the class, and
-        ``pareto_k`` of its pseudo-prior.
+        ``pareto_k`` of its pseudo-prior; with latents beside the index ``latent_rhat``,
+        ``latent_ess`` and ``latent_tail_ess``, the worst of them in the class.
     chains : Dataset
         By plate and ``chain``: ``n_switches``, ``p_within`` of the test of its beginning against
         its end, and by ``class`` too ``chain_share``.
@@ -95,14 +104,21 @@ class ClassIndexSummary:
         return self.table.to_dataframe(dim_order=order)[list(self.table.data_vars)]
 
     def __repr__(self) -> str:
-        shown = self._formatted()
-        lines = [self._headline(), shown.to_string(), *self._left_out()]
-        return "\n".join([*lines, *self._remarks()])
+        table = [self._formatted().to_string(), *self._left_out()]
+        return "\n".join([self._headline(), *self._in_order(table, self._remarks())])
 
     def _repr_html_(self) -> str:
-        parts = [f"<p><b>{escape(self._headline())}</b></p>", self._formatted().to_html()]
-        remarks = [*self._left_out(), *self._remarks()]
-        return "\n".join([*parts, *(f"<p>{escape(remark)}</p>" for remark in remarks)])
+        table = [
+            self._formatted().to_html(),
+            *(f"<p>{escape(line)}</p>" for line in self._left_out()),
+        ]
+        remarks = [f"<p>{escape(remark)}</p>" for remark in self._remarks()]
+        headline = f"<p><b>{escape(self._headline())}</b></p>"
+        return "\n".join([headline, *self._in_order(table, remarks)])
+
+    def _in_order(self, table: list[str], remarks: list[str]) -> list[str]:
+        """Put the verdict first where there is a plate, whose table may fill the screen."""
+        return [*remarks, *table] if self.overall.dims else [*table, *remarks]
 
     def _headline(self) -> str:
         sizes = self.chains.sizes
@@ -152,6 +168,7 @@ def class_index_summary(
     significance: float = 0.01,
     dependence: Dependence = "markov",
     random_seed: int = 0,
+    latents: Sequence[str] | None = None,
     group: str = "posterior",
 ) -> ClassIndexSummary:
     """Say how well a class index was sampled, by `CarlinChib` or by any other step.
@@ -177,15 +194,20 @@ def class_index_summary(
         Log-ratios of target to pseudo-prior, see `pareto_k`. Default: the step's own weights, of
         which ``pareto_k`` is that of the odds of a jump.
     rhat_max : float
-        R-hat above it is flagged.
+        R-hat above it is flagged; on a plate, and of latents, only where chance does not take
+        one of so many there with probability `significance`.
     ess_min : float, optional
-        An effective sample size below it is flagged; default 100 for each chain.
+        An effective sample size below it is flagged; default 100 for each chain. Of latents within
+        a class it is as much of that as the class has of the draws.
     significance : float
         Of the tests of equal distributions, all of them together (Bonferroni).
     dependence : {"markov", "ndarma"}
         How the tests allow for autocorrelation, see `homogeneity_test`.
     random_seed : int
         Of the draws of the stationary distribution.
+    latents : sequence of str, optional
+        Variables to be looked at within classes, over the draws in which each was active. Default:
+        all variables of floats beside the index, on a plate those along it; none if empty.
     group : str
         Of the DataTree.
 
@@ -206,7 +228,8 @@ def class_index_summary(
     ClassIndexWarning
         Once, if anything is flagged: a chain that never switched although other classes have
         weight, or about which nothing can be told; R-hat, effective sample size and tests beyond
-        their limits. A chain that never switched because the other classes have no weight, and
+        their limits; latents that did not mix within a class, or whose tails were hardly reached. A
+    chain that never switched because the other classes have no weight, and
         whose pseudo-priors are sound by Pareto k, is a note of the summary; that takes the
         statistics of `CarlinChib`.
 
@@ -270,8 +293,21 @@ def class_index_summary(
     least = 100.0 * n_groups if ess_min is None else ess_min
     n_tests = np.isfinite(p_between.values).sum() + np.isfinite(p_within.values).sum()
     overall.attrs["p_limit"] = significance / max(int(n_tests), 1)
-    flags += _beyond(chains, overall, p_within, rhat_max, least)
+    too_far = _too_far(chains, table, n_groups, rhat_max, least, significance)
+    flags += _beyond(chains, overall, p_within, too_far, rhat_max, least)
     flags += _unjudged(chains, overall)
+    variables = _beside(data, group)
+    if variables is not None and groups is None:
+        looked_at, n_left_out = latent_mixing(chains, variables, latents)
+        table = table.assign(worst_latents(chains, looked_at))
+        flags += unmixed_latents(
+            chains, looked_at, rhat_max=rhat_max, ess_min=least, significance=significance
+        )
+        if n_left_out:
+            notes.append(
+                f"{n_left_out} latents were not looked at, for there are many; name those that "
+                "matter in latents"
+            )
     if len(chains.chain) == 1:
         notes.append("one chain alone has no R-hat; run several, started apart")
     if k is not None and (k > GOOD_PARETO_K).any():
@@ -367,19 +403,53 @@ def _unmoved(chains: IndexChains, groups: np.ndarray | None) -> tuple[list[str],
     return flags, notes
 
 
+def _too_far(
+    chains: IndexChains,
+    table: xr.Dataset,
+    n_groups: int,
+    rhat_max: float,
+    ess_min: float,
+    significance: float,
+) -> np.ndarray:
+    """Say in which rows some R-hat is beyond its limit, (n_rows,).
+
+    Of a single index that is `rhat_max`. Of the many of a plate some pass it by chance.
+    """
+    shape = len(chains.codes), chains.n_classes
+    rhat, ess = table["rhat"].values.reshape(shape), table["ess"].values.reshape(shape)
+    limit = np.full(shape, rhat_max)
+    if len(rhat) > 1:
+        n_parts = 2 * n_groups if n_groups == len(chains.chain) else n_groups
+        reached = rhat_reached_by_chance(
+            ess, ess_min, n_parts, significance, np.isfinite(rhat).sum()
+        )
+        limit = np.maximum(limit, reached)
+    return np.asarray((rhat > limit).any(axis=1))
+
+
+def _beside(data: Any, group: str) -> xr.Dataset | None:
+    """Return the variables beside the index, where there are any."""
+    if isinstance(data, xr.DataTree):
+        return data[group].to_dataset()
+    return data if isinstance(data, xr.Dataset) else None
+
+
 def _beyond(
     chains: IndexChains,
     overall: xr.Dataset,
     p_within: xr.DataArray,
+    too_far: np.ndarray,
     rhat_max: float,
     ess_min: float,
 ) -> list[str]:
     """Return what is beyond its limit."""
     flags = []
     rhat, ess = overall["rhat"].values.ravel(), overall["ess"].values.ravel()
-    if np.any(rhat > rhat_max):
+    if too_far.any():
+        many = ", and more than chance makes of so many" if len(rhat) > 1 else ""
         flags.append(
-            f"R-hat is {_largest(rhat):.3g}, above {rhat_max:g}{_rows(chains, rhat > rhat_max)}"
+            f"R-hat is {_largest(rhat[too_far]):.3g}, above {rhat_max:g}{many}"
+            f"{_rows(chains, too_far)}"
         )
     if np.any(ess < ess_min):
         flags.append(

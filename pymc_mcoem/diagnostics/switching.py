@@ -28,10 +28,13 @@ class UnmovedChains:
     chains : tuple of int
         Their positions.
     verdict : {"no weight", "chance", "stuck", "unknown"}
-        "no weight": the step's own weights say that the other classes have next to none, and its
-        pseudo-priors are sound, and no chain moved. "chance": chains that did move leave this class
-        so seldom that not leaving it is no surprise. "stuck": the other classes have weight, or the
-        pseudo-priors are too bad to tell. "unknown": there is nothing to tell it by.
+        "no weight": the step's own weights say that the other classes have next to none,
+        and its pseudo-priors are sound, no chain moved, and no other index stood still
+        beside it. "chance": chains that did move leave this class so seldom that not
+        leaving it is no surprise. "stuck": the other classes have weight, or the pseudo-
+        priors are too bad to tell. "unknown": there is nothing to tell it by, or the
+        evidence that pseudo-priors brought says otherwise, or weights are those beside
+        another index that stood still too.
     reason : str
     """
 
@@ -95,8 +98,9 @@ def _judge(chains: IndexChains, row: int, still: np.ndarray, n_groups: int) -> U
     here = before == stays[0]
     rate = (np.sum(after[here] != stays[0]) + 0.5) / (here.sum() + 1)
     expected = rate * (codes.shape[1] - 1) * group_size
+    n_rows = len(chains.codes)
     elsewhere = not (codes[~still] == stays[0]).any()
-    if elsewhere or not _may_be_chance(expected, len(positions) // group_size, n_groups):
+    if elsewhere or not _may_be_chance(expected, len(positions) // group_size, n_groups, n_rows):
         return UnmovedChains(row, positions, "stuck", "other chains left that class")
     if chains.log_weight is not None:
         found = _judge_by_weights(chains, row, positions, int(stays[0]), n_groups)
@@ -111,9 +115,13 @@ def _judge(chains: IndexChains, row: int, still: np.ndarray, n_groups: int) -> U
     )
 
 
-def _may_be_chance(expected: float, n_still: int, n_groups: int) -> bool:
-    """Say whether so many of the groups may be without any of the switches expected in each."""
-    return bool(stats.binom.sf(n_still - 1, n_groups, np.exp(-expected)) >= LEAST_PROBABLE)
+def _may_be_chance(expected: float, n_still: int, n_groups: int, n_rows: int) -> bool:
+    """Say whether so many of the groups may be without any of the switches expected in each.
+
+    In one of so many rows.
+    """
+    probability = stats.binom.sf(n_still - 1, n_groups, np.exp(-expected))
+    return bool(probability >= LEAST_PROBABLE / n_rows)
 
 
 def _judge_by_weights(
@@ -127,7 +135,8 @@ def _judge_by_weights(
         j for j in range(chains.n_classes) if j != stay and np.isfinite(log_odds[..., j]).any()
     ]
     k = pareto_k(log_odds[..., others])
-    bad = [int(j) for j, value in zip(others, k, strict=True) if not value <= GOOD_PARETO_K]
+    limit = _pareto_k_by_chance(log_odds[..., 0].size, len(chains.codes))
+    bad = [int(j) for j, value in zip(others, k, strict=True) if not value <= limit]
     if bad:
         worst = max((value for value in k if not np.isnan(value)), default=np.nan)
         return UnmovedChains(
@@ -135,14 +144,34 @@ def _judge_by_weights(
             positions,
             "stuck",
             f"pseudo-priors do not tell the weight of classes {chains.classes[bad].tolist()}: "
-            f"Pareto k up to {worst:.2f}, sound up to {GOOD_PARETO_K}",
+            f"Pareto k up to {worst:.2f}, sound up to {limit:.2g}",
         )
     n_draws = log_weight.shape[1]
     expected = float(n_draws * np.mean(-np.expm1(np.minimum(log_weight[..., stay], 0.0))))
     group_size = len(chains.chain) // n_groups
-    if not _may_be_chance(expected * group_size, len(positions) // group_size, n_groups):
+    n_still, n_rows = len(positions) // group_size, len(chains.codes)
+    if not _may_be_chance(expected * group_size, n_still, n_groups, n_rows):
         return UnmovedChains(
             row, positions, "stuck", f"by its own weights {expected:.1f} switches a chain were due"
+        )
+    believed = chains.believed
+    if believed is not None and len(chains.codes) == 1:
+        due = float(np.nansum(believed[list(positions), 1:], axis=1).mean())
+        if not _may_be_chance(due * group_size, n_still, n_groups, n_rows):
+            return UnmovedChains(
+                row,
+                positions,
+                "unknown",
+                f"by its own weights {expected:.1g} switches a chain were due, by the evidence "
+                f"that its pseudo-priors brought {due:.1f}",
+            )
+    if chains.companions:
+        return UnmovedChains(
+            row,
+            positions,
+            "unknown",
+            f"the other classes have no weight where {', '.join(chains.companions)} is, which "
+            "never changed either: the two may have weight together",
         )
     return UnmovedChains(
         row,
@@ -151,3 +180,14 @@ def _judge_by_weights(
         f"the other classes have no weight ({expected:.1g} switches a chain were to be expected) "
         "and the pseudo-priors are sound",
     )
+
+
+def _pareto_k_by_chance(n_draws: int, n_rows: int) -> float:
+    """Return the Pareto k that the worst of so many rows, all just sound, is estimated to have.
+
+    An estimate from the m largest ratios has a standard error of (1 + k) / √m.
+    """
+    n_tail = max(min(n_draws / 5, 3 * np.sqrt(n_draws)), 1.0)
+    error = (1 + GOOD_PARETO_K) / np.sqrt(n_tail)
+    # at one row the limit is that of Vehtari et al., whatever the estimate's error
+    return float(GOOD_PARETO_K + error * stats.norm.isf(0.5 / n_rows))

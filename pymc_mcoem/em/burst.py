@@ -12,21 +12,18 @@ draws as ``pm.sample`` with the step method, given the same generator and pseudo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytensor.tensor as pt
 
-from pymc_mcoem.backends import uses_jax
-from pymc_mcoem.carlin_chib.kernel import (
-    PseudoPriorSymbols,
-    SweepState,
-    build_sweep,
-    noise_size,
-)
+from pymc_mcoem.backends import backend_of, interpreted_mode, uses_jax
+from pymc_mcoem.carlin_chib.kernel import noise_size
 from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
+from pymc_mcoem.carlin_chib.sweeps import Sweeps, compile_sweeps
 from pymc_mcoem.density import as_argument
+from pymc_mcoem.flat import FlatFunction
 from pymc_mcoem.loops import compile_loop, compile_with_data
 
 if TYPE_CHECKING:
@@ -34,7 +31,7 @@ if TYPE_CHECKING:
     from pymc_mcoem.density import ClassDensity
     from pymc_mcoem.em.family import Family
 
-__all__ = ["Burst", "BurstDraws", "WeightedStatistics", "adaptation_gains"]
+__all__ = ["Burst", "WeightedStatistics", "adaptation_gains"]
 
 #: Sweeps whose noise is drawn at once. All at once that of 50,000 sweeps, with four classes and 78
 #: latents, would take 160 MB.
@@ -49,44 +46,6 @@ def adaptation_gains(n_sweeps: int, burn_in: int) -> np.ndarray:
     """
     t = np.arange(1, n_sweeps + 1)
     return np.where(t <= burn_in, 2.0 / np.sqrt(t), 0.0)
-
-
-@dataclass(frozen=True)
-class BurstDraws:
-    """All sweeps of a burst, burn-in included.
-
-    Attributes
-    ----------
-    class_index : ndarray of int of shape (n_sweeps,)
-    position : ndarray of shape (n_sweeps, n_latents)
-    log_weight : ndarray of shape (n_sweeps, n_classes)
-        Logarithms of the weights from which the class index was drawn, not normalised.
-    auxiliaries : ndarray of shape (n_sweeps, n_classes, n_latents) or None
-        The U_j that `log_weight` belongs to, where asked for.
-    acceptance : ndarray of shape (n_sweeps,)
-    log_step : ndarray of shape (n_classes,)
-        At the end.
-    """
-
-    class_index: np.ndarray
-    position: np.ndarray
-    log_weight: np.ndarray
-    auxiliaries: np.ndarray | None
-    acceptance: np.ndarray
-    log_step: np.ndarray
-
-    @classmethod
-    def joined(cls, parts: Sequence[BurstDraws]) -> BurstDraws:
-        """Return sweeps that follow one another as one burst."""
-        auxiliaries = [part.auxiliaries for part in parts if part.auxiliaries is not None]
-        return cls(
-            np.concatenate([part.class_index for part in parts]),
-            np.concatenate([part.position for part in parts]),
-            np.concatenate([part.log_weight for part in parts]),
-            np.concatenate(auxiliaries) if auxiliaries else None,
-            np.concatenate([part.acceptance for part in parts]),
-            parts[-1].log_step,
-        )
 
 
 class Burst:
@@ -122,42 +81,7 @@ class Burst:
         self._in_one_piece = uses_jax(mode)
         self.noise_size = noise_size(n_classes, n, move)
         self.initial_log_step = np.full(n_classes, move.initial_log_step(n))
-        noise = pt.tensor("noise", dtype="float64", shape=(None, self.noise_size))
-        gains = pt.tensor("gains", dtype="float64", shape=(None,))
-        index = pt.scalar("class_index", dtype="int64")
-        position = pt.tensor("position", dtype="float64", shape=(n,))
-        log_step = pt.tensor("log_step", dtype="float64", shape=(n_classes,))
-        symbols = PseudoPriorSymbols.create(n_classes, n)
-
-        def sweep(noise: Any, gain: Any, k: Any, x: Any, ls: Any, *pseudo_priors: Any) -> Any:
-            state, info = build_sweep(
-                density,
-                SweepState(k, x, ls),
-                noise,
-                PseudoPriorSymbols(*pseudo_priors),
-                gain,
-                move,
-            )
-            return [
-                state.class_index,
-                pt.specify_shape(state.position, (n,)),
-                pt.specify_shape(state.log_step, (n_classes,)),
-                info.log_weight,
-                info.acceptance,
-                *([info.auxiliaries] if keep_auxiliaries else []),
-            ]
-
-        self._function = compile_loop(
-            density,
-            sweep,
-            inputs=[noise, gains, index, position, log_step, *symbols.as_list()],
-            sequences=[noise, gains],
-            carried=[index, position, log_step],
-            n_emitted=2 + keep_auxiliaries,
-            fixed=symbols.as_list(),
-            last={2},
-            mode=mode,
-        )
+        self._sweeps = compile_sweeps(density, move, keep_auxiliaries=keep_auxiliaries, mode=mode)
 
     def __call__(
         self,
@@ -168,7 +92,7 @@ class Burst:
         gains: np.ndarray,
         data: Mapping[str, np.ndarray],
         others: tuple[np.ndarray, ...] = (),
-    ) -> BurstDraws:
+    ) -> Sweeps:
         """Run ``len(gains)`` sweeps.
 
         Parameters
@@ -187,39 +111,25 @@ class Burst:
             Values of the density's `other_values`.
         """
         index, position = start
-        parts: list[BurstDraws] = []
+        parts: list[Sweeps] = []
+        arguments = self.density.arguments(data, others)
         at_once = len(gains) if self._in_one_piece else _AT_ONCE
         for first in range(0, len(gains), at_once):
             now = gains[first : first + at_once]
-            found = self._sweeps(rng, (index, position), log_step, pseudo_priors, now, data, others)
-            index, position = found.class_index[-1], found.position[-1]
+            found = self._sweeps(
+                rng.standard_normal((len(now), self.noise_size)),
+                now,
+                index,
+                position,
+                log_step,
+                None,
+                pseudo_priors,
+                arguments,
+            )
+            index, position = int(found.class_index[-1]), found.position[-1]
             log_step = found.log_step
             parts.append(found)
-        return parts[0] if len(parts) == 1 else BurstDraws.joined(parts)
-
-    def _sweeps(
-        self,
-        rng: np.random.Generator,
-        start: tuple[int, np.ndarray],
-        log_step: np.ndarray,
-        pseudo_priors: PseudoPriors,
-        gains: np.ndarray,
-        data: Mapping[str, np.ndarray],
-        others: tuple[np.ndarray, ...],
-    ) -> BurstDraws:
-        """Run sweeps in one call of what is compiled."""
-        indices, positions, final, log_weights, acceptance, *rest = self._function(
-            rng.standard_normal((len(gains), self.noise_size)),
-            as_argument(gains),
-            as_argument(start[0], np.int64),
-            as_argument(start[1]),
-            as_argument(log_step),
-            *map(as_argument, pseudo_priors.as_list()),
-            *self.density.arguments(data, others),
-        )
-        return BurstDraws(
-            indices, positions, log_weights, rest[0] if rest else None, acceptance, final
-        )
+        return parts[0] if len(parts) == 1 else Sweeps.joined(parts)
 
 
 class WeightedStatistics:
@@ -250,6 +160,7 @@ class WeightedStatistics:
         weights = pt.tensor("weights", dtype="float64", shape=(None,))
         positions = pt.tensor("positions", dtype="float64", shape=(None, density.n_latents))
         k = pt.scalar("class_index", dtype="int64")
+        self._padded = False
         self._function: Any = None
         self._shapes: list[tuple[int, ...]] = []
         if not self.names:
@@ -257,12 +168,20 @@ class WeightedStatistics:
         point = density.model.initial_point(random_seed=0)
         zeros = density.ravel(point)
         placed = density.place(expressions, pt.constant(0, dtype="int64"), zeros)
-        shapes = compile_with_data(density, [], [graph.shape for graph in placed], "FAST_COMPILE")
+        shapes = compile_with_data(
+            density, [], [graph.shape for graph in placed], interpreted_mode()
+        )
         arguments = density.arguments(
             {name: density.model[name].get_value() for name in density.data_inputs},
             [point[value.name] for value in density.other_values],
         )
         self._shapes = [tuple(int(size) for size in shape) for shape in shapes(*arguments)]
+
+        self._padded = uses_jax(mode)
+        if backend_of(mode) == "numba":
+            with suppress(NotImplementedError):
+                self._function = _FlatSums(density, expressions, self._shapes)
+                return
 
         def add(w: Any, x: Any, *rest: Any) -> list[Any]:
             sums, index = rest[:-1], rest[-1]
@@ -282,7 +201,6 @@ class WeightedStatistics:
             last=range(len(self._shapes)),
             mode=mode,
         )
-        self._padded = uses_jax(mode)
 
     def zeros(self) -> dict[str, np.ndarray]:
         """Return statistics of no observation, each ``(n_classes, *shape)``."""
@@ -336,6 +254,37 @@ class WeightedStatistics:
             for name, value in zip(self.names, sums, strict=True):
                 total[name][j] = value
         return total
+
+
+class _FlatSums:
+    """Weighted sums of statistics by the loop of `sums_numba`."""
+
+    def __init__(
+        self, density: ClassDensity, expressions: Sequence[Any], shapes: Sequence[tuple[int, ...]]
+    ) -> None:
+        # imported where it is used: numba takes a second to import
+        from pymc_mcoem.em import sums_numba
+
+        self._flat = FlatFunction(
+            density,
+            lambda k, x: density.place(list(expressions), k, x),
+            "sufficient statistics",
+            returns=False,
+            joined=True,
+        )
+        self._held = sums_numba.hold(self._flat.function)
+        self._sum = sums_numba.weighted_sum
+        self._shapes = shapes
+        self._stops = np.cumsum([int(np.prod(shape)) for shape in shapes])
+
+    def __call__(
+        self, k: np.ndarray, weights: np.ndarray, positions: np.ndarray, *arguments: np.ndarray
+    ) -> list[np.ndarray]:
+        """Return the sums, each of its shape."""
+        packed = self._flat.pack(arguments)
+        total = self._sum(self._held, int(k), weights, positions, *packed, int(self._stops[-1]))
+        parts = np.split(total, self._stops[:-1])
+        return [part.reshape(shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
 
 def _padded(weights: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

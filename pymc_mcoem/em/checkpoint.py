@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -14,9 +14,18 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 from pymc_mcoem.em.datatree_files import require_file_name
+from pymc_mcoem.em.file_lock import locked
+from pymc_mcoem.em.whole_files import (
+    older_name,
+    remove_leftovers,
+    temporary_beside,
+    unsealed,
+    write_new,
+    write_whole,
+)
 from pymc_mcoem.numbers import is_number, is_whole
 
-__all__ = ["Checkpoint", "Checkpointing"]
+__all__ = ["Checkpoint", "Checkpointing", "claimed"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +43,7 @@ class Checkpoint:
         Seconds after which it is saved again, with the next observation.
     keep : int
         Older files to keep beside it: ``run.nc`` is then the newest, ``run.1.nc`` the one before,
-        and so on.
+        and so on. Where the newest turns out damaged, `OnlineEM.load` falls back to these.
 
     Raises
     ------
@@ -80,8 +89,7 @@ class Checkpoint:
 
     def older(self, number: int) -> Path:
         """Return the name of the `number`-th file before the newest."""
-        path = Path(self.path)
-        return path.with_name(f"{path.stem}.{number}{path.suffix}")
+        return older_name(Path(self.path), number)
 
     def require_unused(self, own: Iterable[Path] = ()) -> None:
         """Refuse files of other runs, which a run that has learnt nothing yet would replace.
@@ -108,25 +116,72 @@ class Checkpoint:
     def rotate(self) -> None:
         """Make room for a new file: the newest becomes the first of the older ones.
 
-        At every moment the newest is in its place.
+        At every moment the newest is in its place. One that is damaged takes no other's.
         """
         newest = Path(self.path)
         if not self.keep or not newest.exists():
             return
+        content = newest.read_bytes()
+        if unsealed(content) is None:
+            return
         for number in range(self.keep, 1, -1):
             if self.older(number - 1).exists():
                 os.replace(self.older(number - 1), self.older(number))
-        # One name, so that what a killed process left behind is taken away by the next.
-        beside = newest.with_name(f".{newest.name}.older")
-        beside.unlink(missing_ok=True)
+        beside = temporary_beside(newest)
         try:
             try:
                 os.link(newest, beside)
             except OSError:  # a file system without links
-                shutil.copyfile(newest, beside)
+                write_new(beside, [content])
             os.replace(beside, self.older(1))
         finally:
             beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def claimed(checkpoint: Checkpoint | None, own: Iterable[Path] | None) -> Iterator[None]:
+    """Have the files of a checkpoint for one call alone.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint or None
+        None: there is nothing to have.
+    own : iterable of Path, or None
+        Of a run that has learnt nothing yet, the files that it was saved to or loaded from: others
+        it would replace. None of one that has.
+
+    Raises
+    ------
+    BlockingIOError
+        If another call has them, in this process or another.
+    FileExistsError
+        See `Checkpoint.require_unused`.
+    """
+    if checkpoint is None:
+        yield
+        return
+    newest = Path(checkpoint.path)
+    lock = newest.with_name(f".{newest.name}.lock")
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(lock))
+        except BlockingIOError as error:
+            raise BlockingIOError(
+                error.errno,
+                f"checkpoint: {str(newest)!r} is another run's as long as that goes on "
+                f"({error.strerror}): each would replace what the other has learnt. Wait for its "
+                "end, or name another file.",
+            ) from error
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"checkpoint: {str(lock)!r}, which keeps other runs from {newest.name!r}, cannot "
+                f"be made ({error.strerror}); take away what has that name, or name another file.",
+            ) from error
+        if own is not None:
+            checkpoint.require_unused(own)
+        remove_leftovers(newest)
+        yield
 
 
 class Checkpointing:
@@ -136,8 +191,8 @@ class Checkpointing:
     ----------
     checkpoint : Checkpoint or None
         None: nothing is done.
-    save : callable
-        Writes the run to a path.
+    content : callable
+        Returns the bytes of a file that the run is saved in.
     state : callable
         Returns where the run stands: the same object as long as nothing has changed.
     unit : str
@@ -153,13 +208,13 @@ class Checkpointing:
     def __init__(
         self,
         checkpoint: Checkpoint | None,
-        save: Callable[[str | os.PathLike[str]], None],
+        content: Callable[[], bytes],
         state: Callable[[], Any],
         unit: str = "observations",
     ) -> None:
         self._checkpoint = checkpoint
         self._unit = unit
-        self._save = save
+        self._content = content
         self._state = state
         self._saved = state()
         self._last = monotonic()
@@ -216,15 +271,13 @@ class Checkpointing:
 
     def _write(self) -> None:
         assert self._checkpoint is not None
-        newest = Path(self._checkpoint.path)
-        beside = newest.with_name(f".{newest.name}.new")
         state = self._state()
-        # Only a file that is there whole moves the older ones; what fails is not tried again.
+        # What fails is not tried again as the call ends.
         self._failed = True
         try:
-            self._save(beside)
-            self._checkpoint.rotate()
-            os.replace(beside, newest)
+            write_whole(
+                Path(self._checkpoint.path), self._content(), before=self._checkpoint.rotate
+            )
         except KeyboardInterrupt:
             # A second Ctrl-C met the first one's saving: that is begun again as the call ends.
             self._failed = False

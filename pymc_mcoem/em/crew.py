@@ -7,15 +7,17 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future
+from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
+from time import monotonic
 from typing import Any
 
-from pymc_mcoem.em.compile_ahead import compile_ahead
 from pymc_mcoem.em.threads import one_call_at_a_time
 from pymc_mcoem.em.workers import (
     ExecutorError,
+    Limit,
     Order,
     Parcel,
     Unknown,
@@ -23,9 +25,10 @@ from pymc_mcoem.em.workers import (
     perform,
     received,
 )
-from pymc_mcoem.numbers import is_whole
+from pymc_mcoem.interrupts import raise_if_interrupted, was_interrupted
+from pymc_mcoem.numbers import is_number, is_whole
 
-__all__ = ["Crew", "WorkerLost", "check_executor"]
+__all__ = ["Crew", "WorkerLost", "Workers", "check_executor"]
 
 _log = logging.getLogger("pymc_mcoem")
 
@@ -35,6 +38,8 @@ WINDOW = 256
 TOGETHER, LOTS = 8, 16
 #: Seconds after which idle workers of a pool of our own leave.
 IDLE = 300
+#: Seconds that the first call of a worker may take beside the others' limit: it compiles.
+FIRST = 600.0
 #: Times that all workers may be lost, without an answer in between, until calls go one by one.
 LOSSES = 2
 
@@ -45,6 +50,51 @@ class WorkerLost(RuntimeError):
 
 class _CallLost(Exception):
     """A call whose worker died while the executor lives on."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """An executor, and how long one of its workers may be at an observation.
+
+    Parameters
+    ----------
+    executor : concurrent.futures.Executor or int
+        Processes of this or other machines; a number stands for a pool of as many.
+    timeout : float
+        Seconds. A worker that takes longer is ended, and the observation given to another; where
+        that hangs too, the observation is one that cannot be learnt. A worker's first
+        observation, for which it compiles, may take ten minutes more.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If there is no executor, it works in threads, which nobody can end, or the number of
+        seconds is not positive.
+
+    Notes
+    -----
+    A worker ends itself, also where compiled code hangs and Python has no say; one that its
+    machine has stopped cannot. Under MPI all processes end with it.
+
+    Examples
+    --------
+    >>> Workers(8, timeout=60.0)
+    Workers(executor=8, timeout=60.0)
+    """
+
+    executor: Executor | int
+    timeout: float
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        check_executor(self.executor)
+        if self.executor is None or isinstance(self.executor, (ThreadPoolExecutor, Workers)):
+            raise ValueError(
+                f"executor: got {self.executor!r}; a timeout ends processes: give a number of "
+                "them, or an executor that has some."
+            )
+        if not is_number(self.timeout) or not 0 < self.timeout < float("inf"):
+            raise ValueError(f"timeout: got {self.timeout!r}; give a positive number of seconds.")
 
 
 def check_executor(executor: Any) -> None:
@@ -64,7 +114,7 @@ def check_executor(executor: Any) -> None:
         ...
     ValueError: executor: got 0; give at least one process, or None to work in this one.
     """
-    if executor is None or isinstance(executor, Executor):
+    if executor is None or isinstance(executor, (Executor, Workers)):
         return
     if not is_whole(executor):
         raise TypeError(
@@ -85,7 +135,7 @@ class Crew:
     ----------
     make : callable
         Makes the object; called once in each process that works.
-    executor : concurrent.futures.Executor, int or None
+    executor : concurrent.futures.Executor, int, Workers or None
         Who works. A number stands for a pool of as many processes, which is made when the first
         call comes, and again when it breaks. None: this process.
 
@@ -93,7 +143,8 @@ class Crew:
     -----
     A worker that dies takes a standard pool down. What was not answered is then given to a new
     pool of the same size; the answers are the same, since a call carries all that it depends on.
-    A call that brings its workers down alone, twice, is given up: `WorkerLost`.
+    A call that brings its workers down alone, twice, is given up: `WorkerLost`. So is one that
+    takes two workers longer than `Workers` allow.
 
     Examples
     --------
@@ -102,8 +153,14 @@ class Crew:
     [1, 10, 100]
     """
 
-    def __init__(self, make: Callable[[], Any], executor: Executor | int | None = None) -> None:
+    def __init__(
+        self, make: Callable[[], Any], executor: Executor | int | Workers | None = None
+    ) -> None:
         check_executor(executor)
+        self._timeout: float | None = None
+        if isinstance(executor, Workers):
+            self._timeout = float(executor.timeout)
+            executor = executor.executor
         self._make = make
         self._size = None if executor is None or isinstance(executor, Executor) else int(executor)
         self._executor = executor if isinstance(executor, Executor) else None
@@ -161,16 +218,18 @@ class Crew:
             for order in orders:
                 # what is compiled may be another's too, at work in another thread
                 with one_call_at_a_time():
-                    self._compile_ahead(order)
-                    found = order.function(self.compiled, *order.arguments)
+                    found = order.made_by(self.compiled)
+                # what was interrupted in mid-call may look whole
+                raise_if_interrupted()
                 yield found
             return
         source = iter(orders)
         under_way: deque[_Sent] = deque()
         losses, together = 0, self._together(window, total)
+        suspects = 0  # that are handed out one by one
         try:
             while True:
-                room = max(window // together, 1) if losses <= LOSSES else 1
+                room = 1 if suspects else max(window // together, 1)
                 while len(under_way) < room and (some := tuple(islice(source, together))):
                     under_way.append(_Sent(some))
                 if not under_way:
@@ -178,18 +237,28 @@ class Crew:
                 try:
                     for sent in islice(under_way, room):
                         if sent.future is None:
+                            sent.begun = monotonic()
                             sent.future = self._submit(sent.orders, whole=not self._answered)
                     found = self._answer(under_way[0])
                 except (BrokenExecutor, _CallLost) as error:
+                    if was_interrupted(or_will_be=True):
+                        # a terminal tells workers too: nothing is begun anew to be ended at once
+                        raise KeyboardInterrupt from error
                     losses += 1
+                    hung = self._count_hung(under_way)
                     if isinstance(error, BrokenExecutor):
                         self._replace(error)
+                    if room == 1 and under_way[0].hung > 1 and len(under_way[0].orders) == 1:
+                        raise WorkerLost(
+                            f"worker: it gave no answer to this observation in {self._timeout:g} "
+                            "seconds, nor did another, and both were ended."
+                        ) from error
                     for sent in under_way:
                         sent.forget_loss()
-                    if losses > LOSSES:
+                    if losses > LOSSES or hung:
                         # which of them it was is seen only if each goes alone
                         under_way = deque(each for sent in under_way for each in sent.alone())
-                        together = 1
+                        together, suspects = 1, len(under_way)
                     if losses > LOSSES + 2:
                         self._probe()
                         raise WorkerLost(
@@ -198,6 +267,7 @@ class Crew:
                         ) from error
                     continue
                 losses, self._answered = 0, True
+                suspects = max(suspects - 1, 0)
                 under_way.popleft()
                 yield from map(received, found)
         finally:
@@ -205,15 +275,16 @@ class Crew:
                 if sent.future is not None:
                     sent.future.cancel()
 
-    def _compile_ahead(self, order: Order) -> None:
-        """Let the first call that this process makes find its parts compiled, where it has such."""
-        if self._answered:
-            return
-        parts = getattr(self.compiled, "two_parts", None)
-        if parts is not None:
-            data, parameters = order.arguments[:2]
-            compile_ahead(self._make, parts, data, parameters)
-        self._answered = True
+    def _count_hung(self, under_way: Iterable[_Sent]) -> bool:
+        """Count for each call whether its worker may have hung at it; say whether any may."""
+        if self._timeout is None:
+            return False
+        until = monotonic() - self._timeout
+        found = False
+        for sent in under_way:
+            if sent.future is not None and sent.begun <= until:
+                sent.hung, found = sent.hung + 1, True
+        return found
 
     def _together(self, window: int, total: int | None) -> int:
         """Return how many calls to send at once, so that no worker waits long for the others."""
@@ -242,6 +313,7 @@ class Crew:
             raise
         except KeyboardInterrupt:
             # Ctrl-C in a terminal reaches workers too; theirs is a lost call.
+            raise_if_interrupted()
             if future.done() and not future.cancelled() and future.exception() is not None:
                 raise _CallLost("interrupted") from None
             raise
@@ -272,12 +344,13 @@ class Crew:
 
     def _submit(self, orders: tuple[Order, ...], *, whole: bool) -> Future[Any]:
         parcel = self._parcel
+        limit = () if self._timeout is None else (Limit(self._timeout, FIRST, os.getpid()),)
         try:
             if self._executor is None:
                 assert self._size is not None
                 self._executor = self._pool(self._size)
             return self._executor.submit(
-                perform, parcel.token, parcel.content if whole else None, orders
+                perform, parcel.token, parcel.content if whole else None, orders, *limit
             )
         except BrokenExecutor:
             raise
@@ -349,12 +422,17 @@ class _Sent:
     def __init__(self, orders: tuple[Order, ...]) -> None:
         self.orders = orders
         self.future: Future[Any] | None = None
+        self.begun = 0.0
+        self.hung = 0
 
     def alone(self) -> Iterable[_Sent]:
         """Return what has been answered as it is, and what has not one by one."""
         if self.future is not None:
             return (self,)
-        return [_Sent((order,)) for order in self.orders]
+        singles = [_Sent((order,)) for order in self.orders]
+        for each in singles:
+            each.hung = self.hung
+        return singles
 
     def forget_loss(self) -> None:
         """Let orders be handed out again, unless they were answered before the loss."""

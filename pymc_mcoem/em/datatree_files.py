@@ -1,80 +1,105 @@
-"""Trees of arrays in netCDF files that are there whole or not at all, and refused if altered.
+"""Trees of arrays in sealed netCDF files, and what is refused in those of others.
 
 Nothing in a file is code, and floats are stored as they are, so that a run goes on with the same
-bits. The digest is of all that the file holds.
+bits. HDF5, which netCDF is made of, works in memory alone: it ends the process when a disk is full.
 """
 
 from __future__ import annotations
 
-import hashlib
+import errno
 import json
+import logging
 import os
-from collections.abc import Iterator, Mapping
+import secrets
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import h5netcdf
 import h5py
 import numpy as np
 import xarray as xr
+from xarray.backends import H5NetCDFStore
+
+from pymc_mcoem.em.bounded_files import bounded_groups
+from pymc_mcoem.em.whole_files import DamagedFileError, older_name, read_whole, temporary_beside
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.run_state import Arrays
 
 __all__ = [
     "arrays_of",
-    "content_digest",
+    "bytes_of",
     "dataset_of",
     "named_damage",
     "read_datatree",
     "require_file_name",
-    "write_datatree",
 ]
 
-ENGINE: Any = "h5netcdf"
+_log = logging.getLogger("pymc_mcoem")
 
 
-def write_datatree(path: str | os.PathLike[str], tree: xr.DataTree) -> None:
-    """Write a tree to a file that is there whole or not at all.
+def bytes_of(tree: xr.DataTree) -> bytes:
+    """Return a tree as the bytes of a netCDF file.
 
-    It is written beside `path` and then takes its place in one move.
-
-    Raises
-    ------
-    OSError
-        If the folder does not exist, or something that is no file has the name.
+    Examples
+    --------
+    >>> tree = xr.DataTree(xr.Dataset({"a": ("n", [1.0, -0.0])}))
+    >>> bytes_of(tree)[1:4]
+    b'HDF'
     """
-    target = require_file_name(path)
-    # One name, so that what a killed process left behind is written over by the next.
-    beside = target.with_name(f".{target.name}.partial")
-    tree.attrs.pop("digest", None)
-    try:
-        _without_fill_values(tree).to_netcdf(beside, engine=ENGINE)
-        # The digest is of what is read from the file: types may change on the way, as dates do.
-        with xr.open_datatree(beside, engine=ENGINE) as opened:
-            digest = content_digest(opened.load())
-        with h5py.File(beside, "r+") as written:
-            written.attrs["digest"] = digest
-        with beside.open("rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(beside, target)
-    finally:
-        beside.unlink(missing_ok=True)
+    size = sum(node.to_dataset(inherit=False).nbytes for node in tree.subtree)
+    # One piece of memory for all of it. The name is of nothing on the disk, and no other's.
+    with h5py.File(
+        f"{secrets.token_hex(8)}.nc",
+        "w",
+        driver="core",
+        backing_store=False,
+        block_size=size + (1 << 20),
+        track_order=True,  # as netCDF has it
+    ) as file:
+        with h5netcdf.File(file, "w") as written:
+            for node in _without_fill_values(tree).subtree:
+                store = H5NetCDFStore(written, group=node.path, mode="a")
+                node.to_dataset(inherit=False).dump_to_store(store)
+        file.flush()
+        image: bytes = file.id.get_file_image()
+    return image
 
 
 @contextmanager
-def named_damage(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn errors of what a file should hold into one that names the file."""
+def named_damage(path: str | os.PathLike[str], given: Collection[str] = ()) -> Iterator[None]:
+    """Turn whatever is wrong with what a file holds into one error that names the file.
+
+    Parameters
+    ----------
+    path : path-like
+    given : collection of str
+        Arguments that are not from the file: errors that begin with one of these stay as they are.
+
+    Raises
+    ------
+    DamagedFileError
+    """
     try:
         yield
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise ValueError(f"path: {os.fspath(path)!r} is damaged: {error}.") from error
+    except (DamagedFileError, MemoryError):
+        raise
+    except Exception as error:
+        if str(error).partition(":")[0] in given:
+            raise
+        # a KeyError has nothing but the key to say
+        what = f"{error}" if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        raise DamagedFileError(
+            f"path: {os.fspath(path)!r} is damaged: {what.removesuffix('.')}."
+        ) from error
 
 
 def read_datatree(
     path: str | os.PathLike[str], driver: str, kind: str, version: int
 ) -> xr.DataTree:
-    """Read what `write_datatree` wrote, if it is of this kind and version.
+    """Read a tree whose bytes were written by `write_whole`, if it is of this kind and version.
 
     Parameters
     ----------
@@ -90,8 +115,13 @@ def read_datatree(
     ------
     FileNotFoundError
         If there is no such file.
-    ValueError
+    DamagedFileError
         If it is not a saved run, is damaged, or has another format version.
+
+    Notes
+    -----
+    A file that is damaged, as its checksum tells, is passed over where it is the newest of a
+    checkpoint: the first of the older ones that is whole is read in its place, and the log says so.
     """
     source = _as_path(path)
     if source.is_dir():
@@ -99,91 +129,56 @@ def read_datatree(
     if not source.is_file():
         raise FileNotFoundError(f"path: there is no file {str(source)!r}; save a run there first.")
     try:
-        elsewhere = _leads_elsewhere(source)
-        if not elsewhere:
-            with xr.open_datatree(source, engine=ENGINE) as opened:
-                tree = opened.load()
-    except Exception as error:
-        raise ValueError(
-            f"path: {str(source)!r} cannot be read as netCDF ({error}); it is no saved run, or "
-            "damaged."
-        ) from error
-    if elsewhere:
-        raise ValueError(
-            f"path: {elsewhere!r} in {str(source)!r} is kept in another place, which no saved run "
-            "does; only the file that is named is read."
-        )
-    if tree.attrs.get("format") != kind:
-        raise ValueError(
-            f"path: {str(source)!r} is no saved run of {driver}; give a file that `save` wrote."
-        )
-    found = tree.attrs.get("format_version")
-    if found != version:
-        raise ValueError(
-            f"path: {str(source)!r} has format version {found}, this is for {version}; "
-            f"load it with pymc_mcoem {tree.attrs.get('version')}."
-        )
-    if tree.attrs.pop("digest", None) != content_digest(tree):
-        raise ValueError(
-            f"path: {str(source)!r} is damaged: what it holds is not what was written (its digest "
-            "differs). Take an older file, as a Checkpoint keeps beside it."
-        )
-    return tree
+        content = read_whole(source)
+    except DamagedFileError as damage:
+        older = _older_checkpoint(source, driver, kind, version)
+        if older is None:
+            raise
+        _log.warning("%s The run goes on from the checkpoint before it, %r.", damage, str(older[0]))
+        return older[1]
+    return _tree_in(content, source, driver, kind, version)
 
 
-def _leads_elsewhere(path: Path) -> str | None:
-    """Return the first part of a file that is a link or lies in other files, if there is one.
-
-    HDF5 would follow these to whatever the file names.
-    """
-    with h5py.File(path, "r") as file:
-        waiting: list[h5py.Group] = [file]
-        known = set()
-        while waiting:
-            group = waiting.pop()
-            for name in group:
-                if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-                    return f"{group.name.rstrip('/')}/{name}"
-                part = group[name]
-                if isinstance(part, h5py.Dataset) and (part.external or part.is_virtual):
-                    return str(part.name)
-                place = h5py.h5o.get_info(part.id).addr
-                if isinstance(part, h5py.Group) and place not in known:
-                    known.add(place)
-                    waiting.append(part)
+def _older_checkpoint(
+    source: Path, driver: str, kind: str, version: int
+) -> tuple[Path, xr.DataTree] | None:
+    """Return the newest whole file of a checkpoint behind one that is damaged, if there is one."""
+    number = 1
+    while (older := older_name(source.resolve(), number)).is_file():
+        try:
+            tree = _tree_in(read_whole(older), older, driver, kind, version)
+        except DamagedFileError:
+            tree = None
+        # one that was saved by hand under such a name may be of any run
+        if tree is not None and tree.attrs.get("written_by") == "checkpoint":
+            return older, tree
+        number += 1
     return None
 
 
-def content_digest(tree: xr.DataTree) -> str:
-    """Return a digest of the names, shapes, values and attributes of a tree, but its digest.
-
-    Examples
-    --------
-    >>> one, other = (xr.DataTree(xr.Dataset({"a": ("n", [value])})) for value in (0.0, -0.0))
-    >>> content_digest(one) == content_digest(one), content_digest(one) == content_digest(other)
-    (True, False)
-    """
-    found = hashlib.sha256()
-
-    def add(*words: Any) -> None:
-        found.update(json.dumps([str(word) for word in words]).encode())
-
-    for node in sorted(tree.subtree, key=lambda node: node.path):
-        add(node.path)
-        for name in sorted(map(str, node.attrs)):
-            if name != "digest":
-                add(name, node.attrs[name])
-        for name in sorted(map(str, node.variables)):
-            variable = node.variables[name]
-            values = np.asarray(variable.values)
-            add(name, *variable.dims, *values.shape)
-            if values.dtype.kind in "OSU":
-                add(*values.ravel())
-            else:
-                # bytes as they lie in the file, whatever the machine's own order
-                plain = np.ascontiguousarray(values.astype(values.dtype.newbyteorder("<")))
-                found.update(plain.dtype.str.encode() + plain.tobytes())
-    return found.hexdigest()
+def _tree_in(content: bytes, source: Path, driver: str, kind: str, version: int) -> xr.DataTree:
+    """Return the tree in a file's bytes."""
+    with named_damage(source):
+        with h5py.File(h5py.h5f.open_file_image(content)) as file:
+            groups = bounded_groups(file, len(content))
+            with h5netcdf.File(file, "r", decode_vlen_strings=True) as opened:
+                tree = xr.DataTree.from_dict(
+                    {
+                        group: xr.open_dataset(H5NetCDFStore(opened, group=group)).load()
+                        for group in groups
+                    }
+                )
+        if tree.attrs.get("format") != kind:
+            raise DamagedFileError(
+                f"path: {str(source)!r} is no saved run of {driver}; give a file that `save` wrote."
+            )
+        found = tree.attrs.get("format_version")
+        if found != version:
+            raise DamagedFileError(
+                f"path: {str(source)!r} has format version {found}, this is for {version}; "
+                f"load it with pymc_mcoem {tree.attrs.get('version')}."
+            )
+    return tree
 
 
 def require_file_name(path: Any) -> Path:
@@ -198,7 +193,7 @@ def require_file_name(path: Any) -> Path:
     PermissionError
         If it cannot be written in.
     OSError
-        If a folder, a device or something else that is no file has the name.
+        If a folder, a device or something else that is no file has the name, or it is too long.
     """
     target = _as_path(path)
     if target.is_symlink():
@@ -217,6 +212,17 @@ def require_file_name(path: Any) -> Path:
         )
     if target.exists() and not target.is_file():
         raise OSError(f"path: {str(target)!r} is no file that can be replaced; name another.")
+    try:
+        temporary_beside(target).exists()
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        spare = len(temporary_beside(target).name) - len(target.name)
+        raise OSError(
+            error.errno,
+            f"path: {str(target)!r} is too long a name: while it is written it has {spare} letters "
+            "more; shorten it.",
+        ) from error
     return target
 
 
@@ -251,4 +257,8 @@ def arrays_of(tree: xr.DataTree, group: str) -> Arrays | None:
         return None
     dataset = tree[group].to_dataset()
     names = json.loads(dataset.attrs["names"])
-    return {name: np.array(dataset[f"array_{number}"].values) for number, name in enumerate(names)}
+    arrays = {name: np.array(dataset[f"array_{at}"].values) for at, name in enumerate(names)}
+    for name, value in arrays.items():
+        if value.dtype.kind not in "biuf":
+            raise ValueError(f"{name!r} in {group} holds no numbers but {value.dtype}")
+    return arrays

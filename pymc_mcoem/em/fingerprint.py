@@ -43,6 +43,8 @@ class Fingerprint:
         names = ["log-density", *sorted(family.statistics)]
         try:
             found = _evaluated(family, names)
+        except (MemoryError, OSError):
+            raise  # what comes and goes says nothing of the family
         except Exception:
             # As where a parameter has to be what this one is not. A run is saved all the same.
             return dict.fromkeys(names)

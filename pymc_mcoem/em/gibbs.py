@@ -11,9 +11,9 @@ import pytensor.tensor as pt
 
 from pymc_mcoem.carlin_chib.kernel import PseudoPriorSymbols, draw_class
 from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
+from pymc_mcoem.carlin_chib.sweeps import Sweeps
 from pymc_mcoem.carlin_chib.within_class import ClassProposal
 from pymc_mcoem.density import as_argument
-from pymc_mcoem.em.burst import BurstDraws
 from pymc_mcoem.loops import compile_loop
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class GibbsChain:
         proposals: PseudoPriors,
         gains: np.ndarray,
         data: Mapping[str, np.ndarray],
-    ) -> BurstDraws:
+    ) -> Sweeps:
         """Run ``len(gains)`` sweeps.
 
         Parameters
@@ -121,4 +121,4 @@ class GibbsChain:
             *map(as_argument, proposals.as_list()),
             *self.density.arguments(data),
         )
-        return BurstDraws(indices, positions, log_weights, None, acceptance, final)
+        return Sweeps(indices, positions, log_weights, None, acceptance, final)

@@ -86,8 +86,10 @@ class ThinnedSeries:
             return
         self.kept[index] = row
         while len(self.kept) > self.keep:
-            self.stride *= 2
-            self.kept = {old: kept for old, kept in self.kept.items() if not old % self.stride}
+            stride = 2 * self.stride
+            kept = {old: each for old, each in self.kept.items() if not old % stride}
+            # one after the other with nothing between them, where an interrupt could fall
+            self.stride, self.kept = stride, kept
 
     def rows(self, until: int | None = None) -> Rows:
         """Return the rows to index `until`, shorter ones filled up with zeros.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -12,18 +12,29 @@ import xarray as xr
 
 from pymc_mcoem.em.family_record import describe_family
 from pymc_mcoem.em.history import History
-from pymc_mcoem.em.left_out import PATIENCE, leave_out, named, said
+from pymc_mcoem.em.left_out import PATIENCE, LeftOut, leave_out, named, said
+from pymc_mcoem.em.plausible import (
+    IN_A_ROW,
+    Absurd,
+    absurd_among,
+    remembered,
+    require_plausible,
+    span,
+)
 from pymc_mcoem.em.reading import Unreadable, admit
 from pymc_mcoem.em.recursion import Recursion
 from pymc_mcoem.em.run_state import Begun, RunSettings, RunState, StepError
 from pymc_mcoem.em.settings import encode_settings
 from pymc_mcoem.em.storage import SavedRun
+from pymc_mcoem.em.threads import OneAtATime
+from pymc_mcoem.interrupts import require_readable
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    from pymc_mcoem.em.crew import Workers
     from pymc_mcoem.em.family import Family
-    from pymc_mcoem.em.run_state import Arrays, StepReport
+    from pymc_mcoem.em.run_state import Arrays, Pending, StepReport
 
 __all__ = ["Learner"]
 
@@ -54,7 +65,7 @@ class Learner:
         family: Family,
         settings: RunSettings,
         entropy: int | list[int],
-        executor: Executor | int | None = None,
+        executor: Executor | int | Workers | None = None,
     ) -> None:
         self.family = family
         self.settings = settings
@@ -62,7 +73,9 @@ class Learner:
         self.recursion = Recursion(family, settings, entropy, executor)
         self.history = History(family, settings.keep, settings.thin)
         self.state = RunState()
+        self.alone = OneAtATime("OnlineEM.partial_fit")
         self._failures = 0
+        self._absurd = 0
         # What those before an observation that failed gave: they are not explained again.
         self._begun: Begun | None = None
         # The state that was read last, and that state as if the stream had ended there.
@@ -93,16 +106,20 @@ class Learner:
         if isinstance(observation, Unreadable):
             if self.settings.on_error == "raise":
                 raise observation.error
-            error = observation.error
-            self._leave_out([state.position], f"reading it failed: {named(error)}")
+            reason = f"reading it failed: {named(observation.error)}"
+            self._leave_out(LeftOut(state.position, reason))
             self.state = replace(state, position=state.position + 1)
             return
         try:
             item, _ = admit(self.family, observation, state.position)
+            spanned = span(item.observation)
+            require_plausible(spanned, state.recent, self.settings.refuse_beyond)
         except Exception as error:
+            require_readable(error)
+            self._count_absurd(error)
+            self._leave_out(LeftOut(state.position, f"refused: {named(error)}", observation))
             self.state = replace(state, position=state.position + 1)
-            self._leave_out([state.position], f"refused: {named(error)}")
-            if self.settings.on_error == "skip":
+            if self.settings.on_error != "raise":
                 return
             kind = TypeError if isinstance(error, TypeError) else ValueError
             # In a run of several calls the index in the stream is another.
@@ -112,7 +129,25 @@ class Learner:
             ) from error
         # Compiling may fail too: that is no observation's fault, and comes before it counts.
         self.recursion.crew.prepare()
-        self.state = replace(state, pending=(*state.pending, item), position=state.position + 1)
+        self._absurd = 0
+        self.state = replace(
+            state,
+            recent=remembered(state.recent, spanned),
+            pending=(*state.pending, item),
+            position=state.position + 1,
+        )
+
+    def _count_absurd(self, error: Exception) -> None:
+        """Say so when records are refused in a row for what came before them."""
+        self._absurd = self._absurd + 1 if isinstance(error, Absurd) else 0
+        if self._absurd == IN_A_ROW:
+            _log.warning(
+                "%d records in a row, the last of them %d, counted from 0, are refused, for they "
+                "lie far from those before: the stream may have changed, its unit perhaps. %s",
+                IN_A_ROW,
+                self.state.position,
+                error,
+            )
 
     def learn(self) -> Iterator[StepReport[RunState]]:
         """Learn from the queue as far as it goes, yielding after each step.
@@ -130,12 +165,13 @@ class Learner:
             try:
                 report = self.recursion.step(self.state, self._begun)
             except StepError as failure:
-                self.state = self.state.without(failure.positions)
-                self._begun = failure.begun
-                culprits = sorted(item.position for item in failure.culprits)
-                self._leave_out(culprits, f"learning it failed: {named(failure.cause)}")
+                culprits = sorted(failure.culprits, key=lambda item: item.position)
+                reason = f"learning it failed: {named(failure.cause)}"
+                lost = [LeftOut(item.position, reason, item.observation) for item in culprits]
+                self._leave_out(*lost)
+                self.state, self._begun = self.state.without(failure.positions), failure.begun
                 self._failures += len(culprits)
-                if self.settings.on_error == "skip" and self._failures <= PATIENCE:
+                if self.settings.on_error != "raise" and self._failures <= PATIENCE:
                     continue
                 if self.state.parameters is None:
                     _explain(failure, "is left out; the start is set anew without it")
@@ -148,8 +184,7 @@ class Learner:
                     name,
                 )
             self.history.append(report)
-            self.state = report.state
-            self._failures, self._begun = 0, None
+            self.state, self._failures, self._begun = report.state, 0, None
             yield report
 
     def _started(self) -> bool:
@@ -161,35 +196,65 @@ class Learner:
             If it cannot be set. An observation without which it can is left out.
         """
         while self.recursion.may_start(self.state):
+            if self._drop_absurd():
+                continue
             try:
                 started = self.recursion.start(self.state)
             except RuntimeError as error:
                 spoiler = self._spoiler()
                 if spoiler is None:
                     raise
-                self.state = self.state.without({spoiler})
-                self._leave_out([spoiler], f"the start fails with it: {named(error)}")
+                reason = f"the start fails with it: {named(error)}"
+                self._leave_out(LeftOut(spoiler.position, reason, spoiler.observation))
+                self.state = self.state.without({spoiler.position})
                 if self.settings.on_error == "raise":
                     raise RuntimeError(
-                        f"observation {spoiler} of the stream, counted from 0, is left out, since "
-                        f"without it the start can be set. {error}"
+                        f"observation {spoiler.position} of the stream, counted from 0, is left "
+                        f"out, since without it the start can be set. {error}"
                     ) from error
                 continue
             self.history.begin(started.parameters or {})
             self.state = started
         return self.state.parameters is not None
 
-    def _spoiler(self) -> int | None:
-        """Return the position of the first observation without which the start can be set."""
+    def _drop_absurd(self) -> bool:
+        """Leave out what lies too far from the others that the start is to be set from.
+
+        Among the first ten it was taken as it came. Say whether there was any.
+
+        Raises
+        ------
+        ValueError
+            If it is not to be passed over.
+        """
+        held = self.state.pending[: self.settings.n_start]
+        found = absurd_among([span(item.observation) for item in held], self.settings.refuse_beyond)
+        lost = [
+            LeftOut(held[index].position, f"refused: {named(error)}", held[index].observation)
+            for index, error in found.items()
+        ]
+        if lost:
+            self._leave_out(*lost)
+            self.state = self.state.without({record.position for record in lost})
+            if self.settings.on_error == "raise":
+                raise ValueError(
+                    f"observation {', '.join(str(record.position) for record in lost)} of the "
+                    f"stream, counted from 0, was refused: {next(iter(found.values()))}"
+                )
+        return bool(lost)
+
+    def _spoiler(self) -> Pending | None:
+        """Return the first observation without which the start can be set."""
         for item in self.state.pending[: self.settings.n_start]:
             with suppress(RuntimeError):
                 self.recursion.start(self.state.without({item.position}))
-                return item.position
+                return item
         return None
 
-    def _leave_out(self, positions: Sequence[int], reason: str) -> None:
-        """Keep why records are left out; the first one is told in the log, where none is raised."""
-        leave_out(self.history, positions, reason, tell=self.settings.on_error == "skip")
+    def _leave_out(self, *records: LeftOut) -> None:
+        """Hand records over and keep why; the first is told in the log, where none is raised."""
+        on_error = self.settings.on_error
+        leave_out(self.history, on_error, records, tell=on_error != "raise")
 
     def as_if_ended(self) -> RunState:
         """Return the state as it would be if the stream ended here; nothing changes.

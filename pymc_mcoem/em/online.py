@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import xarray as xr
 
-from pymc_mcoem.em.checkpoint import Checkpoint, Checkpointing
+from pymc_mcoem.em.checkpoint import Checkpoint, Checkpointing, claimed
+from pymc_mcoem.em.datatree_files import named_damage, require_file_name
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.family_record import require_family
 from pymc_mcoem.em.learner import Learner
@@ -19,14 +20,19 @@ from pymc_mcoem.em.revival import Revival
 from pymc_mcoem.em.run_state import RunSettings
 from pymc_mcoem.em.schedules import BurstLength, BurstSize, StepSize, UpdateSchedule
 from pymc_mcoem.em.settings import run_attributes, seed_entropy
-from pymc_mcoem.em.storage import read_run, settings_of, write_run
+from pymc_mcoem.em.storage import read_run, require_sound, run_bytes, settings_of, stored_settings
 from pymc_mcoem.em.validation import check_family
+from pymc_mcoem.em.whole_files import write_whole
+from pymc_mcoem.interrupts import Interrupts
+from pymc_mcoem.waiting import telling
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    from pymc_mcoem.em.crew import Workers
     from pymc_mcoem.em.esteps.base import EStep
     from pymc_mcoem.em.family import Family
+    from pymc_mcoem.em.left_out import OnError
 
 __all__ = ["OnlineEM"]
 
@@ -63,15 +69,24 @@ class OnlineEM:
         Observations a step. Statistics of more than one are averaged and make one step; an
         incomplete mini-batch is held. If one of them fails, those before it are not explained
         again; those behind it move up, and have the generators of a stream without it.
-    executor : concurrent.futures.Executor or int, optional
+    executor : concurrent.futures.Executor, int or Workers, optional
         Who makes the E-steps of a mini-batch: a process pool, Dask's ``client.get_executor()``,
         mpi4py's ``MPIPoolExecutor``; a number stands for a pool of as many processes that the
         driver makes itself. With `batch_size` at least the number of workers. The parameters are
-        the same, to the last bit, whoever works. Not saved with a run.
-    on_error : {"raise", "skip"}
+        the same, to the last bit, whoever works. `Workers` ends those that hang. Not saved with a
+        run.
+    on_error : {"raise", "skip"}, callable or pathlib.Path
         What becomes of a record that cannot be read, that the family refuses or that cannot be
         learnt: the call ends with an error, or the stream goes on without it. In both cases the
-        history has its position and the reason.
+        history has its position and the reason. A function is called with each that is left out,
+        its ``position``, ``reason`` and ``observation`` (None if it could not be read), and the
+        stream goes on; what it raises ends the call, and the record is come upon again. A folder
+        gets a file of each, ``000000000017.npz`` of record 17, with the same three names. Neither
+        is saved with a run.
+    refuse_beyond : float, optional
+        A record is refused, finite as it is, if it reaches so many times as far from the median
+        of the last hundred records as the middle one of them does. The first ten are taken as
+        they come, but looked at again where they are to set the start. None takes all.
     average_from : int, optional
         Number of observations from which on θ is averaged (Polyak and Ruppert): `parameters` is
         then the average, `last_parameters` the last θ.
@@ -152,8 +167,9 @@ class OnlineEM:
         progressbar: bool = True,
         keep: int | None = None,
         thin: int = 1,
-        executor: Executor | int | None = None,
-        on_error: Literal["raise", "skip"] = "raise",
+        executor: Executor | int | Workers | None = None,
+        on_error: OnError = "raise",
+        refuse_beyond: float | None = 10_000.0,
     ) -> None:
         check_family(family)
         settings = RunSettings(
@@ -168,6 +184,7 @@ class OnlineEM:
             keep=keep,
             thin=thin,
             on_error=on_error,
+            refuse_beyond=refuse_beyond,
             revival=revival,
         )
         self.family = family
@@ -251,10 +268,18 @@ class OnlineEM:
             what came before it stays learnt, and the next call goes on after it.
         FileExistsError
             If a run that has learnt nothing would be saved over files of another.
+        BlockingIOError
+            If another run is being saved in the same file.
+        OSError
+            If a checkpoint cannot be written, as where the disk is full. The run stands behind the
+            last observation; nothing is lost as long as the driver is kept.
         FloatingPointError
             If statistics or parameters come out not finite. The observation is left out.
         RuntimeError
-            If a step fails otherwise. The observation is left out.
+            If a step fails otherwise. The observation is left out. Also where another thread, or
+            the source itself, calls while a call is at work; that changes nothing.
+        MemoryError, OSError
+            If memory, a disk or a network fails, three times in a row. The observation is held.
         ExecutorError
             If workers fail by no fault of an observation. What they had is held.
         Exception
@@ -262,9 +287,10 @@ class OnlineEM:
 
         Notes
         -----
-        With ``on_error="skip"`` errors of a record raise nothing. An interrupt (Ctrl-C) without a
-        checkpoint loses nothing either: the observation that was at work is held, and learnt when
-        the next comes.
+        With ``on_error="skip"`` errors of a record raise nothing. An interrupt (Ctrl-C) ends the
+        call after the observation that is at work, in the main thread; a second one ends it at
+        once, and then what was at work is held, and learnt when the next comes. Neither loses
+        anything.
 
         Examples
         --------
@@ -278,31 +304,41 @@ class OnlineEM:
         5
         """
         check_skip(skip)
-        learner, n_new = self._learner, 0
         saved_in = Checkpoint.of(checkpoint)
-        if saved_in is not None and not learner.state.position:
-            saved_in.require_unused(self._own)
+        with (
+            self._learner.alone,
+            telling(self.progressbar),
+            claimed(saved_in, None if self._learner.state.position else self._own),
+        ):
+            return self._partial_fit(observations, skip, saved_in)
+
+    def _partial_fit(self, observations: Any, skip: int, saved_in: Checkpoint | None) -> Self:
+        learner, n_new = self._learner, 0
         total = count_observations(self.family, observations)
         left = None if total is None else max(total - skip, 0)
         whole = None if left is None else left + len(learner.state.pending)
-        try:
-            with (
-                RunProgress(self.progressbar and left != 1, whole) as progress,
-                Checkpointing(saved_in, self.save, lambda: learner.state) as saving,
-            ):
+        with (
+            RunProgress(self.progressbar and left != 1, whole) as progress,
+            Checkpointing(saved_in, self._content, lambda: learner.state) as saving,
+            Interrupts() as interrupts,
+        ):
+            try:
                 # what an interrupt or a lost executor left over
                 for report in learner.learn():
                     progress.learnt(report)
+                    interrupts.between()
                 for observation in read(self.family, observations, skip):
                     learner.accept(observation, n_new)
                     n_new += 1
                     progress.seen(learner.state, n_new)
                     for report in learner.learn():
                         progress.learnt(report)
+                        interrupts.between()
+                    interrupts.between()
                     saving.took()
-        finally:
-            if learner.state.parameters is not None:
-                self.family.set_model_parameters(learner.state.parameters)
+            finally:
+                if learner.state.parameters is not None:
+                    self.family.set_model_parameters(learner.state.parameters)
         if not n_new and not skip:
             raise ValueError("observations: got none; pass at least one observation.")
         return self
@@ -383,6 +419,9 @@ class OnlineEM:
         ------
         FileNotFoundError
             If the folder does not exist.
+        OSError
+            If it cannot be written, as where the disk is full. Nothing is left of it then, and the
+            run is as it was.
 
         Notes
         -----
@@ -401,8 +440,12 @@ class OnlineEM:
         ...     OnlineEM.load(f"{folder}/run.nc", mixture).n_seen
         4
         """
-        write_run(path, self._learner.saved(self.history))
-        self._own.add(Path(path))
+        target = require_file_name(path)
+        write_whole(target, self._content("save"))
+        self._own.add(target)
+
+    def _content(self, written_by: str = "checkpoint") -> bytes:
+        return run_bytes(self._learner.saved(self.history), written_by)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], family: Family, **overrides: Any) -> Self:
@@ -429,6 +472,11 @@ class OnlineEM:
         TypeError
             If a name in `overrides` is no setting.
 
+        Notes
+        -----
+        Where the newest file of a checkpoint is damaged, the one before it is read, and the log
+        says so: `position` is then that of the older one. Any other damaged file is refused.
+
         Examples
         --------
         What a file cannot hold, as a function, is given again:
@@ -445,9 +493,14 @@ class OnlineEM:
         run = read_run(path)
         check_family(family)
         require_family(path, run.family, family)
-        settings = settings_of(run.settings, overrides)
-        em = cls(family, random_seed=run.entropy, **settings)
-        em._learner.restore(run)
+        with named_damage(path):
+            require_sound(run.state, family)
+            stored = stored_settings(run.settings, RunSettings)
+        settings = settings_of(stored, overrides)
+        with named_damage(path, given=("family", *overrides)):
+            em = cls(family, random_seed=run.entropy, **settings)
+            em._learner.restore(run)
+            em._learner.history.to_datatree(run.state, {})
         em._own.add(Path(path))
         return em
 

@@ -41,7 +41,7 @@ SMOOTHING = 0.1
 #: Seconds after which a bar that still stands at nothing says why.
 PATIENCE = 2.0
 WAITING = (
-    "The first one waits for code to be compiled: a minute or two the very first time, "
+    "The first one waits for code to be compiled: up to a minute the very first time, "
     "seconds in later runs."
 )
 

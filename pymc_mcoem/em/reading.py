@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import xarray as xr
 from pymc_mcoem.em.left_out import PATIENCE
 from pymc_mcoem.em.run_state import Pending
 from pymc_mcoem.em.sources import Unreadable, in_memory, prepared, spread
+from pymc_mcoem.interrupts import patiently, require_readable
 from pymc_mcoem.numbers import is_whole
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ def admit(family: Family, observation: Any, position: int) -> tuple[Pending, Arr
     Exception
         What `Family.encode` raises.
     """
-    encoded = family.encode(observation)
+    encoded = patiently(partial(family.encode, observation))
     if isinstance(observation, Mapping) and len(family.observation) == 1:
         (observation,) = observation.values()
     return Pending.of(observation, position), encoded
@@ -75,11 +77,15 @@ def read(family: Family, observations: Any, skip: int = 0) -> Iterator[Any]:
         If it is no source of observations.
     Exception
         What the source raises a hundred times in a row.
+    KeyboardInterrupt, SystemExit, MemoryError, OSError
+        What is no fault of a record; see `require_readable`.
 
     Notes
     -----
     After an exception a sequence goes on with its next record, and an iterator is asked for its
-    next: a generator has none, and the stream ends there. A batch that cannot be read is one
+    next: a generator has none, and the stream ends there. Of sequences, what memory, a disk or a
+    network has failed to give is asked for twice more first. Running out of memory, and a network
+    that is gone, are no record's fault, and raised. A batch that cannot be read is one
     record, since nobody knows how many were in it.
 
     Examples
@@ -156,8 +162,9 @@ def _indexed(get: Callable[[int], Any], begin: int, end: int) -> Iterator[Any]:
     """Yield the records of a sequence, an `Unreadable` for each that raises."""
     for index in range(begin, end):
         try:
-            record = get(index)
+            record = patiently(partial(get, index))
         except Exception as error:
+            require_readable(error)
             record = Unreadable(error)
         yield record
 
@@ -170,6 +177,7 @@ def _asked(records: Iterator[Any]) -> Iterator[Any]:
         except StopIteration:
             return
         except Exception as error:
+            require_readable(error)
             record = Unreadable(error)
         yield record
 
@@ -177,12 +185,21 @@ def _asked(records: Iterator[Any]) -> Iterator[Any]:
 def _of_passes(passes: Any, position: int) -> Iterator[Any]:
     """Yield the records from `position` on, begun anew behind each that raises."""
     records = passes.from_position(position)
+
+    def ask() -> Any:
+        return next(records)
+
+    def begin_anew() -> None:
+        nonlocal records
+        records = passes.from_position(position)
+
     while True:
         try:
-            record = next(records)
+            record = patiently(ask, begin_anew)
         except StopIteration:
             return
         except Exception as error:
+            require_readable(error)
             record = Unreadable(error)
             records = passes.from_position(position + 1)
         yield record

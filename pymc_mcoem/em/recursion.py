@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pymc_mcoem.arithmetic import strict_arithmetic
-from pymc_mcoem.em.crew import Crew
+from pymc_mcoem.em.crew import Crew, Workers
 from pymc_mcoem.em.esteps.calls import Explainer, simulate
 from pymc_mcoem.em.maximization import count_revived, count_waiting, maximize_family
 from pymc_mcoem.em.run_state import Begun, ObservationRecord, RunState, StepError, StepReport
@@ -23,6 +23,7 @@ from pymc_mcoem.em.schedules import update_is_due
 from pymc_mcoem.em.threads import one_blas_thread
 from pymc_mcoem.em.validation import check_shapes
 from pymc_mcoem.em.workers import ExecutorError, Order
+from pymc_mcoem.interrupts import raise_if_interrupted, require_own_fault
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -63,7 +64,7 @@ class Recursion:
         family: Family,
         settings: RunSettings,
         entropy: int | Sequence[int],
-        executor: Executor | int | None = None,
+        executor: Executor | int | Workers | None = None,
     ) -> None:
         self.family = family
         self.settings = settings
@@ -99,6 +100,7 @@ class Recursion:
                 parameters = self.family.initialize(held, self.generator(0), self.settings.start)
             checked = self.family.check_parameters(parameters)
         except Exception as error:
+            require_own_fault(error)
             raise RuntimeError(
                 f"start: {self.settings.start!r} from the {len(held)} observations that are held "
                 f"failed ({error}); make the driver anew with parameters=, another start or "
@@ -124,6 +126,8 @@ class Recursion:
         ------
         StepError
             If the E-step or the M-step fails or gives values that are not finite.
+        KeyboardInterrupt, SystemExit, MemoryError, OSError
+            If it fails by no fault of an observation.
         """
         if state.parameters is None or not state.pending:
             raise ValueError("state: nothing can be learnt before the start, or from nothing.")
@@ -156,6 +160,7 @@ class Recursion:
                 except ExecutorError:
                     raise
                 except Exception as error:
+                    require_own_fault(error)
                     found = Begun(state, tuple(records), tuple(results), total)
                     raise StepError([item], error, found) from error
                 # Workers overlap: there each observation has an equal part of the step's time.
@@ -169,7 +174,9 @@ class Recursion:
             try:
                 report = self._follow(state, batch, records, results, total, gain, last=last)
             except Exception as error:
+                require_own_fault(error)
                 raise StepError(batch, error) from error
+        raise_if_interrupted()
         # The M-step's time belongs to the observations of the step in equal parts.
         spent = sum(record.seconds for record in records[len(known.records) :])
         rest = (perf_counter() - started - spent) / len(batch)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import numpy as np
 
 from pymc_mcoem.em.family import CLASS_WEIGHT
-from pymc_mcoem.em.left_out import said
+from pymc_mcoem.em.left_out import check_on_error, said
+from pymc_mcoem.em.plausible import check_refuse_beyond
 from pymc_mcoem.em.revival import Revival
 from pymc_mcoem.numbers import is_whole
 
@@ -32,7 +33,6 @@ __all__ = [
 type Arrays = dict[str, np.ndarray]
 
 STARTS = ("kmeans", "random")
-ON_ERROR = ("raise", "skip")
 
 
 @dataclass(frozen=True)
@@ -49,15 +49,16 @@ class RunSettings:
     average_from: int | None = None
     keep: int | None = None
     thin: int = 1
-    on_error: str = "raise"
+    on_error: Any = "raise"
     revival: Revival | None = None
+    refuse_beyond: float | None = 10_000.0
 
     def __post_init__(self) -> None:
         """Check the values."""
         if self.start not in STARTS:
             raise ValueError(f"start: got {self.start!r}; choose one of {STARTS}.")
-        if self.on_error not in ON_ERROR:
-            raise ValueError(f"on_error: got {self.on_error!r}; choose one of {ON_ERROR}.")
+        check_on_error(self.on_error)
+        check_refuse_beyond(self.refuse_beyond)
         whole = ("n_start", "batch_size", "average_from", "keep", "thin")
         for name, least in zip(whole, (1, 1, 1, 2, 1), strict=True):
             value = getattr(self, name)
@@ -126,6 +127,8 @@ class RunState:
         Adaptation of the E-step.
     fit : dict of str to ndarray, or None
         How well each class's observations fit, where classes may be revived; see `Revived`.
+    recent : dict of str to ndarray, or None
+        What recent observations spanned; see `require_plausible`.
     pending : tuple of Pending
         Observations held for the start or for a mini-batch.
     start : tuple of Pending
@@ -146,6 +149,7 @@ class RunState:
     average: Arrays | None = None
     e_step_state: Arrays | None = None
     fit: Arrays | None = None
+    recent: Arrays | None = None
     pending: tuple[Pending, ...] = ()
     start: tuple[Pending, ...] = ()
     n_learnt: int = 0
@@ -177,7 +181,7 @@ class RunState:
             return replace(self, pending=tuple(left))
         every = {item.position: item for item in (*self.start, *self.pending)}
         left = (item for position, item in every.items() if position not in positions)
-        return RunState(pending=tuple(left), position=self.position)
+        return RunState(recent=self.recent, pending=tuple(left), position=self.position)
 
 
 @dataclass(frozen=True)

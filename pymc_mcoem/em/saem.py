@@ -12,26 +12,33 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 import xarray as xr
 
-from pymc_mcoem.em.checkpoint import Checkpoint, Checkpointing
+from pymc_mcoem.em.checkpoint import Checkpoint, Checkpointing, claimed
+from pymc_mcoem.em.datatree_files import named_damage, require_file_name
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.family_record import require_family
 from pymc_mcoem.em.history import History
-from pymc_mcoem.em.left_out import leave_out
+from pymc_mcoem.em.left_out import LeftOut, leave_out
 from pymc_mcoem.em.progress import RunProgress
 from pymc_mcoem.em.saem_observations import require_same, take
 from pymc_mcoem.em.saem_recursion import SAEMRecursion
 from pymc_mcoem.em.saem_state import SAEMSettings, SAEMState
-from pymc_mcoem.em.saem_storage import read_saem, state_from, write_saem
+from pymc_mcoem.em.saem_storage import read_saem, saem_bytes, state_from
 from pymc_mcoem.em.schedules import PhasedStepSize
 from pymc_mcoem.em.settings import run_attributes, seed_entropy, stored_alike
-from pymc_mcoem.em.storage import settings_of
+from pymc_mcoem.em.storage import entropy_in, settings_of, stored_settings
+from pymc_mcoem.em.threads import OneAtATime
 from pymc_mcoem.em.validation import check_family
+from pymc_mcoem.em.whole_files import write_whole
+from pymc_mcoem.interrupts import Interrupts
+from pymc_mcoem.waiting import telling
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    from pymc_mcoem.em.crew import Workers
     from pymc_mcoem.em.esteps.base import EStep
     from pymc_mcoem.em.family import Family
+    from pymc_mcoem.em.left_out import OnError
 
 __all__ = ["SAEM"]
 
@@ -82,10 +89,14 @@ class SAEM:
     executor : concurrent.futures.Executor or int, optional
         Who visits the observations of an iteration, as for `OnlineEM`. The parameters are the
         same, to the last bit, whoever works. Not saved with a run.
-    on_error : {"raise", "skip"}
+    on_error : {"raise", "skip"}, callable or pathlib.Path
         What becomes of an observation that cannot be read, that the family refuses or whose visit
         fails: the call ends with an error, or the run goes on without it, and the history has
-        its position and the reason.
+        its position and the reason. A function or a folder gets it, as for `OnlineEM`; one whose
+        visit failed as it was encoded.
+    refuse_beyond : float, optional
+        An observation is refused at the first call if it reaches so many times as far from the
+        median of all as the middle one of them does. None takes all.
 
     Raises
     ------
@@ -139,8 +150,9 @@ class SAEM:
         progressbar: bool = True,
         keep: int | None = None,
         thin: int = 1,
-        executor: Executor | int | None = None,
-        on_error: Literal["raise", "skip"] = "raise",
+        executor: Executor | int | Workers | None = None,
+        on_error: OnError = "raise",
+        refuse_beyond: float | None = 10_000.0,
     ) -> None:
         check_family(family)
         settings = SAEMSettings(
@@ -155,6 +167,7 @@ class SAEM:
             keep=keep,
             thin=thin,
             on_error=on_error,
+            refuse_beyond=refuse_beyond,
         )
         self.family = family
         self.progressbar = progressbar
@@ -165,6 +178,7 @@ class SAEM:
         self._recursion = SAEMRecursion(family, settings, self._entropy, executor)
         self._history = History(family, keep, thin)
         self._state = SAEMState()
+        self._alone = OneAtATime("SAEM.fit")
         if parameters is not None:
             self._begin(family.check_parameters(parameters))
 
@@ -202,8 +216,15 @@ class SAEM:
             than it began with; nothing is changed then.
         FileExistsError
             If a run that has made no iteration would be saved over files of another.
+        BlockingIOError
+            If another run is being saved in the same file.
+        OSError
+            If a checkpoint cannot be written; the run stands as after the last iteration.
         FloatingPointError, RuntimeError
-            If an iteration fails; the run stands as after the one before.
+            If an iteration fails; the run stands as after the one before. A RuntimeError also
+            where another thread calls while a call is at work; that changes nothing.
+        MemoryError, OSError
+            If memory or a disk fails, three times in a row; the run stands likewise.
         Exception
             What the source raises.
 
@@ -215,28 +236,34 @@ class SAEM:
         stays, and what it contributed leaves the mean. Later calls are given all observations
         again, and leave out the same.
 
-        An interrupt (Ctrl-C), or with a checkpoint a second one, loses the iteration under way
-        and nothing else.
+        An interrupt (Ctrl-C) ends the call after the iteration that is at work, in the main
+        thread; a second one ends it at once, and loses that iteration and nothing else.
         """
         if isinstance(n_iterations, bool) or not isinstance(n_iterations, (int, np.integer)):
             raise TypeError(f"n_iterations: got {n_iterations!r}; give a whole number from 1.")
         if n_iterations < 1:
             raise ValueError(f"n_iterations: got {n_iterations}; give a whole number from 1.")
         saved_in = Checkpoint.of(checkpoint)
-        if saved_in is not None and not self._state.n_iterations:
-            saved_in.require_unused(self._own)
-        taken = take(self.family, observations, self._state, self._settings.on_error)
+        with (
+            self._alone,
+            telling(self.progressbar),
+            claimed(saved_in, None if self._state.n_iterations else self._own),
+        ):
+            return self._fit(observations, int(n_iterations), saved_in)
+
+    def _fit(self, observations: Any, n_iterations: int, saved_in: Checkpoint | None) -> Self:
+        taken = take(self.family, observations, self._state, self._settings)
         encoded = taken.encoded
+        self._leave_out(taken.reasons, taken.refused)
         if self._state.chains:
             state = self._state.without(taken.reasons)
             require_same(taken, state)
             self._state = state
         else:
             if self._state.parameters is None:
-                self._begin(self._recursion.start(taken.held))
+                self._begin(self._recursion.start([*taken.held.values()]))
             parameters = self._state.parameters or {}
             self._state = self._recursion.begin(self._state, encoded, taken.n_records, parameters)
-        self._leave_out(taken.reasons)
         first = self._state.n_iterations + 1
         n_visits = sum(
             len(self._recursion.batch(number, len(encoded)))
@@ -244,16 +271,17 @@ class SAEM:
         )
         # Compiling comes before the bar, which would stand still.
         self._recursion.crew.prepare()
-        try:
-            with (
-                RunProgress(self.progressbar, n_visits) as progress,
-                Checkpointing(saved_in, self.save, lambda: self._state, "iterations") as saving,
-            ):
+        with (
+            RunProgress(self.progressbar, n_visits) as progress,
+            Checkpointing(saved_in, self._content, lambda: self._state, "iterations") as saving,
+            Interrupts() as interrupts,
+        ):
+            try:
                 for _ in range(n_iterations):
                     report, left_out = self._recursion.iterate(
                         self._state, encoded, progress.visited
                     )
-                    self._leave_out(left_out)
+                    self._leave_out(left_out, encoded)
                     for name in sorted(report.state.troubles.keys() - self._state.troubles.keys()):
                         _log.warning(
                             "Iteration %d: %s. Further ones are only counted, in history.",
@@ -263,9 +291,10 @@ class SAEM:
                     self._history.append(report)
                     self._state = report.state
                     progress.stands(self._state)
+                    interrupts.between()
                     saving.took(len(report.observations))
-        finally:
-            self.family.set_model_parameters(self._state.parameters or {})
+            finally:
+                self.family.set_model_parameters(self._state.parameters or {})
         return self
 
     @property
@@ -314,17 +343,24 @@ class SAEM:
         ------
         FileNotFoundError
             If the folder does not exist.
+        OSError
+            If it cannot be written, as where the disk is full. Nothing is left of it then, and the
+            run is as it was.
         """
-        write_saem(
-            path,
+        target = require_file_name(path)
+        write_whole(target, self._content("save"))
+        self._own.add(target)
+
+    def _content(self, written_by: str = "checkpoint") -> bytes:
+        return saem_bytes(
             self._state,
             self._settings,
             self._entropy,
             self.family,
             self._history,
             self.history,
+            written_by,
         )
-        self._own.add(Path(path))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], family: Family, **overrides: Any) -> Self:
@@ -360,16 +396,20 @@ class SAEM:
         """
         tree = read_saem(path)
         check_family(family)
-        require_family(path, json.loads(tree.attrs["family"]), family)
-        state = state_from(path, tree)
-        saved = tree.attrs["settings"]
-        settings = settings_of(saved, overrides)
-        if not stored_alike(saved, settings, "e_step"):
-            state = state.with_new_chains()
-        saem = cls(family, random_seed=json.loads(tree.attrs["seed"]), **settings)
-        strides = json.loads(tree.attrs["strides"])
-        saem._history.restore(tree, path_stride=strides[0], observation_stride=strides[1])
-        saem._state = state
+        with named_damage(path):
+            described = dict(json.loads(tree.attrs["family"]))
+            stored = stored_settings(tree.attrs["settings"], SAEMSettings)
+        require_family(path, described, family)
+        settings = settings_of(stored, overrides)
+        with named_damage(path, given=("family", *overrides)):
+            state = state_from(tree, family)
+            if not stored_alike(tree.attrs["settings"], settings, "e_step"):
+                state = state.with_new_chains()
+            saem = cls(family, random_seed=entropy_in(tree), **settings)
+            strides = json.loads(tree.attrs["strides"])
+            saem._history.restore(tree, path_stride=strides[0], observation_stride=strides[1])
+            saem._state = state
+            saem._history.to_datatree(state, {})
         saem._own.add(Path(path))
         return saem
 
@@ -377,9 +417,9 @@ class SAEM:
         self._history.begin(parameters)
         self._state = SAEMState(parameters=parameters)
 
-    def _leave_out(self, reasons: Mapping[int, str]) -> None:
-        for position, reason in reasons.items():
-            leave_out(self._history, [position], reason, tell=True)
+    def _leave_out(self, reasons: Mapping[int, str], observations: Mapping[int, Any]) -> None:
+        lost = [LeftOut(at, reason, observations.get(at)) for at, reason in reasons.items()]
+        leave_out(self._history, self._settings.on_error, lost)
 
     def __repr__(self) -> str:
         """Say what is learnt and how far."""

@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pymc_mcoem.em.left_out import named
+from pymc_mcoem.em.plausible import absurd_among, span
 from pymc_mcoem.em.reading import Unreadable, admit, read
-from pymc_mcoem.em.saem_state import SAEMState, fingerprint
+from pymc_mcoem.em.saem_state import SAEMSettings, SAEMState, fingerprint
+from pymc_mcoem.interrupts import require_readable
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
@@ -26,19 +28,22 @@ class Taken:
         Records, whatever became of them.
     encoded : dict of int to dict of str to ndarray
         Observations by their positions.
-    held : list of ndarray or dict of str to ndarray
+    held : dict of int to ndarray or dict of str to ndarray
         The same as they were given, while there is no start.
     reasons : dict of int to str
         Why others are left out.
+    refused : dict of int to object
+        Those of them that could be read.
     """
 
     n_records: int = 0
     encoded: dict[int, Arrays] = field(default_factory=dict)
-    held: list[Any] = field(default_factory=list)
+    held: dict[int, Any] = field(default_factory=dict)
     reasons: dict[int, str] = field(default_factory=dict)
+    refused: dict[int, Any] = field(default_factory=dict)
 
 
-def take(family: Family, observations: Any, state: SAEMState, on_error: str) -> Taken:
+def take(family: Family, observations: Any, state: SAEMState, settings: SAEMSettings) -> Taken:
     """Read all observations, past those that are left out.
 
     Parameters
@@ -48,7 +53,7 @@ def take(family: Family, observations: Any, state: SAEMState, on_error: str) -> 
         As `SAEM.fit` takes them.
     state : SAEMState
         Where the run stands: what it has left out before stays so.
-    on_error : {"raise", "skip"}
+    settings : SAEMSettings
 
     Raises
     ------
@@ -58,6 +63,7 @@ def take(family: Family, observations: Any, state: SAEMState, on_error: str) -> 
         What the source raises.
     """
     taken, known = Taken(), frozenset(state.positions)
+    on_error, spans = settings.on_error, {}
     for position, observation in enumerate(read(family, observations)):
         taken.n_records += 1
         if position < state.n_records and position not in known:
@@ -70,14 +76,26 @@ def take(family: Family, observations: Any, state: SAEMState, on_error: str) -> 
         try:
             item, encoded = admit(family, observation, position)
         except Exception as error:
-            if on_error == "skip":
+            require_readable(error)
+            if on_error != "raise":
                 taken.reasons[position] = f"refused: {named(error)}"
+                taken.refused[position] = observation
                 continue
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(f"observation {position} (counted from 0) was refused: {error}") from error
         taken.encoded[position] = encoded
         if state.parameters is None:
-            taken.held.append(item.observation)
+            taken.held[position] = item.observation
+        if not state.chains:
+            spans[position] = span(item.observation)
+    places = list(spans)
+    for index, why in absurd_among(list(spans.values()), settings.refuse_beyond).items():
+        position = places[index]
+        if on_error == "raise":
+            raise ValueError(f"observation {position} (counted from 0) was refused: {why}")
+        taken.reasons[position] = f"refused: {named(why)}"
+        taken.refused[position] = taken.encoded.pop(position)
+        taken.held.pop(position, None)
     if not taken.n_records:
         raise ValueError("observations: got none; pass at least one observation.")
     if not taken.encoded:

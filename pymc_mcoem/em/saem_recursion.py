@@ -17,7 +17,7 @@ import numpy as np
 
 from pymc_mcoem.arithmetic import strict_arithmetic
 from pymc_mcoem.em.contributions import Contribution
-from pymc_mcoem.em.crew import Crew
+from pymc_mcoem.em.crew import Crew, Workers
 from pymc_mcoem.em.esteps.calls import Explainer, Visit, visit
 from pymc_mcoem.em.left_out import PATIENCE, named
 from pymc_mcoem.em.maximization import count_waiting, maximize_family
@@ -26,6 +26,7 @@ from pymc_mcoem.em.saem_state import SAEMSettings, SAEMState, fingerprint
 from pymc_mcoem.em.threads import one_blas_thread
 from pymc_mcoem.em.validation import check_shapes, check_statistics
 from pymc_mcoem.em.workers import ExecutorError, Order
+from pymc_mcoem.interrupts import raise_if_interrupted, require_own_fault
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -57,7 +58,7 @@ class SAEMRecursion:
         family: Family,
         settings: SAEMSettings,
         entropy: int | Sequence[int],
-        executor: Executor | int | None = None,
+        executor: Executor | int | Workers | None = None,
     ) -> None:
         self.family = family
         self.settings = settings
@@ -192,6 +193,7 @@ class SAEMRecursion:
                 effective_size=float(len(kept)),
                 present=state.parameters,
             )
+        raise_if_interrupted()
         sweeps = self.settings.sweeps
         following = replace(
             state,
@@ -298,8 +300,9 @@ class SAEMRecursion:
                 except ExecutorError:
                     raise
                 except Exception as error:
+                    require_own_fault(error)
                     failures, lost = failures + 1, lost + 1
-                    skips = self.settings.on_error == "skip"
+                    skips = self.settings.on_error != "raise"
                     if not skips or failures > PATIENCE or lost == n:
                         raise self._failure(error, state.positions[i], number) from error
                     yield i, error, 0.0

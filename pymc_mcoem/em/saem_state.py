@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from pymc_mcoem.em.contributions import Contribution
-from pymc_mcoem.em.run_state import ON_ERROR, STARTS
+from pymc_mcoem.em.left_out import check_on_error
+from pymc_mcoem.em.plausible import check_refuse_beyond
+from pymc_mcoem.em.run_state import STARTS
 from pymc_mcoem.numbers import is_whole
 
 if TYPE_CHECKING:
@@ -34,14 +36,15 @@ class SAEMSettings:
     n_start: int | None = None
     keep: int | None = None
     thin: int = 1
-    on_error: str = "raise"
+    on_error: Any = "raise"
+    refuse_beyond: float | None = 10_000.0
 
     def __post_init__(self) -> None:
         """Check the values."""
         if self.start not in STARTS:
             raise ValueError(f"start: got {self.start!r}; choose one of {STARTS}.")
-        if self.on_error not in ON_ERROR:
-            raise ValueError(f"on_error: got {self.on_error!r}; choose one of {ON_ERROR}.")
+        check_on_error(self.on_error)
+        check_refuse_beyond(self.refuse_beyond)
         whole = {"sweeps": 1, "refit_every": 1, "n_start": 1, "keep": 2, "thin": 1}
         for name, least in whole.items():
             value = getattr(self, name)

@@ -18,14 +18,16 @@ import xarray as xr
 from pymc_mcoem.em.contributions import Contribution
 from pymc_mcoem.em.datatree_files import (
     arrays_of,
+    bytes_of,
     dataset_of,
-    named_damage,
     read_datatree,
-    write_datatree,
 )
 from pymc_mcoem.em.family_record import describe_family
 from pymc_mcoem.em.saem_state import SAEMState
 from pymc_mcoem.em.settings import encode_settings
+from pymc_mcoem.em.storage import require_counts
+from pymc_mcoem.em.validation import check_layout, check_statistics
+from pymc_mcoem.numbers import is_whole
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
@@ -33,34 +35,35 @@ if TYPE_CHECKING:
     from pymc_mcoem.em.run_state import Arrays
     from pymc_mcoem.em.saem_state import SAEMSettings
 
-__all__ = ["read_saem", "state_from", "write_saem"]
+__all__ = ["read_saem", "saem_bytes", "state_from"]
 
 FORMAT = "pymc_mcoem SAEM run"
-FORMAT_VERSION = 8
+FORMAT_VERSION = 9
 COUNTERS = ("n_iterations", "n_visits", "n_records", "troubles")
 GROUPS = ("parameters", "statistics", "mean")
 #: Of each observation, beside its chain and what it contributed.
 OWN = ("n_sweeps", "positions", "fingerprints", "kinds")
 
 
-def write_saem(
-    path: str | os.PathLike[str],
+def saem_bytes(
     state: SAEMState,
     settings: SAEMSettings,
     entropy: int | list[int],
     family: Family,
     history: History,
     shown: xr.DataTree,
-) -> None:
-    """Write a run to a file that is there whole or not at all.
+    written_by: str,
+) -> bytes:
+    """Return a file that holds a run.
 
     Parameters
     ----------
-    path : path-like
     state, settings, entropy, family, history
         Of the run.
     shown : xarray.DataTree
         The history as people see it.
+    written_by : {"checkpoint", "save"}
+        Who asks for it.
     """
     nodes: dict[str, xr.Dataset] = {
         "/": xr.Dataset(
@@ -68,6 +71,7 @@ def write_saem(
                 **shown.attrs,
                 "format": FORMAT,
                 "format_version": FORMAT_VERSION,
+                "written_by": written_by,
                 "seed": json.dumps(entropy),
                 "settings": encode_settings(settings),
                 "family": json.dumps(describe_family(family)),
@@ -102,11 +106,11 @@ def write_saem(
             )
     if state.contributions:
         nodes["/run/contributions"] = dataset_of(Contribution.joined(state.contributions))
-    write_datatree(path, xr.DataTree.from_dict(nodes))
+    return bytes_of(xr.DataTree.from_dict(nodes))
 
 
 def read_saem(path: str | os.PathLike[str]) -> xr.DataTree:
-    """Read what `write_saem` wrote, as it lies in the file.
+    """Read what `saem_bytes` gave, as it lies in the file.
 
     Raises
     ------
@@ -116,33 +120,77 @@ def read_saem(path: str | os.PathLike[str]) -> xr.DataTree:
     return read_datatree(path, "SAEM", FORMAT, FORMAT_VERSION)
 
 
-def state_from(path: str | os.PathLike[str], tree: xr.DataTree) -> SAEMState:
-    """Return the state in a file.
+def state_from(tree: xr.DataTree, family: Family) -> SAEMState:
+    """Return the state in a file, if a run of a family can have come to it.
 
     Raises
     ------
-    ValueError
-        If the file is damaged.
+    Exception
+        Of many kinds, if it cannot.
     """
-    with named_damage(path):
-        counters: dict[str, Any] = json.loads(tree.attrs["counters"])
-        if set(counters) != set(COUNTERS):
-            raise ValueError(f"its counters are {sorted(counters)}, expected {sorted(COUNTERS)}")
-        groups: dict[str, Any] = {name: arrays_of(tree, f"/run/{name}") for name in GROUPS}
-        own = arrays_of(tree, "/run/observations") or dict.fromkeys(OWN, np.zeros(0, np.uint8))
-        lengths = {name: len(own[name]) for name in OWN}
-        if len(set(lengths.values())) > 1:
-            raise ValueError(f"what it holds of each observation differs in length: {lengths}")
-        joined = arrays_of(tree, "/run/contributions")
-        return SAEMState(
-            **groups,
-            **counters,
-            n_sweeps=tuple(own["n_sweeps"].tolist()),
-            positions=tuple(own["positions"].tolist()),
-            fingerprints=tuple(row.tobytes().hex() for row in own["fingerprints"]),
-            chains=_chains_in(tree, own["kinds"]),
-            contributions=() if joined is None else Contribution.parted(joined),
-        )
+    counters: dict[str, Any] = json.loads(tree.attrs["counters"])
+    if set(counters) != set(COUNTERS):
+        raise ValueError(f"its counters are {sorted(counters)}, expected {sorted(COUNTERS)}")
+    groups: dict[str, Any] = {name: arrays_of(tree, f"/run/{name}") for name in GROUPS}
+    own = arrays_of(tree, "/run/observations") or dict.fromkeys(OWN, np.zeros(0, np.uint8))
+    lengths = {name: len(own[name]) for name in OWN}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"what it holds of each observation differs in length: {lengths}")
+    joined = arrays_of(tree, "/run/contributions")
+    state = SAEMState(
+        **groups,
+        **counters,
+        n_sweeps=tuple(own["n_sweeps"].tolist()),
+        positions=tuple(own["positions"].tolist()),
+        fingerprints=tuple(row.tobytes().hex() for row in own["fingerprints"]),
+        chains=_chains_in(tree, own["kinds"]),
+        contributions=() if joined is None else Contribution.parted(joined),
+    )
+    _require_sound(state, family)
+    return state
+
+
+def _require_sound(state: SAEMState, family: Family) -> None:
+    require_counts(state, [name for name in COUNTERS if name.startswith("n_")])
+    if state.parameters is not None:
+        family.check_parameters(state.parameters)
+    if state.statistics is not None:
+        check_layout(family, state.statistics)
+    places, n = state.positions, len(state.chains)
+    agree = {
+        "parameters": state.parameters is not None or not n,
+        "statistics": (state.statistics is not None) == bool(state.n_iterations),
+        "positions": all(is_whole(at) and 0 <= at < state.n_records for at in places)
+        and list(places) == sorted(set(places)),
+        "sweeps": all(is_whole(made) and made >= 0 for made in state.n_sweeps),
+        "chains": all(_goes_on(chain, family.n_classes) for chain in state.chains),
+        "contributions": len(state.contributions) == (0 if state.mean is None else n),
+    }
+    wrong = [name for name, is_so in agree.items() if not is_so]
+    if wrong:
+        raise ValueError(f"its {', '.join(wrong)} are such as no run has")
+    if state.mean is not None:
+        check_statistics(family, state.mean)
+        _require_mean(state.mean, state.contributions)
+
+
+def _goes_on(chain: Arrays, n_classes: int) -> bool:
+    """Say whether a chain can be gone on with, as far as can be told without its E-step."""
+    # Pseudo-priors may have no evidence. Compiled code takes the index on trust.
+    finite = (np.isfinite(v).all() for name, v in chain.items() if name != "log_evidence")
+    return all(finite) and bool(np.isin(chain.get("class_index", 0), range(n_classes)).all())
+
+
+def _require_mean(mean: Arrays, contributions: Sequence[Contribution]) -> None:
+    """Refuse contributions that do not have this mean, up to rounding in exchanging them."""
+    total = {name: np.zeros_like(value) for name, value in mean.items()}
+    for each in contributions:
+        if (each.classes < 0).any() or each.rows.keys() != mean.keys():
+            raise ValueError("its contributions are such as no run has")
+        each.add_to(total, 1 / len(contributions))
+    for name, value in mean.items():
+        if not np.allclose(total[name], value, rtol=0, atol=1e-6 * (1 + np.abs(value).max())):
+            raise ValueError(f"its contributions to {name!r} do not have the mean that it has")
 
 
 def _kinds(chains: Sequence[Arrays]) -> np.ndarray:

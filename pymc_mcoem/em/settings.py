@@ -136,7 +136,10 @@ def _decode(value: Any) -> Any:
     if "dict" in value:
         return {key: _decode(item) for key, item in value["dict"].items()}
     if "array" in value:
-        return np.array(value["array"], dtype=value["dtype"])
+        dtype = np.dtype(value["dtype"])
+        if dtype.kind not in "biuf":
+            raise ValueError(f"settings: got an array of {dtype.str!r}; numbers are expected.")
+        return np.array(value["array"], dtype=dtype)
     if "not stored" in value:
         return NotStored(str(value["not stored"]))
     kind = _find(str(value.get("class")))

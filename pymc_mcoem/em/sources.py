@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import xarray as xr
 
 from pymc_mcoem.em.settings import seed_entropy
+from pymc_mcoem.interrupts import patiently, raise_if_interrupted, require_readable
 from pymc_mcoem.numbers import is_whole
 
 if TYPE_CHECKING:
@@ -217,9 +219,10 @@ def spread(family: Family, records: Iterable[Any], batches: bool | None = None) 
             yield given
             continue
         try:
-            record, is_batch = prepared(family, given)
+            record, is_batch = patiently(partial(prepared, family, given))
             length = record.shape[0] if is_batch else 1
         except Exception as error:
+            require_readable(error)
             yield Unreadable(error)
             continue
         if batches is None:
@@ -229,8 +232,9 @@ def spread(family: Family, records: Iterable[Any], batches: bool | None = None) 
             continue
         for index in range(length):
             try:
-                single = record[index]
+                single = patiently(partial(record.__getitem__, index))
             except Exception as error:
+                require_readable(error)
                 single = Unreadable(error)
             yield single
 
@@ -299,10 +303,11 @@ def as_values(name: str, value: Any) -> np.ma.MaskedArray:
     """
     try:
         array = np.ma.asanyarray(value)
-    except OSError:
+    except (MemoryError, OSError):
         # not the record's fault, but the reader's
         raise
     except Exception as error:
+        raise_if_interrupted(error)
         kind = ValueError if isinstance(error, ValueError) else TypeError
         raise kind(
             f"{name} is a {type(value).__name__} that makes no array of numbers ({error}); give "

@@ -11,7 +11,7 @@ from typing import Any
 
 import threadpoolctl
 
-__all__ = ["one_blas_thread", "one_call_at_a_time"]
+__all__ = ["OneAtATime", "one_blas_thread", "one_call_at_a_time"]
 
 
 @cache
@@ -110,3 +110,53 @@ def one_call_at_a_time() -> AbstractContextManager[Any]:
     ...     pass
     """
     return _shared.calls
+
+
+class OneAtATime:
+    """Lets one call work with an object and refuses a second, as a context.
+
+    Parameters
+    ----------
+    name : str
+        What the call is, for the message.
+
+    Raises
+    ------
+    RuntimeError
+        Where a call is at work already, in another thread or further up in this one.
+
+    Examples
+    --------
+    >>> alone = OneAtATime("OnlineEM.partial_fit")
+    >>> with alone, alone:
+    ...     pass
+    Traceback (most recent call last):
+        ...
+    RuntimeError: OnlineEM.partial_fit: it was called from within itself, by its source perhaps; ...
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._thread = 0
+
+    def __enter__(self) -> None:
+        """Begin, or refuse to."""
+        here = threading.get_ident()
+        if not self._lock.acquire(blocking=False):
+            where = (
+                "it was called from within itself, by its source perhaps; let the first call end"
+                if self._thread == here
+                else "another thread is at work with the same object; wait for it, or make an "
+                "object for each thread"
+            )
+            raise RuntimeError(f"{self._name}: {where}. Nothing was changed.")
+        self._thread = here
+
+    def __exit__(self, *_: object) -> None:
+        """End."""
+        self._lock.release()
+
+    def __reduce__(self) -> tuple[type[OneAtATime], tuple[str]]:
+        """Let a copy have its own."""
+        return OneAtATime, (self._name,)

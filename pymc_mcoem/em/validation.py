@@ -9,7 +9,7 @@ import pytensor.tensor as pt
 
 from pymc_mcoem.em.family import CLASS_WEIGHT, Family
 
-__all__ = ["check_family", "check_shapes", "check_statistics"]
+__all__ = ["check_family", "check_layout", "check_shapes", "check_statistics"]
 
 
 def check_family(family: Family) -> None:
@@ -95,6 +95,18 @@ def check_statistics(family: Family, statistics: Mapping[str, np.ndarray]) -> No
     ValueError
         If no observation can have such statistics; see `Family.check_statistics`.
     """
+    check_layout(family, statistics)
+    family.check_statistics(statistics)
+
+
+def check_layout(family: Family, statistics: Mapping[str, np.ndarray]) -> None:
+    """Check that statistics are finite numbers, of the names and shapes that a family has.
+
+    Raises
+    ------
+    ValueError, TypeError, FloatingPointError
+        See `check_statistics`.
+    """
     expected = {CLASS_WEIGHT, *family.statistics}
     if set(statistics) != expected:
         raise ValueError(
@@ -114,7 +126,6 @@ def check_statistics(family: Family, statistics: Mapping[str, np.ndarray]) -> No
                 f"statistics: {name} from the E-step holds values that are not finite; the "
                 "observation is not learnt."
             )
-    family.check_statistics(statistics)
 
 
 def check_shapes(

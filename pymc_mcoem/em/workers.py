@@ -7,6 +7,7 @@ how many there are nor when one was started anew, which holds for every kind of 
 
 from __future__ import annotations
 
+import faulthandler
 import hashlib
 import os
 import pickle
@@ -15,8 +16,8 @@ import threading
 import time
 import traceback
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,10 +28,12 @@ from pymc_mcoem.em.contributions import Contribution
 from pymc_mcoem.em.esteps.base import EStepResult
 from pymc_mcoem.em.left_out import said
 from pymc_mcoem.em.threads import one_blas_thread, one_call_at_a_time
+from pymc_mcoem.interrupts import ignore_in_worker, patiently, raise_if_interrupted
 
 __all__ = [
     "ExecutorError",
     "Failed",
+    "Limit",
     "Order",
     "Parcel",
     "Unknown",
@@ -44,6 +47,8 @@ KEPT = 16
 PATIENCE = 2.0
 
 _made: OrderedDict[str, Any] = OrderedDict()
+#: Objects that have been called here.
+_called: set[str] = set()
 
 
 class ExecutorError(RuntimeError):
@@ -64,6 +69,17 @@ class Order:
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...] = ()
+
+    def made_by(self, compiled: Any) -> Any:
+        """Make the call, and make it again where memory or a disk fails it."""
+        drawn_from = [each for each in self.arguments if isinstance(each, np.random.Generator)]
+        states = [each.bit_generator.state for each in drawn_from]
+
+        def set_back() -> None:
+            for each, state in zip(drawn_from, states, strict=True):
+                each.bit_generator.state = state
+
+        return patiently(lambda: self.function(compiled, *self.arguments), set_back)
 
 
 @dataclass(frozen=True)
@@ -97,6 +113,50 @@ class Parcel:
 
 
 @dataclass(frozen=True)
+class Limit:
+    """How long a call may take before its worker ends itself.
+
+    Attributes
+    ----------
+    seconds : float
+    first : float
+        More for a worker's first call of an object, which compiles.
+    driver : int
+        Number of the driver's process, which never ends itself.
+    """
+
+    seconds: float
+    first: float
+    driver: int
+
+    @contextmanager
+    def kept(self, token: str) -> Iterator[None]:
+        """End this process if what is done inside takes longer.
+
+        What hangs in compiled code holds Python's lock, which a thread of Python's would wait for:
+        the system's own alarm ends the process, where there is one.
+        """
+        if os.getpid() == self.driver:
+            yield
+            return
+        seconds = self.seconds + (0.0 if token in _called else self.first)
+        alarm = getattr(signal, "SIGALRM", None)  # Windows has none
+        if alarm is not None and signal.getsignal(alarm) is signal.SIG_DFL:
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            try:
+                yield
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0.0)
+        else:
+            faulthandler.dump_traceback_later(seconds, exit=True)
+            try:
+                yield
+            finally:
+                faulthandler.cancel_dump_traceback_later()
+        _called.add(token)
+
+
+@dataclass(frozen=True)
 class Unknown:
     """A worker's answer when it does not have the object."""
 
@@ -118,7 +178,9 @@ class _Packed:
     n_classes: int
 
 
-def perform(token: str, content: bytes | None, orders: Sequence[Order]) -> list[Any] | Unknown:
+def perform(
+    token: str, content: bytes | None, orders: Sequence[Order], limit: Limit | None = None
+) -> list[Any] | Unknown:
     """Make calls in a worker.
 
     Parameters
@@ -128,6 +190,8 @@ def perform(token: str, content: bytes | None, orders: Sequence[Order]) -> list[
     content : bytes or None
         Of the `Parcel`, where the worker may not have it yet.
     orders : sequence of Order
+    limit : Limit, optional
+        Of each call.
 
     Returns
     -------
@@ -135,6 +199,7 @@ def perform(token: str, content: bytes | None, orders: Sequence[Order]) -> list[
         What each call returned, or `Failed` in its place; nothing after one that failed because
         the object could not be made.
     """
+    ignore_in_worker()
     with one_call_at_a_time(), one_blas_thread():
         if token in _made:
             _made.move_to_end(token)
@@ -142,7 +207,8 @@ def perform(token: str, content: bytes | None, orders: Sequence[Order]) -> list[
             return Unknown()
         answers = []
         for order in orders:
-            answers.append(_answer(token, content, order))
+            with nullcontext() if limit is None else limit.kept(token):
+                answers.append(_answer(token, content, order))
             if token not in _made:  # nor will it be for the next one
                 break
         return answers
@@ -156,9 +222,11 @@ def _answer(token: str, content: bytes | None, order: Order) -> Any:
             _made[token] = cloudpickle.loads(content)()
             while len(_made) > KEPT:
                 _made.popitem(last=False)
-        found = order.function(_made[token], *order.arguments)
+        found = order.made_by(_made[token])
         return _packed(found) if isinstance(found, EStepResult) else found
     except Exception as error:
+        # of an interrupt, or the end of the program, no call is at fault, and its answer is lost
+        raise_if_interrupted(error)
         return Failed(_portable(error), made=token in _made)
 
 

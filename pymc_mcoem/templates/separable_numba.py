@@ -289,7 +289,8 @@ def values_alone(
     check_sizes(first, second, coefficients.size, length[0] * length[1])
     left, right = kernel_factors(first, second, start, spacing, length, bandwidth)
     table = np.ascontiguousarray(coefficients).reshape(length)
-    return weighted_sum(left, np.dot(table, right))
+    values: np.ndarray = weighted_sum(left, np.dot(table, right))
+    return values
 
 
 @numba.njit(fastmath=False)

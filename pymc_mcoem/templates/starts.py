@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from scipy.linalg import solve_triangular
-from sklearn.cluster import KMeans
-from sklearn.exceptions import ConvergenceWarning
 
 from pymc_mcoem.templates.maximization import maximize_templates
 from pymc_mcoem.templates.priors import TemplatePriors
@@ -159,6 +157,10 @@ def kmeans_labels(
     filled = np.where(mask > 0, values, point_mean)
     n_clusters = min(n_classes, len(np.unique(filled, axis=0)))
     seed = int(rng.integers(2**31 - 1))
+    # imported where it is used: it takes a second to import
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         fit = KMeans(n_clusters, n_init=10, random_state=seed).fit(filled)

@@ -441,6 +441,15 @@ def test_transforms_that_reach_all_of_a_prior_are_let_through(make):
     assert latents_cut_off(model, [b]) == []
 
 
+@pytest.mark.parametrize("kind", ["variable", "data"])
+def test_a_transform_that_fits_at_the_start_alone_is_not_let_through(kind):
+    """At its initial point the limit is 1, where the transform ends; then it moves on."""
+    with pm.Model() as model:
+        top = pm.HalfNormal("top", initval=1.0) if kind == "variable" else pm.Data("top", 1.0)
+        b = pm.Uniform("b", 0.0, top, default_transform=transforms.Interval(0, 1), initval=0.5)
+    assert latents_cut_off(model, [b]) == [b]
+
+
 def test_transforms_of_what_is_never_off_are_free():
     with pm.Model() as model:
         k = pm.Categorical("k", [0.5, 0.5])

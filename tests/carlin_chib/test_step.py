@@ -13,8 +13,10 @@ import pytest
 from pymc.step_methods.compound import Competence
 from pymc.step_methods.state import equal_dataclass_values
 from rich.progress import Progress
+from scipy import stats
 
-from pymc_mcoem.carlin_chib.engines import ScalarEngine
+import pymc_mcoem.carlin_chib.step as step_module
+from pymc_mcoem.carlin_chib import engines
 from pymc_mcoem.carlin_chib.geometry import LatentGeometry, declare_geometry
 from pymc_mcoem.carlin_chib.own_start import DefaultStart
 from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
@@ -56,7 +58,7 @@ def without_compiler() -> Iterator[None]:
 @pytest.fixture
 def without_sweep(monkeypatch):
     """Make step methods that cannot step, for tests of what they are made of."""
-    monkeypatch.setattr(ScalarEngine, "_compile_sweep", staticmethod(lambda *_: None))
+    monkeypatch.setattr(engines, "compile_sweeps", lambda *_, **__: None)
 
 
 @pytest.fixture(scope="module")
@@ -716,3 +718,69 @@ def test_an_index_that_is_not_there_is_named():
         pm.Normal("x", 1.0 * pm.Categorical("k", [0.5, 0.5]), 1.0)
         with pytest.raises(ValueError, match=r"class_index: got 'kind', and the model has"):
             CarlinChib(class_index="kind")
+
+
+# -- two indices ----------------------------------------------------------------------------------
+
+
+def two_indices_that_share_a_latent() -> pm.Model:
+    """The latent is elsewhere where the second index is 1, by twelve of its standard deviations."""
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.6, 0.4])
+        j = pm.Categorical("j", [0.5, 0.5])
+        x = pm.Normal("x", 0.5 * k + 3.0 * j, 0.25)
+        pm.Normal("y", x - 3.0 * j, 0.5, observed=0.2)
+    return model
+
+
+def shares_and_switches(chain_of_k):
+    return chain_of_k.mean(), np.mean(np.diff(chain_of_k) != 0)
+
+
+@pytest.mark.parametrize("fits", ["each", pytest.param("one", marks=pytest.mark.slow)])
+def test_pseudo_priors_are_fitted_at_each_value_of_another_index(
+    fits, rng, without_compiler, monkeypatch
+):
+    """A fit at one value of the other index is of no use at the next: half of the switches."""
+    if fits == "one":
+        monkeypatch.setattr(step_module, "other_indices", lambda density, most: {})
+    model = two_indices_that_share_a_latent()
+    with model:
+        k, j, x = model["k"], model["j"], model["x"]
+        move = RandomWalk(n_moves=1)
+        step = CarlinChib([k, x], class_index=k, within_class=move)
+        other = CarlinChib([j, x], class_index=j, within_class=move)
+        assert len(step._other_indices) == (fits == "each")
+        draws = {"k": [], "j": []}
+        for each in (step, other):
+            each.setup_chain(np.random.default_rng(rng.integers(2**32)), tune=100, draws=600)
+        point = model.initial_point()
+        for t in range(700):
+            if t == 100:
+                step.stop_tuning()
+                other.stop_tuning()
+            for each in (step, other):
+                point, _ = each.step(point)
+            for name in draws:
+                draws[name].append(int(point[name]))
+    found = {name: shares_and_switches(np.array(values[100:])) for name, values in draws.items()}
+    weight = np.array([0.6, 0.4]) * stats.norm.pdf(0.2, [0.0, 0.5], np.hypot(0.25, 0.5))
+    exact = weight[1] / weight.sum()
+    assert len(step.fits) == (2 if fits == "each" else 1)
+    # of draws that follow one another independently
+    due = 2 * exact * (1 - exact)
+    if fits == "each":
+        assert found["k"][1] > 0.85 * due
+        assert abs(found["k"][0] - exact) < 5 * np.sqrt(exact * (1 - exact) / 300)
+        assert found["j"][1] > 0.4
+    else:
+        assert found["k"][1] < 0.7 * due
+
+
+def test_indices_that_the_density_does_not_look_at_are_no_reason_for_more_fits(without_compiler):
+    with pm.Model():
+        k, x = pm.Categorical("k", [0.5, 0.5]), pm.Normal("x")
+        j = pm.Categorical("j", [0.2] * 5)
+        pm.Normal("y", x + k, 1.0, observed=0.0)
+        pm.Normal("z", 1.0 * j, 1.0, observed=0.0)
+        assert CarlinChib([k, x], class_index=k)._other_indices == {}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 
 import cloudpickle
+import numba
 import numpy as np
 import pymc as pm
 import pytensor
@@ -13,7 +14,7 @@ import pytest
 from scipy import stats
 from scipy.special import softmax
 
-from pymc_mcoem.carlin_chib import kernel, plate_sweep
+from pymc_mcoem.carlin_chib import kernel, plate_sweeps_numba, sweeps_numba
 from pymc_mcoem.carlin_chib.chain_moments import ChainMoments
 from pymc_mcoem.carlin_chib.hamiltonian import Hamiltonian
 from pymc_mcoem.carlin_chib.kernel import draw_class, draw_other_class
@@ -399,13 +400,16 @@ def test_the_metropolised_index_stays_where_nothing_else_has_weight(metropolised
 def test_an_acceptance_that_is_left_out_is_noticed(rng, monkeypatch, shape):
     """Always taking the proposed class is another chain: its weights come out wrong."""
 
-    def always(log_weight, class_index, pairs):
-        rows = () if log_weight.ndim == 1 else (pt.arange(log_weight.shape[1]),)
-        others = pt.set_subtensor(log_weight[(class_index, *rows)], -np.inf)
-        return kernel.draw_class(others, pairs[:2])
+    @numba.njit
+    def always(log_weight, here, noise, is_metropolised, weight):
+        weight[:] = np.exp(log_weight - log_weight.max())
+        weight[here] = 0.0
+        return sweeps_numba.draw(weight, noise[0], noise[1])
 
-    for module in (kernel, plate_sweep):
-        monkeypatch.setattr(module, "draw_other_class", always)
+    for module, name in ((sweeps_numba, "sweeps"), (plate_sweeps_numba, "sweep")):
+        whole = getattr(module, name).py_func
+        broken = FunctionType(whole.__code__, {**whole.__globals__, "draw_class": always})
+        monkeypatch.setattr(module, name, numba.njit(broken))
     if shape == "plate":
         model = plate.counts_model()
         with model:

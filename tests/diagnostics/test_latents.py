@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from pymc_mcoem.density import index_key
 from pymc_mcoem.diagnostics import class_latents
 from tests.helpers.markov import SAME_AUTOCORRELATION, as_tree
 
@@ -85,3 +86,33 @@ def test_what_is_refused(rng):
         class_latents(tree, blocks={7: ["x"]})
     with pytest.raises(ValueError, match="latents: got 'y'"):
         class_latents(tree, latents=["y"])
+
+
+def test_an_index_beside_a_tilted_one_is_weighed_back(rng):
+    """The latent of j is near k's mean, and k, of weight 0.02 in its class 1, is visited evenly."""
+    n_chains, n_draws, log_tilt = 4, 4_000, np.log(np.array([0.5 / 0.98, 0.5 / 0.02]))
+    k = rng.integers(2, size=(n_chains, n_draws))
+    j = rng.integers(2, size=k.shape)
+    x = 10.0 * k + rng.standard_normal(k.shape)
+    dims = ("chain", "draw")
+    posterior = xr.Dataset({"k": (dims, k), "j": (dims, j), "x": (dims, x)})
+    stats = xr.Dataset(
+        {
+            "class_log_weight": ((*dims, "class"), np.log(np.full((*k.shape, 2), 0.5))),
+            "class_of": (dims, np.full(k.shape, index_key("k"))),
+            "class_tilt_of": (dims, np.full(k.shape, index_key("k"))),
+            "class_log_importance": (dims, -log_tilt[k]),
+            "class_tilt": ((*dims, "class"), np.tile(log_tilt, (*k.shape, 1))),
+        }
+    )
+    tree = xr.DataTree.from_dict({"posterior": posterior, "sample_stats": stats})
+    of_j = class_latents(tree, "j")["x"]
+    error = of_j.sel(summary="mcse_mean")
+    assert (np.abs(of_j.sel(summary="mean") - 0.2) < 5 * error).all()
+    assert (error < 0.1).all()
+    # ninety-seven in a hundred of the posterior are about zero
+    assert (of_j.sel(summary="lower") > -3).all() and (of_j.sel(summary="upper") < 3).all()
+    np.testing.assert_allclose(of_j.sel(summary="sd"), np.sqrt(1 + 100 * 0.98 * 0.02), rtol=0.15)
+    # given its class, k itself needs no weighing
+    of_k = class_latents(tree, "k")["x"].sel(summary="mean")
+    np.testing.assert_allclose(of_k, [x[k == 0].mean(), x[k == 1].mean()], rtol=1e-6)

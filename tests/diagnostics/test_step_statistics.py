@@ -8,6 +8,7 @@ import pytest
 import xarray as xr
 
 import pymc_mcoem as mcoem
+from pymc_mcoem.density import index_key
 from pymc_mcoem.diagnostics import class_index_summary, read_chains
 from pymc_mcoem.diagnostics.step_statistics import read_statistics
 
@@ -85,8 +86,45 @@ def test_two_steps_keep_their_own(two_indices):
     assert not np.allclose(weights["k"], weights["j"])
     with model:
         one_tilted = sample([make(first), make(second, equalise_visits=True)])
+    own, other = read_chains(one_tilted, "j"), read_chains(one_tilted, "k")
+    assert own.log_tilt is not None and other.log_tilt is None
+    np.testing.assert_array_equal(own.weights, other.weights)
+    # older runs do not say whose a tilt is
+    stats = one_tilted["sample_stats"].to_dataset().drop_vars("class_of")
     with pytest.raises(ValueError, match="2 steps drew class indices, of which 1 with"):
-        read_chains(one_tilted, "j")
+        read_statistics(stats, own.codes)
+
+
+def test_indices_that_stood_still_alike_keep_their_own_weights(rng):
+    """Two indices with the same draws: the statistics say whose they are, or nobody knows."""
+    codes = np.zeros((N_CHAINS, N_DRAWS), dtype=int)
+    both = np.log(np.stack([np.full((*codes.shape, 2), 0.5), np.full((*codes.shape, 2), 0.1)], 2))
+    key = np.broadcast_to([index_key("k"), index_key("j")], (*codes.shape, 2))
+    dims = ("chain", "draw", "step")
+    kept = xr.Dataset(
+        {
+            "class_log_weight": ((*dims, "class"), both),
+            "class_drawn": (dims, np.stack([codes, codes], axis=-1)),
+        }
+    )
+    named = kept.assign(class_of=(dims, key))
+    for step, name in enumerate("kj"):
+        found = read_statistics(named, codes[None], name).log_weight
+        np.testing.assert_array_equal(found[0], both[:, :, step])
+    assert read_statistics(named, codes[None], "another").log_weight is None
+    assert read_statistics(kept, codes[None], "k").log_weight is None
+
+
+def test_a_plate_beside_a_single_index(without_compiler):
+    with pm.Model():
+        rows = pm.Categorical("rows", [0.5, 0.5], shape=3)
+        x = pm.Normal("x", 1.0 * rows, 1.0, shape=3)
+        j = pm.Categorical("j", [0.25, 0.75])
+        z = pm.Normal("z", 1.0 * j, 1.0)
+        pm.Normal("y", x + z, 1.0, observed=np.zeros(3))
+        tree = sample([make((rows, x)), make((j, z))], draws=5)
+    assert read_chains(tree, "rows").log_weight.shape == (3, N_CHAINS, 5, 2)
+    assert read_chains(tree, "j").log_weight.shape == (1, N_CHAINS, 5, 2)
 
 
 def statistics(codes, log_weight, **more):

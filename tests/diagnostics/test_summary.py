@@ -9,7 +9,14 @@ import xarray as xr
 from scipy.stats import binom, norm
 
 from pymc_mcoem.carlin_chib.step import CarlinChib
-from pymc_mcoem.diagnostics import ClassIndexWarning, class_index_summary, class_latents
+from pymc_mcoem.diagnostics import (
+    ClassIndexWarning,
+    class_index_summary,
+    class_latents,
+    pareto_k,
+    read_chains,
+    unmoved_chains,
+)
 from tests.helpers.markov import CYCLIC, SAME_AUTOCORRELATION, MarkovChain, as_array, as_tree
 from tests.helpers.toy_carlin_chib import toy_carlin_chib
 
@@ -310,3 +317,114 @@ def test_false_alarms_of_two_chains_and_of_a_rare_class(chain, n_chains, most, r
         for _ in range(200):
             flagged += not class_index_summary(as_array(chain.draw(rng, n_chains, 2_000))).ok
     assert flagged <= most, flagged
+
+
+# -- many rows -----------------------------------------------------------------------------------
+
+
+def test_a_healthy_plate_is_not_flagged(rng):
+    """Of five hundred rows some pass an R-hat of 1.01 by chance; one that is stuck is found."""
+    codes = np.stack(
+        [
+            MarkovChain.dar(rng.uniform(0, 0.4), rng.dirichlet([8, 5])).draw(rng, 4, 500)
+            for _ in range(500)
+        ],
+        axis=-1,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ClassIndexWarning)
+        summary = class_index_summary(as_array(codes))
+    assert summary.ok
+    assert summary.overall["rhat"].max() > 1.01
+    lines = repr(summary).splitlines()
+    assert lines[1] == "No problem found."
+    codes[1, :, 77] = MarkovChain.dar(0.2, [0.9, 0.1]).draw(rng, 1, 500)[0]
+    codes[[0, 2, 3], :, 77] = MarkovChain.dar(0.2, [0.4, 0.6]).draw(rng, 3, 500)
+    summary = flagged(as_array(codes))
+    assert any("R-hat" in flag and "[row=77]" in flag for flag in summary.flags)
+    assert repr(summary).splitlines()[1].startswith("Warning: ")
+
+
+def test_rows_of_a_plate_that_rightly_never_switch_are_notes(rng):
+    """Of many sound pseudo-priors, of Pareto k 0.44, some are estimated at more than 0.7."""
+    n_rows = 150
+    spread = [1.05, 0.75]
+    parts = [
+        toy_carlin_chib(rng, 4, 200, evidence=[1.0, 1e-20], mean=[0, 0], spread=spread)
+        for _ in range(n_rows)
+    ]
+    codes = np.stack([part[0] for part in parts], axis=-1)
+    log_weight = np.stack([part[1] for part in parts], axis=2).reshape(4, 200, -1)
+    moving = rng.integers(2, size=(4, 200, 1))
+    codes = np.concatenate([codes, moving], axis=-1)
+    log_weight = np.concatenate([log_weight, np.full((4, 200, 2), np.log(0.5))], axis=-1)
+    chains = read_chains(as_tree(codes, log_weight))
+    k = np.array([pareto_k(np.diff(part[1][:, 1:], axis=-1))[0] for part in parts])
+    assert (k > 0.7).any()
+    assert {each.verdict for each in unmoved_chains(chains)} == {"no weight"}
+    # one whose pseudo-prior lies elsewhere is not among them
+    far = toy_carlin_chib(rng, 4, 200, evidence=[0.5, 0.5], mean=[0, 8], spread=[1.05, 0.5])
+    codes[..., 5], log_weight[..., 10:12] = far[0], far[1]
+    stuck = [
+        each for each in unmoved_chains(read_chains(as_tree(codes, log_weight))) if each.row == 5
+    ]
+    assert [each.verdict for each in stuck] == ["stuck"]
+
+
+# -- latents within classes ----------------------------------------------------------------------
+
+
+def with_latent(rng, latent_of_class_1):
+    """Return chains of two classes whose index is drawn anew each time, and a latent."""
+    codes = rng.integers(2, size=(4, 1000))
+    return as_tree(codes, x=np.where(codes == 1, latent_of_class_1, rng.standard_normal((4, 1000))))
+
+
+def slow(rng, phi, n_chains=4, n_draws=1000):
+    """Return chains of a normal autoregression."""
+    x = np.empty((n_chains, n_draws))
+    x[:, 0] = rng.standard_normal(n_chains)
+    for t in range(1, n_draws):
+        x[:, t] = phi * x[:, t - 1] + np.sqrt(1 - phi**2) * rng.standard_normal(n_chains)
+    return x
+
+
+def test_latents_that_mix_within_their_classes_are_approved_of(rng):
+    for _ in range(20):
+        summary = class_index_summary(with_latent(rng, slow(rng, 0.3)), significance=1e-4)
+        assert summary.ok, summary.flags
+        assert (summary.table["latent_ess"] > 400).all()
+        assert (summary.table["latent_rhat"] < 1.03).all()
+
+
+def test_latents_that_do_not_mix_are_flagged(rng):
+    summary = flagged(with_latent(rng, slow(rng, 0.99)))
+    assert any("x in class 1 has" in flag and "effective draws" in flag for flag in summary.flags)
+    assert not any("class 0" in flag for flag in summary.flags)
+    # but for them nothing is wrong
+    assert class_index_summary(with_latent(rng, slow(rng, 0.99)), latents=[]).ok
+
+
+def test_chains_that_stay_in_modes_of_their_own_are_flagged(rng):
+    modes = np.array([-3.0, 3.0, 3.0, 3.0])[:, None]
+    summary = flagged(with_latent(rng, modes + rng.standard_normal((4, 1000))))
+    assert any("x in class 1 has an R-hat of" in flag for flag in summary.flags)
+
+
+def test_tails_that_are_hardly_reached_are_flagged(rng):
+    """A walk of small steps in a Cauchy distribution: seldom far out, and then for long."""
+    x, walks = np.zeros(4), []
+    for _ in range(1000):
+        for _ in range(20):
+            there = x + 1.5 * rng.standard_normal(4)
+            accept = rng.random(4) < (1 + x**2) / (1 + there**2)
+            x = np.where(accept, there, x)
+        walks.append(x)
+    summary = flagged(with_latent(rng, np.stack(walks, axis=1)))
+    assert any("effective draws of its tails" in flag for flag in summary.flags)
+
+
+def test_classes_seldom_visited_have_as_many_draws_due_as_their_share(rng):
+    codes = (rng.random((4, 1000)) < 0.05).astype(int)
+    tree = as_tree(codes, x=rng.standard_normal((4, 1000)))
+    assert class_index_summary(tree, significance=1e-4).ok

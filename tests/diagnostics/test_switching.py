@@ -2,8 +2,15 @@
 
 import numpy as np
 import pytest
+import xarray as xr
 
-from pymc_mcoem.diagnostics import read_chains, unmoved_chains
+from pymc_mcoem.density import index_key
+from pymc_mcoem.diagnostics import (
+    ClassIndexWarning,
+    class_index_summary,
+    read_chains,
+    unmoved_chains,
+)
 from tests.helpers.markov import TWO_STATES, MarkovChain, as_array, as_tree
 from tests.helpers.toy_carlin_chib import toy_carlin_chib
 
@@ -130,3 +137,45 @@ def test_many_chains_without_a_rare_class_are_no_surprise(rng):
     codes = MarkovChain.dar(0.0, [0.997, 0.003]).draw(rng, 100, 500)
     assert (~codes.any(axis=1)).sum() > 5
     assert verdicts(codes) == ["chance"]
+
+
+def two_indices_that_stood_still(rng, believed):
+    """Return runs of k and j whose own weights say that neither has any elsewhere."""
+    codes, log_weight, *_ = toy_carlin_chib(rng, 4, 500, evidence=[1, 1e-9, 1e-12], **GOOD)
+    tree = as_tree(codes, log_weight)
+    posterior, stats = tree["posterior"].to_dataset(), tree["sample_stats"].to_dataset()
+    posterior = posterior.rename(class_index="k").assign(j=posterior["class_index"].copy())
+    dims = ("chain", "draw", "step")
+    both = np.broadcast_to([index_key("k"), index_key("j")], (*codes.shape, 2))
+    weights = np.stack([log_weight, log_weight], axis=2)
+    stats = stats.drop_vars("class_log_weight").assign(
+        class_log_weight=((*dims, "class"), weights),
+        class_of=(dims, both),
+        class_believed_elsewhere=(dims, np.full(both.shape, believed)),
+    )
+    return posterior, stats
+
+
+def test_two_indices_that_stood_still_are_not_called_sound(rng):
+    """Together they may have weight elsewhere that neither has alone."""
+    posterior, stats = two_indices_that_stood_still(rng, np.nan)
+    tree = xr.DataTree.from_dict({"posterior": posterior, "sample_stats": stats})
+    (found,) = unmoved_chains(read_chains(tree, "j"))
+    assert found.verdict == "unknown"
+    assert "where k is, which never changed either" in found.reason
+    # one that moved says that the weights were looked at from more than one place
+    moved = posterior.assign(k=posterior["k"].copy())
+    moved["k"][0, 3] = 1
+    tree = xr.DataTree.from_dict({"posterior": moved, "sample_stats": stats})
+    assert [each.verdict for each in unmoved_chains(read_chains(tree, "j"))] == ["no weight"]
+
+
+def test_evidence_against_staying_is_not_called_sound(rng):
+    posterior, stats = two_indices_that_stood_still(rng, 0.07)
+    posterior["k"][0, 3] = 1
+    tree = xr.DataTree.from_dict({"posterior": posterior, "sample_stats": stats})
+    (found,) = unmoved_chains(read_chains(tree, "j"))
+    assert found.verdict == "unknown"
+    assert "by the evidence that its pseudo-priors brought 34.9" in found.reason
+    with pytest.warns(ClassIndexWarning, match="never switched and may be stuck"):
+        assert not class_index_summary(tree, "j").ok

@@ -9,11 +9,17 @@ import numpy as np
 import pymc as pm
 import pytest
 
+from pymc_mcoem import newton_numba
+from pymc_mcoem.carlin_chib import sweeps_numba
 from pymc_mcoem.carlin_chib.geometry import LatentGeometry
 from pymc_mcoem.carlin_chib.pilot_moments import PilotMoments
+from pymc_mcoem.carlin_chib.pseudo_priors import Laplace, PseudoPriors
+from pymc_mcoem.carlin_chib.step import CarlinChib
 from pymc_mcoem.carlin_chib.within_class import RandomWalk
+from pymc_mcoem.em import sums_numba
 from pymc_mcoem.em.burst import Burst, WeightedStatistics, adaptation_gains
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
+from pymc_mcoem.em.family import Family
 from tests.helpers.checks import LIMIT, agreement
 from tests.helpers.compiled import N_MOVES, compiled, skewed_step
 from tests.helpers.interpreted import interpreted
@@ -236,13 +242,13 @@ def test_nothing_that_is_handed_in_is_changed(skewed, rng):
 
 def compilations(*functions):
     """Return how many machine codes numba has made of compiled functions."""
-    return [len(function.vm.jit_fn.signatures) for function in functions]
+    return [len(function.signatures) for function in functions]
 
 
 def test_no_layout_of_an_array_compiles_anything_anew(case, rng):
     """Transposed, strided and read-only arrays, as maximisers and memory maps make them."""
     e_step = case.e_step
-    functions = (e_step.burst._function, e_step.statistics._function)
+    functions = sweeps_numba.sweeps, sums_numba.weighted_sum, newton_numba.search
     run(e_step, case, rng, draws=20, burn_in=10)
     before = compilations(*functions)
 
@@ -439,3 +445,65 @@ def test_a_rule_of_ones_own_and_no_moves(skewed, rng):
     assert np.isnan(result.acceptance)
     np.testing.assert_array_equal(result.state["log_step"], e_step.initial_state()["log_step"])
     assert result.class_index.shape == (20,)
+
+
+# -- hard edges ------------------------------------------------------------------------------------
+
+
+class Edged(Family):
+    """A latent that lies within half a unit of the observation: two classes about 0 and 1."""
+
+    observation = ("value",)
+
+    def __init__(self) -> None:
+        with pm.Model() as self.model:
+            value = pm.Data("value", 0.4)
+            self.class_index = pm.Categorical("class_index", p=[0.5, 0.5])
+            x = pm.Normal("x", 1.0 * self.class_index, 1.0)
+            pm.Uniform("seen", x - 0.5, x + 0.5, observed=value)
+        self.statistics = {"x": x}
+
+
+def test_a_start_beyond_a_hard_edge_is_drawn_again(without_compiler):
+    """Most draws of Laplace's approximation, which sees no edge, have no density here."""
+    settings = CarlinChibBurst(pseudo_priors=Laplace(race=None), within_class=RandomWalk(n_moves=1))
+    family = Edged()
+    e_step = settings.compile(family)
+    with family.model:
+        step = CarlinChib(pseudo_priors=Laplace(race=None), within_class=RandomWalk(n_moves=1))
+    data, theta = family.encode(0.4), family.model_parameters()
+    values = e_step._values(data, theta)
+    n_beyond = 0
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        pseudo_priors = e_step.pseudo_priors(values, rng)
+        start = pseudo_priors.start(rng)
+        gains = adaptation_gains(1, 0)
+        tried = e_step.burst(
+            rng, start, e_step.burst.initial_log_step, pseudo_priors, gains, values
+        )
+        n_beyond += not np.isfinite(tried.log_weight).any()
+        _, found = e_step.with_draws(
+            data, theta, np.random.default_rng(seed), e_step.initial_state(), draws=5, burn_in=0
+        )
+        assert np.isfinite(found.log_weight.max(axis=1)).all()
+        assert (np.abs(found.position - 0.4) <= 0.5).all()
+        # the step method's own draws, here too
+        step.setup_chain(np.random.default_rng(seed), tune=0, draws=5)
+        point, drawn = family.model.initial_point(), []
+        for _ in range(5):
+            point, _ = step.step(point)
+            drawn.append(float(point["x"]))
+        np.testing.assert_allclose(found.position[:, 0], drawn, rtol=1e-9)
+    assert n_beyond >= 3
+
+
+def test_an_observation_without_density_is_still_refused(without_compiler):
+    e_step = CarlinChibBurst(
+        pseudo_priors=PilotMoments(n_steps=5), within_class=RandomWalk(n_moves=1)
+    ).compile(Edged())
+    values = e_step._values({"value": np.array(1e6)}, {})
+    beyond = PseudoPriors.from_covariance(np.zeros((2, 1)), np.ones((2, 1, 1)))
+    gains, log_step = adaptation_gains(3, 0), e_step.burst.initial_log_step
+    with pytest.raises(FloatingPointError, match="not finite for any class"):
+        e_step._begun(np.random.default_rng(0), log_step, beyond, gains, values)

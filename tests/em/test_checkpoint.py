@@ -21,8 +21,10 @@ from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.saem import SAEM
 from pymc_mcoem.em.schedules import BurstLength
+from pymc_mcoem.em.whole_files import read_whole, write_whole
 from pymc_mcoem.templates import TemplateMixture
 from tests.helpers.properties import steady
+from tests.helpers.saved_files import rewrite
 from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
 from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver
 
@@ -92,9 +94,8 @@ def test_older_files_move_down(tmp_path):
     checkpoint = Checkpoint(path, keep=2)
     for text in "abcd":
         checkpoint.rotate()
-        (tmp_path / "new").write_text(text)
-        os.replace(tmp_path / "new", path)
-    assert [checkpoint.older(n).read_text() for n in (1, 2)] == ["c", "b"]
+        write_whole(path, text.encode())
+    assert [read_whole(checkpoint.older(n)) for n in (1, 2)] == [b"c", b"b"]
     assert len(list(tmp_path.iterdir())) == 3
 
 
@@ -450,7 +451,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize(
-    "step", ["fsync", "replace older", "link", "replace written", "replace newest", "none"]
+    "step", ["fsync", "link", "replace older", "replace newest", "fsync folder", "none"]
 )
 def test_at_every_step_of_writing_there_is_a_whole_file(
     family, stream, tmp_path, monkeypatch, step
@@ -471,7 +472,7 @@ def test_at_every_step_of_writing_there_is_a_whole_file(
         return call
 
     at = {"link": ("link", 1), "replace older": ("replace", 1), "fsync": ("fsync", 1)}
-    at |= {"replace written": ("replace", 2), "replace newest": ("replace", 3)}
+    at |= {"replace newest": ("replace", 2), "fsync folder": ("fsync", 2)}
     with monkeypatch.context() as patched:
         if step in at:
             name, number = at[step]
@@ -493,7 +494,7 @@ def test_at_every_step_of_writing_there_is_a_whole_file(
     observations=st.integers(3, 9),
     keep=st.integers(0, 3),
     links=st.booleans(),
-    crashes=st.lists(st.integers(1, 20), max_size=3),
+    crashes=st.lists(st.integers(1, 40), max_size=3),
 )
 def test_wherever_it_crashes_it_ends_with_the_same_bytes(
     family, stream, tmp_path_factory, way, observations, keep, links, crashes
@@ -506,21 +507,21 @@ def test_wherever_it_crashes_it_ends_with_the_same_bytes(
         made = 0
 
         def counted(real):
-            def call(*arguments):
+            def call(*arguments, **named):
                 nonlocal made
                 made += 1
                 if crash is not None and made >= crash:
                     raise Killed
                 if real is os.link and not links:
                     raise OSError("no links here")
-                return real(*arguments)
+                return real(*arguments, **named)
 
             return call
 
         path = Path(checkpoint.path)
         em = loaded(path) if path.exists() else driver(family, **WAYS[way])
         with pytest.MonkeyPatch.context() as patched:
-            for name in ("fsync", "replace", "link", "unlink"):
+            for name in ("open", "write", "fsync", "replace", "link", "unlink"):
                 patched.setattr(os, name, counted(getattr(os, name)))
             em.partial_fit(stream[:30], skip=em.position, checkpoint=checkpoint)
         return em
@@ -532,6 +533,7 @@ def test_wherever_it_crashes_it_ends_with_the_same_bytes(
             files = [file.name for file in folder.iterdir() if not file.name.startswith(".")]
             assert len(files) <= keep + 1
     assert_same(run_until(None), driver(family, **WAYS[way]).partial_fit(stream[:30]))
+    assert not any(file.name.startswith(".") for file in folder.iterdir())
 
 
 def test_bad_records_one_after_another_do_not_hold_a_restarted_run_up(family, stream, tmp_path):
@@ -681,3 +683,71 @@ def test_a_folder_that_nothing_can_be_written_in_is_found_before_the_work(
     with pytest.raises(PermissionError, match="nothing can be written in the folder"):
         em.partial_fit(stream, checkpoint=tmp_path / "run.nc")
     assert em.position == 0
+
+
+SPOILT = {
+    "cut short": lambda whole: whole[: len(whole) // 2],
+    "empty": lambda whole: b"",
+    "a bit turned": lambda whole: whole[:900] + bytes([whole[900] ^ 4]) + whole[901:],
+    "zeros": lambda whole: bytes(len(whole)),
+}
+
+
+@pytest.mark.parametrize("how", SPOILT)
+def test_a_damaged_checkpoint_falls_back_to_the_one_before_it(
+    family, stream, tmp_path, caplog, how
+):
+    path = tmp_path / "run.nc"
+    whole = driver(family, n_start=7).partial_fit(stream)
+    em = driver(family, n_start=7)
+    for stop in (10, 20, 30, 40):
+        em.partial_fit(stream[:stop], skip=em.position, checkpoint=Checkpoint(path, keep=3))
+    # the newest two are damaged
+    for name in ("run.nc", "run.1.nc"):
+        (tmp_path / name).write_bytes(SPOILT[how]((tmp_path / name).read_bytes()))
+    found = loaded(path)
+    assert found.n_seen == 20
+    assert "run.nc' " in caplog.text
+    assert "goes on from the checkpoint before it, '" in caplog.text
+    assert "run.2.nc'" in caplog.text
+    # the damaged one does not push the whole one out
+    found.partial_fit(stream[:50], skip=found.position, checkpoint=Checkpoint(path, keep=2))
+    assert [loaded(tmp_path / name).n_seen for name in ("run.nc", "run.2.nc")] == [50, 20]
+    found.partial_fit(stream, skip=found.position, checkpoint=path)
+    assert_same(found, whole)
+
+
+def test_batch_runs_fall_back_too(family, stream, tmp_path, caplog):
+    path, options = tmp_path / "run.nc", {"progressbar": False, "e_step": Noisy()}
+    saem = SAEM(family, sweeps=5, random_seed=1, **options)
+    saem.fit(stream, 1, checkpoint=path).fit(stream, 1, checkpoint=path)
+    path.write_bytes(b"")
+    found = SAEM.load(path, family, **options)
+    assert found.n_iterations == 1 and "before it" in caplog.text
+
+
+def test_other_damaged_files_are_refused(family, stream, tmp_path):
+    """As one that was saved by hand, whatever lies beside it; a sound checkpoint of other things,
+    and a checkpoint with nothing whole behind it."""
+    path = tmp_path / "run.nc"
+    em = driver(family, n_start=7).partial_fit(stream[:10])
+    em.save(tmp_path / "run.1.nc")
+    em.save(path)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ValueError, match=r"run\.nc' does not end as saved runs do"):
+        loaded(path)
+    (tmp_path / "run.1.nc").unlink()
+    with pytest.raises(ValueError, match=r"run\.nc' does not end as saved runs do"):
+        loaded(path)
+    path.unlink()
+    em.partial_fit(stream[:20], skip=10, checkpoint=path)
+    em.partial_fit(stream[:30], skip=20, checkpoint=path)
+    with pytest.raises(ValueError, match="is no saved run of SAEM"):
+        SAEM.load(path, family, e_step=Noisy())
+    rewrite(path, counters="{}")
+    with pytest.raises(ValueError, match=r"run\.nc' is damaged: its counters"):
+        loaded(path)
+    (tmp_path / "run.1.nc").unlink()
+    path.write_bytes(b"")
+    with pytest.raises(ValueError, match=r"run\.nc' does not end as saved runs do"):
+        loaded(path)

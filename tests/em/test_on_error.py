@@ -21,6 +21,7 @@ from pymc_mcoem.em.history import SKIPPED_KEPT
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.reading import PATIENCE
 from pymc_mcoem.em.revival import Revival
+from pymc_mcoem.em.saem import SAEM
 from pymc_mcoem.em.schedules import BurstLength, BurstSize, StepSize, UpdateSchedule
 from pymc_mcoem.templates import TemplateMixture
 from tests.em.test_online import Failing
@@ -600,3 +601,98 @@ def test_class_weights_that_do_not_sum_to_one_are_never_learnt(family, stream):
     equal_but_for_positions(
         em, driver(family, e_step=Failing(), parameters=THETA).partial_fit(stream)
     )
+
+
+def test_a_function_gets_every_record_that_is_left_out(family, stream):
+    records = list(stream)
+    for number, (bad, _) in enumerate(BAD.values()):
+        records.insert(5 * number + 2, bad)
+    kept = []
+    em = driver(family, e_step=Failing(), on_error=kept.append, n_start=9)
+    em.partial_fit(source_of(records))
+    clean = driver(family, e_step=Failing(), n_start=9).partial_fit(stream)
+    equal_but_for_positions(em, clean)
+    kept.sort(key=lambda each: each.position)
+    assert [each.position for each in kept] == [5 * number + 2 for number in range(len(BAD))]
+    for each, (bad, reason) in zip(kept, BAD.values(), strict=True):
+        assert re.match(reason, each.reason)
+        if isinstance(bad, Unreadable):
+            assert each.observation is None
+        elif isinstance(bad, float):
+            np.testing.assert_array_equal(each.observation, bad)
+        else:
+            assert each.observation is bad
+
+
+def test_a_folder_gets_more_than_a_thousand_records_which_can_be_learnt_later(
+    family, stream, tmp_path
+):
+    """What is left out for its fault today may be good tomorrow: here a unit was wrong."""
+    folder = tmp_path / "left_out"
+    wrong = np.linspace(1e150, 1e160, SKIPPED_KEPT + 5)
+    em = driver(family, parameters=THETA, on_error=folder)
+    em.partial_fit([*stream[:10], *wrong, "text", {"value": np.inf}, *stream[10:]])
+    files = sorted(folder.iterdir())
+    assert len(files) == SKIPPED_KEPT + 7
+    found = [np.load(file) for file in files]
+    assert [int(each["position"]) for each in found] == list(range(10, 10 + len(files)))
+    assert str(found[0]["reason"]).startswith("refused: ValueError")
+    assert str(found[-2]["observation"]) == "'text'"
+    assert found[-1]["observation:value"] == np.inf
+    np.testing.assert_array_equal([each["observation"] for each in found[:-2]], wrong)
+    em.partial_fit([each["observation"] / 1e155 for each in found[:-2]])
+    assert em.n_seen == 60 + wrong.size
+    # again, as after a restart: nothing twice
+    driver(family, parameters=THETA, on_error=folder).partial_fit([*stream[:10], *wrong])
+    assert sorted(folder.iterdir()) == files
+
+
+def test_a_function_that_fails_loses_no_record(family, stream):
+    kept, broken = [], [True]
+
+    def keep(record):
+        if broken:
+            raise OSError("disk full")
+        kept.append(record.position)
+
+    em = driver(family, e_step=Failing(), on_error=keep, parameters=THETA)
+    records = [*stream[:5], np.inf, *stream[5:9], 888.0, *stream[9:]]
+    for _ in range(2):
+        with pytest.raises(OSError, match="disk full"):
+            em.partial_fit(records, skip=em.position)
+        assert em.position == 5
+    broken.clear()
+    em.partial_fit(records, skip=em.position)
+    assert kept == [5, 10]
+    equal_but_for_positions(em, driver(family, parameters=THETA).partial_fit(stream))
+
+
+def test_what_saem_leaves_out_is_handed_over_too(family, stream, tmp_path):
+    records = [*stream[:10], np.inf, 888.0, *stream[10:]]
+    settings = {"e_step": Failing(), "random_seed": 1, "progressbar": False}
+    saem = SAEM(family, on_error=tmp_path / "left", **settings).fit(records, 3)
+    found = [np.load(file) for file in sorted((tmp_path / "left").iterdir())]
+    assert [(int(each["position"]), *each.files[2:]) for each in found] == [
+        (10, "observation"),
+        (11, "observation:value"),
+    ]
+    clean = SAEM(family, on_error="skip", **settings).fit(records, 3)
+    assert saem.parameters.identical(clean.parameters)
+
+
+def test_what_records_are_handed_to_is_given_again_with_a_saved_run(family, stream, tmp_path):
+    """A file is not trusted with the name of a folder to write in."""
+    em = driver(family, parameters=THETA, on_error=tmp_path / "left").partial_fit(stream[:5])
+    em.save(tmp_path / "run.nc")
+    with pytest.raises(ValueError, match=r"on_error: .*a file cannot hold; pass on_error= to load"):
+        OnlineEM.load(tmp_path / "run.nc", family, e_step=Noisy())
+    em = OnlineEM.load(tmp_path / "run.nc", family, e_step=Noisy(), on_error="skip")
+    assert em.n_seen == 5
+
+
+def test_a_folder_that_cannot_be_is_refused(family, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError, match=r"on_error: .*file' is no folder"):
+        driver(family, on_error=tmp_path / "file")
+    with pytest.raises(FileNotFoundError, match=r"on_error: the folder that .* does not exist"):
+        driver(family, on_error=tmp_path / "none" / "left")

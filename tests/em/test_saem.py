@@ -13,7 +13,6 @@ from examples import gaussian_mixture as example
 from pymc_mcoem.carlin_chib.hamiltonian import Hamiltonian
 from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
 from pymc_mcoem.carlin_chib.within_class import Independence, RandomWalk
-from pymc_mcoem.em.datatree_files import write_datatree
 from pymc_mcoem.em.esteps.auxiliary_chains import AuxiliaryChains
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.esteps.exact import Exact
@@ -26,6 +25,7 @@ from pymc_mcoem.em.schedules import Annealing, PhasedStepSize
 from pymc_mcoem.templates import TemplateMixture
 from tests.helpers.interpreted import interpreted
 from tests.helpers.linear_normal import LinearNormal
+from tests.helpers.saved_files import rewrite
 from tests.helpers.toy_families import NormalMixture, mixture_stream
 from tests.helpers.toy_runs import EARLY, assert_classes_turned, image_mixture, turned
 
@@ -498,10 +498,8 @@ def test_files_that_are_not_its_own_are_refused(family, data, tmp_path, damage):
     run(family, start, e_step=Exact()).fit(ys[:3], 1).save(tmp_path / "run.nc")
     other = example.MeasuredMixture(2) if damage == "family" else example.MeasuredMixture()
     if damage != "family":
-        with xr.open_datatree(tmp_path / "run.nc", engine="h5netcdf") as opened:
-            tree = opened.load()
-        tree.attrs |= {"format": "x"} if damage == "kind" else {"counters": "{}"}
-        write_datatree(tmp_path / "run.nc", tree)
+        other_words = {"format": "x"} if damage == "kind" else {"counters": "{}"}
+        rewrite(tmp_path / "run.nc", **other_words)
     message = {
         "family": "number of classes is 3 in the file, 2 here",
         "kind": "is no saved run of SAEM",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
+import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -12,8 +14,9 @@ import pytensor
 import pytest
 import threadpoolctl
 
+import pymc_mcoem as mcoem
 from pymc_mcoem.em.esteps.kept import compiled_for
-from pymc_mcoem.em.threads import one_blas_thread, one_call_at_a_time
+from pymc_mcoem.em.threads import OneAtATime, one_blas_thread, one_call_at_a_time
 from tests.helpers.toy_families import CompiledNoisy, NormalMixture
 
 WAIT = 20.0
@@ -126,3 +129,64 @@ def test_two_threads_compile_one_after_the_other_and_for_the_declared_model():
         assert not fastmath
     assert pytensor.config.numba__fastmath == before
     np.testing.assert_array_equal(family.model["means"].get_value(), np.full(3, 9.0))
+
+
+@pytest.mark.parametrize("kind", ["online", "saem", "classifier", "prequential"])
+def test_a_second_call_of_one_object_is_refused(kind, rng):
+    """From another thread or from within itself; the first one loses nothing."""
+    images = rng.random((9, 3, 3))
+    mixture = mcoem.TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
+    options = {"e_step": mcoem.FixedLatents(), "random_seed": 1, "progressbar": False}
+
+    def made():
+        theta = mixture.parameters
+        if kind == "classifier":
+            classifier = mcoem.Classifier(mixture, theta, **options)
+            return classifier, classifier.class_probabilities
+        if kind == "saem":
+            saem = mcoem.SAEM(mixture, parameters=theta, **options)
+            return saem, lambda source: saem.fit(source, 1).parameters
+        em = mcoem.OnlineEM(mixture, parameters=theta, **options)
+        if kind == "online":
+            return em, lambda source: em.partial_fit(source).parameters
+        return em, lambda source: mcoem.predict_then_learn(
+            em, source, ["a"] * 9, e_step=mcoem.FixedLatents(), progressbar=False
+        ).drop_vars("seconds")
+
+    expected = made()[1](images)
+    _, call = made()
+    heard = []
+
+    def again():
+        try:
+            call(images)
+        except RuntimeError as error:
+            heard.append(str(error))
+
+    def source():
+        for number, image in enumerate(images):
+            if number == 4:
+                again()
+                thread = threading.Thread(target=again)
+                thread.start()
+                thread.join()
+            yield image
+
+    found = call(source())
+    if isinstance(found, np.ndarray):
+        np.testing.assert_array_equal(found, expected)
+    else:
+        assert found.identical(expected)
+    within, elsewhere = heard
+    assert "called from within itself" in within
+    assert "another thread is at work with the same object" in elsewhere
+    # and the first one has let go
+    assert call(images) is not None
+
+
+def test_a_copy_of_a_driver_that_is_at_work_has_a_guard_of_its_own():
+    guard = OneAtATime("this")
+    with guard:
+        for other in (copy.deepcopy(guard), pickle.loads(pickle.dumps(guard))):
+            with other:
+                pass

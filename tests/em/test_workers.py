@@ -34,6 +34,7 @@ from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.saem import SAEM
 from pymc_mcoem.em.schedules import BurstLength
 from pymc_mcoem.em.workers import ExecutorError, Order, Parcel, Unknown, perform, received
+from tests.helpers.pressing import Hanging
 from tests.helpers.toy_families import CompiledNoisy, Noisy, NormalMixture, mixture_stream
 from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver
 
@@ -643,3 +644,60 @@ def test_an_executor_that_was_given_is_not_closed(pool):
     crew = Crew(dict, pool)
     crew.close()
     assert list(crew.answers([Order(len)])) == [0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "times", "on_error"),
+    [
+        ("number", 2, "skip"),
+        ("fork", 1, "raise"),
+        *(
+            pytest.param(kind, times, on_error, marks=pytest.mark.slow)
+            for kind in ("number", "spawn")
+            for times in (1, 100)
+            for on_error in ("raise", "skip")
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_worker_that_hangs_is_ended(family, stream, tmp_path, kind, times, on_error, monkeypatch):
+    """Once: the same bytes. At every try: left out by name, and nothing else is."""
+    monkeypatch.setattr(crew_module, "FIRST", 4.0)
+    stream[20] = 7.0
+    settings = {"parameters": THETA, "batch_size": 6}
+    e_step = Hanging(folder=lives(tmp_path / "left", times))
+    pool = 2
+    if kind != "number":
+        pool = ProcessPoolExecutor(2, mp_context=multiprocessing.get_context(kind))
+    em = driver(
+        family,
+        e_step=e_step,
+        **settings,
+        on_error=on_error,
+        executor=crew_module.Workers(pool, 3.0),
+    )
+    if times == 1:
+        em.partial_fit(stream)
+        clean = driver(family, **settings).partial_fit(stream)
+        assert_same(em, clean)
+        return
+    said = "no answer to this observation in 3 seconds, nor did another"
+    if on_error == "raise":
+        with pytest.raises(RuntimeError, match=f"observation 20 of the stream.*{said}"):
+            em.partial_fit(stream)
+        em.partial_fit(stream, skip=em.position)
+    else:
+        em.partial_fit(stream)
+        assert said in str(em.history["skipped"]["reason"].values)
+    assert em.history["skipped"]["position"].values.tolist() == [20]
+    clean = driver(family, **settings).partial_fit(np.delete(stream, 20))
+    assert em.parameters.identical(clean.parameters)
+
+
+def test_what_no_timeout_can_end_is_refused():
+    for wrong in (None, ThreadPoolExecutor(1)):
+        with pytest.raises(ValueError, match=r"executor: got .*a timeout ends processes"):
+            crew_module.Workers(wrong, 1.0)
+    for wrong in (0, -1.0, np.nan, np.inf, "3"):
+        with pytest.raises(ValueError, match=r"timeout: got .*positive number of seconds"):
+            crew_module.Workers(2, wrong)

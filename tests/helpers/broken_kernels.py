@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import logsumexp
 
-from pymc_mcoem.em.burst import BurstDraws
+from pymc_mcoem.carlin_chib.sweeps import Sweeps
 from tests.helpers.reference_kernel import Drawing, ReferenceKernel
 
 
@@ -63,12 +63,12 @@ class AdaptsForEver(ReferenceKernel):
         return class_index, position
 
 
-def rao_blackwell_features(draws: BurstDraws, features, *, later_latents: bool) -> np.ndarray:
+def rao_blackwell_features(draws: Sweeps, features, *, later_latents: bool) -> np.ndarray:
     """Return Σ_j w_j f(j, U_j) averaged over a burst, ``(n_features,)``.
 
     Parameters
     ----------
-    draws : BurstDraws
+    draws : Sweeps
         With its auxiliaries.
     features : callable
         Of classes ``(n,)`` and positions ``(n, d)``, to ``(n, n_features)``.

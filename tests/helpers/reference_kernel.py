@@ -42,7 +42,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class ReferenceSweep:
-    """Outcome of a sweep of n chains, as `BurstDraws` has it."""
+    """Outcome of a sweep of n chains, as `Sweeps` has it."""
 
     class_index: np.ndarray
     position: np.ndarray

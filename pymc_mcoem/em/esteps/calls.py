@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pymc_mcoem.em.compile_ahead import InTwoParts
 from pymc_mcoem.em.esteps.base import CompiledChains
 from pymc_mcoem.em.esteps.carlin_chib import CompiledCarlinChibBurst
 from pymc_mcoem.em.esteps.kept import compiled_for
@@ -39,11 +38,6 @@ class Explainer:
     def of(cls, family: Family, settings: EStep) -> Explainer:
         """Compile an E-step, or take what is compiled already."""
         return cls(family, compiled_for(family, settings))
-
-    @property
-    def two_parts(self) -> InTwoParts | None:
-        """The E-step, where it can be compiled in two parts."""
-        return self.e_step if isinstance(self.e_step, InTwoParts) else None
 
     def checked(self, result: EStepResult) -> EStepResult:
         """Return a result whose statistics an observation can have, and whose state goes on.

@@ -12,10 +12,11 @@ from scipy.special import softmax
 from pymc_mcoem.backends import pytensor_mode, require_backend
 from pymc_mcoem.carlin_chib.hamiltonian import Hamiltonian
 from pymc_mcoem.carlin_chib.pilot_moments import PilotMoments
-from pymc_mcoem.carlin_chib.pseudo_priors import Laplace, PseudoPriorRule, PseudoPriors
+from pymc_mcoem.carlin_chib.pseudo_priors import N_STARTS, Laplace, PseudoPriorRule, PseudoPriors
+from pymc_mcoem.carlin_chib.sweeps import Sweeps
 from pymc_mcoem.carlin_chib.within_class import RandomWalk, WithinClassMove
 from pymc_mcoem.density import as_argument
-from pymc_mcoem.em.burst import Burst, BurstDraws, WeightedStatistics, adaptation_gains
+from pymc_mcoem.em.burst import Burst, WeightedStatistics, adaptation_gains
 from pymc_mcoem.em.esteps.base import EStepResult
 from pymc_mcoem.em.esteps.parts import (
     NEGLIGIBLE,
@@ -201,7 +202,7 @@ class CompiledCarlinChibBurst:
         *,
         draws: int,
         burn_in: int,
-    ) -> tuple[EStepResult, BurstDraws]:
+    ) -> tuple[EStepResult, Sweeps]:
         """Return what a call returns, and the sweeps themselves.
 
         Parameters
@@ -212,7 +213,7 @@ class CompiledCarlinChibBurst:
         Returns
         -------
         EStepResult
-        BurstDraws
+        Sweeps
             All ``burn_in + draws`` sweeps; positions are on the scale on which PyMC samples.
         """
         values = self._values(data, parameters)
@@ -255,7 +256,7 @@ class CompiledCarlinChibBurst:
     def _summed(
         self,
         pseudo_priors: PseudoPriors,
-        found: BurstDraws,
+        found: Sweeps,
         kept: slice,
         values: Mapping[str, np.ndarray],
     ) -> EStepResult:
@@ -305,10 +306,9 @@ class CompiledCarlinChibBurst:
         pseudo_priors = self.pseudo_priors(values, rng) if fitted is None else fitted
         if chain:
             start = int(chain["class_index"]), chain["position"]
-            log_step = chain["log_step"]
+            found = self._swept(rng, start, chain["log_step"], pseudo_priors, gains, values)
         else:
-            start, log_step = pseudo_priors.start(rng), log_steps
-        found = self._swept(rng, start, log_step, pseudo_priors, gains, values)
+            found = self._begun(rng, log_steps, pseudo_priors, gains, values)
         result = self._summed(pseudo_priors, found, slice(None), values)
         following = {
             "class_index": np.asarray(found.class_index[-1], dtype=np.int64),
@@ -320,33 +320,6 @@ class CompiledCarlinChibBurst:
         # Troubles belong to the visit that met them, not to those that use the same fit again.
         troubles = result.troubles if fitted is None else {}
         return replace(result, troubles=troubles, chain=following)
-
-    @property
-    def mode(self) -> str | None:
-        """PyTensor's mode that it was compiled with."""
-        return pytensor_mode(self.settings.backend)
-
-    def compile_first(
-        self, data: Mapping[str, np.ndarray], parameters: Mapping[str, np.ndarray]
-    ) -> None:
-        """Fit pseudo-priors, so that what fits them is compiled; see `InTwoParts`."""
-        self.pseudo_priors(self._values(data, parameters), np.random.default_rng(0))
-
-    def compile_rest(
-        self, data: Mapping[str, np.ndarray], parameters: Mapping[str, np.ndarray]
-    ) -> None:
-        """Make a sweep from pseudo-priors that fit nothing, and its statistics."""
-        values = self._values(data, parameters)
-        n, n_classes = self.density.n_latents, self.density.n_classes
-        anywhere = PseudoPriors.from_covariance(
-            np.zeros((n_classes, n)), np.tile(np.eye(n), (n_classes, 1, 1))
-        )
-        gains = adaptation_gains(1, 0)
-        log_step = self.burst.initial_log_step
-        start = 0, np.zeros(n)
-        rng = np.random.default_rng(0)
-        found = self.burst(rng, start, log_step, anywhere, gains, values)
-        self._summed(anywhere, found, slice(None), values)
 
     def class_probability(
         self,
@@ -391,17 +364,39 @@ class CompiledCarlinChibBurst:
         state: Mapping[str, np.ndarray],
         draws: int,
         burn_in: int,
-    ) -> tuple[PseudoPriors, BurstDraws]:
+    ) -> tuple[PseudoPriors, Sweeps]:
         pseudo_priors = self.pseudo_priors(values, rng)
-        found = self._swept(
-            rng,
-            pseudo_priors.start(rng),
-            state["log_step"],
-            pseudo_priors,
-            adaptation_gains(burn_in + draws, burn_in),
-            values,
-        )
-        return pseudo_priors, found
+        gains = adaptation_gains(burn_in + draws, burn_in)
+        return pseudo_priors, self._begun(rng, state["log_step"], pseudo_priors, gains, values)
+
+    def _begun(
+        self,
+        rng: np.random.Generator,
+        log_step: np.ndarray,
+        pseudo_priors: PseudoPriors,
+        gains: np.ndarray,
+        values: Mapping[str, np.ndarray],
+    ) -> Sweeps:
+        """Run a burst from draws of pseudo-priors, which may reach beyond the density's support.
+
+        Another start is drawn where a sweep finds no density, as often as by `CarlinChib`, and by
+        the same numbers.
+        """
+        start = pseudo_priors.start(rng)
+        before = rng.bit_generator.state
+        found = self.burst(rng, start, log_step, pseudo_priors, gains, values)
+        if _has_density(found):
+            return found
+        rng.bit_generator.state = before
+        # from here on a single sweep is enough to see whether there is density
+        for _ in range(N_STARTS - 1):
+            tried = self.burst(rng, start, log_step, pseudo_priors, gains[:1], values)
+            if _has_density(tried):
+                rng.bit_generator.state = before
+                break
+            start = pseudo_priors.start(rng)
+            before = rng.bit_generator.state
+        return self._swept(rng, start, log_step, pseudo_priors, gains, values)
 
     def _swept(
         self,
@@ -411,9 +406,9 @@ class CompiledCarlinChibBurst:
         pseudo_priors: PseudoPriors,
         gains: np.ndarray,
         values: Mapping[str, np.ndarray],
-    ) -> BurstDraws:
+    ) -> Sweeps:
         found = self.burst(rng, start, log_step, pseudo_priors, gains, values)
-        if not np.isfinite(found.log_weight.max(axis=1)).all():
+        if not _has_density(found):
             raise FloatingPointError(
                 "burst: the log-density is not finite for any class at some sweep; check the "
                 "observation and the parameters, which lie where the model has no density."
@@ -421,7 +416,7 @@ class CompiledCarlinChibBurst:
         return found
 
     def _rao_blackwell(
-        self, found: BurstDraws, kept: slice, values: Mapping[str, np.ndarray]
+        self, found: Sweeps, kept: slice, values: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
         assert found.auxiliaries is not None
         weight = softmax(found.log_weight[kept], axis=1)
@@ -430,3 +425,8 @@ class CompiledCarlinChibBurst:
         return self.statistics(
             index, found.auxiliaries[kept][sweep, index], chosen / chosen.sum(), values
         )
+
+
+def _has_density(found: Sweeps) -> bool:
+    """Say whether there was a class with density at every sweep."""
+    return bool(np.isfinite(found.log_weight.max(axis=1)).all())

@@ -11,8 +11,9 @@ from scipy.special import logsumexp, softmax
 
 from pymc_mcoem.backends import pytensor_mode, require_backend
 from pymc_mcoem.carlin_chib.pseudo_priors import Laplace, PseudoPriorRule, PseudoPriors
+from pymc_mcoem.carlin_chib.sweeps import Sweeps
 from pymc_mcoem.carlin_chib.within_class import RandomWalk, WithinClassMove
-from pymc_mcoem.em.burst import BurstDraws, WeightedStatistics, adaptation_gains
+from pymc_mcoem.em.burst import WeightedStatistics, adaptation_gains
 from pymc_mcoem.em.esteps.base import EStepResult
 from pymc_mcoem.em.esteps.parts import (
     family_density,
@@ -218,7 +219,7 @@ class CompiledPlainGibbs:
         log_step: np.ndarray,
         draws: int,
         burn_in: int,
-    ) -> tuple[PseudoPriors, BurstDraws]:
+    ) -> tuple[PseudoPriors, Sweeps]:
         proposals = self.proposals(values, rng)
         gains = adaptation_gains(burn_in + draws, burn_in)
         start = _start(proposals, rng)
@@ -227,7 +228,7 @@ class CompiledPlainGibbs:
     def _summed(
         self,
         proposals: PseudoPriors,
-        found: BurstDraws,
+        found: Sweeps,
         burn_in: int,
         values: Mapping[str, np.ndarray],
     ) -> EStepResult:

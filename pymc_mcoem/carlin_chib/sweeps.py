@@ -1,0 +1,288 @@
+"""Compiled sweeps of the Carlin-Chib kernel, for the step method and for bursts alike.
+
+On numba they are loops that all models share around the density's own functions; on the other back
+ends, and for moves of one's own, they are the graph of `pymc_mcoem.carlin_chib.kernel`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytensor.tensor as pt
+
+from pymc_mcoem.backends import backend_of
+from pymc_mcoem.carlin_chib.kernel import PseudoPriorSymbols, SweepState, build_sweep, noise_size
+from pymc_mcoem.density import as_argument
+from pymc_mcoem.flat import FlatFunction
+from pymc_mcoem.loops import compile_loop
+from pymc_mcoem.waiting import tell
+
+if TYPE_CHECKING:
+    from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
+    from pymc_mcoem.carlin_chib.within_class import WithinClassMove
+    from pymc_mcoem.density import ClassDensity
+
+__all__ = ["Sweeps", "compile_sweeps"]
+
+
+@dataclass(frozen=True)
+class Sweeps:
+    """Sweeps that follow one another.
+
+    Attributes
+    ----------
+    class_index : ndarray of int of shape (n_sweeps,)
+    position : ndarray of shape (n_sweeps, n_latents)
+    log_weight : ndarray of shape (n_sweeps, n_classes)
+        Logarithms of the weights from which the class index was drawn, not normalised.
+    auxiliaries : ndarray of shape (n_sweeps, n_classes, n_latents) or None
+        The U_j that `log_weight` belongs to, where asked for.
+    acceptance : ndarray of shape (n_sweeps,)
+    log_step : ndarray of shape (n_classes,)
+        At the end.
+    """
+
+    class_index: np.ndarray
+    position: np.ndarray
+    log_weight: np.ndarray
+    auxiliaries: np.ndarray | None
+    acceptance: np.ndarray
+    log_step: np.ndarray
+
+    @classmethod
+    def joined(cls, parts: Sequence[Sweeps]) -> Sweeps:
+        """Return sweeps that follow one another as one object."""
+        auxiliaries = [part.auxiliaries for part in parts if part.auxiliaries is not None]
+        return cls(
+            np.concatenate([part.class_index for part in parts]),
+            np.concatenate([part.position for part in parts]),
+            np.concatenate([part.log_weight for part in parts]),
+            np.concatenate(auxiliaries) if auxiliaries else None,
+            np.concatenate([part.acceptance for part in parts]),
+            parts[-1].log_step,
+        )
+
+
+def compile_sweeps(
+    density: ClassDensity,
+    move: WithinClassMove,
+    *,
+    metropolised: bool = False,
+    n_auxiliaries: int = 1,
+    keep_auxiliaries: bool = False,
+    mode: Any = None,
+) -> Callable[..., Sweeps]:
+    """Compile sweeps.
+
+    Parameters
+    ----------
+    density : ClassDensity
+    move : WithinClassMove
+    metropolised, n_auxiliaries
+        As in `build_sweep`.
+    keep_auxiliaries : bool
+    mode : str or None
+        PyTensor's compilation mode.
+
+    Returns
+    -------
+    callable
+        Of noise ``(n_sweeps, noise_size)``, gains ``(n_sweeps,)``, class index, position
+        ``(n_latents,)``, logarithms of the step sizes and of the tilt ``(n_classes,)``,
+        pseudo-priors, and what `ClassDensity.arguments` returns.
+    """
+    if _has_kernel(move) and n_auxiliaries == 1 and backend_of(mode) == "numba":
+        try:
+            return _FlatSweeps(density, move, metropolised, keep_auxiliaries)
+        except NotImplementedError:  # something that the density needs is no array of numbers
+            pass
+    return _SweepGraph(density, move, metropolised, n_auxiliaries, keep_auxiliaries, mode)
+
+
+def _has_kernel(move: WithinClassMove) -> bool:
+    """Return whether a move has a kernel of its own: not one of a class whose graph it replaced."""
+    for kind in type(move).__mro__:
+        if "kernel" in vars(kind):
+            return True
+        if "build" in vars(kind):
+            return False
+    return False
+
+
+class _FlatSweeps:
+    """Sweeps by the loops of `sweeps_numba`."""
+
+    def __init__(
+        self,
+        density: ClassDensity,
+        move: WithinClassMove,
+        metropolised: bool,
+        keep_auxiliaries: bool,
+    ) -> None:
+        # imported where it is used: numba takes a second to import
+        from pymc_mcoem.carlin_chib import sweeps_numba
+
+        self._made_of = density, move, metropolised, keep_auxiliaries
+        kernel = move.kernel  # type: ignore[attr-defined]
+        value = FlatFunction(density, lambda k, x: [density.log_density(k, x)], "the log-density")
+        slope = sweeps_numba.no_slope.function
+        if kernel.needs_gradient:
+            slope = FlatFunction(
+                density,
+                lambda k, x: [density.log_density(k, x), density.gradient(k, x)],
+                "the gradient",
+            ).function
+        self._value = value
+        self._held = sweeps_numba.hold(
+            value.function, slope, getattr(sweeps_numba, kernel.name).function
+        )
+        self._sweeps = sweeps_numba.sweeps
+        self._metropolised, self._keep_auxiliaries = metropolised, keep_auxiliaries
+        self._settings = np.array([0.0, move.target_acceptance, *kernel.settings])
+        n_classes, n = density.n_classes, density.n_latents
+        self._active = np.ones((n_classes, n))
+        if density.active is not None and not kernel.moves_all:
+            self._active = as_argument(density.active)
+        self._no_tilt = np.zeros(n_classes)
+        self._compile(noise_size(n_classes, n, move, metropolised))
+
+    def _compile(self, size: int) -> None:
+        """Make no sweep at all, so that processes which are forked find it compiled."""
+        tell("sweeps, once for all models")
+        n_classes, n = self._active.shape
+        square = np.zeros((n_classes, n, n))
+        self._sweeps(
+            self._held,
+            self._metropolised,
+            self._settings,
+            np.zeros((0, size)),
+            np.zeros(0),
+            0,
+            np.zeros(n),
+            self._no_tilt,
+            self._no_tilt,
+            np.zeros((n_classes, n)),
+            square,
+            square,
+            self._no_tilt,
+            self._active,
+            np.zeros(0),
+            np.zeros(0, dtype=np.int64),
+        )
+
+    def __reduce__(self) -> Any:
+        # what is compiled has addresses of this process
+        return _FlatSweeps, self._made_of
+
+    def __call__(
+        self,
+        noise: np.ndarray,
+        gains: np.ndarray,
+        class_index: int,
+        position: np.ndarray,
+        log_step: np.ndarray,
+        log_tilt: np.ndarray | None,
+        pseudo_priors: PseudoPriors,
+        arguments: Sequence[np.ndarray],
+    ) -> Sweeps:
+        """Make as many sweeps as there are rows of noise."""
+        indices, positions, final, log_weights, acceptance, auxiliaries = self._sweeps(
+            self._held,
+            self._metropolised,
+            self._settings,
+            as_argument(noise),
+            as_argument(gains),
+            int(class_index),
+            as_argument(position),
+            as_argument(log_step),
+            self._no_tilt if log_tilt is None else as_argument(log_tilt),
+            *map(as_argument, pseudo_priors.as_list()),
+            self._active,
+            *self._value.pack(arguments),
+        )
+        kept = auxiliaries if self._keep_auxiliaries else None
+        return Sweeps(indices, positions, log_weights, kept, acceptance, final)
+
+
+class _SweepGraph:
+    """Sweeps by the kernel's graph, in a loop of the back end."""
+
+    def __init__(
+        self,
+        density: ClassDensity,
+        move: WithinClassMove,
+        metropolised: bool,
+        n_auxiliaries: int,
+        keep_auxiliaries: bool,
+        mode: Any,
+    ) -> None:
+        n_classes, n = density.n_classes, density.n_latents
+        size = noise_size(n_classes, n, move, metropolised, n_auxiliaries)
+        noise = pt.tensor("noise", dtype="float64", shape=(None, size))
+        gains = pt.tensor("gains", dtype="float64", shape=(None,))
+        index = pt.scalar("class_index", dtype="int64")
+        position = pt.tensor("position", dtype="float64", shape=(n,))
+        log_step = pt.tensor("log_step", dtype="float64", shape=(n_classes,))
+        log_tilt = pt.tensor("log_tilt", dtype="float64", shape=(n_classes,))
+        symbols = PseudoPriorSymbols.create(n_classes, n)
+
+        def sweep(noise: Any, gain: Any, k: Any, x: Any, ls: Any, tilt: Any, *fitted: Any) -> Any:
+            state, info = build_sweep(
+                density,
+                SweepState(k, x, ls),
+                noise,
+                PseudoPriorSymbols(*fitted),
+                gain,
+                move,
+                metropolised=metropolised,
+                log_tilt=tilt,
+                n_auxiliaries=n_auxiliaries,
+            )
+            return [
+                state.class_index,
+                pt.specify_shape(state.position, (n,)),
+                pt.specify_shape(state.log_step, (n_classes,)),
+                info.log_weight,
+                info.acceptance,
+                *([info.auxiliaries] if keep_auxiliaries else []),
+            ]
+
+        self._no_tilt = np.zeros(n_classes)
+        self._function = compile_loop(
+            density,
+            sweep,
+            inputs=[noise, gains, index, position, log_step, log_tilt, *symbols.as_list()],
+            sequences=[noise, gains],
+            carried=[index, position, log_step],
+            n_emitted=2 + keep_auxiliaries,
+            fixed=[log_tilt, *symbols.as_list()],
+            last={2},
+            mode=mode,
+        )
+
+    def __call__(
+        self,
+        noise: np.ndarray,
+        gains: np.ndarray,
+        class_index: int,
+        position: np.ndarray,
+        log_step: np.ndarray,
+        log_tilt: np.ndarray | None,
+        pseudo_priors: PseudoPriors,
+        arguments: Sequence[np.ndarray],
+    ) -> Sweeps:
+        """Make as many sweeps as there are rows of noise."""
+        indices, positions, final, log_weights, acceptance, *rest = self._function(
+            as_argument(noise),
+            as_argument(gains),
+            as_argument(class_index, np.int64),
+            as_argument(position),
+            as_argument(log_step),
+            self._no_tilt if log_tilt is None else as_argument(log_tilt),
+            *map(as_argument, pseudo_priors.as_list()),
+            *arguments,
+        )
+        return Sweeps(indices, positions, log_weights, rest[0] if rest else None, acceptance, final)

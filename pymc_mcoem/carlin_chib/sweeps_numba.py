@@ -1,0 +1,404 @@
+"""Sweeps and moves on the numba back end: loops around the functions of a density.
+
+They make the same draws from the same noise as the graphs of `kernel`, `within_class` and
+`hamiltonian` do. What they call are functions of one type for all models (`pymc_mcoem.flat`), so
+they are compiled once and kept on disk for every model, number of classes and size. Sums are taken
+as they are written.
+
+Importing this module imports numba.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import types
+from numba.experimental import structref
+
+from pymc_mcoem.compiled_once import compiled_once
+
+__all__ = ["SweepFunctions", "hamiltonian", "independence", "no_slope", "random_walk", "sweeps"]
+
+_REALS, _INTEGERS, _MATRIX = types.float64[::1], types.int64[::1], types.float64[:, ::1]
+
+#: (class, position, reals, integers) → log-density.
+VALUE = types.FunctionType(types.float64(types.int64, _REALS, _REALS, _INTEGERS))
+#: The same, which writes the gradient to its last argument.
+SLOPE = types.FunctionType(types.float64(types.int64, _REALS, _REALS, _INTEGERS, _REALS))
+#: (value, slope, class, position, noise, mean, scale, its transpose, whiten, settings, result,
+#: reals, integers): moves the position. `settings` begins with the logarithm of the step size;
+#: `result` holds the log-density, before and after, then acceptance and the step size's error.
+MOVE = types.FunctionType(
+    types.float64(
+        VALUE,
+        SLOPE,
+        types.int64,
+        _REALS,
+        _REALS,
+        _REALS,
+        _MATRIX,
+        _MATRIX,
+        _MATRIX,
+        _REALS,
+        _REALS,
+        _REALS,
+        _INTEGERS,
+    )
+)
+
+
+@structref.register
+class _FunctionsType(types.StructRef):
+    """Type of `SweepFunctions`."""
+
+
+class SweepFunctions(structref.StructRefProxy):
+    """The functions that sweeps call, held so that a call costs no search for their addresses."""
+
+
+structref.define_boxing(_FunctionsType, SweepFunctions)
+_FUNCTIONS = _FunctionsType([("value", VALUE), ("slope", SLOPE), ("move", MOVE)])
+
+
+@compiled_once(_FUNCTIONS(VALUE, SLOPE, MOVE))
+def hold(value: Any, slope: Any, move: Any) -> Any:
+    """Return functions held together."""
+    held = structref.new(_FUNCTIONS)
+    held.value, held.slope, held.move = value, slope, move
+    return held
+
+
+@compiled_once(SLOPE.signature)
+def no_slope(k: Any, x: Any, reals: Any, integers: Any, out: Any) -> Any:
+    """Stand where there is no gradient, for moves that need none."""
+    return np.nan
+
+
+@compiled_once()
+def log_uniform(first: float, second: float) -> Any:
+    """Return the logarithm of a uniform variable made of two standard normal ones."""
+    return -0.5 * (first**2 + second**2)
+
+
+@compiled_once()
+def copy(target: np.ndarray, source: np.ndarray) -> None:
+    """Write a vector over another.
+
+    As an assignment to all of it numba compiles a second and a half of words for an error.
+    """
+    for a in range(len(target)):
+        target[a] = source[a]
+
+
+@compiled_once()
+def add_product(target: np.ndarray, transposed: np.ndarray, vector: np.ndarray) -> None:
+    """Add to a vector the product of a matrix, given by its transpose, and a vector.
+
+    Row after row of what is given: inner loops that add up nothing are vector instructions although
+    sums are strict.
+    """
+    for b in range(len(vector)):
+        value, row = vector[b], transposed[b]
+        for a in range(row.size):
+            target[a] += value * row[a]
+
+
+@compiled_once(MOVE.signature)
+def random_walk(
+    value: Any,
+    slope: Any,
+    k: int,
+    x: np.ndarray,
+    noise: np.ndarray,
+    mean: np.ndarray,
+    scale: np.ndarray,
+    transposed: np.ndarray,
+    whiten: np.ndarray,
+    settings: np.ndarray,
+    result: np.ndarray,
+    reals: np.ndarray,
+    integers: np.ndarray,
+) -> Any:
+    """Make random-walk moves; settings: log step size, target acceptance, number of moves."""
+    n, n_moves = len(x), int(settings[2])
+    size = np.exp(settings[0])
+    log_p, accepted = result[0], 0
+    proposed = np.empty(n)
+    for move in range(n_moves):
+        row = noise[move * (n + 2) :]
+        for a in range(n):
+            proposed[a] = 0.0
+        add_product(proposed, transposed, row[:n])
+        for a in range(n):
+            proposed[a] = x[a] + size * proposed[a]
+        new_log_p = value(k, proposed, reals, integers)
+        if log_uniform(row[n], row[n + 1]) < new_log_p - log_p:
+            copy(x, proposed)
+            log_p = new_log_p
+            accepted += 1
+    result[0] = log_p
+    result[1] = accepted / n_moves if n_moves else np.nan
+    result[2] = result[1] - settings[1]
+    return result[1]
+
+
+@compiled_once(MOVE.signature)
+def independence(
+    value: Any,
+    slope: Any,
+    k: int,
+    x: np.ndarray,
+    noise: np.ndarray,
+    mean: np.ndarray,
+    scale: np.ndarray,
+    transposed: np.ndarray,
+    whiten: np.ndarray,
+    settings: np.ndarray,
+    result: np.ndarray,
+    reals: np.ndarray,
+    integers: np.ndarray,
+) -> Any:
+    """Propose from the pseudo-prior itself; settings: -, target acceptance, number of moves."""
+    n, n_moves = len(x), int(settings[2])
+    log_p, accepted, log_k = result[0], 0, 0.0
+    for a in range(n):
+        standard = 0.0
+        for b in range(n):
+            standard += whiten[a, b] * (x[b] - mean[b])
+        log_k -= 0.5 * standard**2
+    proposed = np.empty(n)
+    for move in range(n_moves):
+        row = noise[move * (n + 2) :]
+        copy(proposed, mean)
+        add_product(proposed, transposed, row[:n])
+        new_log_k = 0.0
+        for a in range(n):
+            new_log_k -= 0.5 * row[a] ** 2
+        new_log_p = value(k, proposed, reals, integers)
+        if log_uniform(row[n], row[n + 1]) < new_log_p - log_p - (new_log_k - log_k):
+            copy(x, proposed)
+            log_p, log_k = new_log_p, new_log_k
+            accepted += 1
+    result[0] = log_p
+    result[1] = accepted / n_moves
+    result[2] = result[1] - settings[1]
+    return result[1]
+
+
+@compiled_once(MOVE.signature)
+def hamiltonian(
+    value: Any,
+    slope: Any,
+    k: int,
+    x: np.ndarray,
+    noise: np.ndarray,
+    mean: np.ndarray,
+    scale: np.ndarray,
+    transposed: np.ndarray,
+    whiten: np.ndarray,
+    settings: np.ndarray,
+    result: np.ndarray,
+    reals: np.ndarray,
+    integers: np.ndarray,
+) -> Any:
+    """Make Hamiltonian moves.
+
+    Settings: log step size, target acceptance, number of moves, leapfrog steps, longest log step.
+    """
+    n, n_moves, n_leapfrog = len(x), int(settings[2]), int(settings[3])
+    tuned = np.exp(min(settings[0], settings[4]))
+    log_p, accepted = result[0], 0
+    z, p = np.empty(n), np.empty(n)
+    gradient, proposed = np.empty(n), np.empty(n)
+    for move in range(n_moves):
+        row = noise[move * (n + 4) :]
+        step = tuned * (0.5 + np.exp(log_uniform(row[n + 2], row[n + 3])))
+        kinetic = 0.0
+        for a in range(n):
+            z[a], p[a] = 0.0, row[a]
+            kinetic += 0.5 * row[a] ** 2
+        for _ in range(n_leapfrog):
+            # in the coordinates z of x + scale z, where a move is no product with a matrix
+            for a in range(n):
+                z[a] += 0.5 * step * p[a]
+            copy(proposed, x)
+            add_product(proposed, transposed, z)
+            slope(k, proposed, reals, integers, gradient)
+            for a in range(n):
+                gradient[a] *= step
+            add_product(p, scale, gradient)
+            for a in range(n):
+                z[a] += 0.5 * step * p[a]
+        copy(proposed, x)
+        add_product(proposed, transposed, z)
+        new_log_p = value(k, proposed, reals, integers)
+        for a in range(n):
+            kinetic -= 0.5 * p[a] ** 2
+        # not a number, where a trajectory has left the density's support, is not accepted
+        if log_uniform(row[n], row[n + 1]) < new_log_p - log_p + kinetic:
+            copy(x, proposed)
+            log_p = new_log_p
+            accepted += 1
+    result[0] = log_p
+    result[1] = accepted / n_moves
+    result[2] = result[1] - settings[1]
+    if settings[0] >= settings[4]:
+        result[2] = min(result[2], 0.0)
+    return result[1]
+
+
+@compiled_once()
+def draw(weight: np.ndarray, first: float, second: float) -> Any:
+    """Draw an index by weights that need not add up to one, from two standard normals."""
+    total = 0.0
+    for j in range(len(weight)):
+        total += weight[j]
+    threshold = np.exp(log_uniform(first, second)) * total
+    cumulative, chosen = 0.0, 0
+    for j in range(len(weight)):
+        cumulative += weight[j]
+        if cumulative < threshold:
+            chosen += 1
+    return min(chosen, len(weight) - 1)
+
+
+@compiled_once()
+def draw_class(
+    log_weight: np.ndarray, here: int, noise: np.ndarray, metropolised: bool, weight: np.ndarray
+) -> Any:
+    """Draw the index by Gibbs, or by Metropolised Gibbs from the present one."""
+    best = log_weight[0]
+    for j in range(1, len(log_weight)):
+        best = max(best, log_weight[j])
+    for j in range(len(log_weight)):
+        weight[j] = np.exp(log_weight[j] - best)
+    if not metropolised:
+        return draw(weight, noise[0], noise[1])
+    own = weight[here]
+    weight[here] = 0.0
+    left_here = 0.0
+    for j in range(len(weight)):
+        left_here += weight[j]
+    there = draw(weight, noise[0], noise[1])
+    # sums of what is left, not one minus a weight that may be nearly one
+    weight[here], weight[there] = own, 0.0
+    if there == here:
+        return here
+    left_there = 0.0
+    for j in range(len(weight)):
+        left_there += weight[j]
+    accepted = log_uniform(noise[2], noise[3]) + np.log(left_there) < np.log(left_here)
+    return there if accepted else here
+
+
+@compiled_once()
+def sweeps(
+    held: Any,
+    metropolised: bool,
+    settings: np.ndarray,
+    noise: np.ndarray,
+    gains: np.ndarray,
+    class_index: int,
+    start: np.ndarray,
+    initial_log_step: np.ndarray,
+    log_tilt: np.ndarray,
+    mean: np.ndarray,
+    scale: np.ndarray,
+    whiten: np.ndarray,
+    log_normalizer: np.ndarray,
+    active: np.ndarray,
+    reals: np.ndarray,
+    integers: np.ndarray,
+) -> Any:
+    """Make sweeps of Algorithm 2, one for every row of noise.
+
+    Parameters
+    ----------
+    held : SweepFunctions
+    metropolised : bool
+    settings : ndarray of float
+        Of the move, from its second on.
+    noise : ndarray of shape (n_sweeps, noise_size)
+    gains : ndarray of shape (n_sweeps,)
+    class_index, start, initial_log_step, log_tilt, mean, scale, whiten, log_normalizer
+        As `build_sweep` takes them.
+    active : ndarray of float of shape (n_classes, n_latents)
+        One where a coordinate is active in a class, else zero.
+    reals, integers : ndarray
+        As `pymc_mcoem.flat.FlatFunction.pack` returns them.
+
+    Returns
+    -------
+    tuple
+        Class indices (n_sweeps,), positions (n_sweeps, n_latents), the last step sizes, logarithms
+        of the weights (n_sweeps, n_classes), acceptance (n_sweeps,), and auxiliaries
+        (n_sweeps, n_classes, n_latents).
+    """
+    value, slope, move = held.value, held.slope, held.move
+    n_sweeps, (n_classes, n) = len(noise), mean.shape
+    n_index = 4 if metropolised else 2
+    split = n_classes * n
+    transposed = np.empty(scale.shape)
+    moved, moved_transposed = np.empty(scale.shape), np.empty(scale.shape)
+    for j in range(n_classes):
+        for a in range(n):
+            for b in range(n):
+                transposed[j, b, a] = scale[j, a, b]
+                moved[j, a, b] = active[j, a] * scale[j, a, b]
+                moved_transposed[j, b, a] = moved[j, a, b]
+    indices = np.empty(n_sweeps, dtype=np.int64)
+    positions = np.empty((n_sweeps, n))
+    log_weights = np.empty((n_sweeps, n_classes))
+    acceptance = np.empty(n_sweeps)
+    auxiliaries = np.empty((n_sweeps, n_classes, n))
+    log_step, k, x = initial_log_step.copy(), class_index, start.copy()
+    log_target, weight = np.empty(n_classes), np.empty(n_classes)
+    result, of_move = np.empty(3), settings.copy()
+    for sweep in range(n_sweeps):
+        own, drawn = noise[sweep], auxiliaries[sweep]
+        for j in range(n_classes):
+            squares = 0.0
+            if j == k:
+                copy(drawn[j], x)
+                for a in range(n):
+                    standard = 0.0
+                    for b in range(n):
+                        standard += whiten[j, a, b] * (x[b] - mean[j, b])
+                    squares += standard**2
+            else:
+                z = own[j * n : (j + 1) * n]
+                for a in range(n):
+                    squares += z[a] ** 2
+                copy(drawn[j], mean[j])
+                add_product(drawn[j], transposed[j], z)
+            log_p = value(j, drawn[j], reals, integers)
+            # A density that cannot be evaluated at an auxiliary has no weight; the chain itself
+            # can never have got there, because such a point is never accepted.
+            log_target[j] = -np.inf if np.isnan(log_p) else log_p
+            log_weights[sweep, j] = (
+                log_target[j] - (log_normalizer[j] - 0.5 * squares) + log_tilt[j]
+            )
+        k = draw_class(log_weights[sweep], k, own[split:], metropolised, weight)
+        copy(x, drawn[k])
+        result[0], of_move[0] = log_target[k], log_step[k]
+        move(
+            value,
+            slope,
+            k,
+            x,
+            own[split + n_index :],
+            mean[k],
+            moved[k],
+            moved_transposed[k],
+            whiten[k],
+            of_move,
+            result,
+            reals,
+            integers,
+        )
+        if not np.isnan(result[2]):
+            log_step[k] += gains[sweep] * result[2]
+        indices[sweep], acceptance[sweep] = k, result[1]
+        copy(positions[sweep], x)
+    return indices, positions, log_step, log_weights, acceptance, auxiliaries

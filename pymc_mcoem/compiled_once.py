@@ -1,0 +1,67 @@
+"""Functions that numba compiles once for all models, and keeps where PyTensor keeps its own.
+
+Importing this module imports numba.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import zlib
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+import numba
+from pytensor.link.numba.cache import CACHED_SRC_FUNCTIONS
+
+__all__ = ["compiled_once"]
+
+
+def compiled_once(
+    signature: Any = None, *, uses: Sequence[ModuleType] = ()
+) -> Callable[[Callable[..., Any]], Any]:
+    """Return a decorator for functions of a module that numba compiles when they are first called.
+
+    Parameters
+    ----------
+    signature : numba signature, optional
+        That of functions which are handed to others as arguments.
+    uses : sequence of module, optional
+        Others with functions that are called.
+
+    Notes
+    -----
+    What was compiled is kept on disk under the source of the whole module, so that it is made anew
+    where a function that it calls has changed. Sums are taken as they are written, so that a
+    process which compiles and one which finds it compiled have the same last bits.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        modules = [sys.modules[function.__module__], *uses]
+        source = zlib.crc32("".join(map(inspect.getsource, modules)).encode())
+        # as PyTensor registers what it compiles for its folder
+        CACHED_SRC_FUNCTIONS[function] = f"{function.__module__}.{function.__name__}.{source}"
+        compiled = numba.njit(cache=True, fastmath=False, error_model="numpy")(function)
+        return compiled if signature is None else _Typed(compiled, signature)
+
+    return decorate
+
+
+class _Typed:
+    """A function that is compiled for its one signature when it is asked for."""
+
+    def __init__(self, compiled: Any, signature: Any) -> None:
+        self._compiled, self._signature = compiled, signature
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call the compiled function."""
+        return self.function(*arguments)
+
+    @property
+    def function(self) -> Any:
+        """What numba compiled."""
+        if not self._compiled.signatures:
+            self._compiled.compile(self._signature)
+            self._compiled.disable_compile()
+        return self._compiled

@@ -1,0 +1,193 @@
+"""Files that are there whole or not at all, and that tell whether they are as they were written.
+
+What a file is to hold is in memory before the first byte is written, so that a disk that is full or
+fails meets nothing but plain calls of the operating system. The last bytes of a file are its seal,
+a checksum of all that comes before.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import secrets
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+__all__ = [
+    "DamagedFileError",
+    "older_name",
+    "read_whole",
+    "remove_leftovers",
+    "temporary_beside",
+    "unsealed",
+    "write_new",
+    "write_whole",
+]
+
+SEAL = b"\npymc_mcoem sha256 "
+#: Bytes of the mark above and of the digest in hexadecimal figures.
+SEAL_LENGTH = len(SEAL) + 64
+#: Bytes that are written at a time.
+CHUNK = 1 << 22
+#: Never follow a link, never open what is there.
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+NEW |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
+
+
+class DamagedFileError(ValueError):
+    """A file does not hold what was written to it, or what no run can go on from."""
+
+
+def older_name(path: Path, number: int) -> Path:
+    """Return the name of the `number`-th file before the newest, which is at `path`.
+
+    Examples
+    --------
+    >>> older_name(Path("run.nc"), 1).name
+    'run.1.nc'
+    """
+    return path.with_name(f"{path.stem}.{number}{path.suffix}")
+
+
+def temporary_beside(path: Path) -> Path:
+    """Return a name beside `path` that nobody else has or can foresee."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
+
+
+def remove_leftovers(path: Path) -> None:
+    """Take away what processes that were killed while writing have left beside `path`."""
+    folder, names = path.absolute().parent, []
+    with suppress(OSError):  # a folder that can be written in and not be read
+        names = os.listdir(folder)
+    for name in names:
+        if name.startswith(f".{path.name}.") and name.endswith(".partial"):
+            with suppress(OSError):
+                os.unlink(folder / name)
+
+
+def write_new(path: Path, parts: Iterable[bytes]) -> None:
+    """Write a file under a name that is free, to the disk.
+
+    Raises
+    ------
+    FileExistsError
+        If the name is taken, also by a link that leads nowhere.
+    OSError
+        If it cannot be written.
+    """
+    descriptor = os.open(path, NEW, 0o666)
+    try:
+        for part in parts:
+            left = memoryview(part)
+            while left:
+                left = left[os.write(descriptor, left[:CHUNK]) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_whole(path: Path, content: bytes, before: Callable[[], None] | None = None) -> None:
+    """Write a sealed file that takes the place of one that is there, in one move.
+
+    Parameters
+    ----------
+    path : Path
+    content : bytes
+    before : callable, optional
+        Called when the new file is on the disk whole, and the old one is still in its place.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written. Nothing is left of it then, and the old one is as it was.
+    """
+    seal = SEAL + hashlib.sha256(content).hexdigest().encode()
+    beside = temporary_beside(path)
+    try:
+        try:
+            write_new(beside, (content, seal))
+            if before is not None:
+                before()
+            os.replace(beside, path)
+        finally:
+            beside.unlink(missing_ok=True)
+        _sync_folder(path.absolute().parent)
+    except OSError as error:
+        size = len(content) + SEAL_LENGTH
+        why = (
+            f"there is no room for its {size:,} bytes, which are written beside the file that is "
+            "there; make room"
+            if error.errno in FULL
+            else f"{error.strerror or error}; see to the disk"
+        )
+        raise OSError(
+            error.errno,
+            f"path: {str(path)!r} was not written: {why}, or name a file elsewhere. The run goes "
+            "on from where it stands.",
+        ) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    """Have the names in a folder on the disk too, where a system knows how."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except PermissionError:
+        return  # it can be written in, and not be opened
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some file systems of networks do so by themselves and refuse to be asked.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def read_whole(path: Path) -> bytes:
+    """Return what `write_whole` wrote.
+
+    Raises
+    ------
+    DamagedFileError
+        If it is anything else.
+    """
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        file.seek(max(size - SEAL_LENGTH, 0))
+        if file.read(len(SEAL)) != SEAL:
+            raise DamagedFileError(
+                f"path: {str(path)!r} does not end as saved runs do: it is none, or of another "
+                "version, or was cut short."
+            )
+        if size > _memory():
+            raise DamagedFileError(
+                f"path: {str(path)!r} has {size:,} bytes, more than this machine has memory."
+            )
+        file.seek(0)
+        content = unsealed(file.read())
+    if content is None:
+        raise DamagedFileError(
+            f"path: {str(path)!r} is damaged: what it holds is not what was written (its checksum "
+            "differs). Take an older file, as a Checkpoint keeps beside it."
+        )
+    return content
+
+
+def unsealed(sealed: bytes) -> bytes | None:
+    """Return what is sealed, None where the seal is another's or there is none."""
+    content = sealed[:-SEAL_LENGTH]
+    seal = SEAL + hashlib.sha256(content).hexdigest().encode()
+    return content if sealed[-SEAL_LENGTH:] == seal else None
+
+
+def _memory() -> float:
+    """Return the bytes of memory of this machine, as far as it tells."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, ValueError, OSError):
+        return float("inf")

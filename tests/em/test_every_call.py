@@ -1,0 +1,167 @@
+"""A small run in which each call in turn runs out of memory, or fails to read or write."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pymc_mcoem
+from pymc_mcoem.em.checkpoint import Checkpoint
+from pymc_mcoem.em.online import OnlineEM
+from pymc_mcoem.em.saem import SAEM
+from tests.helpers.faults import disk_error
+from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
+from tests.helpers.toy_runs import assert_same, driver
+
+PACKAGE = str(Path(pymc_mcoem.__file__).parent)
+FAULTS = {"memory": MemoryError, "input and output": lambda: disk_error(errno.EIO)}
+OPTIONS = {"e_step": Noisy(), "progressbar": False}
+
+
+@contextmanager
+def fault_at(number: int | None, error=None) -> Iterator[list[str]]:
+    """Have the `number`-th function of the package that is called fail at its start."""
+    monitoring = sys.monitoring
+    tool, made = monitoring.DEBUGGER_ID, []
+
+    def started(code, _):
+        if not code.co_filename.startswith(PACKAGE):
+            return monitoring.DISABLE
+        made.append(code.co_qualname)
+        if len(made) == number:
+            raise error
+        return None
+
+    monitoring.use_tool_id(tool, "faults")
+    try:
+        monitoring.register_callback(tool, monitoring.events.PY_START, started)
+        monitoring.set_events(tool, monitoring.events.PY_START)
+        yield made
+    finally:
+        monitoring.set_events(tool, 0)
+        monitoring.restart_events()
+        monitoring.register_callback(tool, monitoring.events.PY_START, None)
+        monitoring.free_tool_id(tool)
+
+
+@pytest.fixture(scope="module")
+def family():
+    return NormalMixture()
+
+
+@pytest.fixture(scope="module")
+def stream():
+    return mixture_stream(np.random.default_rng(5), 14)
+
+
+def chosen(n, rng, size):
+    return range(1, n + 1) if size is None else np.sort(rng.choice(n, size, False) + 1).tolist()
+
+
+def online(family, path, stream, em=None):
+    em = driver(family, n_start=4, batch_size=2) if em is None else em
+    return em.partial_fit(
+        stream, skip=em.position, checkpoint=Checkpoint(path, observations=5, keep=2)
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "some"),
+    [("memory", 4), *(pytest.param(kind, None, marks=pytest.mark.slow) for kind in FAULTS)],
+)
+def test_a_stream_loses_nothing_to_a_call_that_fails(family, stream, tmp_path, rng, kind, some):
+    for folder in (tmp_path / "first", tmp_path / "again"):  # when nothing is made anew
+        folder.mkdir()
+        with fault_at(None) as made:
+            online(family, folder / "run.nc", stream)
+    assert len(made) > 500
+    for number in chosen(len(made), rng, some):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        path = folder / "run.nc"
+        em = driver(family, n_start=4, batch_size=2)
+        try:
+            with fault_at(number, FAULTS[kind]()) as called:
+                online(family, path, stream, em)
+        except Exception as error:
+            text = f"{number} {called[-1]}: {error!r}"
+        else:
+            text = f"{number} {called[-1]}: not raised"
+        # what was left out is named, and there is no trace of it
+        out = em.history["skipped"]["position"].values.tolist() if "skipped" in em.history else []
+        left = np.delete(stream, out)
+        saved = [each for each in folder.iterdir() if not each.name.startswith(".")]
+        for each in saved:
+            found = OnlineEM.load(each, family, **OPTIONS)
+            assert found.n_seen <= em.n_seen, text
+        online(family, path, stream, em)
+        assert (em.position, em.n_seen) == (14, 14 - len(out)), text
+        clean = driver(family, n_start=4, batch_size=2).partial_fit(left)
+        try:
+            assert em.parameters.identical(clean.parameters), text
+            if path.exists():
+                found = OnlineEM.load(path, family, **OPTIONS)
+                online(family, path, stream, found)
+                assert_same(found, em)
+        except AssertionError as error:
+            raise AssertionError(text) from error
+
+
+@pytest.mark.parametrize(
+    ("kind", "some"),
+    [("memory", 2), *(pytest.param(kind, None, marks=pytest.mark.slow) for kind in FAULTS)],
+)
+def test_a_batch_run_loses_nothing_to_a_call_that_fails(family, stream, tmp_path, rng, kind, some):
+    def batch(path, saem=None, left=3):
+        saem = SAEM(family, sweeps=4, random_seed=1, **OPTIONS) if saem is None else saem
+        if left > saem.n_iterations:
+            checkpoint = Checkpoint(path, observations=10)
+            saem.fit(stream, left - saem.n_iterations, checkpoint=checkpoint)
+        return saem
+
+    for folder in (tmp_path / "first", tmp_path / "again"):  # when nothing is made anew
+        folder.mkdir()
+        with fault_at(None) as made:
+            clean = batch(folder / "run.nc")
+    for number in chosen(len(made), rng, some):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        path = folder / "run.nc"
+        saem = None
+        try:
+            with fault_at(number, FAULTS[kind]()) as called:
+                saem = SAEM(family, sweeps=4, random_seed=1, **OPTIONS)
+                batch(path, saem)
+        except Exception as error:
+            text = f"{number} {called[-1]}: {error!r}"
+        else:
+            text = f"{number} {called[-1]}: not raised"
+        if path.exists():
+            found = SAEM.load(path, family, **OPTIONS)
+            assert batch(path, found).parameters.identical(clean.parameters), text
+            path.unlink()
+            (folder / "run.1.nc").unlink(missing_ok=True)
+        assert batch(path, saem).parameters.identical(clean.parameters), text
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_a_file_is_read_or_not_whatever_call_fails(family, stream, tmp_path, rng, kind):
+    path = tmp_path / "run.nc"
+    em = online(family, path, stream)
+    content = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
+    with fault_at(None) as made:
+        OnlineEM.load(path, family, **OPTIONS)
+    for number in chosen(len(made), rng, 15):
+        try:
+            with fault_at(number, FAULTS[kind]()):
+                OnlineEM.load(path, family, **OPTIONS)
+        except Exception:
+            pass
+        assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == content
+    assert_same(OnlineEM.load(path, family, **OPTIONS), em)

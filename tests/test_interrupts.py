@@ -1,0 +1,562 @@
+"""Ctrl-C at any instant: nothing is lost, and no record is blamed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_mcoem as mcoem
+from pymc_mcoem import burst_chains
+from pymc_mcoem.em import crew as crew_module
+from pymc_mcoem.em.online import OnlineEM
+from pymc_mcoem.em.saem import SAEM
+from pymc_mcoem.interrupts import Interrupts, patiently, raise_if_interrupted, require_own_fault
+from tests.helpers.pressing import Pressing, Spinning, press, press_not_yet
+from tests.helpers.toy_families import CompiledNoisy, Noisy, NormalMixture, mixture_stream
+from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(autouse=True)
+def listening():
+    """Ctrl-C is heard, also where the tests were started in the background of a shell."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    press_not_yet()
+    yield
+    assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
+
+
+@pytest.fixture(scope="module")
+def family():
+    return NormalMixture()
+
+
+@pytest.fixture
+def stream(rng):
+    return mixture_stream(rng, 60)
+
+
+def test_what_the_helper_does_is_what_compiled_code_does():
+    with pytest.raises(SystemError, match="returned a result with an exception set") as raised:
+        press()
+    assert isinstance(raised.value.__cause__, KeyboardInterrupt)
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize(("way", "saved"), [*((way, False) for way in WAYS), ("held start", True)])
+def test_pressed_in_compiled_code_nothing_is_lost(
+    family, stream, tmp_path, on_error, times, saved, way
+):
+    e_step = Pressing(presses={3: times, 30: times, 60: times})
+    em = driver(family, e_step=e_step, on_error=on_error, **WAYS[way])
+    settings = {"checkpoint": tmp_path / "run.nc"} if saved else {}
+    interrupted = 0
+    for _ in range(7):
+        try:
+            em.partial_fit(stream, skip=em.position, **settings)
+            break
+        except KeyboardInterrupt:
+            interrupted += 1
+            if saved:
+                there = OnlineEM.load(tmp_path / "run.nc", family, e_step=Noisy())
+                assert (there.position, there.n_seen) == (em.position, em.n_seen)
+    assert 1 <= interrupted <= 6
+    assert_learnt_alike(em, driver(family, **WAYS[way]).partial_fit(stream))
+
+
+def assert_learnt_alike(em, clean):
+    for one, other in ((em.parameters, clean.parameters), (em.n_seen, clean.n_seen)):
+        assert one.identical(other) if hasattr(one, "identical") else one == other
+    if em._learner.settings.on_error == "raise":
+        assert "skipped" not in em.history.children
+
+
+def test_the_first_waits_for_the_observation_at_work_and_a_second_does_not(family, stream):
+    for times, learnt in ((1, 5), (2, 4)):
+        em = driver(family, e_step=Pressing(presses={5: times}), parameters=THETA)
+        with pytest.raises(KeyboardInterrupt):
+            em.partial_fit(stream)
+        assert (em._learner.state.n_learnt, em.position) == (learnt, 5)
+        assert_same(
+            em.partial_fit(stream, skip=5), driver(family, parameters=THETA).partial_fit(stream)
+        )
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+@pytest.mark.parametrize(("times", "iterations"), [(1, 3), (2, 2)])
+@pytest.mark.parametrize("batch_fraction", [1.0, 0.5])
+def test_of_saem_the_first_waits_for_its_iteration(
+    family, stream, on_error, times, iterations, batch_fraction
+):
+    at = 150 if batch_fraction == 1 else 100
+    settings = {"sweeps": 5, "random_seed": 1, "progressbar": False, "on_error": on_error}
+    settings["batch_fraction"] = batch_fraction
+    saem = SAEM(family, e_step=Pressing(presses={at: times}), **settings)
+    with pytest.raises(KeyboardInterrupt):
+        saem.fit(stream, 6)
+    assert saem.n_iterations == iterations
+    saem.fit(stream, 6 - iterations)
+    clean = SAEM(family, e_step=Noisy(), **settings).fit(stream, 6)
+    assert saem.parameters.identical(clean.parameters)
+    assert "skipped" not in saem.history.children
+
+
+def test_reading_the_parameters_blames_nothing(family, stream):
+    em = driver(family, e_step=Pressing(presses={2: 1}), n_start=10, on_error="skip")
+    em.partial_fit(stream[:5])
+    with pytest.raises(KeyboardInterrupt):
+        _ = em.parameters
+    clean = driver(family, n_start=10).partial_fit(stream[:5])
+    assert em.parameters.identical(clean.parameters)
+
+
+def test_a_start_that_is_interrupted_is_no_records_fault(stream):
+    class Slow(NormalMixture):
+        left = 1
+
+        def initialize(self, *arguments):
+            if Slow.left:
+                Slow.left -= 1
+                press(), press()
+            return super().initialize(*arguments)
+
+    em = driver(Slow(), n_start=10, on_error="skip")
+    with pytest.raises(KeyboardInterrupt):
+        em.partial_fit(stream)
+    assert_same(
+        em.partial_fit(stream, skip=em.position), driver(Slow(), n_start=10).partial_fit(stream)
+    )
+
+
+def test_a_source_that_is_interrupted_in_compiled_code(family, stream):
+    class Source:
+        pressed = False
+
+        def __len__(self):
+            return len(stream)
+
+        def __getitem__(self, index):
+            if index == 20 and not self.pressed:
+                self.pressed = True
+                press(), press()
+            return stream[index]
+
+    source, em = Source(), driver(family, parameters=THETA, on_error="skip")
+    with pytest.raises(KeyboardInterrupt):
+        em.partial_fit(source)
+    assert em.position == 20
+    assert_same(
+        em.partial_fit(source, skip=em.position),
+        driver(family, parameters=THETA).partial_fit(stream),
+    )
+
+
+def test_the_users_own_handler_is_asked_between_observations(family, stream):
+    heard = []
+
+    def own(number, frame):
+        heard.append(em.n_seen)
+
+    signal.signal(signal.SIGINT, own)
+    em = driver(family, e_step=Pressing(presses={5: 1}), parameters=THETA)
+    assert em.partial_fit(stream).n_seen == 60
+    assert heard == [5]
+    assert signal.signal(signal.SIGINT, signal.default_int_handler) is own
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_a_classifier_blames_nothing(on_error, rng):
+    mixture = mcoem.TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
+    classifier = mcoem.Classifier(
+        mixture,
+        mixture.parameters,
+        e_step=mcoem.FixedLatents(),
+        on_error=on_error,
+        progressbar=False,
+    )
+    compiled, images, calls = classifier._crew.compiled, rng.random((12, 3, 3)), []
+    expected = classifier.class_probabilities(images)
+
+    class Pressed:
+        def class_probability(self, *arguments, **options):
+            calls.append(1)
+            for _ in range(times if len(calls) == 4 else 0):
+                press()
+            return compiled.class_probability(*arguments, **options)
+
+    classifier._crew.__dict__["compiled"] = Pressed()
+    for times in (1, 2):  # noqa: B007
+        calls.clear()
+        with pytest.raises(KeyboardInterrupt):
+            classifier.class_probabilities(images)
+        assert (len(calls), classifier.skipped) == (4, {})
+    calls.extend([1] * 4)
+    np.testing.assert_array_equal(classifier.class_probabilities(images), expected)
+
+
+def test_sample_burst_ends_as_interrupted(monkeypatch):
+    class Pressed(crew_module.Crew):
+        def prepare(self):
+            pass
+
+        def answers(self, orders):
+            press()
+
+    monkeypatch.setattr(burst_chains, "Crew", Pressed)
+    monkeypatch.setattr(burst_chains, "ModelScale", lambda _: None)
+    monkeypatch.setattr(burst_chains, "family_density", lambda _: None)
+    mixture = mcoem.TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
+    with pytest.raises(KeyboardInterrupt):
+        mcoem.sample_burst(mixture, np.ones((3, 3)), progressbar=False)
+
+
+def test_pm_sample_keeps_the_draws_that_it_has(monkeypatch, without_compiler):
+    with pm.Model() as model:
+        index = pm.Categorical("k", [0.5, 0.5])
+        x = pm.Normal("x", 2.0 * index, 1.0)
+        pm.Normal("y", x, 1.0, observed=1.0)
+    step = mcoem.CarlinChib(
+        model=model, within_class=mcoem.RandomWalk(2), compile_kwargs={"mode": "FAST_COMPILE"}
+    )
+    swept, calls = step._engine.sweep, []
+
+    def pressed(*arguments, **options):
+        calls.append(1)
+        if len(calls) == 31:
+            press()
+        return swept(*arguments, **options)
+
+    monkeypatch.setattr(step._engine, "sweep", pressed)
+    with model:
+        found = pm.sample(
+            step=step, tune=0, draws=60, chains=1, cores=1, random_seed=1, progressbar=False
+        )
+    assert 25 <= found["posterior"].sizes["draw"] <= 30
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_the_end_of_the_program_is_no_records_fault(family, stream, on_error):
+    class Exiting(Noisy):
+        def compile(self, family):
+            return CompiledExiting(family, False)
+
+    class CompiledExiting(CompiledNoisy):
+        calls = 0
+
+        def __call__(self, *arguments, **options):
+            CompiledExiting.calls += 1
+            if CompiledExiting.calls == 7:
+                sys.exit(3)
+            if CompiledExiting.calls == 17:
+                raise SystemError("returned a result with an exception set") from SystemExit(4)
+            return super().__call__(*arguments, **options)
+
+    em = driver(family, e_step=Exiting(), parameters=THETA, on_error=on_error)
+    for code in (3, 4):
+        with pytest.raises(SystemExit, match=f"{code}"):
+            em.partial_fit(stream, skip=em.position)
+    assert_same(
+        em.partial_fit(stream, skip=em.position),
+        driver(family, parameters=THETA).partial_fit(stream),
+    )
+
+
+ELSEWHERE = [MemoryError("no memory"), OSError(5, "Input/output error"), ConnectionResetError()]
+
+
+@pytest.mark.parametrize("executor", [None, "at once"])
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+@pytest.mark.parametrize("error", ELSEWHERE, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("lasts", [2, 3])
+def test_memory_and_disks_that_come_and_go(family, stream, on_error, error, lasts, executor):
+    """What passes is tried again, with the same numbers; what lasts is raised."""
+    failing = [True] * lasts
+
+    class Failing(Noisy):
+        def compile(self, family):
+            return CompiledFailing(family, False)
+
+    class CompiledFailing(CompiledNoisy):
+        def __call__(self, data, parameters, rng, *arguments, **options):
+            rng.normal()
+            if float(data["value"]) == stream[20] and failing:
+                failing.pop()
+                raise error
+            return super().__call__(data, parameters, rng, *arguments, **options)
+
+    given = Threads() if executor else None
+    settings = {"parameters": THETA, "on_error": on_error, "batch_size": 4}
+    em = driver(family, e_step=Failing(), **settings, executor=given)
+    if lasts > 2:
+        with pytest.raises(type(error)):
+            em.partial_fit(stream)
+        assert (em.position, em._learner.state.n_learnt) == (24, 20)
+    em.partial_fit(stream, skip=em.position)
+    clean = driver(family, e_step=Failing(), **settings).partial_fit(stream)
+    assert_same(em, clean)
+
+
+def Threads():
+    from tests.em.test_workers import AtOnce
+
+    class InThisProcess(AtOnce):
+        def submit(self, function, /, *arguments, **named):
+            from concurrent.futures import Future
+
+            future = Future()
+            future.set_result(function(*arguments))
+            return future
+
+    return InThisProcess()
+
+
+@pytest.mark.parametrize("error", [*ELSEWHERE, OSError("no number")])
+def test_of_a_sequence_what_cannot_be_read_is_asked_for_again(family, stream, error):
+
+    class Disk:
+        def __init__(self):
+            self.bad = {7: 1, 20: 2, 40: 2}
+
+        def __len__(self):
+            return len(stream)
+
+        def __getitem__(self, index):
+            if self.bad.get(index, 0):
+                self.bad[index] -= 1
+                raise error
+            return stream[index]
+
+    clean = driver(family, parameters=THETA).partial_fit(stream)
+    em = driver(family, parameters=THETA, on_error="skip")
+    assert_same(em.partial_fit(Disk()), clean)
+    passes = [driver(family, parameters=THETA, on_error="skip") for _ in range(2)]
+    for run, source in zip(passes, (Disk(), stream), strict=True):
+        run.partial_fit(mcoem.Passes(source, n_passes=2, random_seed=1))
+    assert_same(*passes)
+
+
+def test_a_machine_that_is_gone_is_no_records_fault(family, stream):
+    em = driver(family, parameters=THETA, on_error="skip")
+
+    class Remote:
+        down = True
+
+        def __len__(self):
+            return len(stream)
+
+        def __getitem__(self, index):
+            if index >= 30 and self.down:
+                raise TimeoutError("no answer")
+            return stream[index]
+
+    source = Remote()
+    with pytest.raises(TimeoutError, match="no answer"):
+        em.partial_fit(source)
+    assert em.position == 30
+    source.down = False
+    em.partial_fit(source, skip=30)
+    assert_same(em, driver(family, parameters=THETA).partial_fit(stream))
+
+
+def test_an_error_within_the_handling_of_an_interrupt_is_one():
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        try:
+            raise ValueError("its own")
+        except ValueError as error:
+            require_own_fault(error)
+            raise_if_interrupted(error)
+    with pytest.raises(KeyboardInterrupt):
+        try:
+            try:
+                raise SystemError from KeyboardInterrupt()
+            except SystemError:
+                raise SystemError("as PyTensor says it anew")  # noqa: B904
+        except SystemError as error:
+            require_own_fault(error)
+
+
+def test_a_signal_is_not_hidden_behind_an_error():
+    with pytest.raises(KeyboardInterrupt), Interrupts():
+        signal.raise_signal(signal.SIGINT)
+        raise ValueError("a record that is refused")
+    assert patiently(lambda: 3) == 3
+
+
+class Pressed:
+    """Presses Ctrl-C once, so many seconds from now, in a process of its own time."""
+
+    def __init__(self, seconds):
+        self._timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+
+    def __enter__(self):
+        self._timer.start()
+
+    def __exit__(self, *_):
+        self._timer.cancel()
+        self._timer.join()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+@pytest.mark.parametrize("size", [None, 2])
+def test_templates_at_forty_instants(rng, on_error, size):
+    images = rng.normal(size=(300, 6, 6)) + rng.choice([0.0, 2.0], size=(300, 1, 1))
+    mixture = mcoem.TemplateMixture.for_images((6, 6), n_classes=2, n_landmarks=2)
+
+    def learner(executor):
+        return OnlineEM(
+            mixture,
+            n_start=6,
+            batch_size=4,
+            on_error=on_error,
+            random_seed=1,
+            progressbar=False,
+            executor=executor,
+        )
+
+    clean, em = learner(None).partial_fit(images), learner(size)
+    em.partial_fit(images[:8])  # compiled before the clock runs
+    heard = 0
+    for number in range(1, 41):
+        try:
+            with Pressed(rng.uniform(0.0, 0.2)):
+                em.partial_fit(images[: 8 + 7 * number], skip=em.position)
+                time.sleep(0.25)
+        except KeyboardInterrupt:
+            heard += 1
+    assert heard == 40
+    em.partial_fit(images, skip=em.position)
+    assert "skipped" not in em.history.children
+    assert_same(em, clean)
+
+
+@pytest.mark.slow
+def test_chains_at_forty_instants(rng):
+    with pm.Model():
+        index = pm.Categorical("k", [0.5, 0.5])
+        x = pm.Normal("x", 2.0 * index, 1.0)
+        pm.Normal("y", x, 1.0, observed=1.0)
+        step = mcoem.CarlinChib()
+        settings = {"step": step, "tune": 0, "chains": 1, "cores": 1, "progressbar": False}
+        whole = pm.sample(draws=20_000, random_seed=1, **settings)["posterior"]
+        lengths = []
+        for _ in range(40):
+            with Pressed(rng.uniform(0.2, 1.0)):
+                found = pm.sample(draws=20_000, random_seed=1, **settings)["posterior"]
+            lengths.append(found.sizes["draw"])
+            assert found.equals(whole.isel(draw=slice(lengths[-1])))
+    assert np.median(lengths) < 20_000
+
+
+SCRIPT = """
+import multiprocessing, os, signal, sys, time
+from concurrent.futures import ProcessPoolExecutor
+import numpy as np
+from pymc_mcoem.em.workers import ExecutorError
+from tests.helpers.pressing import Spinning, press_not_yet
+from tests.helpers.toy_families import NormalMixture
+from tests.helpers.toy_runs import THETA, driver
+
+kind, on_error, path, folder = sys.argv[1:5]
+
+
+def main():
+    values = np.load(folder + "/values.npy")
+    family, times = NormalMixture(), 0
+    press_not_yet()
+    executor = None if kind == "none" else 2
+    if kind in ("fork", "spawn", "forkserver"):
+        executor = ProcessPoolExecutor(2, mp_context=multiprocessing.get_context(kind))
+    settings = {"e_step": Spinning(), "batch_size": 4, "on_error": on_error, "executor": executor}
+    em, done = driver(family, parameters=THETA, **settings), False
+    saved = {"checkpoint": path} if path != "-" else {}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    print("ready", flush=True)
+    while not done:
+        try:
+            while not done:
+                em.partial_fit(values, skip=em.position, **saved)
+                done = True
+        except (KeyboardInterrupt, ExecutorError):  # a server of forks that dies as it begins
+            times += 1
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    assert "skipped" not in em.history.children
+    em.save(folder + "/end.nc")
+    print(times, flush=True)
+    os._exit(0)  # a pool that a signal has broken may not end
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def interrupted_run(kind, on_error, saved, rng, folder, most, values):
+    """Press Ctrl-C as a terminal does, at random instants; return how often the run heard it."""
+    np.save(folder / "values.npy", values)
+    (folder / "script.py").write_text(SCRIPT)
+    path = str(folder / "run.nc") if saved else "-"
+    process = subprocess.Popen(
+        [sys.executable, str(folder / "script.py"), kind, on_error, path, str(folder)],
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        process_group=0,
+        text=True,
+    )
+    try:
+        with process.stdout:
+            assert process.stdout.readline() == "ready\n"
+            for _ in range(most):
+                time.sleep(rng.uniform(0.0, 0.1))
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGINT)
+            heard = process.stdout.readline()
+            process.wait(300)
+    finally:
+        # workers of a pool that broke are of its group too
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert process.returncode == 0
+    return int(heard)
+
+
+KINDS = ["none", "number", "fork", "spawn", "forkserver"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "on_error", "saved", "most"),
+    [
+        ("none", "skip", False, 8),
+        ("fork", "raise", True, 8),
+        *(
+            pytest.param(kind, on_error, saved, 40, marks=pytest.mark.slow)
+            for kind in KINDS
+            for on_error in ("raise", "skip")
+            for saved in (False, True)
+        ),
+    ],
+)
+def test_at_any_instant_nothing_is_lost(kind, on_error, saved, most, rng, tmp_path):
+    values = mixture_stream(rng, 40 * most)
+    heard = interrupted_run(kind, on_error, saved, rng, tmp_path, most, values)
+    assert heard >= most / 4
+    found = OnlineEM.load(
+        tmp_path / "end.nc", NormalMixture(), e_step=Spinning(), progressbar=False
+    )
+    clean = driver(NormalMixture(), parameters=THETA, batch_size=4).partial_fit(values)
+    assert_same(found, clean)
