@@ -25,6 +25,8 @@ from pymc_mcoem.constants import SharedConstants
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
+    from pymc_mcoem.flat import WrittenOut
+
 __all__ = [
     "ClassDensity",
     "as_argument",
@@ -230,6 +232,8 @@ class ClassDensity:
     """
 
     active: np.ndarray | None = None
+    #: What computes the density, its gradient and a family's statistics in loops written by hand.
+    written_out: WrittenOut | None = None
 
     def __init__(
         self,

@@ -2,17 +2,17 @@
 
 numba compiles a loop anew for every function that it calls, and what it takes to compile is the
 types of what is called within it, again at every level of calls. Here a graph of (class, position)
-and all else that it needs becomes a function of one type for all models: class, position, and all
-else in two vectors, one of real numbers and one of integers. Loops take such functions as
-arguments, so they are compiled once and kept on disk for all models, and what a model compiles is
-its density alone.
+and all else that it needs becomes a function of one type for all models: class, position, all else
+in two vectors, one of real numbers and one of integers, and what is written to. Loops take such
+functions as arguments, so they are compiled once and kept on disk for all models, and what a model
+compiles is its density alone; nothing, where loops are written out for a kind of models.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pymc as pm
@@ -24,38 +24,77 @@ from pymc_mcoem.arithmetic import strict_arithmetic, strict_mode
 from pymc_mcoem.waiting import tell
 
 if TYPE_CHECKING:
+    from pytensor.tensor.variable import TensorVariable
+
     from pymc_mcoem.carlin_chib.plate import PlateDensity
     from pymc_mcoem.density import ClassDensity
 
-__all__ = ["FlatFunction"]
+__all__ = ["N_SETTINGS", "FlatFunction", "NotFlatError", "WrittenOut"]
+
+#: The real numbers begin with: the temperature of the noise, the share of the residuals in the
+#: curvature, and whether sufficient statistics are asked for.
+N_SETTINGS = 3
+
+
+class NotFlatError(Exception):
+    """Of a density that needs something that is no array of numbers."""
+
+
+class WrittenOut(Protocol):
+    """A density, its derivatives and sufficient statistics as one compiled function of flat arrays.
+
+    It returns the log-density and fills what it is to write to: nothing, the gradient, or gradient,
+    curvature and what measures steps; or the statistics, where these are asked for.
+
+    Attributes
+    ----------
+    model : pymc.Model
+        Whose density it is.
+    matrix, metric : TensorVariable
+        The graphs that this curvature and what measures steps are those of.
+    statistics : dict of str to TensorVariable
+        And those of the statistics, in the order in which they are written.
+    """
+
+    model: pm.Model
+    matrix: TensorVariable
+    metric: TensorVariable
+    statistics: dict[str, TensorVariable]
+
+    @property
+    def function(self) -> Any:
+        """Compiled by numba, of the type `pymc_mcoem.flat_numba.FUNCTION`."""
+        ...
+
+    def pack(self, values: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the two vectors, settings first, from data of the model by name."""
+        ...
 
 
 class FlatFunction:
-    """A graph of a density as a function of (class, position, reals, integers).
+    """A graph of a density as a function of (class, position, reals, integers, out).
 
     Parameters
     ----------
     density : ClassDensity or PlateDensity
     build : callable
-        Of a class, a position and `extra`; returns the outputs.
+        Of a class, a position and the settings, a vector; returns the outputs.
     what : str
         What it is called where somebody waits for it to be compiled.
-    extra : sequence of TensorVariable
-        Further arrays that it is a function of, after the position.
     returns : bool
-        Whether the first output is a scalar that is returned. All others are written to arrays
-        that are arguments.
-    joined : bool
-        Whether what is written goes, raveled, into one vector.
+        Whether the first output is a scalar that is returned, as sufficient statistics have none.
+        All others are written one after another, raveled.
+    written_out : WrittenOut or None
+        What computes the same, if anything does; nothing is compiled then.
 
     Attributes
     ----------
     function : callable
-        Compiled by numba; takes class, position, `extra`, the two vectors, and what is written to.
+        Compiled by numba; takes class, position, the two vectors, and what is written to.
 
     Raises
     ------
-    NotImplementedError
+    NotFlatError
         If the density needs something that is no array of numbers.
     """
 
@@ -65,21 +104,26 @@ class FlatFunction:
         build: Callable[..., Sequence[Any]],
         what: str,
         *,
-        extra: Sequence[Any] = (),
         returns: bool = True,
-        joined: bool = False,
+        written_out: WrittenOut | None = None,
     ) -> None:
         tell(what)
+        self._settings = np.array([1.0, 1.0, 0.0 if returns else 1.0])
+        self._density, self._written_out = density, written_out
+        if written_out is not None:
+            self.function = written_out.function
+            return
         shape = density.position_shape
         k: Any = int64("class_index")
         index: Any = pt.tensor_from_scalar(k)
         if len(shape) == 2:  # a plate
             k = index = pt.tensor("class_index", dtype="int64", shape=shape[:1])
         x = pt.tensor("position", dtype="float64", shape=shape)
-        outputs = list(build(index, x, *extra))
+        settings = pt.tensor("settings", dtype="float64", shape=(N_SETTINGS,))
+        outputs = list(build(index, x, settings))
         if returns:
             outputs[0] = pt.scalar_from_tensor(outputs[0])
-        own = [k, x, *extra]
+        own = [k, x, settings]
         function = pm.pytensorf.compile(
             [*own, *density.inputs],
             outputs,
@@ -90,29 +134,32 @@ class FlatFunction:
         rest = graph.inputs[len(own) :]
         odd = [variable for variable in rest if not _is_plain(variable)]
         if odd:
-            raise NotImplementedError(f"density: {odd} are no arrays of numbers.")
+            raise NotFlatError(f"density: {odd} are no arrays of numbers.")
         self._kinds = [variable.type.numpy_dtype for variable in rest]
         # of data that the model shares, which come last
         self._storage = function.input_storage[len(own) + len(density.inputs) :]
         with strict_arithmetic():
-            self.function = _compiled(graph, len(own), returns, joined)
+            self.function = _compiled(graph, rest, returns)
 
     def pack(self, values: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Return the two vectors, from the values of the density's `inputs`.
 
         Returns
         -------
-        reals : ndarray of float of shape (n,)
+        reals : ndarray of float of shape (N_SETTINGS + n,)
+            The settings, the density as it is, then all real numbers.
         integers : ndarray of int64 of shape (m,)
             Where each array starts, and its shape; then the integers themselves.
         """
-        reals, integers, header = [_NOTHING], [], []
+        if self._written_out is not None:
+            return self._pack_by_name(self._written_out, values)
+        reals, integers, header = [self._settings], [], []
         n_reals = n_integers = 0
         arrays = [*values, *(container.storage[0] for container in self._storage)]
         for given, kind in zip(arrays, self._kinds, strict=True):
             array = np.asarray(given)
             if kind.kind == "f":
-                header.append(n_reals)
+                header.append(N_SETTINGS + n_reals)
                 n_reals += array.size
                 reals.append(array.ravel())
             else:
@@ -122,23 +169,30 @@ class FlatFunction:
             header += array.shape
         return np.concatenate(reals), np.concatenate([header, *integers]).astype(np.int64)
 
-
-_NOTHING = np.zeros(0)
+    def _pack_by_name(
+        self, written_out: WrittenOut, values: Sequence[np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        density: Any = self._density
+        named = dict(zip(density.data_inputs, values, strict=True))
+        for variable in density.model.data_vars:
+            if variable.name not in named:
+                named[variable.name] = variable.get_value(borrow=True)
+        reals, integers = written_out.pack(named)
+        reals[:N_SETTINGS] = self._settings
+        return reals, integers
 
 
 def _is_plain(variable: Any) -> bool:
     return isinstance(variable.type, TensorType) and variable.type.numpy_dtype.kind in "fiub"
 
 
-def _compiled(graph: Any, n_own: int, returns: bool, joined: bool) -> Callable[..., Any]:
+def _compiled(graph: Any, rest: Sequence[Any], returns: bool) -> Callable[..., Any]:
     """Return the function of flat arrays around what numba makes of a graph."""
     from numba import njit, types
     from pytensor.link.numba.cache import compile_numba_function_src
     from pytensor.link.numba.dispatch.basic import numba_funcify_ensure_cache
 
     inner, key = numba_funcify_ensure_cache(graph)
-    own = [f"own_{place}" for place in range(n_own)]
-    rest = graph.inputs[n_own:]
     n_header = sum(1 + variable.type.ndim for variable in rest)
     lines, arrays, at = [], [], 0
     for place, variable in enumerate(rest):
@@ -154,28 +208,21 @@ def _compiled(graph: Any, n_own: int, returns: bool, joined: bool) -> Callable[.
         arrays.append(f"a_{place}")
         at += 1 + variable.type.ndim
     found = [f"found_{place}" for place in range(len(graph.outputs))]
-    lines.append(f"({', '.join(found)},) = inner({', '.join([*own, *arrays])})")
-    written = [f"out_{place}" for place in range(len(found) - returns)]
-    if joined:
-        written = ["out"]
-        lines.append("at = 0")
-        for each in found[returns:]:
-            lines += [f"out[at : at + {each}.size] = {each}.ravel()", f"at += {each}.size"]
-    else:
-        lines += [f"{to}[:] = {each}" for to, each in zip(written, found[returns:], strict=True)]
+    given = ["k", "x", f"reals[:{N_SETTINGS}]", *arrays]
+    lines += [f"({', '.join(found)},) = inner({', '.join(given)})", "at = 0"]
+    for each in found[returns:]:
+        lines += [f"out[at : at + {each}.size] = {each}.ravel()", f"at += {each}.size"]
     lines.append(f"return {found[0] if returns else '0.0'}")
-    header = f"def flat_function({', '.join([*own, 'reals', 'integers', *written])}):"
-    source = "\n    ".join([header, *lines])
+    source = "\n    ".join(["def flat_function(k, x, reals, integers, out):", *lines])
     whole = None if key is None else sha256(f"{source}{key}".encode()).hexdigest()
     function = compile_numba_function_src(
         source, "flat_function", {"__name__": __name__, "np": np, "inner": inner}, cache_key=whole
     )
-    ranks = [1] if joined else [variable.type.ndim for variable in graph.outputs[returns:]]
     signature = types.float64(
-        *(_numba_type(variable) for variable in graph.inputs[:n_own]),
+        *(_numba_type(variable) for variable in graph.inputs[:2]),
         types.float64[::1],
         types.int64[::1],
-        *(types.Array(types.float64, rank, "C") for rank in ranks),
+        types.float64[::1],
     )
     compiled: Callable[..., Any] = njit(
         signature, cache=whole is not None, fastmath=False, error_model="numpy"

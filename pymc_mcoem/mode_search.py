@@ -7,7 +7,7 @@ length one is as far as the prior is wide, else by the absolute diagonal of P.
 
 Where a search is made a few times, as when a chain of ``pm.sample`` starts, PyTensor interprets
 the density: nothing is compiled. Where it is made for every observation (the density has data as
-inputs) the density is compiled, and on numba so is the search, once for all models.
+inputs) the density is compiled; see `pymc_mcoem.evaluations`.
 
 Applicability: continuous latents, a density with a gradient. Cost: an iteration evaluates density,
 gradient and curvature once, by differences 2 n_latents + 1 gradients, and factorises one matrix, or
@@ -19,17 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pytensor.tensor as pt
-from pytensor.graph.replace import clone_replace, vectorize_graph
 
-from pymc_mcoem.backends import backend_of, interpreted_mode
 from pymc_mcoem.density import ClassDensity, as_argument
-from pymc_mcoem.flat import FlatFunction
-from pymc_mcoem.loops import compile_with_data
+from pymc_mcoem.evaluations import compile_evaluations
 from pymc_mcoem.mode_plan import Cooling, Race, Searches
 from pymc_mcoem.modes import Modes, ModeStatus, positive_definite
 from pymc_mcoem.newton import iterate
@@ -40,9 +35,6 @@ if TYPE_CHECKING:
     from pymc_mcoem.carlin_chib.geometry import Curvature
 
 __all__ = ["Cooling", "ModeSearch", "Race"]
-
-#: Points at which a density is evaluated together.
-N_POINTS = 32
 
 
 @dataclass(frozen=True)
@@ -126,12 +118,7 @@ class ModeSearch:
         self._measured_by_prior = metric is not None and written_out is not None
         self._damping = _BY_PRIOR if self._measured_by_prior else _BY_CURVATURE
         replaced = self._replaced(noise_variance, curvature)
-        often = bool(density.data_inputs)
-        if often and backend_of(mode) == "numba":
-            self._search: Any = _FlatSearch(density, written_out, metric, replaced)
-        else:
-            mode = mode if often else interpreted_mode()
-            self._search = _PythonSearch(density, written_out, metric, replaced, mode)
+        self._evaluations = compile_evaluations(density, written_out, metric, replaced, mode)
 
     def _replaced(
         self, noise_variance: str | None, curvature: Curvature | None
@@ -151,9 +138,9 @@ class ModeSearch:
             noise = self.density.data_inputs.get(noise_variance, known[noise_variance])
 
         def replaced(settings: Any) -> dict[Any, Any]:
-            found = {} if noise is None else {noise: noise * settings[1]}
+            found = {} if noise is None else {noise: noise * settings[0]}
             if curvature is not None:
-                found[curvature.residual_share] = settings[2]
+                found[curvature.residual_share] = settings[1]
             return found
 
         return replaced
@@ -188,7 +175,7 @@ class ModeSearch:
         starts = np.asarray(starts, dtype=np.float64)
         if starts.ndim == 2:
             starts = np.broadcast_to(starts, (len(asked), *starts.shape))
-        arguments = tuple(self.density.arguments(data, others))
+        evaluate = self._evaluations.at(self.density.arguments(data, others))
         searches = Searches.begin(asked, as_argument(starts), self._damping.first)
         rows = np.arange(len(searches.classes)).reshape(len(asked), -1)
         alive = set(rows.ravel().tolist())
@@ -197,25 +184,25 @@ class ModeSearch:
             first = set(rows[:, 0].tolist())
             cold = alive - first
             for temperature in self.cooling.temperatures:
-                self._run(searches, first, self.cooling.n_iterations, arguments, temperature)
+                self._run(searches, first, self.cooling.n_iterations, evaluate, temperature)
                 if self.race is not None:
                     first = searches.within(first, self.race.margins[0], self.race.trust)
             alive = first | cold
         if self.race is not None:
             for margin in self.race.margins:
-                self._run(searches, alive, self.race.n_iterations, arguments)
+                self._run(searches, alive, self.race.n_iterations, evaluate)
                 # not those left behind under more noise, whose densities are others
                 alive &= set(searches.ahead(rows, alive))
                 alive = searches.within(alive, margin, self.race.trust)
-        self._run(searches, alive, self.max_iterations, arguments)
-        return self._modes(searches, searches.ahead(rows, alive), alive, arguments)
+        self._run(searches, alive, self.max_iterations, evaluate)
+        return self._modes(searches, searches.ahead(rows, alive), alive, evaluate)
 
     def _run(
         self,
         searches: Searches,
         rows: set[int],
         limit: int,
-        arguments: tuple[Any, ...],
+        evaluate: Callable[..., float],
         temperature: float = 1.0,
     ) -> None:
         """Let searches go on for so many iterations, or to where they end."""
@@ -228,7 +215,8 @@ class ModeSearch:
             state = np.array(
                 [searches.log_density[row], searches.damping[row], 0.0, searches.growth[row]]
             )
-            searches.n_iterations[row] += self._search(
+            searches.n_iterations[row] += iterate(
+                evaluate,
                 int(searches.classes[row]),
                 searches.position[row],
                 state,
@@ -237,7 +225,6 @@ class ModeSearch:
                 searches.lengths[row],
                 settings,
                 limit,
-                arguments,
             )
             searches.log_density[row], searches.damping[row] = state[:2]
             searches.done[row], searches.growth[row] = bool(state[2]), state[3]
@@ -260,7 +247,7 @@ class ModeSearch:
         searches: Searches,
         rows: list[int],
         followed: set[int],
-        arguments: tuple[Any, ...],
+        evaluate: Callable[..., float],
     ) -> Modes:
         """Evaluate the density where searches ended, and name how they did.
 
@@ -275,7 +262,8 @@ class ModeSearch:
             state = np.array([-np.inf, self._damping.first, 0.0, 2.0])
             # what is known of the curvature says how far apart differences are to be taken
             precision[place] = searches.matrix[row]
-            self._search(
+            iterate(
+                evaluate,
                 int(searches.classes[row]),
                 searches.position[row].copy(),
                 state,
@@ -284,7 +272,6 @@ class ModeSearch:
                 np.eye(n),
                 settings,
                 1,
-                arguments,
             )
             log_density[place] = state[0]
         factors, status = np.empty_like(precision), []
@@ -310,179 +297,3 @@ class ModeSearch:
             searches.n_iterations[rows],
             tuple(status),
         )
-
-
-def _graphs(
-    density: ClassDensity,
-    written_out: TensorVariable | None,
-    metric: TensorVariable | None,
-    replaced: Callable[[Any], dict[Any, Any]],
-    k: Any,
-    x: Any,
-    settings: Any,
-) -> list[Any]:
-    """Return log-density and gradient, and with a curvature written out it and what measures."""
-    found: list[Any] = [density.log_density(k, x), density.gradient(k, x)]
-    if written_out is not None:
-        matrix = density.place(written_out, k, x)
-        if metric is None:
-            lengths = pt.diag(pt.maximum(pt.abs(pt.diagonal(matrix)), 1e-10))
-        else:
-            lengths = density.place(metric, k, x)
-        found += [matrix, lengths]
-    return list(clone_replace(found, replaced(settings)))
-
-
-class _FlatSearch:
-    """A search that numba has compiled once, of a density that it compiles."""
-
-    def __init__(
-        self,
-        density: ClassDensity,
-        written_out: TensorVariable | None,
-        metric: TensorVariable | None,
-        replaced: Callable[[Any], dict[Any, Any]],
-    ) -> None:
-        # imported where it is used: numba takes a second to import
-        from pymc_mcoem import newton_numba
-
-        is_bent = written_out is not None
-        settings = pt.tensor("settings", dtype="float64", shape=(None,))
-        self._function = FlatFunction(
-            density,
-            lambda *given: _graphs(density, written_out, metric, replaced, *given),
-            "gradient and curvature" if is_bent else "the gradient",
-            extra=[settings],
-        )
-        none = newton_numba.no_slope.function, newton_numba.no_bend.function
-        slope, bend = (
-            (none[0], self._function.function) if is_bent else (self._function.function, none[1])
-        )
-        self._held = newton_numba.hold(slope, bend, is_bent)
-        self._compiled = newton_numba.search
-
-    def __call__(
-        self,
-        k: int,
-        x: np.ndarray,
-        state: np.ndarray,
-        gradient: np.ndarray,
-        matrix: np.ndarray,
-        lengths: np.ndarray,
-        settings: np.ndarray,
-        limit: int,
-        arguments: Sequence[np.ndarray],
-    ) -> int:
-        """Go on with a search; see `newton.iterate`."""
-        packed = self._function.pack(arguments)
-        found: int = self._compiled(
-            self._held, k, x, state, gradient, matrix, lengths, settings, *packed, limit
-        )
-        return found
-
-
-class _PythonSearch:
-    """A search in Python, of a density that PyTensor interprets or another back end compiles."""
-
-    def __init__(
-        self,
-        density: ClassDensity,
-        written_out: TensorVariable | None,
-        metric: TensorVariable | None,
-        replaced: Callable[[Any], dict[Any, Any]],
-        mode: Any,
-    ) -> None:
-        k = pt.scalar("class_index", dtype="int64")
-        x = pt.tensor("position", dtype="float64", shape=(density.n_latents,))
-        settings = pt.tensor("settings", dtype="float64", shape=(None,))
-        graphs = _graphs(density, written_out, metric, replaced, k, x, settings)
-        self._is_bent = written_out is not None
-        if not self._is_bent:
-            points = pt.tensor("positions", dtype="float64", shape=(None, density.n_latents))
-            graphs = vectorize_graph(graphs, {x: points})
-            x = points
-        self._function = compile_with_data(density, [k, x, settings], graphs, mode)
-
-    def __call__(
-        self,
-        k: int,
-        x: np.ndarray,
-        state: np.ndarray,
-        gradient: np.ndarray,
-        matrix: np.ndarray,
-        lengths: np.ndarray,
-        settings: np.ndarray,
-        limit: int,
-        arguments: Sequence[np.ndarray],
-    ) -> int:
-        """Go on with a search; see `newton.iterate`."""
-        evaluate = self._written_out if self._is_bent else self._by_differences
-        nothing = np.zeros(0)
-        # a density may overflow or have no logarithm where a step has gone too far
-        with np.errstate(all="ignore"):
-            return iterate(
-                partial(evaluate, arguments),
-                k,
-                x,
-                state,
-                gradient,
-                matrix,
-                lengths,
-                settings,
-                nothing,
-                nothing,
-                limit,
-            )
-
-    def _written_out(
-        self,
-        arguments: Sequence[np.ndarray],
-        k: int,
-        x: np.ndarray,
-        spread: np.ndarray,
-        settings: np.ndarray,
-        gradient: np.ndarray,
-        matrix: np.ndarray,
-        lengths: np.ndarray,
-    ) -> float:
-        found = self._function(np.asarray(k), x, settings, *arguments)
-        value, gradient[:], matrix[:], lengths[:] = (np.asarray(each) for each in found)
-        return float(value)
-
-    def _by_differences(
-        self,
-        arguments: Sequence[np.ndarray],
-        k: int,
-        x: np.ndarray,
-        spread: np.ndarray,
-        settings: np.ndarray,
-        gradient: np.ndarray,
-        matrix: np.ndarray,
-        lengths: np.ndarray,
-    ) -> float:
-        steps = 1e-4 * spread
-        points = np.concatenate([x[None], x + np.diag(steps), x - np.diag(steps)])
-        parts = []
-        # some at once: their arrays are as many times as large
-        for first in range(0, len(points), N_POINTS):
-            some = points[first : first + N_POINTS]
-            parts.append(self._function(np.asarray(k), some, settings, *arguments))
-        values, slopes = (
-            np.concatenate([np.asarray(each) for each in part]) for part in zip(*parts, strict=True)
-        )
-        gradient[:] = slopes[0]
-        n = len(x)
-        forward = (slopes[0] - slopes[1 : n + 1]) / steps[:, None]
-        backward = (slopes[n + 1 :] - slopes[0]) / steps[:, None]
-        ahead, behind = np.abs(np.diagonal(forward)), np.abs(np.diagonal(backward))
-        # Of a kink, or a bound, between two points one side knows nothing: it is believed.
-        apart = np.abs(ahead - behind) > 0.5 * np.maximum(ahead, behind)
-        is_in = np.isfinite(values[1 : n + 1]), np.isfinite(values[n + 1 :])
-        weight = np.where(apart, ahead < behind, 0.5)
-        weight = np.where(is_in[0] == is_in[1], weight, is_in[0])[:, None]
-        with np.errstate(invalid="ignore"):
-            bend = np.where(weight > 0, weight * forward, 0.0)
-            bend += np.where(weight < 1, (1 - weight) * backward, 0.0)
-        matrix[:] = 0.5 * (bend + bend.T)
-        lengths[:] = np.diag(np.maximum(np.abs(np.diagonal(matrix)), 1e-10))
-        return float(values[0])

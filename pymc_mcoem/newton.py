@@ -4,26 +4,25 @@
 what a step gained and what it was to gain, and grows at once where P + μ M is not positive
 definite.
 
-One piece of code in two forms: Python runs it where a search is made a few times, as when a chain
-of ``pm.sample`` starts, and numba compiles it (`newton_numba`) where it is made for every
-observation.
+In Python, for an iteration costs some twenty microseconds beside the evaluation of the density and
+its derivatives, and numba took longer to compile the loop than a first image should wait.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotrs
 
-__all__ = ["MOST_DAMPING", "evaluate", "iterate", "solve"]
+__all__ = ["MOST_DAMPING", "iterate", "solve"]
 
 #: Damping beyond which no step is tried.
 MOST_DAMPING = 1e12
 
 
 def iterate(
-    density: Any,
+    evaluate: Callable[..., float],
     k: int,
     x: np.ndarray,
     state: np.ndarray,
@@ -31,16 +30,15 @@ def iterate(
     matrix: np.ndarray,
     lengths: np.ndarray,
     settings: np.ndarray,
-    reals: np.ndarray,
-    integers: np.ndarray,
     limit: int,
 ) -> int:
     """Go on with a search, and return how many points were evaluated.
 
     Parameters
     ----------
-    density : callable
-        As `evaluate` takes it.
+    evaluate : callable
+        Of a class, a position, what is guessed of P there, `settings`, and the gradient, P and M
+        to write; returns the log-density.
     k : int
         Class.
     x, gradient : ndarray of shape (n_latents,)
@@ -53,55 +51,25 @@ def iterate(
     settings : ndarray of float
         Tolerance, temperature, share of the residuals; then the least damping that helps, how it
         rises, and what is as good as none.
-    reals, integers : ndarray
-        For a compiled density.
     limit : int
         Of evaluations.
     """
-    n = len(x)
-    tolerance, least, raising, free = settings[0], settings[3], settings[4], settings[5]
-    log_p, damping, growth = state[0], state[1], state[3]
-    new_gradient, step = np.empty(n), np.empty(n)
-    new_matrix, new_lengths = np.empty((n, n)), np.empty((n, n))
-    spread = np.empty(n)
+    tolerance, least, raising, free = settings[0], *settings[3:6]
     for count in range(limit):
-        # how far apart differences of gradients are taken
-        for a in range(n):
-            size = max(1.0, abs(x[a]))
-            bend = abs(matrix[a, a])
-            spread[a] = min(max(1.0 / np.sqrt(bend) if bend > 0.0 else size, 1e-6 * size), size)
+        log_p, damping, _, growth = state.tolist()
         if log_p == -np.inf:
-            value = evaluate(
-                density, k, x, spread, settings, reals, integers, gradient, matrix, lengths
-            )
+            value = evaluate(k, x, matrix, settings, gradient, matrix, lengths)
             if not np.isfinite(value):
                 return count + 1
-            log_p = value
-            state[0] = log_p
+            state[0] = value
             continue
-        used = solve(matrix, lengths, gradient, damping, least, raising, step)
+        step, used = solve(matrix, lengths, gradient, damping, least, raising)
         if used == np.inf:
             return count
         candidate = x + step
-        value = evaluate(
-            density,
-            k,
-            candidate,
-            spread,
-            settings,
-            reals,
-            integers,
-            new_gradient,
-            new_matrix,
-            new_lengths,
-        )
-        gain, length = 0.0, 0.0
-        for a in range(n):
-            gain += 0.5 * gradient[a] * step[a]
-            across = 0.0
-            for b in range(n):
-                across += lengths[a, b] * step[b]
-            length += step[a] * across
+        found = np.empty_like(gradient), np.empty_like(matrix), np.empty_like(lengths)
+        value = evaluate(k, candidate, matrix, settings, *found)
+        gain, length = 0.5 * float(gradient @ step), float(step @ (lengths @ step))
         # δᵀg − δᵀPδ / 2, of (P + μM) δ = g
         expected = gain + 0.5 * used * length
         gained = value - log_p if np.isfinite(value) else 0.0
@@ -115,8 +83,8 @@ def iterate(
         hardly = used * length <= 0.2 * gain and gain > 0.0
         ends = gain < tolerance and (hardly or used < free)
         if np.isfinite(value) and gained >= -rounding:
-            x[:], gradient[:] = candidate, new_gradient
-            matrix[:], lengths[:] = new_matrix, new_lengths
+            x[:] = candidate
+            gradient[:], matrix[:], lengths[:] = found
             log_p = value
             # where the density is as quadratic as a nearly free step takes it to be, damping only
             # delays
@@ -127,31 +95,10 @@ def iterate(
         else:
             damping = max(used, 1e-3) * growth
             growth *= 2.0
-        state[0], state[1], state[3] = log_p, damping, growth
+        state[:] = log_p, damping, ends, growth
         if ends:
-            state[2] = 1.0
             return count + 1
     return limit
-
-
-def evaluate(
-    density: Any,
-    k: int,
-    x: np.ndarray,
-    spread: np.ndarray,
-    settings: np.ndarray,
-    reals: np.ndarray,
-    integers: np.ndarray,
-    gradient: np.ndarray,
-    matrix: np.ndarray,
-    lengths: np.ndarray,
-) -> float:
-    """Return a log-density, and write its gradient, its curvature and what measures steps.
-
-    `spread` is how far apart differences of gradients may be taken, in each coordinate.
-    """
-    value: float = density(k, x, spread, settings, gradient, matrix, lengths)
-    return value
 
 
 def solve(
@@ -161,14 +108,19 @@ def solve(
     damping: float,
     least: float,
     raising: float,
-    step: np.ndarray,
-) -> float:
-    """Write a damped step by LAPACK, and return the damping that it took; see `iterate`."""
+) -> tuple[np.ndarray, float]:
+    """Return a damped step and the damping that it took, infinite where none helps; see `iterate`.
+
+    Both matrices are symmetric.
+    """
     used = damping
     while used <= MOST_DAMPING:
-        factor, failed = dpotrf(matrix + used * lengths, lower=True)
-        if not failed and np.isfinite(factor).all():
-            step[:], _ = dpotrs(factor, gradient, lower=True)
-            return used
+        # the transpose is the same matrix in the order that LAPACK takes without a copy
+        damped = (matrix + used * lengths).T
+        factor, failed = dpotrf(damped, lower=True, clean=False, overwrite_a=True)
+        if not failed:
+            step, _ = dpotrs(factor, gradient, lower=True)
+            if np.isfinite(step).all():
+                return step, used
         used = max(raising * used, least)
-    return np.inf
+    return gradient, np.inf

@@ -14,7 +14,14 @@ from pymc_mcoem.operators import PlainGraph
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["kept", "matrix_product", "matrix_vector", "quadratic_form", "transposed_product"]
+__all__ = [
+    "kept",
+    "matrix_product",
+    "matrix_vector",
+    "quadratic_form",
+    "symmetric_inverse",
+    "transposed_product",
+]
 
 
 def matrix_vector(matrix: Any, vector: Any) -> TensorVariable:
@@ -129,6 +136,13 @@ def quadratic_form(matrix: Any, vector: Any) -> TensorVariable:
     inputs = [pt.as_tensor_variable(matrix), pt.as_tensor_variable(vector)]
     form: TensorVariable = QuadraticForm(inputs)(*inputs)
     return form
+
+
+def symmetric_inverse(matrix: np.ndarray) -> np.ndarray:
+    """Return the inverse of a symmetric matrix of numbers, symmetric to the last bit."""
+    inverse = np.linalg.inv(matrix)
+    found: np.ndarray = (inverse + inverse.T) / 2.0
+    return found
 
 
 def kept(factor: TensorVariable) -> TensorVariable:

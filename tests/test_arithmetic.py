@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import subprocess
-import sys
-from pathlib import Path
 
 import cloudpickle
 import numpy as np
@@ -59,31 +55,3 @@ def test_the_step_is_strict(shape):
             assert fast_math(function) is False
         flat = engine._sweep._flat if shape == "plate" else engine._sweeps._value
         assert flat.function.targetoptions["fastmath"] is False
-
-
-FACTORS = """
-import numpy as np
-from pymc_mcoem.newton_numba import factorise
-
-rng = np.random.default_rng(1)
-for n in [*range(3, 21)] * 5:
-    root, upper = rng.standard_normal((n, n)), np.zeros((n, n))
-    assert factorise(root @ root.T, np.eye(n), 0.02, upper)
-    print(n, np.triu(upper).tobytes().hex())
-"""
-
-
-def test_a_factor_has_the_same_bits_where_its_function_is_found_compiled(tmp_path):
-    flags = os.environ.get("PYTENSOR_FLAGS", "")
-    environment = os.environ | {
-        "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
-        "PYTENSOR_FLAGS": ",".join([*filter(None, [flags]), f"base_compiledir={tmp_path}"]),
-    }
-    found = [
-        subprocess.run(
-            [sys.executable, "-c", FACTORS], capture_output=True, text=True, env=environment
-        )
-        for _ in range(2)
-    ]
-    assert found[0].stdout, found[0].stderr
-    assert found[0].stdout == found[1].stdout

@@ -83,12 +83,12 @@ def test_flat_functions_read_what_a_model_shares_at_every_call():
         x = pm.Normal("x", 0.0, 1.0)
         pm.Normal("y", (centre * (k + 1))[group] + x, 1.0, observed=np.zeros(3))
     density = ClassDensity(model, k, [x])
-    flat = FlatFunction(density, lambda j, u: [density.log_density(j, u)], "the log-density")
+    flat = FlatFunction(density, lambda j, u, _: [density.log_density(j, u)], "the log-density")
     logp = model.compile_logp(mode="FAST_COMPILE")
     for values in ([1.0, 2.0], [-3.0, 0.5]):
         with model:
             pm.set_data({"centre": np.array(values), "group": np.array([0, 0, 1])})
-        found = flat.function(1, np.array([0.4]), *flat.pack([]))
+        found = flat.function(1, np.array([0.4]), *flat.pack([]), np.zeros(0))
         np.testing.assert_allclose(found, logp({"k": 1, "x": 0.4}), rtol=1e-7)
 
 

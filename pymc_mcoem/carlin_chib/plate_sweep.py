@@ -18,7 +18,7 @@ from pymc_mcoem.backends import backend_of
 from pymc_mcoem.carlin_chib.kernel import draw_class, draw_other_class, index_noise_size
 from pymc_mcoem.carlin_chib.within_class import log_uniform
 from pymc_mcoem.density import as_argument
-from pymc_mcoem.flat import FlatFunction
+from pymc_mcoem.flat import FlatFunction, NotFlatError
 from pymc_mcoem.products import matrix_vector
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class PlateSweep:
         self._flat: FlatFunction | None = None
         if backend_of(mode) == "numba":
             # what is no array of numbers is left to the graph
-            with suppress(NotImplementedError):
+            with suppress(NotFlatError):
                 self._compile_flat(density)
                 return
         self._compile_graph(density, move, mode, metropolised)
@@ -77,7 +77,7 @@ class PlateSweep:
         self._made_of = density
         flat = FlatFunction(
             density,
-            lambda k, x: [density.log_density(k, x)],
+            lambda k, x, _: [density.log_density(k, x)],
             "the log-density of all rows",
             returns=False,
         )

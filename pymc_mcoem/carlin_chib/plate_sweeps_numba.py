@@ -18,6 +18,7 @@ from numba.experimental import structref
 from pymc_mcoem.carlin_chib import sweeps_numba
 from pymc_mcoem.carlin_chib.sweeps_numba import copy, draw_class, log_uniform
 from pymc_mcoem.compiled_once import compiled_once
+from pymc_mcoem.flat_numba import INTEGERS, REALS
 
 __all__ = ["PlateFunctions", "hold", "sweep"]
 
@@ -26,9 +27,9 @@ ROWS = types.FunctionType(
     types.float64(
         types.int64[::1],
         types.float64[:, ::1],
-        types.float64[::1],
-        types.int64[::1],
-        types.float64[::1],
+        REALS,
+        INTEGERS,
+        REALS,
     )
 )
 

@@ -16,7 +16,7 @@ import pytensor.tensor as pt
 from pymc_mcoem.backends import backend_of
 from pymc_mcoem.carlin_chib.kernel import PseudoPriorSymbols, SweepState, build_sweep, noise_size
 from pymc_mcoem.density import as_argument
-from pymc_mcoem.flat import FlatFunction
+from pymc_mcoem.flat import N_SETTINGS, FlatFunction, NotFlatError
 from pymc_mcoem.loops import compile_loop
 from pymc_mcoem.waiting import tell
 
@@ -97,7 +97,7 @@ def compile_sweeps(
     if _has_kernel(move) and n_auxiliaries == 1 and backend_of(mode) == "numba":
         try:
             return _FlatSweeps(density, move, metropolised, keep_auxiliaries)
-        except NotImplementedError:  # something that the density needs is no array of numbers
+        except NotFlatError:  # something that the density needs is no array of numbers
             pass
     return _SweepGraph(density, move, metropolised, n_auxiliaries, keep_auxiliaries, mode)
 
@@ -127,17 +127,23 @@ class _FlatSweeps:
 
         self._made_of = density, move, metropolised, keep_auxiliaries
         kernel = move.kernel  # type: ignore[attr-defined]
-        value = FlatFunction(density, lambda k, x: [density.log_density(k, x)], "the log-density")
-        slope = sweeps_numba.no_slope.function
+        value = FlatFunction(
+            density,
+            lambda k, x, _: [density.log_density(k, x)],
+            "the log-density",
+            written_out=density.written_out,
+        )
+        slope = value
         if kernel.needs_gradient:
             slope = FlatFunction(
                 density,
-                lambda k, x: [density.log_density(k, x), density.gradient(k, x)],
+                lambda k, x, _: [density.log_density(k, x), density.gradient(k, x)],
                 "the gradient",
-            ).function
+                written_out=density.written_out,
+            )
         self._value = value
         self._held = sweeps_numba.hold(
-            value.function, slope, getattr(sweeps_numba, kernel.name).function
+            value.function, slope.function, getattr(sweeps_numba, kernel.name).function
         )
         self._sweeps = sweeps_numba.sweeps
         self._metropolised, self._keep_auxiliaries = metropolised, keep_auxiliaries
@@ -169,7 +175,7 @@ class _FlatSweeps:
             square,
             self._no_tilt,
             self._active,
-            np.zeros(0),
+            np.zeros(N_SETTINGS),
             np.zeros(0, dtype=np.int64),
         )
 

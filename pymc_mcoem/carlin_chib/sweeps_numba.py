@@ -17,33 +17,30 @@ from numba import types
 from numba.experimental import structref
 
 from pymc_mcoem.compiled_once import compiled_once
+from pymc_mcoem.flat_numba import FUNCTION, INTEGERS, REALS
 
-__all__ = ["SweepFunctions", "hamiltonian", "independence", "no_slope", "random_walk", "sweeps"]
+__all__ = ["SweepFunctions", "hamiltonian", "independence", "random_walk", "sweeps"]
 
-_REALS, _INTEGERS, _MATRIX = types.float64[::1], types.int64[::1], types.float64[:, ::1]
+_MATRIX = types.float64[:, ::1]
 
-#: (class, position, reals, integers) → log-density.
-VALUE = types.FunctionType(types.float64(types.int64, _REALS, _REALS, _INTEGERS))
-#: The same, which writes the gradient to its last argument.
-SLOPE = types.FunctionType(types.float64(types.int64, _REALS, _REALS, _INTEGERS, _REALS))
 #: (value, slope, class, position, noise, mean, scale, its transpose, whiten, settings, result,
 #: reals, integers): moves the position. `settings` begins with the logarithm of the step size;
 #: `result` holds the log-density, before and after, then acceptance and the step size's error.
 MOVE = types.FunctionType(
     types.float64(
-        VALUE,
-        SLOPE,
+        FUNCTION,
+        FUNCTION,
         types.int64,
-        _REALS,
-        _REALS,
-        _REALS,
+        REALS,
+        REALS,
+        REALS,
         _MATRIX,
         _MATRIX,
         _MATRIX,
-        _REALS,
-        _REALS,
-        _REALS,
-        _INTEGERS,
+        REALS,
+        REALS,
+        REALS,
+        INTEGERS,
     )
 )
 
@@ -58,21 +55,15 @@ class SweepFunctions(structref.StructRefProxy):
 
 
 structref.define_boxing(_FunctionsType, SweepFunctions)
-_FUNCTIONS = _FunctionsType([("value", VALUE), ("slope", SLOPE), ("move", MOVE)])
+_FUNCTIONS = _FunctionsType([("value", FUNCTION), ("slope", FUNCTION), ("move", MOVE)])
 
 
-@compiled_once(_FUNCTIONS(VALUE, SLOPE, MOVE))
+@compiled_once(_FUNCTIONS(FUNCTION, FUNCTION, MOVE))
 def hold(value: Any, slope: Any, move: Any) -> Any:
     """Return functions held together."""
     held = structref.new(_FUNCTIONS)
     held.value, held.slope, held.move = value, slope, move
     return held
-
-
-@compiled_once(SLOPE.signature)
-def no_slope(k: Any, x: Any, reals: Any, integers: Any, out: Any) -> Any:
-    """Stand where there is no gradient, for moves that need none."""
-    return np.nan
 
 
 @compiled_once()
@@ -132,7 +123,7 @@ def random_walk(
         add_product(proposed, transposed, row[:n])
         for a in range(n):
             proposed[a] = x[a] + size * proposed[a]
-        new_log_p = value(k, proposed, reals, integers)
+        new_log_p = value(k, proposed, reals, integers, proposed[:0])
         if log_uniform(row[n], row[n + 1]) < new_log_p - log_p:
             copy(x, proposed)
             log_p = new_log_p
@@ -175,7 +166,7 @@ def independence(
         new_log_k = 0.0
         for a in range(n):
             new_log_k -= 0.5 * row[a] ** 2
-        new_log_p = value(k, proposed, reals, integers)
+        new_log_p = value(k, proposed, reals, integers, proposed[:0])
         if log_uniform(row[n], row[n + 1]) < new_log_p - log_p - (new_log_k - log_k):
             copy(x, proposed)
             log_p, log_k = new_log_p, new_log_k
@@ -232,7 +223,7 @@ def hamiltonian(
                 z[a] += 0.5 * step * p[a]
         copy(proposed, x)
         add_product(proposed, transposed, z)
-        new_log_p = value(k, proposed, reals, integers)
+        new_log_p = value(k, proposed, reals, integers, proposed[:0])
         for a in range(n):
             kinetic -= 0.5 * p[a] ** 2
         # not a number, where a trajectory has left the density's support, is not accepted
@@ -372,7 +363,7 @@ def sweeps(
                     squares += z[a] ** 2
                 copy(drawn[j], mean[j])
                 add_product(drawn[j], transposed[j], z)
-            log_p = value(j, drawn[j], reals, integers)
+            log_p = value(j, drawn[j], reals, integers, x[:0])
             # A density that cannot be evaluated at an auxiliary has no weight; the chain itself
             # can never have got there, because such a point is never accepted.
             log_target[j] = -np.inf if np.isnan(log_p) else log_p

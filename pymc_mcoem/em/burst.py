@@ -23,7 +23,7 @@ from pymc_mcoem.carlin_chib.kernel import noise_size
 from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
 from pymc_mcoem.carlin_chib.sweeps import Sweeps, compile_sweeps
 from pymc_mcoem.density import as_argument
-from pymc_mcoem.flat import FlatFunction
+from pymc_mcoem.flat import FlatFunction, NotFlatError, WrittenOut
 from pymc_mcoem.loops import compile_loop, compile_with_data
 
 if TYPE_CHECKING:
@@ -179,8 +179,11 @@ class WeightedStatistics:
 
         self._padded = uses_jax(mode)
         if backend_of(mode) == "numba":
-            with suppress(NotImplementedError):
-                self._function = _FlatSums(density, expressions, self._shapes)
+            with suppress(NotFlatError):
+                known = density.written_out
+                if known is not None and known.statistics != family.statistics:
+                    known = None
+                self._function = _FlatSums(density, expressions, self._shapes, known)
                 return
 
         def add(w: Any, x: Any, *rest: Any) -> list[Any]:
@@ -260,17 +263,21 @@ class _FlatSums:
     """Weighted sums of statistics by the loop of `sums_numba`."""
 
     def __init__(
-        self, density: ClassDensity, expressions: Sequence[Any], shapes: Sequence[tuple[int, ...]]
+        self,
+        density: ClassDensity,
+        expressions: Sequence[Any],
+        shapes: Sequence[tuple[int, ...]],
+        written_out: WrittenOut | None,
     ) -> None:
         # imported where it is used: numba takes a second to import
         from pymc_mcoem.em import sums_numba
 
         self._flat = FlatFunction(
             density,
-            lambda k, x: density.place(list(expressions), k, x),
+            lambda k, x, _: density.place(list(expressions), k, x),
             "sufficient statistics",
             returns=False,
-            joined=True,
+            written_out=written_out,
         )
         self._held = sums_numba.hold(self._flat.function)
         self._sum = sums_numba.weighted_sum

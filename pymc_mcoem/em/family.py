@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
     from pymc_mcoem.carlin_chib.geometry import Curvature
+    from pymc_mcoem.flat import WrittenOut
 
 __all__ = ["CLASS_WEIGHT", "Family"]
 
@@ -117,6 +118,8 @@ class Family:
     curvature: Curvature | None = None
     noise_variance: str | None = None
     prior_precision: TensorVariable | None = None
+    #: Loops written by hand for the density, its derivatives and the statistics, if there are any.
+    written_out: WrittenOut | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is sent to another process, with what PyMC must know of the model there."""

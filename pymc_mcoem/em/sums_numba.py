@@ -12,13 +12,9 @@ from numba import types
 from numba.experimental import structref
 
 from pymc_mcoem.compiled_once import compiled_once
+from pymc_mcoem.flat_numba import FUNCTION
 
 __all__ = ["StatisticsFunction", "hold", "weighted_sum"]
-
-_REALS, _INTEGERS = types.float64[::1], types.int64[::1]
-
-#: (class, position, reals, integers) → 0; writes all statistics, one after another.
-STATISTICS = types.FunctionType(types.float64(types.int64, _REALS, _REALS, _INTEGERS, _REALS))
 
 
 @structref.register
@@ -31,10 +27,10 @@ class StatisticsFunction(structref.StructRefProxy):
 
 
 structref.define_boxing(_FunctionsType, StatisticsFunction)
-_FUNCTIONS = _FunctionsType([("statistics", STATISTICS)])
+_FUNCTIONS = _FunctionsType([("statistics", FUNCTION)])
 
 
-@compiled_once(_FUNCTIONS(STATISTICS))
+@compiled_once(_FUNCTIONS(FUNCTION))
 def hold(statistics: Any) -> Any:
     """Return a function, held so that a call costs no search for its address."""
     held = structref.new(_FUNCTIONS)

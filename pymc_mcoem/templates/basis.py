@@ -66,6 +66,8 @@ class GaussianBasis:
 
     centres: np.ndarray
     bandwidth: float
+    #: The evenly spaced grid in the plane that the centres are, if they are.
+    grid: EvenGrid | None = None
 
     def __init__(self, centres: Any, bandwidth: float) -> None:
         array = np.array(centres, dtype=np.float64)
@@ -114,6 +116,11 @@ class GaussianBasis:
         6
         """
         return _RegularGaussianBasis(axes, bandwidth)
+
+    @property
+    def is_own_kind(self) -> bool:
+        """Whether functions are evaluated as this module does, and not by a class derived here."""
+        return type(self) in (GaussianBasis, _RegularGaussianBasis)
 
     @property
     def n_basis(self) -> int:

@@ -114,7 +114,7 @@ class DisplacementField(Deformation):
         return values
 
     def _columns(self, points: np.ndarray, beta: TensorVariable) -> list[TensorVariable]:
-        factors = self._factors(points)
+        factors = self.factors(points)
         if factors is None:
             kernels = self._kernels(points)
             both = matrix_product(beta.reshape((self.n_dims, len(self.landmarks))), kernels)
@@ -164,7 +164,7 @@ class DisplacementField(Deformation):
         self, points: np.ndarray, beta: Any, rows: Sequence[TensorVariable]
     ) -> TensorVariable:
         """Return Σ_k rows_k (∂D_k/∂β)ᵀ of one matrix (n, n_points) an axis, (n, n_parameters)."""
-        factors = self._factors(points)
+        factors = self.factors(points)
         if factors is None:
             kernels = self._kernels(np.asarray(points, np.float64)).T.copy()
             return pt.concatenate([matrix_product(row, kernels) for row in rows], axis=1)
@@ -189,7 +189,7 @@ class DisplacementField(Deformation):
         """Return Σ_s w_kl(s) ∂D_k(u_s)/∂β (∂D_l(u_s)/∂β)ᵀ for weights with w_kl = w_lk."""
         axes = range(self.n_dims)
         above = [(k, m) for k in axes for m in axes if k <= m]
-        factors = self._factors(points)
+        factors = self.factors(points)
         if factors is not None:
             # ψ_p ψ_q of landmarks on a grid is a product of one factor an axis, the same for (p, q)
             # and (q, p): of the 36² sums over 256 points for each pair of axes, sums over rows
@@ -206,7 +206,7 @@ class DisplacementField(Deformation):
         rows = [[found[min(k, m), max(k, m)] for m in axes] for k in axes]
         return pt.concatenate([pt.concatenate(row, axis=1) for row in rows], axis=0)
 
-    def _factors(self, points: Any) -> list[np.ndarray] | None:
+    def factors(self, points: Any) -> list[np.ndarray] | None:
         """Return ψ on each axis, (n_landmarks, n_points) of the axis, where all are on grids."""
         axes = None if isinstance(points, Variable) else _axes_of_grid(np.asarray(points))
         if self._axes is None or axes is None:

@@ -27,6 +27,7 @@ from pymc_mcoem.templates.starts import (
     random_start,
     stack_encoded,
 )
+from pymc_mcoem.templates.written_out import image_functions
 
 __all__ = ["TemplateFamily"]
 
@@ -90,6 +91,7 @@ class TemplateFamily(Family):
         self.starts = self._starts()
         self.curvature = built.curvature
         self.noise_variance = "noise_variance"
+        self.written_out = image_functions(self.settings, built)
         self._declare(built)
         # what making the mixture anew brings by itself; see `TemplateMixture.__reduce__`
         self._made = frozenset(vars(self))

@@ -12,7 +12,13 @@ import pytensor.tensor as pt
 from pytensor.tensor.linalg import cholesky, solve_triangular
 from scipy.special import polygamma
 
-from pymc_mcoem.products import kept, matrix_product, matrix_vector, quadratic_form
+from pymc_mcoem.products import (
+    kept,
+    matrix_product,
+    matrix_vector,
+    quadratic_form,
+    symmetric_inverse,
+)
 from pymc_mcoem.templates.curvature import CurvatureParts, curvature, gauss_newton
 from pymc_mcoem.templates.observations import pad_points
 
@@ -204,10 +210,8 @@ class _DeformationPrior:
         class_index: TensorVariable,
     ) -> None:
         learned = settings.learned
-        self.base = np.array(settings.deformation.covariance)
-        self.base[np.ix_(learned, learned)] = settings.base_covariance
-        inverse = np.linalg.inv(self.base)
-        self.base_precision = (inverse + inverse.T) / 2.0
+        self.base = settings.whole_covariance
+        self.base_precision = symmetric_inverse(self.base)
         self.size = len(self.base)
         self.learned = learned
         self.full: TensorVariable | None = None

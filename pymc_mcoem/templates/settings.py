@@ -90,6 +90,13 @@ class TemplateSettings:
             return np.eye(self.learned.size)
         return self.deformation.covariance[np.ix_(self.learned, self.learned)]
 
+    @property
+    def whole_covariance(self) -> np.ndarray:
+        """M with `base_covariance` as its learned block, shape (n_parameters, n_parameters)."""
+        found = np.array(self.deformation.covariance)
+        found[np.ix_(self.learned, self.learned)] = self.base_covariance
+        return found
+
 
 def check_settings(
     points: Any,

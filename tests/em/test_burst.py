@@ -9,7 +9,6 @@ import numpy as np
 import pymc as pm
 import pytest
 
-from pymc_mcoem import newton_numba
 from pymc_mcoem.carlin_chib import sweeps_numba
 from pymc_mcoem.carlin_chib.geometry import LatentGeometry
 from pymc_mcoem.carlin_chib.pilot_moments import PilotMoments
@@ -248,7 +247,7 @@ def compilations(*functions):
 def test_no_layout_of_an_array_compiles_anything_anew(case, rng):
     """Transposed, strided and read-only arrays, as maximisers and memory maps make them."""
     e_step = case.e_step
-    functions = sweeps_numba.sweeps, sums_numba.weighted_sum, newton_numba.search
+    functions = sweeps_numba.sweeps, sums_numba.weighted_sum
     run(e_step, case, rng, draws=20, burn_in=10)
     before = compilations(*functions)
 

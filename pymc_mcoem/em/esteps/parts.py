@@ -56,6 +56,9 @@ def family_density(family: Family) -> ClassDensity:
         inputs=(*family.parameter_names, *family.observation),
     )
     density.require_latents()
+    known = family.written_out
+    if known is not None and known.model is family.model:
+        density.written_out = known
     return density
 
 

@@ -1,0 +1,169 @@
+"""The loops that are written out for images, against the graphs of their model."""
+
+import numpy as np
+import pytensor.tensor as pt
+import pytest
+from pytensor.graph.replace import clone_replace
+
+from pymc_mcoem.backends import interpreted_mode
+from pymc_mcoem.carlin_chib.hamiltonian import Hamiltonian
+from pymc_mcoem.carlin_chib.pseudo_priors import Laplace
+from pymc_mcoem.em.burst import Burst, WeightedStatistics
+from pymc_mcoem.em.esteps.parts import family_density, family_geometry
+from pymc_mcoem.flat import FlatFunction
+from pymc_mcoem.loops import compile_with_data
+from pymc_mcoem.templates import (
+    DisplacementField,
+    GaussianBasis,
+    RigidMotion,
+    TemplateMixture,
+)
+
+SHAPE = (6, 7)
+AXES = [np.linspace(-1, 1, side) for side in SHAPE]
+POINTS = np.stack([part.ravel() for part in np.meshgrid(*AXES, indexing="ij")], axis=1)
+BASIS = GaussianBasis.regular([np.linspace(-1, 1, 7), np.linspace(-1, 1, 5)], 0.5)
+SCATTERED = np.random.default_rng(1).uniform(-1, 1, size=(42, 2))
+
+
+def field():
+    return DisplacementField.on_grid([np.linspace(-1, 1, 2), np.linspace(-1, 1, 3)], 0.6, 0.1)
+
+
+def mixture_of(deformation, points=POINTS, basis=BASIS, **options):
+    return TemplateMixture(points, basis, deformation, 3, grid_shape=SHAPE, **options)
+
+
+MIXTURES = {
+    "both": lambda: mixture_of(RigidMotion() + field()),
+    "field": lambda: mixture_of(field()),
+    "motion": lambda: mixture_of(RigidMotion()),
+    "motion of scattered points": lambda: mixture_of(RigidMotion(), SCATTERED),
+    "everything": lambda: mixture_of(
+        field() + RigidMotion(), scale=(9.0, 10.0), noise="class", covariance="diagonal"
+    ),
+    "scaled": lambda: mixture_of(RigidMotion() + field(), scale=(9.0, 10.0)),
+}
+
+
+class Mirrored(RigidMotion):
+    def _columns(self, points, beta):
+        return super()._columns(points, beta)[::-1]
+
+
+def data_of(mixture, rng):
+    """Return θ and an observation with a missing point, by name."""
+    theta = {name: np.array(value) for name, value in mixture.model_parameters().items()}
+    theta["templates"] = rng.normal(size=theta["templates"].shape)
+    theta["weights"] = np.array([0.2, 0.3, 0.5])
+    noise = np.array([0.1, 0.2, 0.3])
+    theta["noise_variance"] = noise if theta["noise_variance"].ndim else noise[0]
+    if "deformation_variance" in theta:
+        theta["deformation_variance"] = rng.uniform(
+            0.1, 0.5, size=theta["deformation_variance"].shape
+        )
+    image = rng.normal(size=SHAPE)
+    image[1, 2] = np.nan
+    return {**theta, **mixture.encode(image)}
+
+
+def graphs(mixture, density):
+    """Return an interpreted function of the model's own graphs."""
+    geometry = family_geometry(mixture)
+    k = pt.scalar("k", dtype="int64")
+    x = pt.tensor("x", dtype="float64", shape=(density.n_latents,))
+    settings = pt.tensor("settings", dtype="float64", shape=(2,))
+    noise = density.data_inputs["noise_variance"]
+    found = clone_replace(
+        [
+            density.log_density(k, x),
+            density.gradient(k, x),
+            density.place(geometry.curvature.matrix, k, x),
+            density.place(geometry.prior_precision, k, x),
+        ],
+        {geometry.curvature.residual_share: settings[1], noise: noise * settings[0]},
+    )
+    statistics = density.place(list(mixture.statistics.values()), k, x)
+    found += [pt.cast(each, "float64").ravel() for each in statistics]
+    return compile_with_data(density, [k, x, settings], found, interpreted_mode())
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_the_loops_compute_what_the_model_says(name, rng):
+    mixture = MIXTURES[name]()
+    density = family_density(mixture)
+    assert density.written_out is not None
+    function, arguments = graphs(mixture, density), density.arguments(data_of(mixture, rng))
+    loops, sums = (
+        FlatFunction(density, list, "", returns=returns, written_out=density.written_out)
+        for returns in (True, False)
+    )
+    n = density.n_latents
+    (reals, integers), of_sums = loops.pack(arguments), sums.pack(arguments)
+    for k in range(3):
+        for temperature, share, spread in [(1.0, 1.0, 0.3), (3.0, 0.4, 0.3), (1.0, 0.0, 20.0)]:
+            x = mixture.starts[0] + spread * rng.normal(size=n)
+            value, *rest = map(
+                np.asarray,
+                function(np.asarray(k), x, np.array([temperature, share]), *arguments),
+            )
+            out, slope, found = np.empty(n + 2 * n * n), np.empty(n), np.empty(0)
+            reals[:2] = temperature, share
+            for into in (out, slope, found):
+                seen = loops.function(k, x, reals, integers, into)
+                np.testing.assert_allclose(seen, value, rtol=1e-12)
+            np.testing.assert_array_equal(out[:n], slope)
+            for part, expected in zip((slope, *out[n:].reshape((2, n, n))), rest[:3], strict=True):
+                scale = np.abs(expected).max()
+                np.testing.assert_allclose(part, expected, rtol=1e-9, atol=1e-12 * scale)
+            expected = np.concatenate(rest[3:])
+            found = np.empty(expected.size)
+            sums.function(k, x, *of_sums, found)
+            np.testing.assert_allclose(
+                found, expected, rtol=1e-9, atol=1e-12 * np.abs(expected).max()
+            )
+
+
+@pytest.mark.slow
+def test_a_burst_by_loops_makes_the_draws_of_one_by_graphs(rng):
+    mixture = MIXTURES["both"]()
+    data = data_of(mixture, rng)
+    found = []
+    for by_loops in (True, False):
+        density = family_density(mixture)
+        if not by_loops:
+            density.written_out = None
+        fitted = Laplace().compile(density, family_geometry(mixture))(data, rng)
+        burst = Burst(density, Hamiltonian())
+        start = 0, fitted.mean[0].copy()
+        generator = np.random.default_rng(1)
+        found.append(burst(generator, start, burst.initial_log_step, fitted, np.zeros(5), data))
+    np.testing.assert_array_equal(found[0].class_index, found[1].class_index)
+    np.testing.assert_allclose(found[0].position, found[1].position, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(found[0].log_weight, found[1].log_weight, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: mixture_of(Mirrored()),
+        lambda: mixture_of(Mirrored() + field()),
+        lambda: mixture_of(RigidMotion() + RigidMotion()),
+        lambda: mixture_of(field(), SCATTERED),
+        lambda: mixture_of(field(), covariance="full"),
+        lambda: mixture_of(field(), basis=GaussianBasis(SCATTERED[:9], 0.5)),
+        lambda: mixture_of(field(), noise_correlation=0.5 * (np.eye(42) + np.ones((42, 42)))),
+    ],
+)
+def test_what_is_not_written_out_is_compiled_from_its_graph(build):
+    assert build().written_out is None
+
+
+def test_statistics_of_ones_own_are_summed_by_their_graph(rng):
+    mixture = MIXTURES["field"]()
+    mixture.statistics = {**mixture.statistics, "twice": 2.0 * mixture.statistics["squared_norm"]}
+    data = data_of(mixture, rng)
+    sums = WeightedStatistics(mixture, family_density(mixture))(
+        np.array([1]), mixture.starts[:1], np.array([1.0]), data
+    )
+    assert sums["twice"][1] == pytest.approx(2.0 * sums["squared_norm"][1])
