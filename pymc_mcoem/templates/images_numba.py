@@ -21,7 +21,7 @@ import numpy as np
 from pymc_mcoem.compiled_once import compiled_once
 from pymc_mcoem.flat_numba import FUNCTION
 
-__all__ = ["ARRAYS", "SIZES", "evaluate"]
+__all__ = ["ARRAYS", "FAR", "SIZES", "evaluate", "exponentials", "kernels"]
 
 #: What the integers begin with, before the places of the arrays. Where −1, there is none.
 SIZES = (
@@ -67,7 +67,7 @@ ARRAYS = (
 )
 
 #: Bandwidths from a center beyond which its kernel is zero.
-_FAR = 27.0
+FAR = 27.0
 #: As in `model`.
 _MISSING_WEIGHT = 1e-200
 
@@ -148,8 +148,8 @@ def kernels(column: np.ndarray, start: float, spacing: float, bandwidth: float, 
         for s in range(n):
             distance = (column[s] - (start + middle * spacing)) / bandwidth
             # Beyond it kernels are zero, and ratios must not become infinite. NaN stays NaN.
-            distance = _FAR if distance > _FAR else distance
-            distance = -_FAR if distance < -_FAR else distance
+            distance = FAR if distance > FAR else distance
+            distance = -FAR if distance < -FAR else distance
             away[s] = 2.0 * distance * scaled
             exponent[s] = -distance * distance
         exponentials(exponent, out[middle * n : (middle + 1) * n])
@@ -243,8 +243,8 @@ def template_values(
     if degree == 0:
         return
     steep = 2.0 / (grid[4] * grid[4])
-    reach_first = abs(middle_first) + _FAR * grid[4]
-    reach_second = abs(middle_second) + _FAR * grid[4]
+    reach_first = abs(middle_first) + FAR * grid[4]
+    reach_second = abs(middle_second) + FAR * grid[4]
     for s in range(n):
         x = min(max(points[s] - grid[0] - middle_first, -reach_first), reach_first)
         y = min(max(points[n + s] - grid[1] - middle_second, -reach_second), reach_second)

@@ -13,6 +13,8 @@ from pytensor.graph.op import Op
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
 
 from pymc_mcoem.operators import version_of
+from pymc_mcoem.templates import images_numba
+from pymc_mcoem.templates.images_numba import FAR, kernels
 from pymc_mcoem.templates.separable import (
     EvenGrid,
     KernelBends,
@@ -31,43 +33,8 @@ __all__ = [
     "share_factors",
 ]
 
-#: Bandwidths from a centre beyond which its kernel is zero.
-_FAR = 27.0
-
 # Without flags of its own a function that is compiled while another one is takes over that one's,
-# and PyTensor's let sums be reordered: the rounding of `exponentials` would be undone.
-
-
-@numba.njit(fastmath=False)
-def exponentials(values: np.ndarray) -> np.ndarray:
-    """Return exp of a vector, within a unit in the last place; exp(−708) for anything below −708.
-
-    ``np.exp`` calls a library number by number. This is a polynomial and a shift of bits, which
-    are compiled to vector instructions. Values must be below 709; what is not a number stays so.
-    """
-    n = values.size
-    out, powers = np.empty(n), np.empty(n)
-    bits = powers.view(np.int64)
-    for s in range(n):
-        x = max(values[s], -708.0) if values[s] == values[s] else values[s]
-        # x / log 2 rounded, in the last bits: adding 1.5 · 2⁵² leaves no room for a fraction
-        shifted = x * 1.4426950408889634 + 6755399441055744.0
-        powers[s] = shifted
-        k = shifted - 6755399441055744.0
-        # log 2 in two parts, the first of so few bits that its product is exact
-        r = (x - k * 0.6931471803691238) - k * 1.9082149292705877e-10
-        # Taylor's polynomial of degree 13 on |r| ≤ log(2) / 2, by fours
-        r2 = r * r
-        r4 = r2 * r2
-        a = (1 / 6 + r * (1 / 24)) + r2 * (1 / 120 + r * (1 / 720))
-        b = (1 / 5040 + r * (1 / 40320)) + r2 * (1 / 362880 + r * (1 / 3628800))
-        c = (1 / 39916800 + r * (1 / 479001600)) + r2 * (1 / 6227020800)
-        out[s] = 1.0 + (r + (0.5 * r2 + r2 * r * (a + r4 * (b + r4 * c))))
-    for s in range(n):
-        bits[s] = (bits[s] + 1023) << 52
-    for s in range(n):
-        out[s] *= powers[s]
-    return out
+# and PyTensor's let sums be reordered: the rounding of exponentials would be undone.
 
 
 @numba.njit(fastmath=False)
@@ -93,53 +60,10 @@ def check_sizes(first: np.ndarray, second: np.ndarray, others: int, expected: in
 def kernel_factor(
     column: np.ndarray, start: float, spacing: float, length: int, bandwidth: float
 ) -> np.ndarray:
-    """Return exp(−(r_a − u_s)² / ν²) of evenly spaced centres r_a, (length, n_points).
-
-    In blocks of neighbouring centres. From the middle one outwards each kernel is the one before
-    times a ratio, and the ratio itself times a constant. A block ends eight bandwidths from its
-    middle, so that nothing that matters underflows there.
-    """
-    n = column.size
-    out = np.empty((length, n))
-    scaled = spacing / bandwidth
-    half = min(int(8.0 / abs(scaled)), 16)
-    away, exponent = np.empty(n), np.empty(n)
-    up, down = np.empty(n), np.empty(n)
-    first_ratio, change = np.exp(-scaled * scaled), np.exp(-2.0 * scaled * scaled)
-    begin = 0
-    while begin < length:
-        end = min(begin + 2 * half + 1, length)
-        middle = begin + (end - begin) // 2
-        for s in range(n):
-            # Beyond it kernels are zero, and ratios must not become infinite.
-            distance = limited((column[s] - (start + middle * spacing)) / bandwidth, _FAR)
-            away[s] = 2.0 * distance * scaled
-            exponent[s] = -distance * distance
-        row = out[middle]
-        row[:] = exponentials(exponent)
-        if end - begin > 1:
-            ratio = exponentials(away)
-            for s in range(n):
-                up[s] = ratio[s] * first_ratio
-                down[s] = first_ratio / ratio[s]
-            before = row
-            for a in range(middle + 1, end):
-                after = out[a]
-                for s in range(n):
-                    after[s] = before[s] * up[s]
-                for s in range(n):
-                    up[s] *= change
-                before = after
-            before = row
-            for a in range(middle - 1, begin - 1, -1):
-                after = out[a]
-                for s in range(n):
-                    after[s] = before[s] * down[s]
-                for s in range(n):
-                    down[s] *= change
-                before = after
-        begin = end
-    return out
+    """Return exp(−(r_a − u_s)² / ν²) of evenly spaced centres r_a, (length, n_points)."""
+    out = np.empty(length * column.size)
+    kernels(np.ascontiguousarray(column), start, spacing, bandwidth, out)
+    return out.reshape((length, column.size))
 
 
 @numba.njit(fastmath=False)
@@ -208,9 +132,9 @@ def values_and_slopes(
             along_second[s] += kernel[s] * weighted[s]
     steep = 2.0 / (bandwidth * bandwidth)
     for s in range(n):
-        away = limited(first[s] - start[0] - middle_first, abs(middle_first) + _FAR * bandwidth)
+        away = limited(first[s] - start[0] - middle_first, abs(middle_first) + FAR * bandwidth)
         along_first[s] = steep * (along_first[s] - values[s] * away)
-        away = limited(second[s] - start[1] - middle_second, abs(middle_second) + _FAR * bandwidth)
+        away = limited(second[s] - start[1] - middle_second, abs(middle_second) + FAR * bandwidth)
         along_second[s] = steep * (along_second[s] - values[s] * away)
     return values, along_first, along_second
 
@@ -261,8 +185,8 @@ def values_to_bends(
             twice_second[s] += kernel[s] * squared[s]
     steep = 2.0 / (bandwidth * bandwidth)
     for s in range(n):
-        x = limited(first[s] - start[0] - middle_first, abs(middle_first) + _FAR * bandwidth)
-        y = limited(second[s] - start[1] - middle_second, abs(middle_second) + _FAR * bandwidth)
+        x = limited(first[s] - start[0] - middle_first, abs(middle_first) + FAR * bandwidth)
+        y = limited(second[s] - start[1] - middle_second, abs(middle_second) + FAR * bandwidth)
         value, moment_first, moment_second = values[s], along_first[s], along_second[s]
         along_first[s] = steep * (moment_first - value * x)
         along_second[s] = steep * (moment_second - value * y)
@@ -409,7 +333,7 @@ def _compile(op: _Recurrence, node: Any = None, **kwargs: Any) -> tuple[Any, int
     def compiled(first: Any, second: Any, weights: Any) -> Any:
         return function(first, second, weights, start, spacing, length, bandwidth)
 
-    return compiled, version_of(__name__)
+    return compiled, version_of(__name__) ^ version_of(images_numba.__name__)
 
 
 def recurrence(operator: SeparableOp, inputs: Sequence[Any]) -> list[Any]:
