@@ -3,12 +3,14 @@
 import numpy as np
 import pytensor.tensor as pt
 import pytest
+from numba.core import event
 from pytensor.graph.replace import clone_replace
 
 from pymc_mcoem.backends import interpreted_mode
 from pymc_mcoem.carlin_chib.hamiltonian import Hamiltonian
 from pymc_mcoem.carlin_chib.pseudo_priors import Laplace
 from pymc_mcoem.em.burst import Burst, WeightedStatistics
+from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.esteps.parts import family_density, family_geometry
 from pymc_mcoem.flat import FlatFunction
 from pymc_mcoem.loops import compile_with_data
@@ -167,3 +169,39 @@ def test_statistics_of_ones_own_are_summed_by_their_graph(rng):
         np.array([1]), mixture.starts[:1], np.array([1.0]), data
     )
     assert sums["twice"][1] == pytest.approx(2.0 * sums["squared_norm"][1])
+
+
+class Compilations(event.Listener):
+    """Counts what numba compiles."""
+
+    def __init__(self):
+        self.names = []
+
+    def on_start(self, compiled):
+        self.names.append(compiled.data["dispatcher"].py_func.__qualname__)
+
+    def on_end(self, compiled):
+        pass
+
+
+def explain(mixture, rng):
+    e_step = CarlinChibBurst().compile(mixture)
+    image = rng.normal(size=mixture.settings.grid_shape)
+    parameters = mixture.model_parameters()
+    return e_step(
+        mixture.encode(image), parameters, rng, e_step.initial_state(), draws=2, burn_in=1
+    )
+
+
+def test_another_mixture_of_images_compiles_nothing(rng):
+    """Neither the number of classes nor sizes, kernels, landmarks or priors are compiled."""
+    explain(MIXTURES["both"](), rng)
+    seen = Compilations()
+    event.register("numba:compile", seen)
+    try:
+        for shape, n_classes in [((5, 5), 2), ((9, 8), 5)]:
+            explain(TemplateMixture.for_images(shape, n_classes, n_landmarks=2), rng)
+        explain(MIXTURES["everything"](), rng)
+    finally:
+        event.unregister("numba:compile", seen)
+    assert seen.names == []
