@@ -210,6 +210,22 @@ class ModeSearch:
         self._run(searches, alive, self.max_iterations, arguments)
         return self._modes(searches, searches.ahead(rows, alive), alive, arguments)
 
+    @property
+    def takes_many_points(self) -> bool:
+        """Whether `at_points` can be asked: where nothing is compiled, nor a curvature given."""
+        return isinstance(self._search, _PythonSearch) and self._search.takes_many_points
+
+    def at_points(
+        self, class_index: int, points: np.ndarray, others: Sequence[np.ndarray] = ()
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return log-densities ``(n,)`` and gradients ``(n, n_latents)`` at many points."""
+        arguments = tuple(self.density.arguments({}, others))
+        with np.errstate(all="ignore"):
+            found: tuple[np.ndarray, np.ndarray] = self._search.at_points(
+                arguments, class_index, as_argument(points), self._settings(1.0, 1.0)
+            )
+        return found
+
     def _run(
         self,
         searches: Searches,
@@ -397,6 +413,7 @@ class _PythonSearch:
         settings = pt.tensor("settings", dtype="float64", shape=(None,))
         graphs = _graphs(density, written_out, metric, replaced, k, x, settings)
         self._is_bent = written_out is not None
+        self.takes_many_points = not self._is_bent and not density.data_inputs
         if not self._is_bent:
             points = pt.tensor("positions", dtype="float64", shape=(None, density.n_latents))
             graphs = vectorize_graph(graphs, {x: points})
@@ -449,6 +466,20 @@ class _PythonSearch:
         value, gradient[:], matrix[:], lengths[:] = (np.asarray(each) for each in found)
         return float(value)
 
+    def at_points(
+        self, arguments: Sequence[np.ndarray], k: int, points: np.ndarray, settings: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return log-densities and gradients at many points."""
+        parts = []
+        # some at once: their arrays are as many times as large
+        for first in range(0, len(points), N_POINTS):
+            some = points[first : first + N_POINTS]
+            parts.append(self._function(np.asarray(k), some, settings, *arguments))
+        values, slopes = (
+            np.concatenate([np.asarray(each) for each in part]) for part in zip(*parts, strict=True)
+        )
+        return values, slopes
+
     def _by_differences(
         self,
         arguments: Sequence[np.ndarray],
@@ -462,14 +493,7 @@ class _PythonSearch:
     ) -> float:
         steps = 1e-4 * spread
         points = np.concatenate([x[None], x + np.diag(steps), x - np.diag(steps)])
-        parts = []
-        # some at once: their arrays are as many times as large
-        for first in range(0, len(points), N_POINTS):
-            some = points[first : first + N_POINTS]
-            parts.append(self._function(np.asarray(k), some, settings, *arguments))
-        values, slopes = (
-            np.concatenate([np.asarray(each) for each in part]) for part in zip(*parts, strict=True)
-        )
+        values, slopes = self.at_points(arguments, k, points, settings)
         gradient[:] = slopes[0]
         n = len(x)
         forward = (slopes[0] - slopes[1 : n + 1]) / steps[:, None]

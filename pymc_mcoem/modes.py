@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
@@ -58,6 +59,26 @@ class Modes:
             self.log_density + 0.5 * n * np.log(2 * np.pi) - half_log_det.sum(axis=1)
         )
         return found
+
+    def rows(self, which: Sequence[int]) -> Modes:
+        """Return some of the modes, in the order in which they are named."""
+        kept = list(which)
+        return Modes(
+            self.mean[kept],
+            self.precision[kept],
+            self.factors[kept],
+            self.log_density[kept],
+            self.gradient_norm[kept],
+            self.n_iterations[kept],
+            tuple(self.status[row] for row in kept),
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Modes]) -> Modes:
+        """Return modes one after another."""
+        names = [field.name for field in fields(cls)][:-1]
+        arrays = [np.concatenate([getattr(part, name) for part in parts]) for name in names]
+        return cls(*arrays, tuple(status for part in parts for status in part.status))
 
     def troubles(self, margin: float = 20.0) -> dict[str, int]:
         """Count the searches that did not end as they should, by name.

@@ -122,6 +122,7 @@ class ScalarEngine:
         self.auxiliaries_shape: tuple[int, ...] = (n_classes, n)
         self.initial_log_step = np.array([move.initial_log_step(size) for size in density.n_active])
         self._noise_size = noise_size(n_classes, n, move, metropolised, n_auxiliaries)
+        self._has_one_auxiliary = n_auxiliaries == 1
         # One fit a chain: there is no hurry that would excuse a mode that is only half found.
         rule = Laplace(race=None) if pseudo_priors is None else pseudo_priors
         self._fit = rule.compile(density, geometry, mode)
@@ -156,20 +157,28 @@ class ScalarEngine:
         auxiliaries: np.ndarray | None = None,
         jumps: bool = True,
     ) -> Swept:
-        """Make one sweep; inactive latents are then drawn from their priors."""
+        """Make one sweep; inactive latents are then drawn from their priors.
+
+        With several auxiliaries, or such as are given, of mixtures the heaviest component alone is
+        drawn from; so it is by a jump.
+        """
         here = int(class_index)
         position = as_argument(self.density.without_inactive(here, position))
         noise = rng.standard_normal(self._noise_size)
+        log_weight_excess = log_tilt
         if auxiliaries is not None:
             noise[: auxiliaries.size] = auxiliaries.ravel()
             auxiliaries[here] = pseudo_priors.whiten[here] @ (position - pseudo_priors.mean[here])
+        elif pseudo_priors.mixtures is not None and self._has_one_auxiliary:
+            position, log_excess = self._mixed(rng, here, position, noise, pseudo_priors, others)
+            log_weight_excess = log_tilt + log_excess
         made = self._sweeps(
             noise[None],
             np.array([gain]),
             here,
             position,
             log_step[: self.density.n_classes],
-            log_tilt,
+            log_weight_excess,
             pseudo_priors,
             others,
         )
@@ -199,6 +208,52 @@ class ScalarEngine:
             float(made.acceptance[0]),
             jump_acceptance,
         )
+
+    def _mixed(
+        self,
+        rng: np.random.Generator,
+        here: int,
+        position: np.ndarray,
+        noise: np.ndarray,
+        pseudo_priors: PseudoPriors,
+        others: Sequence[np.ndarray],
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Draw the auxiliaries from mixtures, and write to `noise` what they are in a sweep.
+
+        A sweep maps noise by the heaviest components, whichever component an auxiliary is of. So
+        its moves within a class go by one covariance, which the fit decides and not where the chain
+        is: by that of the mode it is on, moves to another mode would not be as likely as back.
+
+        From one mode of a class to another no such move leads. Before the sweep the chain is
+        therefore proposed a draw of its own class's mixture, by Metropolis and Hastings.
+
+        Returns
+        -------
+        position : ndarray of shape (n_latents,)
+            Where the chain is then.
+        log_excess : ndarray of shape (n_classes,)
+            To be added to the logarithms of the sweep's weights.
+        """
+        assert pseudo_priors.mixtures is not None
+        drawn = pseudo_priors.draw(rng)
+        proposed = drawn[here].copy()
+        drawn[here] = position
+        placed, log_excess = pseudo_priors.mixed_into(drawn)
+        if pseudo_priors.mixtures.is_mixed[here]:
+            drawn[here] = proposed
+            placed_there, log_excess_there = pseudo_priors.mixed_into(drawn)
+            log_p = self._sweeps.log_densities(here, np.stack([position, proposed]), others)
+            log_kappa = [
+                -0.5 * (z[here] ** 2).sum() - excess[here]
+                for z, excess in ((placed, log_excess), (placed_there, log_excess_there))
+            ]
+            # not a number, where the density cannot be evaluated, is not accepted
+            with np.errstate(invalid="ignore"):
+                log_ratio = log_p[1] - log_kappa[1] - (log_p[0] - log_kappa[0])
+            if -rng.standard_exponential() < log_ratio:
+                position, placed, log_excess = proposed, placed_there, log_excess_there
+        noise[: placed.size] = placed.ravel()
+        return position, log_excess
 
 
 class PlateEngine:

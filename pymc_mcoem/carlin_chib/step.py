@@ -544,7 +544,9 @@ class CarlinChib(BlockedStep):
                 pseudo_priors,
                 others,
                 log_tilt=self.log_tilt,
-                auxiliaries=rng.standard_normal(self._engine.auxiliaries_shape),
+                auxiliaries=(
+                    rng.standard_normal(self._engine.auxiliaries_shape) if self._is_frozen else None
+                ),
                 jumps=False,
             )
             self._judge.see(active, swept.log_ratio)

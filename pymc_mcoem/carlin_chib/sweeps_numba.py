@@ -18,7 +18,15 @@ from numba.experimental import structref
 
 from pymc_mcoem.compiled_once import compiled_once
 
-__all__ = ["SweepFunctions", "hamiltonian", "independence", "no_slope", "random_walk", "sweeps"]
+__all__ = [
+    "SweepFunctions",
+    "hamiltonian",
+    "independence",
+    "log_densities",
+    "no_slope",
+    "random_walk",
+    "sweeps",
+]
 
 _REALS, _INTEGERS, _MATRIX = types.float64[::1], types.int64[::1], types.float64[:, ::1]
 
@@ -73,6 +81,17 @@ def hold(value: Any, slope: Any, move: Any) -> Any:
 def no_slope(k: Any, x: Any, reals: Any, integers: Any, out: Any) -> Any:
     """Stand where there is no gradient, for moves that need none."""
     return np.nan
+
+
+@compiled_once()
+def log_densities(
+    held: Any, k: int, points: np.ndarray, reals: np.ndarray, integers: np.ndarray
+) -> Any:
+    """Return the log-density in a class at points ``(n, n_latents)``."""
+    found = np.empty(len(points))
+    for i in range(len(points)):
+        found[i] = held.value(k, points[i], reals, integers)
+    return found
 
 
 @compiled_once()
