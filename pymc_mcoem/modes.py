@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -76,9 +76,15 @@ class Modes:
     @classmethod
     def joined(cls, parts: Sequence[Modes]) -> Modes:
         """Return modes one after another."""
-        names = [field.name for field in fields(cls)][:-1]
-        arrays = [np.concatenate([getattr(part, name) for part in parts]) for name in names]
-        return cls(*arrays, tuple(status for part in parts for status in part.status))
+        return cls(
+            np.concatenate([part.mean for part in parts]),
+            np.concatenate([part.precision for part in parts]),
+            np.concatenate([part.factors for part in parts]),
+            np.concatenate([part.log_density for part in parts]),
+            np.concatenate([part.gradient_norm for part in parts]),
+            np.concatenate([part.n_iterations for part in parts]),
+            tuple(status for part in parts for status in part.status),
+        )
 
     def troubles(self, margin: float = 20.0) -> dict[str, int]:
         """Count the searches that did not end as they should, by name.

@@ -28,6 +28,9 @@ __all__ = ["DispersedSearch", "climb", "given_starts"]
 
 _log = logging.getLogger("pymc_mcoem")
 
+#: Prior draws of a class that climb: the highest, and as many of the others, wherever they are.
+N_CLIMBING = 24
+
 #: Searches in earnest that a class's prior draws may lead to, each of some ten milliseconds.
 MAX_SEARCHES = 6
 
@@ -35,7 +38,7 @@ MAX_SEARCHES = 6
 MAX_MODES = 8
 
 #: A mode whose evidence is so many nats below the best one's of its class is not kept.
-_MAX_GAP = 10.0
+_MAX_GAP = 7.0
 
 
 class DispersedSearch:
@@ -115,11 +118,20 @@ class DispersedSearch:
         points = np.array(
             [self._density.without_inactive(class_index, point) for point in points]
         ).reshape(len(points), len(start))
-        ends, heights = climb(
-            lambda where: self._search.at_points(class_index, where, others),
-            points,
-            _spread(points),
-        )
+
+        def evaluate(where: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return self._search.at_points(class_index, where, others)
+
+        spread = _spread(points)
+        if len(points) > N_CLIMBING:
+            # Of narrow hills, which few draws hit, those that do stand out; of wide ones they do
+            # not, for their draws are often low.
+            heights, _ = _evaluated(evaluate, points / spread, spread)
+            order = np.argsort(-heights, kind="stable")
+            highest, rest = np.split(order, [N_CLIMBING // 2])
+            chosen = np.concatenate([highest, np.sort(rest)[: N_CLIMBING - len(highest)]])
+            points = points[chosen]
+        ends, heights = climb(evaluate, points, spread)
         order = np.argsort(-heights, kind="stable")
         ends, heights = ends[order], heights[order]
         for _ in range(MAX_SEARCHES):
@@ -128,10 +140,10 @@ class DispersedSearch:
                 apart &= ~_leads_to(mode, ends, heights)
             if not apart.any():
                 break
-            chosen = int(np.argmax(apart))
-            self._add(modes, class_index, ends[chosen], others)
-            # whatever came of it, no search starts near there again
-            heights[chosen] = -np.inf
+            place = int(np.argmax(apart))
+            self._add(modes, class_index, ends[place], others)
+            # whatever came of it, no search starts there again
+            heights[place] = -np.inf
 
     def _drawn(
         self,
@@ -158,8 +170,8 @@ def climb(
     evaluate: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
     points: np.ndarray,
     spread: np.ndarray,
-    n_iterations: int = 40,
-    tolerance: float = 0.05,
+    n_iterations: int = 60,
+    tolerance: float = 2e-3,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Let many points climb a log-density together, to near its modes.
 
@@ -267,7 +279,8 @@ def _leads_to(mode: Modes, ends: np.ndarray, heights: np.ndarray) -> np.ndarray:
     away = ends - mode.mean[0]
     squares = np.einsum("na,ab,nb->n", away, mode.precision[0], away)
     expected = mode.log_density[0] - 0.5 * squares
-    found: np.ndarray = (squares < 1.0) & (np.abs(heights - expected) < 0.5)
+    with np.errstate(invalid="ignore"):  # of a class without density
+        found: np.ndarray = (squares < 1.0) & (np.abs(heights - expected) < 0.5)
     return found
 
 
@@ -292,9 +305,7 @@ def _kept(modes: list[Modes]) -> Modes:
     return Modes.joined([modes[place] for place in order])
 
 
-def given_starts(
-    density: ClassDensity, starts: Sequence[Mapping[str, Any]] | None
-) -> np.ndarray:
+def given_starts(density: ClassDensity, starts: Sequence[Mapping[str, Any]] | None) -> np.ndarray:
     """Return starts that were given by names of latents as positions ``(n_starts, n_latents)``.
 
     Raises
@@ -311,7 +322,9 @@ def given_starts(
     found = np.empty((len(starts), density.n_latents))
     for place, start in enumerate(starts):
         if not isinstance(start, Mapping):
-            raise ValueError(f"starts: number {place} is {start!r}; give a mapping, as {{'x': 0.0}}.")
+            raise ValueError(
+                f"starts: number {place} is {start!r}; give a mapping, as {{'x': 0.0}}."
+            )
         unknown = [name for name in start if name not in known]
         if unknown:
             raise ValueError(

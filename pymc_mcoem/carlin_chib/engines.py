@@ -63,6 +63,10 @@ class Engine(Protocol):
     initial_log_step: np.ndarray
     auxiliaries_shape: tuple[int, ...]
 
+    def draws_from_mixtures(self, *, is_frozen: bool) -> bool:
+        """Say whether all components of pseudo-priors that are mixtures are drawn from."""
+        ...
+
     def fit(self, rng: np.random.Generator, others: Sequence[np.ndarray]) -> Any:
         """Return pseudo-priors given the values of all other variables."""
         ...
@@ -136,6 +140,10 @@ class ScalarEngine:
         self._sweeps = compile_sweeps(
             density, move, metropolised=metropolised, n_auxiliaries=n_auxiliaries, mode=mode
         )
+
+    def draws_from_mixtures(self, *, is_frozen: bool) -> bool:
+        """Say whether all components are drawn from: of refreshed auxiliaries, one a class."""
+        return self._has_one_auxiliary and not is_frozen
 
     def fit(self, rng: np.random.Generator, others: Sequence[np.ndarray]) -> PseudoPriors:
         """Return pseudo-priors given the values of all other variables."""
@@ -272,7 +280,7 @@ class PlateEngine:
     Raises
     ------
     ValueError
-        If another rule or move is given.
+        If another rule or move is given, or a rule with starts.
     """
 
     def __init__(
@@ -293,6 +301,11 @@ class PlateEngine:
             raise ValueError(
                 f"within_class: got {move!r}; a plate of indices takes RandomWalk or None."
             )
+        if rule.starts is not None:
+            raise ValueError(
+                f"pseudo_priors: got {rule!r}; a plate of indices is searched from the model's "
+                "initial point: leave out starts, and give latents an initval in the model."
+            )
         self.density = density
         self.auxiliaries_shape: tuple[int, ...] = (
             density.n_rows,
@@ -306,6 +319,10 @@ class PlateEngine:
             max_iterations=rule.max_iterations,
         )
         self._sweep = PlateSweep(density, move, mode, metropolised=metropolised)
+
+    def draws_from_mixtures(self, *, is_frozen: bool) -> bool:
+        """Say yes, for there are no mixtures on a plate."""
+        return True
 
     def fit(self, rng: np.random.Generator, others: Sequence[np.ndarray]) -> PlatePseudoPriors:
         """Return pseudo-priors given the values of all other variables."""

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from pymc_mcoem.carlin_chib.geometry import LatentGeometry
 from pymc_mcoem.carlin_chib.dispersed import DispersedSearch, given_starts
+from pymc_mcoem.carlin_chib.geometry import LatentGeometry
 from pymc_mcoem.carlin_chib.mixtures import Mixtures
 from pymc_mcoem.laplace import square_roots
 from pymc_mcoem.mode_plan import Cooling, Race
@@ -322,8 +322,9 @@ class Laplace:
 
     Notes
     -----
-    From prior draws, all those of a class together climb first, by steps that look at gradients
-    only; a search in earnest follows from the highest that is near no mode known, a few times. Two
+    Of the prior draws in a class, two dozen climb together by steps that look at gradients only:
+    those of most density, and as many others. A search in earnest follows from the highest that is
+    near no mode known, a few times. Two
     modes are one where they are less than a standard deviation apart under the curvatures of
     both. Where a prior cannot be drawn from, Cauchy variables around the model's initial point
     take its place. A mode whose surroundings prior draws seldom hit may be missed by some chains,
@@ -350,7 +351,7 @@ class Laplace:
     race: Race | None = field(default_factory=Race)
     cooling: Cooling | None = field(default_factory=Cooling)
     starts: Sequence[Mapping[str, Any]] | None = None
-    n_prior_draws: int = 32
+    n_prior_draws: int = 128
 
     def __post_init__(self) -> None:
         if not is_whole(self.n_prior_draws) or self.n_prior_draws < 0:

@@ -508,6 +508,15 @@ class CarlinChib(BlockedStep):
                 self.fits[values] = self._engine.fit(self.rng, placed)
         found = self.fits[here]
         self._judged_at = here
+        if not self._engine.draws_from_mixtures(is_frozen=self._is_frozen) and any(
+            getattr(fit, "mixtures", None) for fit in self.fits.values()
+        ):
+            _log.warning(
+                "CarlinChib: %s: a class has several modes, and with frozen or several auxiliaries "
+                "only the pseudo-prior of the heaviest is drawn from; the chain stays exact, but "
+                "may not get from one mode to another. Leave out auxiliaries= and n_auxiliaries=.",
+                self._density.index_value.name,
+            )
         self._judge = Judge(N_JUDGED, found.log_evidence)
         for trouble, count in found.troubles.items():
             _log.warning(
