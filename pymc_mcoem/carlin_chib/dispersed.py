@@ -170,7 +170,7 @@ def climb(
     evaluate: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
     points: np.ndarray,
     spread: np.ndarray,
-    n_iterations: int = 60,
+    n_iterations: int = 40,
     tolerance: float = 2e-3,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Let many points climb a log-density together, to near its modes.
@@ -332,15 +332,17 @@ def given_starts(density: ClassDensity, starts: Sequence[Mapping[str, Any]] | No
                 f"index, {sorted(known)}, by their names in the model."
             )
         overrides = {name: np.asarray(value, known[name].dtype) for name, value in start.items()}
-        point = make_initial_point_fn(model=density.model, overrides=overrides)(0)
-        for name in start:
-            value = density.model.rvs_to_values[known[name]].name
-            if np.shape(point[value]) != np.shape(default[value]):
-                raise ValueError(
-                    f"starts: number {place} has {name} of shape {np.shape(start[name])}; give "
-                    f"one as in the model's initial point, of shape {np.shape(default[value])} on "
-                    "the scale on which PyMC samples it."
-                )
+        try:
+            point = make_initial_point_fn(model=density.model, overrides=overrides)(0)
+            fits = [np.shape(point[name]) == np.shape(default[name]) for name in default]
+        except (TypeError, ValueError):
+            fits = [False]
+        if not all(fits):
+            raise ValueError(
+                f"starts: number {place} has values of the shapes "
+                f"{ {name: value.shape for name, value in overrides.items()} }; give each the shape "
+                "that its variable has in the model."
+            )
         found[place] = density.ravel(point)
         if not np.isfinite(found[place]).all():
             raise ValueError(

@@ -376,7 +376,6 @@ def fitted(model, *names, seed=1, **options):
     return rule({}, np.random.default_rng(seed))
 
 
-@pytest.mark.usefixtures("without_compiler")
 def test_modes_are_weighed_by_evidence():
     model, centres, weights = several(*SHAPES["three"])
     found = fitted(model, "x")
@@ -503,7 +502,7 @@ def test_starts_are_on_the_scale_of_the_model():
         ([3.0], "starts: number 0 is 3.0; give a mapping"),
         ([{"x": 1.0}, {"z": 1.0}], r"starts: number 1 names \['z'\]; name latents"),
         ([{"k": 1}], r"starts: number 0 names \['k'\]; name latents"),
-        ([{"x": [1.0, 2.0]}], "starts: number 0 has x of shape"),
+        ([{"x": [1.0, 2.0]}], "starts: number 0 has values of the shapes"),
         ([{"x": np.inf}], "starts: number 0, .*, is outside of the support"),
     ],
 )
