@@ -199,7 +199,7 @@ def climb(
     >>> ends, _ = climb(
     ...     lambda x: (-0.5 * (x**2).sum(axis=1), -x), np.array([[3.0], [-2.0]]), np.ones(1)
     ... )
-    >>> np.abs(ends).max() < 0.5
+    >>> bool(np.abs(ends).max() < 0.5)
     True
     """
     n, d = points.shape
@@ -338,9 +338,9 @@ def given_starts(density: ClassDensity, starts: Sequence[Mapping[str, Any]] | No
         except (TypeError, ValueError):
             fits = [False]
         if not all(fits):
+            shapes = {name: value.shape for name, value in overrides.items()}
             raise ValueError(
-                f"starts: number {place} has values of the shapes "
-                f"{ {name: value.shape for name, value in overrides.items()} }; give each the shape "
+                f"starts: number {place} has values of the shapes {shapes}; give each the shape "
                 "that its variable has in the model."
             )
         found[place] = density.ravel(point)

@@ -40,7 +40,8 @@ class PriorCovariance:
     --------
     The model of `Laplace`'s example: the same modes, and variances of 1 instead of 0.5.
 
-    >>>     >>> from pymc_mcoem.density import ClassDensity
+    >>> import pymc as pm
+    >>> from pymc_mcoem.density import ClassDensity
     >>> with pm.Model() as model:
     ...     k = pm.Categorical("k", [0.5, 0.5])
     ...     x = pm.Normal("x", 2.0 * k, 1.0)

@@ -177,8 +177,8 @@ def test_a_mode_that_no_prior_draw_hits_is_found_from_starts_alone(rng):
 
 
 def test_chains_that_miss_a_mode_disagree_with_those_that_found_it(rng):
-    """A hill that a prior draw begins on once in fifty times, and few draws a chain."""
-    model, *_ = several([[-3.0], [3.0]], [0.03, 1.0], [0.5, 0.5], 3.0, 0.5)
+    """A hill that a prior draw begins on once in a hundred times, and few draws a chain."""
+    model, *_ = several([[-3.0], [3.0]], [0.01, 1.0], [0.5, 0.5], 3.0, 0.5)
     rule = Laplace(race=None, n_prior_draws=24)
     step = CarlinChib(model=model, pseudo_priors=rule, within_class=RandomWalk(n_moves=4))
     tree = sampled(model, step, rng)
