@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pymc.initial_point import make_initial_point_fn
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant
+from pytensor.graph.traversal import ancestors
 
 from pymc_mcoem.backends import interpreted_mode
 from pymc_mcoem.carlin_chib.prior_draws import PriorDraws
@@ -24,15 +27,20 @@ if TYPE_CHECKING:
     from pymc_mcoem.density import ClassDensity
     from pymc_mcoem.mode_search import ModeSearch
 
-__all__ = ["DispersedSearch", "climb", "given_starts"]
+__all__ = ["DispersedSearch", "affordable_draws", "climb", "given_starts"]
 
 _log = logging.getLogger("pymc_mcoem")
 
 #: Prior draws of a class that climb: the highest, and as many of the others, wherever they are.
 N_CLIMBING = 24
 
-#: Searches in earnest that a class's prior draws may lead to, each of some ten milliseconds.
-MAX_SEARCHES = 6
+#: Searches in earnest that a class's prior draws may lead to, each of some ten milliseconds; fewer,
+#: but one at least, where so many latents together are exceeded.
+MAX_SEARCHES, _SEARCHED_LATENTS = 6, 60
+
+#: Numbers that prior draws are evaluated with, by the model's largest array, and numbers in their
+#: curvatures: of what is larger there are fewer draws, but these at least.
+_EVALUATED, _CURVED, _FEWEST = 200_000, 4_000_000, 8
 
 #: Distinct modes of a class that are kept.
 MAX_MODES = 8
@@ -62,8 +70,13 @@ class DispersedSearch:
         self._density = density
         self._search = search
         self._given = given
-        self._n_prior_draws = n_prior_draws
-        self._prior = PriorDraws(density, interpreted_mode()) if n_prior_draws else None
+        self._n_prior_draws = min(n_prior_draws, affordable_draws(density))
+        self._n_searches = max(1, min(MAX_SEARCHES, _SEARCHED_LATENTS // max(density.n_latents, 1)))
+        self._prior: PriorDraws | None = None
+        try:
+            self._prior = PriorDraws(density, interpreted_mode()) if n_prior_draws else None
+        except Exception as error:  # as in `_drawn`
+            _no_draws(error)
 
     def __call__(
         self, starts: np.ndarray, rng: np.random.Generator, others: Sequence[np.ndarray]
@@ -134,7 +147,7 @@ class DispersedSearch:
         ends, heights = climb(evaluate, points, spread)
         order = np.argsort(-heights, kind="stable")
         ends, heights = ends[order], heights[order]
-        for _ in range(MAX_SEARCHES):
+        for _ in range(self._n_searches):
             apart = np.isfinite(heights)
             for mode in modes:
                 apart &= ~_leads_to(mode, ends, heights)
@@ -154,16 +167,37 @@ class DispersedSearch:
     ) -> np.ndarray:
         """Draw starts ``(n_prior_draws, n_latents)``, those that are finite."""
         n_draws = self._n_prior_draws
-        assert self._prior is not None
-        try:
-            drawn = self._prior(class_index, self._density.arguments({}, others), n_draws)
-        # Whatever a distribution raises that cannot be drawn from: starts are a matter of luck,
-        # and the model itself is sound.
-        except Exception as error:
-            _log.info("Laplace: no prior draws to start searches from (%s)", error)
-            drawn = start + rng.standard_cauchy((n_draws, len(start)))
+        drawn = start + rng.standard_cauchy((n_draws, len(start)))
+        if self._prior is not None:
+            try:
+                drawn = self._prior(class_index, self._density.arguments({}, others), n_draws)
+            # Whatever a distribution raises that cannot be drawn from: starts are a matter of luck,
+            # and the model itself is sound.
+            except Exception as error:
+                _no_draws(error)
         found: np.ndarray = drawn[np.isfinite(drawn).all(axis=1)]
         return found
+
+
+def affordable_draws(density: ClassDensity) -> int:
+    """Return how many prior draws a density can be evaluated at without anybody waiting long."""
+    graph = density.log_density(0, np.zeros(density.n_latents))
+    n_values = max((_size(variable) for variable in ancestors([graph])), default=1)
+    most = min(_EVALUATED // max(n_values, 1), _CURVED // max(density.n_latents, 1) ** 2)
+    return max(_FEWEST, most)
+
+
+def _size(variable: Any) -> int:
+    """Return how many numbers an array holds that a graph begins with."""
+    if isinstance(variable, SharedVariable):
+        return int(np.size(variable.get_value(borrow=True)))
+    return int(np.size(variable.data)) if isinstance(variable, Constant) else 0
+
+
+def _no_draws(error: Exception) -> None:
+    _log.info(
+        "Laplace: searches start around the initial point, for want of prior draws: %s", error
+    )
 
 
 def climb(
@@ -257,10 +291,14 @@ def _updated(
         rho = np.where(is_fine, 1.0 / product, 0.0)
     identity = np.eye(step.shape[1])
     now = np.where((is_first & is_fine)[:, None, None], first[:, None, None] * identity, inverse)
-    left = identity - rho[:, None, None] * np.einsum("na,nb->nab", step, bend)
-    new = left @ now @ np.swapaxes(left, 1, 2)
-    new += rho[:, None, None] * np.einsum("na,nb->nab", step, step)
-    found: np.ndarray = np.where(is_fine[:, None, None], new, now)
+    across = np.einsum("nab,nb->na", now, bend)
+    both = np.einsum("na,nb->nab", step, across)
+    weight = rho * (1.0 + rho * (across * bend).sum(axis=1))
+    found: np.ndarray = (
+        now
+        - rho[:, None, None] * (both + np.swapaxes(both, 1, 2))
+        + weight[:, None, None] * np.einsum("na,nb->nab", step, step)
+    )
     return found
 
 

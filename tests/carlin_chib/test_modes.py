@@ -475,6 +475,17 @@ def test_climbing_ends_on_the_hill_that_it_began_on(rng):
     assert (heights > -0.01).all()
 
 
+@pytest.mark.parametrize(
+    ("n_values", "n_latents", "expected"), [(4_000, 2, 50), (10, 600, 11), (10**6, 2, 8)]
+)
+def test_there_are_fewer_draws_where_each_is_dear(n_values, n_latents, expected):
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5])
+        x = pm.Normal("x", shape=n_latents)
+        pm.Normal("y", k + x.sum(), 1.0, observed=np.zeros(n_values))
+    assert dispersed.affordable_draws(ClassDensity(model, k, [x])) == expected
+
+
 # -- starts that are given -----------------------------------------------------------------------
 
 
