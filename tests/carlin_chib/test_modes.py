@@ -318,19 +318,23 @@ def test_the_scale_of_a_move_is_not_that_of_the_mode_the_chain_is_on(skewed, rng
     assert all(np.array_equal(seen[0][1], each[1]) for each in seen)
 
 
-def test_back_ends_draw_the_same_from_mixtures(rng):
-    model, seed = folded(), int(rng.integers(2**31))
-    found = []
-    for backend in ("numba", "c"):
-        step = CarlinChib(
-            model=model,
-            within_class=RandomWalk(n_moves=2),
-            compile_kwargs={"backend": backend},
-        )
-        tree = sampled(model, step, np.random.default_rng(seed), draws=200, chains=1)
-        found.append(tree["posterior"])
-    np.testing.assert_array_equal(found[0]["k"], found[1]["k"])
-    np.testing.assert_allclose(found[0]["x"], found[1]["x"], rtol=1e-9)
+def drawn_on(seed, backend):
+    model = folded()
+    step = CarlinChib(
+        model=model, within_class=RandomWalk(n_moves=2), compile_kwargs={"backend": backend}
+    )
+    tree = sampled(model, step, np.random.default_rng(seed), draws=200, chains=1)
+    return [tree["posterior"][name].values for name in "kx"]
+
+
+@pytest.mark.parametrize("backend", ["c", "jax"])
+def test_back_ends_draw_the_same_from_mixtures(rng, run_apart, backend):
+    seed = int(rng.integers(2**31))
+    k, x = drawn_on(seed, "numba")
+    other_k, other_x = run_apart(drawn_on, seed, backend)
+    np.testing.assert_array_equal(other_k, k)
+    np.testing.assert_allclose(other_x, x, rtol=1e-9)
+    assert (x < 0).any()
 
 
 def test_one_process_and_several_draw_the_same():
