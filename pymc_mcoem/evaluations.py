@@ -61,6 +61,23 @@ class Evaluations:
         evaluate = self._written if self._is_bent else self._by_differences
         return partial(evaluate, self._prepared(arguments))
 
+    @property
+    def takes_many_points(self) -> bool:
+        """Whether `at_points` can be asked: where nothing is compiled, nor a curvature given."""
+        return not (self._is_bent or self._density.data_inputs)
+
+    def at_points(
+        self,
+        arguments: Sequence[np.ndarray],
+        class_index: int,
+        points: np.ndarray,
+        settings: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return log-densities ``(n,)`` and gradients ``(n, n_latents)`` at points."""
+        # a density may overflow or have no logarithm somewhere
+        with np.errstate(all="ignore"):
+            return self._slopes(self._prepared(arguments), class_index, points, settings)
+
     def _graphs(self, k: Any, x: Any, settings: Any) -> list[Any]:
         """Return log-density and gradient, and with a curvature it and what measures steps."""
         density = self._density
@@ -132,8 +149,13 @@ class Evaluations:
             bend = np.where(weight > 0, weight * forward, 0.0)
             bend += np.where(weight < 1, (1 - weight) * backward, 0.0)
         matrix[:] = 0.5 * (bend + bend.T)
-        lengths[:] = np.diag(np.maximum(np.abs(np.diagonal(matrix)), 1e-10))
+        lengths[:] = _by_diagonal(matrix)
         return float(values[0])
+
+
+def _by_diagonal(matrix: np.ndarray) -> np.ndarray:
+    """Return what measures steps where nothing else is said."""
+    return np.diag(np.maximum(np.abs(np.diagonal(matrix)), 1e-10))
 
 
 class _FlatEvaluations(Evaluations):
@@ -145,8 +167,9 @@ class _FlatEvaluations(Evaluations):
         what = "gradient and curvature" if self._is_bent else "the gradient"
         known = self._density.written_out
         if known is not None and self._is_bent:
-            is_its = self._written_out is known.matrix and self._metric is known.metric
-            known = known if is_its else None
+            is_its = self._written_out is known.matrix
+            if not (is_its and (self._metric is None or self._metric is known.metric)):
+                known = None
         self._flat = FlatFunction(self._density, self._graphs, what, written_out=known)
 
     def __reduce__(self) -> Any:
@@ -181,6 +204,8 @@ class _FlatEvaluations(Evaluations):
         value = self._call(prepared, k, x, settings, out)
         gradient[:] = out[:n]
         matrix[:], lengths[:] = out[n:].reshape((2, n, n))
+        if self._metric is None:
+            lengths[:] = _by_diagonal(matrix)
         return value
 
     def _slopes(

@@ -197,6 +197,19 @@ class ModeSearch:
         self._run(searches, alive, self.max_iterations, evaluate)
         return self._modes(searches, searches.ahead(rows, alive), alive, evaluate)
 
+    @property
+    def takes_many_points(self) -> bool:
+        """Whether `at_points` can be asked: where nothing is compiled, nor a curvature given."""
+        return self._evaluations.takes_many_points
+
+    def at_points(
+        self, class_index: int, points: np.ndarray, others: Sequence[np.ndarray] = ()
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return log-densities ``(n,)`` and gradients ``(n, n_latents)`` at many points."""
+        arguments = self.density.arguments({}, others)
+        settings = self._settings(1.0, 1.0)
+        return self._evaluations.at_points(arguments, class_index, as_argument(points), settings)
+
     def _run(
         self,
         searches: Searches,

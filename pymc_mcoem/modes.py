@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -58,6 +59,32 @@ class Modes:
             self.log_density + 0.5 * n * np.log(2 * np.pi) - half_log_det.sum(axis=1)
         )
         return found
+
+    def rows(self, which: Sequence[int]) -> Modes:
+        """Return some of the modes, in the order in which they are named."""
+        kept = list(which)
+        return Modes(
+            self.mean[kept],
+            self.precision[kept],
+            self.factors[kept],
+            self.log_density[kept],
+            self.gradient_norm[kept],
+            self.n_iterations[kept],
+            tuple(self.status[row] for row in kept),
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Modes]) -> Modes:
+        """Return modes one after another."""
+        return cls(
+            np.concatenate([part.mean for part in parts]),
+            np.concatenate([part.precision for part in parts]),
+            np.concatenate([part.factors for part in parts]),
+            np.concatenate([part.log_density for part in parts]),
+            np.concatenate([part.gradient_norm for part in parts]),
+            np.concatenate([part.n_iterations for part in parts]),
+            tuple(status for part in parts for status in part.status),
+        )
 
     def troubles(self, margin: float = 20.0) -> dict[str, int]:
         """Count the searches that did not end as they should, by name.

@@ -63,6 +63,10 @@ class Engine(Protocol):
     initial_log_step: np.ndarray
     auxiliaries_shape: tuple[int, ...]
 
+    def draws_from_mixtures(self, *, is_frozen: bool) -> bool:
+        """Say whether all components of pseudo-priors that are mixtures are drawn from."""
+        ...
+
     def fit(self, rng: np.random.Generator, others: Sequence[np.ndarray]) -> Any:
         """Return pseudo-priors given the values of all other variables."""
         ...
@@ -122,6 +126,7 @@ class ScalarEngine:
         self.auxiliaries_shape: tuple[int, ...] = (n_classes, n)
         self.initial_log_step = np.array([move.initial_log_step(size) for size in density.n_active])
         self._noise_size = noise_size(n_classes, n, move, metropolised, n_auxiliaries)
+        self._has_one_auxiliary = n_auxiliaries == 1
         # One fit a chain: there is no hurry that would excuse a mode that is only half found.
         rule = Laplace(race=None) if pseudo_priors is None else pseudo_priors
         self._fit = rule.compile(density, geometry, mode)
@@ -135,6 +140,10 @@ class ScalarEngine:
         self._sweeps = compile_sweeps(
             density, move, metropolised=metropolised, n_auxiliaries=n_auxiliaries, mode=mode
         )
+
+    def draws_from_mixtures(self, *, is_frozen: bool) -> bool:
+        """Say whether all components are drawn from: of refreshed auxiliaries, one a class."""
+        return self._has_one_auxiliary and not is_frozen
 
     def fit(self, rng: np.random.Generator, others: Sequence[np.ndarray]) -> PseudoPriors:
         """Return pseudo-priors given the values of all other variables."""
@@ -156,20 +165,28 @@ class ScalarEngine:
         auxiliaries: np.ndarray | None = None,
         jumps: bool = True,
     ) -> Swept:
-        """Make one sweep; inactive latents are then drawn from their priors."""
+        """Make one sweep; inactive latents are then drawn from their priors.
+
+        With several auxiliaries, or such as are given, of mixtures the heaviest component alone is
+        drawn from; so it is by a jump.
+        """
         here = int(class_index)
         position = as_argument(self.density.without_inactive(here, position))
         noise = rng.standard_normal(self._noise_size)
+        log_weight_excess = log_tilt
         if auxiliaries is not None:
             noise[: auxiliaries.size] = auxiliaries.ravel()
             auxiliaries[here] = pseudo_priors.whiten[here] @ (position - pseudo_priors.mean[here])
+        elif pseudo_priors.mixtures is not None and self._has_one_auxiliary:
+            position, log_excess = self._mixed(rng, here, position, noise, pseudo_priors, others)
+            log_weight_excess = log_tilt + log_excess
         made = self._sweeps(
             noise[None],
             np.array([gain]),
             here,
             position,
             log_step[: self.density.n_classes],
-            log_tilt,
+            log_weight_excess,
             pseudo_priors,
             others,
         )
@@ -200,6 +217,52 @@ class ScalarEngine:
             jump_acceptance,
         )
 
+    def _mixed(
+        self,
+        rng: np.random.Generator,
+        here: int,
+        position: np.ndarray,
+        noise: np.ndarray,
+        pseudo_priors: PseudoPriors,
+        others: Sequence[np.ndarray],
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Draw the auxiliaries from mixtures, and write to `noise` what they are in a sweep.
+
+        A sweep maps noise by the heaviest components, whichever component an auxiliary is of. So
+        its moves within a class go by one covariance, which the fit decides and not where the chain
+        is: by that of the mode it is on, moves to another mode would not be as likely as back.
+
+        From one mode of a class to another no such move leads. Before the sweep the chain is
+        therefore proposed a draw of its own class's mixture, by Metropolis and Hastings.
+
+        Returns
+        -------
+        position : ndarray of shape (n_latents,)
+            Where the chain is then.
+        log_excess : ndarray of shape (n_classes,)
+            To be added to the logarithms of the sweep's weights.
+        """
+        assert pseudo_priors.mixtures is not None
+        drawn = pseudo_priors.draw(rng)
+        proposed = drawn[here].copy()
+        drawn[here] = position
+        placed, log_excess = pseudo_priors.mixed_into(drawn)
+        if pseudo_priors.mixtures.is_mixed[here]:
+            drawn[here] = proposed
+            placed_there, log_excess_there = pseudo_priors.mixed_into(drawn)
+            log_p = self._sweeps.log_densities(here, np.stack([position, proposed]), others)
+            log_kappa = [
+                -0.5 * (z[here] ** 2).sum() - excess[here]
+                for z, excess in ((placed, log_excess), (placed_there, log_excess_there))
+            ]
+            # not a number, where the density cannot be evaluated, is not accepted
+            with np.errstate(invalid="ignore"):
+                log_ratio = log_p[1] - log_kappa[1] - (log_p[0] - log_kappa[0])
+            if -rng.standard_exponential() < log_ratio:
+                position, placed, log_excess = proposed, placed_there, log_excess_there
+        noise[: placed.size] = placed.ravel()
+        return position, log_excess
+
 
 class PlateEngine:
     """A plate of class indices.
@@ -217,7 +280,7 @@ class PlateEngine:
     Raises
     ------
     ValueError
-        If another rule or move is given.
+        If another rule or move is given, or a rule with starts.
     """
 
     def __init__(
@@ -238,6 +301,11 @@ class PlateEngine:
             raise ValueError(
                 f"within_class: got {move!r}; a plate of indices takes RandomWalk or None."
             )
+        if rule.starts is not None:
+            raise ValueError(
+                f"pseudo_priors: got {rule!r}; a plate of indices is searched from the model's "
+                "initial point: leave out starts, and give latents an initval in the model."
+            )
         self.density = density
         self.auxiliaries_shape: tuple[int, ...] = (
             density.n_rows,
@@ -251,6 +319,10 @@ class PlateEngine:
             max_iterations=rule.max_iterations,
         )
         self._sweep = PlateSweep(density, move, mode, metropolised=metropolised)
+
+    def draws_from_mixtures(self, *, is_frozen: bool) -> bool:
+        """Say yes, for there are no mixtures on a plate."""
+        return True
 
     def fit(self, rng: np.random.Generator, others: Sequence[np.ndarray]) -> PlatePseudoPriors:
         """Return pseudo-priors given the values of all other variables."""

@@ -77,6 +77,9 @@ class PlateLaplace:
 
     Notes
     -----
+    One normal for each class and row: of several modes it has the one that the model's initial
+    point leads to, and the random walk alone gets to others.
+
     Interpreted: a fit evaluates a few dozen times, each time all rows at once.
     Rows being independent, the gradient of the summed density holds all rows' gradients, and
     n_latents more backward passes all their Hessians: the cost of an iteration is linear in the

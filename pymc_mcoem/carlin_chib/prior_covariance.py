@@ -7,14 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pymc as pm
 import pytensor
 import pytensor.tensor as pt
-from pytensor.graph.replace import clone_replace
-from pytensor.tensor.random.type import RandomType
 
 from pymc_mcoem.backends import without_jax
 from pymc_mcoem.carlin_chib.geometry import LatentGeometry
+from pymc_mcoem.carlin_chib.prior_draws import PriorDraws
 from pymc_mcoem.carlin_chib.pseudo_priors import CompiledPseudoPriors, PseudoPriors
 from pymc_mcoem.loops import compile_with_data
 from pymc_mcoem.mode_plan import Cooling
@@ -121,44 +119,19 @@ def compile_prior_covariance(
 
         return from_expression
 
-    draw = compile_prior_draw(density, mode)
+    draw = PriorDraws(density, mode)
 
     def from_draws(
         data: Mapping[str, np.ndarray],
         rng: np.random.Generator,
         others: Sequence[np.ndarray] = (),
     ) -> np.ndarray:
-        pm.pytensorf.reseed_rngs(
-            [shared for shared in draw.get_shared() if isinstance(shared.type, RandomType)],
-            int(rng.integers(2**31)),
-        )
+        draw.reseed(rng)
         values = density.arguments(data, others)
         found = np.empty((n_classes, n, n))
         for j in range(n_classes):
-            draws = np.stack([draw(np.asarray(j), *values) for _ in range(n_prior_draws)])
+            draws = draw(j, values, n_prior_draws)
             found[j] = positive_definite(np.atleast_2d(np.cov(draws, rowvar=False))).matrix
         return found
 
     return from_draws
-
-
-def compile_prior_draw(density: ClassDensity, mode: Any) -> Any:
-    """Return a function of (class index, data, others) that draws the latents from their prior."""
-    model = density.model
-    k = pt.scalar("class_index", dtype="int64")
-    replacement: dict[Any, Any] = dict(density.data_replacement)
-    if density.class_index is not None:
-        replacement[density.class_index] = pt.cast(k, density.class_index.dtype)
-    for value in density.other_values:
-        rv = model.values_to_rvs[value]
-        transform = model.rvs_to_transforms[rv]
-        replacement[rv] = (
-            value if transform is None else transform.backward(value, *rv.owner.inputs)
-        )
-    parts = []
-    for rv in density.latents:
-        transform = model.rvs_to_transforms[rv]
-        drawn = rv if transform is None else transform.forward(rv, *rv.owner.inputs)
-        parts.append(pt.cast(drawn.ravel(), "float64"))
-    vector = clone_replace(pt.concatenate(parts), replacement, rebuild_strict=False)
-    return compile_with_data(density, [k], vector, mode)

@@ -102,7 +102,8 @@ class CarlinChib(BlockedStep):
         prior draws for it there.
     pseudo_priors : PseudoPriorRule
         `Laplace` (default, every mode search run to its end), `ChainMoments`, `PriorCovariance`,
-        `PilotMoments`, or a rule of one's own. A plate takes `Laplace`.
+        `PilotMoments`, or a rule of one's own. A plate takes `Laplace`. Where a class has several
+        modes, `Laplace` makes a mixture of those that it finds; starts may be given to it.
     within_class : WithinClassMove or None
         Default: ``RandomWalk(n_moves=20)``; `Hamiltonian` and `Independence` are others. None
         leaves the latents, between jumps, to other
@@ -157,6 +158,12 @@ class CarlinChib(BlockedStep):
     class that the model would begin with, say so in the model, ``pm.Categorical(...,
     initval=0)``. With ``within_class=None`` only the index is asked, for steps before this one
     may have moved the latents. What goes wrong in a fit is logged by name.
+
+    Where pseudo-priors are mixtures, auxiliaries are drawn from all components, and before each
+    sweep a draw from its class's mixture is proposed to the chain, by which it gets from one mode
+    of the class to another. With frozen or several auxiliaries, and in a `jump`, only the heaviest
+    component is used. Moves within a class go by the covariance of the heaviest component, wherever
+    the chain is: one that depended on where it is would not be as likely to go back.
 
     Making the step compiles it, for seconds at least. A step that is made once serves any number of
     calls of ``pm.sample``, with other data in between too: every chain begins anew.
@@ -508,6 +515,15 @@ class CarlinChib(BlockedStep):
                 self.fits[values] = self._engine.fit(self.rng, placed)
         found = self.fits[here]
         self._judged_at = here
+        if not self._engine.draws_from_mixtures(is_frozen=self._is_frozen) and any(
+            getattr(fit, "mixtures", None) for fit in self.fits.values()
+        ):
+            _log.warning(
+                "CarlinChib: %s: a class has several modes, and with frozen or several auxiliaries "
+                "only the pseudo-prior of the heaviest is drawn from; the chain stays exact, but "
+                "may not get from one mode to another. Leave out auxiliaries= and n_auxiliaries=.",
+                self._density.index_value.name,
+            )
         self._judge = Judge(N_JUDGED, found.log_evidence)
         for trouble, count in found.troubles.items():
             _log.warning(
@@ -544,7 +560,9 @@ class CarlinChib(BlockedStep):
                 pseudo_priors,
                 others,
                 log_tilt=self.log_tilt,
-                auxiliaries=rng.standard_normal(self._engine.auxiliaries_shape),
+                auxiliaries=(
+                    rng.standard_normal(self._engine.auxiliaries_shape) if self._is_frozen else None
+                ),
                 jumps=False,
             )
             self._judge.see(active, swept.log_ratio)

@@ -6,18 +6,18 @@ ends, and for moves of one's own, they are the graph of `pymc_mcoem.carlin_chib.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pytensor.tensor as pt
 
-from pymc_mcoem.backends import backend_of
+from pymc_mcoem.backends import backend_of, interpreted_mode
 from pymc_mcoem.carlin_chib.kernel import PseudoPriorSymbols, SweepState, build_sweep, noise_size
 from pymc_mcoem.density import as_argument
 from pymc_mcoem.flat import N_SETTINGS, FlatFunction, NotFlatError
-from pymc_mcoem.loops import compile_loop
+from pymc_mcoem.loops import compile_loop, compile_with_data
 from pymc_mcoem.waiting import tell
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pymc_mcoem.carlin_chib.within_class import WithinClassMove
     from pymc_mcoem.density import ClassDensity
 
-__all__ = ["Sweeps", "compile_sweeps"]
+__all__ = ["CompiledSweeps", "Sweeps", "compile_sweeps"]
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,45 @@ class Sweeps:
         )
 
 
+class CompiledSweeps(Protocol):
+    """What makes sweeps of one density."""
+
+    def __call__(
+        self,
+        noise: np.ndarray,
+        gains: np.ndarray,
+        class_index: int,
+        position: np.ndarray,
+        log_step: np.ndarray,
+        log_tilt: np.ndarray | None,
+        pseudo_priors: PseudoPriors,
+        arguments: Sequence[np.ndarray],
+    ) -> Sweeps:
+        """Make as many sweeps as there are rows of noise.
+
+        Parameters
+        ----------
+        noise : ndarray of shape (n_sweeps, noise_size)
+        gains : ndarray of shape (n_sweeps,)
+        class_index : int
+        position : ndarray of shape (n_latents,)
+        log_step : ndarray of shape (n_classes,)
+            Logarithms of the step sizes.
+        log_tilt : ndarray of shape (n_classes,) or None
+            Added to the logarithms of the weights.
+        pseudo_priors : PseudoPriors
+        arguments : sequence of ndarray
+            What `ClassDensity.arguments` returns.
+        """
+        ...
+
+    def log_densities(
+        self, class_index: int, points: np.ndarray, arguments: Sequence[np.ndarray]
+    ) -> np.ndarray:
+        """Return log p(y, I, X) in a class at points ``(n, n_latents)``, shape ``(n,)``."""
+        ...
+
+
 def compile_sweeps(
     density: ClassDensity,
     move: WithinClassMove,
@@ -74,7 +113,7 @@ def compile_sweeps(
     n_auxiliaries: int = 1,
     keep_auxiliaries: bool = False,
     mode: Any = None,
-) -> Callable[..., Sweeps]:
+) -> CompiledSweeps:
     """Compile sweeps.
 
     Parameters
@@ -89,10 +128,7 @@ def compile_sweeps(
 
     Returns
     -------
-    callable
-        Of noise ``(n_sweeps, noise_size)``, gains ``(n_sweeps,)``, class index, position
-        ``(n_latents,)``, logarithms of the step sizes and of the tilt ``(n_classes,)``,
-        pseudo-priors, and what `ClassDensity.arguments` returns.
+    CompiledSweeps
     """
     if _has_kernel(move) and n_auxiliaries == 1 and backend_of(mode) == "numba":
         try:
@@ -212,6 +248,14 @@ class _FlatSweeps:
         kept = auxiliaries if self._keep_auxiliaries else None
         return Sweeps(indices, positions, log_weights, kept, acceptance, final)
 
+    def log_densities(
+        self, class_index: int, points: np.ndarray, arguments: Sequence[np.ndarray]
+    ) -> np.ndarray:
+        """Return log p(y, I, X) at points."""
+        packed, nothing = self._value.pack(arguments), np.zeros(0)
+        value = self._value.function
+        return np.array([value(class_index, x, *packed, nothing) for x in as_argument(points)])
+
 
 class _SweepGraph:
     """Sweeps by the kernel's graph, in a loop of the back end."""
@@ -257,6 +301,8 @@ class _SweepGraph:
             ]
 
         self._no_tilt = np.zeros(n_classes)
+        self._density = density
+        self._value: Any = None
         self._function = compile_loop(
             density,
             sweep,
@@ -292,3 +338,16 @@ class _SweepGraph:
             *arguments,
         )
         return Sweeps(indices, positions, log_weights, rest[0] if rest else None, acceptance, final)
+
+    def log_densities(
+        self, class_index: int, points: np.ndarray, arguments: Sequence[np.ndarray]
+    ) -> np.ndarray:
+        """Return log p(y, I, X) at points, interpreted: few models ask."""
+        if self._value is None:
+            k = pt.scalar("class_index", dtype="int64")
+            x = pt.tensor("position", dtype="float64", shape=(self._density.n_latents,))
+            log_p = self._density.log_density(k, x)
+            self._value = compile_with_data(self._density, [k, x], log_p, interpreted_mode())
+        index = np.asarray(class_index)
+        with np.errstate(all="ignore"):
+            return np.array([self._value(index, x, *arguments) for x in as_argument(points)])

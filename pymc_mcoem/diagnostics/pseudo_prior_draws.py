@@ -100,8 +100,11 @@ def pseudo_prior_draws(
     to_model = ModelScale(density)
     shown: dict[str, list[np.ndarray]] = {str(rv.name): [] for rv in density.latents}
     for j in range(density.n_classes):
-        noise = rng.standard_normal((draws, density.n_latents))
-        positions = found.mean[j] + noise @ found.scale[j].T
+        if found.mixtures is None:
+            noise = rng.standard_normal((draws, density.n_latents))
+            positions = found.mean[j] + noise @ found.scale[j].T
+        else:
+            positions = np.stack([found.draw(rng)[j] for _ in range(draws)])
         drawn = to_model(np.full(draws, j), positions, {})
         active = np.ones(density.n_latents) if density.active is None else density.active[j]
         known = density.unravel(np.where(active, 1.0, np.nan))

@@ -152,7 +152,11 @@ class ClassIndexSummary:
 
     def _remarks(self) -> list[str]:
         if self.ok:
-            return ["No problem found.", *(f"Note: {note}." for note in self.notes)]
+            n_chains = self.chains.sizes["chain"]
+            which = "the chain" if n_chains == 1 else f"{n_chains} chains"
+            # it is no more than that: nothing tells of a mode where no chain was
+            verdict = f"No problem found in what {which} visited."
+            return [verdict, *(f"Note: {note}." for note in self.notes)]
         return [*(f"Warning: {flag}." for flag in self.flags), *(f"Note: {n}." for n in self.notes)]
 
 
@@ -235,7 +239,9 @@ def class_index_summary(
 
     Notes
     -----
-    No diagnostic sees a class that no chain found and of which nothing is recorded. Where a
+    What is called sound is what the chains visited. No diagnostic sees a class, or a mode within a
+    class, that no chain found and of which nothing is recorded. A mode that some chains found and
+    others did not makes R-hat large. Where a
     class's pseudo-prior lies far from its posterior and is very narrow, Pareto k may be low by
     chance with few draws.
 

@@ -185,10 +185,10 @@ def test_the_table_prints_with_a_row_a_class(rng):
     assert lines[0].startswith("class_index: 4 chains of 1000 draws; switches per chain ")
     assert lines[1].split()[:4] == ["share", "mcse", "ess", "rhat"]
     assert [line.split()[0] for line in lines[3:6]] == ["0", "1", "2"]
-    assert lines[-1] == "No problem found."
+    assert lines[-1] == "No problem found in what 4 chains visited."
     html = summary._repr_html_()
     assert html.count("<tr") == 5
-    assert "No problem found." in html
+    assert "No problem found in what 4 chains visited." in html
 
 
 # -- our own step --------------------------------------------------------------------------------
@@ -337,7 +337,7 @@ def test_a_healthy_plate_is_not_flagged(rng):
     assert summary.ok
     assert summary.overall["rhat"].max() > 1.01
     lines = repr(summary).splitlines()
-    assert lines[1] == "No problem found."
+    assert lines[1] == "No problem found in what 4 chains visited."
     codes[1, :, 77] = MarkovChain.dar(0.2, [0.9, 0.1]).draw(rng, 1, 500)[0]
     codes[[0, 2, 3], :, 77] = MarkovChain.dar(0.2, [0.4, 0.6]).draw(rng, 3, 500)
     summary = flagged(as_array(codes))

@@ -1,0 +1,73 @@
+"""Draws of the latents from their prior, given a class and the model's other variables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pytensor.graph.replace import clone_replace
+from pytensor.tensor.random.type import RandomType
+
+from pymc_mcoem.loops import compile_with_data
+
+if TYPE_CHECKING:
+    from pymc_mcoem.density import ClassDensity
+
+__all__ = ["PriorDraws"]
+
+
+class PriorDraws:
+    """Compiled draws of the latents from their prior, on the scale on which PyMC samples them.
+
+    Parameters
+    ----------
+    density : ClassDensity
+    mode : str or None
+        PyTensor's compilation mode.
+
+    Examples
+    --------
+    >>> from pymc_mcoem.density import ClassDensity
+    >>> with pm.Model() as model:
+    ...     k = pm.Categorical("k", [0.5, 0.5])
+    ...     x = pm.Normal("x", 5.0 * k, 0.1)
+    >>> draws = PriorDraws(ClassDensity(model, k, [x]))
+    >>> draws.reseed(np.random.default_rng(1))
+    >>> draws(1, [], 3).round().ravel()
+    array([5., 5., 5.])
+    """
+
+    def __init__(self, density: ClassDensity, mode: Any = None) -> None:
+        model = density.model
+        k = pt.scalar("class_index", dtype="int64")
+        replacement: dict[Any, Any] = dict(density.data_replacement)
+        if density.class_index is not None:
+            replacement[density.class_index] = pt.cast(k, density.class_index.dtype)
+        for value in density.other_values:
+            rv = model.values_to_rvs[value]
+            transform = model.rvs_to_transforms[rv]
+            replacement[rv] = (
+                value if transform is None else transform.backward(value, *rv.owner.inputs)
+            )
+        parts = []
+        for rv in density.latents:
+            transform = model.rvs_to_transforms[rv]
+            drawn = rv if transform is None else transform.forward(rv, *rv.owner.inputs)
+            parts.append(pt.cast(drawn.ravel(), "float64"))
+        vector = clone_replace(pt.concatenate(parts), replacement, rebuild_strict=False)
+        self._draw = compile_with_data(density, [k], vector, mode)
+
+    def reseed(self, rng: np.random.Generator) -> None:
+        """Let the draws that follow be those of a generator, from which one number is taken."""
+        pm.pytensorf.reseed_rngs(
+            [shared for shared in self._draw.get_shared() if isinstance(shared.type, RandomType)],
+            int(rng.integers(2**31)),
+        )
+
+    def __call__(self, class_index: int, values: Sequence[np.ndarray], n_draws: int) -> np.ndarray:
+        """Draw ``(n_draws, n_latents)`` in a class, given what `ClassDensity.arguments` returns."""
+        k = np.asarray(class_index)
+        return np.stack([self._draw(k, *values) for _ in range(n_draws)])
