@@ -136,6 +136,9 @@ def _compiled(graph: Any, n_own: int, returns: bool, joined: bool) -> Callable[.
     from pytensor.link.numba.cache import compile_numba_function_src
     from pytensor.link.numba.dispatch.basic import numba_funcify_ensure_cache
 
+    from pymc_mcoem.products_numba import replace_products
+
+    replace_products(graph)
     inner, key = numba_funcify_ensure_cache(graph)
     own = [f"own_{place}" for place in range(n_own)]
     rest = graph.inputs[n_own:]
