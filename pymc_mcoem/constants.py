@@ -8,19 +8,22 @@ share what was compiled.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pymc as pm
 import pytensor
+import pytensor.tensor as pt
 from pymc.logprob.basic import transformed_conditional_logp
 from pymc.logprob.utils import replace_rvs_by_values
+from pymc.pytensorf import constant_fold
 from pytensor.graph.basic import Constant
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import clone_replace
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.scalar.basic import Pow
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random.op import RandomVariable
@@ -33,10 +36,11 @@ __all__ = ["SharedConstants"]
 
 
 class SharedConstants:
-    """Shared variables in place of a model's constants, one for each value.
+    """Shared variables in place of a model's constants.
 
-    Taken are the parameters of continuous distributions, and all arrays of real numbers. What
-    counts or indexes stays a constant, for graphs are built and proved by it.
+    Taken are the parameters of continuous distributions, each for itself, and real numbers in
+    expressions of them and in arrays, one for each value. What counts or indexes stays a constant,
+    for graphs are built and proved by it.
 
     Parameters
     ----------
@@ -62,6 +66,16 @@ class SharedConstants:
         """Shared variables made so far."""
         return list(self._shared.values())
 
+    @cached_property
+    def graphs(self) -> dict[TensorVariable, TensorVariable]:
+        """Random variables and potentials of the model with shared parameters, by the model's."""
+        rvs = self.model.basic_RVs
+        originals = [*rvs, *self.model.potentials]
+        cloned = self._with_shared_parameters(originals, rvs)
+        for rv, clone in zip(rvs, cloned, strict=False):
+            clone.name = rv.name
+        return dict(zip(originals, cloned, strict=True))
+
     def log_densities(self) -> dict[TensorVariable, TensorVariable]:
         """Return the log-density of every random variable and potential of the model, by it.
 
@@ -69,17 +83,15 @@ class SharedConstants:
         """
         model = self.model
         rvs = model.basic_RVs
-        cloned = self._with_shared_parameters([*rvs, *model.potentials], rvs)
-        values, transforms = {}, {}
-        for rv, clone in zip(rvs, cloned, strict=False):
-            clone.name = rv.name
-            values[clone] = model.rvs_to_values[rv]
-            transforms[clone] = model.rvs_to_transforms[rv]
+        values = {self.graphs[rv]: model.rvs_to_values[rv] for rv in rvs}
+        transforms = {self.graphs[rv]: model.rvs_to_transforms[rv] for rv in rvs}
         terms = transformed_conditional_logp(
             rvs=list(values), rvs_to_values=values, rvs_to_transforms=transforms
         )
         potentials = replace_rvs_by_values(
-            cloned[len(rvs) :], rvs_to_values=values, rvs_to_transforms=transforms
+            [self.graphs[each] for each in model.potentials],
+            rvs_to_values=values,
+            rvs_to_transforms=transforms,
         )
         found = self.arrays_replaced([*terms, *potentials])
         return dict(zip([*rvs, *model.potentials], found, strict=True))
@@ -88,13 +100,12 @@ class SharedConstants:
         self, graphs: Sequence[TensorVariable], rvs: Sequence[TensorVariable]
     ) -> list[TensorVariable]:
         """Return graphs with shared variables for the scalar parameters of distributions."""
-        parameters = set(_parameters(rvs))
+        places = list(_parameters(rvs))
         # A whole number may be a size, which no real number replaces.
-        real = {constant for constant in parameters if constant.data.dtype.kind == "f"}
-        for chosen in (parameters, real):
-            replacement = {constant: self._of(constant) for constant in chosen}
+        real = [place for place in places if _constant_at(place).data.dtype.kind == "f"]
+        for chosen in (places, real):
             with suppress(TypeError, ValueError):
-                return list(clone_replace(list(graphs), replacement, rebuild_strict=False))
+                return _placed(graphs, {place[:2]: self._at(place) for place in chosen})
         return list(clone_replace(list(graphs), {}))
 
     def arrays_replaced(self, graphs: Sequence[TensorVariable]) -> list[TensorVariable]:
@@ -120,40 +131,102 @@ class SharedConstants:
         )
         return found
 
-    def _of(self, constant: Any) -> Any:
+    def own(self, name: str, value: Any) -> Any:
+        """Return a shared variable for what goes by a name, merged with none that is equal.
+
+        Parameters
+        ----------
+        name : str
+        value : array_like of real numbers
+        """
+        return self._of(pt.constant(value), name)
+
+    def _at(self, place: _Place) -> Any:
+        """Return the variable that stands for the constant at a place.
+
+        A parameter's is its own: were it that of another one that happens to be equal, an edit
+        that tells them apart would make another graph of them.
+        """
+        node, at, is_parameter = place
+        constant = _constant_at(place)
+        return self._of(constant, (id(node), at) if is_parameter else None)
+
+    def _of(self, constant: Any, place: Any = None) -> Any:
         """Return the variable that stands for a constant: one for equal ones, to be merged."""
         value = np.asarray(constant.data)
         if value.dtype.kind != "f" or value.ndim == 0:
             value = value.astype(pytensor.config.floatX)
-        key = (value.dtype.str, constant.type.shape, value.tobytes())
+        key = (value.dtype.str, constant.type.shape, value.tobytes(), place)
         if key not in self._shared:
             self._shared[key] = pytensor.shared(value, shape=value.shape)
         return self._shared[key]
 
 
-def _parameters(rvs: Sequence[TensorVariable]) -> Iterator[Any]:
-    """Give the scalar constants that are parameters of continuous distributions, or in them."""
+#: A node, which of its inputs, and whether that is itself a distribution's parameter.
+_Place = tuple[Any, int, bool]
+
+
+def _constant_at(place: _Place) -> Any:
+    """Return the constant at a place, computed in double precision if it is an expression."""
+    node, at, _ = place
+    found = node.inputs[at]
+    if found.owner is None:
+        return found
+    single = [each for each in ancestors([found]) if each.dtype == "float32" and not each.owner]
+    double = {each: pt.constant(each.data.astype("float64")) for each in single}
+    (value,) = constant_fold(clone_replace([found], double, rebuild_strict=False))
+    return pt.constant(value)
+
+
+def _is_known(variable: TensorVariable) -> bool:
+    """Return whether a variable is made of constants alone."""
+    return all(
+        each.owner is not None or isinstance(each, Constant) for each in ancestors([variable])
+    )
+
+
+def _parameters(rvs: Sequence[TensorVariable]) -> Iterator[_Place]:
+    """Give where scalar constants are parameters of continuous distributions, or in them."""
     for rv in rvs:
         # those made of a graph want constants of just their types
-        is_plain = isinstance(rv.owner.op, RandomVariable)
-        if is_plain and rv.dtype in pm.pytensorf.continuous_types:
-            for parameter in rv.owner.op.dist_params(rv.owner):
-                yield from _scalars(parameter, direct=True)
+        op, node = rv.owner.op, rv.owner
+        if isinstance(op, RandomVariable) and rv.dtype in pm.pytensorf.continuous_types:
+            first = len(node.inputs) - len(op.dist_params(node))
+            for at in range(first, len(node.inputs)):
+                yield from _scalars(node, at, is_parameter=True)
 
 
-def _scalars(variable: Any, *, direct: bool) -> Iterator[Any]:
-    """Give the scalar constants of an elementwise expression: real, or direct parameters."""
+def _scalars(node: Any, at: int, *, is_parameter: bool) -> Iterator[_Place]:
+    """Give the scalar constants of an elementwise expression: real, or parameters themselves."""
+    variable = node.inputs[at]
     if isinstance(variable, Constant):
-        if variable.type.ndim == 0 and (direct or variable.data.dtype.kind == "f"):
-            yield variable
+        if variable.type.ndim == 0 and (is_parameter or variable.data.dtype.kind == "f"):
+            yield node, at, is_parameter
+    elif variable.type.ndim == 0 and is_parameter and _is_known(variable):
+        yield node, at, True  # as what a rate is the reciprocal of
     elif variable.owner is not None:
-        op, inputs = variable.owner.op, variable.owner.inputs
+        op = variable.owner.op
         if isinstance(op, DimShuffle):
-            yield from _scalars(inputs[0], direct=direct)
+            yield from _scalars(variable.owner, 0, is_parameter=is_parameter)
         elif isinstance(op, Elemwise) and variable.dtype in pm.pytensorf.continuous_types:
             # a power whose exponent is known is a product
-            for each in inputs[:1] if isinstance(op.scalar_op, Pow) else inputs:
-                yield from _scalars(each, direct=False)
+            n_inputs = 1 if isinstance(op.scalar_op, Pow) else len(variable.owner.inputs)
+            for each in range(n_inputs):
+                yield from _scalars(variable.owner, each, is_parameter=False)
+
+
+def _placed(
+    graphs: Sequence[TensorVariable], replacement: Mapping[tuple[Any, int], Any]
+) -> list[TensorVariable]:
+    """Return graphs with other inputs at places: equal constants are one to PyTensor's own way."""
+    made: dict[Any, Any] = {}
+    for node in io_toposort([], graphs):
+        inputs = [
+            replacement.get((node, at), made.get(each, each)) for at, each in enumerate(node.inputs)
+        ]
+        again = node.clone_with_new_inputs(inputs, strict=False)
+        made.update(zip(node.outputs, again.outputs, strict=True))
+    return [made.get(graph, graph) for graph in graphs]
 
 
 def _is_array(constant: Any) -> bool:

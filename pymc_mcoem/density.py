@@ -271,11 +271,11 @@ class ClassDensity:
         self.n_latents = sum(self._sizes)
 
         own = {*self.latent_values, *([] if self.index_value is None else [self.index_value])}
-        self._constants = SharedConstants(model)
+        self.constants = SharedConstants(model)
         # Terms in which neither the index nor a latent appears are constants of the kernel.
         terms = [
             term.sum()
-            for term in self._constants.log_densities().values()
+            for term in self.constants.log_densities().values()
             if own & set(ancestors([term]))
         ]
         self._log_density = pt.add(*terms) if len(terms) > 1 else terms[0]
@@ -364,7 +364,7 @@ class ClassDensity:
         """
         single = not isinstance(expressions, (list, tuple))
         graphs = self.model.replace_rvs_by_values([expressions] if single else list(expressions))
-        graphs = self._constants.arrays_replaced(graphs)
+        graphs = self.constants.arrays_replaced(graphs)
         placed = self.place_values(graphs, class_index, position)
         return placed[0] if single else placed
 

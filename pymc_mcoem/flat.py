@@ -192,6 +192,9 @@ def _compiled(graph: Any, rest: Sequence[Any], returns: bool) -> Callable[..., A
     from pytensor.link.numba.cache import compile_numba_function_src
     from pytensor.link.numba.dispatch.basic import numba_funcify_ensure_cache
 
+    from pymc_mcoem.products_numba import replace_products
+
+    replace_products(graph)
     inner, key = numba_funcify_ensure_cache(graph)
     n_header = sum(1 + variable.type.ndim for variable in rest)
     lines, arrays, at = [], [], 0

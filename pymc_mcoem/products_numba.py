@@ -7,19 +7,34 @@ from typing import Any
 import numba
 import numpy as np
 import pytensor.tensor as pt
+from numba.extending import overload
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from pytensor.link.numba.dispatch.basic import register_funcify_default_op_cache_key
+from pytensor.tensor.math import Dot
 
 from pymc_mcoem.operators import version_of
 
-__all__ = ["BlasProduct"]
+__all__ = ["BlasProduct", "replace_products"]
+
+
+def in_order(matrix: np.ndarray) -> np.ndarray:
+    """Return the matrix as BLAS can read it: where its layout is not known, a copy in C order."""
+    return np.ascontiguousarray(matrix)
+
+
+@overload(in_order)
+def _in_order(matrix):  # type: ignore[no-untyped-def]
+    # without annotations, which numba takes for part of the names of arguments
+    if matrix.layout in "CF":
+        return lambda matrix: matrix
+    return lambda matrix: np.ascontiguousarray(matrix)
 
 
 @numba.njit(fastmath=False)
 def product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Return the product of two matrices, compiled once for each pair of memory layouts."""
-    found: np.ndarray = np.dot(left, right)
+    found: np.ndarray = np.dot(in_order(left), in_order(right))
     return found
 
 
@@ -46,3 +61,19 @@ class BlasProduct(Op):
 @register_funcify_default_op_cache_key(BlasProduct)
 def _compile(op: BlasProduct, node: Any = None, **kwargs: Any) -> Any:
     return product, version_of(__name__)
+
+
+def replace_products(graph: Any) -> None:
+    """Put this product where a graph has PyTensor's of matrices of double precision.
+
+    PyTensor's takes numba some ten seconds to compile for the first time.
+
+    Parameters
+    ----------
+    graph : FunctionGraph
+        As rewritten for numba; it is changed.
+    """
+    for node in graph.toposort():
+        is_real = all(variable.type.dtype == "float64" for variable in node.inputs)
+        if isinstance(node.op, Dot) and is_real:
+            graph.replace(node.outputs[0], BlasProduct()(*node.inputs), import_missing=True)

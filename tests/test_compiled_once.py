@@ -13,6 +13,8 @@ import pytest
 from numba.core import event
 
 from pymc_mcoem.carlin_chib import sweeps_numba
+from pymc_mcoem.carlin_chib.blocks import BlockDensity
+from pymc_mcoem.carlin_chib.inactive import InactiveDraw
 from pymc_mcoem.carlin_chib.step import CarlinChib
 from pymc_mcoem.constants import SharedConstants
 from pymc_mcoem.density import ClassDensity
@@ -32,12 +34,59 @@ def line(spread=1.0, noise=0.5, n=20, seed=1, n_classes=3):
     return model
 
 
+def a_new_number():
+    """Return a number that no earlier run had: what those compiled for theirs is on disk."""
+    return 1.0 + np.random.default_rng().uniform()
+
+
 def test_an_edit_of_numbers_compiles_nothing():
     CarlinChib(model=line())
     with event.install_recorder("numba:compile") as compiled:
-        CarlinChib(model=line(spread=1.7, noise=0.3, seed=2))
+        CarlinChib(model=line(spread=a_new_number(), noise=a_new_number(), seed=2))
         CarlinChib(model=line(n=31))
     assert compiled.buffer == []
+
+
+def lines_in_blocks(spreads=(1.0, 1.0, 1.0), noise=1.0, rate=1.0, data=0.1):
+    """Lines of a class each, whose priors' constants are all one number to begin with."""
+    x = np.linspace(-1.0, 1.0, 7)
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.4, 0.6])
+        level = pm.Normal("level", 0.0, spreads[0])
+        slope = pm.Normal("slope", 0.0, spreads[1], shape=2)
+        pull = pm.Normal("pull", np.array([0.0, data]), spreads[2], shape=2)
+        scale = pm.Exponential("scale", rate)
+        line = level + pm.math.dot(np.stack([x, x + data], axis=1), slope)
+        mean = pm.math.switch(pm.math.eq(k, 0), line, pull.sum() * x)
+        spread = pm.math.switch(pm.math.eq(k, 0), noise, scale)
+        pm.Normal("y", mean, spread, observed=x + data)
+    return {"model": model, "blocks": {0: [level, slope], 1: [pull, scale]}}
+
+
+def test_an_edit_of_numbers_compiles_nothing_of_blocks_either():
+    """Nor does one that tells apart what happened to be equal."""
+    CarlinChib(**lines_in_blocks())
+    with event.install_recorder("numba:compile") as compiled:
+        spreads = (a_new_number(), 1.0, a_new_number())
+        CarlinChib(**lines_in_blocks(spreads=spreads, rate=a_new_number()))
+        CarlinChib(**lines_in_blocks(noise=a_new_number(), data=a_new_number()))
+    assert compiled.buffer == []
+
+
+def test_inactive_latents_are_drawn_by_the_numbers_of_their_own_model():
+    rng = np.random.default_rng(5)
+    for spreads, rate in (((1.0, 1.0, 1.0), 1.0), ((0.2, 1.0, 3.0), 5.0)):
+        given = lines_in_blocks(spreads, rate=rate)
+        density = BlockDensity(given["model"], given["model"]["k"], given["blocks"])
+        draw = InactiveDraw(density)
+        position = np.zeros(density.n_latents)
+        in_0, in_1 = (
+            np.array([draw(k, position, [], rng) for _ in range(4_000)]) for k in range(2)
+        )
+        assert not in_0[:, :3].any() and not in_1[:, 3:].any()
+        np.testing.assert_allclose(in_1[:, 0].std(), spreads[0], rtol=0.05)
+        np.testing.assert_allclose(in_0[:, 3:5].std(), spreads[2], rtol=0.05)
+        np.testing.assert_allclose(np.exp(in_0[:, 5]).mean(), 1 / rate, rtol=0.07)
 
 
 def test_loops_are_compiled_for_no_model():

@@ -4,8 +4,10 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from pytensor.tensor.math import Dot
 
 from pymc_mcoem.products import quadratic_form
+from pymc_mcoem.products_numba import replace_products
 
 N = 5
 
@@ -57,3 +59,18 @@ def test_value_and_gradient_share_their_product(symmetric):
         if any(each.type.ndim == 2 for each in node.inputs) and node.outputs[0].type.ndim == 1
     ]
     assert len(over_columns) == 1
+
+
+def test_products_of_any_layout_are_those_of_pytensor(rng):
+    """What numba compiles in place of PyTensor's own product."""
+    left, right, v = rng.normal(size=(4, 6)), rng.normal(size=(6, 3)), rng.normal(size=6)
+    a, b, u = pt.matrix("a"), pt.matrix("b"), pt.vector("u")
+    outputs = [a @ b, a @ u, a[:, ::2] @ b[::2], (u @ b), (b.T @ a.T), a[:, 1:4] @ u[::-2]]
+    given = {a: left, b: right, u: v}
+    expected = evaluate(outputs, given, "CVM")
+    graph = pytensor.function(list(given), outputs, mode="NUMBA").maker.fgraph.clone()
+    replace_products(graph)
+    assert not [node for node in graph.apply_nodes if isinstance(node.op, Dot)]
+    found = pytensor.function(graph.inputs, graph.outputs, mode="NUMBA")(*given.values())
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12)

@@ -151,12 +151,12 @@ class BlockDensity(ClassDensity):
             if not column.all():
                 value = self.model.rvs_to_values[rv]
                 is_active[rv] = pt.constant(column)[self.index_value]
-                still = pt.constant(np.asarray(start[value.name], dtype=value.dtype))
-                safe[value] = pt.switch(is_active[rv], value, still)
+                still = self.constants.own(value.name, start[value.name])
+                safe[value] = pt.switch(is_active[rv], value, pt.cast(still, value.dtype))
         own = {*self.latent_values, self.index_value}
         factors = {
             variable: term
-            for variable, term in self._constants.log_densities().items()
+            for variable, term in self.constants.log_densities().items()
             if own & set(ancestors([term]))
         }
         terms = clone_replace(list(factors.values()), safe, rebuild_strict=False)

@@ -142,14 +142,16 @@ def _graph(
     NotImplementedError
         If there is noise for a latent whose quantiles are not known.
     """
-    model = density.model
+    model, constants = density.model, density.constants
     # vectors of one, for numba is slow to take in arrays without an axis
     index = pt.tensor("class_index", dtype="int64", shape=(1,))
     k = index[0]
     position = pt.tensor("position", dtype="float64", shape=(density.n_latents,))
-    replacement: dict[Any, Any] = {density.class_index: pt.cast(k, density.index_value.dtype)}  # type: ignore[union-attr]
+    replacement: dict[Any, Any] = {
+        constants.graphs[density.class_index]: pt.cast(k, density.index_value.dtype)  # type: ignore[union-attr]
+    }
     for rv in model.observed_RVs:
-        replacement[rv] = model.rvs_to_values[rv]
+        replacement[constants.graphs[rv]] = model.rvs_to_values[rv]
     where = dict(zip(density.latents, density._split(position), strict=True))
     starts = np.cumsum([0, *density._sizes])
     firsts = dict(zip(density.latents, starts[:-1], strict=True))
@@ -158,22 +160,23 @@ def _graph(
     for rv in model.free_RVs:
         if rv is density.class_index:
             continue
+        own = constants.graphs[rv]
+        transform = model.rvs_to_transforms[rv]
         if rv not in where:
-            replacement[rv] = _natural(model, rv, model.rvs_to_values[rv], replacement)
+            replacement[own] = _natural(own, transform, model.rvs_to_values[rv], replacement)
             continue
-        drawn = clone_replace([rv], replacement, rebuild_strict=False)[0]
+        drawn = clone_replace([own], replacement, rebuild_strict=False)[0]
         if noise is not None:
             drawn = _quantile(drawn, noise[rv])
         is_active = pt.constant(density.active[:, firsts[rv] : firsts[rv] + 1].all(axis=1))[k]
-        given = _natural(model, rv, pt.cast(where[rv], rv.dtype), replacement)
-        now = pt.switch(is_active, given, drawn)
-        transform = model.rvs_to_transforms[rv]
+        given = _natural(own, transform, pt.cast(where[rv], rv.dtype), replacement)
+        replacement[own] = pt.switch(is_active, given, drawn)
         if transform is not None:
-            inputs = clone_replace(list(rv.owner.inputs), replacement, rebuild_strict=False)
+            inputs = clone_replace(list(own.owner.inputs), replacement, rebuild_strict=False)
             drawn = transform.forward(drawn, *inputs)
-        parts.append(pt.switch(is_active, where[rv], pt.cast(drawn, "float64")).ravel())
-        replacement[rv] = now
-    return [index, position], pt.concatenate(parts)
+        parts.append(pt.cast(drawn, "float64").ravel())
+    found = pt.switch(pt.constant(density.active)[k], position, pt.concatenate(parts))
+    return [index, position], constants.arrays_replaced([found])[0]
 
 
 def _quantile(rv: TensorVariable, noise: TensorVariable) -> TensorVariable:
@@ -185,10 +188,9 @@ def _quantile(rv: TensorVariable, noise: TensorVariable) -> TensorVariable:
 
 
 def _natural(
-    model: pm.Model, rv: TensorVariable, value: TensorVariable, replacement: Mapping[Any, Any]
+    rv: TensorVariable, transform: Any, value: TensorVariable, replacement: Mapping[Any, Any]
 ) -> TensorVariable:
     """Return a value on the scale of its random variable."""
-    transform = model.rvs_to_transforms[rv]
     if transform is None:
         return value
     inputs = clone_replace(list(rv.owner.inputs), replacement, rebuild_strict=False)
