@@ -165,7 +165,7 @@ def rhat_reached_by_chance(
     Examples
     --------
     >>> rhat_reached_by_chance(np.array([400.0, 4000.0]), 400.0, 8, 0.01, 1000).round(3)
-    array([1.05 , 1.005])
+    array([1.049, 1.005])
     """
     each = np.fmax(ess, least) / n_parts
     excess = chi2.isf(significance / max(n_tests, 1), n_parts - 1) / (n_parts - 1) / each

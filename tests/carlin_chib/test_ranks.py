@@ -304,7 +304,7 @@ class Wide:
     """A rule: Laplace approximations of one and a half times their width, which fit no class."""
 
     def compile(self, density, geometry, mode=None):
-        laplace = Laplace(race=None).compile(density, geometry, mode)
+        laplace = Laplace(race=None, n_prior_draws=0).compile(density, geometry, mode)
 
         def rule(data, rng, others=()):
             found = laplace(data, rng, others)
