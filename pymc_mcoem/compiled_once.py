@@ -19,7 +19,7 @@ __all__ = ["compiled_once"]
 
 
 def compiled_once(
-    signature: Any = None, *, uses: Sequence[ModuleType] = ()
+    signature: Any = None, *, inner: bool = False, uses: Sequence[ModuleType] = ()
 ) -> Callable[[Callable[..., Any]], Any]:
     """Return a decorator for functions of a module that numba compiles when they are first called.
 
@@ -27,6 +27,9 @@ def compiled_once(
     ----------
     signature : numba signature, optional
         That of functions which are handed to others as arguments.
+    inner : bool
+        Whether only other compiled functions call it: what Python would need to call it is then
+        not compiled.
     uses : sequence of module, optional
         Others with functions that are called.
 
@@ -42,7 +45,14 @@ def compiled_once(
         source = zlib.crc32("".join(map(inspect.getsource, modules)).encode())
         # as PyTensor registers what it compiles for its folder
         CACHED_SRC_FUNCTIONS[function] = f"{function.__module__}.{function.__name__}.{source}"
-        compiled = numba.njit(cache=True, fastmath=False, error_model="numpy")(function)
+        compiled = numba.njit(
+            cache=True,
+            fastmath=False,
+            error_model="numpy",
+            no_cpython_wrapper=inner,
+            # one with a signature is called by its address
+            no_cfunc_wrapper=inner and signature is None,
+        )(function)
         return compiled if signature is None else _Typed(compiled, signature)
 
     return decorate

@@ -66,13 +66,13 @@ def hold(value: Any, slope: Any, move: Any) -> Any:
     return held
 
 
-@compiled_once()
+@compiled_once(inner=True)
 def log_uniform(first: float, second: float) -> Any:
     """Return the logarithm of a uniform variable made of two standard normal ones."""
     return -0.5 * (first**2 + second**2)
 
 
-@compiled_once()
+@compiled_once(inner=True)
 def copy(target: np.ndarray, source: np.ndarray) -> None:
     """Write a vector over another.
 
@@ -82,7 +82,7 @@ def copy(target: np.ndarray, source: np.ndarray) -> None:
         target[a] = source[a]
 
 
-@compiled_once()
+@compiled_once(inner=True)
 def add_product(target: np.ndarray, transposed: np.ndarray, vector: np.ndarray) -> None:
     """Add to a vector the product of a matrix, given by its transpose, and a vector.
 
@@ -95,7 +95,7 @@ def add_product(target: np.ndarray, transposed: np.ndarray, vector: np.ndarray) 
             target[a] += value * row[a]
 
 
-@compiled_once(MOVE.signature)
+@compiled_once(MOVE.signature, inner=True)
 def random_walk(
     value: Any,
     slope: Any,
@@ -134,7 +134,7 @@ def random_walk(
     return result[1]
 
 
-@compiled_once(MOVE.signature)
+@compiled_once(MOVE.signature, inner=True)
 def independence(
     value: Any,
     slope: Any,
@@ -177,7 +177,7 @@ def independence(
     return result[1]
 
 
-@compiled_once(MOVE.signature)
+@compiled_once(MOVE.signature, inner=True)
 def hamiltonian(
     value: Any,
     slope: Any,
@@ -239,7 +239,7 @@ def hamiltonian(
     return result[1]
 
 
-@compiled_once()
+@compiled_once(inner=True)
 def draw(weight: np.ndarray, first: float, second: float) -> Any:
     """Draw an index by weights that need not add up to one, from two standard normals."""
     total = 0.0
@@ -254,7 +254,7 @@ def draw(weight: np.ndarray, first: float, second: float) -> Any:
     return min(chosen, len(weight) - 1)
 
 
-@compiled_once()
+@compiled_once(inner=True)
 def draw_class(
     log_weight: np.ndarray, here: int, noise: np.ndarray, metropolised: bool, weight: np.ndarray
 ) -> Any:

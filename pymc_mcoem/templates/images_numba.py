@@ -72,7 +72,7 @@ FAR = 27.0
 _MISSING_WEIGHT = 1e-200
 
 
-@compiled_once()
+@compiled_once(inner=True)
 def product(
     left: np.ndarray, right: np.ndarray, n_rows: int, n_inner: int, n_columns: int, out: np.ndarray
 ) -> None:
@@ -99,7 +99,7 @@ def product(
                 other[j] += e * first[j]
 
 
-@compiled_once()
+@compiled_once(inner=True)
 def exponentials(values: np.ndarray, out: np.ndarray) -> None:
     """Write exp of a vector, within a unit in the last place; exp(−708) for anything below −708.
 
@@ -129,7 +129,7 @@ def exponentials(values: np.ndarray, out: np.ndarray) -> None:
         out[s] *= powers[s]
 
 
-@compiled_once()
+@compiled_once(inner=True)
 def kernels(column: np.ndarray, start: float, spacing: float, bandwidth: float, out: Any) -> None:
     """Write exp(−(r_a − u_s)² / ν²) of evenly spaced centers r_a, (length, n_points).
 
@@ -164,7 +164,7 @@ def kernels(column: np.ndarray, start: float, spacing: float, bandwidth: float, 
                     moving[s] *= change
 
 
-@compiled_once()
+@compiled_once(inner=True)
 def warp(
     x: np.ndarray,
     sizes: np.ndarray,
@@ -196,7 +196,7 @@ def warp(
             product(field_first_transposed, own, n_rows, first, n_columns, out[axis * n :])
 
 
-@compiled_once()
+@compiled_once(inner=True)
 def template_values(
     left: np.ndarray,
     right: np.ndarray,
@@ -263,7 +263,7 @@ def template_values(
             out[5 * n + s] = steep * (steep * twice_second - value)
 
 
-@compiled_once()
+@compiled_once(inner=True)
 def affine(x: np.ndarray, out: np.ndarray) -> None:
     """Write the derivatives of a rigid motion by its parameters, (6, 2, 3).
 
@@ -280,7 +280,7 @@ def affine(x: np.ndarray, out: np.ndarray) -> None:
     out[24], out[27], out[30], out[33] = cosine, sine, -sine, cosine
 
 
-@compiled_once()
+@compiled_once(inner=True)
 def along_field(
     weights: np.ndarray,
     n: int,
@@ -302,7 +302,7 @@ def along_field(
         product(table, field_second_transposed, n_first, n_columns, n_second, own)
 
 
-@compiled_once()
+@compiled_once(inner=True)
 def bend_motion(
     x: np.ndarray,
     slopes: np.ndarray,
@@ -377,7 +377,7 @@ def bend_motion(
             matrix[(field + b) * n_latents + at + i] += value
 
 
-@compiled_once()
+@compiled_once(inner=True)
 def bend_field(
     sums: np.ndarray, sizes: np.ndarray, matrix: np.ndarray, n_latents: int, factor: float
 ) -> None:
@@ -404,7 +404,7 @@ def bend_field(
                             matrix[row + column] += factor * own[of_first * n_second + of_second]
 
 
-@compiled_once()
+@compiled_once(inner=True)
 def kernel_sums(
     points: np.ndarray,
     weights: np.ndarray,
