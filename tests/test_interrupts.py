@@ -20,7 +20,7 @@ from pymc_mcoem import burst_chains
 from pymc_mcoem.em import crew as crew_module
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.saem import SAEM
-from pymc_mcoem.interrupts import Interrupts, patiently, raise_if_interrupted, require_own_fault
+from pymc_mcoem.interrupts import deferred, patiently, raise_if_interrupted, require_own_fault
 from tests.helpers.pressing import Pressing, Spinning, press, press_not_yet
 from tests.helpers.toy_families import CompiledNoisy, Noisy, NormalMixture, mixture_stream
 from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver
@@ -390,7 +390,7 @@ def test_an_error_within_the_handling_of_an_interrupt_is_one():
 
 
 def test_a_signal_is_not_hidden_behind_an_error():
-    with pytest.raises(KeyboardInterrupt), Interrupts():
+    with pytest.raises(KeyboardInterrupt), deferred():
         signal.raise_signal(signal.SIGINT)
         raise ValueError("a record that is refused")
     assert patiently(lambda: 3) == 3

@@ -23,7 +23,7 @@ from pymc_mcoem.em.settings import run_attributes, seed_entropy
 from pymc_mcoem.em.storage import read_run, require_sound, run_bytes, settings_of, stored_settings
 from pymc_mcoem.em.validation import check_family
 from pymc_mcoem.em.whole_files import write_whole
-from pymc_mcoem.interrupts import Interrupts
+from pymc_mcoem.interrupts import deferred
 from pymc_mcoem.waiting import telling
 
 if TYPE_CHECKING:
@@ -305,22 +305,17 @@ class OnlineEM:
         """
         check_skip(skip)
         saved_in = Checkpoint.of(checkpoint)
-        with (
-            self._learner.alone,
-            telling(self.progressbar),
-            claimed(saved_in, None if self._learner.state.position else self._own),
-        ):
-            return self._partial_fit(observations, skip, saved_in)
-
-    def _partial_fit(self, observations: Any, skip: int, saved_in: Checkpoint | None) -> Self:
         learner, n_new = self._learner, 0
         total = count_observations(self.family, observations)
         left = None if total is None else max(total - skip, 0)
         whole = None if left is None else left + len(learner.state.pending)
         with (
+            deferred("observations") as interrupts,
+            learner.alone.call(),
+            telling(self.progressbar),
+            claimed(saved_in, None if learner.state.position else self._own),
             RunProgress(self.progressbar and left != 1, whole) as progress,
             Checkpointing(saved_in, self._content, lambda: learner.state) as saving,
-            Interrupts() as interrupts,
         ):
             try:
                 # what an interrupt or a lost executor left over

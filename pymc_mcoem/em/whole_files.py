@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import secrets
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -18,6 +19,7 @@ from pathlib import Path
 __all__ = [
     "DamagedFileError",
     "older_name",
+    "older_names",
     "read_whole",
     "remove_leftovers",
     "temporary_beside",
@@ -52,6 +54,23 @@ def older_name(path: Path, number: int) -> Path:
     return path.with_name(f"{path.stem}.{number}{path.suffix}")
 
 
+def older_names(path: Path) -> list[Path]:
+    """Return the files there are before the newest, the last of them first.
+
+    A process that was killed while it moved them down may have left a number out.
+    """
+    numbered = re.compile(rf"{re.escape(path.stem)}\.([1-9]\d*){re.escape(path.suffix)}")
+    found = map(numbered.fullmatch, _names_beside(path))
+    numbers = sorted(int(match[1]) for match in found if match is not None)
+    return [older_name(path, number) for number in numbers]
+
+
+def _names_beside(path: Path) -> list[str]:
+    with suppress(OSError):  # a folder that can be written in and not be read
+        return os.listdir(path.absolute().parent)
+    return []
+
+
 def temporary_beside(path: Path) -> Path:
     """Return a name beside `path` that nobody else has or can foresee."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
@@ -59,13 +78,11 @@ def temporary_beside(path: Path) -> Path:
 
 def remove_leftovers(path: Path) -> None:
     """Take away what processes that were killed while writing have left beside `path`."""
-    folder, names = path.absolute().parent, []
-    with suppress(OSError):  # a folder that can be written in and not be read
-        names = os.listdir(folder)
-    for name in names:
-        if name.startswith(f".{path.name}.") and name.endswith(".partial"):
+    ours = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}\.partial")
+    for name in _names_beside(path):
+        if ours.fullmatch(name):
             with suppress(OSError):
-                os.unlink(folder / name)
+                os.unlink(path.with_name(name))
 
 
 def write_new(path: Path, parts: Iterable[bytes]) -> None:
