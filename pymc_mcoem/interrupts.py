@@ -10,6 +10,7 @@ import errno
 import multiprocessing
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -134,9 +135,31 @@ def require_readable(error: Exception) -> None:
         The exception itself, if it is of memory, or of a machine or network that is not there.
     """
     raise_if_interrupted(error)
-    gone = isinstance(error, (MemoryError, ConnectionError, TimeoutError))
-    if gone or (isinstance(error, OSError) and error.errno in ELSEWHERE):
+    if any(map(_is_elsewhere, _beneath(error))):
         raise error
+
+
+def _is_elsewhere(error: BaseException) -> bool:
+    gone = (MemoryError, ConnectionError, TimeoutError, socket.gaierror)
+    return isinstance(error, gone) or (isinstance(error, OSError) and error.errno in ELSEWHERE)
+
+
+def _beneath(error: BaseException) -> list[BaseException]:
+    """Return an exception, and those within one of a client of the network, which has no number.
+
+    `urllib.error.URLError` has it as its reason, that of requests in what it was raised from. Of
+    other kinds nothing is followed: who reads within an ``except`` has that error behind all.
+    """
+    found, waiting = [], [error]
+    while waiting:
+        at = waiting.pop()
+        found.append(at)
+        if isinstance(error, OSError) and error.errno is None:
+            inner = (getattr(at, "reason", None), at.__cause__, at.__context__)
+            waiting += [
+                each for each in inner if isinstance(each, BaseException) and each not in found
+            ]
+    return found
 
 
 def patiently[Found](call: Callable[[], Found], again: Callable[[], Any] = lambda: None) -> Found:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -347,7 +349,29 @@ def test_of_a_sequence_what_cannot_be_read_is_asked_for_again(family, stream, er
     assert_same(*passes)
 
 
-def test_a_machine_that_is_gone_is_no_records_fault(family, stream):
+def nested(error, within, how):
+    """Return what a client of the network makes of an error: it has no number of its own."""
+    if how == "reason":
+        error.reason = within
+    else:
+        setattr(error, how, within)
+    return error
+
+
+GONE = [
+    TimeoutError("no answer"),
+    nested(OSError("<urlopen error>"), socket.gaierror(-2, "no such name"), "reason"),
+    nested(
+        OSError("as requests says it"),
+        nested(RuntimeError("retries"), OSError(errno.EHOSTUNREACH, "no route"), "reason"),
+        "__context__",
+    ),
+    nested(OSError("as another does"), ConnectionRefusedError(111, "refused"), "__cause__"),
+]
+
+
+@pytest.mark.parametrize("error", GONE, ids=str)
+def test_a_machine_that_is_gone_is_no_records_fault(family, stream, error):
     em = driver(family, parameters=THETA, on_error="skip")
 
     class Remote:
@@ -358,13 +382,13 @@ def test_a_machine_that_is_gone_is_no_records_fault(family, stream):
 
         def __getitem__(self, index):
             if index >= 30 and self.down:
-                raise TimeoutError("no answer")
+                raise error
             return stream[index]
 
     source = Remote()
-    with pytest.raises(TimeoutError, match="no answer"):
+    with pytest.raises(type(error)) as raised:
         em.partial_fit(source)
-    assert em.position == 30
+    assert (raised.value, em.position) == (error, 30)
     source.down = False
     em.partial_fit(source, skip=30)
     assert_same(em, driver(family, parameters=THETA).partial_fit(stream))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -14,6 +14,8 @@ from typing import Any, Self
 from pymc_mcoem.em.datatree_files import require_file_name
 from pymc_mcoem.em.file_lock import locked
 from pymc_mcoem.em.whole_files import (
+    leftover_locks,
+    lock_of,
     older_name,
     remove_leftovers,
     temporary_beside,
@@ -89,6 +91,11 @@ class Checkpoint:
         """Return the name of the `number`-th file before the newest."""
         return older_name(Path(self.path), number)
 
+    @property
+    def files(self) -> list[Path]:
+        """The newest and the older ones."""
+        return [Path(self.path), *(self.older(number) for number in range(1, self.keep + 1))]
+
     def require_unused(self, own: Iterable[Path] = ()) -> None:
         """Refuse files of other runs, which a run that has learnt nothing yet would replace.
 
@@ -102,9 +109,8 @@ class Checkpoint:
         FileExistsError
             If one of the files is there and none of them is the run's own.
         """
-        names = [Path(self.path), *(self.older(number) for number in range(1, self.keep + 1))]
-        there = [name for name in names if name.exists()]
-        if there and not {name.resolve() for name in names} & {name.resolve() for name in own}:
+        there = [name for name in self.files if name.exists()]
+        if there and not {name.resolve() for name in self.files} & {name.resolve() for name in own}:
             raise FileExistsError(
                 f"checkpoint: {str(there[0])!r} is there already, and this run is new: it would "
                 "replace what another has learnt. Go on with that one by `load`, name another "
@@ -158,27 +164,33 @@ def claimed(checkpoint: Checkpoint | None, own: Iterable[Path] | None) -> Iterat
     if checkpoint is None:
         yield
         return
-    newest = Path(checkpoint.path)
-    lock = newest.with_name(f".{newest.name}.lock")
     with ExitStack() as stack:
-        try:
-            stack.enter_context(locked(lock))
-        except BlockingIOError as error:
-            raise BlockingIOError(
-                error.errno,
-                f"checkpoint: {str(newest)!r} is another run's as long as that goes on "
-                f"({error.strerror}): each would replace what the other has learnt. Wait for its "
-                "end, or name another file.",
-            ) from error
-        except OSError as error:
-            raise OSError(
-                error.errno,
-                f"checkpoint: {str(lock)!r}, which keeps other runs from {newest.name!r}, cannot "
-                f"be made ({error.strerror}); take away what has that name, or name another file.",
-            ) from error
+        for file in checkpoint.files:
+            lock = lock_of(file)
+            try:
+                stack.enter_context(locked(lock))
+            except BlockingIOError as error:
+                raise BlockingIOError(
+                    error.errno,
+                    f"checkpoint: {str(file)!r} is another run's as long as that goes on "
+                    f"({error.strerror}): each would replace what the other has learnt. Wait for "
+                    "its end, or name another file.",
+                ) from error
+            except OSError as error:
+                raise OSError(
+                    error.errno,
+                    f"checkpoint: {str(lock)!r}, which keeps other runs from {file.name!r}, "
+                    f"cannot be made ({error.strerror}); take away what has that name, or name "
+                    "another file.",
+                ) from error
         if own is not None:
             checkpoint.require_unused(own)
+        newest = Path(checkpoint.path)
         remove_leftovers(newest)
+        # of a process that kept more files, and was killed
+        for lock in leftover_locks(newest, beyond=checkpoint.keep):
+            with suppress(OSError), locked(lock):
+                pass
         yield
 
 

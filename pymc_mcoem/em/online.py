@@ -19,7 +19,7 @@ from pymc_mcoem.em.reading import check_skip, read
 from pymc_mcoem.em.revival import Revival
 from pymc_mcoem.em.run_state import RunSettings
 from pymc_mcoem.em.schedules import BurstLength, BurstSize, StepSize, UpdateSchedule
-from pymc_mcoem.em.settings import run_attributes, seed_entropy
+from pymc_mcoem.em.settings import seed_entropy
 from pymc_mcoem.em.storage import read_run, require_sound, run_bytes, settings_of, stored_settings
 from pymc_mcoem.em.validation import check_family
 from pymc_mcoem.em.whole_files import write_whole
@@ -399,8 +399,7 @@ class OnlineEM:
         >>> history.attrs["seed"]
         '1'
         """
-        attributes = run_attributes("OnlineEM", self._learner.entropy, self._learner.settings)
-        return self._learner.history.to_datatree(self._learner.state, attributes)
+        return self._learner.history_at(self._learner.state)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Save the run to a netCDF file, whole or not at all.
@@ -440,7 +439,7 @@ class OnlineEM:
         self._own.add(target)
 
     def _content(self, written_by: str = "checkpoint") -> bytes:
-        return run_bytes(self._learner.saved(self.history), written_by)
+        return run_bytes(self._learner.saved(), written_by)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], family: Family, **overrides: Any) -> Self:

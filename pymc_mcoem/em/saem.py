@@ -336,8 +336,11 @@ class SAEM:
             As `OnlineEM.history`; a step is an iteration, ``observation`` counts visits, and a
             ``position`` among ``skipped`` is one among the observations given to `fit`.
         """
+        return self._history_at(self._state)
+
+    def _history_at(self, state: SAEMState) -> xr.DataTree:
         attributes = run_attributes("SAEM", self._entropy, self._settings)
-        return self._history.to_datatree(self._state, attributes)
+        return self._history.to_datatree(state, attributes)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Save the run to a netCDF file, whole or not at all; the observations are not in it.
@@ -360,13 +363,14 @@ class SAEM:
         self._own.add(target)
 
     def _content(self, written_by: str = "checkpoint") -> bytes:
+        state = self._state  # once: another thread may be at work
         return saem_bytes(
-            self._state,
+            state,
             self._settings,
             self._entropy,
             self.family,
             self._history,
-            self.history,
+            self._history_at(state),
             written_by,
         )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pymc_mcoem.em.left_out import named
-from pymc_mcoem.em.plausible import absurd_among, span
+from pymc_mcoem.em.plausible import absurd_among, largest, span
 from pymc_mcoem.em.reading import Unreadable, admit, read
 from pymc_mcoem.em.saem_state import SAEMSettings, SAEMState, fingerprint
 from pymc_mcoem.interrupts import require_readable
@@ -99,7 +99,8 @@ def take(
         if not state.chains:
             spans[position] = span(item.observation)
     places = list(spans)
-    for index, why in absurd_among(list(spans.values()), settings.refuse_beyond).items():
+    absurd = absurd_among(list(spans.values()), settings.refuse_beyond, largest(state.parameters))
+    for index, why in absurd.items():
         position = places[index]
         if on_error == "raise":
             raise ValueError(f"observation {position} (counted from 0) was refused: {why}")
