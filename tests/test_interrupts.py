@@ -810,11 +810,11 @@ def work(executor):
     bursts = []
 
     def sample():
-        while len(bursts) < most:
+        while len(bursts) < 4:  # workers of a burst are made anew, and compile
             whole = mcoem.sample_burst(
                 mixture,
                 images[0],
-                draws=400,
+                draws=20_000,
                 chains=2,
                 random_seed=len(bursts),
                 progressbar=False,
@@ -869,8 +869,9 @@ def ended_run(kind, workers, rng, folder, most, pressed):
     try:
         with process.stdout:
             assert process.stdout.readline() == "ready\n"
+            longest = 1.0 if kind == "burst" else 0.15
             for _ in range(most if pressed else 0):
-                time.sleep(rng.uniform(0.0, 0.15))
+                time.sleep(rng.uniform(0.0, longest))
                 if process.poll() is None:
                     # a kernel's stop button tells the kernel; a terminal tells all
                     tell = os.kill if workers == "notebook" else os.killpg

@@ -85,8 +85,9 @@ class OnlineEM:
         is saved with a run.
     refuse_beyond : float, optional
         A record is refused, finite as it is, if it reaches so many times as far from the median
-        of the last hundred records as the middle one of them does. The first ten are taken as
-        they come, but looked at again where they are to set the start. None takes all.
+        of the last hundred records as the middle one of them does. Those that are to set the
+        start are looked at again before they do. Before there are ten, and behind records that
+        are all alike, only what is 10¹² times as large as others is refused. None takes all.
     average_from : int, optional
         Number of observations from which on θ is averaged (Polyak and Ruppert): `parameters` is
         then the average, `last_parameters` the last θ.
