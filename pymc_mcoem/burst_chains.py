@@ -106,7 +106,7 @@ def sample_burst(
     Labels ``alg:MCMC`` and ``estep_SAOEM``. Pseudo-priors are fitted once for each chain, and are
     not judged by their draws as `CarlinChib` judges them: look at the switches. Memory: a few times
     the draws, ``chains * (tune + draws) * (n_latents + n_classes)`` numbers. An interrupt ends the
-    workers, and drops the chains that are done.
+    workers; chains that are done are returned, as `pm.sample` does, and the log says how many.
 
     Examples
     --------
@@ -147,6 +147,10 @@ def sample_burst(
             for each in crew.answers(orders):
                 found.append(each)
                 progress.advance()
+    except KeyboardInterrupt:
+        if not found:
+            raise
+        _log.warning("sample_burst: interrupted; %d of %d chains are done.", len(found), chains)
     finally:
         crew.close()
     _tell_troubles(found)

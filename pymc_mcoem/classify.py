@@ -29,7 +29,7 @@ from pymc_mcoem.em.progress import CountProgress, count_observations
 from pymc_mcoem.em.reading import Unreadable, read
 from pymc_mcoem.em.threads import OneAtATime, one_blas_thread
 from pymc_mcoem.em.workers import ExecutorError, Order
-from pymc_mcoem.interrupts import Interrupts, require_own_fault, require_readable
+from pymc_mcoem.interrupts import deferred, require_own_fault, require_readable
 from pymc_mcoem.labels import as_labels
 from pymc_mcoem.templates.mixture import TemplateMixture
 from pymc_mcoem.united import unite
@@ -226,22 +226,25 @@ class Classifier:
         Exception
             What the source raises.
         """
-        with self._alone, telling(self.progressbar):
-            return self._class_probabilities(observations)
+        with (
+            deferred("observations") as interrupts,
+            self._alone.call(),
+            telling(self.progressbar),
+        ):
+            return self._class_probabilities(observations, interrupts.between)
 
-    def _class_probabilities(self, observations: Any) -> np.ndarray:
+    def _class_probabilities(self, observations: Any, between: Callable[[], None]) -> np.ndarray:
         found: dict[int, np.ndarray] = {}
         self.skipped = {}
         total = count_observations(self.family, observations)
         with (
             CountProgress(self.progressbar, total, "Classified") as progress,
-            Interrupts() as interrupts,
             one_blas_thread(),
         ):
             for index, probabilities in self._answers(observations, total):
                 found[index] = probabilities
                 progress.advance()
-                interrupts.between()
+                between()
         # some are refused as they are handed out, before others have their answer
         self.skipped = dict(sorted(self.skipped.items()))
         n = len(found) + len(self.skipped)

@@ -10,16 +10,18 @@ import errno
 import multiprocessing
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import sleep
-from types import FrameType, TracebackType
-from typing import Any, Self
+from types import FrameType
+from typing import Any
 
 __all__ = [
     "Interrupts",
     "as_interrupts",
+    "deferred",
     "ignore_in_worker",
     "patiently",
     "raise_if_interrupted",
@@ -72,7 +74,7 @@ def raise_if_interrupted(error: BaseException | None = None) -> None:
     Parameters
     ----------
     error : BaseException, optional
-        What was caught. Not given: only an interrupt that `Interrupts` has let through counts.
+        What was caught. Not given: only an interrupt that `deferred` has let through counts.
 
     Raises
     ------
@@ -133,9 +135,31 @@ def require_readable(error: Exception) -> None:
         The exception itself, if it is of memory, or of a machine or network that is not there.
     """
     raise_if_interrupted(error)
-    gone = isinstance(error, (MemoryError, ConnectionError, TimeoutError))
-    if gone or (isinstance(error, OSError) and error.errno in ELSEWHERE):
+    if any(map(_is_elsewhere, _beneath(error))):
         raise error
+
+
+def _is_elsewhere(error: BaseException) -> bool:
+    gone = (MemoryError, ConnectionError, TimeoutError, socket.gaierror)
+    return isinstance(error, gone) or (isinstance(error, OSError) and error.errno in ELSEWHERE)
+
+
+def _beneath(error: BaseException) -> list[BaseException]:
+    """Return an exception, and those within one of a client of the network, which has no number.
+
+    `urllib.error.URLError` has it as its reason, that of requests in what it was raised from. Of
+    other kinds nothing is followed: who reads within an ``except`` has that error behind all.
+    """
+    found, waiting = [], [error]
+    while waiting:
+        at = waiting.pop()
+        found.append(at)
+        if isinstance(error, OSError) and error.errno is None:
+            inner = (getattr(at, "reason", None), at.__cause__, at.__context__)
+            waiting += [
+                each for each in inner if isinstance(each, BaseException) and each not in found
+            ]
+    return found
 
 
 def patiently[Found](call: Callable[[], Found], again: Callable[[], Any] = lambda: None) -> Found:
@@ -190,86 +214,108 @@ def as_interrupts() -> Iterator[None]:
 
 
 class Interrupts:
-    """Keeps Ctrl-C back until the work comes to a place where it can stop, as a context.
+    """A signal that is kept back in the main thread, and whom it is given to; see `deferred`."""
 
-    Notes
-    -----
-    In the main thread the first signal is kept, and given to the handler that was there, Python's
-    own mostly, when the work calls `between`, or when the context ends. A second one is given to
-    it at once. Elsewhere, and inside another such context, nothing is done about signals. What
-    ends the program inside compiled code leaves the context as itself.
-
-    Examples
-    --------
-    >>> with Interrupts() as interrupts:
-    ...     for _ in range(3):
-    ...         interrupts.between()
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, handler: Callable[[int, FrameType | None], Any], unit: str) -> None:
+        self.handler = handler
         self.let_through = False
-        self._handler: Any = None
+        self._pid = os.getpid()
+        self._unit = unit
         self._kept = False
         self._given = False
 
-    def __enter__(self) -> Self:
-        """Keep signals back from here on."""
-        global _active
-        if _active is None and threading.current_thread() is threading.main_thread():
-            handler = signal.getsignal(signal.SIGINT)
-            if callable(handler):
-                self._handler, _active = handler, self
-                signal.signal(signal.SIGINT, self._note)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Give the signals back; one that was kept is not lost, nor hidden behind an error."""
-        global _active
-        if self._handler is not None:
-            try:
-                if isinstance(error, Exception):
-                    raise_if_interrupted(error)
-            finally:
-                # unless another took its place meanwhile
-                if signal.getsignal(signal.SIGINT) == self._note:
-                    signal.signal(signal.SIGINT, self._handler)
-                _active = None
-            if error is None or isinstance(error, Exception):
-                self.between()
-        elif isinstance(error, Exception):
-            raise_if_interrupted(error)
-
-    def between(self) -> None:
-        """Let a signal that was kept do what it does, at a place where the work can stop."""
-        if self._kept:
-            self._kept, self._given = False, True
-            self._handler(signal.SIGINT, None)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if not (self._kept or self._given):
-            self._kept = True
-            return
-        try:
-            # that handler may wait for a second one, as this one does
-            self.between()
-            self._handler(number, frame)
-        except BaseException:
-            self.let_through = True
-            raise
+    @classmethod
+    def active(cls) -> Interrupts | None:
+        """Return what keeps signals back here: in the main thread of the process it began in."""
+        if threading.current_thread() is threading.main_thread():
+            found = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
+            if isinstance(found, cls) and found._pid == os.getpid():
+                return found
+        return None
 
     @property
     def is_kept(self) -> bool:
         """Whether a signal waits."""
         return self._kept
 
+    def between(self) -> None:
+        """Let a signal that was kept do what it does, at a place where the work can stop."""
+        if not self._kept:
+            return
+        self._kept, self._given = False, True
+        try:
+            self.handler(signal.SIGINT, None)
+        except KeyboardInterrupt as stop:
+            stop.args = stop.args or (f"stopped between two {self._unit}",)
+            raise
 
-#: What keeps signals back in this process, if anything does.
-_active: Interrupts | None = None
+    def note(self, number: int, frame: FrameType | None) -> None:
+        """Keep the first signal; let the second one through at once."""
+        if not (self._kept or self._given):
+            self._kept = True
+            return
+        try:
+            # that handler may wait for a second one, as this one does
+            if self._kept:
+                self._kept, self._given = False, True
+                self.handler(number, frame)
+            self.handler(number, frame)
+        except BaseException:
+            self.let_through = True
+            raise
+
+
+class _Nothing:
+    """Nothing is kept back here, or by a context further up."""
+
+    def between(self) -> None:
+        """Do nothing."""
+
+
+@contextmanager
+def deferred(unit: str = "steps") -> Iterator[Interrupts | _Nothing]:
+    """Keep Ctrl-C back until the work comes to a place where it can stop.
+
+    Parameters
+    ----------
+    unit : str
+        What it stops between, for the message.
+
+    Notes
+    -----
+    In the main thread the first signal is kept, and given to the handler that was there, Python's
+    own mostly, when the work calls `between`, or when the context ends. A second one is given to
+    it at once. Elsewhere, and inside another such context, nothing is done about signals. What
+    ends the program inside compiled code leaves the context as itself. The context comes first:
+    what others before it would hold, a lock or a file, a signal could keep them from letting go.
+
+    Examples
+    --------
+    >>> with deferred() as interrupts:
+    ...     for _ in range(3):
+    ...         interrupts.between()
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    is_main = threading.current_thread() is threading.main_thread()
+    if not (is_main and callable(handler)) or Interrupts.active() is not None:
+        with as_interrupts():
+            yield _Nothing()
+        return
+    kept = Interrupts(handler, unit)
+    try:
+        try:
+            signal.signal(signal.SIGINT, kept.note)
+            with as_interrupts():
+                yield kept
+        finally:
+            # unless another took its place meanwhile
+            if signal.getsignal(signal.SIGINT) == kept.note:
+                signal.signal(signal.SIGINT, handler)
+    except Exception:
+        # one that was kept is not lost, nor hidden behind an error
+        kept.between()
+        raise
+    kept.between()
 
 
 def was_interrupted(*, or_will_be: bool = False) -> bool:
@@ -280,10 +326,8 @@ def was_interrupted(*, or_will_be: bool = False) -> bool:
     or_will_be : bool
         Whether one that is kept back counts too.
     """
-    active = _active
-    if active is None or threading.current_thread() is not threading.main_thread():
-        return False
-    return active.let_through or (or_will_be and active.is_kept)
+    active = Interrupts.active()
+    return active is not None and (active.let_through or (or_will_be and active.is_kept))
 
 
 def ignore_in_worker() -> None:
@@ -300,12 +344,3 @@ def ignore_in_worker() -> None:
     ours = str(getattr(handler, "__module__", "")).startswith(__name__.partition(".")[0])
     if handler is signal.default_int_handler or ours:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _begin_anew() -> None:
-    global _active
-    _active = None
-
-
-if hasattr(os, "register_at_fork"):  # Windows has no fork
-    os.register_at_fork(after_in_child=_begin_anew)

@@ -14,7 +14,7 @@ import xarray as xr
 from pymc_mcoem.diagnostics.error_rate import check_window, live_error_rate
 from pymc_mcoem.em.progress import CountProgress, count_observations
 from pymc_mcoem.em.reading import Unreadable, read
-from pymc_mcoem.interrupts import Interrupts
+from pymc_mcoem.interrupts import deferred
 from pymc_mcoem.labels import as_labels
 from pymc_mcoem.numbers import is_whole
 from pymc_mcoem.stream_classifiers import Guess, Learnt, MixtureOfEachLabel, NamedClasses
@@ -155,12 +155,12 @@ def predict_then_learn(
     found = _Rows()
     seconds, number = 0.0, 0
     with (
+        deferred("observations") as interrupts,
         ExitStack() as alone,
         CountProgress(progressbar, total, "Predicted, learnt") as progress,
-        Interrupts() as interrupts,
     ):
         for learner in learnt.learners:
-            alone.enter_context(learner.alone)
+            alone.enter_context(learner.alone.call())
         try:
             for number, observation in enumerate(read(learnt.family, observations), start=1):
                 data = _encoded(learnt.family, observation)

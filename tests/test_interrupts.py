@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +19,14 @@ import pytest
 
 import pymc_mcoem as mcoem
 from pymc_mcoem import burst_chains
+from pymc_mcoem.carlin_chib import dispersed
 from pymc_mcoem.em import crew as crew_module
+from pymc_mcoem.em import file_lock, fingerprint, reading
+from pymc_mcoem.em.datatree_files import named_damage
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.saem import SAEM
-from pymc_mcoem.interrupts import Interrupts, patiently, raise_if_interrupted, require_own_fault
+from pymc_mcoem.interrupts import deferred, patiently, raise_if_interrupted, require_own_fault
+from tests.helpers.faults import chosen, fault_at
 from tests.helpers.pressing import Pressing, Spinning, press, press_not_yet
 from tests.helpers.toy_families import CompiledNoisy, Noisy, NormalMixture, mixture_stream
 from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver
@@ -347,7 +353,29 @@ def test_of_a_sequence_what_cannot_be_read_is_asked_for_again(family, stream, er
     assert_same(*passes)
 
 
-def test_a_machine_that_is_gone_is_no_records_fault(family, stream):
+def nested(error, within, how):
+    """Return what a client of the network makes of an error: it has no number of its own."""
+    if how == "reason":
+        error.reason = within
+    else:
+        setattr(error, how, within)
+    return error
+
+
+GONE = [
+    TimeoutError("no answer"),
+    nested(OSError("<urlopen error>"), socket.gaierror(-2, "no such name"), "reason"),
+    nested(
+        OSError("as requests says it"),
+        nested(RuntimeError("retries"), OSError(errno.EHOSTUNREACH, "no route"), "reason"),
+        "__context__",
+    ),
+    nested(OSError("as another does"), ConnectionRefusedError(111, "refused"), "__cause__"),
+]
+
+
+@pytest.mark.parametrize("error", GONE, ids=str)
+def test_a_machine_that_is_gone_is_no_records_fault(family, stream, error):
     em = driver(family, parameters=THETA, on_error="skip")
 
     class Remote:
@@ -358,13 +386,13 @@ def test_a_machine_that_is_gone_is_no_records_fault(family, stream):
 
         def __getitem__(self, index):
             if index >= 30 and self.down:
-                raise TimeoutError("no answer")
+                raise error
             return stream[index]
 
     source = Remote()
-    with pytest.raises(TimeoutError, match="no answer"):
+    with pytest.raises(type(error)) as raised:
         em.partial_fit(source)
-    assert em.position == 30
+    assert (raised.value, em.position) == (error, 30)
     source.down = False
     em.partial_fit(source, skip=30)
     assert_same(em, driver(family, parameters=THETA).partial_fit(stream))
@@ -390,7 +418,7 @@ def test_an_error_within_the_handling_of_an_interrupt_is_one():
 
 
 def test_a_signal_is_not_hidden_behind_an_error():
-    with pytest.raises(KeyboardInterrupt), Interrupts():
+    with pytest.raises(KeyboardInterrupt), deferred():
         signal.raise_signal(signal.SIGINT)
         raise ValueError("a record that is refused")
     assert patiently(lambda: 3) == 3
@@ -560,3 +588,349 @@ def test_at_any_instant_nothing_is_lost(kind, on_error, saved, most, rng, tmp_pa
     )
     clean = driver(NormalMixture(), parameters=THETA, batch_size=4).partial_fit(values)
     assert_same(found, clean)
+
+
+def drivers(family, stream):
+    """Return calls of which each learns all of a stream, and what it has learnt."""
+
+    def online(path):
+        em = driver(family, n_start=4)
+        return lambda: em.partial_fit(stream, skip=em.position, checkpoint=path).parameters
+
+    def batch(path):
+        saem = SAEM(family, e_step=Noisy(), sweeps=4, random_seed=1, progressbar=False)
+
+        def fit():
+            left = 2 - saem.n_iterations
+            return (saem.fit(stream, left, checkpoint=path) if left else saem).parameters
+
+        return fit
+
+    return {"online": online, "saem": batch}
+
+
+@pytest.mark.parametrize("kind", ["online", "saem"])
+@pytest.mark.parametrize("some", [6, pytest.param(None, marks=pytest.mark.slow)])
+def test_pressed_as_any_function_is_called_nothing_is_lost_or_held(kind, some, tmp_path, rng):
+    """Locks, files and the handler are given back, and the same call goes on to the same end."""
+    stream = mixture_stream(rng, 10)
+    make = drivers(NormalMixture(), stream)[kind]
+    for name in ("first", "again"):  # when nothing is made anew
+        clean = make(tmp_path / f"{name}.nc")
+        with fault_at(None) as made:
+            expected = clean()
+    # those behind the handler are heard by nobody
+    for number in chosen(len(made), rng, some):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        call = make(folder / "run.nc")
+        with suppress(KeyboardInterrupt), fault_at(number, lambda: signal.raise_signal(2)):
+            call()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert not file_lock._held
+        assert not any(each.name.startswith(".") for each in folder.iterdir())
+        assert call().identical(expected), made[number - 1]
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_of_a_held_start_the_first_waits_for_one_observation(family, stream, tmp_path, saved):
+    em = driver(family, e_step=Pressing(presses={3: 1}), n_start=50)
+    with pytest.raises(KeyboardInterrupt, match="stopped between two observations"):
+        em.partial_fit(stream, checkpoint=tmp_path / "run.nc" if saved else None)
+    assert em._learner.state.n_learnt == 3
+
+
+def test_with_a_checkpoint_too_a_handler_is_asked_and_an_error_hides_nothing(family, tmp_path):
+    def source():
+        yield 0.5
+        signal.raise_signal(signal.SIGINT)
+        raise ValueError("the source's own")
+
+    em = driver(family, parameters=THETA)
+    with pytest.raises(KeyboardInterrupt):
+        em.partial_fit(source(), checkpoint=tmp_path / "run.nc")
+    heard = []
+
+    def own(*_):
+        heard.append(em.n_seen)
+
+    signal.signal(signal.SIGINT, own)
+    em = driver(family, e_step=Pressing(presses={5: 1}), parameters=THETA)
+    em.partial_fit(np.linspace(-1.0, 1.0, 9), checkpoint=tmp_path / "other.nc")
+    assert (heard, em.n_seen) == ([5], 9)
+    assert signal.signal(signal.SIGINT, signal.default_int_handler) is own
+
+
+def test_reading_a_batch_run_can_be_ended(family, stream, tmp_path):
+    read = []
+
+    def source():
+        for value in stream:
+            read.append(value)
+            if len(read) == 5:
+                signal.raise_signal(signal.SIGINT)
+            yield value
+
+    saem = SAEM(family, e_step=Noisy(), random_seed=1, progressbar=False)
+    with pytest.raises(KeyboardInterrupt):
+        saem.fit(source(), 1, checkpoint=tmp_path / "run.nc")
+    assert (len(read), saem.n_iterations) == (5, 0)
+
+
+def ended_at(monkeypatch, where, name, error):
+    def ended(*_, **__):
+        raise error
+
+    monkeypatch.setattr(where, name, ended)
+
+
+STOPS = [SystemError("interrupted"), MemoryError(), OSError(errno.EIO, "Input/output error")]
+STOPS[0].__cause__ = KeyboardInterrupt()
+
+
+@pytest.mark.parametrize("stop", STOPS, ids=lambda error: type(error).__name__)
+def test_nothing_is_concluded_from_what_passes(family, tmp_path, stop, monkeypatch):
+    expected = KeyboardInterrupt if isinstance(stop, SystemError) else type(stop)
+    driver(family).partial_fit([0.1, 0.2]).save(tmp_path / "run.nc")
+    with pytest.raises(expected), named_damage("run.nc"):
+        raise stop
+    with monkeypatch.context() as patched:
+        ended_at(patched, fingerprint, "_evaluated", stop)
+        with pytest.raises(expected):
+            fingerprint.Fingerprint().compile(family)
+    with monkeypatch.context() as patched:
+        ended_at(patched, reading, "prepared", stop)
+        # a record on a bad sector is at fault itself, and the next one is asked
+        with nullcontext() if isinstance(stop, OSError) else pytest.raises(expected):
+            assert not reading._has_batches(family, iter([0.5]))
+    dispersed_search = object.__new__(dispersed.DispersedSearch)
+    dispersed_search._n_prior_draws, dispersed_search._density = 1, FakeDensity()
+    dispersed_search._prior = lambda *_: (_ for _ in ()).throw(stop)
+    with pytest.raises(expected):
+        dispersed_search._drawn(0, np.zeros(2), np.random.default_rng(1), [])
+
+
+class FakeDensity:
+    def arguments(self, *_):
+        return []
+
+
+def test_a_burst_returns_the_chains_that_are_done(monkeypatch, caplog):
+    mixture = mcoem.TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
+    options = {"draws": 20, "tune": 5, "random_seed": 1, "progressbar": False}
+    whole = mcoem.sample_burst(mixture, np.ones((3, 3)), **options)
+
+    class Pressed(crew_module.Crew):
+        def answers(self, orders):
+            found = super().answers(orders)
+            yield next(found)
+            yield next(found)
+            press()
+
+    monkeypatch.setattr(burst_chains, "Crew", Pressed)
+    found = mcoem.sample_burst(mixture, np.ones((3, 3)), **options)
+    assert found["posterior"].equals(whole["posterior"].isel(chain=slice(2)))
+    assert "interrupted; 2 of 4 chains are done" in caplog.text
+
+
+OTHERS = """
+import asyncio, multiprocessing, os, signal, sys, threading
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+import numpy as np
+import pymc_mcoem as mcoem
+from pymc_mcoem.em.online import OnlineEM
+from pymc_mcoem.em.saem import SAEM
+from pymc_mcoem.em.workers import ExecutorError
+from tests.helpers.pressing import Spinning, press_not_yet
+from tests.helpers.toy_families import NormalMixture
+from tests.helpers.toy_runs import THETA, driver
+
+kind, workers, folder, most = *sys.argv[1:4], int(sys.argv[4])
+
+
+def made():
+    if workers == "processes":
+        return 2
+    if workers == "loky":
+        from joblib.externals.loky import ProcessPoolExecutor as Loky
+
+        return Loky(2)
+    if workers == "threads":
+        return ThreadPoolExecutor(2)
+    if workers == "dask":
+        from distributed import Client
+
+        return Client(n_workers=2, threads_per_worker=1, dashboard_address=None).get_executor()
+    return None
+
+
+def work(executor):
+    rng = np.random.default_rng(5)
+    values = np.load(folder + "/values.npy")
+    if kind == "online":
+        em = driver(
+            NormalMixture(), parameters=THETA, e_step=Spinning(), batch_size=4, executor=executor
+        )
+        return lambda: em.partial_fit(values, skip=em.position).parameters.to_array().values
+    if kind == "saem":
+        family = NormalMixture()
+        options = {"e_step": Spinning(), "random_seed": 1, "progressbar": False}
+        saem = SAEM(family, **options, on_error="skip", executor=executor)
+
+        def fit():
+            if (left := most // 2 - saem.n_iterations) > 0:
+                saem.fit(values[:60], left)
+            assert "skipped" not in saem.history.children
+            return saem.parameters.to_array().values
+
+        return fit
+    images = rng.random((40 * most, 3, 3))
+    mixture = mcoem.TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
+    if kind == "classifier":
+        classifier = mcoem.Classifier(
+            mixture,
+            mixture.parameters,
+            e_step=mcoem.FixedLatents(),
+            on_error="skip",
+            random_seed=1,
+            progressbar=False,
+            executor=executor,
+        )
+        found = []
+
+        def classify():  # in pieces, or it would never end
+            while len(found) < most:
+                at = 40 * len(found)
+                one = classifier.class_probabilities(images[at : at + 40])
+                assert not classifier.skipped
+                found.append(one)
+            return np.concatenate(found)
+
+        return classify
+    bursts = []
+
+    def sample():
+        while len(bursts) < 4:  # workers of a burst are made anew, and compile
+            whole = mcoem.sample_burst(
+                mixture,
+                images[0],
+                draws=20_000,
+                chains=2,
+                random_seed=len(bursts),
+                progressbar=False,
+                executor=executor,
+            )["posterior"]["class_index"].values
+            if len(whole) < 2:  # interrupted behind the first: what is there is whole
+                raise KeyboardInterrupt
+            bursts.append(whole)
+        return np.stack(bursts)
+
+    return sample
+
+
+def main():
+    press_not_yet()
+    call, times = work(made()), 0
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    print("ready", flush=True)
+    found = None
+    while found is None:
+        try:
+            while found is None:
+                found = call()
+        except (KeyboardInterrupt, ExecutorError):
+            times += 1
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    np.save(folder + "/found.npy", found)
+    print(times, flush=True)
+    os._exit(0)
+
+
+async def cell():
+    main()
+
+
+if __name__ == "__main__":
+    # as a kernel runs a cell: within a loop, in the main thread, under Python's own handler
+    asyncio.new_event_loop().run_until_complete(cell()) if workers == "notebook" else main()
+"""
+
+
+def ended_run(kind, workers, rng, folder, most, pressed):
+    """Return what a run ends with that is interrupted, or not, and how often it was."""
+    (folder / "others.py").write_text(OTHERS)
+    process = subprocess.Popen(
+        [sys.executable, str(folder / "others.py"), kind, workers, str(folder), str(most)],
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        process_group=0,
+        text=True,
+    )
+    try:
+        with process.stdout:
+            assert process.stdout.readline() == "ready\n"
+            longest = 1.0 if kind == "burst" else 0.15
+            for _ in range(most if pressed else 0):
+                time.sleep(rng.uniform(0.0, longest))
+                if process.poll() is None:
+                    # a kernel's stop button tells the kernel; a terminal tells all
+                    tell = os.kill if workers == "notebook" else os.killpg
+                    tell(process.pid, signal.SIGINT)
+            heard = process.stdout.readline()
+            process.wait(300)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert process.returncode == 0
+    return np.load(folder / "found.npy"), int(heard)
+
+
+@pytest.mark.parametrize(
+    ("kind", "workers", "most"),
+    [
+        ("saem", "none", 6),
+        *(
+            pytest.param(kind, workers, 40, marks=pytest.mark.slow)
+            for kind in ("saem", "classifier", "burst")
+            for workers in ("none", "processes")
+        ),
+        *(
+            pytest.param("online", workers, 40, marks=pytest.mark.slow)
+            for workers in ("loky", "threads", "dask", "notebook")
+        ),
+    ],
+)
+def test_whoever_works_nothing_is_lost_at_any_instant(kind, workers, most, rng, tmp_path):
+    if workers == "dask":
+        pytest.importorskip("distributed")
+    np.save(tmp_path / "values.npy", mixture_stream(rng, 40 * most))
+    expected, none = ended_run(kind, "none", rng, tmp_path, most, pressed=False)
+    found, heard = ended_run(kind, workers, rng, tmp_path, most, pressed=True)
+    assert (none, found.shape) == (0, expected.shape)
+    assert heard >= most / 8
+    np.testing.assert_array_equal(found, expected)
+
+
+class ExitingAt7(Noisy):
+    """An E-step that ends its worker's program at 7, as often as there are files to remove."""
+
+    def compile(self, family):
+        return CompiledExitingAt7(family, False)
+
+
+class CompiledExitingAt7(CompiledNoisy):
+    def __call__(self, data, *arguments, **options):
+        if float(data["value"]) == 7.0:
+            sys.exit(3)
+        return super().__call__(data, *arguments, **options)
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_sys_exit_inside_a_worker_is_no_records_fault(family, stream, on_error):
+    em = driver(family, e_step=ExitingAt7(), parameters=THETA, on_error=on_error, executor=2)
+    with pytest.raises(SystemExit, match="3"):
+        em.partial_fit([*stream[:5], 7.0])
+    em._learner.recursion.crew.close()
+    assert (em.position, em._learner.state.n_learnt) == (6, 5)
+    assert "skipped" not in em.history.children

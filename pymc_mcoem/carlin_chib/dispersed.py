@@ -21,6 +21,7 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_mcoem.backends import interpreted_mode
 from pymc_mcoem.carlin_chib.prior_draws import PriorDraws
+from pymc_mcoem.interrupts import require_own_fault
 from pymc_mcoem.modes import Modes, ModeStatus
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class DispersedSearch:
         try:
             self._prior = PriorDraws(density, interpreted_mode()) if n_prior_draws else None
         except Exception as error:  # as in `_drawn`
+            require_own_fault(error)
             _no_draws(error)
 
     def __call__(
@@ -174,6 +176,7 @@ class DispersedSearch:
             # Whatever a distribution raises that cannot be drawn from: starts are a matter of luck,
             # and the model itself is sound.
             except Exception as error:
+                require_own_fault(error)
                 _no_draws(error)
         found: np.ndarray = drawn[np.isfinite(drawn).all(axis=1)]
         return found

@@ -17,6 +17,8 @@ __all__ = ["bounded_groups"]
 
 #: ``/run/parameters`` is as deep as groups go.
 DEPTH = 2
+#: A dozen are in one, and in one of `SAEM` as many more as there are kinds of chains.
+GROUPS = 1000
 #: Most axes that an array of HDF5 has: its dimensions are named in an attribute of that length.
 AXES = 32
 #: How netCDF marks a length that no array labels: it has a size and no content, and is not read.
@@ -57,6 +59,8 @@ def bounded_groups(file: h5py.File, size: int) -> list[str]:
                 raise _refused(inner, "has two names")
             known.add(_place(part))
             if isinstance(part, h5py.Group):
+                if len(groups) + len(waiting) >= GROUPS:
+                    raise _refused(inner, "is one group too many")
                 if depth == DEPTH:
                     raise _refused(inner, "lies deeper than anything in one")
                 waiting.append((inner, depth + 1))

@@ -1,21 +1,21 @@
-"""Saving a run while it goes on: how often, what is kept of older files, how Ctrl-C ends it."""
+"""Saving a run while it goes on: how often, and what is kept of older files."""
 
 from __future__ import annotations
 
 import os
-import signal
-import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, Self
 
 from pymc_mcoem.em.datatree_files import require_file_name
 from pymc_mcoem.em.file_lock import locked
 from pymc_mcoem.em.whole_files import (
+    leftover_locks,
+    lock_of,
     older_name,
     remove_leftovers,
     temporary_beside,
@@ -91,6 +91,11 @@ class Checkpoint:
         """Return the name of the `number`-th file before the newest."""
         return older_name(Path(self.path), number)
 
+    @property
+    def files(self) -> list[Path]:
+        """The newest and the older ones."""
+        return [Path(self.path), *(self.older(number) for number in range(1, self.keep + 1))]
+
     def require_unused(self, own: Iterable[Path] = ()) -> None:
         """Refuse files of other runs, which a run that has learnt nothing yet would replace.
 
@@ -104,9 +109,8 @@ class Checkpoint:
         FileExistsError
             If one of the files is there and none of them is the run's own.
         """
-        names = [Path(self.path), *(self.older(number) for number in range(1, self.keep + 1))]
-        there = [name for name in names if name.exists()]
-        if there and not {name.resolve() for name in names} & {name.resolve() for name in own}:
+        there = [name for name in self.files if name.exists()]
+        if there and not {name.resolve() for name in self.files} & {name.resolve() for name in own}:
             raise FileExistsError(
                 f"checkpoint: {str(there[0])!r} is there already, and this run is new: it would "
                 "replace what another has learnt. Go on with that one by `load`, name another "
@@ -160,32 +164,38 @@ def claimed(checkpoint: Checkpoint | None, own: Iterable[Path] | None) -> Iterat
     if checkpoint is None:
         yield
         return
-    newest = Path(checkpoint.path)
-    lock = newest.with_name(f".{newest.name}.lock")
     with ExitStack() as stack:
-        try:
-            stack.enter_context(locked(lock))
-        except BlockingIOError as error:
-            raise BlockingIOError(
-                error.errno,
-                f"checkpoint: {str(newest)!r} is another run's as long as that goes on "
-                f"({error.strerror}): each would replace what the other has learnt. Wait for its "
-                "end, or name another file.",
-            ) from error
-        except OSError as error:
-            raise OSError(
-                error.errno,
-                f"checkpoint: {str(lock)!r}, which keeps other runs from {newest.name!r}, cannot "
-                f"be made ({error.strerror}); take away what has that name, or name another file.",
-            ) from error
+        for file in checkpoint.files:
+            lock = lock_of(file)
+            try:
+                stack.enter_context(locked(lock))
+            except BlockingIOError as error:
+                raise BlockingIOError(
+                    error.errno,
+                    f"checkpoint: {str(file)!r} is another run's as long as that goes on "
+                    f"({error.strerror}): each would replace what the other has learnt. Wait for "
+                    "its end, or name another file.",
+                ) from error
+            except OSError as error:
+                raise OSError(
+                    error.errno,
+                    f"checkpoint: {str(lock)!r}, which keeps other runs from {file.name!r}, "
+                    f"cannot be made ({error.strerror}); take away what has that name, or name "
+                    "another file.",
+                ) from error
         if own is not None:
             checkpoint.require_unused(own)
+        newest = Path(checkpoint.path)
         remove_leftovers(newest)
+        # of a process that kept more files, and was killed
+        for lock in leftover_locks(newest, beyond=checkpoint.keep):
+            with suppress(OSError), locked(lock):
+                pass
         yield
 
 
 class Checkpointing:
-    """What one call of a driver does about checkpoints and Ctrl-C, as a context.
+    """What one call of a driver does about checkpoints, as a context.
 
     Parameters
     ----------
@@ -195,14 +205,6 @@ class Checkpointing:
         Returns the bytes of a file that the run is saved in.
     state : callable
         Returns where the run stands: the same object as long as nothing has changed.
-    unit : str
-        What a run stops between, for the message.
-
-    Notes
-    -----
-    In the main thread the first Ctrl-C is kept back until the observation that is at work is
-    learnt and the run is saved; a second one interrupts at once, and then too the run is saved as
-    it stands.
     """
 
     def __init__(
@@ -210,25 +212,17 @@ class Checkpointing:
         checkpoint: Checkpoint | None,
         content: Callable[[], bytes],
         state: Callable[[], Any],
-        unit: str = "observations",
     ) -> None:
         self._checkpoint = checkpoint
-        self._unit = unit
         self._content = content
         self._state = state
         self._saved = state()
         self._last = monotonic()
         self._due = 0
         self._failed = False
-        self._interrupted = False
-        self._handler: Any = None
 
     def __enter__(self) -> Self:
-        """Keep Ctrl-C back from here on."""
-        if self._checkpoint is not None and threading.current_thread() is threading.main_thread():
-            self._handler = signal.getsignal(signal.SIGINT)
-            if callable(self._handler):
-                signal.signal(signal.SIGINT, self._note)
+        """Begin."""
         return self
 
     def __exit__(
@@ -237,61 +231,45 @@ class Checkpointing:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Save what was not saved, however the call ends; a Ctrl-C that came last is not lost."""
-        try:
-            changed = self._state() is not self._saved
-            if self._checkpoint is not None and changed and not self._failed:
+        """Save what was not saved, however the call ends."""
+        checkpoint = self._checkpoint
+        if checkpoint is None:
+            return
+        if self._state() is not self._saved and not self._failed:
+            try:
                 self._write()
-        finally:
-            self._release()
-        if self._interrupted and kind is None:
-            raise KeyboardInterrupt
+            except KeyboardInterrupt:
+                # a second Ctrl-C met the saving that the first one had asked for
+                self._write()
+                raise
+        if isinstance(error, KeyboardInterrupt) and error.args and not self._failed:
+            error.args = (
+                f"{error.args[0]}; the run is saved in {os.fspath(checkpoint.path)!r}",
+                *error.args[1:],
+            )
 
     def took(self, n_observations: int = 1) -> None:
-        """Take note that observations were taken in, and save if it is time.
-
-        Raises
-        ------
-        KeyboardInterrupt
-            If Ctrl-C was pressed.
-        """
+        """Take note that observations were taken in, and save if it is time."""
         checkpoint = self._checkpoint
         if checkpoint is None:
             return
         self._due += n_observations
         enough = checkpoint.observations is not None and self._due >= checkpoint.observations
         late = checkpoint.seconds is not None and monotonic() - self._last >= checkpoint.seconds
-        if enough or late or self._interrupted:
+        if enough or late:
             self._write()
-        if self._interrupted:
-            raise KeyboardInterrupt(
-                f"stopped between two {self._unit}; the run is saved in "
-                f"{os.fspath(checkpoint.path)!r}"
-            )
 
     def _write(self) -> None:
         assert self._checkpoint is not None
         state = self._state()
-        # What fails is not tried again as the call ends.
-        self._failed = True
+        # What fails is not tried again as the call ends; what Ctrl-C ends is.
         try:
             write_whole(
                 Path(self._checkpoint.path), self._content(), before=self._checkpoint.rotate
             )
         except KeyboardInterrupt:
-            # A second Ctrl-C met the first one's saving: that is begun again as the call ends.
-            self._failed = False
             raise
-        self._failed = False
+        except BaseException:
+            self._failed = True
+            raise
         self._saved, self._last, self._due = state, monotonic(), 0
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self._interrupted:
-            self._release()
-            raise KeyboardInterrupt
-        self._interrupted = True
-
-    def _release(self) -> None:
-        if callable(self._handler):
-            signal.signal(signal.SIGINT, self._handler)
-            self._handler = None

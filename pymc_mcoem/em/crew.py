@@ -249,6 +249,7 @@ class Crew:
                     if isinstance(error, BrokenExecutor):
                         self._replace(error)
                     if room == 1 and under_way[0].hung > 1 and len(under_way[0].orders) == 1:
+                        self._probe()
                         raise WorkerLost(
                             f"worker: it gave no answer to this observation in {self._timeout:g} "
                             "seconds, nor did another, and both were ended."

@@ -23,7 +23,8 @@ import xarray as xr
 from xarray.backends import H5NetCDFStore
 
 from pymc_mcoem.em.bounded_files import bounded_groups
-from pymc_mcoem.em.whole_files import DamagedFileError, older_name, read_whole, temporary_beside
+from pymc_mcoem.em.whole_files import DamagedFileError, older_names, read_whole, temporary_beside
+from pymc_mcoem.interrupts import require_own_fault
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.run_state import Arrays
@@ -81,12 +82,17 @@ def named_damage(path: str | os.PathLike[str], given: Collection[str] = ()) -> I
     Raises
     ------
     DamagedFileError
+    KeyboardInterrupt, SystemExit, MemoryError, OSError
+        What says nothing of the file: see `require_own_fault`. HDF5 reads memory, and says OSError
+        of bytes that it makes nothing of, without a number; the disk's errors have one.
     """
     try:
         yield
-    except (DamagedFileError, MemoryError):
+    except DamagedFileError:
         raise
     except Exception as error:
+        if not isinstance(error, OSError) or error.errno is not None:
+            require_own_fault(error)
         if str(error).partition(":")[0] in given:
             raise
         # a KeyError has nothing but the key to say
@@ -143,16 +149,14 @@ def _older_checkpoint(
     source: Path, driver: str, kind: str, version: int
 ) -> tuple[Path, xr.DataTree] | None:
     """Return the newest whole file of a checkpoint behind one that is damaged, if there is one."""
-    number = 1
-    while (older := older_name(source.resolve(), number)).is_file():
+    for older in older_names(source.resolve()):
         try:
             tree = _tree_in(read_whole(older), older, driver, kind, version)
-        except DamagedFileError:
-            tree = None
+        except (DamagedFileError, FileNotFoundError):
+            continue
         # one that was saved by hand under such a name may be of any run
-        if tree is not None and tree.attrs.get("written_by") == "checkpoint":
+        if tree.attrs.get("written_by") == "checkpoint":
             return older, tree
-        number += 1
     return None
 
 
@@ -213,7 +217,9 @@ def require_file_name(path: Any) -> Path:
     if target.exists() and not target.is_file():
         raise OSError(f"path: {str(target)!r} is no file that can be replaced; name another.")
     try:
-        temporary_beside(target).exists()
+        os.lstat(temporary_beside(target))
+    except FileNotFoundError:
+        pass
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
             raise

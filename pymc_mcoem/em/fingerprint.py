@@ -12,6 +12,8 @@ import pytensor.tensor as pt
 from pytensor.compile.mode import Mode
 from pytensor.graph.replace import clone_replace
 
+from pymc_mcoem.interrupts import require_own_fault
+
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
 
@@ -43,9 +45,8 @@ class Fingerprint:
         names = ["log-density", *sorted(family.statistics)]
         try:
             found = _evaluated(family, names)
-        except (MemoryError, OSError):
-            raise  # what comes and goes says nothing of the family
-        except Exception:
+        except Exception as error:
+            require_own_fault(error)  # what comes and goes says nothing of the family
             # As where a parameter has to be what this one is not. A run is saved all the same.
             return dict.fromkeys(names)
         with np.errstate(invalid="ignore", over="ignore"):

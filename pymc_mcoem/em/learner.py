@@ -17,6 +17,7 @@ from pymc_mcoem.em.plausible import (
     IN_A_ROW,
     Absurd,
     absurd_among,
+    largest,
     remembered,
     require_plausible,
     span,
@@ -24,7 +25,7 @@ from pymc_mcoem.em.plausible import (
 from pymc_mcoem.em.reading import Unreadable, admit
 from pymc_mcoem.em.recursion import Recursion
 from pymc_mcoem.em.run_state import Begun, RunSettings, RunState, StepError
-from pymc_mcoem.em.settings import encode_settings
+from pymc_mcoem.em.settings import encode_settings, run_attributes
 from pymc_mcoem.em.storage import SavedRun
 from pymc_mcoem.em.threads import OneAtATime
 from pymc_mcoem.interrupts import require_readable
@@ -113,7 +114,12 @@ class Learner:
         try:
             item, _ = admit(self.family, observation, state.position)
             spanned = span(item.observation)
-            require_plausible(spanned, state.recent, self.settings.refuse_beyond)
+            require_plausible(
+                spanned,
+                state.recent,
+                self.settings.refuse_beyond,
+                None if state.parameters is None else largest(state.parameters),
+            )
         except Exception as error:
             require_readable(error)
             self._count_absurd(error)
@@ -272,9 +278,10 @@ class Learner:
             )
         if not state.pending and (state.n_updates or not state.n_learnt):
             return state
-        if self._read is None or self._read[0] is not state:
-            self._read = (state, self._ended(state, self._begun))
-        return self._read[1]
+        read = self._read
+        if read is None or read[0] is not state:
+            self._read = read = (state, self._ended(state, self._begun))
+        return read[1]
 
     def _ended(self, state: RunState, begun: Begun | None) -> RunState:
         try:
@@ -284,14 +291,21 @@ class Learner:
                 _explain(failure, "is held, and cannot be learnt")
             return self._ended(state.without(failure.positions), failure.begun)
 
-    def saved(self, history: xr.DataTree) -> SavedRun:
+    def history_at(self, state: RunState) -> xr.DataTree:
+        """Return what happened until a state; see `OnlineEM.history`."""
+        return self.history.to_datatree(
+            state, run_attributes("OnlineEM", self.entropy, self.settings)
+        )
+
+    def saved(self) -> SavedRun:
         """Return what a file is to hold."""
+        state = self.state  # once: another thread may be learning
         return SavedRun(
-            state=self.state,
+            state=state,
             settings=encode_settings(self.settings),
             entropy=self.entropy,
             family=describe_family(self.family),
-            history=history,
+            history=self.history_at(state),
             strides={
                 "path": self.history.path.stride,
                 "observations": self.history.observations.stride,

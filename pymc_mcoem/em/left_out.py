@@ -7,10 +7,13 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+
+from pymc_mcoem.em.whole_files import remove_leftovers, replace_file
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.history import History
@@ -154,8 +157,10 @@ def leave_out(
 
 
 def _write(folder: Path, record: LeftOut) -> None:
-    """Write a record to a file of its own, named by its position, whole or not at all."""
-    folder.mkdir(exist_ok=True)
+    """Write a record to a file of its own, named by its position, whole or not at all.
+
+    What another run has left under that name stays: the record then has a number behind it.
+    """
     content = io.BytesIO()
     given = record.observation
     parts = {} if given is None else {"observation": given}
@@ -163,17 +168,15 @@ def _write(folder: Path, record: LeftOut) -> None:
         parts = {f"observation:{name}": each for name, each in given.items()}
     arrays: dict[str, Any] = {name: _as_array(value) for name, value in parts.items()}
     np.savez(content, reason=record.reason, position=record.position, **arrays)
-    name = f"{record.position:012d}.npz"
-    beside = folder / f".{name}.partial"
-    beside.unlink(missing_ok=True)
-    try:
-        with open(beside, "xb") as file:
-            file.write(content.getvalue())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, folder / name)
-    finally:
-        beside.unlink(missing_ok=True)
+    folder.mkdir(exist_ok=True)
+    for number in count():
+        target = folder / f"{record.position:012d}{f'.{number}' if number else ''}.npz"
+        if not target.exists():
+            remove_leftovers(target)
+            replace_file(target, [content.getvalue()], argument="on_error")
+            return
+        if target.read_bytes() == content.getvalue():
+            return
 
 
 def _as_array(value: Any) -> np.ndarray:

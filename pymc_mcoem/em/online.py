@@ -19,11 +19,11 @@ from pymc_mcoem.em.reading import check_skip, read
 from pymc_mcoem.em.revival import Revival
 from pymc_mcoem.em.run_state import RunSettings
 from pymc_mcoem.em.schedules import BurstLength, BurstSize, StepSize, UpdateSchedule
-from pymc_mcoem.em.settings import run_attributes, seed_entropy
+from pymc_mcoem.em.settings import seed_entropy
 from pymc_mcoem.em.storage import read_run, require_sound, run_bytes, settings_of, stored_settings
 from pymc_mcoem.em.validation import check_family
 from pymc_mcoem.em.whole_files import write_whole
-from pymc_mcoem.interrupts import Interrupts
+from pymc_mcoem.interrupts import deferred
 from pymc_mcoem.waiting import telling
 
 if TYPE_CHECKING:
@@ -85,8 +85,9 @@ class OnlineEM:
         is saved with a run.
     refuse_beyond : float, optional
         A record is refused, finite as it is, if it reaches so many times as far from the median
-        of the last hundred records as the middle one of them does. The first ten are taken as
-        they come, but looked at again where they are to set the start. None takes all.
+        of the last hundred records as the middle one of them does. Those that are to set the
+        start are looked at again before they do. Before there are ten, and behind records that
+        are all alike, only what is 10¹² times as large as others is refused. None takes all.
     average_from : int, optional
         Number of observations from which on θ is averaged (Polyak and Ruppert): `parameters` is
         then the average, `last_parameters` the last θ.
@@ -305,22 +306,17 @@ class OnlineEM:
         """
         check_skip(skip)
         saved_in = Checkpoint.of(checkpoint)
-        with (
-            self._learner.alone,
-            telling(self.progressbar),
-            claimed(saved_in, None if self._learner.state.position else self._own),
-        ):
-            return self._partial_fit(observations, skip, saved_in)
-
-    def _partial_fit(self, observations: Any, skip: int, saved_in: Checkpoint | None) -> Self:
         learner, n_new = self._learner, 0
         total = count_observations(self.family, observations)
         left = None if total is None else max(total - skip, 0)
         whole = None if left is None else left + len(learner.state.pending)
         with (
+            deferred("observations") as interrupts,
+            learner.alone.call(),
+            telling(self.progressbar),
+            claimed(saved_in, None if learner.state.position else self._own),
             RunProgress(self.progressbar and left != 1, whole) as progress,
             Checkpointing(saved_in, self._content, lambda: learner.state) as saving,
-            Interrupts() as interrupts,
         ):
             try:
                 # what an interrupt or a lost executor left over
@@ -404,8 +400,7 @@ class OnlineEM:
         >>> history.attrs["seed"]
         '1'
         """
-        attributes = run_attributes("OnlineEM", self._learner.entropy, self._learner.settings)
-        return self._learner.history.to_datatree(self._learner.state, attributes)
+        return self._learner.history_at(self._learner.state)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Save the run to a netCDF file, whole or not at all.
@@ -445,7 +440,7 @@ class OnlineEM:
         self._own.add(target)
 
     def _content(self, written_by: str = "checkpoint") -> bytes:
-        return run_bytes(self._learner.saved(self.history), written_by)
+        return run_bytes(self._learner.saved(), written_by)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], family: Family, **overrides: Any) -> Self:

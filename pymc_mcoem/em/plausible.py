@@ -22,6 +22,7 @@ __all__ = [
     "Absurd",
     "absurd_among",
     "check_refuse_beyond",
+    "largest",
     "remembered",
     "require_plausible",
     "span",
@@ -29,6 +30,8 @@ __all__ = [
 
 #: Records that the bound is taken from, and the fewest.
 WINDOW, LEAST = 100, 10
+#: With fewer, from three on, a bound that only what is absurd beyond doubt goes past.
+FEW, LOOSE = 3, 1e12
 #: Share of its size by which a value may differ and be the same.
 ROUNDING = 1e-9
 #: Refusals in a row after which a warning says that the stream may have changed.
@@ -87,7 +90,15 @@ def remembered(recent: Arrays | None, spanned: Arrays) -> Arrays:
     return known
 
 
-def require_plausible(spanned: Arrays, recent: Arrays | None, beyond: float | None) -> None:
+def largest(parameters: Arrays | None) -> float:
+    """Return the size of the largest number among parameters, 0 where there are none."""
+    values = (np.abs(value).max(initial=0.0) for value in (parameters or {}).values())
+    return float(max(values, default=0.0))
+
+
+def require_plausible(
+    spanned: Arrays, recent: Arrays | None, beyond: float | None, unit: float | None = None
+) -> None:
     """Refuse a record that lies too far from recent ones.
 
     Parameters
@@ -95,10 +106,15 @@ def require_plausible(spanned: Arrays, recent: Arrays | None, beyond: float | No
     spanned : dict of str to ndarray
         As from `span`.
     recent : dict of str to ndarray, or None
-        As from `remembered`; with fewer than ten rows nothing is refused.
+        As from `remembered`.
     beyond : float or None
         How many times as far from the median of what was seen as the middle one of recent records
-        reaches. None: nothing is refused.
+        reaches. None: nothing is refused. Of fewer than ten records, and where they are all alike,
+        it is 1e12, or `beyond` if that is more.
+    unit : float, optional
+        What size values have where recent records do not say: there are not three, or all are
+        zero. If 0, nothing is refused then. Not given: records are held and looked at again, and
+        nothing is refused before there are ten.
 
     Raises
     ------
@@ -121,22 +137,31 @@ def require_plausible(spanned: Arrays, recent: Arrays | None, beyond: float | No
         ...
     pymc_mcoem.em.plausible.Absurd: observation reaches -99999, 1.9e+05 times as far from ...
     """
+    if beyond is None:
+        return
     for name, row in spanned.items():
-        rows = (recent or {}).get(name)
-        if beyond is None or rows is None or len(rows) < LEAST:
+        rows = (recent or {}).get(name, np.zeros((0, 3)))
+        middle, typical, allowed = 0.0, unit or 0.0, max(beyond, LOOSE)
+        if len(rows) < LEAST and unit is None:
             continue
-        middle = np.median(rows[:, 1])
-        reach = _reach(rows, middle)
-        # rounding errors of records that are all alike are no measure of what others may be
-        reach = reach[reach > ROUNDING * np.median(np.abs(rows).max(axis=1))]
-        if not reach.size:
+        if len(rows) >= FEW:
+            middle = np.median(rows[:, 1])
+            reach, size = _reach(rows, middle), np.median(np.abs(rows).max(axis=1))
+            # rounding errors of records that are all alike are no measure of what others may be
+            reach = np.sort(reach[reach > ROUNDING * size])
+            if reach.size and len(rows) >= LEAST:
+                typical, allowed = np.median(reach), beyond
+            else:
+                # of two the lower: the other may be the absurd one
+                typical = reach[(reach.size - 1) // 2] if reach.size else size or typical
+        if not typical:
             continue
-        ratio = _reach(row[None], middle)[0] / np.median(reach)
-        if ratio > beyond:
+        ratio = _reach(row[None], middle)[0] / typical
+        if ratio > allowed:
             furthest = row[0] if middle - row[0] > row[2] - middle else row[2]
             raise Absurd(
                 f"{name} reaches {furthest:.6g}, {ratio:.2g} times as far from the median of "
-                f"recent records as these do ({beyond:g} are allowed); see to the source, or give "
+                f"recent records as these do ({allowed:g} are allowed); see to the source, or give "
                 "another refuse_beyond, None to take all."
             )
 
@@ -146,7 +171,9 @@ def _reach(rows: np.ndarray, middle: Any) -> np.ndarray:
     return reach
 
 
-def absurd_among(spans: Sequence[Arrays], beyond: float | None) -> dict[int, Absurd]:
+def absurd_among(
+    spans: Sequence[Arrays], beyond: float | None, unit: float = 0.0
+) -> dict[int, Absurd]:
     """Return which of some records lie too far from the others, and why.
 
     Examples
@@ -160,7 +187,7 @@ def absurd_among(spans: Sequence[Arrays], beyond: float | None) -> dict[int, Abs
     found: dict[int, Absurd] = {}
     for index, each in enumerate(spans):
         try:
-            require_plausible(each, rows, beyond)
+            require_plausible(each, rows, beyond, unit)
         except Absurd as error:
             found[index] = error
     return found

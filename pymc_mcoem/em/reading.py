@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ import xarray as xr
 from pymc_mcoem.em.left_out import PATIENCE
 from pymc_mcoem.em.run_state import Pending
 from pymc_mcoem.em.sources import Unreadable, in_memory, prepared, spread
-from pymc_mcoem.interrupts import patiently, require_readable
+from pymc_mcoem.interrupts import patiently, raise_if_interrupted, require_readable
 from pymc_mcoem.numbers import is_whole
 
 if TYPE_CHECKING:
@@ -33,6 +32,8 @@ def admit(family: Family, observation: Any, position: int) -> tuple[Pending, Arr
         What `Family.encode` raises.
     """
     encoded = patiently(partial(family.encode, observation))
+    # what was interrupted in mid-call may look whole
+    raise_if_interrupted()
     if isinstance(observation, Mapping) and len(family.observation) == 1:
         (observation,) = observation.values()
     return Pending.of(observation, position), encoded
@@ -153,8 +154,10 @@ def _from(family: Family, records: Callable[[int], Iterator[Any]], skip: int) ->
 def _has_batches(family: Family, records: Iterator[Any]) -> bool:
     for given in islice(records, PATIENCE):
         if not isinstance(given, Unreadable):
-            with suppress(Exception):
+            try:
                 return prepared(family, given)[1]
+            except Exception as error:
+                require_readable(error)
     return False
 
 

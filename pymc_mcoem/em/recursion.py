@@ -106,6 +106,8 @@ class Recursion:
                 f"failed ({error}); make the driver anew with parameters=, another start or "
                 "another n_start."
             ) from error
+        # what was interrupted in mid-call may look whole
+        raise_if_interrupted()
         return replace(state, parameters=checked, start=first)
 
     def step(

@@ -29,7 +29,7 @@ from pymc_mcoem.em.storage import entropy_in, settings_of, stored_settings
 from pymc_mcoem.em.threads import OneAtATime
 from pymc_mcoem.em.validation import check_family
 from pymc_mcoem.em.whole_files import write_whole
-from pymc_mcoem.interrupts import Interrupts
+from pymc_mcoem.interrupts import deferred
 from pymc_mcoem.waiting import telling
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pymc_mcoem.em.esteps.base import EStep
     from pymc_mcoem.em.family import Family
     from pymc_mcoem.em.left_out import OnError
+    from pymc_mcoem.em.run_state import Arrays
 
 __all__ = ["SAEM"]
 
@@ -245,14 +246,43 @@ class SAEM:
             raise ValueError(f"n_iterations: got {n_iterations}; give a whole number from 1.")
         saved_in = Checkpoint.of(checkpoint)
         with (
-            self._alone,
+            deferred("iterations") as interrupts,
+            self._alone.call(),
             telling(self.progressbar),
             claimed(saved_in, None if self._state.n_iterations else self._own),
         ):
-            return self._fit(observations, int(n_iterations), saved_in)
+            encoded = self._taken(observations, interrupts.between)
+            first = self._state.n_iterations + 1
+            n_visits = sum(
+                len(self._recursion.batch(number, len(encoded)))
+                for number in range(first, first + n_iterations)
+            )
+            # Compiling comes before the bar, which would stand still.
+            self._recursion.crew.prepare()
+            interrupts.between()
+            with (
+                RunProgress(self.progressbar, n_visits) as progress,
+                Checkpointing(saved_in, self._content, lambda: self._state) as saving,
+            ):
+                try:
+                    for _ in range(n_iterations):
+                        report, left_out = self._recursion.iterate(
+                            self._state, encoded, progress.visited
+                        )
+                        self._leave_out(left_out, encoded)
+                        self._tell_troubles(report.state)
+                        self._history.append(report)
+                        self._state = report.state
+                        progress.stands(self._state)
+                        interrupts.between()
+                        saving.took(len(report.observations))
+                finally:
+                    self.family.set_model_parameters(self._state.parameters or {})
+        return self
 
-    def _fit(self, observations: Any, n_iterations: int, saved_in: Checkpoint | None) -> Self:
-        taken = take(self.family, observations, self._state, self._settings)
+    def _taken(self, observations: Any, between: Callable[[], None]) -> dict[int, Arrays]:
+        """Read the observations, and begin with them or find them those of the run."""
+        taken = take(self.family, observations, self._state, self._settings, between)
         encoded = taken.encoded
         self._leave_out(taken.reasons, taken.refused)
         if self._state.chains:
@@ -264,38 +294,16 @@ class SAEM:
                 self._begin(self._recursion.start([*taken.held.values()]))
             parameters = self._state.parameters or {}
             self._state = self._recursion.begin(self._state, encoded, taken.n_records, parameters)
-        first = self._state.n_iterations + 1
-        n_visits = sum(
-            len(self._recursion.batch(number, len(encoded)))
-            for number in range(first, first + n_iterations)
-        )
-        # Compiling comes before the bar, which would stand still.
-        self._recursion.crew.prepare()
-        with (
-            RunProgress(self.progressbar, n_visits) as progress,
-            Checkpointing(saved_in, self._content, lambda: self._state, "iterations") as saving,
-            Interrupts() as interrupts,
-        ):
-            try:
-                for _ in range(n_iterations):
-                    report, left_out = self._recursion.iterate(
-                        self._state, encoded, progress.visited
-                    )
-                    self._leave_out(left_out, encoded)
-                    for name in sorted(report.state.troubles.keys() - self._state.troubles.keys()):
-                        _log.warning(
-                            "Iteration %d: %s. Further ones are only counted, in history.",
-                            report.state.n_iterations,
-                            name,
-                        )
-                    self._history.append(report)
-                    self._state = report.state
-                    progress.stands(self._state)
-                    interrupts.between()
-                    saving.took(len(report.observations))
-            finally:
-                self.family.set_model_parameters(self._state.parameters or {})
-        return self
+        between()
+        return encoded
+
+    def _tell_troubles(self, following: SAEMState) -> None:
+        for name in sorted(following.troubles.keys() - self._state.troubles.keys()):
+            _log.warning(
+                "Iteration %d: %s. Further ones are only counted, in history.",
+                following.n_iterations,
+                name,
+            )
 
     @property
     def parameters(self) -> xr.Dataset:
@@ -328,8 +336,11 @@ class SAEM:
             As `OnlineEM.history`; a step is an iteration, ``observation`` counts visits, and a
             ``position`` among ``skipped`` is one among the observations given to `fit`.
         """
+        return self._history_at(self._state)
+
+    def _history_at(self, state: SAEMState) -> xr.DataTree:
         attributes = run_attributes("SAEM", self._entropy, self._settings)
-        return self._history.to_datatree(self._state, attributes)
+        return self._history.to_datatree(state, attributes)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Save the run to a netCDF file, whole or not at all; the observations are not in it.
@@ -352,13 +363,14 @@ class SAEM:
         self._own.add(target)
 
     def _content(self, written_by: str = "checkpoint") -> bytes:
+        state = self._state  # once: another thread may be at work
         return saem_bytes(
-            self._state,
+            state,
             self._settings,
             self._entropy,
             self.family,
             self._history,
-            self.history,
+            self._history_at(state),
             written_by,
         )
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pymc_mcoem.em.left_out import named
-from pymc_mcoem.em.plausible import absurd_among, span
+from pymc_mcoem.em.plausible import absurd_among, largest, span
 from pymc_mcoem.em.reading import Unreadable, admit, read
 from pymc_mcoem.em.saem_state import SAEMSettings, SAEMState, fingerprint
 from pymc_mcoem.interrupts import require_readable
@@ -43,7 +44,13 @@ class Taken:
     refused: dict[int, Any] = field(default_factory=dict)
 
 
-def take(family: Family, observations: Any, state: SAEMState, settings: SAEMSettings) -> Taken:
+def take(
+    family: Family,
+    observations: Any,
+    state: SAEMState,
+    settings: SAEMSettings,
+    between: Callable[[], None],
+) -> Taken:
     """Read all observations, past those that are left out.
 
     Parameters
@@ -54,6 +61,8 @@ def take(family: Family, observations: Any, state: SAEMState, settings: SAEMSett
     state : SAEMState
         Where the run stands: what it has left out before stays so.
     settings : SAEMSettings
+    between : callable
+        Called as each is read; it raises where the reading is to end.
 
     Raises
     ------
@@ -65,6 +74,7 @@ def take(family: Family, observations: Any, state: SAEMState, settings: SAEMSett
     taken, known = Taken(), frozenset(state.positions)
     on_error, spans = settings.on_error, {}
     for position, observation in enumerate(read(family, observations)):
+        between()
         taken.n_records += 1
         if position < state.n_records and position not in known:
             continue
@@ -89,7 +99,8 @@ def take(family: Family, observations: Any, state: SAEMState, settings: SAEMSett
         if not state.chains:
             spans[position] = span(item.observation)
     places = list(spans)
-    for index, why in absurd_among(list(spans.values()), settings.refuse_beyond).items():
+    absurd = absurd_among(list(spans.values()), settings.refuse_beyond, largest(state.parameters))
+    for index, why in absurd.items():
         position = places[index]
         if on_error == "raise":
             raise ValueError(f"observation {position} (counted from 0) was refused: {why}")

@@ -153,9 +153,10 @@ def _from_datatree(tree: xr.DataTree) -> SavedRun:
         raise ValueError(f"its counters are {sorted(counters)}, expected {sorted(COUNTERS)}")
     groups: dict[str, Any] = {name: arrays_of(tree, f"/run/{name}") for name in GROUPS}
     for name, rows in (groups["recent"] or {}).items():
-        if rows.ndim != 2 or rows.shape[1] != 3:
+        if rows.ndim != 2 or rows.shape[1] != 3 or not np.isfinite(rows).all():
             raise ValueError(
-                f"recent observations, {name}, have shape {rows.shape}, expected (n, 3)"
+                f"recent observations, {name}, have shape {rows.shape}, expected (n, 3), or are "
+                "not finite"
             )
     held: dict[str, Any] = {name: _pending(arrays_of(tree, f"/run/{name}")) for name in HELD}
     return SavedRun(

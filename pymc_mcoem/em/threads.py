@@ -113,22 +113,17 @@ def one_call_at_a_time() -> AbstractContextManager[Any]:
 
 
 class OneAtATime:
-    """Lets one call work with an object and refuses a second, as a context.
+    """Lets one call work with an object and refuses a second.
 
     Parameters
     ----------
     name : str
         What the call is, for the message.
 
-    Raises
-    ------
-    RuntimeError
-        Where a call is at work already, in another thread or further up in this one.
-
     Examples
     --------
     >>> alone = OneAtATime("OnlineEM.partial_fit")
-    >>> with alone, alone:
+    >>> with alone.call(), alone.call():
     ...     pass
     Traceback (most recent call last):
         ...
@@ -137,25 +132,35 @@ class OneAtATime:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._lock = threading.Lock()
-        self._thread = 0
+        self._at_work: dict[str, list[int]] = {}
 
-    def __enter__(self) -> None:
-        """Begin, or refuse to."""
-        here = threading.get_ident()
-        if not self._lock.acquire(blocking=False):
-            where = (
-                "it was called from within itself, by its source perhaps; let the first call end"
-                if self._thread == here
-                else "another thread is at work with the same object; wait for it, or make an "
-                "object for each thread"
-            )
-            raise RuntimeError(f"{self._name}: {where}. Nothing was changed.")
-        self._thread = here
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """Work with the object, alone.
 
-    def __exit__(self, *_: object) -> None:
-        """End."""
-        self._lock.release()
+        Raises
+        ------
+        RuntimeError
+            Where a call is at work already, in another thread or further up in this one.
+        """
+        # One operation takes it and says whose it is, so that at no instant it is taken and
+        # nobody knows. A generator lets go also where memory fails the call that is to end it.
+        own = [threading.get_ident()]
+        try:
+            first = self._at_work.setdefault("call", own)
+            if first is not own:
+                where = (
+                    "it was called from within itself, by its source perhaps; let the first call "
+                    "end"
+                    if first == own
+                    else "another thread is at work with the same object; wait for it, or make an "
+                    "object for each thread"
+                )
+                raise RuntimeError(f"{self._name}: {where}. Nothing was changed.")
+            yield
+        finally:
+            if self._at_work.get("call") is own:
+                self._at_work.clear()
 
     def __reduce__(self) -> tuple[type[OneAtATime], tuple[str]]:
         """Let a copy have its own."""

@@ -10,16 +10,21 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 __all__ = [
     "DamagedFileError",
+    "leftover_locks",
+    "lock_of",
     "older_name",
+    "older_names",
     "read_whole",
     "remove_leftovers",
+    "replace_file",
     "temporary_beside",
     "unsealed",
     "write_new",
@@ -52,6 +57,35 @@ def older_name(path: Path, number: int) -> Path:
     return path.with_name(f"{path.stem}.{number}{path.suffix}")
 
 
+def older_names(path: Path) -> list[Path]:
+    """Return the files there are before the newest, the last of them first.
+
+    A process that was killed while it moved them down may have left a number out.
+    """
+    numbered = re.compile(rf"{re.escape(path.stem)}\.([1-9]\d*){re.escape(path.suffix)}")
+    found = map(numbered.fullmatch, _names_beside(path))
+    numbers = sorted(int(match[1]) for match in found if match is not None)
+    return [older_name(path, number) for number in numbers]
+
+
+def lock_of(path: Path) -> Path:
+    """Return the name of the lock of a checkpoint's file."""
+    return path.with_name(f".{path.name}.lock")
+
+
+def leftover_locks(path: Path, beyond: int) -> list[Path]:
+    """Return the locks there are of older files with numbers above `beyond`."""
+    numbered = re.compile(rf"\.{re.escape(path.stem)}\.(\d+){re.escape(path.suffix)}\.lock")
+    found = map(numbered.fullmatch, _names_beside(path))
+    return [path.with_name(each[0]) for each in found if each and int(each[1]) > beyond]
+
+
+def _names_beside(path: Path) -> list[str]:
+    with suppress(OSError):  # a folder that can be written in and not be read
+        return os.listdir(path.absolute().parent)
+    return []
+
+
 def temporary_beside(path: Path) -> Path:
     """Return a name beside `path` that nobody else has or can foresee."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
@@ -59,13 +93,11 @@ def temporary_beside(path: Path) -> Path:
 
 def remove_leftovers(path: Path) -> None:
     """Take away what processes that were killed while writing have left beside `path`."""
-    folder, names = path.absolute().parent, []
-    with suppress(OSError):  # a folder that can be written in and not be read
-        names = os.listdir(folder)
-    for name in names:
-        if name.startswith(f".{path.name}.") and name.endswith(".partial"):
+    ours = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}\.partial")
+    for name in _names_beside(path):
+        if ours.fullmatch(name):
             with suppress(OSError):
-                os.unlink(folder / name)
+                os.unlink(path.with_name(name))
 
 
 def write_new(path: Path, parts: Iterable[bytes]) -> None:
@@ -105,10 +137,20 @@ def write_whole(path: Path, content: bytes, before: Callable[[], None] | None = 
         If it cannot be written. Nothing is left of it then, and the old one is as it was.
     """
     seal = SEAL + hashlib.sha256(content).hexdigest().encode()
+    replace_file(path, (content, seal), before)
+
+
+def replace_file(
+    path: Path,
+    parts: Sequence[bytes],
+    before: Callable[[], None] | None = None,
+    argument: str = "path",
+) -> None:
+    """Write a file as `write_whole` does, without a seal; `argument` is named in its errors."""
     beside = temporary_beside(path)
     try:
         try:
-            write_new(beside, (content, seal))
+            write_new(beside, parts)
             if before is not None:
                 before()
             os.replace(beside, path)
@@ -116,7 +158,7 @@ def write_whole(path: Path, content: bytes, before: Callable[[], None] | None = 
             beside.unlink(missing_ok=True)
         _sync_folder(path.absolute().parent)
     except OSError as error:
-        size = len(content) + SEAL_LENGTH
+        size = sum(map(len, parts))
         why = (
             f"there is no room for its {size:,} bytes, which are written beside the file that is "
             "there; make room"
@@ -125,8 +167,8 @@ def write_whole(path: Path, content: bytes, before: Callable[[], None] | None = 
         )
         raise OSError(
             error.errno,
-            f"path: {str(path)!r} was not written: {why}, or name a file elsewhere. The run goes "
-            "on from where it stands.",
+            f"{argument}: {str(path)!r} was not written: {why}, or name a file elsewhere. The run "
+            "goes on from where it stands.",
         ) from error
 
 

@@ -3,51 +3,21 @@
 from __future__ import annotations
 
 import errno
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+import signal
 
 import numpy as np
 import pytest
 
-import pymc_mcoem
+from pymc_mcoem.em import file_lock
 from pymc_mcoem.em.checkpoint import Checkpoint
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.saem import SAEM
-from tests.helpers.faults import disk_error
+from tests.helpers.faults import chosen, disk_error, fault_at
 from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
 from tests.helpers.toy_runs import assert_same, driver
 
-PACKAGE = str(Path(pymc_mcoem.__file__).parent)
 FAULTS = {"memory": MemoryError, "input and output": lambda: disk_error(errno.EIO)}
 OPTIONS = {"e_step": Noisy(), "progressbar": False}
-
-
-@contextmanager
-def fault_at(number: int | None, error=None) -> Iterator[list[str]]:
-    """Have the `number`-th function of the package that is called fail at its start."""
-    monitoring = sys.monitoring
-    tool, made = monitoring.DEBUGGER_ID, []
-
-    def started(code, _):
-        if not code.co_filename.startswith(PACKAGE):
-            return monitoring.DISABLE
-        made.append(code.co_qualname)
-        if len(made) == number:
-            raise error
-        return None
-
-    monitoring.use_tool_id(tool, "faults")
-    try:
-        monitoring.register_callback(tool, monitoring.events.PY_START, started)
-        monitoring.set_events(tool, monitoring.events.PY_START)
-        yield made
-    finally:
-        monitoring.set_events(tool, 0)
-        monitoring.restart_events()
-        monitoring.register_callback(tool, monitoring.events.PY_START, None)
-        monitoring.free_tool_id(tool)
 
 
 @pytest.fixture(scope="module")
@@ -58,10 +28,6 @@ def family():
 @pytest.fixture(scope="module")
 def stream():
     return mixture_stream(np.random.default_rng(5), 14)
-
-
-def chosen(n, rng, size):
-    return range(1, n + 1) if size is None else np.sort(rng.choice(n, size, False) + 1).tolist()
 
 
 def online(family, path, stream, em=None):
@@ -81,6 +47,7 @@ def test_a_stream_loses_nothing_to_a_call_that_fails(family, stream, tmp_path, r
         with fault_at(None) as made:
             online(family, folder / "run.nc", stream)
     assert len(made) > 500
+    before = signal.getsignal(signal.SIGINT)
     for number in chosen(len(made), rng, some):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -93,6 +60,7 @@ def test_a_stream_loses_nothing_to_a_call_that_fails(family, stream, tmp_path, r
             text = f"{number} {called[-1]}: {error!r}"
         else:
             text = f"{number} {called[-1]}: not raised"
+        assert signal.getsignal(signal.SIGINT) is before and not file_lock._held, text
         # what was left out is named, and there is no trace of it
         out = em.history["skipped"]["position"].values.tolist() if "skipped" in em.history else []
         left = np.delete(stream, out)

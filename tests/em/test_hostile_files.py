@@ -293,7 +293,8 @@ def spoilt_is_refused_or_goes_on(kind, content, path, spoiling):
     except (TypeError, ValueError, OSError, KeyError, OverflowError):
         return "not made"
     try:
-        run = load(kind, path)
+        # what a file does is blamed on no record
+        run = load(kind, path, on_error="raise")
     except ValueError as error:
         # the family and what a file cannot hold have words of their own, that name the file as well
         assert isinstance(error, DamagedFileError) or "of another family" in str(error), error

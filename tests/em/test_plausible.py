@@ -138,3 +138,27 @@ def test_parts_of_a_record_are_looked_at_each_by_itself(rng):
         require_plausible(span(record | {"age": np.zeros(3)}), recent, 1_000.0)
     # nothing but missing points says nothing
     require_plausible(span({"height": np.full(2, np.nan)}), recent, 1_000.0)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2, 3, 9])
+def test_with_a_given_start_one_among_the_first_is_refused_too(family, stream, place):
+    em = driver(family, parameters=THETA, on_error="skip")
+    em.partial_fit(np.insert(stream, place, 1e30))
+    assert_learnt_without(em, driver(family, parameters=THETA).partial_fit(stream), [place])
+
+
+@pytest.mark.parametrize("place", [0, 2, 4])
+def test_of_a_short_start_and_a_small_set_too(family, stream, place):
+    records = np.insert(stream, place, 1e30)
+    em = driver(family, n_start=5, on_error="skip").partial_fit(records)
+    assert_learnt_without(em, driver(family, n_start=5).partial_fit(stream), [place])
+    settings = {"e_step": Noisy(), "random_seed": 1, "progressbar": False, "on_error": "skip"}
+    saem = SAEM(family, **settings).fit(records[:7], 2)
+    assert saem.parameters.identical(SAEM(family, **settings).fit(stream[:6], 2).parameters)
+
+
+@pytest.mark.parametrize("dark", [0.0, 0.3])
+def test_records_that_are_all_alike_bound_what_comes_behind_them(family, dark, stream):
+    records = np.concatenate([np.full(20, dark), [1e30], [60_000.0], stream])
+    em = driver(family, parameters=THETA, on_error="skip").partial_fit(records)
+    assert em.history["skipped"]["position"].values.tolist() == [20]

@@ -186,7 +186,7 @@ def test_a_second_call_of_one_object_is_refused(kind, rng):
 
 def test_a_copy_of_a_driver_that_is_at_work_has_a_guard_of_its_own():
     guard = OneAtATime("this")
-    with guard:
+    with guard.call():
         for other in (copy.deepcopy(guard), pickle.loads(pickle.dumps(guard))):
-            with other:
+            with other.call():
                 pass

@@ -16,13 +16,14 @@ from pymc_mcoem.em import whole_files
 from pymc_mcoem.em.checkpoint import Checkpoint
 from pymc_mcoem.em.datatree_files import require_file_name
 from pymc_mcoem.em.file_lock import locked
+from pymc_mcoem.em.history import History
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.saem import SAEM
 from pymc_mcoem.em.whole_files import DamagedFileError, older_name, read_whole, write_whole
 from tests.helpers.faults import failing
 from tests.helpers.power import watched
 from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
-from tests.helpers.toy_runs import assert_same, driver
+from tests.helpers.toy_runs import THETA, assert_same, driver
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -422,3 +423,75 @@ def test_without_syncing_a_loss_of_power_would_be_seen(family, stream, tmp_path,
         except DamagedFileError:
             damaged += 1
     assert missing > 10 and damaged > 10
+
+
+def test_a_run_whose_file_is_an_older_one_of_another_is_refused(family, stream, tmp_path):
+    def records():
+        for number, value in enumerate(stream):
+            if number == 5:
+                with pytest.raises(BlockingIOError, match=r"run\.1\.nc' is another run's as long"):
+                    driver(family).partial_fit(stream[:3], checkpoint=tmp_path / "run.1.nc")
+            yield value
+
+    em = driver(family).partial_fit(records(), checkpoint=tmp_path / "run.nc")
+    assert em.n_seen == len(stream)
+
+
+def test_a_number_that_is_missing_among_older_files_is_passed(family, stream, tmp_path):
+    """As a process leaves it that is killed as it moves them down."""
+    path = tmp_path / "run.nc"
+    em = driver(family)
+    for stop in (10, 20, 30):
+        em.partial_fit(stream[:stop], skip=em.position, checkpoint=Checkpoint(path, keep=2))
+    os.replace(older_name(path, 1), older_name(path, 2))
+    path.write_bytes(path.read_bytes()[:-1])
+    assert loaded(path).n_seen == 20
+
+
+def test_what_another_run_is_writing_stays(tmp_path):
+    own, other = (tmp_path / f".{name}.{'0a' * 8}.partial" for name in ("run", "run.run.nc"))
+    for path in (own, other):
+        path.touch()
+    whole_files.remove_leftovers(tmp_path / "run")
+    assert sorted(files_in(tmp_path)) == [other.name]
+
+
+@pytest.mark.parametrize("fails", [errno.ENOSPC, errno.EIO])
+def test_a_folder_of_records_is_written_as_safely(family, stream, tmp_path, monkeypatch, fails):
+    folder = tmp_path / "left_out"
+    em = driver(family, on_error=folder)
+    with failing(monkeypatch, 2, fails), pytest.raises(OSError, match=r"on_error: .*0+\.npz' was"):
+        em.partial_fit([float("inf")])
+    assert not files_in(folder) and em.position == 0
+    with failing(monkeypatch) as counted:
+        em.partial_fit([float("inf"), *stream])
+    assert counted.made.count("fsync") == 2  # the file's and the folder's
+    content = (folder / "000000000000.npz").read_bytes()
+    driver(family, on_error=folder).partial_fit([-float("inf")])
+    assert sorted(files_in(folder)) == ["000000000000.1.npz", "000000000000.npz"]
+    assert (folder / "000000000000.npz").read_bytes() == content
+
+
+@pytest.mark.parametrize("stride", [0, -1, 1.5, True])
+def test_a_stride_that_is_none_is_refused(family, stride):
+    history = History(family, None, 1)
+    with pytest.raises(ValueError, match="which is no stride"):
+        history.restore(None, path_stride=1, observation_stride=stride)
+
+
+def test_a_second_thread_saves_one_state(family, stream, tmp_path, monkeypatch):
+    """As it is written the run goes on, and the file holds where it stood."""
+    em = driver(family, parameters=THETA).partial_fit(stream[:20])
+    real = em._learner.history.to_datatree
+
+    def slowly(*arguments):
+        monkeypatch.undo()
+        em.partial_fit(stream[20:])
+        return real(*arguments)
+
+    monkeypatch.setattr(em._learner.history, "to_datatree", slowly)
+    em.save(tmp_path / "run.nc")
+    found = loaded(tmp_path / "run.nc")
+    assert (em.n_seen, found.n_seen) == (len(stream), 20)
+    assert found.history["observations"].sizes["observation"] == 20
+    assert_same(found.partial_fit(stream[20:]), em)

@@ -34,7 +34,7 @@ from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.saem import SAEM
 from pymc_mcoem.em.schedules import BurstLength
 from pymc_mcoem.em.workers import ExecutorError, Order, Parcel, Unknown, perform, received
-from tests.helpers.pressing import Hanging
+from tests.helpers.pressing import Hanging, HangingToCompile
 from tests.helpers.toy_families import CompiledNoisy, Noisy, NormalMixture, mixture_stream
 from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver
 
@@ -692,6 +692,23 @@ def test_a_worker_that_hangs_is_ended(family, stream, tmp_path, kind, times, on_
     assert em.history["skipped"]["position"].values.tolist() == [20]
     clean = driver(family, **settings).partial_fit(np.delete(stream, 20))
     assert em.parameters.identical(clean.parameters)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_workers_that_hang_as_they_compile_are_no_records_fault(family, stream, monkeypatch):
+    monkeypatch.setattr(crew_module, "FIRST", 1.0)
+    pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork"))
+    em = driver(
+        family,
+        e_step=HangingToCompile(),
+        parameters=THETA,
+        on_error="skip",
+        executor=crew_module.Workers(pool, 1.0),
+    )
+    with pytest.raises(crew_module.ExecutorError, match="die before they have done anything"):
+        em.partial_fit(stream[:3])
+    assert (em.position, em.n_seen) == (1, 1) and "skipped" not in em.history.children
+    em._learner.recursion.crew.close()
 
 
 def test_what_no_timeout_can_end_is_refused():

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+import pymc_mcoem
+
+PACKAGE = str(Path(pymc_mcoem.__file__).parent)
 
 #: All that saving a run asks of the operating system that can fail and changes something.
 CALLS = ("open", "write", "fsync", "close", "replace", "link", "unlink")
@@ -43,3 +51,39 @@ def failing(monkeypatch, at=None, error=errno.EIO, *, calls=CALLS, lasting=False
         for name in calls:
             patched.setattr(os, name, counted(name, getattr(os, name)))
         yield faults
+
+
+@contextmanager
+def fault_at(number, error=None):
+    """Have the `number`-th function of the package that is called fail at its start.
+
+    A function in place of an error is called there.
+    """
+    monitoring = sys.monitoring
+    tool, made = monitoring.DEBUGGER_ID, []
+
+    def started(code, _):
+        if not code.co_filename.startswith(PACKAGE):
+            return monitoring.DISABLE
+        made.append(code.co_qualname)
+        if len(made) == number:
+            if callable(error):
+                return error()
+            raise error
+        return None
+
+    monitoring.use_tool_id(tool, "faults")
+    try:
+        monitoring.register_callback(tool, monitoring.events.PY_START, started)
+        monitoring.set_events(tool, monitoring.events.PY_START)
+        yield made
+    finally:
+        monitoring.set_events(tool, 0)
+        monitoring.restart_events()
+        monitoring.register_callback(tool, monitoring.events.PY_START, None)
+        monitoring.free_tool_id(tool)
+
+
+def chosen(n, rng, size):
+    """Return some of the numbers to `n`, or all."""
+    return range(1, n + 1) if size is None else np.sort(rng.choice(n, size, False) + 1).tolist()

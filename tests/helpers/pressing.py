@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import signal
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,3 +114,14 @@ class CompiledHanging(CompiledNoisy):
                 lives[0].unlink()
                 hang()
         return super().__call__(data, *arguments, **options)
+
+
+@dataclass(frozen=True)
+class HangingToCompile(Noisy):
+    """An E-step that workers hang at while they compile it."""
+
+    def compile(self, family):
+        hang.compile(())
+        if multiprocessing.parent_process() is not None:
+            hang()
+        return super().compile(family)
