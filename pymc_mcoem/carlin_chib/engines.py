@@ -365,7 +365,7 @@ class PlateEngine:
 
     def fit(self, rng: np.random.Generator, others: Sequence[np.ndarray]) -> PlatePseudoPriors:
         """Return pseudo-priors given the values of all other variables."""
-        return self._fit(others)
+        return self._fit(others, rng)
 
     def sweep(
         self,
