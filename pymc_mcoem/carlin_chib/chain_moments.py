@@ -47,8 +47,9 @@ class ChainMoments:
     Classes with several modes keep the mixture that `Laplace` makes of them, for a chain stays on
     one. The chains of the others start at their modes and move on the scale of the Laplace
     approximation. Where posteriors are skewed, or flat in some directions, as those of
-    deformations are, they lie far from what a normal density at the mode covers: a chain then hardly ever leaves its class,
-    because where it is the pseudo-prior of its own class has next to no density.
+    deformations are, they lie far from what a normal density at the mode covers: a chain then
+    hardly ever leaves its class, because where it is the pseudo-prior of its own class has next to
+    no density.
     ``benchmarks/pseudo_priors.py`` measures it. Cost: `n_steps` moves in every class at each fit,
     so this is a rule for `CarlinChib`, which fits a few times a chain, and not for bursts.
 
