@@ -138,16 +138,15 @@ class ChainMoments:
                 return moments
             n_components = mixtures.log_share.shape[1]
             class_of = np.repeat(np.arange(n_classes), n_components)
+            kept = [
+                np.where(
+                    is_mixed[class_of].reshape(-1, *[1] * (own.ndim - 1)), own, found[class_of]
+                )
+                for own, found in zip(mixtures.normals.as_list(), moments.as_list(), strict=True)
+            ]
+            mean, scale, whiten, log_normalizer = kept
             normals = PseudoPriors(
-                *(
-                    np.where(
-                        is_mixed[class_of].reshape(-1, *[1] * (own.ndim - 1)), own, found[class_of]
-                    )
-                    for own, found in zip(
-                        mixtures.normals.as_list(), moments.as_list(), strict=True
-                    )
-                ),
-                mixtures.normals.log_evidence,
+                mean, scale, whiten, log_normalizer, mixtures.normals.log_evidence
             )
             return replace(moments, mixtures=Mixtures(mixtures.log_share, normals))
 
