@@ -18,12 +18,15 @@ from pymc_mcoem.arithmetic import strict_mode
 from pymc_mcoem.backends import uses_jax
 
 if TYPE_CHECKING:
+    from pymc_mcoem.carlin_chib.plate import PlateDensity
     from pymc_mcoem.density import ClassDensity
 
 __all__ = ["compile_loop", "compile_with_data"]
 
 
-def compile_with_data(density: ClassDensity, inputs: list[Any], outputs: Any, mode: Any) -> Any:
+def compile_with_data(
+    density: ClassDensity | PlateDensity, inputs: list[Any], outputs: Any, mode: Any
+) -> Any:
     """Compile a function of `inputs`, then the density's data, then its other values.
 
     In numba sums are taken as they are written: see `strict_mode`.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import pytensor.tensor as pt
 
 from pymc_mcoem.backends import without_jax
 from pymc_mcoem.carlin_chib.hamiltonian import Hamiltonian
+from pymc_mcoem.carlin_chib.mixtures import Mixtures
 from pymc_mcoem.carlin_chib.pseudo_priors import CompiledPseudoPriors, Laplace, PseudoPriors
 from pymc_mcoem.carlin_chib.within_class import ClassProposal
 from pymc_mcoem.loops import compile_with_data
@@ -43,10 +44,12 @@ class ChainMoments:
 
     Notes
     -----
-    The chains start at the modes and move on the scale of the Laplace approximation. Where
-    posteriors are skewed, or flat in some directions, as those of deformations are, they lie far
-    from what a normal density at the mode covers: a chain then hardly ever leaves its class,
-    because where it is the pseudo-prior of its own class has next to no density.
+    Classes with several modes keep the mixture that `Laplace` makes of them, for a chain stays on
+    one. The chains of the others start at their modes and move on the scale of the Laplace
+    approximation. Where posteriors are skewed, or flat in some directions, as those of
+    deformations are, they lie far from what a normal density at the mode covers: a chain then
+    hardly ever leaves its class, because where it is the pseudo-prior of its own class has next to
+    no density.
     ``benchmarks/pseudo_priors.py`` measures it. Cost: `n_steps` moves in every class at each fit,
     so this is a rule for `CarlinChib`, which fits a few times a chain, and not for bursts.
 
@@ -110,7 +113,13 @@ class ChainMoments:
             fitted = laplace(data, rng, others)
             values = density.arguments(data, others)
             mean, covariance = np.empty((n_classes, n)), np.empty((n_classes, n, n))
+            mixtures = fitted.mixtures
+            is_mixed = np.zeros(n_classes, bool) if mixtures is None else mixtures.is_mixed
             for j in range(n_classes):
+                at_mode = fitted.scale[j] @ fitted.scale[j].T
+                if is_mixed[j]:
+                    mean[j], covariance[j] = fitted.mean[j], at_mode
+                    continue
                 draws = chain(
                     rng.standard_normal((self.n_steps, size)),
                     robbins_monro,
@@ -121,10 +130,24 @@ class ChainMoments:
                 )[self.n_steps // 2 :]
                 mean[j] = draws.mean(axis=0)
                 own = np.atleast_2d(np.cov(draws, rowvar=False))
-                at_mode = fitted.scale[j] @ fitted.scale[j].T
                 covariance[j] = (1 - self.shrinkage) * own + self.shrinkage * at_mode
-            return PseudoPriors.from_covariance(
+            moments = PseudoPriors.from_covariance(
                 mean, covariance, fitted.log_evidence, fitted.troubles
             )
+            if mixtures is None:
+                return moments
+            n_components = mixtures.log_share.shape[1]
+            class_of = np.repeat(np.arange(n_classes), n_components)
+            kept = [
+                np.where(
+                    is_mixed[class_of].reshape(-1, *[1] * (own.ndim - 1)), own, found[class_of]
+                )
+                for own, found in zip(mixtures.normals.as_list(), moments.as_list(), strict=True)
+            ]
+            mean, scale, whiten, log_normalizer = kept
+            normals = PseudoPriors(
+                mean, scale, whiten, log_normalizer, mixtures.normals.log_evidence
+            )
+            return replace(moments, mixtures=Mixtures(mixtures.log_share, normals))
 
         return chain_moments

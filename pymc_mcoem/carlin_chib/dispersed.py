@@ -20,6 +20,7 @@ from pytensor.graph.basic import Constant
 from pytensor.graph.traversal import ancestors
 
 from pymc_mcoem.backends import interpreted_mode
+from pymc_mcoem.carlin_chib.prior_bounds import bounded, importance_fit
 from pymc_mcoem.carlin_chib.prior_draws import PriorDraws
 from pymc_mcoem.interrupts import require_own_fault
 from pymc_mcoem.modes import Modes, ModeStatus
@@ -43,8 +44,14 @@ MAX_SEARCHES, _SEARCHED_LATENTS = 6, 60
 #: curvatures: of what is larger there are fewer draws, but these at least.
 _EVALUATED, _CURVED, _FEWEST = 200_000, 4_000_000, 8
 
+#: Points of each round of a fit where a search found no mode.
+_N_FITTED = 512
+
 #: Distinct modes of a class that are kept.
 MAX_MODES = 8
+
+#: How a search ends that has found none.
+_NO_MODE = (ModeStatus.NOT_CONVERGED, ModeStatus.INDEFINITE, ModeStatus.NO_DENSITY)
 
 #: A mode whose evidence is so many nats below the best one's of its class is not kept.
 _MAX_GAP = 7.0
@@ -104,9 +111,33 @@ class DispersedSearch:
             for start in self._given:
                 self._add(modes, j, start, others)
             if self._n_prior_draws:
-                self._add_dispersed(modes, j, starts[0], own_rng, others)
-            found.append(_kept(modes))
+                draws = self._add_dispersed(modes, j, starts[0], own_rng, others)
+                found.append(self._within_prior(_kept(modes), j, draws, own_rng, others))
+            else:
+                found.append(_kept(modes))
         return found
+
+    def _within_prior(
+        self,
+        modes: Modes,
+        class_index: int,
+        draws: np.ndarray,
+        rng: np.random.Generator,
+        others: Sequence[np.ndarray],
+    ) -> Modes:
+        """Return modes with covariances that the prior bounds, or a fit if there is no mode."""
+        if self._prior is None:
+            return modes
+        if modes.status[0] in _NO_MODE:
+
+            def evaluate(where: np.ndarray) -> np.ndarray:
+                heights, _ = self._search.at_points(class_index, where, others)
+                return np.where(np.isnan(heights), -np.inf, heights)
+
+            n_points = min(_N_FITTED, affordable_draws(self._density))
+            fit = importance_fit(evaluate, draws, n_points, rng, modes.status[0])
+            modes = modes if fit is None else fit
+        return bounded(modes, draws)
 
     def _add(
         self, modes: list[Modes], class_index: int, start: np.ndarray, others: Sequence[np.ndarray]
@@ -127,10 +158,10 @@ class DispersedSearch:
         start: np.ndarray,
         rng: np.random.Generator,
         others: Sequence[np.ndarray],
-    ) -> None:
-        """Add the modes that prior draws lead to."""
+    ) -> np.ndarray:
+        """Add the modes that prior draws lead to, and return the draws."""
         points = self._drawn(class_index, start, rng, others)
-        points = np.array(
+        drawn = points = np.array(
             [self._density.without_inactive(class_index, point) for point in points]
         ).reshape(len(points), len(start))
 
@@ -159,6 +190,7 @@ class DispersedSearch:
             self._add(modes, class_index, ends[place], others)
             # whatever came of it, no search starts there again
             heights[place] = -np.inf
+        return drawn
 
     def _drawn(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -84,6 +84,7 @@ class Engine(Protocol):
         log_tilt: np.ndarray,
         auxiliaries: np.ndarray | None = None,
         jumps: bool = True,
+        moves: Any = None,
     ) -> Swept:
         """Make one sweep, from fresh auxiliaries or from those given, which are updated."""
         ...
@@ -164,21 +165,34 @@ class ScalarEngine:
         log_tilt: np.ndarray,
         auxiliaries: np.ndarray | None = None,
         jumps: bool = True,
+        moves: PseudoPriors | None = None,
     ) -> Swept:
         """Make one sweep; inactive latents are then drawn from their priors.
 
         With several auxiliaries, or such as are given, of mixtures the heaviest component alone is
-        drawn from; so it is by a jump.
+        drawn from; so it is by a jump. `moves` are normals whose covariances moves within a class
+        go by, instead of the pseudo-priors'; not with several auxiliaries.
         """
+        through = pseudo_priors if moves is None else moves
         here = int(class_index)
         position = as_argument(self.density.without_inactive(here, position))
         noise = rng.standard_normal(self._noise_size)
         log_weight_excess = log_tilt
         if auxiliaries is not None:
             noise[: auxiliaries.size] = auxiliaries.ravel()
+            if moves is not None:
+                heaviest = replace(pseudo_priors, mixtures=None)
+                log_weight_excess = log_tilt + self._placed(
+                    here, position, noise, heaviest, through
+                )
             auxiliaries[here] = pseudo_priors.whiten[here] @ (position - pseudo_priors.mean[here])
         elif pseudo_priors.mixtures is not None and self._has_one_auxiliary:
-            position, log_excess = self._mixed(rng, here, position, noise, pseudo_priors, others)
+            position, log_excess = self._mixed(
+                rng, here, position, noise, pseudo_priors, through, others
+            )
+            log_weight_excess = log_tilt + log_excess
+        elif moves is not None:
+            log_excess = self._placed(here, position, noise, pseudo_priors, through)
             log_weight_excess = log_tilt + log_excess
         made = self._sweeps(
             noise[None],
@@ -187,7 +201,7 @@ class ScalarEngine:
             position,
             log_step[: self.density.n_classes],
             log_weight_excess,
-            pseudo_priors,
+            through,
             others,
         )
         index, moved = np.asarray(made.class_index[0]), np.asarray(made.position[0])
@@ -217,6 +231,29 @@ class ScalarEngine:
             jump_acceptance,
         )
 
+    def _placed(
+        self,
+        here: int,
+        position: np.ndarray,
+        noise: np.ndarray,
+        pseudo_priors: PseudoPriors,
+        through: PseudoPriors,
+    ) -> np.ndarray:
+        """Write to `noise` what its auxiliaries are in a sweep of other normals.
+
+        Returns
+        -------
+        log_excess : ndarray of shape (n_classes,)
+            To be added to the logarithms of the sweep's weights.
+        """
+        n_auxiliary = pseudo_priors.mean.size
+        standard = noise[:n_auxiliary].reshape(pseudo_priors.mean.shape)
+        drawn = pseudo_priors.mean + np.einsum("jab,jb->ja", pseudo_priors.scale, standard)
+        drawn[here] = position
+        placed, log_excess = pseudo_priors.placed_in(through, drawn)
+        noise[:n_auxiliary] = placed.ravel()
+        return log_excess
+
     def _mixed(
         self,
         rng: np.random.Generator,
@@ -224,6 +261,7 @@ class ScalarEngine:
         position: np.ndarray,
         noise: np.ndarray,
         pseudo_priors: PseudoPriors,
+        through: PseudoPriors,
         others: Sequence[np.ndarray],
     ) -> tuple[np.ndarray, np.ndarray]:
         """Draw the auxiliaries from mixtures, and write to `noise` what they are in a sweep.
@@ -246,11 +284,12 @@ class ScalarEngine:
         drawn = pseudo_priors.draw(rng)
         proposed = drawn[here].copy()
         drawn[here] = position
-        placed, log_excess = pseudo_priors.mixed_into(drawn)
+        placed, log_excess = pseudo_priors.placed_in(through, drawn)
         if pseudo_priors.mixtures.is_mixed[here]:
             drawn[here] = proposed
-            placed_there, log_excess_there = pseudo_priors.mixed_into(drawn)
+            placed_there, log_excess_there = pseudo_priors.placed_in(through, drawn)
             log_p = self._sweeps.log_densities(here, np.stack([position, proposed]), others)
+            # but for the constant of the normals
             log_kappa = [
                 -0.5 * (z[here] ** 2).sum() - excess[here]
                 for z, excess in ((placed, log_excess), (placed_there, log_excess_there))
@@ -326,7 +365,7 @@ class PlateEngine:
 
     def fit(self, rng: np.random.Generator, others: Sequence[np.ndarray]) -> PlatePseudoPriors:
         """Return pseudo-priors given the values of all other variables."""
-        return self._fit(others)
+        return self._fit(others, rng)
 
     def sweep(
         self,
@@ -341,8 +380,9 @@ class PlateEngine:
         log_tilt: np.ndarray,
         auxiliaries: np.ndarray | None = None,
         jumps: bool = True,
+        moves: None = None,
     ) -> Swept:
-        """Make one sweep of all rows; plates are not tilted."""
+        """Make one sweep of all rows; plates are not tilted, and their moves keep their shapes."""
         found = self._sweep(
             rng, gain, class_index, position, log_step, pseudo_priors, others, auxiliaries
         )

@@ -103,6 +103,9 @@ class PlateDensity:
             )
         own = {self.index_value, *self.latent_values}
         self.other_values = tuple(value for value in model.value_vars if value not in own)
+        # as `ClassDensity` has them, for prior draws
+        self.data_replacement: dict[Any, Any] = {}
+        self.data_inputs: dict[str, Any] = {}
         self._density = self._by_row()
 
     def _by_row(self) -> TensorVariable:

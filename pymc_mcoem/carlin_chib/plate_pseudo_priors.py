@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytensor.tensor as pt
 from pymc.initial_point import make_initial_point_fn
 
 from pymc_mcoem.backends import interpreted_mode
+from pymc_mcoem.carlin_chib.prior_draws import PriorDraws
 
 if TYPE_CHECKING:
     from pymc_mcoem.carlin_chib.plate import PlateDensity
 
 __all__ = ["PlateLaplace", "PlatePseudoPriors"]
+
+#: By how many nats of evidence a mode that a prior draw led to may be below the first.
+_NEARLY = 3.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,8 +83,10 @@ class PlateLaplace:
 
     Notes
     -----
-    One normal for each class and row: of several modes it has the one that the model's initial
-    point leads to, and the random walk alone gets to others.
+    One normal for each class and row. Each is searched from the model's initial point and, where
+    there is a generator, from a draw of its prior: where that leads to another mode of nearly as
+    much evidence or more, it is this that a chain has. Chains that begin on different modes then
+    disagree, for the random walk alone gets from one to another.
 
     Interpreted: a fit evaluates a few dozen times, each time all rows at once.
     Rows being independent, the gradient of the summed density holds all rows' gradients, and
@@ -106,11 +114,30 @@ class PlateLaplace:
         )
         # As a function, for the initial point may depend on data that are set later.
         self._initial_point = make_initial_point_fn(model=density.model)
+        self._prior: PriorDraws | None = None
+        # Whatever a distribution raises that cannot be drawn from: the model itself is sound.
+        with suppress(Exception):
+            self._prior = PriorDraws(density, interpreted_mode())
 
-    def __call__(self, others: Sequence[np.ndarray]) -> PlatePseudoPriors:
-        """Return pseudo-priors given the other values."""
+    def __call__(
+        self, others: Sequence[np.ndarray], rng: np.random.Generator | None = None
+    ) -> PlatePseudoPriors:
+        """Return pseudo-priors given the other values.
+
+        Parameters
+        ----------
+        others : sequence of ndarray
+        rng : numpy.random.Generator or None
+            The chain's, which is not moved on.
+        """
         start = self.density.ravel(self._initial_point(0))
         found = [self._search(j, start, others) for j in range(self.density.n_classes)]
+        if rng is not None:
+            own_rng = np.random.default_rng(deepcopy(rng).integers(2**63))
+            found = [
+                _nearly_best(each, self._search(j, self._drawn(j, start, own_rng, others), others))
+                for j, each in enumerate(found)
+            ]
         mean, precision, log_p, converged = (np.stack(part) for part in zip(*found, strict=True))
         whiten = np.swapaxes(np.linalg.cholesky(precision), -1, -2)
         half_log_det = np.log(np.diagonal(whiten, axis1=-2, axis2=-1)).sum(axis=-1)
@@ -127,6 +154,17 @@ class PlateLaplace:
             log_evidence,
             {"mode search: not converged": missed} if missed else {},
         )
+
+    def _drawn(
+        self, j: int, start: np.ndarray, rng: np.random.Generator, others: Sequence[np.ndarray]
+    ) -> np.ndarray:
+        """Draw starts of all rows in class j, from around the given ones without a prior."""
+        drawn = start + rng.standard_cauchy(start.shape)
+        if self._prior is not None:
+            with suppress(Exception):
+                self._prior.reseed(rng)
+                (drawn,) = self._prior(np.full(len(start), j), others, 1)
+        return np.where(np.isfinite(drawn).all(axis=1, keepdims=True), drawn, start)
 
     def _search(
         self, j: int, start: np.ndarray, others: Sequence[np.ndarray]
@@ -163,6 +201,29 @@ class PlateLaplace:
         bent = np.einsum("iab,ib,icb->iac", vectors, values, vectors)
         precision = np.where(definite[:, None, None], curvature, bent)
         return x, precision, log_p, converged & definite
+
+
+def _nearly_best(first: tuple[np.ndarray, ...], second: tuple[np.ndarray, ...]) -> Any:
+    """Return, row by row, the first search's end, or the second's if it is a mode worth as much.
+
+    It is one where it is a standard deviation or more away under the curvatures of both, and has
+    no more than three nats less of Laplace's evidence.
+    """
+    (mean, precision, log_p, converged), (there, other_precision, other_log_p, found) = (
+        first,
+        second,
+    )
+    away = there - mean
+    squares = [np.einsum("ia,iab,ib->i", away, each, away) for each in (precision, other_precision)]
+    with np.errstate(invalid="ignore"):  # of rows without density
+        gain = other_log_p - log_p
+        gain -= 0.5 * (np.linalg.slogdet(other_precision)[1] - np.linalg.slogdet(precision)[1])
+    is_other = np.min(squares, axis=0) > 1.0
+    taken = found & (~converged | (is_other & (gain > -_NEARLY)))
+    return tuple(
+        np.where(taken.reshape(-1, *[1] * (one.ndim - 1)), two, one)
+        for one, two in zip(first, second, strict=True)
+    )
 
 
 def _newton(

@@ -14,6 +14,7 @@ from pytensor.tensor.random.type import RandomType
 from pymc_mcoem.loops import compile_with_data
 
 if TYPE_CHECKING:
+    from pymc_mcoem.carlin_chib.plate import PlateDensity
     from pymc_mcoem.density import ClassDensity
 
 __all__ = ["PriorDraws"]
@@ -24,7 +25,8 @@ class PriorDraws:
 
     Parameters
     ----------
-    density : ClassDensity
+    density : ClassDensity or PlateDensity
+        Of a plate draws are of all rows, ``(n_rows, n_latents)``, in one class each.
     mode : str or None
         PyTensor's compilation mode.
 
@@ -40,9 +42,10 @@ class PriorDraws:
     array([5., 5., 5.])
     """
 
-    def __init__(self, density: ClassDensity, mode: Any = None) -> None:
+    def __init__(self, density: ClassDensity | PlateDensity, mode: Any = None) -> None:
         model = density.model
-        k = pt.scalar("class_index", dtype="int64")
+        n_axes = 0 if density.class_index is None else density.class_index.ndim
+        k = pt.tensor("class_index", dtype="int64", shape=(None,) * n_axes)
         replacement: dict[Any, Any] = dict(density.data_replacement)
         if density.class_index is not None:
             replacement[density.class_index] = pt.cast(k, density.class_index.dtype)
@@ -56,8 +59,11 @@ class PriorDraws:
         for rv in density.latents:
             transform = model.rvs_to_transforms[rv]
             drawn = rv if transform is None else transform.forward(rv, *rv.owner.inputs)
-            parts.append(pt.cast(drawn.ravel(), "float64"))
-        vector = clone_replace(pt.concatenate(parts), replacement, rebuild_strict=False)
+            row = drawn.reshape((drawn.shape[0], -1)) if n_axes else drawn.ravel()
+            parts.append(pt.cast(row, "float64"))
+        vector = clone_replace(
+            pt.concatenate(parts, axis=n_axes), replacement, rebuild_strict=False
+        )
         self._draw = compile_with_data(density, [k], vector, mode)
 
     def reseed(self, rng: np.random.Generator) -> None:
@@ -67,7 +73,13 @@ class PriorDraws:
             int(rng.integers(2**31)),
         )
 
-    def __call__(self, class_index: int, values: Sequence[np.ndarray], n_draws: int) -> np.ndarray:
-        """Draw ``(n_draws, n_latents)`` in a class, given what `ClassDensity.arguments` returns."""
+    def __call__(
+        self, class_index: int | np.ndarray, values: Sequence[np.ndarray], n_draws: int
+    ) -> np.ndarray:
+        """Draw ``(n_draws, n_latents)`` in a class, given what `ClassDensity.arguments` returns.
+
+        On a plate ``(n_draws, n_rows, n_latents)``, given the classes of all rows and the model's
+        other values.
+        """
         k = np.asarray(class_index)
         return np.stack([self._draw(k, *values) for _ in range(n_draws)])

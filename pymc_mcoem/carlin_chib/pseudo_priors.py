@@ -60,7 +60,7 @@ class PseudoPriors:
     Notes
     -----
     What knows of no mixtures takes the heaviest component of each class, by the same attributes
-    as ever. `mixed_into` says how a sweep draws from mixtures.
+    as ever. `placed_in` says how a sweep draws from mixtures.
 
     Examples
     --------
@@ -210,26 +210,30 @@ class PseudoPriors:
         drawn: np.ndarray = self.mean + np.einsum("jab,jb->ja", self.scale, noise)
         return drawn
 
-    def mixed_into(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return what makes a sweep of the heaviest components one of the mixtures.
+    def placed_in(
+        self, moves: PseudoPriors, positions: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return what makes a sweep of other normals one of these pseudo-priors.
 
         Parameters
         ----------
+        moves : PseudoPriors
+            The normals of the sweep, which moves within a class go by too: these pseudo-priors
+            themselves where only their heaviest components are to be mixtures.
         positions : ndarray of shape (n_classes, n_latents)
-            Draws of the mixtures, and in the active class the chain's position.
+            Draws of the pseudo-priors, and in the active class the chain's position.
 
         Returns
         -------
         noise : ndarray of shape (n_classes, n_latents)
-            z in U_j = m_j + L_j z of the heaviest component, by which a sweep is given the
-            positions.
+            z in U_j = m_j + L_j z of `moves`, by which a sweep is given the positions.
         log_excess : ndarray of shape (n_classes,)
-            By how much the heaviest component alone has more log-density there than the mixture:
-            what is to be added to the logarithms of a sweep's weights.
+            By how much `moves` have more log-density there than the pseudo-priors: what is to be
+            added to the logarithms of a sweep's weights.
         """
-        noise = np.einsum("jab,jb->ja", self.whiten, positions - self.mean)
-        log_heaviest = self.log_normalizer - 0.5 * (noise**2).sum(axis=1)
-        return noise, log_heaviest - self.log_density(positions)
+        noise = np.einsum("jab,jb->ja", moves.whiten, positions - moves.mean)
+        log_moves = moves.log_normalizer - 0.5 * (noise**2).sum(axis=1)
+        return noise, log_moves - self.log_density(positions)
 
     def start(self, rng: np.random.Generator) -> tuple[int, np.ndarray]:
         """Draw a class (by evidence, where there is one) and a position from its pseudo-prior.
@@ -328,7 +332,10 @@ class Laplace:
     near no mode known, a few times. Two
     modes are one where they are less than a standard deviation apart under the curvatures of
     both. Where a prior cannot be drawn from, Cauchy variables around the model's initial point
-    take its place. A mode whose surroundings prior draws seldom hit may be missed by some chains,
+    take its place. No covariance is wider than four times the prior draws', and where no mode is
+    found a normal is fitted by importance sampling that starts from them, if there are five draws
+    for each latent: so it is of a covariance and of effects drawn with it, whose density has no
+    highest point. A mode whose surroundings prior draws seldom hit may be missed by some chains,
     which then disagree, or by all, which nobody can see: give `starts` where you know better.
     Cost, in interpreted code: for three latents a tenth of a second a fit.
 

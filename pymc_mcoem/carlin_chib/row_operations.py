@@ -178,7 +178,7 @@ def _reshaped(op: Any, node: Any, axes: Sequence[Axis], n_rows: int) -> list[Axi
     """Keep an axis that as many numbers come before as before."""
     axis = _only_first(node, axes)
     before, after = node.inputs[0].type.shape, node.outputs[0].type.shape
-    if None not in before[:axis]:
+    if before[axis] in (None, n_rows) and None not in before[:axis]:
         for place, length in enumerate(after):
             if None in after[:place]:
                 break
@@ -207,7 +207,8 @@ def _taken(op: Any, node: Any, axes: Sequence[Axis], n_rows: int) -> list[Axis]:
             place = layout.index(("value", axes[0]))
         else:
             own = _each_row(entry)
-            if own is None:
+            # fewer than all rows would pass for all of them further on
+            if own is None or entry.type.shape[own] not in (None, n_rows):
                 raise Coupled(f"{named(node)} takes rows apart")
             place = layout.index(("index", own + width - entry.type.ndim))
         found = _same(node, found, place)

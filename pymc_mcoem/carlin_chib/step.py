@@ -21,6 +21,7 @@ from pymc_mcoem.carlin_chib.engines import Swept
 from pymc_mcoem.carlin_chib.judge import Judge
 from pymc_mcoem.carlin_chib.own_start import DefaultStart
 from pymc_mcoem.carlin_chib.pseudo_priors import N_STARTS
+from pymc_mcoem.carlin_chib.shape_of_moves import ShapeOfMoves
 from pymc_mcoem.carlin_chib.shapes import (
     find_index,
     make_engine,
@@ -66,6 +67,8 @@ class CarlinChibState(StepMethodState):
     n_steps: int
     n_switches: int
     log_step: np.ndarray
+    shape_of_moves: Any
+    moves: Any
     pseudo_priors: Any
     fits: Any
     frozen_auxiliaries: Any
@@ -162,8 +165,10 @@ class CarlinChib(BlockedStep):
     Where pseudo-priors are mixtures, auxiliaries are drawn from all components, and before each
     sweep a draw from its class's mixture is proposed to the chain, by which it gets from one mode
     of the class to another. With frozen or several auxiliaries, and in a `jump`, only the heaviest
-    component is used. Moves within a class go by the covariance of the heaviest component, wherever
-    the chain is: one that depended on where it is would not be as likely to go back.
+    component is used. There moves within a class go by the covariance of the heaviest component,
+    wherever the chain is: one that depended on where it is would not be as likely to go back. In
+    other classes a random walk's increments take the shape of the chain's own draws while it is
+    tuned.
 
     Making the step compiles it, for seconds at least. A step that is made once serves any number of
     calls of ``pm.sample``, with other data in between too: every chain begins anew.
@@ -290,6 +295,13 @@ class CarlinChib(BlockedStep):
         self.n_switches = 0
         self.pseudo_priors: Any = None
         self.fits: dict[tuple[int, ...], Any] = {}
+        # Another move's steps go by pseudo-priors, as a proposal or as a metric; rows of a plate
+        # are too many for a covariance each, and several auxiliaries are drawn by a sweep itself.
+        self._adapts_shape = isinstance(move, RandomWalk) and bool(
+            move.n_moves and not index.ndim and n_auxiliaries == 1
+        )
+        self.shape_of_moves: Any = None
+        self.moves: dict[tuple[int, ...], Any] = {}
         self.log_step = self._engine.initial_log_step.copy()
         self.frozen_auxiliaries: Any = None
         self.log_tilt = np.zeros(self.n_classes)
@@ -339,6 +351,8 @@ class CarlinChib(BlockedStep):
         self.log_step = self._engine.initial_log_step.copy()
         self.pseudo_priors = None
         self.fits = {}
+        self.shape_of_moves = None
+        self.moves = {}
         self.frozen_auxiliaries = None
         self.log_tilt = np.zeros(self.n_classes)
         self._judge = Judge(0)
@@ -393,8 +407,11 @@ class CarlinChib(BlockedStep):
         before = np.asarray(point[index_name], dtype=np.int64)
         position = self._density.ravel(point)
         is_first = self.pseudo_priors is None
-        if is_first or self._must_refit():
+        must_refit = is_first or self._must_refit()
+        if must_refit:
             self._fit(others)
+        if self._adapts_shape and self.tune and (must_refit or self._is_due()):
+            self._adapt_shape()
         beside = self._values_of_other_indices(others)
         self.pseudo_priors = self.fits[beside]
         if is_first and self._is_tilted:
@@ -418,6 +435,7 @@ class CarlinChib(BlockedStep):
                 others,
                 log_tilt=self.log_tilt,
                 auxiliaries=self.frozen_auxiliaries,
+                moves=self.moves.get(beside),
             )
             return swept, np.asarray(~np.isfinite(swept.log_weight).any(axis=-1))
 
@@ -443,6 +461,9 @@ class CarlinChib(BlockedStep):
         self.log_step = swept.log_step
         if self.tune:
             self._last = before, position, others
+            # the first draws may be the way from a poor start
+            if self._adapts_shape and self.n_steps > self.n_tune // 8:
+                self.shape_of_moves.see(int(swept.class_index), swept.position)
         if not self._is_frozen and beside == self._judged_at:
             self._judge.see(before, swept.log_ratio)
         tilt = self.log_tilt
@@ -567,9 +588,26 @@ class CarlinChib(BlockedStep):
             )
             self._judge.see(active, swept.log_ratio)
 
+    def _adapt_shape(self) -> None:
+        """Give random walks the shapes of the chain's own draws in the classes that it knows."""
+        if self.shape_of_moves is None:
+            self.shape_of_moves = ShapeOfMoves(self.n_classes, self._density.n_latents)
+        shape, fits = self.shape_of_moves, self.fits
+        adapts = np.any([shape.adapts(found) for found in fits.values()], axis=0)
+        if adapts.any():
+            self.moves = {
+                values: shape.adapted(found, self._density.active) for values, found in fits.items()
+            }
+        # steps tuned to another shape are of another size
+        begins = np.flatnonzero(adapts & ~shape.is_adapted)
+        self.log_step = self.log_step.copy()
+        self.log_step[begins] = self._engine.initial_log_step[begins]
+        shape.is_adapted |= adapts
+
     def _must_refit(self) -> bool:
-        if not (self.tune and self._density.other_values):
-            return False
+        return self.tune and bool(self._density.other_values) and self._is_due()
+
+    def _is_due(self) -> bool:
         # The last quarter of tuning is left to the step sizes, which go with the pseudo-priors.
         due = self.n_steps % max(self.n_tune // N_REFITS, 1) == 0
         return due and self.n_steps <= 0.75 * self.n_tune

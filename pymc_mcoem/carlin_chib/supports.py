@@ -71,13 +71,15 @@ def _reaches_all(model: pm.Model, rv: TensorVariable, point: Mapping[str, np.nda
     if transform is None or transform is own or _same_rule(transform, own):
         return True
     moving = set(model.free_RVs) | set(model.data_vars)
-    if not moving.isdisjoint(ancestors(rv.owner.inputs)):
+    inputs = list(rv.owner.inputs)
+    # limits may close over variables or data that are none of the prior's parameters
+    again = transform.backward(transform.forward(rv.type(), *inputs), *inputs)
+    if not moving.isdisjoint(ancestors([*inputs, again])):
         return False
     # By order, for PyMC may rename a value whose transform changes nothing.
     others = list(point.values())
     values = [model.rvs_to_values[each] for each in model.free_RVs]
     size = max(np.size(others[model.free_RVs.index(rv)]), 1)
-    inputs = list(rv.owner.inputs)
     on_own_scale = rv if own is None else own.forward(rv, *inputs)
     noise = pt.vector("noise", dtype="float64")
     shape = on_own_scale.shape

@@ -495,3 +495,11 @@ def test_a_class_without_latents(rng):
     for chain in range(2):
         batches = k[chain].reshape(40, -1).mean(axis=1)[:, None]
         assert agreement(batches, np.array([exact])).largest_z < LIMIT
+
+
+def test_limits_that_close_over_data_are_not_judged_by_their_present_values():
+    with pm.Model() as model:
+        width = pm.Data("width", 1e6)
+        limits = pm.distributions.transforms.Interval(bounds_fn=lambda *_: (-width, width))
+        b = pm.Normal("b", transform=limits)
+    assert latents_cut_off(model, [b]) == [b]

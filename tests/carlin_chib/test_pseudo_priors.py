@@ -360,3 +360,18 @@ def test_searches_start_where_the_data_now_put_the_model(rule):
     assert far.troubles == {}
     np.testing.assert_allclose(far.mean + 2000.0, near.mean, rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(far.scale, near.scale, rtol=1e-5)
+
+
+def test_chain_moments_keep_mixtures(rng):
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5])
+        x = pm.Normal("x", 0.5, 3.0)
+        seen = pm.math.switch(pm.math.eq(k, 1), pm.math.abs(x), 0.6 * x)
+        pm.Normal("y", seen, 0.15, observed=3.0)
+    rule = ChainMoments(n_steps=200).compile(ClassDensity(model, k, [x]), LatentGeometry())
+    found = rule({}, rng)
+    assert found.mixtures is not None
+    assert found.mixtures.is_mixed.tolist() == [False, True]
+    own = found.mixtures.normals.mean.reshape(2, -1)
+    np.testing.assert_array_equal(own[0], found.mean[0, 0])
+    np.testing.assert_allclose(np.sort(own[1]), [-3.0, 3.0], atol=0.1)

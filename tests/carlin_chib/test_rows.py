@@ -391,3 +391,14 @@ def test_one_row_that_is_spread_over_several_is_refused():
 def test_a_term_without_rows_is_none_of_the_plates():
     x = pt.tensor("x", shape=(N,))
     assert by_row(pt.zeros(N) * x.shape[0], {x: 0}, N) is None
+
+
+def test_fewer_than_all_rows_are_not_taken_for_all():
+    """Three rows of four numbers laid out as four of three: sums of them mix rows."""
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5], shape=4)
+        x = pm.Normal("x", 1.0 * k[:, None], 1.0, shape=(4, 4))
+        mixed = x[np.arange(3)].reshape((4, 3)).sum(axis=1)
+        pm.Normal("y", mixed, 1.0, observed=np.zeros(4))
+    with pytest.raises(ValueError, match="not independent"):
+        PlateDensity(model, k, [x])

@@ -18,7 +18,9 @@ from pymc_mcoem.carlin_chib.within_class import RandomWalk
 from pymc_mcoem.em import sums_numba
 from pymc_mcoem.em.burst import Burst, WeightedStatistics, adaptation_gains
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
+from pymc_mcoem.em.esteps.plain_gibbs import PlainGibbs
 from pymc_mcoem.em.family import Family
+from pymc_mcoem.em.online import OnlineEM
 from tests.helpers.checks import LIMIT, agreement
 from tests.helpers.compiled import N_MOVES, compiled, skewed_step
 from tests.helpers.interpreted import interpreted
@@ -468,8 +470,10 @@ def test_a_start_beyond_a_hard_edge_is_drawn_again(without_compiler):
     settings = CarlinChibBurst(pseudo_priors=Laplace(race=None), within_class=RandomWalk(n_moves=1))
     family = Edged()
     e_step = settings.compile(family)
+    # a search that ends at an edge the step would follow by a fit to prior draws, and a burst not
+    without = Laplace(race=None, n_prior_draws=0)
     with family.model:
-        step = CarlinChib(pseudo_priors=Laplace(race=None), within_class=RandomWalk(n_moves=1))
+        step = CarlinChib(pseudo_priors=without, within_class=RandomWalk(n_moves=1))
     data, theta = family.encode(0.4), family.model_parameters()
     values = e_step._values(data, theta)
     n_beyond = 0
@@ -506,3 +510,60 @@ def test_an_observation_without_density_is_still_refused(without_compiler):
     gains, log_step = adaptation_gains(3, 0), e_step.burst.initial_log_step
     with pytest.raises(FloatingPointError, match="not finite for any class"):
         e_step._begun(np.random.default_rng(0), log_step, beyond, gains, values)
+
+
+class EdgedMeans(Family):
+    """As `Edged`, with the two classes' means to be learnt."""
+
+    observation = ("value",)
+
+    def __init__(self) -> None:
+        with pm.Model(coords={"class": range(2)}) as self.model:
+            means = pm.Data("means", [0.0, 1.0], dims="class")
+            value = pm.Data("value", 0.4)
+            self.class_index = pm.Categorical("class_index", p=[0.5, 0.5])
+            x = pm.Normal("x", means[self.class_index], 1.0)
+            pm.Uniform("seen", x - 0.5, x + 0.5, observed=value)
+        self.statistics = {"x": x}
+
+    def maximize(self, statistics, *, effective_size):
+        mass = np.maximum(statistics["class_weight"], 1e-6)
+        return {"means": statistics["x"] / mass}
+
+
+@pytest.mark.slow
+def test_no_good_record_is_left_out_for_a_hard_edge(rng):
+    """Records near enough to where searches start: what is far from it fifty draws may miss."""
+    records = list(rng.uniform(-1.0, 2.0, size=60))
+    family = EdgedMeans()
+    em = OnlineEM(
+        family,
+        parameters=family.declared_parameters(),
+        e_step=CarlinChibBurst(within_class=RandomWalk(n_moves=2)),
+        on_error="skip",
+        random_seed=int(rng.integers(2**31)),
+        progressbar=False,
+    ).partial_fit(records)
+    assert em.n_seen == 60
+    assert "skipped" not in em.history.children
+
+
+@pytest.mark.parametrize("kind", [CarlinChibBurst, PlainGibbs])
+def test_a_chain_past_a_hard_edge_begins_anew(without_compiler, kind):
+    """As of `SAEM`, whose parameters have moved since the chain was kept."""
+    family = Edged()
+    e_step = kind(within_class=RandomWalk(n_moves=1)).compile(family)
+    kept = {"position": np.array([7.0]), "log_step": e_step.initial_state()["log_step"]}
+    if kind is CarlinChibBurst:
+        kept["class_index"] = np.array(0)
+    for seed in range(5):
+        result = e_step.resume(
+            family.encode(0.4),
+            family.model_parameters(),
+            np.random.default_rng(seed),
+            kept,
+            gains=adaptation_gains(3, 0),
+            refit=True,
+            keep_fit=False,
+        )
+        assert abs(result.chain["position"][0] - 0.4) <= 0.5

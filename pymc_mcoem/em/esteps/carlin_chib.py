@@ -304,10 +304,13 @@ class CompiledCarlinChibBurst:
         )
         fitted = None if refit else kept_fit(chain)
         pseudo_priors = self.pseudo_priors(values, rng) if fitted is None else fitted
+        found = None
         if chain:
             start = int(chain["class_index"]), chain["position"]
-            found = self._swept(rng, start, chain["log_step"], pseudo_priors, gains, values)
-        else:
+            log_steps = chain["log_step"]
+            found = self.burst(rng, start, log_steps, pseudo_priors, gains, values)
+        # where parameters have moved a hard edge past the chain, it begins anew
+        if found is None or not _has_density(found):
             found = self._begun(rng, log_steps, pseudo_priors, gains, values)
         result = self._summed(pseudo_priors, found, slice(None), values)
         following = {

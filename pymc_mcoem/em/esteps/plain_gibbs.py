@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import logsumexp, softmax
 
 from pymc_mcoem.backends import pytensor_mode, require_backend
-from pymc_mcoem.carlin_chib.pseudo_priors import Laplace, PseudoPriorRule, PseudoPriors
+from pymc_mcoem.carlin_chib.pseudo_priors import N_STARTS, Laplace, PseudoPriorRule, PseudoPriors
 from pymc_mcoem.carlin_chib.sweeps import Sweeps
 from pymc_mcoem.carlin_chib.within_class import RandomWalk, WithinClassMove
 from pymc_mcoem.em.burst import WeightedStatistics, adaptation_gains
@@ -59,7 +59,8 @@ class PlainGibbs:
     were in a wrong class for all of 200 sweeps after 100 of burn-in. Carlin and Chib's remedy is to
     draw latents for every class (`CarlinChibBurst`).
 
-    The chain starts in a class drawn with equal probabilities, and not by the proposals' estimate
+    The chain starts in a class drawn with equal probabilities, with up to fifty draws of latents
+    where the density has edges, and not by the proposals' estimate
     of evidence: a chain that never leaves its first class would then be right on average, by
     Laplace's merit. Where all sweeps are in one class, and independent draws from that estimate
     would be less than once in a thousand times, the result's troubles say so; the evidence
@@ -184,9 +185,13 @@ class CompiledPlainGibbs:
         chain = own_chain(chain, position=(n,), log_step=log_steps.shape)
         fitted = None if refit else kept_fit(chain)
         proposals = self.proposals(values, rng) if fitted is None else fitted
-        start = chain["position"] if chain else _start(proposals, rng)
-        log_step = chain["log_step"] if chain else log_steps
-        found = self.chain(rng, start, log_step, proposals, gains, values)
+        found = None
+        if chain:
+            log_steps = chain["log_step"]
+            found = self.chain(rng, chain["position"], log_steps, proposals, gains, values)
+        # where parameters have moved a hard edge past the chain, it begins anew
+        if found is None or not _has_density(found):
+            found = self._begun(rng, log_steps, proposals, gains, values)
         result = self._summed(proposals, found, 0, values)
         following = {"position": found.position[-1].copy(), "log_step": found.log_step}
         if keep_fit:
@@ -222,8 +227,23 @@ class CompiledPlainGibbs:
     ) -> tuple[PseudoPriors, Sweeps]:
         proposals = self.proposals(values, rng)
         gains = adaptation_gains(burn_in + draws, burn_in)
-        start = _start(proposals, rng)
-        return proposals, self.chain(rng, start, log_step, proposals, gains, values)
+        return proposals, self._begun(rng, log_step, proposals, gains, values)
+
+    def _begun(
+        self,
+        rng: np.random.Generator,
+        log_step: np.ndarray,
+        proposals: PseudoPriors,
+        gains: np.ndarray,
+        values: Mapping[str, np.ndarray],
+    ) -> Sweeps:
+        """Run a chain from a draw of a proposal, and from others where there is no density."""
+        for _ in range(N_STARTS):
+            start = _start(proposals, rng)
+            found = self.chain(rng, start, log_step, proposals, gains, values)
+            if _has_density(found):
+                break
+        return found
 
     def _summed(
         self,
@@ -252,6 +272,11 @@ class CompiledPlainGibbs:
             troubles=troubles,
             state={"log_step": found.log_step},
         )
+
+
+def _has_density(found: Sweeps) -> bool:
+    """Say whether there was a class with density at every sweep."""
+    return bool(np.isfinite(found.log_weight.max(axis=1)).all())
 
 
 def _start(proposals: PseudoPriors, rng: np.random.Generator) -> np.ndarray:
