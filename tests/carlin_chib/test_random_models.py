@@ -124,8 +124,11 @@ def test_what_is_approved_of_is_right(kind):
     check(kind, [0], n_draws=200)
 
 
-#: Of a healthy model: 0.01 of the tests of chains, 0.01 of R-hat of latents.
+#: That one model is flagged by chance: 0.01 of the tests of chains, 0.01 of R-hat of latents.
 FALSE_ALARMS = 0.02
+
+#: Of a kind: those with too few effective draws, which are flagged as that, make up the rest.
+MOST_FLAGGED = 0.2
 
 
 @pytest.mark.slow
@@ -133,7 +136,9 @@ FALSE_ALARMS = 0.02
 def test_models_that_are_approved_of_are_right(kind):
     n, flagged = check(kind, range(1, 16))
     if KINDS[kind][1]:
-        assert len(flagged) <= binom(n, FALSE_ALARMS).ppf(0.9995), flagged
+        alarms = [each for each in flagged if not any("effective" in flag for flag in each[2])]
+        assert len(alarms) <= binom(n, FALSE_ALARMS).ppf(0.9995), alarms
+        assert len(flagged) <= MOST_FLAGGED * n, flagged
 
 
 @pytest.mark.parametrize(
