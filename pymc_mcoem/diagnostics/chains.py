@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
-from pymc_mcoem.density import index_key
-from pymc_mcoem.diagnostics.step_statistics import named_indices, read_statistics
+from pymc_mcoem.diagnostics.step_statistics import read_statistics
 
 __all__ = ["IndexChains", "read_chains"]
 
@@ -43,8 +42,9 @@ class IndexChains:
         chains was tilted, this one or another.
     believed : ndarray of shape (n_chains, n_draws), or None
         How probable the other classes are by the evidence that the step's pseudo-priors brought.
-    companions : tuple of str
-        Other indices that `CarlinChib` drew, and that never changed in any chain.
+    companions : dict of str to ndarray of bool, shape (n_rows,)
+        Other discrete variables, and the rows at which they had a class that was never visited or
+        that no chain left; of a variable of another shape, all rows.
     """
 
     name: str
@@ -57,7 +57,7 @@ class IndexChains:
     log_tilt: np.ndarray | None = None
     log_importance: np.ndarray | None = None
     believed: np.ndarray | None = None
-    companions: tuple[str, ...] = ()
+    companions: dict[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def weights(self) -> np.ndarray:
@@ -277,18 +277,42 @@ def find_index(data: Any, var_name: str | None, group: str) -> tuple[xr.DataArra
     return variables[var_name], stats
 
 
-def _companions(data: Any, group: str, index: xr.DataArray, stats: Any) -> tuple[str, ...]:
-    """Name the other class indices of the same kind of step that never changed in any chain."""
-    keys = named_indices(stats)
-    if not keys:
-        return ()
-    return tuple(
-        str(name)
-        for name, values in data[group].to_dataset().items()
-        if name != index.name
-        and index_key(str(name)) in keys
-        and bool((values == values.isel(draw=0)).all())
-    )
+def _companions(data: Any, group: str, index: xr.DataArray, stats: Any) -> dict[str, np.ndarray]:
+    """Return the other discrete variables that did not go through all their classes, and where.
+
+    Beside a value that they did not take, or did not leave, this index may have weight elsewhere.
+    """
+    if stats is None:
+        # there are no weights to be believed or not
+        return {}
+    plate = index.shape[:-2]
+    found = {}
+    for name, values in data[group].to_dataset().items():
+        # truth values are computed, of this index too: PyMC draws whole numbers
+        is_sampled = {*_SAMPLE_DIMS} <= set(values.dims) and values.dtype.kind in "iu"
+        if name == index.name or not is_sampled:
+            continue
+        draws = values.transpose(..., *_SAMPLE_DIMS).values
+        codes = draws.reshape(-1, *draws.shape[-2:]).astype(np.int64)
+        kept = read_statistics(stats, codes, str(name)).log_weight
+        n_classes = None if kept is None else kept.shape[-1]
+        narrow = np.array([not _went_through(each, n_classes) for each in codes])
+        if draws.shape[:-2] != plate:
+            narrow = np.full(max(int(np.prod(plate)), 1), narrow.any())
+        if narrow.any():
+            found[str(name)] = narrow
+    return found
+
+
+def _went_through(codes: np.ndarray, n_classes: int | None) -> bool:
+    """Say whether chains (n_chains, n_draws) visited all classes and left those they stayed in.
+
+    Of a variable whose number of classes nobody knows they are those visited.
+    """
+    moved = codes[:, :-1] != codes[:, 1:]
+    stayed, left = codes[~moved.any(axis=1), 0], codes[:, :-1][moved]
+    is_visited = n_classes is None or len(np.unique(codes)) == n_classes
+    return is_visited and bool(np.isin(stayed, left).all())
 
 
 def _categories(index: xr.DataArray) -> np.ndarray:

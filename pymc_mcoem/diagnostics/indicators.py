@@ -8,11 +8,16 @@ from typing import Any
 import numpy as np
 import xarray as xr
 from arviz_stats.base import array_stats
-from scipy.stats import chi2
+from scipy.stats import chi2, norm
 
 from pymc_mcoem.diagnostics.chains import IndexChains
 
-__all__ = ["class_shares", "rao_blackwell_shares", "rhat_reached_by_chance"]
+__all__ = [
+    "class_shares",
+    "ess_reached_by_chance",
+    "rao_blackwell_shares",
+    "rhat_reached_by_chance",
+]
 
 #: Below this many draws ArviZ has no R-hat and no effective sample size.
 _MIN_DRAWS = 4
@@ -101,7 +106,7 @@ def rao_blackwell_shares(chains: IndexChains) -> xr.Dataset:
     -------
     Dataset
         By plate and ``class``: ``weight`` and ``weight_mcse``. A class that was never drawn has
-        a weight too.
+        a weight too. Of tilted chains, this index or another, the weights are the model's.
 
     Raises
     ------
@@ -115,9 +120,11 @@ def rao_blackwell_shares(chains: IndexChains) -> xr.Dataset:
         )
     probability = np.exp(chains.log_weight)
     residual = probability
-    if chains.log_tilt is not None:
-        # what the draws weigh is averaged over the index as well
-        probability = probability * np.exp(-chains.log_tilt + chains.log_tilt.max())
+    if chains.log_importance is not None:
+        probability = probability * chains.weights_within_classes[..., None]
+        if chains.log_tilt is not None:
+            # what the draws weigh is averaged over the index as well
+            probability = probability * np.exp(-chains.log_tilt + chains.log_tilt.max())
         total = probability.sum(axis=-1, keepdims=True)
         mean = total.mean(axis=2, keepdims=True)
         probability, total = probability / mean, total / mean
@@ -170,6 +177,42 @@ def rhat_reached_by_chance(
     each = np.fmax(ess, least) / n_parts
     excess = chi2.isf(significance / max(n_tests, 1), n_parts - 1) / (n_parts - 1) / each
     reached: np.ndarray = np.sqrt(1.0 + excess)
+    return reached
+
+
+def ess_reached_by_chance(ess: np.ndarray, significance: float, n_tests: int) -> np.ndarray:
+    r"""Return what one of many effective sample sizes is estimated below with a given probability.
+
+    Parameters
+    ----------
+    ess : ndarray
+        What they are.
+    significance : float
+        Of all together (Bonferroni).
+    n_tests : int
+
+    Returns
+    -------
+    ndarray
+
+    Notes
+    -----
+    A sum of autocorrelations over a window of M lags has a relative variance of :math:`2 (2M +
+    1) / n` (Sokal 1997): some 8 over the effective sample size at a window of two autocorrelation
+    times. Of indicators of rare classes, which are far from normal, it is twice that, and that is
+    taken; the logarithm is the more normal.
+
+    References
+    ----------
+    Sokal (1997), Monte Carlo methods in statistical mechanics: foundations and new algorithms.
+
+    Examples
+    --------
+    >>> ess_reached_by_chance(np.array([400.0]), 0.01, 500).round()
+    array([175.])
+    """
+    z = norm.isf(significance / max(n_tests, 1))
+    reached: np.ndarray = ess * np.exp(-z * np.sqrt(16.0 / ess))
     return reached
 
 

@@ -11,8 +11,12 @@ import xarray as xr
 from arviz_stats.base import array_stats
 
 from pymc_mcoem.diagnostics.chains import IndexChains
-from pymc_mcoem.diagnostics.indicators import rhat_reached_by_chance
-from pymc_mcoem.diagnostics.latents import draws_by_row, latents_along_the_plate
+from pymc_mcoem.diagnostics.indicators import ess_reached_by_chance, rhat_reached_by_chance
+from pymc_mcoem.diagnostics.latents import (
+    along_the_plate,
+    draws_by_row,
+    latents_along_the_plate,
+)
 from pymc_mcoem.diagnostics.pseudo_priors import GOOD_PARETO_K
 
 __all__ = ["LatentMixing", "latent_mixing", "unmixed_latents", "worst_latents"]
@@ -75,10 +79,17 @@ def latent_mixing(
     found : list of LatentMixing
     n_left_out : int
         How many were not looked at, for there are too many.
+
+    Raises
+    ------
+    ValueError
+        If a latent is not there or does not lie along the plate.
     """
     if latents is None:
         latents = latents_along_the_plate(chains, variables)
-    drawn = {name: draws_by_row(chains, variables[name])[0] for name in latents}
+    drawn = {
+        name: draws_by_row(chains, along_the_plate(chains, variables, name))[0] for name in latents
+    }
     places = [
         (row, k, name, column)
         for row, k in np.ndindex(len(chains.codes), chains.n_classes)
@@ -175,6 +186,9 @@ def unmixed_latents(
     due_in_tails = np.where(k > GOOD_PARETO_K, ess_min, due)
     reached = rhat_reached_by_chance(ess, due, 2 * len(chains.chain), significance, len(looked_at))
     limit = np.maximum(rhat_max, reached)
+    if len(chains.codes) > 1:
+        due = ess_reached_by_chance(due, significance, len(looked_at))
+        due_in_tails = ess_reached_by_chance(due_in_tails, significance, len(looked_at))
     flags = []
     for excess, words, values, limits in (
         (rhat / limit, "an R-hat of {:.3g}, above {:.3g}", rhat, limit),

@@ -11,7 +11,7 @@ from arviz_stats.base import array_stats
 
 from pymc_mcoem.diagnostics.chains import IndexChains, read_chains
 
-__all__ = ["class_latents", "draws_by_row", "latents_along_the_plate"]
+__all__ = ["along_the_plate", "class_latents", "draws_by_row", "latents_along_the_plate"]
 
 _STATISTICS = ("mean", "sd", "mcse_mean", "ess", "lower", "upper")
 
@@ -37,8 +37,8 @@ def class_latents(
     var_name : str, optional
         The class index, see `class_index_summary`.
     latents : sequence of str, optional
-        Default: all variables of floats of the group; on a plate those that have the plate's
-        dimensions.
+        Default: all variables of floats of the group; on a plate those along it: with its
+        dimensions, or with first axes as long as the plate's where PyMC named either of the two.
     blocks : mapping of class to sequence of str, optional
         The latents of each class, as `CarlinChib` takes them; all others are NaN in that class.
     probability : float
@@ -83,7 +83,6 @@ def class_latents(
         raise ValueError(f"probability: got {probability}; give a number between 0 and 1.")
     chains = read_chains(data, var_name, classes=classes, group=group)
     variables = data[group].to_dataset()
-    plate_dims = chains.plate.dims
     if latents is None:
         latents = latents_along_the_plate(chains, variables)
     known = set(chains.classes.tolist())
@@ -96,17 +95,13 @@ def class_latents(
     shares = (active * chains.weights[..., None]).mean(axis=(1, 2))
     found = {"active": chains.label(shares, "class")}
     for name in latents:
-        if name not in variables or not {*plate_dims} <= set(variables[name].dims):
-            raise ValueError(
-                f"latents: got {name!r}; name variables of {group} with the dimensions of "
-                f"{chains.name}, {('chain', 'draw', *plate_dims)}."
-            )
+        latent = along_the_plate(chains, variables, name)
         outside = [
             position
             for position, label in enumerate(chains.classes.tolist())
             if blocks is not None and name not in blocks.get(label, ())
         ]
-        found[name] = _summarise(chains, variables[name], outside, probability)
+        found[name] = _summarise(chains, latent, outside, probability)
     return xr.Dataset(found)
 
 
@@ -117,8 +112,47 @@ def latents_along_the_plate(chains: IndexChains, variables: xr.Dataset) -> list[
         for name, values in variables.items()
         if values.dtype.kind == "f"
         and name != chains.name
-        and {"chain", "draw", *chains.plate.dims} <= set(values.dims)
+        and {"chain", "draw", *chains.plate.dims} <= set(_renamed(chains, values).dims)
     ]
+
+
+def along_the_plate(chains: IndexChains, variables: xr.Dataset, name: str) -> xr.DataArray:
+    """Return a latent with the plate's dimensions.
+
+    Parameters
+    ----------
+    chains : IndexChains
+    variables : Dataset
+    name : str
+
+    Raises
+    ------
+    ValueError
+        If there is no such variable or it does not lie along the plate.
+    """
+    wanted = ("chain", "draw", *chains.plate.dims)
+    latent = _renamed(chains, variables[name]) if name in variables else None
+    if latent is None or not {*wanted} <= set(latent.dims):
+        raise ValueError(
+            f"latents: got {name!r}; name variables of the group with the dimensions of "
+            f"{chains.name}, {wanted}."
+        )
+    return latent
+
+
+def _renamed(chains: IndexChains, latent: xr.DataArray) -> xr.DataArray:
+    """Give a latent the plate's dimensions where PyMC named its own, or the plate's, by number."""
+    own = [dim for dim in latent.dims if dim not in ("chain", "draw")]
+    new = {}
+    for i, (mine, plates) in enumerate(zip(own, chains.plate.dims, strict=False)):
+        nameless = mine == f"{latent.name}_dim_{i}" or plates == f"{chains.name}_dim_{i}"
+        if (
+            nameless
+            and plates not in latent.dims
+            and latent.sizes[mine] == chains.plate.sizes[plates]
+        ):
+            new[mine] = plates
+    return latent.drop_vars([dim for dim in new if dim in latent.coords]).rename(new)
 
 
 def draws_by_row(chains: IndexChains, latent: xr.DataArray) -> tuple[np.ndarray, list[Hashable]]:

@@ -18,7 +18,6 @@ __all__ = [
     "LOG_WEIGHT",
     "TILTED_INDEX",
     "StepStatistics",
-    "named_indices",
     "read_statistics",
 ]
 
@@ -106,11 +105,6 @@ def read_statistics(stats: Any, values: np.ndarray, name: str | None = None) -> 
         importance = None if tilt is None else -_of_class(tilt, values[0])
         return StepStatistics(mine, tilt, importance)
     return _by_draws(stats, weights, values)
-
-
-def named_indices(stats: Any) -> set[int]:
-    """Return the `index_key` of every index that statistics name."""
-    return set() if stats is None or INDEX not in stats else set(np.unique(stats[INDEX]).tolist())
 
 
 def _by_name(

@@ -17,10 +17,12 @@ from pymc_mcoem.diagnostics.chains import IndexChains, read_chains
 from pymc_mcoem.diagnostics.homogeneity import Dependence, homogeneity_test, within_chain_tests
 from pymc_mcoem.diagnostics.indicators import (
     class_shares,
+    ess_reached_by_chance,
     rao_blackwell_shares,
     rhat_reached_by_chance,
 )
 from pymc_mcoem.diagnostics.latent_mixing import latent_mixing, unmixed_latents, worst_latents
+from pymc_mcoem.diagnostics.latents import latents_along_the_plate
 from pymc_mcoem.diagnostics.pseudo_priors import GOOD_PARETO_K, jump_pareto_k, pareto_k
 from pymc_mcoem.diagnostics.stationary import stationary_distribution
 from pymc_mcoem.diagnostics.switching import unmoved_chains
@@ -201,7 +203,8 @@ def class_index_summary(
         R-hat above it is flagged; on a plate, and of latents, only where chance does not take
         one of so many there with probability `significance`.
     ess_min : float, optional
-        An effective sample size below it is flagged; default 100 for each chain. Of latents within
+        An effective sample size below it is flagged, on a plate only where chance does not
+        take one of so many there; default 100 for each chain. Of latents within
         a class it is as much of that as the class has of the draws.
     significance : float
         Of the tests of equal distributions, all of them together (Bonferroni).
@@ -234,7 +237,7 @@ def class_index_summary(
         weight, or about which nothing can be told; R-hat, effective sample size and tests beyond
         their limits; latents that did not mix within a class, or whose tails were hardly reached. A
     chain that never switched because the other classes have no weight, and
-        whose pseudo-priors are sound by Pareto k, is a note of the summary; that takes the
+        in whose pseudo-priors Pareto k sees no fault, is a note of the summary; that takes the
         statistics of `CarlinChib`.
 
     Notes
@@ -300,15 +303,23 @@ def class_index_summary(
     n_tests = np.isfinite(p_between.values).sum() + np.isfinite(p_within.values).sum()
     overall.attrs["p_limit"] = significance / max(int(n_tests), 1)
     too_far = _too_far(chains, table, n_groups, rhat_max, least, significance)
-    flags += _beyond(chains, overall, p_within, too_far, rhat_max, least)
+    flags += _beyond(chains, overall, p_within, too_far, rhat_max, least, significance)
     flags += _unjudged(chains, overall)
     variables = _beside(data, group)
-    if variables is not None and groups is None:
+    beside = [n for n, v in ({} if variables is None else variables).items() if v.dtype.kind == "f"]
+    if groups is not None and beside:
+        notes.append("latents were not looked at, for superchain_ids are of the index alone")
+    elif variables is not None:
         looked_at, n_left_out = latent_mixing(chains, variables, latents)
         table = table.assign(worst_latents(chains, looked_at))
         flags += unmixed_latents(
             chains, looked_at, rhat_max=rhat_max, ess_min=least, significance=significance
         )
+        if latents is None and beside and not latents_along_the_plate(chains, variables):
+            notes.append(
+                f"no latent was looked at, for none of {beside} lies along {chains.name}; name "
+                "those that do in latents, with its dimensions"
+            )
         if n_left_out:
             notes.append(
                 f"{n_left_out} latents were not looked at, for there are many; name those that "
@@ -447,6 +458,7 @@ def _beyond(
     too_far: np.ndarray,
     rhat_max: float,
     ess_min: float,
+    significance: float,
 ) -> list[str]:
     """Return what is beyond its limit."""
     flags = []
@@ -457,10 +469,14 @@ def _beyond(
             f"R-hat is {_largest(rhat[too_far]):.3g}, above {rhat_max:g}{many}"
             f"{_rows(chains, too_far)}"
         )
-    if np.any(ess < ess_min):
+    least = ess_min
+    if len(ess) > 1:
+        least = float(ess_reached_by_chance(np.array(ess_min), significance, len(ess)))
+    if np.any(ess < least):
+        many = ", and less than chance makes of so many" if len(ess) > 1 else ""
         flags.append(
-            f"the effective sample size is {np.nanmin(ess):.0f}, below {ess_min:.0f}"
-            f"{_rows(chains, ess < ess_min)}"
+            f"the effective sample size is {np.nanmin(ess):.0f}, below {ess_min:.0f}{many}"
+            f"{_rows(chains, ess < least)}"
         )
     between = overall["p_between"].values.ravel()
     within = p_within.values.reshape(len(between), -1)

@@ -29,12 +29,12 @@ class UnmovedChains:
         Their positions.
     verdict : {"no weight", "chance", "stuck", "unknown"}
         "no weight": the step's own weights say that the other classes have next to none,
-        and its pseudo-priors are sound, no chain moved, and no other index stood still
-        beside it. "chance": chains that did move leave this class so seldom that not
-        leaving it is no surprise. "stuck": the other classes have weight, or the pseudo-
-        priors are too bad to tell. "unknown": there is nothing to tell it by, or the
+        and no fault of its pseudo-priors is seen, no chain moved, and every other discrete
+        variable went through its classes. "chance": chains that did move leave this class so
+        seldom that not leaving it is no surprise. "stuck": the other classes have weight, or
+        the pseudo-priors are too bad to tell. "unknown": there is nothing to tell it by, or the
         evidence that pseudo-priors brought says otherwise, or weights are those beside
-        another index that stood still too.
+        another discrete variable with a class that was never visited or never left.
     reason : str
     """
 
@@ -165,20 +165,21 @@ def _judge_by_weights(
                 f"by its own weights {expected:.1g} switches a chain were due, by the evidence "
                 f"that its pseudo-priors brought {due:.1f}",
             )
-    if chains.companions:
+    beside = [name for name, narrow in chains.companions.items() if narrow[row]]
+    if beside:
         return UnmovedChains(
             row,
             positions,
             "unknown",
-            f"the other classes have no weight where {', '.join(chains.companions)} is, which "
-            "never changed either: the two may have weight together",
+            f"the other classes have no weight where {', '.join(beside)} was, which did not go "
+            "through all its classes either: the two may have weight together",
         )
     return UnmovedChains(
         row,
         positions,
         "no weight",
         f"the other classes have no weight ({expected:.1g} switches a chain were to be expected) "
-        "and the pseudo-priors are sound",
+        "and no fault of the pseudo-priors is seen",
     )
 
 

@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 
 from pymc_mcoem.density import index_key
-from pymc_mcoem.diagnostics import class_latents
+from pymc_mcoem.diagnostics import class_index_summary, class_latents
 from tests.helpers.markov import SAME_AUTOCORRELATION, as_tree
 
 
@@ -68,6 +68,32 @@ def test_a_plate_masks_each_row_by_its_own_index(rng):
     assert found["x"].sel({"row": 1, "class": 0, "summary": "mean"}) == pytest.approx(wanted)
     with pytest.raises(ValueError, match="latents: got 'z'"):
         class_latents(tree, latents=["z"])
+    with pytest.raises(ValueError, match="latents: got 'z'"):
+        class_index_summary(tree, latents=["z"])
+
+
+@pytest.mark.parametrize("names", [("k_dim_0", "x_dim_0"), ("row", "x_dim_0"), ("k_dim_0", "row")])
+def test_a_plate_whose_dimensions_have_no_names(names, rng):
+    """PyMC names them by number, the index's otherwise than the latent's."""
+    k, x = rng.integers(2, size=(2, 40, 3)), rng.normal(size=(2, 40, 3, 2))
+    tree = xr.DataTree.from_dict(
+        {
+            "posterior": xr.Dataset(
+                {
+                    "k": (("chain", "draw", names[0]), k),
+                    "x": (("chain", "draw", names[1], "x_dim_1"), x),
+                    # along something else
+                    "z": (("chain", "draw", "z_dim_0"), x[:, :, :2, 0]),
+                },
+            )
+        }
+    )
+    found = class_latents(tree, "k")
+    assert set(found) == {"active", "x"}
+    assert found["x"].dims == (names[0], "class", "summary", "x_dim_1")
+    wanted = x[:, :, 1, 1][k[..., 1] == 0].mean()
+    mean = found["x"].sel({"class": 0, "summary": "mean"}).isel({names[0]: 1, "x_dim_1": 1})
+    assert mean == pytest.approx(wanted)
 
 
 def test_a_class_hardly_visited_has_no_summary(rng):

@@ -92,7 +92,7 @@ def test_stuck_is_told_from_nowhere_to_go(rng):
     summary = class_index_summary(as_tree(codes, log_weight))
     assert summary.ok
     assert "the other classes have no weight" in summary.notes[0]
-    assert "pseudo-priors are sound" in repr(summary)
+    assert "no fault of the pseudo-priors is seen" in repr(summary)
     bad = {"mean": [0, 9], "spread": [1.05, 0.5]}
     codes, log_weight, *_ = toy_carlin_chib(rng, 4, 500, evidence=[0.5, 0.5], **bad)
     summary = flagged(as_tree(codes, log_weight))
@@ -343,6 +343,40 @@ def test_a_healthy_plate_is_not_flagged(rng):
     summary = flagged(as_array(codes))
     assert any("R-hat" in flag and "[row=77]" in flag for flag in summary.flags)
     assert repr(summary).splitlines()[1].startswith("Warning: ")
+
+
+def test_latents_of_a_plate_without_names_are_looked_at(rng):
+    codes = rng.integers(2, size=(4, 1000, 2))
+    x = rng.standard_normal((4, 1000, 2))
+    x[..., 1] = np.where(codes[..., 1] == 1, slow(rng, 0.995), x[..., 1])
+    tree = as_tree(codes, x=x)
+    assert "x_dim_0" in tree["posterior"]["x"].dims
+    summary = flagged(tree)
+    assert any(flag.startswith("x of [row=1] in class 1 has") for flag in summary.flags)
+    assert not any("[row=0]" in flag for flag in summary.flags)
+
+
+def test_what_was_not_looked_at_is_said(rng):
+    codes = rng.integers(2, size=(4, 1000, 2))
+    summary = class_index_summary(as_tree(codes, z=rng.standard_normal((4, 1000))))
+    assert any("no latent was looked at, for none of ['z'] lies along" in n for n in summary.notes)
+    tree = as_tree(rng.integers(2, size=(4, 1000)), x=rng.standard_normal((4, 1000)))
+    summary = class_index_summary(tree, superchain_ids=[0, 0, 1, 1])
+    assert any("latents were not looked at, for superchain_ids" in note for note in summary.notes)
+
+
+def test_effective_sizes_of_many_rows_are_allowed_their_number(rng):
+    """Rows worth 600 draws are not all estimated above 400; one worth a tenth of it is found."""
+    chain = MarkovChain.dar(0.54, [0.85, 0.15])
+    assert 2_000 * chain.effective_share()[0] == pytest.approx(600, abs=10)
+    codes = chain.draw(rng, 4 * 300, 500).reshape(300, 4, 500)
+    codes = np.moveaxis(codes, 0, -1)
+    summary = class_index_summary(as_array(codes))
+    assert summary.overall["ess"].min() < 400
+    assert summary.ok
+    codes[..., 7] = MarkovChain.dar(0.96, [0.5, 0.5]).draw(rng, 4, 500)
+    summary = flagged(as_array(codes))
+    assert any("effective sample size" in f and "[row=7]" in f for f in summary.flags)
 
 
 def test_rows_of_a_plate_that_rightly_never_switch_are_notes(rng):

@@ -15,6 +15,7 @@ from tests.helpers.markov import TWO_STATES, MarkovChain, as_array, as_tree
 from tests.helpers.toy_carlin_chib import toy_carlin_chib
 
 GOOD = {"mean": [0, 0, 0], "spread": [1.05, 1.05, 1.05]}
+GOOD_TWO = {"mean": [0, 0], "spread": [1.05, 1.05]}
 
 
 def verdicts(codes, log_weight=None, superchain_ids=None):
@@ -139,6 +140,10 @@ def test_many_chains_without_a_rare_class_are_no_surprise(rng):
     assert verdicts(codes) == ["chance"]
 
 
+def verdicts_of(tree):
+    return [each.verdict for each in unmoved_chains(read_chains(tree, "class_index"))]
+
+
 def two_indices_that_stood_still(rng, believed):
     """Return runs of k and j whose own weights say that neither has any elsewhere."""
     codes, log_weight, *_ = toy_carlin_chib(rng, 4, 500, evidence=[1, 1e-9, 1e-12], **GOOD)
@@ -162,17 +167,48 @@ def test_two_indices_that_stood_still_are_not_called_sound(rng):
     tree = xr.DataTree.from_dict({"posterior": posterior, "sample_stats": stats})
     (found,) = unmoved_chains(read_chains(tree, "j"))
     assert found.verdict == "unknown"
-    assert "where k is, which never changed either" in found.reason
-    # one that moved says that the weights were looked at from more than one place
+    assert "where k was, which did not go through all its classes either" in found.reason
+    # one that moved says that the weights were looked at from more than one place, not from all
     moved = posterior.assign(k=posterior["k"].copy())
-    moved["k"][0, 3] = 1
+    moved["k"][0, 3] = 2
+    tree = xr.DataTree.from_dict({"posterior": moved, "sample_stats": stats})
+    assert [each.verdict for each in unmoved_chains(read_chains(tree, "j"))] == ["unknown"]
+    moved["k"][1, 5] = 1
     tree = xr.DataTree.from_dict({"posterior": moved, "sample_stats": stats})
     assert [each.verdict for each in unmoved_chains(read_chains(tree, "j"))] == ["no weight"]
 
 
+def test_what_another_step_drew_and_never_changed_is_beside_the_index(rng):
+    """Of an index that PyMC's own step drew nobody knows the classes; it stood still, though."""
+    codes, log_weight, *_ = toy_carlin_chib(rng, 4, 500, evidence=[1, 1e-9], **GOOD_TWO)
+    tree = as_tree(codes, log_weight, z=rng.integers(3, size=(4, 500)))
+    assert verdicts_of(tree) == ["no weight"]
+    # truth values are made of the index itself
+    alone = as_tree(codes, log_weight, is_first=codes == 0)
+    assert verdicts_of(alone) == ["no weight"]
+    tree["posterior"]["z"][:] = 0
+    assert verdicts_of(tree) == ["unknown"]
+    # each in one of its own, but for one that was in both
+    tree["posterior"]["z"][:] = np.array([0, 0, 1, 1])[:, None]
+    tree["posterior"]["z"][0, 7] = 1
+    assert verdicts_of(tree) == ["no weight"]
+    tree["posterior"]["z"][0] = 0
+    assert verdicts_of(tree) == ["unknown"]
+
+
+def test_a_plate_of_which_one_row_moved_is_beside_an_index(rng):
+    codes, log_weight, *_ = toy_carlin_chib(rng, 4, 500, evidence=[1, 1e-9], **GOOD_TWO)
+    z = np.zeros((4, 500, 3), dtype=int)
+    z[..., 0] = rng.integers(2, size=(4, 500))
+    assert verdicts_of(as_tree(codes, log_weight, z=z)) == ["unknown"]
+    # rows of a plate have those of another beside them
+    plate = as_tree(np.stack([codes] * 3, axis=-1), np.concatenate([log_weight] * 3, axis=-1), z=z)
+    assert verdicts_of(plate) == ["no weight", "unknown", "unknown"]
+
+
 def test_evidence_against_staying_is_not_called_sound(rng):
     posterior, stats = two_indices_that_stood_still(rng, 0.07)
-    posterior["k"][0, 3] = 1
+    posterior["k"][0, 3:5] = [1, 2]
     tree = xr.DataTree.from_dict({"posterior": posterior, "sample_stats": stats})
     (found,) = unmoved_chains(read_chains(tree, "j"))
     assert found.verdict == "unknown"

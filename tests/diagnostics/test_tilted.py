@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from pymc_mcoem.density import index_key
 from pymc_mcoem.diagnostics import class_index_summary, class_latents, read_chains
 from tests.helpers.toy_carlin_chib import toy_carlin_chib
 
@@ -74,3 +75,42 @@ def test_latents_given_their_class_are_as_they_are(tree):
     np.testing.assert_allclose(found["active"], shares)
     mean, error = found["x"].sel(summary="mean"), found["x"].sel(summary="mcse_mean")
     assert np.abs(mean / error).max() < 5
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["one tilted", "both tilted"])
+def test_weights_beside_a_tilted_index_are_those_of_the_model(both, rng):
+    """Both indices are alike with probability 0.9, and class 1 of k has 0.02."""
+    joint = np.array([[0.98 * 0.9, 0.98 * 0.1], [0.02 * 0.1, 0.02 * 0.9]])
+    tilt_k = np.log(0.5 / joint.sum(axis=1))
+    tilt_j = np.log(0.5 / joint.sum(axis=0)) if both else np.zeros(2)
+    tilted = joint * np.exp(tilt_k[:, None] + tilt_j)
+    drawn = rng.choice(4, p=(tilted / tilted.sum()).ravel(), size=(4, 2_000))
+    k, j = drawn // 2, drawn % 2
+    # probabilities of k given j and of j given k, as a step draws from
+    of_k, of_j = (tilted / tilted.sum(0)).T[j], (tilted / tilted.sum(1, keepdims=True))[k]
+    dims, keys = ("chain", "draw", "step"), [index_key("k"), index_key("j")]
+    n_tilted = 2 if both else 1
+    importance = [-tilt_k[k], -tilt_j[j]][:n_tilted]
+
+    def of_steps(values):
+        return (dims, np.broadcast_to(values, (4, 2_000, len(values))))
+
+    stats = xr.Dataset(
+        {
+            "class_log_weight": ((*dims, "class"), np.log(np.stack([of_k, of_j], axis=2))),
+            "class_of": of_steps(keys),
+            "class_tilt_of": ((*dims[:2], "tilted"), of_steps(keys[:n_tilted])[1]),
+            "class_tilt": (
+                (*dims[:2], "tilted", "class"),
+                np.broadcast_to([tilt_k, tilt_j][:n_tilted], (4, 2_000, n_tilted, 2)),
+            ),
+            "class_log_importance": ((*dims[:2], "tilted"), np.stack(importance, axis=-1)),
+        }
+    )
+    posterior = xr.Dataset({"k": (dims[:2], k), "j": (dims[:2], j)})
+    tree = xr.DataTree.from_dict({"posterior": posterior, "sample_stats": stats})
+    for name, expected in (("k", joint.sum(axis=1)), ("j", joint.sum(axis=0))):
+        table = class_index_summary(tree, name).table
+        assert np.abs((table["weight"] - expected) / table["weight_mcse"]).max() < 5
+        assert np.abs((table["share"] - expected) / table["mcse"]).max() < 5
+        assert table["weight_mcse"].max() < 0.02
