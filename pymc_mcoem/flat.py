@@ -17,7 +17,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from pytensor.scalar import int64
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import graph_inputs
+from pytensor.scalar import ScalarType, get_scalar_type, int64
 from pytensor.tensor.type import TensorType
 
 from pymc_mcoem.arithmetic import strict_arithmetic, strict_mode
@@ -124,8 +127,22 @@ class FlatFunction:
         if returns:
             outputs[0] = pt.scalar_from_tensor(outputs[0])
         own = [k, x, settings]
+        # Single numbers are passed as such: numba takes long over arrays without an axis.
+        given = density.inputs
+        single = [
+            variable
+            for variable in graph_inputs([*outputs, *given])
+            if isinstance(variable, SharedVariable) and _is_single(variable)
+        ]
+        passed = {
+            variable: get_scalar_type(variable.dtype)(variable.name)
+            for variable in [*filter(_is_single, given), *single]
+        }
+        outputs = clone_replace(
+            outputs, {each: pt.tensor_from_scalar(passed[each]) for each in passed}
+        )
         function = pm.pytensorf.compile(
-            [*own, *density.inputs],
+            [*own, *(passed.get(each, each) for each in [*given, *single])],
             outputs,
             mode=strict_mode("NUMBA"),
             on_unused_input="ignore",
@@ -135,9 +152,10 @@ class FlatFunction:
         odd = [variable for variable in rest if not _is_plain(variable)]
         if odd:
             raise NotFlatError(f"density: {odd} are no arrays of numbers.")
-        self._kinds = [variable.type.numpy_dtype for variable in rest]
+        self._kinds = [np.dtype(variable.type.dtype) for variable in rest]
         # of data that the model shares, which come last
-        self._storage = function.input_storage[len(own) + len(density.inputs) :]
+        arrays = function.input_storage[len(own) + len(given) + len(single) :]
+        self._storage = [*(variable.container for variable in single), *arrays]
         with strict_arithmetic():
             self.function = _compiled(graph, rest, returns)
 
@@ -183,7 +201,14 @@ class FlatFunction:
 
 
 def _is_plain(variable: Any) -> bool:
-    return isinstance(variable.type, TensorType) and variable.type.numpy_dtype.kind in "fiub"
+    is_array = isinstance(variable.type, (TensorType, ScalarType))
+    return is_array and np.dtype(variable.type.dtype).kind in "fiub"
+
+
+def _is_single(variable: Any) -> bool:
+    """Return whether a variable is one number, of the types that the two vectors have."""
+    kind = variable.type
+    return isinstance(kind, TensorType) and kind.ndim == 0 and kind.dtype in ("float64", "int64")
 
 
 def _compiled(graph: Any, rest: Sequence[Any], returns: bool) -> Callable[..., Any]:
@@ -199,14 +224,18 @@ def _compiled(graph: Any, rest: Sequence[Any], returns: bool) -> Callable[..., A
     n_header = sum(1 + variable.type.ndim for variable in rest)
     lines, arrays, at = [], [], 0
     for place, variable in enumerate(rest):
-        is_real = variable.type.numpy_dtype.kind == "f"
+        is_real = np.dtype(variable.type.dtype).kind == "f"
         shape = [f"integers[{at + 1 + axis}]" for axis in range(variable.type.ndim)]
         start = f"integers[{at}]" if is_real else f"integers[{at}] + {n_header}"
-        part = f"{'reals' if is_real else 'integers'}[{start} :][: {' * '.join(shape) or '1'}]"
-        if len(shape) != 1:
-            part += f".reshape(({', '.join(shape)}))"
-        if variable.type.dtype not in ("float64", "int64"):
-            part += f".astype(np.{variable.type.dtype})"
+        part = f"{'reals' if is_real else 'integers'}[{start}"
+        if isinstance(variable.type, ScalarType):
+            part += "]"
+        else:
+            part += f" :][: {' * '.join(shape) or '1'}]"
+            if len(shape) != 1:
+                part += f".reshape(({', '.join(shape)}))"
+            if variable.type.dtype not in ("float64", "int64"):
+                part += f".astype(np.{variable.type.dtype})"
         lines.append(f"a_{place} = {part}")
         arrays.append(f"a_{place}")
         at += 1 + variable.type.ndim

@@ -9,12 +9,16 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pytensor.compile.mode import Mode
+from pytensor.graph.basic import Constant
 from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import ancestors
 from pytensor.link.vm import VMLinker
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.random.type import RandomType
 
 from pymc_mcoem.arithmetic import strict_mode
+from pymc_mcoem.backends import interpreted_mode
+from pymc_mcoem.waiting import tell
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -42,15 +46,25 @@ class InactiveDraw:
 
     Notes
     -----
-    Where all priors are normal, or have quantiles that PyMC knows, the draws are a function of
-    standard normals, compiled as sweeps are. Other priors draw themselves, in Python, from
-    generators that are made anew for each draw: several times slower.
+    Normal priors with known parameters are drawn by NumPy, and nothing is compiled. Where all
+    priors are normal, or have quantiles that PyMC knows, the draws are a function of standard
+    normals, compiled as sweeps are. Other priors draw themselves, in Python, from generators that
+    are made anew for each draw: several times slower.
     """
 
     def __init__(self, density: BlockDensity, mode: Any = None) -> None:
+        self._n_latents = density.n_latents
+        self._active = density.active
+        self._generators: list[Any] | None = None
+        self._moments = _known_moments(density)
+        if self._moments is None:
+            self._compile(density, mode)
+        self._try(density)
+
+    def _compile(self, density: BlockDensity, mode: Any) -> None:
+        tell("draws of inactive latents")
         try:
             self._function = self._by_quantiles(density, mode)
-            self._generators = None
         except NotImplementedError:
             self._function = self._by_themselves(density)
             self._generators = [
@@ -59,8 +73,6 @@ class InactiveDraw:
                 if isinstance(shared.type, RandomType)
             ]
         self._function.trust_input = True
-        self._n_latents = density.n_latents
-        self._try(density)
 
     def _by_quantiles(self, density: BlockDensity, mode: Any) -> Any:
         noise = pt.tensor("noise", dtype="float64", shape=(density.n_latents,))
@@ -114,6 +126,10 @@ class InactiveDraw:
         rng: np.random.Generator,
     ) -> np.ndarray:
         """Return the position with its inactive coordinates drawn anew, ``(n_latents,)``."""
+        if self._moments is not None:
+            mean, spread = self._moments
+            drawn = mean + spread * rng.standard_normal(self._n_latents)
+            return np.where(self._active[class_index], position, drawn)
         index = np.array([class_index])
         if self._generators is None:
             found = self._function(index, position, rng.standard_normal(self._n_latents), *others)
@@ -122,8 +138,33 @@ class InactiveDraw:
         seeds = rng.integers(2**63, size=len(self._generators))
         for shared, seed in zip(self._generators, seeds, strict=True):
             shared.set_value(np.random.Generator(np.random.PCG64(int(seed))), borrow=True)
-        drawn: np.ndarray = self._function(index, position, *others)
-        return drawn
+        return np.asarray(self._function(index, position, *others))
+
+
+def _known_moments(density: BlockDensity) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return means and standard deviations of normal priors, each ``(n_latents,)``.
+
+    None where a prior is another one, is transformed, or looks at any variable of the model, data
+    included.
+    """
+    model, constants = density.model, density.constants
+    known = {*constants.shared}
+    parts: list[list[np.ndarray]] = []
+    for rv, size in zip(density.latents, density._sizes, strict=True):
+        own = constants.graphs[rv]
+        if not isinstance(own.owner.op, NormalRV) or model.rvs_to_transforms[rv] is not None:
+            return None
+        parameters = list(own.owner.op.dist_params(own.owner))
+        if any(
+            each.owner is None and each not in known and not isinstance(each, Constant)
+            for each in ancestors(parameters)
+        ):
+            return None
+        values = pm.pytensorf.compile([], parameters, mode=interpreted_mode())()
+        shape = model.initial_point(random_seed=0)[str(model.rvs_to_values[rv].name)].shape
+        parts.append([np.broadcast_to(value, shape).reshape(size) for value in values])
+    mean, spread = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return mean, spread
 
 
 def _graph(
