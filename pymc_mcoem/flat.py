@@ -24,7 +24,7 @@ from pytensor.scalar import ScalarType, get_scalar_type, int64
 from pytensor.tensor.type import TensorType
 
 from pymc_mcoem.arithmetic import strict_arithmetic, strict_mode
-from pymc_mcoem.waiting import tell
+from pymc_mcoem.waiting import compiling
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -110,12 +110,16 @@ class FlatFunction:
         returns: bool = True,
         written_out: WrittenOut | None = None,
     ) -> None:
-        tell(what)
         self._settings = np.array([1.0, 1.0, 0.0 if returns else 1.0])
         self._density, self._written_out = density, written_out
-        if written_out is not None:
-            self.function = written_out.function
-            return
+        with compiling(what):
+            if written_out is not None:
+                self.function = written_out.function
+            else:
+                self._compile(build, returns)
+
+    def _compile(self, build: Callable[..., Sequence[Any]], returns: bool) -> None:
+        density = self._density
         shape = density.position_shape
         k: Any = int64("class_index")
         index: Any = pt.tensor_from_scalar(k)

@@ -9,6 +9,7 @@ numbers from the same arguments.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pymc as pm
@@ -16,6 +17,7 @@ import pytensor
 
 from pymc_mcoem.arithmetic import strict_mode
 from pymc_mcoem.backends import uses_jax
+from pymc_mcoem.waiting import compiling
 
 if TYPE_CHECKING:
     from pymc_mcoem.carlin_chib.plate import PlateDensity
@@ -31,12 +33,13 @@ def compile_with_data(
 
     In numba sums are taken as they are written: see `strict_mode`.
     """
-    function = pm.pytensorf.compile(
-        [*inputs, *density.data_inputs.values(), *density.other_values],
-        outputs,
-        mode=strict_mode(mode),
-        on_unused_input="ignore",
-    )
+    with compiling("the model") if mode is None or isinstance(mode, str) else nullcontext():
+        function = pm.pytensorf.compile(
+            [*inputs, *density.data_inputs.values(), *density.other_values],
+            outputs,
+            mode=strict_mode(mode),
+            on_unused_input="ignore",
+        )
     function.trust_input = True
     return function
 

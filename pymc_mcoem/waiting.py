@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
+from importlib.util import find_spec
 
+from rich import get_console
+from rich.console import Console
 from rich.errors import LiveError
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-__all__ = ["tell", "telling"]
+__all__ = ["compiling", "telling"]
 
-_line: ContextVar[Progress | None] = ContextVar("pymc_mcoem_waiting", default=None)
+_is_told: ContextVar[bool] = ContextVar("pymc_mcoem_waiting", default=False)
 
 
 @contextmanager
 def telling(enabled: bool = True) -> Iterator[None]:
-    """Show what `tell` says while the block runs, in one line that goes when it ends.
-
-    In terminals and notebooks; elsewhere nothing is shown, as while another bar is.
+    """Let `compiling` show what it is told while the block runs.
 
     Parameters
     ----------
@@ -26,39 +27,45 @@ def telling(enabled: bool = True) -> Iterator[None]:
 
     Examples
     --------
-    >>> with telling(enabled=False):
-    ...     tell("the log-density")
+    >>> with telling(enabled=False), compiling("the log-density"):
+    ...     pass
     """
-    line = Progress(
-        SpinnerColumn(),
-        TextColumn("Compiling {task.description}"),
-        TimeElapsedColumn(),
-        transient=True,
-        disable=not enabled,
-    )
-    token = _line.set(line if enabled else None)
+    token = _is_told.set(enabled)
     try:
         yield
     finally:
-        _line.reset(token)
-        if line.live.is_started:
-            line.stop()
+        _is_told.reset(token)
 
 
-def tell(what: str) -> None:
-    """Say what is compiled from here on.
+@contextmanager
+def compiling(what: str) -> Iterator[None]:
+    """Show a line that says what is compiled, moves, and goes when the block ends.
+
+    In terminals and notebooks, where `telling` allows it. A notebook without ipywidgets cannot move
+    a line: there it is printed. Elsewhere nothing is shown.
 
     Parameters
     ----------
     what : str
         As in "Compiling ...".
     """
-    line = _line.get()
-    if line is None or not (line.console.is_terminal or line.console.is_jupyter):
+    console = get_console()
+    if not _is_told.get() or not (console.is_terminal or console.is_jupyter):
+        yield
         return
-    with suppress(LiveError):  # another bar is shown, and stands for this one
+    if console.is_jupyter and find_spec("ipywidgets") is None:
+        Console(force_jupyter=False, force_terminal=False).print(f"Compiling {what}")
+        yield
+        return
+    columns = SpinnerColumn(), TextColumn("Compiling {task.description}"), TimeElapsedColumn()
+    line = Progress(*columns, console=console, transient=True)
+    line.add_task(what, total=None)
+    try:
         line.start()
-        if line.tasks:
-            line.update(line.tasks[0].id, description=what)
-        else:
-            line.add_task(what, total=None)
+    except LiveError:  # an older rich shows one bar at a time, and another is on the screen
+        yield
+        return
+    try:
+        yield
+    finally:
+        line.stop()

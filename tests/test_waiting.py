@@ -1,12 +1,13 @@
 """What is said while something compiles: in terminals, and only where it was asked for."""
 
 import io
+from time import sleep
 
 import pytest
 from rich import reconfigure
 from rich.console import Console
 
-from pymc_mcoem import waiting
+from pymc_mcoem import BurstLength, OnlineEM, TemplateMixture, waiting
 
 
 @pytest.fixture
@@ -21,17 +22,26 @@ def terminal(monkeypatch):
 
 def test_a_line_says_what_is_compiled_and_goes(terminal):
     with waiting.telling():
-        waiting.tell("the log-density")
-        waiting.tell("the gradient")
+        for what in ("the log-density", "the gradient"):
+            with waiting.compiling(what):
+                pass
+            assert terminal.getvalue().endswith("\x1b[2K")  # the line is erased
     said = terminal.getvalue()
     assert said.index("Compiling the log-density") < said.index("Compiling the gradient")
-    assert said.endswith("\x1b[2K")  # the line is erased
+
+
+def test_the_line_moves(terminal):
+    with waiting.telling(), waiting.compiling("the log-density"):
+        sleep(0.35)
+    spinner = {letter for letter in terminal.getvalue() if "\u2800" < letter < "\u28ff"}
+    assert len(spinner) > 1
 
 
 def test_nothing_is_said_unasked(terminal):
-    waiting.tell("the log-density")
-    with waiting.telling(enabled=False):
-        waiting.tell("the log-density")
+    with waiting.compiling("the log-density"):
+        pass
+    with waiting.telling(enabled=False), waiting.compiling("the log-density"):
+        pass
     with waiting.telling():
         pass
     assert "Compiling" not in terminal.getvalue()
@@ -42,13 +52,54 @@ def test_another_bar_is_left_alone(terminal):
 
     with Progress() as bar, waiting.telling():
         bar.add_task("Sampling")
-        waiting.tell("the log-density")
+        with waiting.compiling("the log-density"):
+            pass
+        before = terminal.getvalue().count("Compiling")
+        bar.refresh()
     assert "Sampling" in terminal.getvalue()
+    assert terminal.getvalue().count("Compiling") == before
 
 
 def test_nothing_is_written_to_files(monkeypatch):
     file = io.StringIO()
     monkeypatch.setattr("rich._console", Console(file=file))
-    with waiting.telling():
-        waiting.tell("the log-density")
+    with waiting.telling(), waiting.compiling("the log-density"):
+        pass
     assert file.getvalue().strip() == ""
+
+
+def test_a_notebook_that_cannot_move_a_line_has_it_once(monkeypatch, capsys):
+    monkeypatch.setattr("rich._console", Console(force_jupyter=True))
+    monkeypatch.setattr(waiting, "find_spec", lambda name: None)
+    with waiting.telling(), waiting.compiling("the log-density"):
+        pass
+    assert capsys.readouterr().out.split() == ["Compiling", "the", "log-density"]
+
+
+def test_no_line_is_left_while_a_stream_is_learnt(terminal, monkeypatch, rng):
+    """What is said while compiling is gone when the first observation is explained."""
+    shown = []
+    started, stopped = waiting.Progress.start, waiting.Progress.stop
+
+    class Watched(waiting.Progress):
+        def start(self):
+            shown.append(self)
+            started(self)
+
+        def stop(self):
+            shown.remove(self)
+            stopped(self)
+
+    monkeypatch.setattr(waiting, "Progress", Watched)
+    mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
+    em = OnlineEM(mixture, random_seed=1, n_start=2, burst_length=BurstLength(4, 0))
+    told = []
+
+    def stream():
+        for image in rng.normal(size=(5, 3, 3)):
+            told.append(len(shown))
+            yield image
+
+    em.partial_fit(stream())
+    assert told == [0] * 5
+    assert "Compiling" in terminal.getvalue()

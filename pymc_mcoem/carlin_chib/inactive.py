@@ -18,7 +18,7 @@ from pytensor.tensor.random.type import RandomType
 
 from pymc_mcoem.arithmetic import strict_mode
 from pymc_mcoem.backends import interpreted_mode
-from pymc_mcoem.waiting import tell
+from pymc_mcoem.waiting import compiling
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -57,12 +57,14 @@ class InactiveDraw:
         self._active = density.active
         self._generators: list[Any] | None = None
         self._moments = _known_moments(density)
-        if self._moments is None:
+        if self._moments is not None:
+            self._try(density)
+            return
+        with compiling("draws of inactive latents"):
             self._compile(density, mode)
-        self._try(density)
+            self._try(density)
 
     def _compile(self, density: BlockDensity, mode: Any) -> None:
-        tell("draws of inactive latents")
         try:
             self._function = self._by_quantiles(density, mode)
         except NotImplementedError:

@@ -20,6 +20,7 @@ from pymc_mcoem.carlin_chib.within_class import log_uniform
 from pymc_mcoem.density import as_argument
 from pymc_mcoem.flat import FlatFunction, NotFlatError
 from pymc_mcoem.products import matrix_vector
+from pymc_mcoem.waiting import compiling
 
 if TYPE_CHECKING:
     from pymc_mcoem.carlin_chib.plate import PlateDensity
@@ -81,9 +82,29 @@ class PlateSweep:
             "the log-density of all rows",
             returns=False,
         )
-        self._held = plate_sweeps_numba.hold(flat.function)
         self._sweep = plate_sweeps_numba.sweep
         self._flat = flat
+        is_metropolised, n_moves, target_acceptance = self._settings
+        with compiling("sweeps, once for all plates"):
+            self._held = plate_sweeps_numba.hold(flat.function)
+            # of no class and no row: processes that are forked find it compiled
+            self._sweep(
+                self._held,
+                is_metropolised,
+                0 * n_moves,
+                target_acceptance,
+                np.zeros((0, 0)),
+                0.0,
+                np.zeros(0, dtype=np.int64),
+                np.zeros((0, 0)),
+                np.zeros(0),
+                np.zeros((0, 0, 0)),
+                np.zeros((0, 0, 0, 0)),
+                np.zeros((0, 0, 0, 0)),
+                np.zeros((0, 0)),
+                np.zeros(0),
+                np.zeros(0, dtype=np.int64),
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(vars(self))

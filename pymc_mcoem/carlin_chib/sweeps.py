@@ -18,7 +18,7 @@ from pymc_mcoem.carlin_chib.kernel import PseudoPriorSymbols, SweepState, build_
 from pymc_mcoem.density import as_argument
 from pymc_mcoem.flat import N_SETTINGS, FlatFunction, NotFlatError
 from pymc_mcoem.loops import compile_loop, compile_with_data
-from pymc_mcoem.waiting import tell
+from pymc_mcoem.waiting import compiling
 
 if TYPE_CHECKING:
     from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
@@ -178,9 +178,6 @@ class _FlatSweeps:
                 written_out=density.written_out,
             )
         self._value = value
-        self._held = sweeps_numba.hold(
-            value.function, slope.function, getattr(sweeps_numba, kernel.name).function
-        )
         self._sweeps = sweeps_numba.sweeps
         self._metropolised, self._keep_auxiliaries = metropolised, keep_auxiliaries
         self._settings = np.array([0.0, move.target_acceptance, *kernel.settings])
@@ -189,11 +186,14 @@ class _FlatSweeps:
         if density.active is not None and not kernel.moves_all:
             self._active = as_argument(density.active)
         self._no_tilt = np.zeros(n_classes)
-        self._compile(noise_size(n_classes, n, move, metropolised))
+        with compiling("sweeps, once for all models"):
+            self._held = sweeps_numba.hold(
+                value.function, slope.function, getattr(sweeps_numba, kernel.name).function
+            )
+            self._compile(noise_size(n_classes, n, move, metropolised))
 
     def _compile(self, size: int) -> None:
         """Make no sweep at all, so that processes which are forked find it compiled."""
-        tell("sweeps, once for all models")
         n_classes, n = self._active.shape
         square = np.zeros((n_classes, n, n))
         self._sweeps(

@@ -25,6 +25,7 @@ from pymc_mcoem.carlin_chib.sweeps import Sweeps, compile_sweeps
 from pymc_mcoem.density import as_argument
 from pymc_mcoem.flat import FlatFunction, NotFlatError, WrittenOut
 from pymc_mcoem.loops import compile_loop, compile_with_data
+from pymc_mcoem.waiting import compiling
 
 if TYPE_CHECKING:
     from pymc_mcoem.carlin_chib.within_class import WithinClassMove
@@ -279,10 +280,21 @@ class _FlatSums:
             returns=False,
             written_out=written_out,
         )
-        self._held = sums_numba.hold(self._flat.function)
         self._sum = sums_numba.weighted_sum
         self._shapes = shapes
         self._stops = np.cumsum([int(np.prod(shape)) for shape in shapes])
+        with compiling("sums, once for all models"):
+            self._held = sums_numba.hold(self._flat.function)
+            nothing = np.zeros(0)
+            self._sum(
+                self._held,
+                0,
+                nothing,
+                np.zeros((0, density.n_latents)),
+                nothing,
+                np.zeros(0, dtype=np.int64),
+                0,
+            )
 
     def __call__(
         self, k: np.ndarray, weights: np.ndarray, positions: np.ndarray, *arguments: np.ndarray

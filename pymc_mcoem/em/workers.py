@@ -29,6 +29,7 @@ from pymc_mcoem.em.esteps.base import EStepResult
 from pymc_mcoem.em.left_out import said
 from pymc_mcoem.em.threads import one_blas_thread, one_call_at_a_time
 from pymc_mcoem.interrupts import ignore_in_worker, patiently, raise_if_interrupted
+from pymc_mcoem.waiting import telling
 
 __all__ = [
     "ExecutorError",
@@ -200,7 +201,8 @@ def perform(
         the object could not be made.
     """
     ignore_in_worker()
-    with one_call_at_a_time(), one_blas_thread():
+    # a worker that was forked in the middle of a call would write to its driver's terminal
+    with telling(enabled=False), one_call_at_a_time(), one_blas_thread():
         if token in _made:
             _made.move_to_end(token)
         elif content is None:
