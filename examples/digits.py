@@ -162,7 +162,7 @@ def main() -> None:
 
     console.print(
         f"Streaming {len(train)} images through {arguments.classes} templates, labels unseen. "
-        "The first run compiles for a minute; later ones start in seconds."
+        "The first run compiles for some ten seconds; later ones start at once."
     )
     began = time.perf_counter()
     mixture = make_mixture(arguments.classes)

@@ -137,7 +137,7 @@ class CarlinChib(BlockedStep):
         default), "c" or "jax", as `pymc.sample` does for the steps that it makes itself (its own
         ``backend`` does not reach a step that is given to it); ``{"mode": ...}`` one of PyTensor's
         modes. All make the same draws. What JAX cannot
-        compile, as searches on a plate and annealed jumps, is left to numba. JAX has threads: say
+        compile, as annealed jumps, is left to numba. JAX has threads: say
         ``mp_ctx="spawn"`` to `pymc.sample` or sample on one core.
 
     Raises

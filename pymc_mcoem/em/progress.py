@@ -41,8 +41,8 @@ SMOOTHING = 0.1
 #: Seconds after which a bar that still stands at nothing says why.
 PATIENCE = 2.0
 WAITING = (
-    "The first one waits for code to be compiled: up to a minute the very first time, "
-    "seconds in later runs."
+    "The first one waits for code to be compiled: for some ten seconds the very first time, for "
+    "two in later runs."
 )
 
 

@@ -67,7 +67,7 @@ class SAEMRecursion:
 
     @property
     def e_step(self) -> CompiledEStep:
-        """The E-step compiled here; made at its first use, which can take a minute."""
+        """The E-step compiled here; made at its first use, which can take seconds."""
         compiled: CompiledEStep = self.crew.compiled.e_step
         return compiled
 
