@@ -26,6 +26,7 @@ from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.scalar.basic import Pow
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.random.basic import CategoricalRV
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.rewriting.basic import topo_unconditional_constant_folding
 
@@ -39,8 +40,8 @@ class SharedConstants:
     """Shared variables in place of a model's constants.
 
     Taken are the parameters of continuous distributions, each for itself, and real numbers in
-    expressions of them and in arrays, one for each value. What counts or indexes stays a constant,
-    for graphs are built and proved by it.
+    expressions of them and in arrays, one for each value, and counts that were observed. What
+    indexes stays a constant, for graphs are built and proved by it.
 
     Parameters
     ----------
@@ -121,15 +122,34 @@ class SharedConstants:
             outputs=clone_replace(list(graphs), {}), clone=False, copy_inputs=False
         )
         topo_unconditional_constant_folding.apply(folded)
+        counts = self._observed_counts
         arrays = [
             variable
             for variable in ancestors(folded.outputs)
-            if isinstance(variable, Constant) and _is_array(variable)
+            if isinstance(variable, Constant)
+            and (_is_array(variable) or variable.signature() in counts)
         ]
         found: list[TensorVariable] = clone_replace(
             folded.outputs, {array: self._of(array) for array in arrays}
         )
         return found
+
+    @cached_property
+    def _observed_counts(self) -> set[Any]:
+        """Signatures of arrays of whole numbers that were observed, as counts and truth values.
+
+        Those of a categorical variable index its probabilities, and stay constants.
+        """
+        values = [
+            self.model.rvs_to_values[rv]
+            for rv in self.model.observed_RVs
+            if not isinstance(rv.owner.op, CategoricalRV)
+        ]
+        return {
+            value.signature()
+            for value in values
+            if isinstance(value, Constant) and value.type.ndim and value.data.dtype.kind in "iub"
+        }
 
     def own(self, name: str, value: Any) -> Any:
         """Return a shared variable for what goes by a name, merged with none that is equal.
@@ -154,7 +174,7 @@ class SharedConstants:
     def _of(self, constant: Any, place: Any = None) -> Any:
         """Return the variable that stands for a constant: one for equal ones, to be merged."""
         value = np.asarray(constant.data)
-        if value.dtype.kind != "f" or value.ndim == 0:
+        if value.ndim == 0:
             value = value.astype(pytensor.config.floatX)
         key = (value.dtype.str, constant.type.shape, value.tobytes(), place)
         if key not in self._shared:

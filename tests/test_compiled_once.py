@@ -11,6 +11,7 @@ import numpy as np
 import pymc as pm
 import pytest
 from numba.core import event
+from pymc.backends.ndarray import NDArray
 
 from pymc_mcoem.carlin_chib import sweeps_numba
 from pymc_mcoem.carlin_chib.blocks import BlockDensity
@@ -44,6 +45,41 @@ def test_an_edit_of_numbers_compiles_nothing():
     with event.install_recorder("numba:compile") as compiled:
         CarlinChib(model=line(spread=a_new_number(), noise=a_new_number(), seed=2))
         CarlinChib(model=line(n=31))
+    assert compiled.buffer == []
+
+
+def counts(data):
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.2, 0.3])
+        x = pm.Normal("x")
+        pm.Poisson("seen", pm.math.exp(0.3 * x + k), observed=data)
+        pm.Bernoulli("is_odd", pm.math.sigmoid(x - k), observed=np.asarray(data) % 2)
+    return model
+
+
+def test_an_edit_of_counts_compiles_nothing():
+    CarlinChib(model=counts([1, 3, 2, 5]))
+    with event.install_recorder("numba:compile") as compiled:
+        CarlinChib(model=counts(np.random.default_rng().integers(0, 1_000_000, size=4)))
+    assert compiled.buffer == []
+
+
+@pytest.mark.parametrize("kind", ["shared", "blocks", "plate"])
+def test_what_a_step_needs_is_compiled_before_its_chains_begin(kind):
+    """Processes that chains are drawn in find it: none compiles what another has."""
+    if kind == "plate":
+        with pm.Model() as model:
+            k = pm.Categorical("k", [0.5, 0.2, 0.3], shape=6)
+            x = pm.Normal("x", k, 1.0, shape=6)
+            pm.Normal("y", x, 1.0, observed=np.arange(6.0))
+        given = {"model": model}
+    else:
+        given = {"model": line()} if kind == "shared" else lines_in_blocks()
+    with given["model"] as model:
+        NDArray(model=model)  # PyMC's own: what writes draws to a trace
+        step = CarlinChib(**given)
+        with event.install_recorder("numba:compile") as compiled:
+            pm.sample(2, tune=2, chains=1, cores=1, step=step, progressbar=False, random_seed=1)
     assert compiled.buffer == []
 
 
