@@ -4,6 +4,8 @@
 
 prints the seconds that the package and the model took to be there, the step took to be made, and
 the chains to be drawn; for ``images`` those until a first image is explained, and of a later one.
+``ours-jax`` and ``ours-c`` are other back ends. ``--functions`` behind it all prints what numba
+compiled in this process, and for how long.
 """
 
 from __future__ import annotations
@@ -78,12 +80,17 @@ def sample(name: str, sampler: str) -> list[float]:
         options = MODELS[name]("edited" in sampler)
         declared = perf_counter()
         step = None
+        settings = {"random_seed": 1, "progressbar": False}
         if sampler.startswith("ours"):
             import pymc_mcoem as mcoem
 
+            backend = sampler.partition("-")[2]
+            if backend:
+                options["compile_kwargs"] = {"backend": backend}
+                settings["mp_ctx"] = "spawn" if backend == "jax" else None
             step = mcoem.CarlinChib(**options)
         made = perf_counter()
-        pm.sample(1_000, tune=1_000, chains=4, cores=2, step=step, random_seed=1, progressbar=False)
+        pm.sample(1_000, tune=1_000, chains=4, cores=2, step=step, **settings)
     return [declared, made, perf_counter()]
 
 
@@ -111,6 +118,25 @@ def explain() -> list[float]:
     return [first, (perf_counter() - began) / 40]
 
 
+def tell_functions(buffer: list) -> None:
+    """Print the seconds of each function that was compiled, its callees' included."""
+    begun, seconds = {}, {}
+    for at, each in buffer:
+        if each.is_start:
+            begun.setdefault(each.data["dispatcher"], []).append(at)
+        else:
+            name = each.data["dispatcher"].py_func.__qualname__
+            spent = at - begun[each.data["dispatcher"]].pop()
+            seconds[name] = seconds.get(name, 0.0) + spent
+    for name, spent in sorted(seconds.items(), key=lambda item: -item[1])[:12]:
+        print(f"{spent:6.2f} s  {name}")
+
+
 if __name__ == "__main__":
-    found = explain() if sys.argv[1] == "images" else sample(*sys.argv[1:3])
+    from numba.core import event
+
+    with event.install_recorder("numba:compile") as compiled:
+        found = explain() if sys.argv[1] == "images" else sample(*sys.argv[1:3])
+    if "--functions" in sys.argv:
+        tell_functions(compiled.buffer)
     print("figures", *found)

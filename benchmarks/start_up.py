@@ -6,9 +6,13 @@ set on the same model: four chains of 1,000 draws after 1,000, in two processes.
 compiled before with other data and other constants in its priors.
 
 With ``--against`` a folder with another version of the package, its figures stand beside these.
+``backends`` is README's model by the other back ends, ``demo`` is `examples/digits.py`, and
+``import`` what ``import pymc_mcoem`` takes beyond ``import pymc``.
 
     python benchmarks/start_up.py                          # ten minutes
     python benchmarks/start_up.py --only README images
+    python benchmarks/start_up.py --only demo import
+    python benchmarks/start_up.py --only backends          # three minutes more
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
 
 from rich.console import Console
 from rich.progress import track
@@ -64,6 +68,45 @@ def started(folder: Path, package: Path, *arguments: str) -> list[float]:
     return [each - began for each in figures]
 
 
+def demonstrated(folder: Path) -> list[float]:
+    """Return the seconds from starting the demo to its first picture, and to its end."""
+    environment = {
+        **os.environ,
+        "PYTENSOR_FLAGS": f"base_compiledir={folder}",
+        "NUMBA_CACHE_DIR": str(folder / "numba_own"),
+    }
+    script = Path(__file__).parents[1] / "examples" / "digits.py"
+    output = folder / "output"
+    began = perf_counter()
+    demo = subprocess.Popen(
+        [sys.executable, str(script), "--output", str(output)],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    while demo.poll() is None and not (output / "digits_first.png").exists():
+        sleep(0.1)
+    first = perf_counter() - began
+    if demo.wait():
+        raise RuntimeError(f"{script} ended with {demo.returncode}; run it by hand.")
+    return [first, perf_counter() - began]
+
+
+def imported(n_times: int = 5) -> list[float]:
+    """Return the seconds of importing PyMC, and of the package after it, in turn."""
+    code = (
+        "from time import perf_counter as now; a = now(); import pymc; b = now(); "
+        "import pymc_mcoem; from pymc_mcoem import CarlinChib, OnlineEM, TemplateMixture; "
+        "print(b - a, now() - b)"
+    )
+    runs = [
+        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+        for _ in range(n_times)
+    ]
+    parts = [[float(each) for each in run.stdout.split()] for run in runs]
+    return [statistics.median(each) for each in zip(*parts, strict=True)]
+
+
 def main() -> None:
     """Start, in turn, as often as asked."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -77,7 +120,8 @@ def main() -> None:
     found: dict[tuple[str, str], list[list[float]]] = {}
     for _ in track(range(given.rounds), "Rounds"):
         with tempfile.TemporaryDirectory() as name:
-            for model in dict.fromkeys(["README", *given.only]):
+            asked = [each for each in given.only if each in (*MODELS, "images")]
+            for model in dict.fromkeys(["README", *asked]):
                 runs = [(f"{who}first", package, "ours") for who, package in packages.items()]
                 runs += [(f"{who}later", package, "ours") for who, package in packages.items()]
                 if model != "images":
@@ -93,6 +137,20 @@ def main() -> None:
                     found.setdefault((model, what), []).append(
                         started(folder, package, model, sampler)
                     )
+            for backend in ("jax", "c") if "backends" in given.only else ():
+                folder = Path(name) / backend
+                for when in ("first", "later"):
+                    found.setdefault(("README", f"{backend}: {when}"), []).append(
+                        started(folder, here, "README", f"ours-{backend}")
+                    )
+            if "demo" in given.only:
+                folder = Path(name) / "demo"
+                folder.mkdir()
+                found.setdefault(("demo", "first picture; all done"), []).append(
+                    demonstrated(folder)
+                )
+            if "import" in given.only:
+                found.setdefault(("import", "pymc; ours after it"), []).append(imported())
     medians = {
         key: [statistics.median(each) for each in zip(*runs, strict=True)]
         for key, runs in found.items()
@@ -102,13 +160,20 @@ def main() -> None:
     for column in ("model", "", "model there", "step made", "drawn", "over P", "over pm.sample"):
         table.add_column(column, justify="left" if len(table.columns) < 2 else "right")
     for (model, what), figures in medians.items():
+        if model == "demo":
+            over = " ".join(f"{each / first:.2f}" for each in figures)
+            table.add_row(model, what, "", *(f"{each:.1f}" for each in figures), over, "")
+            continue
+        if model == "import":
+            table.add_row(model, what, *(f"{each:.2f}" for each in figures), "", "", "")
+            continue
         if model == "images":
             explained, each = figures
             parts = ["", "", f"{explained:.1f}", f"{explained / first:.2f}"]
             table.add_row(model, what, *parts, f"{1e3 * each:.1f} ms a later image")
             continue
         beside = "first" if what.endswith("first") else "later"
-        rival = medians[model, f"pm.sample: {beside}"][-1]
+        rival = medians.get((model, f"pm.sample: {beside}"), [float("nan")])[-1]
         parts = [f"{each:.1f}" for each in figures]
         table.add_row(
             model, what, *parts, f"{figures[-1] / first:.2f}", f"{figures[-1] / rival:.2f}"
