@@ -296,9 +296,10 @@ class CarlinChib(BlockedStep):
         self.pseudo_priors: Any = None
         self.fits: dict[tuple[int, ...], Any] = {}
         # Another move's steps go by pseudo-priors, as a proposal or as a metric; rows of a plate
-        # are too many for a covariance each, and several auxiliaries are drawn by a sweep itself.
+        # are too many for a covariance each, several auxiliaries are drawn by a sweep itself, and
+        # a single latent has no shape but its step's size, which is tuned.
         self._adapts_shape = isinstance(move, RandomWalk) and bool(
-            move.n_moves and not index.ndim and n_auxiliaries == 1
+            move.n_moves and not index.ndim and n_auxiliaries == 1 and self._density.n_latents > 1
         )
         self.shape_of_moves: Any = None
         self.moves: dict[tuple[int, ...], Any] = {}
