@@ -40,7 +40,7 @@ class ShapeOfMoves:
     ...     shape.see(0, np.array([x]))
     >>> wide = PseudoPriors.from_covariance(np.zeros((1, 1)), np.full((1, 1, 1), 100.0))
     >>> shape.adapted(wide).scale.round(1)
-    array([[[4.2]]])
+    array([[[5.1]]])
     """
 
     def __init__(self, n_classes: int, n_latents: int) -> None:

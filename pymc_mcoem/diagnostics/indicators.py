@@ -209,7 +209,7 @@ def ess_reached_by_chance(ess: np.ndarray, significance: float, n_tests: int) ->
     Examples
     --------
     >>> ess_reached_by_chance(np.array([400.0]), 0.01, 500).round()
-    array([175.])
+    array([176.])
     """
     z = norm.isf(significance / max(n_tests, 1))
     reached: np.ndarray = ess * np.exp(-z * np.sqrt(16.0 / ess))
