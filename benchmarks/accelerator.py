@@ -40,8 +40,8 @@ from versions import tell_versions
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.carlin_chib.kernel import PseudoPriorSymbols, SweepState, build_sweep
+from pymc_mcoem.compiling.data_functions import compile_with_data
 from pymc_mcoem.em.burst import adaptation_gains
-from pymc_mcoem.loops import compile_with_data
 
 SIDE, N_CLASSES, NOISE = 16, 4, 0.2
 DRAWS, BURN_IN = 100, 50

@@ -43,9 +43,9 @@ from rich.table import Table
 from threadpoolctl import threadpool_limits
 
 import pymc_mcoem as mcoem
-from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
+from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
 from pymc_mcoem.em.esteps.carlin_chib import CompiledCarlinChibBurst
-from pymc_mcoem.laplace import Cooling, Race
+from pymc_mcoem.laplace.approximation import Cooling, Race
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt

@@ -36,7 +36,7 @@ from shifted_curves import (
 )
 
 import pymc_mcoem as mcoem
-from pymc_mcoem.em.esteps.kept import compiled_for
+from pymc_mcoem.em.esteps.compiled_cache import compiled_for
 
 BURN_IN = 10
 MOVE = mcoem.RandomWalk(n_moves=1)

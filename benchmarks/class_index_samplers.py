@@ -68,7 +68,7 @@ from scipy.special import logsumexp
 from versions import tell_versions
 
 import pymc_mcoem as mcoem
-from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
+from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
 
 N_CHAINS = 4
 

@@ -37,7 +37,7 @@ from scipy.special import logsumexp
 from versions import tell_versions
 
 import pymc_mcoem as mcoem
-from pymc_mcoem.em.esteps.kept import compiled_for
+from pymc_mcoem.em.esteps.compiled_cache import compiled_for
 from pymc_mcoem.em.schedules import BurstSize
 
 ALWAYS = np.inf

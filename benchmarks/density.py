@@ -5,7 +5,7 @@ call, so that nothing is counted of what Python takes to make a call. Compiled b
 
 * by hand, two loops over pixels as one would write them first, with ``np.exp``;
 * by hand, as fast as we can: the package's own recurrences along the axes, BLAS products;
-* the model's own graph without the operators of `pymc_mcoem.templates.separable_numba`;
+* the model's own graph without the operators of `pymc_mcoem.templates.bases.separable_numba`;
 * the model's own graph as bursts use it, and its gradient.
 
 And by JAX, where it is installed, on the processor:
@@ -38,10 +38,10 @@ from threadpoolctl import threadpool_limits
 from versions import tell_versions
 
 import pymc_mcoem as mcoem
-from pymc_mcoem.density import ClassDensity
-from pymc_mcoem.em.esteps.parts import family_density
-from pymc_mcoem.loops import compile_loop
-from pymc_mcoem.templates.separable_numba import kernel_factor
+from pymc_mcoem.compiling.loops import compile_loop
+from pymc_mcoem.density.class_density import ClassDensity
+from pymc_mcoem.em.esteps.class_fits import family_density
+from pymc_mcoem.templates.bases.separable_numba import kernel_factor
 
 N_POSITIONS, N_CLASSES, SIDE = 500, 4, 16
 JAX_FLAGS = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"

@@ -28,11 +28,11 @@ from rich.console import Console
 from threadpoolctl import threadpool_limits
 
 import pymc_mcoem as mcoem
+from pymc_mcoem.em.checks import check_shapes, check_statistics
 from pymc_mcoem.em.esteps.base import EStepResult
-from pymc_mcoem.em.esteps.calls import Explainer, simulate
+from pymc_mcoem.em.esteps.worker_calls import Explainer, simulate
 from pymc_mcoem.em.maximization import maximize_family
-from pymc_mcoem.em.validation import check_shapes, check_statistics
-from pymc_mcoem.em.workers import Order, Parcel, perform, received
+from pymc_mcoem.runs.workers import Order, Parcel, perform, received
 
 #: Observations and batch size of the real runs.
 REAL, REAL_BATCH = 64, 8

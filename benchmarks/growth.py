@@ -41,7 +41,7 @@ from sklearn.model_selection import LeaveOneOut, cross_val_predict
 from versions import tell_versions
 
 import pymc_mcoem as mcoem
-from pymc_mcoem.em.esteps.kept import compiled_for
+from pymc_mcoem.em.esteps.compiled_cache import compiled_for
 
 AGES = np.linspace(2.0, 18.0, 31)
 FINE = np.linspace(8.0, 17.0, 901)

@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 import pymc_mcoem as mcoem
-from pymc_mcoem.em.esteps.kept import compiled_for
+from pymc_mcoem.em.esteps.compiled_cache import compiled_for
 
 #: Priors of benchmarks/usps_error.py without labels: stiff warps, small classes held up.
 DEFORMATION_VARIANCE, CONCENTRATION = 0.0015, 10.0

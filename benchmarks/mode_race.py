@@ -26,10 +26,10 @@ from scipy.special import softmax
 from versions import tell_versions
 
 import pymc_mcoem as mcoem
-from pymc_mcoem.arithmetic import strict_arithmetic
-from pymc_mcoem.em.esteps.parts import family_density, family_geometry
-from pymc_mcoem.em.threads import one_blas_thread
-from pymc_mcoem.laplace import Cooling, Race
+from pymc_mcoem.compiling.arithmetic import strict_arithmetic
+from pymc_mcoem.compiling.threads import one_blas_thread
+from pymc_mcoem.em.esteps.class_fits import family_density, family_geometry
+from pymc_mcoem.laplace.approximation import Cooling, Race
 
 LEARNT = (20, 100, 300)
 ONE: dict[str, Any] = {"n_starts": 1, "max_iterations": 60}

@@ -36,8 +36,8 @@ from scipy.special import expit
 from versions import tell_versions
 
 import pymc_mcoem as mcoem
-from pymc_mcoem.carlin_chib.annealed import Bridge
-from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
+from pymc_mcoem.carlin_chib.moves.annealed import Bridge
+from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
 
 HAMILTONIAN = mcoem.Hamiltonian(n_moves=1, n_leapfrog=8)
 

@@ -56,7 +56,7 @@ from rich.table import Table
 from usps_rivals import rivals, unsupervised_rivals
 
 import pymc_mcoem as mcoem
-from pymc_mcoem.em.esteps.kept import compiled_for
+from pymc_mcoem.em.esteps.compiled_cache import compiled_for
 
 console = Console(highlight=False, width=110)
 

@@ -32,8 +32,8 @@ from threadpoolctl import threadpool_limits
 from versions import tell_versions
 
 import pymc_mcoem as mcoem
-from pymc_mcoem.em.esteps.parts import family_density, family_geometry
-from pymc_mcoem.laplace import Cooling, ModeSearch
+from pymc_mcoem.em.esteps.class_fits import family_density, family_geometry
+from pymc_mcoem.laplace.approximation import Cooling, ModeSearch
 
 N_CLASSES = 4
 STAGES = 20, 100, 300

@@ -17,8 +17,8 @@ import pytensor.tensor as pt
 import xarray as xr
 
 import pymc_mcoem as mcoem
-from pymc_mcoem.em.esteps.parts import family_density
-from pymc_mcoem.loops import compile_with_data
+from pymc_mcoem.compiling.data_functions import compile_with_data
+from pymc_mcoem.em.esteps.class_fits import family_density
 
 Values = Mapping[str, np.ndarray]
 

@@ -1,24 +1,25 @@
 # What `pymc_mcoem` has, and where it is loaded from when it is first asked for.
 
 from . import datasets as datasets
-from .burst_chains import sample_burst as sample_burst
-from .carlin_chib.annealed import AnnealedJump as AnnealedJump
-from .carlin_chib.chain_moments import ChainMoments as ChainMoments
-from .carlin_chib.hamiltonian import Hamiltonian as Hamiltonian
-from .carlin_chib.pilot_moments import PilotMoments as PilotMoments
-from .carlin_chib.prior_covariance import PriorCovariance as PriorCovariance
-from .carlin_chib.pseudo_priors import Laplace as Laplace
+from .carlin_chib.moves.annealed import AnnealedJump as AnnealedJump
+from .carlin_chib.moves.hamiltonian import Hamiltonian as Hamiltonian
+from .carlin_chib.moves.within_class import Independence as Independence
+from .carlin_chib.moves.within_class import RandomWalk as RandomWalk
+from .carlin_chib.pseudo_priors.chain_moments import ChainMoments as ChainMoments
+from .carlin_chib.pseudo_priors.laplace import Laplace as Laplace
+from .carlin_chib.pseudo_priors.pilot_moments import PilotMoments as PilotMoments
+from .carlin_chib.pseudo_priors.prior_covariance import PriorCovariance as PriorCovariance
 from .carlin_chib.step import CarlinChib as CarlinChib
-from .carlin_chib.within_class import Independence as Independence
-from .carlin_chib.within_class import RandomWalk as RandomWalk
-from .classify import Classifier as Classifier
+from .classification.classifier import Classifier as Classifier
+from .classification.error_rate import live_error_rate as live_error_rate
+from .classification.labels import majority_labels as majority_labels
+from .classification.prequential import predict_then_learn as predict_then_learn
 from .diagnostics.compare import (
     adjusted_rand_index as adjusted_rand_index,
 )
 from .diagnostics.compare import (
     align_classes as align_classes,
 )
-from .diagnostics.error_rate import live_error_rate as live_error_rate
 from .diagnostics.latents import class_latents as class_latents
 from .diagnostics.pseudo_prior_draws import pseudo_prior_draws as pseudo_prior_draws
 from .diagnostics.runs import (
@@ -39,8 +40,8 @@ from .diagnostics.summary import (
 from .diagnostics.summary import (
     class_index_summary as class_index_summary,
 )
-from .em.checkpoint import Checkpoint as Checkpoint
-from .em.crew import Workers as Workers
+from .em.burst_chains import sample_burst as sample_burst
+from .em.competition import compete as compete
 from .em.esteps.auxiliary_chains import AuxiliaryChains as AuxiliaryChains
 from .em.esteps.carlin_chib import CarlinChibBurst as CarlinChibBurst
 from .em.esteps.exact import Exact as Exact
@@ -68,9 +69,7 @@ from .em.schedules import (
     UpdateSchedule as UpdateSchedule,
 )
 from .em.sources import Passes as Passes
-from .em.starts import compete as compete
-from .labels import majority_labels as majority_labels
-from .laplace import LaplaceApproximation as LaplaceApproximation
+from .laplace.approximation import LaplaceApproximation as LaplaceApproximation
 from .plots.class_index import plot_class_index as plot_class_index
 from .plots.class_weights import plot_class_weights as plot_class_weights
 from .plots.error_rate import plot_error_rate as plot_error_rate
@@ -79,15 +78,16 @@ from .plots.pseudo_prior import plot_pseudo_prior as plot_pseudo_prior
 from .plots.registration import plot_registration as plot_registration
 from .plots.template_history import plot_template_history as plot_template_history
 from .plots.templates import plot_templates as plot_templates
-from .prequential import predict_then_learn as predict_then_learn
-from .templates.basis import GaussianBasis as GaussianBasis
-from .templates.displacement_field import DisplacementField as DisplacementField
+from .runs.checkpoint import Checkpoint as Checkpoint
+from .runs.executor import Workers as Workers
+from .templates.bases.gaussian import GaussianBasis as GaussianBasis
 from .templates.images import template_images as template_images
 from .templates.mixture import TemplateMixture as TemplateMixture
 from .templates.observations import drop_missing_points as drop_missing_points
 from .templates.priors import TemplatePriors as TemplatePriors
-from .templates.rigid_motion import RigidMotion as RigidMotion
-from .templates.time_warp import TimeWarp as TimeWarp
+from .templates.warps.displacement_field import DisplacementField as DisplacementField
+from .templates.warps.rigid_motion import RigidMotion as RigidMotion
+from .templates.warps.time_warp import TimeWarp as TimeWarp
 
 __version__: str
 __all__: list[str]

@@ -18,14 +18,13 @@ import pymc as pm
 import pytest
 
 import pymc_mcoem as mcoem
-from pymc_mcoem import burst_chains
-from pymc_mcoem.carlin_chib import dispersed
-from pymc_mcoem.em import crew as crew_module
-from pymc_mcoem.em import file_lock, fingerprint, reading
-from pymc_mcoem.em.datatree_files import named_damage
+from pymc_mcoem.em import burst_chains, file_lock, fingerprint, reading
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.saem import SAEM
 from pymc_mcoem.interrupts import deferred, patiently, raise_if_interrupted, require_own_fault
+from pymc_mcoem.laplace.approximation import dispersed_starts as dispersed
+from pymc_mcoem.runs import executor as crew_module
+from pymc_mcoem.runs.datatree_files import named_damage
 from tests.helpers.faults import chosen, fault_at
 from tests.helpers.pressing import Pressing, Spinning, press, press_not_yet
 from tests.helpers.toy_families import CompiledNoisy, Noisy, NormalMixture, mixture_stream
@@ -494,7 +493,7 @@ SCRIPT = """
 import multiprocessing, os, signal, sys, time
 from concurrent.futures import ProcessPoolExecutor
 import numpy as np
-from pymc_mcoem.em.workers import ExecutorError
+from pymc_mcoem.runs.workers import ExecutorError
 from tests.helpers.pressing import Spinning, press_not_yet
 from tests.helpers.toy_families import NormalMixture
 from tests.helpers.toy_runs import THETA, driver
@@ -740,7 +739,7 @@ import numpy as np
 import pymc_mcoem as mcoem
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.saem import SAEM
-from pymc_mcoem.em.workers import ExecutorError
+from pymc_mcoem.runs.workers import ExecutorError
 from tests.helpers.pressing import Spinning, press_not_yet
 from tests.helpers.toy_families import NormalMixture
 from tests.helpers.toy_runs import THETA, driver

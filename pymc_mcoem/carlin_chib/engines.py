@@ -8,22 +8,23 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from pymc_mcoem.backends import without_jax
-from pymc_mcoem.carlin_chib.blocks import BlockDensity
 from pymc_mcoem.carlin_chib.inactive import InactiveDraw
 from pymc_mcoem.carlin_chib.kernel import noise_size
-from pymc_mcoem.carlin_chib.plate import PlateDensity
-from pymc_mcoem.carlin_chib.plate_pseudo_priors import PlateLaplace, PlatePseudoPriors
-from pymc_mcoem.carlin_chib.plate_sweep import PlateSweep
-from pymc_mcoem.carlin_chib.pseudo_priors import Laplace, PseudoPriorRule, PseudoPriors
+from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk, WithinClassMove
+from pymc_mcoem.carlin_chib.plate_sweeps import PlateSweep
+from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriorRule, PseudoPriors
+from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
+from pymc_mcoem.carlin_chib.pseudo_priors.plate import PlateLaplace, PlatePseudoPriors
 from pymc_mcoem.carlin_chib.sweeps import compile_sweeps
-from pymc_mcoem.carlin_chib.within_class import RandomWalk, WithinClassMove
-from pymc_mcoem.density import as_argument
+from pymc_mcoem.compiling.backends import without_jax
+from pymc_mcoem.density.blocks import BlockDensity
+from pymc_mcoem.density.class_density import as_argument
+from pymc_mcoem.density.plate import PlateDensity
 
 if TYPE_CHECKING:
-    from pymc_mcoem.carlin_chib.annealed import AnnealedJump
-    from pymc_mcoem.carlin_chib.geometry import LatentGeometry
-    from pymc_mcoem.density import ClassDensity
+    from pymc_mcoem.carlin_chib.moves.annealed import AnnealedJump
+    from pymc_mcoem.density.class_density import ClassDensity
+    from pymc_mcoem.density.geometry import LatentGeometry
 
 __all__ = ["Engine", "PlateEngine", "ScalarEngine", "Swept"]
 

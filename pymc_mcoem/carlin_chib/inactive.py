@@ -16,14 +16,14 @@ from pytensor.link.vm import VMLinker
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.random.type import RandomType
 
-from pymc_mcoem.arithmetic import strict_mode
-from pymc_mcoem.backends import interpreted_mode
-from pymc_mcoem.waiting import compiling
+from pymc_mcoem.compiling.arithmetic import strict_mode
+from pymc_mcoem.compiling.backends import interpreted_mode
+from pymc_mcoem.compiling.messages import compiling
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
-    from pymc_mcoem.carlin_chib.blocks import BlockDensity
+    from pymc_mcoem.density.blocks import BlockDensity
 
 __all__ = ["InactiveDraw"]
 

@@ -17,13 +17,13 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 
-from pymc_mcoem.carlin_chib.within_class import ClassProposal, WithinClassMove, log_uniform
-from pymc_mcoem.products import matrix_vector
+from pymc_mcoem.carlin_chib.moves.within_class import ClassProposal, WithinClassMove, log_uniform
+from pymc_mcoem.compiling.linear_algebra import matrix_vector
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
-    from pymc_mcoem.density import ClassDensity
+    from pymc_mcoem.density.class_density import ClassDensity
 
 __all__ = ["PseudoPriorSymbols", "SweepInfo", "SweepState", "build_sweep", "noise_size"]
 

@@ -17,8 +17,8 @@ from numba.experimental import structref
 
 from pymc_mcoem.carlin_chib import sweeps_numba
 from pymc_mcoem.carlin_chib.sweeps_numba import copy, draw_class, log_uniform
-from pymc_mcoem.compiled_once import compiled_once
-from pymc_mcoem.flat_numba import INTEGERS, REALS
+from pymc_mcoem.compiling.compiled_once import compiled_once
+from pymc_mcoem.compiling.flat_functions_numba import INTEGERS, REALS
 
 __all__ = ["PlateFunctions", "hold", "sweep"]
 
@@ -86,7 +86,7 @@ def sweep(
     class_index, position, initial_log_step, mean, scale, whiten, log_normalizer
         As `PlateSweep` takes them.
     reals, integers : ndarray
-        As `pymc_mcoem.flat.FlatFunction.pack` returns them.
+        As `pymc_mcoem.compiling.flat_functions.FlatFunction.pack` returns them.
 
     Returns
     -------

@@ -16,31 +16,31 @@ from pymc.step_methods.state import dataclass_state
 from rich.progress import TextColumn
 from rich.table import Column
 
-from pymc_mcoem.backends import pytensor_mode
+from pymc_mcoem.carlin_chib.chain_starts import DefaultStart
 from pymc_mcoem.carlin_chib.engines import Swept
-from pymc_mcoem.carlin_chib.judge import Judge
-from pymc_mcoem.carlin_chib.own_start import DefaultStart
-from pymc_mcoem.carlin_chib.pseudo_priors import N_STARTS
-from pymc_mcoem.carlin_chib.shape_of_moves import ShapeOfMoves
-from pymc_mcoem.carlin_chib.shapes import (
+from pymc_mcoem.carlin_chib.equal_visits import first_tilt, next_tilt
+from pymc_mcoem.carlin_chib.moves.adaptation import ShapeOfMoves
+from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
+from pymc_mcoem.carlin_chib.problem import (
     find_index,
     make_engine,
     named_variables,
     other_indices,
     require_settings,
 )
-from pymc_mcoem.carlin_chib.tilt import first_tilt, next_tilt
-from pymc_mcoem.carlin_chib.within_class import RandomWalk
-from pymc_mcoem.density import count_classes, index_key
+from pymc_mcoem.carlin_chib.pseudo_prior_checks import Judge
+from pymc_mcoem.carlin_chib.pseudo_priors.base import N_STARTS
+from pymc_mcoem.compiling.backends import pytensor_mode
+from pymc_mcoem.compiling.messages import telling
+from pymc_mcoem.density.class_density import count_classes, index_key
 from pymc_mcoem.interrupts import as_interrupts
-from pymc_mcoem.waiting import telling
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
-    from pymc_mcoem.carlin_chib.annealed import AnnealedJump
-    from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriorRule
-    from pymc_mcoem.carlin_chib.within_class import WithinClassMove
+    from pymc_mcoem.carlin_chib.moves.annealed import AnnealedJump
+    from pymc_mcoem.carlin_chib.moves.within_class import WithinClassMove
+    from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriorRule
 
 __all__ = ["CarlinChib"]
 

@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import pytensor.tensor as pt
 
-from pymc_mcoem.backends import backend_of, interpreted_mode
 from pymc_mcoem.carlin_chib.kernel import PseudoPriorSymbols, SweepState, build_sweep, noise_size
-from pymc_mcoem.density import as_argument
-from pymc_mcoem.flat import N_SETTINGS, FlatFunction, NotFlatError
-from pymc_mcoem.loops import compile_loop, compile_with_data
-from pymc_mcoem.waiting import compiling
+from pymc_mcoem.compiling.backends import backend_of, interpreted_mode
+from pymc_mcoem.compiling.data_functions import compile_with_data
+from pymc_mcoem.compiling.flat_functions import N_SETTINGS, FlatFunction, NotFlatError
+from pymc_mcoem.compiling.loops import compile_loop
+from pymc_mcoem.compiling.messages import compiling
+from pymc_mcoem.density.class_density import as_argument
 
 if TYPE_CHECKING:
-    from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
-    from pymc_mcoem.carlin_chib.within_class import WithinClassMove
-    from pymc_mcoem.density import ClassDensity
+    from pymc_mcoem.carlin_chib.moves.within_class import WithinClassMove
+    from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
+    from pymc_mcoem.density.class_density import ClassDensity
 
 __all__ = ["CompiledSweeps", "Sweeps", "compile_sweeps"]
 

@@ -1,9 +1,9 @@
 """Sweeps and moves on the numba back end: loops around the functions of a density.
 
 They make the same draws from the same noise as the graphs of `kernel`, `within_class` and
-`hamiltonian` do. What they call are functions of one type for all models (`pymc_mcoem.flat`), so
-they are compiled once and kept on disk for every model, number of classes and size. Sums are taken
-as they are written.
+`hamiltonian` do. What they call are functions of one type for all models
+(`pymc_mcoem.compiling.flat_functions`), so they are compiled once and kept on disk for every model,
+number of classes and size. Sums are taken as they are written.
 
 Importing this module imports numba.
 """
@@ -16,8 +16,8 @@ import numpy as np
 from numba import types
 from numba.experimental import structref
 
-from pymc_mcoem.compiled_once import compiled_once
-from pymc_mcoem.flat_numba import FUNCTION, INTEGERS, REALS
+from pymc_mcoem.compiling.compiled_once import compiled_once
+from pymc_mcoem.compiling.flat_functions_numba import FUNCTION, INTEGERS, REALS
 
 __all__ = ["SweepFunctions", "hamiltonian", "independence", "random_walk", "sweeps"]
 
@@ -317,7 +317,7 @@ def sweeps(
     active : ndarray of float of shape (n_classes, n_latents)
         One where a coordinate is active in a class, else zero.
     reals, integers : ndarray
-        As `pymc_mcoem.flat.FlatFunction.pack` returns them.
+        As `pymc_mcoem.compiling.flat_functions.FlatFunction.pack` returns them.
 
     Returns
     -------

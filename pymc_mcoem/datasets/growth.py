@@ -15,7 +15,7 @@ from scipy.optimize import nnls
 
 from pymc_mcoem.datasets.digits import DATA_VARIABLE
 from pymc_mcoem.datasets.r_files import download_r_file, read_r_file, require_rdata
-from pymc_mcoem.numbers import as_numbers, is_number
+from pymc_mcoem.validation import as_numbers, is_number
 
 __all__ = ["growth_velocity", "load_growth"]
 

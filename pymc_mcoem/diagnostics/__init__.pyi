@@ -5,7 +5,6 @@ from .chains import read_chains as read_chains
 from .compare import ClassAlignment as ClassAlignment
 from .compare import adjusted_rand_index as adjusted_rand_index
 from .compare import align_classes as align_classes
-from .error_rate import live_error_rate as live_error_rate
 from .homogeneity import HomogeneityTest as HomogeneityTest
 from .homogeneity import homogeneity_test as homogeneity_test
 from .homogeneity import within_chain_tests as within_chain_tests

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from pymc_mcoem.diagnostics.step_statistics import read_statistics
+from pymc_mcoem.carlin_chib.step_statistics import read_statistics
 
 __all__ = ["IndexChains", "read_chains"]
 

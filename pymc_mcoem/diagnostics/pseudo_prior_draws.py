@@ -9,17 +9,17 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
-from pymc_mcoem.carlin_chib.blocks import BlockDensity
-from pymc_mcoem.carlin_chib.geometry import LatentGeometry, geometry_of
-from pymc_mcoem.carlin_chib.pseudo_priors import Laplace
-from pymc_mcoem.density import ClassDensity, find_class_index
-from pymc_mcoem.model_scale import ModelScale
-from pymc_mcoem.named_axes import dataset_of
+from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
+from pymc_mcoem.density.blocks import BlockDensity
+from pymc_mcoem.density.class_density import ClassDensity, find_class_index
+from pymc_mcoem.density.geometry import LatentGeometry, geometry_of
+from pymc_mcoem.density.model_scale import ModelScale
+from pymc_mcoem.labelling import dataset_of
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
-    from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriorRule
+    from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriorRule
 
 __all__ = ["pseudo_prior_draws"]
 

@@ -18,18 +18,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytensor.tensor as pt
 
-from pymc_mcoem.backends import backend_of, interpreted_mode, uses_jax
 from pymc_mcoem.carlin_chib.kernel import noise_size
-from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
+from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
 from pymc_mcoem.carlin_chib.sweeps import Sweeps, compile_sweeps
-from pymc_mcoem.density import as_argument
-from pymc_mcoem.flat import FlatFunction, NotFlatError, WrittenOut
-from pymc_mcoem.loops import compile_loop, compile_with_data
-from pymc_mcoem.waiting import compiling
+from pymc_mcoem.compiling.backends import backend_of, interpreted_mode, uses_jax
+from pymc_mcoem.compiling.data_functions import compile_with_data
+from pymc_mcoem.compiling.flat_functions import FlatFunction, NotFlatError, WrittenOut
+from pymc_mcoem.compiling.loops import compile_loop
+from pymc_mcoem.compiling.messages import compiling
+from pymc_mcoem.density.class_density import as_argument
 
 if TYPE_CHECKING:
-    from pymc_mcoem.carlin_chib.within_class import WithinClassMove
-    from pymc_mcoem.density import ClassDensity
+    from pymc_mcoem.carlin_chib.moves.within_class import WithinClassMove
+    from pymc_mcoem.density.class_density import ClassDensity
     from pymc_mcoem.em.family import Family
 
 __all__ = ["Burst", "WeightedStatistics", "adaptation_gains"]

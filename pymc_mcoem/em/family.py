@@ -14,17 +14,17 @@ import xarray as xr
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import ancestors
 
-from pymc_mcoem.em.registrations import find_registrations, register_again
+from pymc_mcoem.compiling.threads import one_call_at_a_time
 from pymc_mcoem.em.sources import Unreadable, as_values, in_memory, spread
-from pymc_mcoem.em.threads import one_call_at_a_time
-from pymc_mcoem.named_axes import dataset_of
-from pymc_mcoem.numbers import LARGEST, as_numbers, is_whole
+from pymc_mcoem.labelling import dataset_of
+from pymc_mcoem.runs.registrations import find_registrations, register_again
+from pymc_mcoem.validation import LARGEST, as_numbers, is_whole
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
-    from pymc_mcoem.carlin_chib.geometry import Curvature
-    from pymc_mcoem.flat import WrittenOut
+    from pymc_mcoem.compiling.flat_functions import WrittenOut
+    from pymc_mcoem.density.geometry import Curvature
 
 __all__ = ["CLASS_WEIGHT", "Family"]
 
@@ -133,7 +133,7 @@ class Family:
 
     @cached_property
     def _compiled(self) -> OrderedDict[Any, Any]:
-        """E-steps compiled for this family; see `pymc_mcoem.em.esteps.kept`."""
+        """E-steps compiled for this family; see `pymc_mcoem.em.esteps.compiled_cache`."""
         return OrderedDict()
 
     @cached_property

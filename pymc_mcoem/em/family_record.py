@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pymc_mcoem.em.esteps.kept import compiled_for
+from pymc_mcoem.em.esteps.compiled_cache import compiled_for
 from pymc_mcoem.em.fingerprint import Fingerprint
 
 if TYPE_CHECKING:

@@ -9,13 +9,14 @@ import numpy as np
 import xarray as xr
 
 from pymc_mcoem.em.family import CLASS_WEIGHT
-from pymc_mcoem.numbers import is_whole
+from pymc_mcoem.validation import is_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pymc_mcoem.em.family import Family
-    from pymc_mcoem.em.run_state import Arrays, RunPosition, StepReport
+    from pymc_mcoem.em.run_state import RunPosition, StepReport
+    from pymc_mcoem.labelling import Arrays
 
 __all__ = ["History", "ThinnedSeries", "recorded_names"]
 

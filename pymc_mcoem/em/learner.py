@@ -10,10 +10,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import xarray as xr
 
+from pymc_mcoem.compiling.threads import OneAtATime
 from pymc_mcoem.em.family_record import describe_family
 from pymc_mcoem.em.history import History
-from pymc_mcoem.em.left_out import PATIENCE, LeftOut, leave_out, named, said
-from pymc_mcoem.em.plausible import (
+from pymc_mcoem.em.reading import Unreadable, admit
+from pymc_mcoem.em.recursion import Recursion
+from pymc_mcoem.em.run_state import Begun, RunSettings, RunState, StepError
+from pymc_mcoem.em.storage import SavedRun
+from pymc_mcoem.interrupts import require_readable
+from pymc_mcoem.runs.failed_records import PATIENCE, LeftOut, leave_out, named, said
+from pymc_mcoem.runs.outliers import (
     IN_A_ROW,
     Absurd,
     absurd_among,
@@ -22,20 +28,15 @@ from pymc_mcoem.em.plausible import (
     require_plausible,
     span,
 )
-from pymc_mcoem.em.reading import Unreadable, admit
-from pymc_mcoem.em.recursion import Recursion
-from pymc_mcoem.em.run_state import Begun, RunSettings, RunState, StepError
-from pymc_mcoem.em.settings import encode_settings, run_attributes
-from pymc_mcoem.em.storage import SavedRun
-from pymc_mcoem.em.threads import OneAtATime
-from pymc_mcoem.interrupts import require_readable
+from pymc_mcoem.runs.settings import encode_settings, run_attributes
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from pymc_mcoem.em.crew import Workers
     from pymc_mcoem.em.family import Family
-    from pymc_mcoem.em.run_state import Arrays, Pending, StepReport
+    from pymc_mcoem.em.run_state import Pending, StepReport
+    from pymc_mcoem.labelling import Arrays
+    from pymc_mcoem.runs.executor import Workers
 
 __all__ = ["Learner"]
 

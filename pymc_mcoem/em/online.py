@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import xarray as xr
 
-from pymc_mcoem.em.checkpoint import Checkpoint, Checkpointing, claimed
-from pymc_mcoem.em.datatree_files import named_damage, require_file_name
+from pymc_mcoem.compiling.messages import telling
+from pymc_mcoem.em.checks import check_family
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.family_record import require_family
 from pymc_mcoem.em.learner import Learner
@@ -19,20 +19,20 @@ from pymc_mcoem.em.reading import check_skip, read
 from pymc_mcoem.em.revival import Revival
 from pymc_mcoem.em.run_state import RunSettings
 from pymc_mcoem.em.schedules import BurstLength, BurstSize, StepSize, UpdateSchedule
-from pymc_mcoem.em.settings import seed_entropy
 from pymc_mcoem.em.storage import read_run, require_sound, run_bytes, settings_of, stored_settings
-from pymc_mcoem.em.validation import check_family
-from pymc_mcoem.em.whole_files import write_whole
 from pymc_mcoem.interrupts import deferred
-from pymc_mcoem.waiting import telling
+from pymc_mcoem.runs.atomic_files import write_whole
+from pymc_mcoem.runs.checkpoint import Checkpoint, Checkpointing, claimed
+from pymc_mcoem.runs.datatree_files import named_damage, require_file_name
+from pymc_mcoem.runs.settings import seed_entropy
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from pymc_mcoem.em.crew import Workers
     from pymc_mcoem.em.esteps.base import EStep
     from pymc_mcoem.em.family import Family
-    from pymc_mcoem.em.left_out import OnError
+    from pymc_mcoem.runs.executor import Workers
+    from pymc_mcoem.runs.failed_records import OnError
 
 __all__ = ["OnlineEM"]
 

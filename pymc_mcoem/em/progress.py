@@ -25,7 +25,7 @@ from rich.progress import (
 from rich.table import Column, Table
 
 from pymc_mcoem.em.family import CLASS_WEIGHT
-from pymc_mcoem.numbers import is_whole
+from pymc_mcoem.validation import is_whole
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from pymc_mcoem.em.left_out import PATIENCE
 from pymc_mcoem.em.run_state import Pending
 from pymc_mcoem.em.sources import Unreadable, in_memory, prepared, spread
 from pymc_mcoem.interrupts import patiently, raise_if_interrupted, require_readable
-from pymc_mcoem.numbers import is_whole
+from pymc_mcoem.runs.failed_records import PATIENCE
+from pymc_mcoem.validation import is_whole
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
-    from pymc_mcoem.em.run_state import Arrays
+    from pymc_mcoem.labelling import Arrays
 
 __all__ = ["PATIENCE", "Unreadable", "admit", "check_skip", "read"]
 

@@ -14,24 +14,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pymc_mcoem.arithmetic import strict_arithmetic
-from pymc_mcoem.em.crew import Crew, Workers
-from pymc_mcoem.em.esteps.calls import Explainer, simulate
+from pymc_mcoem.compiling.arithmetic import strict_arithmetic
+from pymc_mcoem.compiling.threads import one_blas_thread
+from pymc_mcoem.em.checks import check_shapes
+from pymc_mcoem.em.esteps.worker_calls import Explainer, simulate
 from pymc_mcoem.em.maximization import count_revived, count_waiting, maximize_family
 from pymc_mcoem.em.run_state import Begun, ObservationRecord, RunState, StepError, StepReport
 from pymc_mcoem.em.schedules import update_is_due
-from pymc_mcoem.em.threads import one_blas_thread
-from pymc_mcoem.em.validation import check_shapes
-from pymc_mcoem.em.workers import ExecutorError, Order
 from pymc_mcoem.interrupts import raise_if_interrupted, require_own_fault
+from pymc_mcoem.runs.executor import Crew, Workers
+from pymc_mcoem.runs.workers import ExecutorError, Order
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from pymc_mcoem.em.esteps.base import CompiledEStep, EStepResult
     from pymc_mcoem.em.family import Family
-    from pymc_mcoem.em.run_state import Arrays, Pending, RunSettings
+    from pymc_mcoem.em.run_state import Pending, RunSettings
     from pymc_mcoem.em.schedules import BurstSize
+    from pymc_mcoem.labelling import Arrays
 
 __all__ = ["Recursion"]
 

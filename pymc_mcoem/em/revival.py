@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pymc_mcoem.em.family import CLASS_WEIGHT
-from pymc_mcoem.numbers import is_whole
+from pymc_mcoem.validation import is_whole
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.esteps.base import EStepResult
-    from pymc_mcoem.em.run_state import Arrays
+    from pymc_mcoem.labelling import Arrays
 
 __all__ = ["Revival", "Revived"]
 

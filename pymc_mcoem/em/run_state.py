@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import numpy as np
 
 from pymc_mcoem.em.family import CLASS_WEIGHT
-from pymc_mcoem.em.left_out import check_on_error, said
-from pymc_mcoem.em.plausible import check_refuse_beyond
 from pymc_mcoem.em.revival import Revival
-from pymc_mcoem.numbers import is_whole
+from pymc_mcoem.labelling import Arrays
+from pymc_mcoem.runs.failed_records import check_on_error, said
+from pymc_mcoem.runs.outliers import check_refuse_beyond
+from pymc_mcoem.validation import is_whole
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.esteps.base import EStep, EStepResult
     from pymc_mcoem.em.schedules import BurstSize
 
 __all__ = [
-    "Arrays",
     "Begun",
     "ObservationRecord",
     "Pending",
@@ -30,7 +30,6 @@ __all__ = [
     "StepReport",
 ]
 
-type Arrays = dict[str, np.ndarray]
 
 STARTS = ("kmeans", "random")
 

@@ -12,34 +12,34 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 import xarray as xr
 
-from pymc_mcoem.em.checkpoint import Checkpoint, Checkpointing, claimed
-from pymc_mcoem.em.datatree_files import named_damage, require_file_name
+from pymc_mcoem.compiling.messages import telling
+from pymc_mcoem.compiling.threads import OneAtATime
+from pymc_mcoem.em.checks import check_family
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.family_record import require_family
 from pymc_mcoem.em.history import History
-from pymc_mcoem.em.left_out import LeftOut, leave_out
 from pymc_mcoem.em.progress import RunProgress
 from pymc_mcoem.em.saem_observations import require_same, take
 from pymc_mcoem.em.saem_recursion import SAEMRecursion
 from pymc_mcoem.em.saem_state import SAEMSettings, SAEMState
 from pymc_mcoem.em.saem_storage import read_saem, saem_bytes, state_from
 from pymc_mcoem.em.schedules import PhasedStepSize
-from pymc_mcoem.em.settings import run_attributes, seed_entropy, stored_alike
 from pymc_mcoem.em.storage import entropy_in, settings_of, stored_settings
-from pymc_mcoem.em.threads import OneAtATime
-from pymc_mcoem.em.validation import check_family
-from pymc_mcoem.em.whole_files import write_whole
 from pymc_mcoem.interrupts import deferred
-from pymc_mcoem.waiting import telling
+from pymc_mcoem.runs.atomic_files import write_whole
+from pymc_mcoem.runs.checkpoint import Checkpoint, Checkpointing, claimed
+from pymc_mcoem.runs.datatree_files import named_damage, require_file_name
+from pymc_mcoem.runs.failed_records import LeftOut, leave_out
+from pymc_mcoem.runs.settings import run_attributes, seed_entropy, stored_alike
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from pymc_mcoem.em.crew import Workers
     from pymc_mcoem.em.esteps.base import EStep
     from pymc_mcoem.em.family import Family
-    from pymc_mcoem.em.left_out import OnError
-    from pymc_mcoem.em.run_state import Arrays
+    from pymc_mcoem.labelling import Arrays
+    from pymc_mcoem.runs.executor import Workers
+    from pymc_mcoem.runs.failed_records import OnError
 
 __all__ = ["SAEM"]
 

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pymc_mcoem.em.left_out import named
-from pymc_mcoem.em.plausible import absurd_among, largest, span
 from pymc_mcoem.em.reading import Unreadable, admit, read
 from pymc_mcoem.em.saem_state import SAEMSettings, SAEMState, fingerprint
 from pymc_mcoem.interrupts import require_readable
+from pymc_mcoem.runs.failed_records import named
+from pymc_mcoem.runs.outliers import absurd_among, largest, span
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
-    from pymc_mcoem.em.run_state import Arrays
+    from pymc_mcoem.labelling import Arrays
 
 __all__ = ["Taken", "require_same", "take"]
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from pymc_mcoem.em.contributions import Contribution
-from pymc_mcoem.em.left_out import check_on_error
-from pymc_mcoem.em.plausible import check_refuse_beyond
 from pymc_mcoem.em.run_state import STARTS
-from pymc_mcoem.numbers import is_whole
+from pymc_mcoem.runs.failed_records import check_on_error
+from pymc_mcoem.runs.outliers import check_refuse_beyond
+from pymc_mcoem.validation import is_whole
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.esteps.base import EStep
-    from pymc_mcoem.em.run_state import Arrays
+    from pymc_mcoem.labelling import Arrays
 
 __all__ = ["SAEMSettings", "SAEMState", "fingerprint"]
 

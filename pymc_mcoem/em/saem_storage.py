@@ -15,25 +15,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
+from pymc_mcoem.em.checks import check_layout, check_statistics
 from pymc_mcoem.em.contributions import Contribution
-from pymc_mcoem.em.datatree_files import (
+from pymc_mcoem.em.family_record import describe_family
+from pymc_mcoem.em.saem_state import SAEMState
+from pymc_mcoem.em.storage import require_counts
+from pymc_mcoem.runs.datatree_files import (
     arrays_of,
     bytes_of,
     dataset_of,
     read_datatree,
 )
-from pymc_mcoem.em.family_record import describe_family
-from pymc_mcoem.em.saem_state import SAEMState
-from pymc_mcoem.em.settings import encode_settings
-from pymc_mcoem.em.storage import require_counts
-from pymc_mcoem.em.validation import check_layout, check_statistics
-from pymc_mcoem.numbers import is_whole
+from pymc_mcoem.runs.settings import encode_settings
+from pymc_mcoem.validation import is_whole
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
     from pymc_mcoem.em.history import History
-    from pymc_mcoem.em.run_state import Arrays
     from pymc_mcoem.em.saem_state import SAEMSettings
+    from pymc_mcoem.labelling import Arrays
 
 __all__ = ["read_saem", "saem_bytes", "state_from"]
 

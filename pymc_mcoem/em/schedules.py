@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from pymc_mcoem.numbers import is_number, is_whole
+from pymc_mcoem.validation import is_number, is_whole
 
 __all__ = ["Annealing", "BurstLength", "BurstSize", "PhasedStepSize", "StepSize", "UpdateSchedule"]
 

@@ -7,17 +7,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import xarray as xr
 
-from pymc_mcoem.em.settings import seed_entropy
 from pymc_mcoem.interrupts import patiently, raise_if_interrupted, require_readable
-from pymc_mcoem.numbers import is_whole
-
-if TYPE_CHECKING:
-    from pymc_mcoem.em.family import Family
+from pymc_mcoem.runs.settings import seed_entropy
+from pymc_mcoem.validation import is_whole
 
 __all__ = ["Passes", "Unreadable", "as_values", "in_memory", "prepared", "spread"]
 
@@ -190,7 +187,21 @@ class Unreadable:
     error: Exception
 
 
-def spread(family: Family, records: Iterable[Any], batches: bool | None = None) -> Iterator[Any]:
+class TakesRecords(Protocol):
+    """A family, as far as streams ask it what a record is."""
+
+    def in_order(self, observations: xr.DataArray, /) -> Any:
+        """Return an observation with its dims in the order of the model."""
+        ...
+
+    def is_batch(self, record: Any) -> bool:
+        """Return whether a record is a batch of observations."""
+        ...
+
+
+def spread(
+    family: TakesRecords, records: Iterable[Any], batches: bool | None = None
+) -> Iterator[Any]:
     """Yield records, each read once and in the model's order; batches spread out.
 
     Parameters
@@ -239,7 +250,7 @@ def spread(family: Family, records: Iterable[Any], batches: bool | None = None) 
             yield single
 
 
-def prepared(family: Family, record: Any) -> tuple[Any, bool]:
+def prepared(family: TakesRecords, record: Any) -> tuple[Any, bool]:
     """Return a record of an iterable in memory and the model's order, and whether it is a batch.
 
     Raises

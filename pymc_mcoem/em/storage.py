@@ -10,7 +10,7 @@ Layout of a file::
     /run/...        parameters, statistics, average, e_step_state, fit, recent, pending, start: a
                     group each
 
-How it is written and read is in `pymc_mcoem.em.whole_files` and `datatree_files`.
+How it is written and read is in `pymc_mcoem.runs.atomic_files` and `datatree_files`.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from pymc_mcoem.em.datatree_files import (
+from pymc_mcoem.em.checks import check_layout
+from pymc_mcoem.em.family import CLASS_WEIGHT
+from pymc_mcoem.em.reading import admit
+from pymc_mcoem.em.run_state import Pending, RunState
+from pymc_mcoem.labelling import Arrays
+from pymc_mcoem.runs.datatree_files import (
     arrays_of,
     bytes_of,
     dataset_of,
     named_damage,
     read_datatree,
 )
-from pymc_mcoem.em.family import CLASS_WEIGHT
-from pymc_mcoem.em.reading import admit
-from pymc_mcoem.em.run_state import Arrays, Pending, RunState
-from pymc_mcoem.em.settings import NotStored, decode_settings
-from pymc_mcoem.em.validation import check_layout
-from pymc_mcoem.numbers import is_whole
+from pymc_mcoem.runs.settings import NotStored, decode_settings
+from pymc_mcoem.validation import is_whole
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family

@@ -11,8 +11,8 @@ import numpy as np
 from numba import types
 from numba.experimental import structref
 
-from pymc_mcoem.compiled_once import compiled_once
-from pymc_mcoem.flat_numba import FUNCTION
+from pymc_mcoem.compiling.compiled_once import compiled_once
+from pymc_mcoem.compiling.flat_functions_numba import FUNCTION
 
 __all__ = ["StatisticsFunction", "hold", "weighted_sum"]
 

@@ -1,15 +1,15 @@
 """Template mixtures: dictionaries, deformations, the model and its M-step."""
 
-from pymc_mcoem.templates.basis import GaussianBasis
+from pymc_mcoem.templates.bases.gaussian import GaussianBasis
 from pymc_mcoem.templates.curves import CurveGrid, curve_priors
-from pymc_mcoem.templates.deformations import Deformation, SumOfDeformations
-from pymc_mcoem.templates.displacement_field import DisplacementField
 from pymc_mcoem.templates.images import template_images
 from pymc_mcoem.templates.mixture import TemplateMixture
 from pymc_mcoem.templates.observations import drop_missing_points
 from pymc_mcoem.templates.priors import TemplatePriors
-from pymc_mcoem.templates.rigid_motion import RigidMotion
-from pymc_mcoem.templates.time_warp import TimeWarp
+from pymc_mcoem.templates.warps.deformations import Deformation, SumOfDeformations
+from pymc_mcoem.templates.warps.displacement_field import DisplacementField
+from pymc_mcoem.templates.warps.rigid_motion import RigidMotion
+from pymc_mcoem.templates.warps.time_warp import TimeWarp
 
 __all__ = [
     "CurveGrid",

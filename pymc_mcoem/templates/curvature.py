@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytensor.tensor as pt
 
-from pymc_mcoem.carlin_chib.geometry import Curvature
-from pymc_mcoem.products import kept, matrix_product
-from pymc_mcoem.templates.deformations import Deformation
+from pymc_mcoem.compiling.linear_algebra import kept, matrix_product
+from pymc_mcoem.density.geometry import Curvature
+from pymc_mcoem.templates.warps.deformations import Deformation
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from pymc_mcoem.numbers import as_numbers
 from pymc_mcoem.templates.priors import TemplatePriors
-from pymc_mcoem.templates.time_warp import TimeWarp
+from pymc_mcoem.templates.warps.time_warp import TimeWarp
+from pymc_mcoem.validation import as_numbers
 
 __all__ = ["CurveGrid", "curve_priors"]
 

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from pymc_mcoem.carlin_chib.geometry import LatentGeometry, declare_geometry
+from pymc_mcoem.density.geometry import LatentGeometry, declare_geometry
 from pymc_mcoem.em.family import ROUNDING, Family
-from pymc_mcoem.numbers import require_semidefinite
-from pymc_mcoem.templates.basis import GaussianBasis
-from pymc_mcoem.templates.deformations import Deformation
+from pymc_mcoem.templates.bases.gaussian import GaussianBasis
 from pymc_mcoem.templates.description import describe_mixture
+from pymc_mcoem.templates.image_loops import image_functions
 from pymc_mcoem.templates.maximization import maximize_templates
 from pymc_mcoem.templates.model import TemplateModel, build_template_model
 from pymc_mcoem.templates.observations import encode_observation, encode_own_points
@@ -27,7 +26,8 @@ from pymc_mcoem.templates.starts import (
     random_start,
     stack_encoded,
 )
-from pymc_mcoem.templates.written_out import image_functions
+from pymc_mcoem.templates.warps.deformations import Deformation
+from pymc_mcoem.validation import require_semidefinite
 
 __all__ = ["TemplateFamily"]
 

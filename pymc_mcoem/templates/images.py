@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 if TYPE_CHECKING:
-    from pymc_mcoem.templates.mixture import TemplateMixture
+    from pymc_mcoem.templates.family import TemplateFamily
 
 __all__ = ["ImageGrid", "template_images"]
 
@@ -71,7 +71,7 @@ class ImageGrid:
 
 
 def template_images(
-    parameters: Mapping[str, Any] | xr.Dataset, mixture: TemplateMixture
+    parameters: Mapping[str, Any] | xr.Dataset, mixture: TemplateFamily
 ) -> xr.DataArray:
     """Return the templates on the observation's own axes, f_j∘D(·, prior mean).
 

@@ -11,20 +11,20 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
-from pymc_mcoem.carlin_chib.prior_covariance import PriorCovariance
-from pymc_mcoem.carlin_chib.within_class import RandomWalk
+from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
+from pymc_mcoem.carlin_chib.pseudo_priors.prior_covariance import PriorCovariance
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.schedules import BurstLength
-from pymc_mcoem.templates.basis import GaussianBasis
+from pymc_mcoem.templates.bases.gaussian import GaussianBasis
 from pymc_mcoem.templates.curves import CurveGrid, curve_priors
-from pymc_mcoem.templates.displacement_field import DisplacementField
 from pymc_mcoem.templates.family import TemplateFamily
 from pymc_mcoem.templates.images import ImageGrid
 from pymc_mcoem.templates.model import build_template_model
 from pymc_mcoem.templates.priors import TemplatePriors
 from pymc_mcoem.templates.registration import Registrar
-from pymc_mcoem.templates.rigid_motion import RigidMotion
-from pymc_mcoem.templates.time_warp import TimeWarp
+from pymc_mcoem.templates.warps.displacement_field import DisplacementField
+from pymc_mcoem.templates.warps.rigid_motion import RigidMotion
+from pymc_mcoem.templates.warps.time_warp import TimeWarp
 
 __all__ = ["TemplateMixture"]
 
@@ -431,7 +431,7 @@ class TemplateMixture(TemplateFamily):
         True
         """
         if e_step not in self._registrars:
-            self._registrars[e_step] = Registrar(self, e_step)
+            self._registrars[e_step] = Registrar(self, self.with_classes(1, priors=None), e_step)
         return self._registrars[e_step](
             observation,
             parameters,

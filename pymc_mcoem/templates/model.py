@@ -12,7 +12,7 @@ import pytensor.tensor as pt
 from pytensor.tensor.linalg import cholesky, solve_triangular
 from scipy.special import polygamma
 
-from pymc_mcoem.products import (
+from pymc_mcoem.compiling.linear_algebra import (
     kept,
     matrix_product,
     matrix_vector,
@@ -25,7 +25,7 @@ from pymc_mcoem.templates.observations import pad_points
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
-    from pymc_mcoem.carlin_chib.geometry import Curvature
+    from pymc_mcoem.density.geometry import Curvature
     from pymc_mcoem.templates.settings import TemplateSettings
 
 __all__ = ["TemplateModel", "build_template_model"]

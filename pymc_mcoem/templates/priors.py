@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from pymc_mcoem.numbers import as_numbers, is_number
+from pymc_mcoem.validation import as_numbers, is_number
 
 __all__ = ["TemplatePriors"]
 

@@ -10,16 +10,16 @@ import numpy as np
 import pytensor.tensor as pt
 import xarray as xr
 
-from pymc_mcoem.carlin_chib.within_class import RandomWalk
+from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
+from pymc_mcoem.compiling.threads import one_blas_thread
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
-from pymc_mcoem.em.settings import seed_entropy
-from pymc_mcoem.em.threads import one_blas_thread
-from pymc_mcoem.templates.time_warp import TimeWarp
+from pymc_mcoem.runs.settings import seed_entropy
+from pymc_mcoem.templates.warps.time_warp import TimeWarp
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
-    from pymc_mcoem.templates.mixture import TemplateMixture
+    from pymc_mcoem.templates.family import TemplateFamily
 
 __all__ = ["Registrar", "averaged_moments"]
 
@@ -37,6 +37,8 @@ class Registrar:
     Parameters
     ----------
     mixture : TemplateMixture
+    alone : TemplateMixture
+        The same with one class, whose statistics are replaced here.
     e_step : CarlinChibBurst, optional
         How draws are made. Default: five random-walk moves a sweep.
 
@@ -52,11 +54,15 @@ class Registrar:
     See `TemplateMixture.register`, the door to this.
     """
 
-    def __init__(self, mixture: TemplateMixture, e_step: CarlinChibBurst | None = None) -> None:
+    def __init__(
+        self,
+        mixture: TemplateFamily,
+        alone: TemplateFamily,
+        e_step: CarlinChibBurst | None = None,
+    ) -> None:
         settings = CarlinChibBurst(within_class=RandomWalk(n_moves=5)) if e_step is None else e_step
         self.mixture = mixture
         self._jumping = settings.compile(mixture) if mixture.n_classes > 1 else None
-        alone = mixture.with_classes(1, priors=None)
         alone.statistics = _statistics(alone)
         self._within = settings.compile(alone)
         self._told: set[str] = set()
@@ -274,7 +280,7 @@ def averaged_moments(
     return middle, np.sqrt(np.tensordot(weight, spread, axes=1))
 
 
-def _statistics(alone: TemplateMixture) -> dict[str, TensorVariable]:
+def _statistics(alone: TemplateFamily) -> dict[str, TensorVariable]:
     """Return first and second moments of warp and template at the mixture's points.
 
     At these points whether or not the observation has data there, or brings points of its own.

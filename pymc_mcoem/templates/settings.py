@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from pymc_mcoem.numbers import as_numbers
-from pymc_mcoem.templates.basis import GaussianBasis
-from pymc_mcoem.templates.deformations import Deformation
+from pymc_mcoem.templates.bases.gaussian import GaussianBasis
+from pymc_mcoem.templates.warps.deformations import Deformation
+from pymc_mcoem.validation import as_numbers
 
 __all__ = ["TemplateSettings", "check_settings"]
 

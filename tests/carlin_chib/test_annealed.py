@@ -10,12 +10,12 @@ import pymc as pm
 import pytest
 from scipy import stats
 
-import pymc_mcoem.carlin_chib.annealed as annealed
-from pymc_mcoem.carlin_chib.annealed import AnnealedJump, proposal_weights
-from pymc_mcoem.carlin_chib.blocks import BlockDensity
-from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
+import pymc_mcoem.carlin_chib.moves.annealed as annealed
+from pymc_mcoem.carlin_chib.moves.annealed import AnnealedJump, proposal_weights
+from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
+from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
 from pymc_mcoem.carlin_chib.step import CarlinChib
-from pymc_mcoem.carlin_chib.within_class import RandomWalk
+from pymc_mcoem.density.blocks import BlockDensity
 from tests.carlin_chib import test_blocks as blocks
 from tests.carlin_chib import test_plate as plate
 from tests.helpers.checks import LIMIT, agreement, invariance

@@ -10,11 +10,11 @@ from pymc.distributions import transforms
 from scipy import stats
 from scipy.special import logsumexp
 
-from pymc_mcoem.carlin_chib.blocks import BlockDensity
 from pymc_mcoem.carlin_chib.inactive import InactiveDraw
+from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.carlin_chib.step import CarlinChib
-from pymc_mcoem.carlin_chib.supports import latents_cut_off
-from pymc_mcoem.carlin_chib.within_class import RandomWalk
+from pymc_mcoem.density.blocks import BlockDensity
+from pymc_mcoem.density.supports import latents_cut_off
 from tests.helpers.checks import LIMIT, agreement
 
 COVARIATE = np.linspace(-1.0, 1.0, 8)

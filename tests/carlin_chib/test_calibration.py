@@ -14,8 +14,8 @@ import pymc as pm
 import pytest
 from scipy import stats
 
+from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.carlin_chib.step import CarlinChib
-from pymc_mcoem.carlin_chib.within_class import RandomWalk
 from tests.carlin_chib.test_blocks import BLOCKS, nested_model
 from tests.helpers.checks import LIMIT
 

@@ -11,8 +11,8 @@ import pytensor.tensor as pt
 import pytest
 from pytensor.graph.op import Op
 
-from pymc_mcoem.carlin_chib.hamiltonian import Hamiltonian
-from pymc_mcoem.density import ClassDensity
+from pymc_mcoem.carlin_chib.moves.hamiltonian import Hamiltonian
+from pymc_mcoem.density.class_density import ClassDensity
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.family import Family
 from tests.helpers.models import N_CLASSES, ScaledMixture

@@ -14,8 +14,8 @@ import pytest
 from scipy import stats
 
 from pymc_mcoem.carlin_chib.kernel import draw_class, noise_size
-from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
-from pymc_mcoem.carlin_chib.within_class import RandomWalk
+from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
+from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
 from tests.helpers.checks import LIMIT, class_draw_asymmetry, invariance
 from tests.helpers.compiled import N_MOVES
 from tests.helpers.interpreted import interpreted

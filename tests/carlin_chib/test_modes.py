@@ -12,16 +12,16 @@ import pytest
 from scipy import stats
 from scipy.special import logsumexp
 
-from pymc_mcoem.carlin_chib import dispersed
-from pymc_mcoem.carlin_chib.geometry import LatentGeometry
-from pymc_mcoem.carlin_chib.hamiltonian import Hamiltonian
-from pymc_mcoem.carlin_chib.mixtures import Mixtures
-from pymc_mcoem.carlin_chib.pseudo_priors import Laplace, PseudoPriors
+from pymc_mcoem.carlin_chib.moves.hamiltonian import Hamiltonian
+from pymc_mcoem.carlin_chib.moves.within_class import Independence, RandomWalk
+from pymc_mcoem.carlin_chib.pseudo_priors.base import Mixtures, PseudoPriors
+from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
 from pymc_mcoem.carlin_chib.step import CarlinChib
-from pymc_mcoem.carlin_chib.within_class import Independence, RandomWalk
-from pymc_mcoem.density import ClassDensity
+from pymc_mcoem.density.class_density import ClassDensity
+from pymc_mcoem.density.geometry import LatentGeometry
 from pymc_mcoem.diagnostics import ClassIndexWarning, class_index_summary
 from pymc_mcoem.diagnostics.pseudo_prior_draws import pseudo_prior_draws
+from pymc_mcoem.laplace.approximation import dispersed_starts as dispersed
 from tests.helpers.checks import LIMIT, agreement, chain_agreement
 
 #: Four Monte Carlo errors, as estimated by batch means of 40 batches.

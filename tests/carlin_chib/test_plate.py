@@ -12,12 +12,12 @@ import pytest
 from scipy import stats
 from scipy.special import logsumexp
 
-from pymc_mcoem.carlin_chib.hamiltonian import Hamiltonian
-from pymc_mcoem.carlin_chib.pilot_moments import PilotMoments
-from pymc_mcoem.carlin_chib.plate import PlateDensity
-from pymc_mcoem.carlin_chib.plate_pseudo_priors import PlateLaplace
+from pymc_mcoem.carlin_chib.moves.hamiltonian import Hamiltonian
+from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
+from pymc_mcoem.carlin_chib.pseudo_priors.pilot_moments import PilotMoments
+from pymc_mcoem.carlin_chib.pseudo_priors.plate import PlateLaplace
 from pymc_mcoem.carlin_chib.step import CarlinChib
-from pymc_mcoem.carlin_chib.within_class import RandomWalk
+from pymc_mcoem.density.plate import PlateDensity
 from tests.carlin_chib.test_blocks import BLOCKS, nested_model
 from tests.helpers.checks import LIMIT, agreement
 

@@ -6,9 +6,9 @@ import numpy as np
 import pymc as pm
 import pytest
 
-from pymc_mcoem.carlin_chib.annealed import AnnealedJump
+from pymc_mcoem.carlin_chib.moves.annealed import AnnealedJump
+from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.carlin_chib.step import CarlinChib
-from pymc_mcoem.carlin_chib.within_class import RandomWalk
 from tests.carlin_chib.test_back_ends import shared_model
 from tests.carlin_chib.test_blocks import BLOCKS, nested_model
 from tests.carlin_chib.test_plate import counts_model

@@ -11,15 +11,16 @@ import pymc as pm
 import pytest
 from scipy import special, stats
 
-from pymc_mcoem.carlin_chib.chain_moments import ChainMoments
-from pymc_mcoem.carlin_chib.geometry import LatentGeometry, declare_geometry, geometry_of
-from pymc_mcoem.carlin_chib.pilot_moments import PilotMoments
-from pymc_mcoem.carlin_chib.plate import PlateDensity
-from pymc_mcoem.carlin_chib.plate_pseudo_priors import PlateLaplace
-from pymc_mcoem.carlin_chib.prior_covariance import PriorCovariance
-from pymc_mcoem.carlin_chib.pseudo_priors import Laplace, PseudoPriors
-from pymc_mcoem.density import ClassDensity
-from pymc_mcoem.laplace import ModeSearch
+from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
+from pymc_mcoem.carlin_chib.pseudo_priors.chain_moments import ChainMoments
+from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
+from pymc_mcoem.carlin_chib.pseudo_priors.pilot_moments import PilotMoments
+from pymc_mcoem.carlin_chib.pseudo_priors.plate import PlateLaplace
+from pymc_mcoem.carlin_chib.pseudo_priors.prior_covariance import PriorCovariance
+from pymc_mcoem.density.class_density import ClassDensity
+from pymc_mcoem.density.geometry import LatentGeometry, declare_geometry, geometry_of
+from pymc_mcoem.density.plate import PlateDensity
+from pymc_mcoem.laplace.approximation import ModeSearch
 from tests.helpers.checks import LIMIT
 from tests.helpers.models import N_CLASSES, ScaledMixture, SkewedMixture
 from tests.helpers.quadrature import Quadrature

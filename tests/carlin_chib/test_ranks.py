@@ -17,12 +17,13 @@ import pytest
 from pymc.step_methods.compound import CompoundStep
 from scipy import stats
 
-import pymc_mcoem.carlin_chib.annealed as annealed
+import pymc_mcoem.carlin_chib.moves.annealed as annealed
 import pymc_mcoem.carlin_chib.step as step_module
-from pymc_mcoem.carlin_chib.annealed import AnnealedJump
-from pymc_mcoem.carlin_chib.pseudo_priors import Laplace, PseudoPriors
+from pymc_mcoem.carlin_chib.moves.annealed import AnnealedJump
+from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
+from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
+from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
 from pymc_mcoem.carlin_chib.step import CarlinChib
-from pymc_mcoem.carlin_chib.within_class import RandomWalk
 
 N_RUNS, N_RANKS, TUNE = 200, 9, 40
 

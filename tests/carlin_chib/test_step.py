@@ -17,11 +17,11 @@ from scipy import stats
 
 import pymc_mcoem.carlin_chib.step as step_module
 from pymc_mcoem.carlin_chib import engines
-from pymc_mcoem.carlin_chib.geometry import LatentGeometry, declare_geometry
-from pymc_mcoem.carlin_chib.own_start import DefaultStart
-from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
+from pymc_mcoem.carlin_chib.chain_starts import DefaultStart
+from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
+from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
 from pymc_mcoem.carlin_chib.step import CarlinChib, _mode_of
-from pymc_mcoem.carlin_chib.within_class import RandomWalk
+from pymc_mcoem.density.geometry import LatentGeometry, declare_geometry
 from tests.helpers.checks import LIMIT, agreement, chain_agreement, features
 from tests.helpers.compiled import N_MOVES, skewed_step
 from tests.helpers.interpreted import interpreted

@@ -15,14 +15,14 @@ from scipy import stats
 from scipy.special import softmax
 
 from pymc_mcoem.carlin_chib import kernel, plate_sweeps_numba, sweeps_numba
-from pymc_mcoem.carlin_chib.chain_moments import ChainMoments
-from pymc_mcoem.carlin_chib.hamiltonian import Hamiltonian
+from pymc_mcoem.carlin_chib.equal_visits import first_tilt, next_tilt
 from pymc_mcoem.carlin_chib.kernel import draw_class, draw_other_class
-from pymc_mcoem.carlin_chib.pilot_moments import PilotMoments
-from pymc_mcoem.carlin_chib.prior_covariance import PriorCovariance
+from pymc_mcoem.carlin_chib.moves.hamiltonian import Hamiltonian
+from pymc_mcoem.carlin_chib.moves.within_class import Independence, RandomWalk
+from pymc_mcoem.carlin_chib.pseudo_priors.chain_moments import ChainMoments
+from pymc_mcoem.carlin_chib.pseudo_priors.pilot_moments import PilotMoments
+from pymc_mcoem.carlin_chib.pseudo_priors.prior_covariance import PriorCovariance
 from pymc_mcoem.carlin_chib.step import CarlinChib
-from pymc_mcoem.carlin_chib.tilt import first_tilt, next_tilt
-from pymc_mcoem.carlin_chib.within_class import Independence, RandomWalk
 from tests.carlin_chib import test_blocks as blocks
 from tests.carlin_chib import test_plate as plate
 from tests.helpers.checks import LIMIT, agreement, chain_agreement

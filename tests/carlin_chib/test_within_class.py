@@ -9,8 +9,8 @@ import pymc as pm
 import pytest
 from scipy import integrate
 
-from pymc_mcoem.carlin_chib.within_class import RandomWalk, log_uniform
-from pymc_mcoem.density import ClassDensity
+from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk, log_uniform
+from pymc_mcoem.density.class_density import ClassDensity
 from tests.helpers.models import N_CLASSES, ScaledMixture
 from tests.helpers.moves import SCALE, compile_move, pair_of
 

@@ -14,8 +14,8 @@ import pymc as pm
 import pytest
 from scipy import stats
 
+from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.carlin_chib.step import CarlinChib
-from pymc_mcoem.carlin_chib.within_class import RandomWalk
 from pymc_mcoem.diagnostics import ClassIndexWarning, class_index_summary
 from tests.carlin_chib.test_step import two_indices_that_share_a_latent
 from tests.helpers.interpreted import interpreted

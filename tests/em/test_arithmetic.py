@@ -10,8 +10,8 @@ from pathlib import Path
 import pytensor
 import pytest
 
-from pymc_mcoem import class_scores
-from pymc_mcoem.em.esteps.kept import compiled_for
+from pymc_mcoem.classification import scores as class_scores
+from pymc_mcoem.em.esteps.compiled_cache import compiled_for
 from pymc_mcoem.em.saem import SAEM
 from pymc_mcoem.templates import TemplateMixture
 from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream

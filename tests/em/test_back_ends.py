@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import pymc_mcoem as mcoem
-from pymc_mcoem.backends import backend_of, pytensor_mode
+from pymc_mcoem.classification.expected_likelihood import ExpectedLikelihood
+from pymc_mcoem.compiling.backends import backend_of, pytensor_mode
 from pymc_mcoem.em.burst import adaptation_gains
-from pymc_mcoem.expected_likelihood import ExpectedLikelihood
 from tests.helpers.linear_normal import LinearNormal
 
 WALK = mcoem.RandomWalk(3)

@@ -11,10 +11,10 @@ import pytest
 import xarray as xr
 
 from pymc_mcoem import Passes
-from pymc_mcoem.em import workers
 from pymc_mcoem.em.esteps.exact import Exact
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.reading import Unreadable, read
+from pymc_mcoem.runs import workers
 from tests.em.test_online import Failing
 from tests.em.test_workers import AtOnce
 from tests.helpers.sources import N_POINTS, Levels

@@ -10,11 +10,12 @@ import pymc as pm
 import pytest
 
 from pymc_mcoem.carlin_chib import sweeps_numba
-from pymc_mcoem.carlin_chib.geometry import LatentGeometry
-from pymc_mcoem.carlin_chib.pilot_moments import PilotMoments
-from pymc_mcoem.carlin_chib.pseudo_priors import Laplace, PseudoPriors
+from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
+from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
+from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
+from pymc_mcoem.carlin_chib.pseudo_priors.pilot_moments import PilotMoments
 from pymc_mcoem.carlin_chib.step import CarlinChib
-from pymc_mcoem.carlin_chib.within_class import RandomWalk
+from pymc_mcoem.density.geometry import LatentGeometry
 from pymc_mcoem.em import sums_numba
 from pymc_mcoem.em.burst import Burst, WeightedStatistics, adaptation_gains
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst

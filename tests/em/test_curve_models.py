@@ -7,8 +7,8 @@ import pytest
 from scipy import stats
 from scipy.special import logsumexp
 
-from pymc_mcoem.carlin_chib.prior_covariance import PriorCovariance
-from pymc_mcoem.carlin_chib.within_class import RandomWalk
+from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
+from pymc_mcoem.carlin_chib.pseudo_priors.prior_covariance import PriorCovariance
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.schedules import BurstLength

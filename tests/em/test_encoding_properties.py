@@ -19,7 +19,7 @@ from hypothesis.extra import numpy as hnp
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.em.sources import Passes
-from pymc_mcoem.numbers import LARGEST
+from pymc_mcoem.validation import LARGEST
 from tests.helpers.sources import N_POINTS, Levels
 
 IMAGE = (2, 3)

@@ -8,10 +8,10 @@ import signal
 import numpy as np
 import pytest
 
-from pymc_mcoem.em import file_lock
-from pymc_mcoem.em.checkpoint import Checkpoint
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.saem import SAEM
+from pymc_mcoem.runs import file_lock
+from pymc_mcoem.runs.checkpoint import Checkpoint
 from tests.helpers.faults import chosen, disk_error, fault_at
 from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
 from tests.helpers.toy_runs import assert_same, driver

@@ -10,9 +10,9 @@ import xarray as xr
 
 from benchmarks import shifted_curves as curves
 from examples import gaussian_mixture as example
-from pymc_mcoem.carlin_chib.hamiltonian import Hamiltonian
-from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
-from pymc_mcoem.carlin_chib.within_class import Independence, RandomWalk
+from pymc_mcoem.carlin_chib.moves.hamiltonian import Hamiltonian
+from pymc_mcoem.carlin_chib.moves.within_class import Independence, RandomWalk
+from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
 from pymc_mcoem.em.esteps.auxiliary_chains import AuxiliaryChains
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.esteps.exact import Exact

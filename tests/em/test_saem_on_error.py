@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from pymc_mcoem.em import workers
 from pymc_mcoem.em.contributions import Contribution
 from pymc_mcoem.em.esteps.exact import Exact
 from pymc_mcoem.em.esteps.fixed_latents import FixedLatents
-from pymc_mcoem.em.left_out import PATIENCE
 from pymc_mcoem.em.saem import SAEM
+from pymc_mcoem.runs import workers
+from pymc_mcoem.runs.failed_records import PATIENCE
 from pymc_mcoem.templates import TemplateMixture
 from tests.em.test_on_error import BAD, Disk, Spoilt, Unreadable, source_of
 from tests.em.test_online import Failing

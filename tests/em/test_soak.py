@@ -23,7 +23,7 @@ SCRIPT = """
 import json, os, resource, sys
 import numpy as np
 from pymc_mcoem.em import history
-from pymc_mcoem.em.checkpoint import Checkpoint
+from pymc_mcoem.runs.checkpoint import Checkpoint
 from pymc_mcoem.em.esteps.exact import Exact
 from pymc_mcoem.em.online import OnlineEM
 from tests.em.test_soak import measured, records

@@ -20,7 +20,7 @@ from pymc_mcoem.em.family_record import describe_family, differences
 from pymc_mcoem.em.fingerprint import Fingerprint
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.schedules import BurstLength, StepSize, UpdateSchedule
-from pymc_mcoem.em.whole_files import write_whole
+from pymc_mcoem.runs.atomic_files import write_whole
 from pymc_mcoem.templates import TemplateMixture, TemplatePriors
 from tests.helpers.properties import steady
 from tests.helpers.saved_files import edited, rewrite
@@ -447,7 +447,12 @@ def whole_run(tmp_path_factory):
 def test_a_file_names_no_code(family, stream, tmp_path):
     path = tmp_path / "run.nc"
     driver(family, e_step=Exact()).partial_fit(stream).save(path)
-    for name in ("subprocess:Popen", "pymc_mcoem.em.settings:importlib", "os:system", "pymc_mcoem"):
+    for name in (
+        "subprocess:Popen",
+        "pymc_mcoem.runs.settings:importlib",
+        "os:system",
+        "pymc_mcoem",
+    ):
         with h5py.File(path, "r") as file:
             settings = json.loads(file.attrs["settings"])
         settings["e_step"] = {"class": name, "fields": {}}

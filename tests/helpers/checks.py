@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import logsumexp
 
-from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
+from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
 from pymc_mcoem.em.burst import Burst
 from tests.helpers.models import N_CLASSES, OracleFamily
 from tests.helpers.quadrature import Quadrature

@@ -10,9 +10,9 @@ from functools import cache
 
 import numpy as np
 
-from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
+from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
+from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
 from pymc_mcoem.carlin_chib.step import CarlinChib
-from pymc_mcoem.carlin_chib.within_class import RandomWalk
 from pymc_mcoem.em.burst import Burst
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst, CompiledCarlinChibBurst
 from tests.helpers.models import OracleFamily, ScaledMixture, SkewedMixture

@@ -8,7 +8,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 
-from pymc_mcoem.carlin_chib.within_class import ClassProposal
+from pymc_mcoem.carlin_chib.moves.within_class import ClassProposal
 
 #: Not symmetric and not triangular: a transposed square root would show.
 SCALE = np.array([[0.5, 0.1, -0.2], [-0.3, 0.4, 0.2], [0.1, 0.2, 0.6]])

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
+from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
 from tests.helpers.models import N_CLASSES, OracleFamily
 
 

@@ -16,8 +16,8 @@ import pytensor.tensor as pt
 import xarray as xr
 from scipy import stats
 
+from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.carlin_chib.step import CarlinChib
-from pymc_mcoem.carlin_chib.within_class import RandomWalk
 
 #: Priors: PyMC's class, its parameters, where those are drawn between, and SciPy's distribution.
 PRIORS: dict[str, tuple[Any, dict[str, tuple[float, float]], Any]] = {

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
+from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
 from pymc_mcoem.em.burst import Burst, adaptation_gains
 from tests.helpers.models import N_CLASSES
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import h5py
 import xarray as xr
 
-from pymc_mcoem.em.datatree_files import bytes_of
-from pymc_mcoem.em.whole_files import read_whole, write_whole
+from pymc_mcoem.runs.atomic_files import read_whole, write_whole
+from pymc_mcoem.runs.datatree_files import bytes_of
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from pymc_mcoem.diagnostics import live_error_rate
+from pymc_mcoem import live_error_rate
 from pymc_mcoem.plots import (
     plot_class_weights,
     plot_error_rate,

@@ -5,7 +5,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 
-from pymc_mcoem.em.esteps.parts import family_density
+from pymc_mcoem.em.esteps.class_fits import family_density
 from pymc_mcoem.templates import (
     Deformation,
     DisplacementField,
@@ -14,7 +14,7 @@ from pymc_mcoem.templates import (
     TemplateMixture,
     TimeWarp,
 )
-from pymc_mcoem.templates.deformations import SumOfDeformations
+from pymc_mcoem.templates.warps.deformations import SumOfDeformations
 
 SIDE, N_CLASSES = 5, 3
 AXES = [np.linspace(-1, 1, SIDE)] * 2

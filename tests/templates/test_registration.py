@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 from scipy.special import logsumexp
 
-from pymc_mcoem.carlin_chib.within_class import RandomWalk
+from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.templates import DisplacementField, GaussianBasis, TemplateMixture
 from pymc_mcoem.templates.registration import averaged_moments

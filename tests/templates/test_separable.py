@@ -7,13 +7,17 @@ import pytensor.tensor as pt
 import pytest
 from pytensor.gradient import verify_grad
 
-from pymc_mcoem import products_numba
-from pymc_mcoem.em.esteps.parts import family_density
+from pymc_mcoem.compiling import linear_algebra_numba as products_numba
+from pymc_mcoem.em.esteps.class_fits import family_density
 from pymc_mcoem.templates import GaussianBasis, TemplateMixture, images_numba, separable_numba
-from pymc_mcoem.templates import separable as plain
-from pymc_mcoem.templates.images_numba import exponentials
-from pymc_mcoem.templates.separable import EvenGrid
-from pymc_mcoem.templates.separable_numba import RecurrentSlopes, RecurrentValues, kernel_factor
+from pymc_mcoem.templates.bases import separable as plain
+from pymc_mcoem.templates.bases.even_grid import EvenGrid
+from pymc_mcoem.templates.bases.separable_numba import (
+    RecurrentSlopes,
+    RecurrentValues,
+    kernel_factor,
+)
+from pymc_mcoem.templates.image_loops_numba import exponentials
 from tests.helpers.interpreted import interpreted
 
 NUMBA = pytensor.compile.mode.get_mode("NUMBA")

@@ -6,14 +6,14 @@ import pytest
 from numba.core import event
 from pytensor.graph.replace import clone_replace
 
-from pymc_mcoem.backends import interpreted_mode
-from pymc_mcoem.carlin_chib.hamiltonian import Hamiltonian
-from pymc_mcoem.carlin_chib.pseudo_priors import Laplace
+from pymc_mcoem.carlin_chib.moves.hamiltonian import Hamiltonian
+from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
+from pymc_mcoem.compiling.backends import interpreted_mode
+from pymc_mcoem.compiling.data_functions import compile_with_data
+from pymc_mcoem.compiling.flat_functions import FlatFunction
 from pymc_mcoem.em.burst import Burst, WeightedStatistics
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
-from pymc_mcoem.em.esteps.parts import family_density, family_geometry
-from pymc_mcoem.flat import FlatFunction
-from pymc_mcoem.loops import compile_with_data
+from pymc_mcoem.em.esteps.class_fits import family_density, family_geometry
 from pymc_mcoem.templates import (
     DisplacementField,
     GaussianBasis,

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import logsumexp, softmax
 
-from pymc_mcoem.backends import pytensor_mode, require_backend
-from pymc_mcoem.carlin_chib.pseudo_priors import Laplace, PseudoPriorRule, PseudoPriors
-from pymc_mcoem.carlin_chib.within_class import RandomWalk, WithinClassMove
+from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk, WithinClassMove
+from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriorRule, PseudoPriors
+from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
+from pymc_mcoem.compiling.backends import pytensor_mode, require_backend
 from pymc_mcoem.em.burst import WeightedStatistics, adaptation_gains
-from pymc_mcoem.em.class_chains import ClassChains, ClassDraws, ReciprocalEvidence
 from pymc_mcoem.em.esteps.base import EStepResult
-from pymc_mcoem.em.esteps.parts import (
+from pymc_mcoem.em.esteps.class_chains import ClassChains, ClassDraws, ReciprocalEvidence
+from pymc_mcoem.em.esteps.class_fits import (
     FEW,
     family_density,
     family_geometry,

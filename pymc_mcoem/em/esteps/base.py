@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
+
+from pymc_mcoem.em.contributions import Contribution
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
@@ -17,6 +19,7 @@ __all__ = [
     "CompiledEStep",
     "EStep",
     "EStepResult",
+    "PackedResult",
 ]
 
 
@@ -50,6 +53,38 @@ class EStepResult:
     troubles: dict[str, int] = field(default_factory=dict)
     state: dict[str, np.ndarray] = field(default_factory=dict)
     chain: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def packed(self) -> PackedResult:
+        """Return the result as workers send it: without draws, and without rows of zeros."""
+        n_classes = len(next(iter(self.statistics.values())))
+        # Rows are left out if all their bits are zero, so that every bit is the same again: a row
+        # of negative zeros is not one of zeros.
+        empty = np.ones(n_classes, dtype=bool)
+        for value in self.statistics.values():
+            bits = np.ascontiguousarray(value).reshape(n_classes, -1).view(np.uint8)
+            empty &= ~bits.any(axis=1)
+        classes = np.flatnonzero(~empty)
+        rows = {name: np.asarray(value)[classes] for name, value in self.statistics.items()}
+        rest = replace(self, statistics={}, class_index=None)
+        return PackedResult(rest, Contribution(classes, rows), n_classes)
+
+
+@dataclass(frozen=True)
+class PackedResult:
+    """An E-step's result without its draws and without the classes that have no part in it."""
+
+    rest: EStepResult
+    visited: Contribution
+    n_classes: int
+
+    def unpacked(self) -> EStepResult:
+        """Return the result with all classes again."""
+        statistics = {}
+        for name, rows in self.visited.rows.items():
+            whole = np.zeros((self.n_classes, *rows.shape[1:]), dtype=rows.dtype)
+            whole[self.visited.classes] = rows
+            statistics[name] = whole
+        return replace(self.rest, statistics=statistics)
 
 
 class CompiledEStep(Protocol):

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import softmax
 
-from pymc_mcoem.backends import pytensor_mode, require_backend
-from pymc_mcoem.carlin_chib.hamiltonian import Hamiltonian
-from pymc_mcoem.carlin_chib.pilot_moments import PilotMoments
-from pymc_mcoem.carlin_chib.pseudo_priors import N_STARTS, Laplace, PseudoPriorRule, PseudoPriors
+from pymc_mcoem.carlin_chib.moves.hamiltonian import Hamiltonian
+from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk, WithinClassMove
+from pymc_mcoem.carlin_chib.pseudo_priors.base import N_STARTS, PseudoPriorRule, PseudoPriors
+from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
+from pymc_mcoem.carlin_chib.pseudo_priors.pilot_moments import PilotMoments
 from pymc_mcoem.carlin_chib.sweeps import Sweeps
-from pymc_mcoem.carlin_chib.within_class import RandomWalk, WithinClassMove
-from pymc_mcoem.density import as_argument
+from pymc_mcoem.compiling.backends import pytensor_mode, require_backend
+from pymc_mcoem.density.class_density import as_argument
 from pymc_mcoem.em.burst import Burst, WeightedStatistics, adaptation_gains
 from pymc_mcoem.em.esteps.base import EStepResult
-from pymc_mcoem.em.esteps.parts import (
+from pymc_mcoem.em.esteps.class_fits import (
     NEGLIGIBLE,
     family_density,
     family_geometry,

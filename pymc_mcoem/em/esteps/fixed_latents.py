@@ -12,11 +12,11 @@ import pytensor
 import pytensor.tensor as pt
 from scipy.special import logsumexp, softmax
 
-from pymc_mcoem.backends import pytensor_mode, require_backend
-from pymc_mcoem.density import ClassDensity, as_argument
+from pymc_mcoem.compiling.backends import pytensor_mode, require_backend
+from pymc_mcoem.compiling.data_functions import compile_with_data
+from pymc_mcoem.density.class_density import ClassDensity, as_argument
 from pymc_mcoem.em.burst import WeightedStatistics
 from pymc_mcoem.em.esteps.base import EStepResult
-from pymc_mcoem.loops import compile_with_data
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family

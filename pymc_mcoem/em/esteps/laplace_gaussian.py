@@ -10,12 +10,13 @@ import numpy as np
 import pytensor.tensor as pt
 from scipy.special import logsumexp, softmax
 
-from pymc_mcoem.backends import pytensor_mode, require_backend
-from pymc_mcoem.carlin_chib.pseudo_priors import Laplace
-from pymc_mcoem.density import as_argument
+from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
+from pymc_mcoem.compiling.backends import pytensor_mode, require_backend
+from pymc_mcoem.compiling.loops import compile_loop
+from pymc_mcoem.density.class_density import as_argument
 from pymc_mcoem.em.burst import WeightedStatistics
 from pymc_mcoem.em.esteps.base import EStepResult
-from pymc_mcoem.em.esteps.parts import (
+from pymc_mcoem.em.esteps.class_fits import (
     FEW,
     effective_share,
     family_density,
@@ -23,10 +24,9 @@ from pymc_mcoem.em.esteps.parts import (
     require_density,
     statistics_of_draws,
 )
-from pymc_mcoem.loops import compile_loop
 
 if TYPE_CHECKING:
-    from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
+    from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
     from pymc_mcoem.em.family import Family
 
 __all__ = ["CompiledLaplaceGaussian", "LaplaceGaussian"]

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import logsumexp, softmax
 
-from pymc_mcoem.backends import pytensor_mode, require_backend
-from pymc_mcoem.carlin_chib.pseudo_priors import N_STARTS, Laplace, PseudoPriorRule, PseudoPriors
+from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk, WithinClassMove
+from pymc_mcoem.carlin_chib.pseudo_priors.base import N_STARTS, PseudoPriorRule, PseudoPriors
+from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
 from pymc_mcoem.carlin_chib.sweeps import Sweeps
-from pymc_mcoem.carlin_chib.within_class import RandomWalk, WithinClassMove
+from pymc_mcoem.compiling.backends import pytensor_mode, require_backend
 from pymc_mcoem.em.burst import WeightedStatistics, adaptation_gains
 from pymc_mcoem.em.esteps.base import EStepResult
-from pymc_mcoem.em.esteps.parts import (
+from pymc_mcoem.em.esteps.class_fits import (
     family_density,
     family_geometry,
     fit_to_keep,
@@ -24,7 +25,7 @@ from pymc_mcoem.em.esteps.parts import (
     require_density,
     require_moves,
 )
-from pymc_mcoem.em.gibbs import GibbsChain
+from pymc_mcoem.em.esteps.gibbs import GibbsChain
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import logsumexp
 
-from pymc_mcoem.backends import pytensor_mode, require_backend
-from pymc_mcoem.carlin_chib.pseudo_priors import Laplace
+from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
+from pymc_mcoem.compiling.backends import pytensor_mode, require_backend
 from pymc_mcoem.em.burst import WeightedStatistics
 from pymc_mcoem.em.esteps.base import EStepResult
-from pymc_mcoem.em.esteps.parts import family_density, family_geometry, require_density
+from pymc_mcoem.em.esteps.class_fits import family_density, family_geometry, require_density
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
-    from pymc_mcoem.modes import Modes
+    from pymc_mcoem.laplace.modes import Modes
 
 __all__ = ["CompiledPosteriorMode", "PosteriorMode"]
 

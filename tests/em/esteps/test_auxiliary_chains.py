@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from pymc_mcoem.carlin_chib.hamiltonian import Hamiltonian
-from pymc_mcoem.carlin_chib.pseudo_priors import PseudoPriors
-from pymc_mcoem.carlin_chib.within_class import Independence, RandomWalk
+from pymc_mcoem.carlin_chib.moves.hamiltonian import Hamiltonian
+from pymc_mcoem.carlin_chib.moves.within_class import Independence, RandomWalk
+from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
 from pymc_mcoem.em.esteps.auxiliary_chains import AuxiliaryChains
 from pymc_mcoem.em.esteps.base import CompiledChains
 from pymc_mcoem.em.saem import SAEM

@@ -14,7 +14,7 @@ import pytensor
 import pytest
 
 import pymc_mcoem as mcoem
-from pymc_mcoem.em.esteps.kept import KEPT, compiled_for
+from pymc_mcoem.em.esteps.compiled_cache import KEPT, compiled_for
 from tests.helpers.toy_families import CompiledNoisy, NormalMixture, mixture_stream
 from tests.helpers.toy_runs import THETA, assert_same, driver
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from pymc_mcoem.carlin_chib.pseudo_priors import Laplace
+from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
 from pymc_mcoem.em.esteps.laplace_gaussian import LaplaceGaussian
 from tests.helpers.checks import LIMIT
 from tests.helpers.e_step_runs import assert_runs_and_is_stored, largest_z, repeated, split

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pymc_mcoem.carlin_chib.within_class import RandomWalk
+from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.em.esteps.base import CompiledChains
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.esteps.plain_gibbs import PlainGibbs

@@ -7,7 +7,7 @@ import pymc as pm
 import pytest
 from scipy.optimize import minimize
 
-from pymc_mcoem.carlin_chib.pseudo_priors import Laplace
+from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
 from pymc_mcoem.em.esteps.posterior_mode import PosteriorMode
 from pymc_mcoem.em.family import Family
 from tests.helpers.e_step_runs import assert_runs_and_is_stored, split

@@ -1,0 +1,1 @@
+"""Moves of the latents within their class, and annealed jumps between classes."""

@@ -1,0 +1,103 @@
+"""The shape of random walks within a class: from the chain's own draws there, while it is tuned."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["ShapeOfMoves"]
+
+#: Draws of a class for each of its latents without which its walk keeps the pseudo-prior's shape.
+_FEWEST_DRAWS = 5
+
+
+class ShapeOfMoves:
+    """Running covariances of a chain's draws in every class.
+
+    Parameters
+    ----------
+    n_classes, n_latents : int
+
+    Attributes
+    ----------
+    count : ndarray of shape (n_classes,)
+    mean : ndarray of shape (n_classes, n_latents)
+    squares : ndarray of shape (n_classes, n_latents, n_latents)
+        Sums of products of deviations from the mean.
+    is_adapted : ndarray of bool of shape (n_classes,)
+        Whose walks have had such a shape.
+
+    Examples
+    --------
+    >>> shape = ShapeOfMoves(1, 1)
+    >>> for x in [1.0, 3.0, 1.0, 3.0, 1.0, 3.0]:
+    ...     shape.see(0, np.array([x]))
+    >>> wide = PseudoPriors.from_covariance(np.zeros((1, 1)), np.full((1, 1, 1), 100.0))
+    >>> shape.adapted(wide).scale.round(1)
+    array([[[5.1]]])
+    """
+
+    def __init__(self, n_classes: int, n_latents: int) -> None:
+        self.count = np.zeros(n_classes)
+        self.mean = np.zeros((n_classes, n_latents))
+        self.squares = np.zeros((n_classes, n_latents, n_latents))
+        self.is_adapted = np.zeros(n_classes, dtype=bool)
+
+    def __eq__(self, other: object) -> bool:
+        # PyMC compares the states of step methods, which hold one, field by field.
+        if not isinstance(other, ShapeOfMoves):
+            return NotImplemented
+        return all(
+            np.array_equal(one, two)
+            for one, two in zip(self._arrays(), other._arrays(), strict=True)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _arrays(self) -> Sequence[np.ndarray]:
+        return self.count, self.mean, self.squares, self.is_adapted
+
+    def see(self, class_index: int, position: np.ndarray) -> None:
+        """Take a draw ``(n_latents,)`` of a class in."""
+        self.count[class_index] += 1
+        away = position - self.mean[class_index]
+        self.mean[class_index] += away / self.count[class_index]
+        self.squares[class_index] += np.outer(away, position - self.mean[class_index])
+
+    def adapts(self, pseudo_priors: PseudoPriors) -> np.ndarray:
+        """Say for which classes enough was seen, ``(n_classes,)``.
+
+        Not for those that have several modes: how far these are from one another is no measure of
+        moves within one.
+        """
+        enough: np.ndarray = self.count >= _FEWEST_DRAWS * max(self.mean.shape[1], 1)
+        mixtures = pseudo_priors.mixtures
+        return enough if mixtures is None else enough & ~mixtures.is_mixed
+
+    def adapted(
+        self, pseudo_priors: PseudoPriors, active: np.ndarray | None = None
+    ) -> PseudoPriors:
+        """Return normals with the pseudo-priors' means, to take the shapes of moves from.
+
+        The pseudo-prior's own covariance counts as much as two draws for each latent.
+
+        Parameters
+        ----------
+        pseudo_priors : PseudoPriors
+        active : ndarray of bool of shape (n_classes, n_latents), optional
+        """
+        own = pseudo_priors.scale @ np.swapaxes(pseudo_priors.scale, 1, 2)
+        n_own = 2.0 * self.mean.shape[1]
+        count = self.count[:, None, None]
+        blended = (self.squares + n_own * own) / (count + n_own)
+        chosen = self.adapts(pseudo_priors)[:, None, None]
+        found = PseudoPriors.from_covariance(
+            pseudo_priors.mean, np.where(chosen, blended, own), pseudo_priors.log_evidence
+        )
+        return found if active is None else found.restricted(active)

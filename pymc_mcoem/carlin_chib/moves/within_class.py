@@ -1,0 +1,398 @@
+"""Moves of the latents within their class: step (ii) of Algorithm 2 (label ``alg:MCMC``).
+
+A move is a graph of (position, noise); the noise is standard normal and comes from outside, so
+that every back end makes the same move from the same numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pytensor
+import pytensor.tensor as pt
+
+from pymc_mcoem.compiling.linear_algebra import matrix_vector
+
+if TYPE_CHECKING:
+    from pytensor.tensor.variable import TensorVariable
+
+    from pymc_mcoem.density.class_density import ClassDensity
+
+__all__ = [
+    "ClassProposal",
+    "CompiledKernel",
+    "Independence",
+    "MoveResult",
+    "RandomWalk",
+    "WithinClassMove",
+    "active_scale",
+    "log_uniform",
+    "require_a_move",
+]
+
+
+def log_uniform(pair: Any) -> Any:
+    """Return the logarithm of a uniform variable made from two standard normal ones.
+
+    Parameters
+    ----------
+    pair : array or TensorVariable whose first axis has length 2
+
+    Returns
+    -------
+    Same type without the first axis.
+
+    Notes
+    -----
+    Half the squared norm of two standard normals is exponential with mean one, so its negative
+    is exactly log U. All randomness of a sweep is thereby one vector of standard normals: drawn
+    row by row or all at once, a generator gives the same numbers.
+    """
+    return -0.5 * (pair[0] ** 2 + pair[1] ** 2)
+
+
+@dataclass(frozen=True)
+class MoveResult:
+    """Symbolic outcome of a within-class move.
+
+    Attributes
+    ----------
+    position : TensorVariable of shape (n_latents,)
+    acceptance : TensorVariable, scalar
+        Share of the proposals that were accepted.
+    error : TensorVariable, scalar, or None
+        By how much the step size is to grow, if not by what acceptance is above its target.
+    """
+
+    position: TensorVariable
+    acceptance: TensorVariable
+    error: TensorVariable | None = None
+
+    def step_size_error(self, target_acceptance: float) -> Any:
+        """Return what adaptation adds to the logarithm of the step size, but for its gain.
+
+        Nothing where the move has no acceptance.
+        """
+        error = self.acceptance - target_acceptance if self.error is None else self.error
+        return pt.switch(pt.isnan(error), 0.0, error)
+
+
+@dataclass(frozen=True)
+class ClassProposal:
+    """The pseudo-prior of the class at hand, as moves use it.
+
+    Attributes
+    ----------
+    scale : TensorVariable of shape (n_latents, n_latents)
+        A square root of its covariance.
+    mean : TensorVariable of shape (n_latents,), or None
+    whiten : TensorVariable of shape (n_latents, n_latents), or None
+        Inverse of the scale. `RandomWalk` needs the scale alone.
+    """
+
+    scale: TensorVariable
+    mean: TensorVariable | None = None
+    whiten: TensorVariable | None = None
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """A move that numba need not make of its graph, for `sweeps_numba` has it written out.
+
+    Attributes
+    ----------
+    name : str
+        Of the function there.
+    settings : tuple of float
+        That the function reads after step size and target acceptance.
+    needs_gradient : bool
+    moves_all : bool
+        Whether coordinates that are not active in a class are moved too.
+    """
+
+    name: str
+    settings: tuple[float, ...]
+    needs_gradient: bool = False
+    moves_all: bool = False
+
+
+class WithinClassMove(Protocol):
+    """A transition that leaves π(· | y, I = j) invariant for every class j.
+
+    A move that has an attribute ``kernel``, a `CompiledKernel`, takes numba less time to compile.
+    """
+
+    @property
+    def target_acceptance(self) -> float:
+        """Acceptance that burn-in tunes the step size to."""
+        ...
+
+    def noise_size(self, n_latents: int) -> int:
+        """Return how many standard normals one move consumes."""
+        ...
+
+    def initial_log_step(self, n_latents: int) -> float:
+        """Return the logarithm of the step size to start from."""
+        ...
+
+    def build(
+        self,
+        density: ClassDensity,
+        class_index: TensorVariable,
+        position: TensorVariable,
+        log_density: TensorVariable,
+        noise: TensorVariable,
+        proposal: ClassProposal,
+        log_step: TensorVariable,
+    ) -> MoveResult:
+        """Build the move's graph."""
+        ...
+
+
+@dataclass(frozen=True)
+class RandomWalk:
+    """Random-walk Metropolis moves with increments shaped like the class's pseudo-prior.
+
+    Parameters
+    ----------
+    n_moves : int
+        Number r of moves a sweep; 0 leaves the latents to other step methods.
+    target_acceptance : float
+        Acceptance that burn-in tunes the increments to (0.4 in the paper).
+
+    Raises
+    ------
+    ValueError
+        If `n_moves` is negative or `target_acceptance` is not between 0 and 1.
+
+    Notes
+    -----
+    The increment is ``exp(log_step[I]) * scale[I] @ z`` with ``scale[I]`` a square root of the
+    pseudo-prior's covariance and z standard normal: symmetric, so the acceptance ratio is the
+    ratio of densities. Cost: one density evaluation a move. While `CarlinChib` tunes, with a single
+    index and one auxiliary a class, the covariance of the chain's own draws in a class takes the
+    pseudo-prior's place in the increments there, once there are five for each latent.
+
+    Examples
+    --------
+    >>> RandomWalk(n_moves=20).noise_size(n_latents=3)
+    100
+    """
+
+    n_moves: int = 20
+    target_acceptance: float = 0.4
+
+    def __post_init__(self) -> None:
+        if self.n_moves < 0:
+            raise ValueError(f"n_moves: got {self.n_moves}; give 0 or a positive number of moves.")
+        if not 0 < self.target_acceptance < 1:
+            raise ValueError(
+                f"target_acceptance: got {self.target_acceptance}; give a share between 0 and 1."
+            )
+
+    @property
+    def kernel(self) -> CompiledKernel:
+        """Its name among compiled kernels."""
+        return CompiledKernel("random_walk", (self.n_moves,))
+
+    def noise_size(self, n_latents: int) -> int:
+        """Return ``n_moves * (n_latents + 2)``: an increment and a log-uniform a move."""
+        return self.n_moves * (n_latents + 2)
+
+    def initial_log_step(self, n_latents: int) -> float:
+        """Return the logarithm of 1.7 / sqrt(n_latents).
+
+        On a normal target, 2.38 / sqrt(d) accepts 0.23 in high dimension; 0.4 asks for less.
+        """
+        return math.log(1.7 / math.sqrt(max(n_latents, 1)))
+
+    def build(
+        self,
+        density: ClassDensity,
+        class_index: TensorVariable,
+        position: TensorVariable,
+        log_density: TensorVariable,
+        noise: TensorVariable,
+        proposal: ClassProposal,
+        log_step: TensorVariable,
+    ) -> MoveResult:
+        """Build `n_moves` Metropolis moves as one inner scan.
+
+        Parameters
+        ----------
+        density : ClassDensity
+        class_index : scalar
+        position : vector of shape (n_latents,)
+        log_density : scalar
+            At `position`.
+        noise : vector of shape (noise_size,)
+        proposal : ClassProposal
+            Of the class.
+        log_step : scalar
+            Of the class.
+        """
+        n = density.n_latents
+        if self.n_moves == 0:
+            return MoveResult(position, pt.constant(float("nan"), dtype="float64"))
+        rows = noise.reshape((self.n_moves, n + 2))
+        scale = active_scale(density, class_index, proposal.scale)
+        increments = pt.exp(log_step) * matrix_vector(scale, rows[:, :n])
+        log_uniforms = log_uniform(rows[:, n:].T)
+
+        def move(
+            increment: Any, log_u: Any, x: Any, log_p: Any, accepted: Any, k: Any
+        ) -> list[Any]:
+            proposal = x + increment
+            proposed = density.log_density(k, proposal)
+            accept = pt.lt(log_u, proposed - log_p)
+            return [
+                pt.switch(accept, proposal, x),
+                pt.switch(accept, proposed, log_p),
+                accepted + accept,
+            ]
+
+        positions, _, accepted = pytensor.scan(
+            move,
+            sequences=[increments, log_uniforms],
+            outputs_info=[
+                pt.specify_shape(position, (n,)),
+                log_density,
+                pt.constant(0.0, dtype="float64"),
+            ],
+            non_sequences=[class_index],
+            return_updates=False,
+        )
+        return MoveResult(positions[-1], accepted[-1] / self.n_moves)
+
+
+@dataclass(frozen=True)
+class Independence:
+    """Metropolis-Hastings moves that propose from the class's own pseudo-prior.
+
+    Parameters
+    ----------
+    n_moves : int
+        Number of moves a sweep, at least one.
+
+    Raises
+    ------
+    ValueError
+        If `n_moves` is less than one.
+
+    Notes
+    -----
+    With Laplace pseudo-priors these are the proposals of f-SAEM (Karimi, Lavielle, Moulines
+    2020): the better the pseudo-prior, the more often they are accepted, and every accepted one
+    is a new start. Where the posterior has heavier tails than its pseudo-prior they stick: keep
+    `RandomWalk` there. Nothing is tuned. Cost: one density evaluation a move.
+
+    Examples
+    --------
+    >>> Independence(n_moves=5).noise_size(n_latents=3)
+    25
+    """
+
+    n_moves: int = 5
+
+    def __post_init__(self) -> None:
+        require_a_move(self.n_moves)
+
+    @property
+    def target_acceptance(self) -> float:
+        """Return 1: there is no step size to tune, and no move looks at it."""
+        return 1.0
+
+    @property
+    def kernel(self) -> CompiledKernel:
+        """Its name among compiled kernels."""
+        return CompiledKernel("independence", (self.n_moves,), moves_all=True)
+
+    def noise_size(self, n_latents: int) -> int:
+        """Return ``n_moves * (n_latents + 2)``: a proposal and a log-uniform a move."""
+        return self.n_moves * (n_latents + 2)
+
+    def initial_log_step(self, n_latents: int) -> float:
+        """Return 0; it is not used."""
+        return 0.0
+
+    def build(
+        self,
+        density: ClassDensity,
+        class_index: TensorVariable,
+        position: TensorVariable,
+        log_density: TensorVariable,
+        noise: TensorVariable,
+        proposal: ClassProposal,
+        log_step: TensorVariable,
+    ) -> MoveResult:
+        """Build the moves; parameters as in `RandomWalk.build`."""
+        n = density.n_latents
+        assert proposal.mean is not None and proposal.whiten is not None
+        rows = noise.reshape((self.n_moves, n + 2))
+        proposals = proposal.mean + matrix_vector(proposal.scale, rows[:, :n])
+        standard = matrix_vector(proposal.whiten, position - proposal.mean)
+
+        def move(
+            x_new: Any,
+            log_k_new: Any,
+            log_u: Any,
+            x: Any,
+            log_p: Any,
+            log_k: Any,
+            done: Any,
+            k: Any,
+        ) -> list[Any]:
+            log_p_new = density.log_density(k, x_new)
+            accept = pt.lt(log_u, log_p_new - log_p - (log_k_new - log_k))
+            return [
+                pt.switch(accept, x_new, x),
+                pt.switch(accept, log_p_new, log_p),
+                pt.switch(accept, log_k_new, log_k),
+                done + accept,
+            ]
+
+        positions, _, _, accepted = pytensor.scan(
+            move,
+            sequences=[
+                proposals,
+                -0.5 * (rows[:, :n] ** 2).sum(axis=1),
+                log_uniform(rows[:, n:].T),
+            ],
+            outputs_info=[
+                pt.specify_shape(position, (n,)),
+                log_density,
+                -0.5 * (standard**2).sum(),
+                pt.constant(0.0, dtype="float64"),
+            ],
+            non_sequences=[class_index],
+            return_updates=False,
+        )
+        return MoveResult(positions[-1], accepted[-1] / self.n_moves)
+
+
+def active_scale(density: ClassDensity, class_index: Any, scale: Any) -> Any:
+    """Return the scale with zero rows for coordinates that are not active in the class.
+
+    Parameters
+    ----------
+    density : ClassDensity
+    class_index : int scalar
+    scale : matrix of shape (n_latents, n_latents)
+    """
+    if density.active is None:
+        return scale
+    return scale * pt.constant(density.active.astype("float64"))[class_index][:, None]
+
+
+def require_a_move(n_moves: int) -> None:
+    """Refuse a number of moves below one.
+
+    Raises
+    ------
+    ValueError
+        If it is.
+    """
+    if n_moves < 1:
+        raise ValueError(f"n_moves: got {n_moves}; give at least 1.")

@@ -1,0 +1,206 @@
+"""Which of the three shapes a problem has: shared latents, blocks, or a plate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pymc as pm
+from pymc.util import get_value_vars_from_user_vars
+from pytensor.graph.traversal import ancestors
+
+from pymc_mcoem.carlin_chib.engines import Engine, PlateEngine, ScalarEngine
+from pymc_mcoem.density.blocks import BlockDensity
+from pymc_mcoem.density.class_density import (
+    ClassDensity,
+    count_classes,
+    find_class_index,
+    is_class_index,
+    require_class_index,
+)
+from pymc_mcoem.density.geometry import LatentGeometry, geometry_of
+from pymc_mcoem.density.plate import PlateDensity
+
+if TYPE_CHECKING:
+    from pytensor.tensor.variable import TensorVariable
+
+__all__ = [
+    "find_index",
+    "make_engine",
+    "named_variables",
+    "other_indices",
+    "require_settings",
+]
+
+
+def named_variables(model: pm.Model, vars: Any) -> list[TensorVariable]:
+    """Return random variables that are given, by them, their values or names; one or many.
+
+    Raises
+    ------
+    ValueError
+        If the model has no variable of a name.
+    """
+    given = list(vars) if isinstance(vars, (list, tuple)) else [vars]
+    unknown = [each for each in given if isinstance(each, str) and each not in model.named_vars]
+    if unknown:
+        raise ValueError(
+            f"vars: got {unknown}, and the model has {[rv.name for rv in model.free_RVs]}; name "
+            "some of them."
+        )
+    found = [model[each] if isinstance(each, str) else each for each in given]
+    return [model.values_to_rvs.get(each, each) for each in found]
+
+
+def find_index(
+    model: pm.Model,
+    class_index: TensorVariable | str | None,
+    vars: Sequence[TensorVariable] | None,
+) -> TensorVariable:
+    """Return the class index that is given, named, alone among some variables or in the model.
+
+    Raises
+    ------
+    ValueError
+        If there is no such variable, or it is not said which it is.
+    """
+    if isinstance(class_index, str):
+        if class_index not in model.named_vars:
+            raise ValueError(
+                f"class_index: got {class_index!r}, and the model has "
+                f"{[rv.name for rv in model.free_RVs]}; name one of them."
+            )
+        return model[class_index]
+    if class_index is not None:
+        return class_index
+    discrete = [rv for rv in vars or () if rv.dtype not in pm.pytensorf.continuous_types]
+    return discrete[0] if len(discrete) == 1 else find_class_index(model)
+
+
+def other_indices(density: ClassDensity, most: int) -> dict[int, int]:
+    """Return which of a density's other values are class indices, and their numbers of classes.
+
+    Parameters
+    ----------
+    density : ClassDensity
+    most : int
+        Of values that they may take together; none is returned where there are more.
+
+    Returns
+    -------
+    dict of int to int
+        By position among `other_values`; single indices that the density looks at alone.
+    """
+    looked_at = set(ancestors([density.log_density(0, np.zeros(density.n_latents))]))
+    found = {}
+    for position, value in enumerate(density.other_values):
+        rv = density.model.values_to_rvs[value]
+        if value in looked_at and rv.ndim == 0 and is_class_index(rv):
+            found[position] = count_classes(rv)
+    return found if np.prod([*found.values()], dtype=int) <= most else {}
+
+
+def require_settings(pseudo_priors: Any, within_class: Any, jump: Any) -> None:
+    """Refuse settings that are no rule, no move or no jump.
+
+    Raises
+    ------
+    TypeError
+        With what is expected.
+    """
+    for name, value, method, examples in (
+        ("pseudo_priors", pseudo_priors, "compile", "Laplace(), PriorCovariance()"),
+        ("within_class", within_class, "build", "RandomWalk(), Hamiltonian()"),
+        ("jump", jump, "compile", "AnnealedJump()"),
+    ):
+        is_class = isinstance(value, type)
+        if value is not None and (is_class or not callable(getattr(value, method, None))):
+            raise TypeError(f"{name}: got {value!r}; give an object, as {examples}, or None.")
+
+
+def make_engine(
+    model: pm.Model,
+    index: TensorVariable,
+    vars: Sequence[TensorVariable] | None,
+    blocks: Mapping[int, Sequence[TensorVariable | str]] | None,
+) -> Callable[..., Engine]:
+    """Return what makes the engine of the shape that the problem has, from its settings.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    index : TensorVariable
+    vars, blocks
+        As `CarlinChib` takes them.
+
+    Returns
+    -------
+    callable
+        Of (pseudo_priors, move, mode, metropolised=...).
+
+    Raises
+    ------
+    ValueError
+        If index, variables and blocks do not go together.
+    """
+    require_class_index(model, index)
+    named = None if vars is None else _named(model, index, vars)
+    if blocks is not None:
+        if index.ndim:
+            raise ValueError(
+                f"blocks: {index.name} is a plate of indices; blocks go with one index. Write "
+                "latents along the plate that all classes share."
+            )
+        density = BlockDensity(model, index, blocks)
+        if named is not None:
+            _require_the_same(named, density.latents)
+        return partial(ScalarEngine, density, LatentGeometry())
+    continuous = [
+        rv for rv in model.free_RVs if rv is not index and rv.dtype in pm.pytensorf.continuous_types
+    ]
+    if index.ndim:
+        if named is None:
+            point = model.initial_point(random_seed=0)
+            n_rows = np.shape(point[model.rvs_to_values[index].name])[:1]
+            named = [
+                rv
+                for rv in continuous
+                if np.shape(point[model.rvs_to_values[rv].name])[:1] == n_rows
+            ]
+        return partial(PlateEngine, PlateDensity(model, index, named))
+    latents = continuous if named is None else named
+    everything = [rv for rv in model.free_RVs if rv is not index]
+    # What a family declares is about all its latents in their order.
+    geometry = geometry_of(model) if latents == everything else LatentGeometry()
+    return partial(ScalarEngine, ClassDensity(model, index, latents), geometry)
+
+
+def _require_the_same(named: Sequence[TensorVariable], latents: Sequence[TensorVariable]) -> None:
+    """Refuse variables that are in no block, and blocks of variables that are not named."""
+    homeless = [rv.name for rv in named if rv not in latents]
+    if homeless:
+        raise ValueError(
+            f"vars: {homeless} are in no block; add each to the blocks of the classes in which it "
+            "is active, or leave it to another step."
+        )
+    unnamed = [rv.name for rv in latents if rv not in named]
+    if unnamed:
+        raise ValueError(
+            f"vars: {unnamed} of the blocks are not in vars; with blocks leave vars out, for the "
+            "blocks name all that the step moves."
+        )
+
+
+def _named(
+    model: pm.Model, index: TensorVariable, vars: Sequence[TensorVariable]
+) -> list[TensorVariable]:
+    """Return the latents among the variables given to the step, in the model's order."""
+    chosen = {model.values_to_rvs[v] for v in get_value_vars_from_user_vars(list(vars), model)}
+    if index not in chosen:
+        raise ValueError(
+            f"vars: {[v.name for v in vars]} leave out the class index {index.name}; "
+            "add it, since index and latents jump together."
+        )
+    return [rv for rv in model.free_RVs if rv in chosen and rv is not index]

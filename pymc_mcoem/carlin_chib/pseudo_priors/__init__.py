@@ -1,0 +1,1 @@
+"""Pseudo-priors: what the latents of inactive classes are drawn from."""

@@ -1,0 +1,341 @@
+"""Pseudo-priors κ_j: what the latents of the inactive classes are drawn from.
+
+Section ``subsec:pseudo`` of the paper. Here they are normal on the scale on which PyMC samples
+the latents, or mixtures of normals where a class has several modes; the target does not depend on
+them, only the mixing does. They may depend on θ, on the observation and on variables sampled
+elsewhere, never on the chain's present latents: no search below starts at the chain's position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from pymc_mcoem.density.geometry import LatentGeometry
+from pymc_mcoem.laplace.approximation import square_roots
+from pymc_mcoem.laplace.modes import Modes, cholesky_factors
+
+if TYPE_CHECKING:
+    from pymc_mcoem.density.class_density import ClassDensity
+
+__all__ = [
+    "N_STARTS",
+    "CompiledPseudoPriors",
+    "Mixtures",
+    "PseudoPriorRule",
+    "PseudoPriors",
+]
+
+#: How often a chain draws a start from its pseudo-priors, which may reach beyond the support.
+N_STARTS = 50
+
+
+@dataclass(frozen=True, eq=False)
+class PseudoPriors:
+    """Normal pseudo-priors of all classes, as arrays; or mixtures of normals.
+
+    Attributes
+    ----------
+    mean : ndarray of shape (n_classes, n_latents)
+        Of the heaviest component, as the next three, where there are mixtures.
+    scale, whiten : ndarray of shape (n_classes, n_latents, n_latents)
+        A square root of each covariance, and its inverse.
+    log_normalizer : ndarray of shape (n_classes,)
+    log_evidence : ndarray of shape (n_classes,)
+        Estimates of log p(y, I = j) where the rule gives them; a chain draws its first class
+        from them. nan where there are none.
+    troubles : dict of str to int
+        Named troubles of the rule that made them.
+    mixtures : Mixtures or None
+        Where some class has several components.
+
+    Notes
+    -----
+    What knows of no mixtures takes the heaviest component of each class, by the same attributes
+    as ever. `placed_in` says how a sweep draws from mixtures.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> pseudo_priors = PseudoPriors.from_covariance(np.zeros((2, 1)), np.full((2, 1, 1), 4.0))
+    >>> pseudo_priors.log_density(np.zeros((2, 1))).round(4)
+    array([-1.6121, -1.6121])
+    """
+
+    mean: np.ndarray
+    scale: np.ndarray
+    whiten: np.ndarray
+    log_normalizer: np.ndarray
+    log_evidence: np.ndarray
+    troubles: dict[str, int] = field(default_factory=dict)
+    mixtures: Mixtures | None = None
+
+    def __eq__(self, other: object) -> bool:
+        # PyMC compares the states of step methods, which hold pseudo-priors, field by field.
+        if not isinstance(other, PseudoPriors):
+            return NotImplemented
+        mine, theirs = (
+            [*each.as_list(), each.log_evidence, *(each.mixtures.arrays() if each.mixtures else [])]
+            for each in (self, other)
+        )
+        return (
+            self.troubles == other.troubles
+            and len(mine) == len(theirs)
+            and all(
+                np.array_equal(one, two, equal_nan=True)
+                for one, two in zip(mine, theirs, strict=True)
+            )
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @classmethod
+    def from_precision(
+        cls,
+        mean: np.ndarray,
+        precision: np.ndarray,
+        log_evidence: np.ndarray | None = None,
+        troubles: Mapping[str, int] | None = None,
+    ) -> PseudoPriors:
+        """Make pseudo-priors from means ``(n, d)`` and precisions ``(n, d, d)``."""
+        return cls.from_factors(mean, cholesky_factors(precision), log_evidence, troubles)
+
+    @classmethod
+    def from_factors(
+        cls,
+        mean: np.ndarray,
+        factors: np.ndarray,
+        log_evidence: np.ndarray | None = None,
+        troubles: Mapping[str, int] | None = None,
+    ) -> PseudoPriors:
+        """Make pseudo-priors from means ``(n, d)`` and precisions' lower factors ``(n, d, d)``."""
+        scale, whiten = square_roots(factors)
+        half_log_det = np.log(np.diagonal(whiten, axis1=1, axis2=2)).sum(axis=1)
+        return cls(
+            np.array(mean, dtype=np.float64),
+            scale,
+            whiten,
+            half_log_det - 0.5 * mean.shape[1] * np.log(2 * np.pi),
+            np.full(len(mean), np.nan) if log_evidence is None else log_evidence,
+            dict(troubles or {}),
+        )
+
+    @classmethod
+    def from_covariance(
+        cls,
+        mean: np.ndarray,
+        covariance: np.ndarray,
+        log_evidence: np.ndarray | None = None,
+        troubles: Mapping[str, int] | None = None,
+    ) -> PseudoPriors:
+        """Make pseudo-priors from means ``(n, d)`` and covariances ``(n, d, d)``."""
+        return cls.from_precision(mean, np.linalg.inv(covariance), log_evidence, troubles)
+
+    @classmethod
+    def from_modes(cls, found: Sequence[Modes]) -> PseudoPriors:
+        """Make pseudo-priors from the distinct modes of each class, the heaviest of a class first.
+
+        Components are weighed by their evidence, but for a tenth of the weight, which they have
+        alike, for Laplace's evidence errs.
+        """
+        best = Modes.joined([modes.rows([0]) for modes in found])
+        n_components = max(len(modes.status) for modes in found)
+        plain = cls.from_factors(best.mean, best.factors, best.log_evidence, best.troubles())
+        if n_components == 1:
+            return plain
+        log_share = np.full((len(found), n_components), -np.inf)
+        log_evidence, padded = np.empty(len(found)), []
+        for j, modes in enumerate(found):
+            n_own, evidence = len(modes.status), modes.log_evidence
+            log_evidence[j] = np.logaddexp.reduce(evidence)
+            if n_own == 1:
+                log_share[j, 0] = 0.0
+            else:
+                believed = np.exp(evidence - log_evidence[j])
+                log_share[j, :n_own] = np.log(0.9 * believed + 0.1 / n_own)
+            padded.append(modes.rows([*range(n_own), *[0] * (n_components - n_own)]))
+        rows = Modes.joined(padded)
+        mixtures = Mixtures(log_share, cls.from_factors(rows.mean, rows.factors))
+        return replace(plain, log_evidence=log_evidence, mixtures=mixtures)
+
+    def log_density(self, positions: np.ndarray) -> np.ndarray:
+        """Return log κ_j(U_j), shape ``(n_classes,)``, of positions ``(n_classes, n_latents)``."""
+        if self.mixtures is not None:
+            return self.mixtures.log_density(positions)
+        standard = np.einsum("jab,jb->ja", self.whiten, positions - self.mean)
+        values: np.ndarray = self.log_normalizer - 0.5 * (standard**2).sum(axis=1)
+        return values
+
+    def restricted(self, active: np.ndarray) -> PseudoPriors:
+        """Return the same, standard normal and independent where a class is not active.
+
+        Parameters
+        ----------
+        active : ndarray of bool, shape (n_classes, n_latents)
+        """
+        covariance = self.scale @ np.swapaxes(self.scale, 1, 2)
+        both = active[:, :, None] & active[:, None, :]
+        found = PseudoPriors.from_covariance(
+            np.where(active, self.mean, 0.0),
+            np.where(both, covariance, np.eye(active.shape[1])),
+            self.log_evidence,
+            self.troubles,
+        )
+        # exact zeros and ones: what is inactive has to cancel to the last bit
+        identity = np.eye(active.shape[1])
+        return replace(
+            found,
+            scale=np.where(both, found.scale, identity),
+            whiten=np.where(both, found.whiten, identity),
+            mixtures=None if self.mixtures is None else self.mixtures.restricted(active),
+        )
+
+    def as_list(self) -> list[np.ndarray]:
+        """Return the arrays in the order in which compiled functions take them."""
+        return [self.mean, self.scale, self.whiten, self.log_normalizer]
+
+    def draw(self, rng: np.random.Generator) -> np.ndarray:
+        """Draw from the pseudo-prior of every class, ``(n_classes, n_latents)``."""
+        if self.mixtures is not None:
+            return self.mixtures.draw(rng)
+        noise = rng.standard_normal(self.mean.shape)
+        drawn: np.ndarray = self.mean + np.einsum("jab,jb->ja", self.scale, noise)
+        return drawn
+
+    def placed_in(
+        self, moves: PseudoPriors, positions: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return what makes a sweep of other normals one of these pseudo-priors.
+
+        Parameters
+        ----------
+        moves : PseudoPriors
+            The normals of the sweep, which moves within a class go by too: these pseudo-priors
+            themselves where only their heaviest components are to be mixtures.
+        positions : ndarray of shape (n_classes, n_latents)
+            Draws of the pseudo-priors, and in the active class the chain's position.
+
+        Returns
+        -------
+        noise : ndarray of shape (n_classes, n_latents)
+            z in U_j = m_j + L_j z of `moves`, by which a sweep is given the positions.
+        log_excess : ndarray of shape (n_classes,)
+            By how much `moves` have more log-density there than the pseudo-priors: what is to be
+            added to the logarithms of a sweep's weights.
+        """
+        noise = np.einsum("jab,jb->ja", moves.whiten, positions - moves.mean)
+        log_moves = moves.log_normalizer - 0.5 * (noise**2).sum(axis=1)
+        return noise, log_moves - self.log_density(positions)
+
+    def start(self, rng: np.random.Generator) -> tuple[int, np.ndarray]:
+        """Draw a class (by evidence, where there is one) and a position from its pseudo-prior.
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator
+
+        Returns
+        -------
+        class_index : int
+        position : ndarray of shape (n_latents,)
+        """
+        n_classes, n = self.mean.shape
+        if np.isfinite(self.log_evidence).any():
+            log_p = np.where(np.isnan(self.log_evidence), -np.inf, self.log_evidence)
+            p = np.exp(log_p - log_p.max())
+        else:
+            p = np.ones(n_classes)
+        chosen = int(rng.choice(n_classes, p=p / p.sum()))
+        if self.mixtures is not None:
+            return chosen, self.mixtures.draw(rng)[chosen]
+        return chosen, self.mean[chosen] + self.scale[chosen] @ rng.standard_normal(n)
+
+
+@dataclass(frozen=True, eq=False)
+class Mixtures:
+    """A mixture of normals for each class: κ_j = Σ_c share_jc Normal(mean_jc, covariance_jc).
+
+    Attributes
+    ----------
+    log_share : ndarray of shape (n_classes, n_components)
+        Minus infinity where a class has fewer components.
+    normals : PseudoPriors
+        Of n_classes n_components rows, class by class.
+
+    Examples
+    --------
+    >>> from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
+    >>> normals = PseudoPriors.from_covariance(np.array([[-2.0], [2.0]]), np.ones((2, 1, 1)))
+    >>> mixtures = Mixtures(np.log([[0.25, 0.75]]), normals)
+    >>> mixtures.log_density(np.array([[2.0]])).round(4)
+    array([-1.2065])
+    """
+
+    log_share: np.ndarray
+    normals: PseudoPriors
+
+    @property
+    def is_mixed(self) -> np.ndarray:
+        """Which classes have several components, ``(n_classes,)``."""
+        found: np.ndarray = np.isfinite(self.log_share).sum(axis=1) > 1
+        return found
+
+    def log_density(self, positions: np.ndarray) -> np.ndarray:
+        """Return log κ_j(U_j), shape ``(n_classes,)``, of positions ``(n_classes, n_latents)``."""
+        n_components = self.log_share.shape[1]
+        parts = self.normals.log_density(np.repeat(positions, n_components, axis=0))
+        found: np.ndarray = np.logaddexp.reduce(
+            self.log_share + parts.reshape(self.log_share.shape), axis=1
+        )
+        return found
+
+    def draw(self, rng: np.random.Generator) -> np.ndarray:
+        """Draw from every class's mixture, ``(n_classes, n_latents)``."""
+        n_classes, n_components = self.log_share.shape
+        cumulative = np.cumsum(np.exp(self.log_share), axis=1)
+        threshold = rng.random(n_classes) * cumulative[:, -1]
+        chosen = (cumulative <= threshold[:, None]).sum(axis=1)
+        rows = np.arange(n_classes) * n_components + np.minimum(chosen, n_components - 1)
+        noise = rng.standard_normal((n_classes, self.normals.mean.shape[1]))
+        scaled = np.einsum("jab,jb->ja", self.normals.scale[rows], noise)
+        drawn: np.ndarray = self.normals.mean[rows] + scaled
+        return drawn
+
+    def restricted(self, active: np.ndarray) -> Mixtures:
+        """Return the same, standard normal and independent where a class is not active."""
+        repeated = np.repeat(active, self.log_share.shape[1], axis=0)
+        return Mixtures(self.log_share, self.normals.restricted(repeated))
+
+    def arrays(self) -> list[np.ndarray]:
+        """Return what two equal mixtures have equal."""
+        return [self.log_share, *self.normals.as_list()]
+
+
+class CompiledPseudoPriors(Protocol):
+    """A rule compiled for one density."""
+
+    def __call__(
+        self,
+        data: Mapping[str, np.ndarray],
+        rng: np.random.Generator,
+        others: Sequence[np.ndarray] = (),
+    ) -> PseudoPriors:
+        """Return the pseudo-priors for one observation and θ."""
+        ...
+
+
+class PseudoPriorRule(Protocol):
+    """How pseudo-priors are found; `compile` turns the rule into functions for one density."""
+
+    def compile(
+        self, density: ClassDensity, geometry: LatentGeometry, mode: Any = None
+    ) -> CompiledPseudoPriors:
+        """Compile for `density`, in one of PyTensor's modes.
+
+        With JAX's, what is not compiled by `pymc_mcoem.compiling.loops` may have to be left to
+        numba (`pymc_mcoem.compiling.backends.without_jax`).
+        """
+        ...

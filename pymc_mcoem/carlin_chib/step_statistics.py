@@ -1,0 +1,210 @@
+"""What `CarlinChib` kept beside its draws, found again for one variable of the posterior."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pymc_mcoem.density.class_density import index_key
+
+__all__ = [
+    "BELIEVED",
+    "DRAWN",
+    "INDEX",
+    "LOG_IMPORTANCE",
+    "LOG_TILT",
+    "LOG_WEIGHT",
+    "TILTED_INDEX",
+    "StepStatistics",
+    "read_statistics",
+]
+
+#: The sample statistic in which `CarlinChib` keeps the log-probabilities of the classes.
+LOG_WEIGHT = "class_log_weight"
+
+#: The one in which it keeps what it added to the logarithms of the classes' prior probabilities.
+LOG_TILT = "class_tilt"
+
+#: The one that says whose statistics these are: `index_key` of the index's name.
+INDEX = "class_of"
+
+#: The same of tilted indices alone, in the order of their tilts.
+TILTED_INDEX = "class_tilt_of"
+
+#: What a draw of a tilted index weighs, as a logarithm.
+LOG_IMPORTANCE = "class_log_importance"
+
+#: How probable other classes are by the evidence that pseudo-priors brought.
+BELIEVED = "class_believed_elsewhere"
+
+#: The one in which it keeps the class index itself, if that is a single one.
+DRAWN = "class_drawn"
+
+_SAMPLE_DIMS = ("chain", "draw")
+
+
+@dataclass(frozen=True)
+class StepStatistics:
+    """Statistics of the step that drew a variable, and what all steps make its draws weigh.
+
+    Attributes
+    ----------
+    log_weight : ndarray of shape (n_rows, n_chains, n_draws, n_classes), or None
+        Log-probabilities from which the variable was drawn.
+    log_tilt : ndarray of shape (n_chains, n_draws, n_classes), or None
+        What was added to the logarithms of its classes' prior probabilities.
+    log_importance : ndarray of shape (n_chains, n_draws), or None
+        Logarithms of what draws weigh, where any index was tilted.
+    believed : ndarray of shape (n_chains, n_draws), or None
+        How probable the other classes are by the evidence that pseudo-priors brought; nan where
+        they brought none.
+    """
+
+    log_weight: np.ndarray | None = None
+    log_tilt: np.ndarray | None = None
+    log_importance: np.ndarray | None = None
+    believed: np.ndarray | None = None
+
+
+def read_statistics(stats: Any, values: np.ndarray, name: str | None = None) -> StepStatistics:
+    """Find the statistics that belong to a variable.
+
+    Parameters
+    ----------
+    stats : Dataset-like or None
+        Sample statistics with dimensions chain and draw.
+    values : ndarray of shape (n_rows, n_chains, n_draws)
+        Draws of the variable.
+    name : str, optional
+        Of the variable, by which statistics are known to be its own. Those that name no index, of
+        older runs, are known by the draws beside them.
+
+    Raises
+    ------
+    ValueError
+        If several steps drew class indices and some of them, nobody knows which, were tilted.
+    """
+    if stats is None or LOG_WEIGHT not in stats or values.dtype.kind not in "iu":
+        return StepStatistics()
+    shape = values.shape[1:]
+    weights = _by_step(stats, LOG_WEIGHT, shape)
+    if not weights:
+        return StepStatistics()
+    if INDEX in stats:
+        return _by_name(stats, weights, values, name)
+    if DRAWN not in stats:
+        # of a step that does not say what it drew: its weights are known by being possible
+        mine = _rows(weights[0], values) if len(weights) == 1 else None
+        if mine is not None:
+            drawn = np.take_along_axis(mine, values[..., None], axis=-1)
+            mine = mine if np.isfinite(drawn).all() else None
+        tilts = _by_step(stats, LOG_TILT, shape) if mine is not None and len(values) == 1 else []
+        tilt = tilts[0] if tilts and tilts[0].shape[-1] == weights[0].shape[-1] else None
+        importance = None if tilt is None else -_of_class(tilt, values[0])
+        return StepStatistics(mine, tilt, importance)
+    return _by_draws(stats, weights, values)
+
+
+def _by_name(
+    stats: Any, weights: list[np.ndarray], values: np.ndarray, name: str | None
+) -> StepStatistics:
+    """Return the statistics that name the variable, and what all tilts make of its draws."""
+    shape = values.shape[1:]
+    importance = _numbers(stats, LOG_IMPORTANCE, shape)
+    total = np.sum(importance, axis=0) if importance else None
+    key = None if name is None else index_key(name)
+    names = [int(each.flat[0]) for each in _numbers(stats, INDEX, shape)]
+    if key not in names or len(names) != len(weights):
+        return StepStatistics(log_importance=total)
+    step = names.index(key)
+    tilted = [int(each.flat[0]) for each in _numbers(stats, TILTED_INDEX, shape)]
+    tilts = _by_step(stats, LOG_TILT, shape)
+    tilt = tilts[tilted.index(key)] if key in tilted and len(tilts) == len(tilted) else None
+    believed = _numbers(stats, BELIEVED, shape)
+    return StepStatistics(
+        _rows(weights[step], values),
+        tilt,
+        total,
+        believed[step] if len(believed) == len(names) else None,
+    )
+
+
+def _by_draws(stats: Any, weights: list[np.ndarray], values: np.ndarray) -> StepStatistics:
+    """Return the statistics of the one step that drew just these values."""
+    shape = values.shape[1:]
+    drawn_by_step = _drawn_by_step(stats, len(weights), shape)
+    tilts = _by_step(stats, LOG_TILT, shape)
+    if tilts and len(tilts) != len(drawn_by_step):
+        raise ValueError(
+            f"data: {len(drawn_by_step)} steps drew class indices, of which {len(tilts)} with "
+            "equalise_visits, and nothing says which; give it to all of them or to none."
+        )
+    importance = None
+    for drawn, tilt in zip(drawn_by_step, tilts, strict=False):
+        change = -_of_class(tilt, drawn[..., 0])
+        importance = change if importance is None else importance + change
+    alike = [
+        step
+        for step, drawn in enumerate(drawn_by_step)
+        if np.array_equal(np.moveaxis(drawn, -1, 0), values)
+    ]
+    if len(alike) != 1:
+        # two indices that never moved have the same draws, and not the same weights
+        return StepStatistics(log_importance=importance)
+    (step,) = alike
+    mine = _rows(weights[step], values)
+    return StepStatistics(mine, tilts[step] if tilts else None, importance)
+
+
+def _numbers(stats: Any, name: str, shape: tuple[int, ...]) -> list[np.ndarray]:
+    """Return a statistic that is one number of every step, each (n_chains, n_draws)."""
+    if name not in stats:
+        return []
+    kept = stats[name].transpose(*_SAMPLE_DIMS, ...).values
+    if kept.shape[:2] != shape:
+        return []
+    columns = kept.reshape(*shape, -1)
+    return [columns[..., step] for step in range(columns.shape[-1])]
+
+
+def _by_step(stats: Any, name: str, shape: tuple[int, ...]) -> list[np.ndarray]:
+    """Return a statistic of every step that kept it, each (n_chains, n_draws, length)."""
+    if name not in stats:
+        return []
+    kept = stats[name].transpose(*_SAMPLE_DIMS, ...).values
+    if kept.shape[:2] != shape:
+        return []
+    is_nested = kept.dtype == object and isinstance(kept.flat[0], np.ndarray)
+    if is_nested or kept.ndim == 4:
+        # vectors of several steps; those of one are stacked, if their lengths are alike
+        columns = kept.reshape(*shape, -1) if is_nested else kept
+        return [
+            np.array(columns[:, :, step].tolist(), dtype=np.float64).reshape(*shape, -1)
+            for step in range(columns.shape[2])
+        ]
+    return [kept.reshape(*shape, -1).astype(np.float64)]
+
+
+def _drawn_by_step(stats: Any, n_steps: int, shape: tuple[int, ...]) -> list[np.ndarray]:
+    """Return the class indices of every step, each (n_chains, n_draws, n_rows) of int."""
+    found = _by_step(stats, DRAWN, shape)
+    if n_steps > 1 and len(found) == 1:
+        # one number of each step
+        found = [found[0][..., step, None] for step in range(found[0].shape[-1])]
+    return [drawn.astype(np.int64) for drawn in found]
+
+
+def _rows(kept: np.ndarray, values: np.ndarray) -> np.ndarray | None:
+    """Return log-weights by row, (n_rows, n_chains, n_draws, n_classes), if they fit."""
+    n_rows, n_chains, n_draws = values.shape
+    n_classes, rest = divmod(kept.shape[-1], n_rows)
+    if rest or n_classes < 1 or values.min() < 0 or values.max() >= n_classes:
+        return None
+    return np.moveaxis(kept.reshape(n_chains, n_draws, n_rows, n_classes), 2, 0)
+
+
+def _of_class(tilt: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+    found: np.ndarray = np.take_along_axis(tilt, drawn[..., None], axis=-1)[..., 0]
+    return found

@@ -1,0 +1,1 @@
+"""Class labels of observations, and tests of a classifier while it learns."""

@@ -1,0 +1,143 @@
+"""The paper's rule for classification: likelihoods averaged over the posterior of the latents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytensor.tensor as pt
+from scipy.special import logsumexp
+
+from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk, WithinClassMove
+from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriorRule
+from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
+from pymc_mcoem.compiling.backends import pytensor_mode, require_backend
+from pymc_mcoem.compiling.loops import compile_loop
+from pymc_mcoem.density.class_density import as_argument
+from pymc_mcoem.em.burst import adaptation_gains
+from pymc_mcoem.em.esteps.class_chains import ClassChains
+from pymc_mcoem.em.esteps.class_fits import family_density, family_geometry, require_moves
+
+if TYPE_CHECKING:
+    from pymc_mcoem.em.family import Family
+
+__all__ = ["CompiledExpectedLikelihood", "ExpectedLikelihood"]
+
+
+@dataclass(frozen=True)
+class ExpectedLikelihood:
+    """How well each class, at its own best latents, explains an observation.
+
+    Parameters
+    ----------
+    pseudo_priors : PseudoPriorRule
+        Where chains start, and what moves are shaped like. Default: `Laplace`, in every class
+        to its mode.
+    within_class : WithinClassMove
+        Default: `RandomWalk` with five moves a sweep.
+    backend : str or None
+        ``"numba"``, ``"c"`` or ``"jax"``, as in ``pm.sample``; see `CarlinChibBurst`.
+
+    Notes
+    -----
+    Label ``classif1`` of the paper. In class j a chain X_1, …, X_T has the target p(x | y, I = j),
+    and the score of the class is
+
+        log (1/T) Σ_t g(y | I = j, X_t),
+
+    the logarithm of a mean of normalised densities of the observation given its latents. It is
+    not the evidence, which averages over the prior of the latents: a class that has to bend far
+    to explain an observation is not charged for it here. Weights of classes do not enter.
+
+    Cost: in every class a mode search and as many density evaluations as sweeps and moves.
+    """
+
+    pseudo_priors: PseudoPriorRule = field(default_factory=lambda: Laplace(race=None))
+    within_class: WithinClassMove = field(default_factory=lambda: RandomWalk(n_moves=5))
+    backend: str | None = None
+
+    def __post_init__(self) -> None:
+        require_backend(self.backend)
+
+    def compile(self, family: Family) -> CompiledExpectedLikelihood:
+        """Compile for `family`."""
+        with family.as_declared():
+            return CompiledExpectedLikelihood(self, family)
+
+
+class CompiledExpectedLikelihood:
+    """An `ExpectedLikelihood` compiled for one family.
+
+    Parameters
+    ----------
+    settings : ExpectedLikelihood
+    family : Family
+    """
+
+    def __init__(self, settings: ExpectedLikelihood, family: Family) -> None:
+        mode = pytensor_mode(settings.backend)
+        density, move = family_density(family), settings.within_class
+        require_moves(move, density)
+        self.density = density
+        self.pseudo_priors = settings.pseudo_priors.compile(density, family_geometry(family), mode)
+        self.chains = ClassChains(density, move, mode=mode)
+        model = family.model
+        terms = model.logp(vars=list(model.observed_RVs), sum=False)
+        likelihood = pt.add(*[term.sum() for term in terms]) if len(terms) > 1 else terms[0].sum()
+        k = pt.scalar("class_index", dtype="int64")
+        positions = pt.tensor("positions", dtype="float64", shape=(None, density.n_latents))
+        self._log_likelihood = compile_loop(
+            density,
+            lambda x, k: [pt.cast(density.place_values(likelihood, k, x), "float64")],
+            inputs=[k, positions],
+            sequences=[positions],
+            n_emitted=1,
+            fixed=[k],
+            mode=mode,
+        )
+
+    def log_scores(
+        self,
+        data: Mapping[str, np.ndarray],
+        parameters: Mapping[str, np.ndarray],
+        rng: np.random.Generator,
+        *,
+        draws: int,
+        burn_in: int,
+    ) -> np.ndarray:
+        """Return the score of each class, ``(n_classes,)``.
+
+        Parameters
+        ----------
+        data : mapping of str to ndarray
+            The encoded observation.
+        parameters : mapping of str to ndarray
+            θ by ``pm.Data`` name.
+        rng : numpy.random.Generator
+        draws, burn_in : int
+            Sweeps of each class's chain that are kept, and those before them.
+        """
+        values = {**parameters, **data}
+        pseudo_priors = self.pseudo_priors(values, rng)
+        noise = rng.standard_normal(pseudo_priors.mean.shape)
+        found = self.chains(
+            rng,
+            pseudo_priors.mean + np.einsum("jab,jb->ja", pseudo_priors.scale, noise),
+            self.chains.initial_log_step,
+            pseudo_priors,
+            adaptation_gains(burn_in + draws, burn_in),
+            values,
+        )
+        arguments = self.density.arguments(values)
+        scores = [
+            logsumexp(
+                self._log_likelihood(
+                    np.asarray(j, dtype=np.int64), as_argument(position[burn_in:]), *arguments
+                )[0]
+            )
+            for j, position in enumerate(found.position)
+        ]
+        found_scores: np.ndarray = np.asarray(scores) - np.log(draws)
+        return found_scores

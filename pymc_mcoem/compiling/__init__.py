@@ -1,0 +1,1 @@
+"""Back ends, loops and inlined operators: how graphs are compiled."""

@@ -1,0 +1,59 @@
+"""Compiled functions of a density, its data and other values among their arguments."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pymc as pm
+
+from pymc_mcoem.compiling.arithmetic import strict_mode
+from pymc_mcoem.compiling.messages import compiling
+
+if TYPE_CHECKING:
+    from pytensor.tensor.variable import TensorVariable
+
+__all__ = ["Density", "compile_with_data"]
+
+
+class Density(Protocol):
+    """The density of a model by class, as far as what is compiled around it must know it.
+
+    Attributes
+    ----------
+    model : pymc.Model
+    data_inputs : dict of str to TensorVariable
+        The model's data, as inputs of compiled functions.
+    other_values : tuple of TensorVariable
+        Values of the variables that are neither class index nor latents.
+    """
+
+    model: pm.Model
+    data_inputs: dict[str, TensorVariable]
+    other_values: tuple[TensorVariable, ...]
+
+    @property
+    def inputs(self) -> list[TensorVariable]:
+        """All that compiled functions take beside class and position."""
+        ...
+
+    @property
+    def position_shape(self) -> tuple[int, ...]:
+        """The shape of a position; that of a plate has two axes."""
+        ...
+
+
+def compile_with_data(density: Density, inputs: list[Any], outputs: Any, mode: Any) -> Any:
+    """Compile a function of `inputs`, then the density's data, then its other values.
+
+    In numba sums are taken as they are written: see `strict_mode`.
+    """
+    with compiling("the model") if mode is None or isinstance(mode, str) else nullcontext():
+        function = pm.pytensorf.compile(
+            [*inputs, *density.data_inputs.values(), *density.other_values],
+            outputs,
+            mode=strict_mode(mode),
+            on_unused_input="ignore",
+        )
+    function.trust_input = True
+    return function

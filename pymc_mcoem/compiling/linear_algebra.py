@@ -1,0 +1,158 @@
+"""Products of matrices and vectors, in the forms that compile fast."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.compile.ops import deep_copy_op
+from pytensor.graph.basic import Constant
+
+from pymc_mcoem.compiling.inlined_operators import PlainGraph
+
+if TYPE_CHECKING:
+    from pytensor.tensor.variable import TensorVariable
+
+__all__ = [
+    "kept",
+    "matrix_product",
+    "matrix_vector",
+    "quadratic_form",
+    "symmetric_inverse",
+    "transposed_product",
+]
+
+
+def matrix_vector(matrix: Any, vector: Any) -> TensorVariable:
+    """Return the product of a matrix ``(..., m, n)`` and a vector ``(..., n)``, ``(..., m)``.
+
+    Written as a product and a sum it is fused with its neighbours into one loop. As ``pt.dot``
+    every combination of memory layouts is a BLAS wrapper of its own, and on the numba back end
+    those were most of what the first compilation of a burst had to do.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> matrix_vector(np.eye(2), np.array([1.0, 2.0])).eval()
+    array([1., 2.])
+    """
+    matrix, vector = pt.as_tensor_variable(matrix), pt.as_tensor_variable(vector)
+    return (matrix * vector[..., None, :]).sum(axis=-1)
+
+
+def transposed_product(matrix: Any, vector: Any) -> TensorVariable:
+    """Return the product of the transpose of a matrix ``(..., m, n)`` and a vector ``(..., m)``.
+
+    Down the columns of the matrix as it is: sums along rows are no vector instructions where sums
+    are taken as they are written.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> transposed_product(np.array([[1.0, 2.0], [0.0, 3.0]]), np.array([1.0, 1.0])).eval()
+    array([1., 5.])
+    """
+    matrix, vector = pt.as_tensor_variable(matrix), pt.as_tensor_variable(vector)
+    return (matrix * vector[..., :, None]).sum(axis=-2)
+
+
+class MatrixProduct(PlainGraph):
+    """(left, right) → left right."""
+
+    def plain(self, *inputs: TensorVariable) -> list[TensorVariable]:
+        """Return the product."""
+        left, right = inputs
+        return [pt.dot(left, right)]
+
+    def for_numba(self, *inputs: TensorVariable) -> list[TensorVariable]:
+        """Return the product by numba's own BLAS call."""
+        # imported where it is used: numba takes a second to import
+        from pymc_mcoem.compiling.linear_algebra_numba import BlasProduct
+
+        return [BlasProduct()(*inputs)]
+
+    def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> list[TensorVariable]:
+        """Return the cotangents of both, which are products too."""
+        (left, right), (cotangent,) = inputs, cotangents
+        return [
+            matrix_product(cotangent, _transposed(right)),
+            matrix_product(_transposed(left), cotangent),
+        ]
+
+
+def matrix_product(left: Any, right: Any) -> TensorVariable:
+    """Return the product of two matrices.
+
+    As ``pt.dot`` it takes the numba back end some 15 seconds to compile each of them for the first
+    time, which was most of what a first search for modes waited for; this takes one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> matrix_product(np.eye(2), np.array([[1.0], [2.0]])).eval()
+    array([[1.],
+           [2.]])
+    """
+    inputs = [pt.as_tensor_variable(left), pt.as_tensor_variable(right)]
+    product: TensorVariable = MatrixProduct(inputs)(*inputs)
+    return product
+
+
+class QuadraticForm(PlainGraph):
+    """(M, v) → vᵀ M v of a symmetric M; shapes as in `quadratic_form`."""
+
+    def plain(self, *inputs: TensorVariable) -> list[TensorVariable]:
+        """Return the sum."""
+        matrix, vector = inputs
+        return [(vector * transposed_product(matrix, vector)).sum(axis=-1)]
+
+    def for_numba(self, *inputs: TensorVariable) -> None:
+        """Leave the plain graph as it is."""
+        return None
+
+    def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> list[TensorVariable]:
+        """Return the cotangents, that of the vector with the product that the value is made of."""
+        (matrix, vector), (cotangent,) = inputs, cotangents
+        outer = cotangent[..., None, None] * vector[..., :, None] * vector[..., None, :]
+        return [
+            outer.sum(axis=tuple(range(vector.type.ndim - 1))),
+            2.0 * cotangent[..., None] * transposed_product(matrix, vector),
+        ]
+
+
+def quadratic_form(matrix: Any, vector: Any) -> TensorVariable:
+    """Return vᵀ M v of a symmetric matrix ``(n, n)`` and vectors ``(..., n)``, ``(...,)``.
+
+    Its gradient 2 M v is the product that the value needs anyway: by rows and columns apart it
+    would be computed twice, for nobody knows that the matrix is symmetric.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> quadratic_form(2 * np.eye(2), np.array([1.0, 3.0])).eval()
+    array(20.)
+    """
+    inputs = [pt.as_tensor_variable(matrix), pt.as_tensor_variable(vector)]
+    form: TensorVariable = QuadraticForm(inputs)(*inputs)
+    return form
+
+
+def symmetric_inverse(matrix: np.ndarray) -> np.ndarray:
+    """Return the inverse of a symmetric matrix of numbers, symmetric to the last bit."""
+    inverse = np.linalg.inv(matrix)
+    found: np.ndarray = (inverse + inverse.T) / 2.0
+    return found
+
+
+def kept(factor: TensorVariable) -> TensorVariable:
+    """Return what is computed once: else it is fused into every product that it is part of."""
+    copied: TensorVariable = deep_copy_op(factor)
+    return copied
+
+
+def _transposed(matrix: TensorVariable) -> TensorVariable:
+    """Return the transpose, of a constant as one that is in order in memory."""
+    if isinstance(matrix, Constant):
+        return pt.constant(np.ascontiguousarray(matrix.data.T))
+    return matrix.T

@@ -1,0 +1,90 @@
+"""Loops around the body of a density, compiled for whichever back end there is.
+
+PyTensor's own loop is what numba and C run. JAX takes it only where the number of steps is known
+when it is compiled, which no burst knows: there the body alone is compiled by PyTensor, and JAX's
+loops go around it (`pymc_mcoem.compiling.loops_jax`). Bodies are the same graphs, so all make the
+same numbers from the same arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytensor
+
+from pymc_mcoem.compiling.backends import uses_jax
+from pymc_mcoem.compiling.data_functions import Density, compile_with_data
+
+if TYPE_CHECKING:
+    pass
+
+__all__ = ["compile_loop"]
+
+
+def compile_loop(
+    density: Density,
+    body: Callable[..., Sequence[Any]],
+    *,
+    inputs: Sequence[Any],
+    sequences: Sequence[Any],
+    carried: Sequence[Any] = (),
+    n_emitted: int = 0,
+    fixed: Sequence[Any] = (),
+    last: Collection[int] = (),
+    mode: Any = None,
+) -> Callable[..., list[Any]]:
+    """Compile a loop as long as its sequences.
+
+    Parameters
+    ----------
+    density : Density
+        Its data and other values are arguments after `inputs`.
+    body : callable
+        Of one row of every sequence, what is carried, what is fixed; returns what is carried on,
+        then what is only given out.
+    inputs : sequence of TensorVariable
+        Arguments of the function, in order.
+    sequences, fixed : sequence of TensorVariable
+        Among `inputs`. All sequences have the same length.
+    carried : sequence of TensorVariable
+        What the loop starts with: graphs of inputs.
+    n_emitted : int
+        How many outputs of `body` are not carried on.
+    last : collection of int
+        Outputs of which the last value alone is returned.
+    mode : str or None
+        PyTensor's compilation mode.
+
+    Returns
+    -------
+    callable
+        From arrays to a list of arrays, one an output, step by step along the first axis.
+
+    Notes
+    -----
+    In JAX each new length of the sequences is compiled when it is first met.
+    """
+    if uses_jax(mode):
+        from pymc_mcoem.compiling.loops_jax import jax_loop
+
+        return jax_loop(
+            density,
+            body,
+            inputs=inputs,
+            sequences=sequences,
+            carried=carried,
+            fixed=fixed,
+            last=last,
+        )
+    outputs = pytensor.scan(
+        body,
+        sequences=list(sequences),
+        outputs_info=[*carried, *[None] * n_emitted],
+        non_sequences=list(fixed),
+        return_updates=False,
+        return_list=True,
+    )
+    kept = [output[-1] if place in last else output for place, output in enumerate(outputs)]
+    function: Callable[..., list[Any]] = compile_with_data(density, list(inputs), kept, mode)
+    return function

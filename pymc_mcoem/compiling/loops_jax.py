@@ -1,0 +1,109 @@
+"""JAX's loops around bodies that PyTensor turns into JAX; see `pymc_mcoem.compiling.loops`.
+
+Importing this module imports JAX.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pymc_mcoem.compiling.data_functions import Density, compile_with_data
+
+__all__ = ["jax_loop"]
+
+#: Where JAX was imported.
+_PROCESS = os.getpid()
+
+
+class _Graph:
+    """A graph as a function that JAX can trace.
+
+    Data that are not arguments, which PyTensor shares with the model, are read at every call.
+    """
+
+    def __init__(self, density: Density, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        _require_own_process()
+        function = compile_with_data(density, list(inputs), list(outputs), "JAX")
+        if not jax.config.jax_enable_x64:
+            raise ValueError(
+                "backend: JAX computes in single precision here, which searches and sweeps are not "
+                "made for; set PyTensor's floatX to float64, or jax.config's jax_enable_x64."
+            )
+        n_given = len(inputs) + len(density.data_inputs) + len(density.other_values)
+        self._function = function.vm.jit_fn
+        self._shared = function.input_storage[n_given:]
+
+    def shared(self) -> list[Any]:
+        """Return the values of shared data, which come last among the arguments."""
+        return [container.storage[0] for container in self._shared]
+
+    def __call__(self, *arguments: Any) -> list[Any]:
+        # of a graph without outputs the function gives None
+        return list(self._function(*arguments) or ())
+
+
+def jax_loop(
+    density: Density,
+    body: Callable[..., Sequence[Any]],
+    *,
+    inputs: Sequence[Any],
+    sequences: Sequence[Any],
+    carried: Sequence[Any],
+    fixed: Sequence[Any],
+    last: Collection[int],
+) -> Callable[..., list[Any]]:
+    """Compile a loop as long as its sequences; parameters as in `compile_loop`."""
+    rows = [variable.type.clone(shape=variable.type.shape[1:])() for variable in sequences]
+    state = [variable.type() for variable in carried]
+    within = [variable.type() for variable in fixed]
+    first = _Graph(density, inputs, carried)
+    step = _Graph(density, [*rows, *state, *within], body(*rows, *state, *within))
+    gone_through = [inputs.index(variable) for variable in sequences]
+    held = [inputs.index(variable) for variable in fixed]
+
+    @jax.jit
+    def run(arguments: list[Any], of_first: list[Any], of_step: list[Any]) -> list[Any]:
+        data = arguments[len(inputs) :]
+        constant = [*[arguments[place] for place in held], *data, *of_step]
+
+        def go_on(at: list[Any], row: list[Any]) -> tuple[list[Any], list[Any]]:
+            found = step(*row, *at, *constant)
+            stacked = [value for place, value in enumerate(found) if place not in last]
+            return _alike(found[: len(at)], at), stacked
+
+        start = first(*arguments, *of_first)
+        end, stacked = jax.lax.scan(go_on, start, [arguments[place] for place in gone_through])
+        others = iter(stacked)
+        n_outputs = len(stacked) + len(last)
+        return [end[place] if place in last else next(others) for place in range(n_outputs)]
+
+    def call(*arguments: Any) -> list[Any]:
+        _require_own_process()
+        return _arrays(run(list(arguments), first.shared(), step.shared()))
+
+    return call
+
+
+def _require_own_process() -> None:
+    """Refuse to use JAX where it would wait for threads that were not forked with it."""
+    if os.getpid() != _PROCESS:
+        raise RuntimeError(
+            "backend: JAX does not work in a process that was forked; start workers by "
+            "multiprocessing.get_context('spawn'), or give a number of processes as executor."
+        )
+
+
+def _alike(found: Sequence[Any], wanted: Sequence[Any]) -> list[Any]:
+    """Return values with the types of others: what is carried must keep its own."""
+    return [jnp.asarray(value, dtype=like.dtype) for value, like in zip(found, wanted, strict=True)]
+
+
+def _arrays(values: Sequence[Any]) -> list[Any]:
+    """Return arrays of NumPy, that may be written to."""
+    return [np.array(value) for value in values]

@@ -1,0 +1,203 @@
+"""Different latents in each class: model choice with a model written as a plain ``switch``.
+
+A block names the latents that are active in its class. Carlin and Chib's target for class j is
+then p(y, I = j, x_active), with the inactive latents integrated out; that is exact and free where
+nothing but its own prior looks at a latent while its class is off, and this is proved on the
+model's graph. Inside a sweep an inactive coordinate is standard normal in density and
+pseudo-prior alike, so it cancels; what enters the trace for it is a draw from its prior given
+everything else, as the model says, never from a pseudo-prior.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.graph.traversal import ancestors
+
+from pymc_mcoem.density.class_density import ClassDensity
+from pymc_mcoem.density.supports import latents_cut_off
+
+if TYPE_CHECKING:
+    from pytensor.tensor.variable import TensorVariable
+
+__all__ = ["BlockDensity"]
+
+
+class BlockDensity(ClassDensity):
+    """Log-density of (class index, latents) where each class has latents of its own.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    class_index : TensorVariable
+        Free scalar Categorical variable of `model`.
+    blocks : mapping of int to sequence of (TensorVariable or str)
+        For every class the free continuous variables that are active in it. Blocks may overlap,
+        and may be empty.
+
+    Attributes
+    ----------
+    active : ndarray of bool, shape (n_classes, n_latents)
+        Which coordinates are active in which class.
+
+    Raises
+    ------
+    ValueError
+        If the blocks do not name every class, name a variable that is not a free continuous one,
+        if a variable is not conditionally free in a class whose block leaves it out, or if its
+        transform does not reach all values of its prior.
+
+    Notes
+    -----
+    log p(y, I = j, x_active) + log Normal(x_inactive; 0, 1): all coordinates have a density in
+    every class, so that kernels, mode searches and evidences need no special case.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> with pm.Model() as model:
+    ...     k = pm.Categorical("k", [0.5, 0.5])
+    ...     a, b = pm.Normal("a"), pm.Normal("b", 0.0, 2.0)
+    ...     y = pm.Normal("y", pm.math.switch(pm.math.eq(k, 0), a, b), 1.0, observed=0.3)
+    >>> BlockDensity(model, k, {0: [a], 1: [b]}).active
+    array([[ True, False],
+           [False,  True]])
+    """
+
+    active: np.ndarray
+
+    def __init__(
+        self,
+        model: pm.Model,
+        class_index: TensorVariable,
+        blocks: Mapping[int, Sequence[TensorVariable | str]],
+    ) -> None:
+        named = {j: _variables(model, j, block) for j, block in _by_class(blocks).items()}
+        union = {rv for block in named.values() for rv in block}
+        super().__init__(model, class_index, [rv for rv in model.free_RVs if rv in union])
+        if sorted(named) != list(range(self.n_classes)):
+            raise ValueError(
+                f"blocks: got the classes {sorted(named)}; {class_index.name} has the classes 0 to "
+                f"{self.n_classes - 1}: give a block for each, empty where a class has no latent."
+            )
+        flags = np.array(
+            [[rv in named[j] for rv in self.latents] for j in range(self.n_classes)], dtype=bool
+        ).reshape(self.n_classes, len(self.latents))
+        self.active = np.repeat(flags, self._sizes, axis=1)
+        self._require_conditionally_free(flags)
+        self._require_whole_priors(flags)
+        self._log_density = self._joint(flags)
+
+    def _factors(self) -> dict[TensorVariable, TensorVariable]:
+        """Return the factors of the joint density in which index or latents appear."""
+        own = {*self.latent_values, self.index_value}
+        factors = {}
+        for variable in [*self.model.basic_RVs, *self.model.potentials]:
+            (term,) = self.model.logp(vars=[variable], sum=False)
+            if own & set(ancestors([term])):
+                factors[variable] = term
+        return factors
+
+    def _require_conditionally_free(self, flags: np.ndarray) -> None:
+        factors = self._factors()
+        names = [variable.name for variable in factors]
+        for j in range(self.n_classes):
+            off = [rv for rv, flag in zip(self.latents, flags[j], strict=True) if not flag]
+            if not off:
+                continue
+            index = pt.constant(j, dtype=self.index_value.dtype)  # type: ignore[union-attr]
+            placed = clone_replace(
+                list(factors.values()), {self.index_value: index}, rebuild_strict=False
+            )
+            simple = rewrite_graph(placed, include=("canonicalize",))
+            for variable, name, term in zip(factors, names, simple, strict=True):
+                if variable in off:
+                    # what another inactive variable's prior looks at is drawn before it
+                    continue
+                seen = set(ancestors([term]))
+                for rv in off:
+                    if self.model.rvs_to_values[rv] in seen:
+                        raise ValueError(
+                            f"blocks: {rv.name} is not in the block of class {j}, but the density "
+                            f"of {name} looks at it there; add it to that block, or write the "
+                            f"model so that pm.math.switch({self.class_index.name} == ..., ...) "  # type: ignore[union-attr]
+                            "leaves it out (of arrays that are stacked and then indexed this "
+                            "cannot be seen)."
+                        )
+
+    def _require_whole_priors(self, flags: np.ndarray) -> None:
+        off = [rv for rv, flag in zip(self.latents, flags.T, strict=True) if not flag.all()]
+        cut = latents_cut_off(self.model, off)
+        if cut:
+            raise ValueError(
+                f"blocks: the transforms of {[rv.name for rv in cut]} do not reach all values of "
+                "their priors, or may not where the priors' parameters move, and they are drawn "
+                "from these priors in classes whose blocks leave them out. Leave them the "
+                "distributions' own transforms, or use pm.Truncated."
+            )
+
+    def _joint(self, flags: np.ndarray) -> TensorVariable:
+        # What is inactive is looked at by nothing; it is held at the model's initial point all
+        # the same, for zero times infinity would not be zero.
+        start = self.model.initial_point(random_seed=0)
+        safe, is_active = {}, {}
+        for rv, column in zip(self.latents, flags.T, strict=True):
+            if not column.all():
+                value = self.model.rvs_to_values[rv]
+                is_active[rv] = pt.constant(column)[self.index_value]
+                still = self.constants.own(value.name, start[value.name])
+                safe[value] = pt.switch(is_active[rv], value, pt.cast(still, value.dtype))
+        own = {*self.latent_values, self.index_value}
+        factors = {
+            variable: term
+            for variable, term in self.constants.log_densities().items()
+            if own & set(ancestors([term]))
+        }
+        terms = clone_replace(list(factors.values()), safe, rebuild_strict=False)
+        parts = []
+        for variable, term in zip(factors, terms, strict=True):
+            if variable in is_active:
+                value = self.model.rvs_to_values[variable]
+                standard = (-0.5 * pt.sqr(value) - 0.5 * np.log(2 * np.pi)).sum()
+                parts.append(pt.switch(is_active[variable], term.sum(), standard))
+            else:
+                parts.append(term.sum())
+        return pt.add(*parts) if len(parts) > 1 else parts[0]
+
+
+def _by_class(blocks: Any) -> dict[int, Any]:
+    """Return blocks by number of class."""
+    if not isinstance(blocks, Mapping):
+        raise ValueError(f"blocks: got {blocks!r}; give a mapping, as {{0: [a], 1: [b, c]}}.")
+    odd = [j for j in blocks if isinstance(j, bool) or not isinstance(j, (int, np.integer))]
+    if odd:
+        raise ValueError(
+            f"blocks: got the classes {odd}; name classes by their numbers, as {{0: [a], 1: [b]}}."
+        )
+    return {int(j): block for j, block in blocks.items()}
+
+
+def _variables(
+    model: pm.Model, class_number: Any, block: Sequence[TensorVariable | str]
+) -> list[TensorVariable]:
+    """Return the variables of a block, named or given."""
+    if isinstance(block, str) or not isinstance(block, Sequence):
+        raise ValueError(
+            f"blocks: class {class_number} has {block!r}; give a list of variables, as [a, b]."
+        )
+    found = []
+    for item in block:
+        rv = model.named_vars.get(item) if isinstance(item, str) else item
+        if rv not in model.free_RVs:
+            raise ValueError(
+                f"blocks: {getattr(item, 'name', item)!r}, of class {class_number}, is no free "
+                f"variable of the model; choose from {[rv.name for rv in model.free_RVs]}."
+            )
+        found.append(rv)
+    return found

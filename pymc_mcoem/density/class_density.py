@@ -1,0 +1,463 @@
+"""The log-density of a model as a function of its class index and its raveled latents.
+
+Everything that samples or optimises (Laplace, Carlin-Chib, the burst) reads the model through
+this one object, so that there is one density: on the scale on which PyMC samples the variables,
+Jacobian included.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.logprob.transforms import ChainedTransform, CircularTransform
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.gradient import NullTypeGradError
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import ancestors
+
+from pymc_mcoem.density.constants import SharedConstants
+
+if TYPE_CHECKING:
+    from pytensor.tensor.variable import TensorVariable
+
+    from pymc_mcoem.compiling.flat_functions import WrittenOut
+
+__all__ = [
+    "ClassDensity",
+    "as_argument",
+    "count_classes",
+    "find_class_index",
+    "index_key",
+    "is_class_index",
+    "require_class_index",
+    "require_proper",
+]
+
+
+def as_argument(value: Any, dtype: Any = np.float64) -> np.ndarray:
+    """Return an array in the one layout that compiled functions are compiled for.
+
+    Numba compiles a function once for each combination of its arguments' layouts: an array that
+    is transposed, strided or read-only would cost half a minute in the middle of a run. A copy
+    is made only where the layout is another.
+
+    Parameters
+    ----------
+    value : array_like
+    dtype : dtype
+
+    Returns
+    -------
+    ndarray
+        In C order and writeable.
+    """
+    array = np.asarray(value, dtype=dtype)
+    # In C order, aligned and writeable.
+    return array if array.flags.carray else array.copy(order="C")
+
+
+def _distribution(rv: TensorVariable) -> str | None:
+    return getattr(rv.owner.op, "name", None)
+
+
+def is_class_index(rv: TensorVariable) -> bool:
+    """Say whether a variable is Categorical or Bernoulli."""
+    return _distribution(rv) in ("categorical", "bernoulli")
+
+
+def count_classes(class_index: TensorVariable) -> int:
+    """Return how many classes a Categorical or Bernoulli variable has."""
+    if _distribution(class_index) == "bernoulli":
+        return 2
+    probabilities = class_index.owner.inputs[-1]
+    known = probabilities.type.shape[-1]
+    # interpreted, for data may change the number, and to count is not worth compiling
+    return int(known if known is not None else probabilities.shape[-1].eval(mode="FAST_COMPILE"))
+
+
+def index_key(name: str) -> int:
+    """Return the number by which statistics name an index: PyMC keeps no words at every draw.
+
+    Examples
+    --------
+    >>> index_key("k")
+    140662621
+    """
+    return zlib.crc32(name.encode())
+
+
+def require_class_index(model: pm.Model, class_index: TensorVariable) -> None:
+    """Refuse what is not a class index of a model.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    class_index : TensorVariable
+
+    Raises
+    ------
+    ValueError
+        If it is not free in the model, or neither Categorical nor Bernoulli: of any other index
+        it is not known how many classes there are.
+    """
+    if class_index not in model.free_RVs:
+        raise ValueError(
+            f"class_index: {class_index.name} is not a free variable of the model; choose from "
+            f"{[rv.name for rv in model.free_RVs]}."
+        )
+    if not is_class_index(class_index):
+        kind = _distribution(class_index) or type(class_index.owner.op).__name__
+        raise ValueError(
+            f"class_index: {class_index.name} is {kind}, not Categorical or Bernoulli; an index "
+            "has to say how many classes there are. Declare it as pm.Categorical, with the "
+            "probabilities of 0, 1, 2, ... (of an unbounded one, up to where they are "
+            "negligible)."
+        )
+
+
+def find_class_index(model: pm.Model) -> TensorVariable:
+    """Return the one free Categorical variable of a model, or if none is the one Bernoulli.
+
+    Parameters
+    ----------
+    model : pymc.Model
+
+    Returns
+    -------
+    TensorVariable
+
+    Raises
+    ------
+    ValueError
+        If there is none, or more than one.
+    """
+    for kind in ("categorical", "bernoulli"):
+        found = [rv for rv in model.free_RVs if _distribution(rv) == kind]
+        if found:
+            break
+    if len(found) != 1:
+        others = [rv.name for rv in model.free_RVs if rv.dtype not in pm.pytensorf.continuous_types]
+        raise ValueError(
+            f"class_index: the model has {len(found)} {kind.capitalize()} variables "
+            f"({[rv.name for rv in found]}); name the one that is the class index."
+            if found
+            else "class_index: the model has 0 Categorical and 0 Bernoulli variables; declare as "
+            f"pm.Categorical, whose support is bounded, what is an index of {others}."
+        )
+    return found[0]
+
+
+def require_proper(model: pm.Model, latents: Sequence[TensorVariable]) -> None:
+    """Refuse latents whose density on the scale on which PyMC samples them has no integral.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    latents : sequence of TensorVariable
+
+    Raises
+    ------
+    ValueError
+        If a latent has PyMC's circular transform: on the whole line its density is periodic, so
+        that no class has any evidence, and chains wind away.
+    """
+    winding = [rv.name for rv in latents if _is_circular(model.rvs_to_transforms[rv])]
+    if winding:
+        raise ValueError(
+            f"vars: {winding} are angles on PyMC's circular transform, under which they may wind "
+            "around for ever, and there is no probability of a class together with them. Leave "
+            "them to another step by naming the other latents in vars, or declare them with "
+            "default_transform=pm.distributions.transforms.Interval(-np.pi, np.pi), if next to "
+            "none of their posterior lies near π and −π (in blocks, only where the prior's "
+            "parameters are numbers)."
+        )
+
+
+def _is_circular(transform: Any) -> bool:
+    if isinstance(transform, ChainedTransform):
+        return any(_is_circular(each) for each in transform.transform_list)
+    return isinstance(transform, CircularTransform)
+
+
+class ClassDensity:
+    """Log-density of (class index, latents) with everything else held fixed.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    class_index : TensorVariable or None
+        Free scalar Categorical or Bernoulli variable of `model`; None for a model of one class.
+    latents : sequence of TensorVariable
+        Free continuous variables of `model`, of any shape and transform.
+    inputs : sequence of str
+        Names of ``pm.Data`` that become inputs (`data_inputs`) of every expression; other data
+        stay the model's shared variables.
+
+    Attributes
+    ----------
+    n_classes, n_latents : int
+        Number of classes, and total size of the raveled latents.
+    data_inputs : dict of str to TensorVariable
+        The variables that stand for the data named in `inputs`.
+    active : ndarray of bool of shape (n_classes, n_latents), or None
+        Which coordinates are active in which class; None: all in every one.
+    other_values : tuple of TensorVariable
+        Value variables of the model that are neither the index nor a latent; every compiled
+        function takes them as inputs.
+
+    Raises
+    ------
+    ValueError
+        If the index is not a free scalar Categorical or Bernoulli variable of the model, or a
+        latent is discrete or an angle on PyMC's circular transform.
+
+    Notes
+    -----
+    Density, gradient and curvature are built once on symbols of this object's own and placed on
+    other variables by `place`: differentiate first, replace afterwards.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> with pm.Model() as model:
+    ...     k = pm.Categorical("k", [0.3, 0.7])
+    ...     x = pm.Normal("x", 2.0 * k, 1.0)
+    >>> density = ClassDensity(model, k, [x])
+    >>> round(float(density.log_density(1, [2.0]).eval()), 4)
+    -1.2756
+    """
+
+    active: np.ndarray | None = None
+    #: What computes the density, its gradient and a family's statistics in loops written by hand.
+    written_out: WrittenOut | None = None
+
+    def __init__(
+        self,
+        model: pm.Model,
+        class_index: TensorVariable | None,
+        latents: Sequence[TensorVariable],
+        inputs: Sequence[str] = (),
+    ) -> None:
+        if class_index is not None:
+            require_class_index(model, class_index)
+            if class_index.ndim != 0:
+                raise ValueError(
+                    f"class_index: {class_index.name} has {class_index.ndim} axes; name a variable "
+                    "without shape, or give CarlinChib latents along the same plate."
+                )
+        for rv in latents:
+            if rv.dtype not in pm.pytensorf.continuous_types:
+                raise ValueError(
+                    f"latents: {rv.name} is discrete ({rv.dtype}); give it a step method of its "
+                    "own."
+                )
+        require_proper(model, latents)
+        self.model = model
+        self.class_index = class_index
+        self.latents = tuple(latents)
+        self.n_classes = 1
+        self.index_value: TensorVariable | None = None
+        if class_index is not None:
+            self.n_classes = count_classes(class_index)
+            self.index_value = model.rvs_to_values[class_index]
+        self.latent_values = tuple(model.rvs_to_values[rv] for rv in self.latents)
+        point = model.initial_point(random_seed=0)
+        self._shapes = [np.shape(point[value.name]) for value in self.latent_values]
+        self._sizes = [int(np.prod(shape, dtype=int)) for shape in self._shapes]
+        self.n_latents = sum(self._sizes)
+
+        own = {*self.latent_values, *([] if self.index_value is None else [self.index_value])}
+        self.constants = SharedConstants(model)
+        # Terms in which neither the index nor a latent appears are constants of the kernel.
+        terms = [
+            term.sum()
+            for term in self.constants.log_densities().values()
+            if own & set(ancestors([term]))
+        ]
+        self._log_density = pt.add(*terms) if len(terms) > 1 else terms[0]
+        self._gradient_graph: TensorVariable | None = None
+        self._curvature_graph: TensorVariable | None = None
+        self.data_inputs: dict[str, TensorVariable] = {}
+        self.data_replacement: dict[Any, Any] = {}
+        for name in inputs:
+            shared = model[name]
+            assert isinstance(shared, SharedVariable)
+            symbol = pt.tensor(name, dtype=shared.dtype, shape=shared.get_value(borrow=True).shape)
+            self.data_inputs[name] = symbol
+            self.data_replacement[shared] = symbol
+        self.other_values = tuple(value for value in model.value_vars if value not in own)
+
+    @property
+    def inputs(self) -> list[TensorVariable]:
+        """Inputs of compiled functions besides class and position: data, then other values."""
+        return [*self.data_inputs.values(), *self.other_values]
+
+    @property
+    def position_shape(self) -> tuple[int, ...]:
+        """Shape of a position."""
+        return (self.n_latents,)
+
+    @property
+    def n_active(self) -> list[int]:
+        """Number of active coordinates of each class."""
+        if self.active is None:
+            return [self.n_latents] * self.n_classes
+        return [int(row.sum()) for row in self.active]
+
+    def require_latents(self) -> None:
+        """Refuse a density without latents, for kernels that move them.
+
+        Raises
+        ------
+        ValueError
+            If there is no latent.
+        """
+        if self.n_latents == 0:
+            raise ValueError(
+                "latents: there are none that jump with the class index; sample it with "
+                "pm.CategoricalGibbsMetropolis, or in EM use the E-step Exact."
+            )
+
+    # -- placing expressions -----------------------------------------------------------------
+
+    def _split(self, x: Any) -> list[Any]:
+        parts, start = [], 0
+        # no NumPy: it is done at every draw, and latents are few
+        for size, shape in zip(self._sizes, self._shapes, strict=True):
+            parts.append(x[start : start + size].reshape(shape))
+            start += size
+        return parts
+
+    def place_values(self, graph: Any, class_index: Any, position: Any) -> Any:
+        """Put `class_index` and `position` where a graph of value variables has its own.
+
+        Parameters
+        ----------
+        graph : TensorVariable or list of TensorVariable
+            Expression in value variables of the model.
+        class_index : scalar
+        position : vector of shape (n_latents,)
+        """
+        position = pt.as_tensor_variable(position, dtype="float64")
+        replacement = dict(self.data_replacement)
+        if self.index_value is not None:
+            replacement[self.index_value] = pt.cast(
+                pt.as_tensor_variable(class_index), self.index_value.dtype
+            )
+        for value, part in zip(self.latent_values, self._split(position), strict=True):
+            replacement[value] = pt.cast(part, value.dtype)
+        return clone_replace(graph, replacement, rebuild_strict=False)
+
+    def place(self, expressions: Any, class_index: Any, position: Any) -> Any:
+        """Put `class_index` and `position` where an expression has the model's variables.
+
+        Parameters
+        ----------
+        expressions : TensorVariable or list of TensorVariable
+            In random variables and data of the model, as a user writes them.
+        class_index : scalar
+        position : vector of shape (n_latents,)
+        """
+        single = not isinstance(expressions, (list, tuple))
+        graphs = self.model.replace_rvs_by_values([expressions] if single else list(expressions))
+        graphs = self.constants.arrays_replaced(graphs)
+        placed = self.place_values(graphs, class_index, position)
+        return placed[0] if single else placed
+
+    def log_density(self, class_index: Any, position: Any) -> TensorVariable:
+        """Return log p(y, I, X) at a class and a position ``(n_latents,)``, a scalar."""
+        return self.place_values(self._log_density, class_index, position)
+
+    def gradient(self, class_index: Any, position: Any) -> TensorVariable:
+        """Return the gradient ``(n_latents,)`` of `log_density` in the position.
+
+        Raises
+        ------
+        ValueError
+            If there is none.
+        """
+        if self._gradient_graph is None:
+            parts = self._differentiated(pt.grad, self._log_density, list(self.latent_values))
+            self._gradient_graph = pt.concatenate([part.ravel() for part in parts])
+        return self.place_values(self._gradient_graph, class_index, position)
+
+    def negative_hessian(self, class_index: Any, position: Any) -> TensorVariable:
+        """Return minus the Hessian ``(n_latents, n_latents)`` by automatic differentiation."""
+        if self._curvature_graph is None:
+            k = pt.scalar("class_index", dtype="int64")
+            x = pt.tensor("position", dtype="float64", shape=(self.n_latents,))
+            logp = self.place_values(self._log_density, k, x)
+            self._curvature_graph = -self._differentiated(pt.hessian, logp, x)
+            self._curvature_symbols = (k, x)
+        k, x = self._curvature_symbols
+        return clone_replace(
+            self._curvature_graph,
+            {
+                k: pt.cast(pt.as_tensor_variable(class_index), k.dtype),
+                x: pt.as_tensor_variable(position, dtype="float64"),
+            },
+            rebuild_strict=False,
+        )
+
+    @staticmethod
+    def _differentiated(operation: Any, *arguments: Any) -> Any:
+        try:
+            return operation(*arguments)
+        except (NotImplementedError, NullTypeGradError) as error:
+            raise ValueError(
+                f"model: its log-density has no gradient in the latents ({error}); give "
+                "pseudo_priors=PilotMoments() and within_class=RandomWalk(), which need none."
+            ) from error
+
+    # -- arguments of compiled functions -----------------------------------------------------
+
+    def arguments(self, data: Mapping[str, Any], others: Sequence[Any] = ()) -> list[np.ndarray]:
+        """Return values of the `data_inputs`, then of the `other_values`, as functions take them.
+
+        Parameters
+        ----------
+        data : mapping of str to array_like
+            By name; more names than there are inputs may be in it.
+        others : sequence of array_like
+        """
+        return [
+            *(as_argument(data[name], symbol.dtype) for name, symbol in self.data_inputs.items()),
+            *(
+                as_argument(value, variable.dtype)
+                for value, variable in zip(others, self.other_values, strict=True)
+            ),
+        ]
+
+    # -- points ------------------------------------------------------------------------------
+
+    def others(self, point: Mapping[str, Any]) -> list[np.ndarray]:
+        """Return the values of a point that are neither index nor latents."""
+        return [as_argument(point[value.name], value.dtype) for value in self.other_values]
+
+    def ravel(self, point: Mapping[str, Any]) -> np.ndarray:
+        """Return the latents of a PyMC point as one vector ``(n_latents,)``."""
+        return np.concatenate(
+            [
+                np.ravel(np.asarray(point[value.name], dtype=np.float64))
+                for value in self.latent_values
+            ]
+            or [np.zeros(0)]
+        )
+
+    def without_inactive(self, class_index: int, position: np.ndarray) -> np.ndarray:
+        """Return a position whose coordinates that are inactive in the class are zero."""
+        if self.active is None:
+            return position
+        return np.where(self.active[class_index], position, 0.0)
+
+    def unravel(self, position: np.ndarray) -> dict[str, np.ndarray]:
+        """Return a vector ``(n_latents,)`` as values by value-variable name."""
+        return {
+            value.name: np.asarray(part, dtype=value.dtype)
+            for value, part in zip(self.latent_values, self._split(position), strict=True)
+        }

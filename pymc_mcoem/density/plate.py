@@ -1,0 +1,216 @@
+"""A whole vector of class indices: mixtures whose every observation has its index and latents.
+
+Given everything else the rows of a plate are independent, so the density of all rows in one class
+is one evaluation. That they are is proved on the model's graph (`pymc_mcoem.density.rows`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pytensor.graph.replace import clone_replace
+
+from pymc_mcoem.compiling.arithmetic import strict_mode
+from pymc_mcoem.density.class_density import (
+    as_argument,
+    count_classes,
+    require_class_index,
+    require_proper,
+)
+from pymc_mcoem.density.constants import SharedConstants
+from pymc_mcoem.density.row_operations import Coupled
+from pymc_mcoem.density.rows import by_row
+
+if TYPE_CHECKING:
+    from pytensor.graph.basic import Variable
+    from pytensor.tensor.variable import TensorVariable
+
+
+__all__ = ["PlateDensity"]
+
+
+class PlateDensity:
+    """Row by row log-density of a vector of class indices and latents along the same plate.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    class_index : TensorVariable of shape (n_rows,)
+        Free Categorical or Bernoulli variable of `model`.
+    latents : sequence of TensorVariable
+        Free continuous variables whose first axis is the plate.
+
+    Attributes
+    ----------
+    n_rows, n_classes, n_latents : int
+        `n_latents` is the number of latents of one row.
+    other_values : tuple of TensorVariable
+        Value variables of the model that are neither; all functions take them as inputs.
+
+    Raises
+    ------
+    ValueError
+        If a latent is discrete or has another first axis, or it cannot be proved on the graph that
+        rows are independent.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm
+    >>> with pm.Model() as model:
+    ...     k = pm.Categorical("k", [0.5, 0.5], shape=3)
+    ...     x = pm.Normal("x", 2.0 * k, 1.0, shape=3)
+    ...     y = pm.Normal("y", x, 1.0, observed=np.zeros(3))
+    >>> density = PlateDensity(model, k, [x])
+    >>> density.n_rows, density.n_latents
+    (3, 1)
+    """
+
+    def __init__(
+        self, model: pm.Model, class_index: TensorVariable, latents: Sequence[TensorVariable]
+    ) -> None:
+        require_class_index(model, class_index)
+        if class_index.ndim != 1:
+            raise ValueError(
+                f"class_index: {class_index.name} has {class_index.ndim} axes; a plate is one "
+                "variable with one axis."
+            )
+        point = model.initial_point(random_seed=0)
+        self.model = model
+        self.class_index = class_index
+        self.latents = tuple(latents)
+        self.index_value = model.rvs_to_values[class_index]
+        self.latent_values = tuple(model.rvs_to_values[rv] for rv in self.latents)
+        self.n_rows = int(np.shape(point[self.index_value.name])[0])
+        self.n_classes = count_classes(class_index)
+        self._shapes = [np.shape(point[value.name]) for value in self.latent_values]
+        for rv, shape in zip(self.latents, self._shapes, strict=True):
+            if rv.dtype not in pm.pytensorf.continuous_types:
+                raise ValueError(
+                    f"vars: {rv.name} is discrete ({rv.dtype}); give it a step method of its own."
+                )
+            if not shape or shape[0] != self.n_rows:
+                raise ValueError(
+                    f"vars: {rv.name} has shape {shape}, but {class_index.name} has "
+                    f"{self.n_rows} rows; name only latents along that plate, and leave the others "
+                    "to other step methods."
+                )
+        require_proper(model, self.latents)
+        self._sizes = [int(np.prod(shape[1:], dtype=int)) for shape in self._shapes]
+        self.n_latents = sum(self._sizes)
+        if self.n_latents == 0:
+            raise ValueError(
+                "vars: there are no latents along the plate; a class index alone is better summed "
+                "out, or sampled with pm.CategoricalGibbsMetropolis."
+            )
+        own = {self.index_value, *self.latent_values}
+        self.other_values = tuple(value for value in model.value_vars if value not in own)
+        # as `ClassDensity` has them, for prior draws
+        self.data_replacement: dict[Any, Any] = {}
+        self.data_inputs: dict[str, Any] = {}
+        self._density = self._by_row()
+
+    def _by_row(self) -> TensorVariable:
+        """Return the density of each row, proved to look at no other."""
+        rows: dict[Variable, int] = dict.fromkeys((self.index_value, *self.latent_values), 0)
+        terms = []
+        for variable, term in SharedConstants(self.model).log_densities().items():
+            try:
+                found = by_row(term, rows, self.n_rows)
+            except Coupled as coupled:
+                raise ValueError(
+                    f"class_index: rows of {self.class_index.name} are not independent in the "
+                    f"density of {variable.name}, or cannot be shown to be: {coupled}. Write it "
+                    f"with operations that keep the {self.n_rows} rows apart, name in vars only "
+                    "latents whose rows are, or leave the index to pm.CategoricalGibbsMetropolis."
+                ) from None
+            if found is None:
+                continue
+            shape = self._shape(found)
+            if shape != (self.n_rows,):
+                raise ValueError(
+                    f"class_index: the density of {variable.name} has {shape[0]} rows, not the "
+                    f"{self.n_rows} of {self.class_index.name}."
+                )
+            terms.append(found)
+        return pt.add(*terms) if len(terms) > 1 else terms[0]
+
+    def _shape(self, term: TensorVariable) -> tuple[int, ...]:
+        """Return the shape of a term, which with ``pm.Data`` is known only where it has values."""
+        if None not in term.type.shape:
+            return tuple(term.type.shape)
+        function = self.model.compile_fn(
+            term.shape,
+            inputs=self.model.value_vars,
+            mode="FAST_COMPILE",
+            on_unused_input="ignore",
+        )
+        return tuple(map(int, function(self.model.initial_point(random_seed=0))))
+
+    @property
+    def inputs(self) -> list[TensorVariable]:
+        """Inputs of compiled functions besides indices and positions."""
+        return list(self.other_values)
+
+    @property
+    def position_shape(self) -> tuple[int, ...]:
+        """Shape of the positions of all rows."""
+        return (self.n_rows, self.n_latents)
+
+    def compile(self, inputs: list[Any], outputs: list[Any], mode: Any = None) -> Any:
+        """Compile a function of `inputs`, then of the other values."""
+        function = pm.pytensorf.compile(
+            [*inputs, *self.other_values],
+            outputs,
+            mode=strict_mode(mode),
+            on_unused_input="ignore",
+        )
+        function.trust_input = True
+        return function
+
+    def _split(self, x: Any) -> list[Any]:
+        stops = [int(stop) for stop in np.cumsum(self._sizes)]
+        return [
+            x[:, stop - size : stop].reshape(shape)
+            for stop, size, shape in zip(stops, self._sizes, self._shapes, strict=True)
+        ]
+
+    def log_density(self, class_index: Any, position: Any) -> TensorVariable:
+        """Return log p(y_i, I_i, x_i) of every row, ``(n_rows,)``.
+
+        Parameters
+        ----------
+        class_index : int vector of shape (n_rows,)
+        position : matrix of shape (n_rows, n_latents)
+        """
+        replacement: dict[Any, Any] = {
+            self.index_value: pt.cast(class_index, self.index_value.dtype)
+        }
+        for value, part in zip(self.latent_values, self._split(position), strict=True):
+            replacement[value] = pt.cast(part, value.dtype)
+        density: TensorVariable = clone_replace(self._density, replacement, rebuild_strict=False)
+        return density
+
+    def others(self, point: Mapping[str, Any]) -> list[np.ndarray]:
+        """Return the values of a point that are neither index nor latents."""
+        return [as_argument(point[value.name], value.dtype) for value in self.other_values]
+
+    def ravel(self, point: Mapping[str, Any]) -> np.ndarray:
+        """Return the latents of a point, ``(n_rows, n_latents)``."""
+        return np.concatenate(
+            [
+                np.asarray(point[value.name], dtype=np.float64).reshape(self.n_rows, -1)
+                for value in self.latent_values
+            ],
+            axis=1,
+        )
+
+    def unravel(self, position: np.ndarray) -> dict[str, np.ndarray]:
+        """Return latents ``(n_rows, n_latents)`` as values by value-variable name."""
+        return {
+            value.name: np.asarray(part, dtype=value.dtype)
+            for value, part in zip(self.latent_values, self._split(position), strict=True)
+        }

@@ -1,0 +1,201 @@
+"""A proof, read off the graph, that each row of a density looks at its own row alone.
+
+Every variable between the index and latents of a plate and a factor of the density is given the
+one axis along which it has a value for each row, made from that row only. Operations that keep such
+an axis are named in `pymc_mcoem.density.row_operations`, each with the condition under which it
+does; what is not named proves nothing. No number is looked at, so that what is proved holds
+wherever the chain goes and whatever data are set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytensor.scalar as ps
+import pytensor.tensor as pt
+from pymc.logprob.utils import CheckParameterValue
+from pytensor.compile.builders import OpFromGraph
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import toposort
+from pytensor.raise_op import CheckAndRaise
+from pytensor.tensor.basic import Join, MakeVector, ScalarFromTensor
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.math import All
+from pytensor.tensor.shape import Shape, Shape_i
+
+from pymc_mcoem.density.row_operations import Axis, Coupled, named, rows_of
+
+if TYPE_CHECKING:
+    from pytensor.graph.basic import Apply
+    from pytensor.tensor.variable import TensorVariable
+
+__all__ = ["by_row"]
+
+
+def by_row(
+    term: TensorVariable, rows: Mapping[Variable, int], n_rows: int
+) -> TensorVariable | None:
+    """Return a factor of a density as one value for each row, made from that row alone.
+
+    Parameters
+    ----------
+    term : TensorVariable
+        A log-density, not summed.
+    rows : mapping of variable to int
+        What a row consists of, and the axis of each variable that counts the rows.
+    n_rows : int
+
+    Returns
+    -------
+    TensorVariable of shape (n_rows,), or None
+        None if the term looks at no row. Where a row has parameters out of their range it is minus
+        infinity itself, and no other row is.
+
+    Raises
+    ------
+    Coupled
+        If it cannot be proved that no row looks at another.
+
+    Examples
+    --------
+    >>> x = pt.tensor("x", shape=(3, 2))
+    >>> by_row(x**2, {x: 0}, 3).eval({x: np.ones((3, 2))})
+    array([2., 2., 2.])
+    >>> by_row(x - x[::-1], {x: 0}, 3)
+    Traceback (most recent call last):
+    ...
+    pymc_mcoem.density.row_operations.Coupled: Subtensor{::step} of x takes rows apart
+    """
+    proof = _Proof(rows, n_rows)
+    proof.follow([term])
+    axis = proof.axis_of(term)
+    if axis is None:
+        return None
+    rewritten = proof.now(term)
+    others = tuple(i for i in range(rewritten.ndim) if i != axis)
+    return rewritten.sum(axis=others) if others else rewritten
+
+
+class _Proof:
+    """The axes of all variables of a graph, found from its inputs on."""
+
+    def __init__(self, rows: Mapping[Variable, int], n_rows: int) -> None:
+        self.n_rows = n_rows
+        self._axes: dict[Variable, int] = dict(rows)
+        self._why: dict[Variable, str] = {}
+        self._inputs = set(rows)
+        self._now: dict[Variable, Variable] = {}
+
+    def follow(self, outputs: Sequence[Variable]) -> None:
+        """Find the axes of what leads to some variables, and note where there is none."""
+        for node in toposort(list(outputs), blockers=list(self._inputs)):
+            met = [v for v in node.inputs if v in self._axes or v in self._why]
+            if not met:
+                continue
+            if isinstance(node.op, (Shape, Shape_i)) and node.inputs[0] not in self._why:
+                # how many there are, not what they are
+                continue
+            try:
+                self._look_at(node)
+            except Coupled as coupled:
+                for output in node.outputs:
+                    self._why[output] = str(coupled)
+
+    def _look_at(self, node: Apply[Any, Any]) -> None:
+        op = node.op
+        is_check = isinstance(op, CheckAndRaise)
+        for variable in node.inputs[:1] if is_check else node.inputs:
+            if variable in self._why:
+                raise Coupled(self._why[variable])
+        if is_check:
+            found = [self._axes.get(node.inputs[0])]
+        elif isinstance(op, OpFromGraph):
+            found = self._inside(node)
+        else:
+            axes = [self._axes.get(variable) for variable in node.inputs]
+            found = rows_of(op, node, axes, self.n_rows)
+        of_rows = any(v in self._axes or v in self._why for v in node.inputs[1:])
+        if isinstance(op, CheckParameterValue) and op.can_be_replaced_by_ninf and of_rows:
+            self._now[node.outputs[0]] = self._checked_by_row(node, found[0])
+        elif any(v in self._now for v in node.inputs):
+            again = node.clone_with_new_inputs([self.now(v) for v in node.inputs])
+            self._now.update(zip(node.outputs, again.outputs, strict=True))
+        for output, axis in zip(node.outputs, found, strict=True):
+            if axis is not None:
+                self._axes[output] = axis
+
+    def _inside(self, node: Apply[Any, Any]) -> list[Axis]:
+        """Look into an operation that is a graph itself."""
+        inner = {
+            inside: self._axes[outside]
+            for inside, outside in zip(node.op.inner_inputs, node.inputs, strict=True)
+            if outside in self._axes
+        }
+        proof = _Proof(inner, self.n_rows)
+        proof.follow(node.op.inner_outputs)
+        if proof._now:
+            raise Coupled(f"{named(node)} checks parameters of all rows together")
+        try:
+            return [proof.axis_of(output) for output in node.op.inner_outputs]
+        except Coupled as coupled:
+            raise Coupled(f"{coupled} (inside of {named(node)})") from None
+
+    def axis_of(self, variable: Variable) -> Axis:
+        """Return the axis of a variable, None if it looks at no row.
+
+        Raises
+        ------
+        Coupled
+            If it is not proved.
+        """
+        if variable in self._why:
+            raise Coupled(self._why[variable])
+        return self._axes.get(variable)
+
+    def now(self, variable: Any) -> Any:
+        """Return a variable with the checks before it made row by row."""
+        return self._now.get(variable, variable)
+
+    def _checked_by_row(self, node: Apply[Any, Any], axis: Axis) -> Variable:
+        """Return a checked expression where a parameter out of range ends its own row only.
+
+        PyMC makes minus infinity of the whole expression, of all rows, where any parameter is out
+        of its range.
+        """
+        expression, *conditions = node.inputs
+        shared = [c for c in conditions if c not in self._axes and c not in self._why]
+        own = [self._condition(c) for c in conditions if c not in shared]
+        if axis is None:
+            raise Coupled(f"{named(node)} checks rows for what looks at none")
+        order: list[Any] = ["x"] * expression.type.ndim
+        order[axis] = 0
+        checked = self.now(expression)
+        for condition in own:
+            checked = pt.switch(condition.dimshuffle(*order), checked, -np.inf)
+        return node.op(checked, *shared) if shared else checked
+
+    def _condition(self, condition: Any) -> Any:
+        """Return what is to hold in all rows as a vector of what is to hold in each."""
+        if condition in self._axes:
+            others = tuple(i for i in range(condition.type.ndim) if i != self._axes[condition])
+            found = self.now(condition)
+            return pt.all(found, axis=others) if others else found
+        if condition not in self._why:
+            return pt.all(condition)
+        # as PyMC writes it: that all of several hold, all of each
+        node = condition.owner
+        op = None if node is None else node.op
+        is_all = isinstance(op, All) and condition.type.ndim == 0
+        is_and = isinstance(op, Elemwise) and isinstance(op.scalar_op, ps.AND)
+        is_list = isinstance(op, (MakeVector, Join)) and condition.type.ndim == 1
+        is_entry = isinstance(op, ScalarFromTensor) or (
+            isinstance(op, DimShuffle) and node.inputs[0].type.ndim == 0
+        )
+        if not (is_all or is_and or is_list or is_entry):
+            raise Coupled(self._why[condition])
+        whole, *more = (self._condition(each) for each in node.inputs)
+        for each in more:
+            whole = pt.and_(whole, each)
+        return whole

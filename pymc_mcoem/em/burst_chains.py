@@ -1,0 +1,216 @@
+"""Long bursts for one observation, as chains that ArviZ can judge."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+from scipy.special import log_softmax
+
+from pymc_mcoem.carlin_chib.step_statistics import LOG_WEIGHT
+from pymc_mcoem.compiling.messages import telling
+from pymc_mcoem.compiling.threads import one_blas_thread
+from pymc_mcoem.density.model_scale import ModelScale
+from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
+from pymc_mcoem.em.esteps.class_fits import family_density
+from pymc_mcoem.em.esteps.worker_calls import Explainer, keep_draws
+from pymc_mcoem.em.progress import CountProgress
+from pymc_mcoem.interrupts import as_interrupts
+from pymc_mcoem.labelling import dataset_of
+from pymc_mcoem.runs.executor import Crew, Workers
+from pymc_mcoem.runs.settings import PACKAGE, package_version, seed_entropy
+from pymc_mcoem.runs.workers import Order
+from pymc_mcoem.validation import is_whole
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from pymc_mcoem.em.esteps.carlin_chib import PosteriorChain
+    from pymc_mcoem.em.family import Family
+
+__all__ = ["sample_burst"]
+
+_log = logging.getLogger("pymc_mcoem")
+
+
+def sample_burst(
+    family: Family,
+    observation: Any,
+    parameters: Mapping[str, Any] | xr.Dataset | None = None,
+    *,
+    e_step: CarlinChibBurst | None = None,
+    draws: int = 1_000,
+    tune: int = 500,
+    chains: int = 4,
+    executor: Executor | int | Workers | None = None,
+    random_seed: int | Sequence[int] | None = None,
+    progressbar: bool = True,
+) -> xr.DataTree:
+    """Sample the class and the latents of one observation: a burst whose draws are kept.
+
+    The target is that of ``pm.sample(step=CarlinChib())`` on the model of the observation, and so
+    is the kernel. A chain is one compiled loop, without Python between its draws, and chains are
+    shared among processes whole.
+
+    Parameters
+    ----------
+    family : Family
+    observation : array_like
+        One, as `Family.encode` takes it.
+    parameters : Dataset or mapping of str to array_like, optional
+        θ; by default what the family's model holds.
+    e_step : CarlinChibBurst, optional
+        The kernel. Default: that of `OnlineEM`.
+    draws : int
+        Kept, of each chain.
+    tune : int
+        Sweeps before them, in which step sizes adapt.
+    chains : int
+    executor : concurrent.futures.Executor or int, optional
+        Who samples, as for `OnlineEM`; a worker makes a whole chain. The draws are the same, to
+        the last bit.
+    random_seed : int or sequence of int, optional
+        Each chain has a generator of its own, made from the seed and its number.
+    progressbar : bool
+        Whether chains are counted as they end.
+
+    Returns
+    -------
+    DataTree
+        ``posterior``: the class index and every latent on its own scale, ``(chain, draw, ...)``;
+        ``sample_stats``: ``class_log_weight`` ``(chain, draw, n_classes)``, the logarithms of the
+        probabilities that the index was drawn from, and ``class_acceptance``; ``constant_data``: θ
+        and the observation.
+
+    Raises
+    ------
+    TypeError
+        If `e_step` is not a `CarlinChibBurst`, `executor` neither an executor nor a number, θ
+        neither a mapping nor a Dataset, or the observation no numbers.
+    ValueError
+        If a number or the seed is out of its range, the family has no latents, or it refuses the
+        observation or θ.
+    FloatingPointError
+        If the density is not finite for any class.
+    RuntimeError
+        If workers are lost again and again, or cannot make what they are sent.
+
+    Notes
+    -----
+    Labels ``alg:MCMC`` and ``estep_SAOEM``. Pseudo-priors are fitted once for each chain, and are
+    not judged by their draws as `CarlinChib` judges them: look at the switches. Memory: a few times
+    the draws, ``chains * (tune + draws) * (n_latents + n_classes)`` numbers. An interrupt ends the
+    workers; chains that are done are returned, as `pm.sample` does, and the log says how many.
+
+    Examples
+    --------
+    >>> from pymc_mcoem import TemplateMixture, class_index_summary
+    >>> mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
+    >>> image = np.ones((3, 3))
+    >>> found = sample_burst(mixture, image, chains=2, random_seed=1, progressbar=False)
+    >>> dict(found["posterior"].sizes)
+    {'chain': 2, 'draw': 1000, 'deformation_coordinate': 14}
+    >>> class_index_summary(found).table["share"].sum().item()
+    1.0
+    """
+    chosen = CarlinChibBurst() if e_step is None else e_step
+    if not isinstance(chosen, CarlinChibBurst):
+        raise TypeError(f"e_step: got a {type(chosen).__name__}; give a CarlinChibBurst.")
+    for name, value, least in (("draws", draws, 1), ("tune", tune, 0), ("chains", chains, 1)):
+        if not is_whole(value) or value < least:
+            raise ValueError(f"{name}: got {value!r}; give a whole number from {least}.")
+    theta = family.check_parameters(family.model_parameters() if parameters is None else parameters)
+    data = family.encode(observation)
+    seeds = np.random.SeedSequence(seed_entropy(random_seed)).spawn(chains)
+    # What can fail fails before hours of sampling, and not after.
+    to_model = ModelScale(family_density(family))
+    # statistics are not asked for, nor the auxiliaries that only they need
+    crew = Crew(partial(Explainer.of, family, replace(chosen, rao_blackwell=False)), executor)
+    with telling(progressbar):
+        crew.prepare()
+    orders = (
+        Order(keep_draws, (data, theta, np.random.default_rng(seed), draws, tune)) for seed in seeds
+    )
+    found: list[PosteriorChain] = []
+    try:
+        with (
+            CountProgress(progressbar, chains, "Chains") as progress,
+            as_interrupts(),
+            one_blas_thread(),
+        ):
+            for each in crew.answers(orders):
+                found.append(each)
+                progress.advance()
+    except KeyboardInterrupt:
+        if not found:
+            raise
+        _log.warning("sample_burst: interrupted; %d of %d chains are done.", len(found), chains)
+    finally:
+        crew.close()
+    _tell_troubles(found)
+    return _labelled(family, to_model, {**theta, **data}, found, tune)
+
+
+def _tell_troubles(found: Sequence[PosteriorChain]) -> None:
+    """Say which chains may be poor, and why."""
+    n_classes = found[0].log_weight.shape[1]
+    for trouble, count in sum((Counter(each.troubles) for each in found), Counter()).items():
+        _log.warning(
+            "sample_burst: %s in %d of %d pseudo-priors; chains stay exact, but these classes may "
+            "be visited too seldom.",
+            trouble,
+            count,
+            len(found) * n_classes,
+        )
+    stuck = [number for number, each in enumerate(found) if not each.acceptance.any()]
+    if stuck:
+        _log.warning(
+            "sample_burst: chains %s did not move within their class; give more tune, or another "
+            "within_class.",
+            ", ".join(map(str, stuck)),
+        )
+
+
+def _labelled(
+    family: Family,
+    to_model: ModelScale,
+    values: Mapping[str, np.ndarray],
+    found: Sequence[PosteriorChain],
+    tune: int,
+) -> xr.DataTree:
+    """Name what chains are of."""
+    index = np.stack([each.class_index for each in found])
+    position = np.concatenate([each.position for each in found])
+    latents = to_model(index.ravel(), position, values)
+    posterior = {str(family.class_index.name): index} | {
+        name: value.reshape(*index.shape, *value.shape[1:]) for name, value in latents.items()
+    }
+    statistics = {
+        LOG_WEIGHT: log_softmax(np.stack([each.log_weight for each in found]), axis=-1),
+        "class_acceptance": np.stack([each.acceptance for each in found]),
+    }
+    numbers = dict(zip(("chain", "draw"), map(np.arange, index.shape), strict=True))
+    sampled: dict[str, Any] = {
+        "before": tuple(numbers),
+        "dims": {LOG_WEIGHT: (family.class_dim,)},
+        "coords": numbers,
+    }
+    groups = {
+        "posterior": dataset_of(family.model, posterior, **sampled),
+        "sample_stats": dataset_of(family.model, statistics, **sampled),
+        "constant_data": dataset_of(family.model, values),
+    }
+    attributes = {
+        "inference_library": PACKAGE,
+        "inference_library_version": package_version(),
+        "tuning_steps": tune,
+    }
+    return xr.DataTree.from_dict(
+        {name: group.assign_attrs(attributes) for name, group in groups.items()}
+    )

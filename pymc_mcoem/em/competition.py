@@ -1,0 +1,162 @@
+"""Several short runs compete, and the best goes on: a remedy for poor starts."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pymc_mcoem.em.online import OnlineEM
+from pymc_mcoem.em.run_state import Pending
+from pymc_mcoem.runs.settings import seed_entropy
+
+if TYPE_CHECKING:
+    from pymc_mcoem.em.family import Family
+
+__all__ = ["Competition", "compete"]
+
+_log = logging.getLogger("pymc_mcoem")
+
+
+@dataclass(frozen=True)
+class Competition:
+    """What came of runs that competed.
+
+    Attributes
+    ----------
+    winner : OnlineEM
+        The run with the highest evidence; `OnlineEM.partial_fit` goes on with it.
+    log_evidence : ndarray of shape (n_runs,)
+        Mean log-evidence of the observations that were judged by; −inf for a run that failed.
+    failures : dict of int to str
+        What stopped the runs that failed, by their number.
+    """
+
+    winner: OnlineEM
+    log_evidence: np.ndarray
+    failures: dict[int, str]
+
+    @property
+    def number(self) -> int:
+        """Number of the winner among the runs, counted from 0."""
+        return int(np.argmax(self.log_evidence))
+
+
+def compete(
+    family: Family,
+    observations: Any,
+    *,
+    n_runs: int = 5,
+    n_judged: int | None = None,
+    as_in_paper: bool = False,
+    random_seed: int | None = None,
+    progressbar: bool = True,
+    **options: Any,
+) -> Competition:
+    """Let several runs learn the same observations and return the one with most evidence.
+
+    Online EM climbs to a local optimum, which the first parameters choose. The runs differ in
+    their seeds, hence in their starts, and see the same observations in the same order, so that
+    their running evidence is compared like with like.
+
+    Parameters
+    ----------
+    family : Family
+        The model.
+    observations : array_like or iterable
+        The first observations of the stream, a finite number, as `OnlineEM.partial_fit` takes
+        them. They are held until all runs have seen them.
+    n_runs : int
+        Number of runs.
+    n_judged : int, optional
+        The last so many observations are what runs are judged by. Default: half of them.
+    as_in_paper : bool
+        Whether the runs are those of `OnlineEM.as_in_paper`.
+    random_seed : int, optional
+        Run k has the seed ``(random_seed, k)``. None takes one from the operating system.
+    progressbar : bool
+        As for `OnlineEM`; the winner keeps it.
+    **options
+        Further arguments of `OnlineEM`, or of `OnlineEM.as_in_paper`. ``start`` is
+        ``"random"`` if it is not given: runs that all start by k-means differ little.
+
+    Returns
+    -------
+    Competition
+
+    Raises
+    ------
+    ValueError
+        If there are no observations, a number is out of range, or the E-step reports no
+        evidence, as that with pilot moments.
+    RuntimeError
+        If every run failed.
+
+    Notes
+    -----
+    Cost: `n_runs` times that of learning the observations; the E-step is compiled once. The
+    evidence is the E-step's own estimate, log p(y) under the parameters before y was learnt: a
+    run is judged by observations that it had not seen, unless a stream repeats them. The paper
+    starts at random (sections ``subsec:5:1`` and ``subsec:5:2``) and suggests other starts.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc_mcoem as mcoem
+    >>> curves = mcoem.datasets.simulate_curves(100, random_seed=1).curves
+    >>> mixture = mcoem.TemplateMixture.for_curves(curves.point, 2)
+    >>> found = compete(mixture, curves, n_runs=3, random_seed=1)  # doctest: +SKIP
+    >>> em = found.winner.partial_fit(more_curves)  # doctest: +SKIP
+    """
+    if isinstance(n_runs, bool) or not isinstance(n_runs, (int, np.integer)) or n_runs < 1:
+        raise ValueError(f"n_runs: got {n_runs!r}; give a whole number from 1.")
+    # copies, as the queue of a run holds them: an iterable may reuse its arrays
+    held = [Pending.of(each, 0).observation for each in family.iterate(observations)]
+    if not held:
+        raise ValueError("observations: got none; pass the first ones of the stream.")
+    judged = max(len(held) // 2, 1) if n_judged is None else n_judged
+    if isinstance(judged, bool) or not (
+        isinstance(judged, (int, np.integer)) and 1 <= judged <= len(held)
+    ):
+        raise ValueError(
+            f"n_judged: got {n_judged!r}; give a whole number from 1 to the {len(held)} "
+            "observations."
+        )
+    entropy = seed_entropy(random_seed)
+    words = entropy if isinstance(entropy, list) else [entropy]
+    options = {"start": "random", **options}
+    # as many as there are, so that every run has begun when it is judged
+    options.setdefault("n_start", max(1, min(50, len(held) - judged)))
+    make = OnlineEM.as_in_paper if as_in_paper else OnlineEM
+    runs: list[OnlineEM] = []
+    evidence = np.full(n_runs, -np.inf)
+    failures: dict[int, str] = {}
+    for number in range(n_runs):
+        run = make(family, random_seed=[*words, number], progressbar=progressbar, **options)
+        if runs:  # one family and one set of settings: one compiled E-step
+            run._learner.recursion.crew = runs[0]._learner.recursion.crew
+        runs.append(run)
+        try:
+            run.partial_fit(held)
+        except (ArithmeticError, RuntimeError) as error:
+            failures[number] = str(error)
+            continue
+        records = run.history["observations"].to_dataset()
+        found = records["log_evidence"].to_numpy()[-judged:]
+        if np.isnan(found).any():
+            raise ValueError(
+                "e_step: it reports no evidence to judge by; take one that does, as "
+                "CarlinChibBurst with Laplace or PriorCovariance pseudo-priors."
+            )
+        evidence[number] = found.mean()
+    if len(failures) == n_runs:
+        raise RuntimeError(
+            f"compete: all {n_runs} runs failed, the first with: {failures[0]} Try other "
+            "settings with one OnlineEM."
+        )
+    for number, reason in failures.items():
+        _log.warning("Run %d of %d dropped out: %s", number, n_runs, reason)
+    winner = runs[int(np.argmax(evidence))]
+    family.set_model_parameters(family.check_parameters(winner.last_parameters))
+    return Competition(winner=winner, log_evidence=evidence, failures=failures)

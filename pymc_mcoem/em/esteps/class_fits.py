@@ -1,0 +1,189 @@
+"""What several E-steps are made of: a family's density, kept fits, shares of weighted draws."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.special import logsumexp
+
+from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
+from pymc_mcoem.density.class_density import ClassDensity
+from pymc_mcoem.density.geometry import LatentGeometry
+
+if TYPE_CHECKING:
+    from pymc_mcoem.carlin_chib.moves.within_class import WithinClassMove
+    from pymc_mcoem.em.burst import WeightedStatistics
+    from pymc_mcoem.em.family import Family
+
+__all__ = [
+    "FEW",
+    "NEGLIGIBLE",
+    "effective_share",
+    "family_density",
+    "family_geometry",
+    "fit_to_keep",
+    "kept_fit",
+    "require_density",
+    "require_moves",
+    "statistics_of_draws",
+]
+
+#: Weights below this share are left out of statistics; all of them together change a mean by
+#: less than n_classes times as much.
+NEGLIGIBLE = 1e-9
+
+#: Effective shares of weighted draws below this are named among the troubles.
+FEW = 0.1
+
+#: Arrays of pseudo-priors that a chain keeps.
+_FIT = ("mean", "scale", "whiten", "log_normalizer", "log_evidence")
+
+
+def family_density(family: Family) -> ClassDensity:
+    """Return the density of a family, its parameters and observation as inputs.
+
+    Raises
+    ------
+    ValueError
+        If the family has no latents.
+    """
+    density = ClassDensity(
+        family.model,
+        family.class_index,
+        family.latents,
+        inputs=(*family.parameter_names, *family.observation),
+    )
+    density.require_latents()
+    known = family.written_out
+    if known is not None and known.model is family.model:
+        density.written_out = known
+    return density
+
+
+def family_geometry(family: Family) -> LatentGeometry:
+    """Return what a family says of its latents besides their density."""
+    return LatentGeometry(
+        family.gauss_newton,
+        family.prior_covariance,
+        family.starts,
+        family.curvature,
+        family.noise_variance,
+        family.prior_precision,
+    )
+
+
+def require_moves(move: WithinClassMove, density: ClassDensity) -> None:
+    """Refuse a move that leaves the latents where they are.
+
+    Raises
+    ------
+    ValueError
+        If it does.
+    """
+    if move.noise_size(density.n_latents) == 0:
+        raise ValueError(
+            f"within_class: {move} never moves the latents, and nothing else in this E-step does; "
+            "give at least one move."
+        )
+
+
+def require_density(log_density: Any, name: str) -> None:
+    """Refuse to go on where no class has a density.
+
+    Parameters
+    ----------
+    log_density : array_like of shape (..., n_classes)
+    name : str
+        Of the E-step.
+
+    Raises
+    ------
+    FloatingPointError
+        If all of a row is not finite.
+    """
+    if not np.isfinite(log_density).any(axis=-1).all():
+        raise FloatingPointError(
+            f"{name}: the log-density is not finite for any class; check the observation and the "
+            "parameters, which lie where the model has no density."
+        )
+
+
+def effective_share(log_weight: np.ndarray) -> np.ndarray:
+    """Return (Σ w)² / (n Σ w²) along the last axis: 1 for equal weights, 1/n for one alone.
+
+    Parameters
+    ----------
+    log_weight : ndarray of shape (..., n)
+
+    Returns
+    -------
+    ndarray of shape (...)
+        0 where every weight is zero.
+
+    Examples
+    --------
+    >>> effective_share(np.array([[0.0, 0.0], [0.0, -np.inf]]))
+    array([1. , 0.5])
+    """
+    with np.errstate(invalid="ignore"):
+        log_share = 2 * logsumexp(log_weight, axis=-1) - logsumexp(2 * log_weight, axis=-1)
+    share: np.ndarray = np.exp(log_share) / log_weight.shape[-1]
+    return np.where(np.isnan(share), 0.0, share)
+
+
+def statistics_of_draws(
+    statistics: WeightedStatistics,
+    positions: np.ndarray,
+    weights: np.ndarray,
+    values: Mapping[str, np.ndarray],
+) -> dict[str, np.ndarray]:
+    """Return Σ_j Σ_t w_jt δ_j S(x_jt) over draws of every class, negligible ones left out.
+
+    Parameters
+    ----------
+    statistics : WeightedStatistics
+    positions : ndarray of shape (n_classes, n_draws, n_latents)
+    weights : ndarray of shape (n_classes, n_draws)
+        All of them sum to one.
+    values : mapping of str to ndarray
+        Observation and parameters.
+    """
+    index, draw = np.nonzero(weights > NEGLIGIBLE / weights.shape[1])
+    kept = weights[index, draw]
+    return statistics(index, positions[index, draw], kept / kept.sum(), values)
+
+
+def fit_to_keep(pseudo_priors: PseudoPriors) -> dict[str, np.ndarray]:
+    """Return pseudo-priors as arrays that a chain keeps between visits."""
+    return {name: getattr(pseudo_priors, name) for name in _FIT}
+
+
+def own_chain(
+    chain: Mapping[str, np.ndarray], **shapes: tuple[int, ...]
+) -> Mapping[str, np.ndarray]:
+    """Return a chain that an E-step can go on with, or an empty one where shapes are others.
+
+    Parameters
+    ----------
+    chain : mapping of str to ndarray
+        Of an observation's last visit, of which a file cannot always tell what E-step made it.
+    **shapes : tuple of int
+        Of what this E-step's chains hold.
+
+    Examples
+    --------
+    >>> own_chain({"position": np.zeros((2, 3))}, position=(3,))
+    {}
+    """
+    fits = all(name in chain and chain[name].shape == shape for name, shape in shapes.items())
+    return chain if fits else {}
+
+
+def kept_fit(chain: Mapping[str, np.ndarray]) -> PseudoPriors | None:
+    """Return the pseudo-priors that a chain keeps, or None; their troubles were told before."""
+    if "mean" not in chain:
+        return None
+    mean, scale, whiten, log_normalizer, log_evidence = (chain[name] for name in _FIT)
+    return PseudoPriors(mean, scale, whiten, log_normalizer, log_evidence)

@@ -1,0 +1,127 @@
+"""What is compiled for a family, kept with it so that nothing is compiled twice."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import fields
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import pytensor
+
+from pymc_mcoem.compiling.arithmetic import strict_arithmetic
+from pymc_mcoem.compiling.threads import one_call_at_a_time
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from pymc_mcoem.em.family import Family
+
+__all__ = ["KEPT", "compiled_for"]
+
+#: What a family keeps: what was used last.
+KEPT = 8
+
+
+class Settings[Compiled](Protocol):
+    """What is compiled for a family: an E-step, or another rule to look at an observation."""
+
+    def compile(self, family: Any) -> Compiled:
+        """Compile for `family`."""
+        ...
+
+
+def compiled_for[Compiled](family: Family, settings: Settings[Compiled]) -> Compiled:
+    """Return settings compiled for a family, the same object for everyone who asks.
+
+    θ and the observation are inputs of what is compiled, and nothing stays in it between calls: a
+    mixture for each of ten labels, or ten runs that are compared, need it once. Settings that can
+    change are compiled anew each time: all but frozen dataclasses, with all that they hold.
+
+    Parameters
+    ----------
+    family : Family
+        As it is now: where its model, its statistics, its declared parameters or another of the
+        attributes that `Family` has are others than they were, what was compiled for those is not
+        taken.
+    settings : EStep or other settings
+        With a method ``compile(family)``.
+
+    Examples
+    --------
+    >>> from pymc_mcoem import FixedLatents, TemplateMixture
+    >>> mixture = TemplateMixture.for_images((4, 4), n_classes=2, n_landmarks=2)
+    >>> first = compiled_for(mixture, FixedLatents())
+    >>> compiled_for(mixture, FixedLatents()) is first
+    True
+    >>> compiled_for(mixture.with_classes(2), FixedLatents()) is first
+    False
+    """
+    with one_call_at_a_time():
+        key = _key(family, settings)
+        kept: OrderedDict[Hashable, Any] = family._compiled
+        if key is None or key not in kept:
+            with strict_arithmetic(), family.as_declared():
+                compiled = settings.compile(family)
+            if key is None:
+                return compiled
+            kept[key] = compiled, _parts(family)
+        kept.move_to_end(key)
+        while len(kept) > KEPT:
+            kept.popitem(last=False)
+        found: Compiled = kept[key][0]
+        return found
+
+
+def _key(family: Family, settings: Any) -> Hashable | None:
+    """Return what the compiled object depends on; None if that can change unseen."""
+    if not _is_unchanging(settings):
+        return None
+    config = pytensor.config
+    declared = family.declared_parameters()
+    return (
+        settings,
+        config.mode,
+        config.linker,
+        config.floatX,
+        family.model.check_bounds,
+        tuple(value.tobytes() for value in declared.values()),
+        tuple(
+            part.tobytes() if isinstance(part, np.ndarray) else id(part) for part in _parts(family)
+        ),
+    )
+
+
+def _is_unchanging(value: Any) -> bool:
+    """Say whether equality tells all there is to a value, now and later."""
+    if value is None or isinstance(value, (bool, int, float, str, bytes, Enum, np.generic)):
+        return True
+    if isinstance(value, (tuple, frozenset)):
+        return all(map(_is_unchanging, value))
+    # said of the class itself: one derived from it may do as it likes
+    declared = vars(type(value)).get("__dataclass_params__")
+    if declared is None or not (declared.frozen and declared.eq):
+        return False
+    return all(
+        part.compare and part.hash is not False and _is_unchanging(getattr(value, part.name))
+        for part in fields(value)
+    )
+
+
+def _parts(family: Family) -> tuple[Any, ...]:
+    """Return what a family is made of; held as long as their identities stand for them."""
+    model = family.model
+    return (
+        *model.named_vars.values(),
+        *model.potentials,
+        *family.latents,
+        *family.statistics.values(),
+        family.class_index,
+        family.gauss_newton,
+        family.prior_covariance,
+        family.starts,
+        family.curvature,
+        family.noise_variance,
+        family.prior_precision,
+    )

@@ -1,0 +1,66 @@
+"""Arrays of a model's variables, with the names that the model gives their axes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+if TYPE_CHECKING:
+    import pymc as pm
+
+__all__ = ["Arrays", "dataset_of"]
+
+#: Arrays by name: statistics, parameters, an observation.
+type Arrays = dict[str, np.ndarray]
+
+
+def dataset_of(
+    model: pm.Model,
+    values: Mapping[str, Any],
+    *,
+    before: Sequence[str] = (),
+    dims: Mapping[str, Sequence[str]] | None = None,
+    coords: Mapping[str, Any] | None = None,
+) -> xr.Dataset:
+    """Return arrays as a Dataset with the model's dims and coords.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    values : mapping of str to array_like
+        By name of the variable, each ``(*before, *shape)``. They are copied.
+    before : sequence of str
+        Names of the axes that all arrays have before the variable's own, as ``("chain", "draw")``.
+    dims : mapping of str to sequence of str, optional
+        Names of the own axes of what is no variable of the model.
+    coords : mapping, optional
+        Besides the model's.
+
+    Returns
+    -------
+    Dataset
+        An axis without a name has the one that PyMC would give it, ``x_dim_0``.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> with pm.Model(coords={"place": ["here", "there"]}) as model:
+    ...     x = pm.Normal("x", dims="place")
+    >>> dict(dataset_of(model, {"x": np.zeros((5, 2))}, before=("draw",)).sizes)
+    {'draw': 5, 'place': 2}
+    """
+    known = {**model.named_vars_to_dims, **(dims or {})}
+    variables = {}
+    for name, value in values.items():
+        array = np.array(value)
+        own = known.get(name) or (None,) * (array.ndim - len(before))
+        axes = (f"{name}_dim_{axis}" if dim is None else str(dim) for axis, dim in enumerate(own))
+        variables[name] = ((*before, *axes), array)
+    used = {dim for own, _ in variables.values() for dim in own}
+    labels = {
+        dim: list(named) for dim, named in model.coords.items() if dim in used and named is not None
+    }
+    return xr.Dataset(variables, coords={**labels, **(coords or {})})

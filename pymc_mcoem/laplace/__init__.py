@@ -1,0 +1,1 @@
+"""Searches for modes, and the normal approximations around them."""

@@ -1,0 +1,182 @@
+"""The normal approximation of a posterior around its mode.
+
+Model: a log-density log p(y, I = j, x) on the scale on which PyMC samples x (transformed,
+Jacobian included). Around its mode x*_j it is replaced by a normal density with precision P_j,
+
+    p(y, I = j, x) ≈ p(y, I = j, x*_j) exp(−(x − x*_j)ᵀ P_j (x − x*_j) / 2),
+
+where P_j is minus the Hessian, or a Gauss-Newton matrix that is positive definite everywhere.
+Mode and curvature belong to the *same* density: ``pm.find_MAP`` leaves the Jacobian of the
+transformations out and ``pm.find_hessian`` puts it in, so on constrained variables the two do
+not belong together. `LaplaceApproximation.from_pymc` calls them all the same: without
+constrained variables they are the oracle of this module and of `pymc_mcoem.laplace.search`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pymc as pm
+from pymc.initial_point import make_initial_point_fn
+from scipy.linalg.lapack import dtrtri
+
+from pymc_mcoem.density.class_density import ClassDensity
+from pymc_mcoem.laplace.modes import Modes, ModeStatus, positive_definite
+from pymc_mcoem.laplace.schedule import Cooling, Race
+from pymc_mcoem.laplace.search import ModeSearch
+
+if TYPE_CHECKING:
+    from pytensor.tensor.variable import TensorVariable
+
+__all__ = ["Cooling", "LaplaceApproximation", "ModeSearch", "ModeStatus", "Modes", "Race"]
+
+
+@dataclass(frozen=True)
+class LaplaceApproximation:
+    """Normal approximation of a posterior around its mode.
+
+    Attributes
+    ----------
+    mean : ndarray of shape (n_latents,)
+        The mode, on the scale on which PyMC samples the latents.
+    covariance : ndarray of shape (n_latents, n_latents)
+        Inverse of the precision at the mode.
+    log_density : float
+        Unnormalised, at the mode; nan from `from_pymc`, whose mode is of another density.
+    point : dict of str to ndarray
+        The mode by value-variable name.
+    status : ModeStatus
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> with pm.Model() as model:
+    ...     x = pm.Normal("x", 0.0, 1.0)
+    ...     y = pm.Normal("y", x, 1.0, observed=2.0)
+    >>> approximation = LaplaceApproximation.fit(model)
+    >>> float(approximation.mean[0].round(6)), float(approximation.covariance[0, 0].round(6))
+    (1.0, 0.5)
+    """
+
+    mean: np.ndarray
+    covariance: np.ndarray
+    log_density: float
+    point: dict[str, np.ndarray]
+    status: ModeStatus
+
+    @classmethod
+    def fit(
+        cls,
+        model: pm.Model,
+        *,
+        initvals: Mapping[str, Any] | None = None,
+        tolerance: float = 1e-12,
+        max_iterations: int = 200,
+    ) -> LaplaceApproximation:
+        """Approximate the posterior of all continuous free variables of `model`.
+
+        Parameters
+        ----------
+        model : pymc.Model
+        initvals : mapping of str to array, optional
+            Where to start, by variable name, as in ``pm.sample``; discrete variables keep the
+            values it gives. Default: the model's initial point.
+        tolerance, max_iterations
+            As in `ModeSearch`.
+
+        Returns
+        -------
+        LaplaceApproximation
+
+        Raises
+        ------
+        ValueError
+            If the model has no continuous free variable.
+        """
+        latents, start = continuous_variables(model, initvals)
+        density = ClassDensity(model, None, latents)
+        search = ModeSearch(density, tolerance=tolerance, max_iterations=max_iterations)
+        others = [
+            np.asarray(start[value.name], dtype=value.dtype) for value in density.other_values
+        ]
+        modes = search(density.ravel(start)[None], {}, others)
+        return cls(
+            modes.mean[0],
+            np.linalg.inv(modes.precision[0]),
+            float(modes.log_density[0]),
+            density.unravel(modes.mean[0]),
+            modes.status[0],
+        )
+
+    @classmethod
+    def from_pymc(
+        cls, model: pm.Model, *, initvals: Mapping[str, Any] | None = None
+    ) -> LaplaceApproximation:
+        """Approximate with ``pm.find_MAP`` and ``pm.find_hessian`` themselves.
+
+        The short version that a notebook teaches, and the oracle of `fit` where no variable is
+        constrained. It compiles at every call, and on constrained variables its mode leaves out
+        the Jacobian that its curvature includes.
+
+        Parameters
+        ----------
+        model : pymc.Model
+        initvals : mapping of str to array, optional
+            As in `fit`.
+
+        Returns
+        -------
+        LaplaceApproximation
+        """
+        latents, start = continuous_variables(model, initvals)
+        with warnings.catch_warnings():
+            # PyMC 6.4 announces another return type and jitter; both are given by name there.
+            warnings.simplefilter("ignore", FutureWarning)
+            found = pm.find_MAP(
+                start=dict(initvals or {}), vars=latents, model=model, progressbar=False
+            )
+        mode = {name: np.asarray(found.get(name, start[name])) for name in start}
+        precision = -pm.find_hessian(mode, vars=latents, model=model, negate_output=False)
+        names = [model.rvs_to_values[rv].name for rv in latents]
+        regular = positive_definite(np.asarray(precision))
+        return cls(
+            np.concatenate([np.ravel(mode[name]) for name in names]),
+            np.linalg.inv(regular.matrix),
+            float("nan"),
+            {name: mode[name] for name in names},
+            ModeStatus.INDEFINITE if regular.ridged else ModeStatus.CONVERGED,
+        )
+
+
+def continuous_variables(
+    model: pm.Model, initvals: Mapping[str, Any] | None
+) -> tuple[list[TensorVariable], dict[str, np.ndarray]]:
+    """Return the continuous free variables of a model and the point to start from."""
+    latents = [rv for rv in model.free_RVs if rv.dtype in pm.pytensorf.continuous_types]
+    if not latents:
+        raise ValueError("model: it has no continuous free variable; there is no mode to find.")
+    initial_point = make_initial_point_fn(model=model, overrides=dict(initvals or {}))
+    return latents, dict(initial_point(0))
+
+
+def square_roots(factors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (scale, whiten) of normal densities given by the factors of their precisions.
+
+    Parameters
+    ----------
+    factors : ndarray of shape (n, d, d)
+        As from `pymc_mcoem.laplace.modes.cholesky_factors`.
+
+    Returns
+    -------
+    scale, whiten : ndarray of shape (n, d, d)
+        scale scaleᵀ is the covariance, and whiten its inverse factor.
+    """
+    whiten = np.ascontiguousarray(np.swapaxes(factors, 1, 2))
+    # the transposes are copied to where LAPACK wants them, and the inverses come back as they went
+    scale = np.stack([dtrtri(upper.T, lower=True)[0].T for upper in whiten])
+    return scale, whiten

@@ -1,0 +1,425 @@
+"""Searches for the modes of a class from points spread over its prior.
+
+A density with several modes hides all but one from searches that start at one point. Here each
+class is searched from the model's own start, from starts that somebody gave, and from draws of the
+latents' prior, and all distinct modes are kept. How many of them there are nobody can know: a mode
+that no start leads to is missed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pymc.initial_point import make_initial_point_fn
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant
+from pytensor.graph.traversal import ancestors
+
+from pymc_mcoem.compiling.backends import interpreted_mode
+from pymc_mcoem.density.prior_draws import PriorDraws
+from pymc_mcoem.interrupts import require_own_fault
+from pymc_mcoem.laplace.modes import Modes, ModeStatus
+from pymc_mcoem.laplace.prior_bounds import bounded, importance_fit
+
+if TYPE_CHECKING:
+    from pymc_mcoem.density.class_density import ClassDensity
+    from pymc_mcoem.laplace.search import ModeSearch
+
+__all__ = ["DispersedSearch", "affordable_draws", "climb", "given_starts"]
+
+_log = logging.getLogger("pymc_mcoem")
+
+#: Prior draws of a class that climb: the highest, and as many of the others, wherever they are.
+N_CLIMBING = 24
+
+#: Searches in earnest that a class's prior draws may lead to, each of some ten milliseconds; fewer,
+#: but one at least, where so many latents together are exceeded.
+MAX_SEARCHES, _SEARCHED_LATENTS = 6, 60
+
+#: Numbers that prior draws are evaluated with, by the model's largest array, and numbers in their
+#: curvatures: of what is larger there are fewer draws, but these at least.
+_EVALUATED, _CURVED, _FEWEST = 200_000, 4_000_000, 8
+
+#: Points of each round of a fit where a search found no mode.
+_N_FITTED = 512
+
+#: Distinct modes of a class that are kept.
+MAX_MODES = 8
+
+#: How a search ends that has found none.
+_NO_MODE = (ModeStatus.NOT_CONVERGED, ModeStatus.INDEFINITE, ModeStatus.NO_DENSITY)
+
+#: A mode whose evidence is so many nats below the best one's of its class is not kept.
+_MAX_GAP = 7.0
+
+
+class DispersedSearch:
+    """Finds distinct modes of every class.
+
+    Parameters
+    ----------
+    density : ClassDensity
+        Without inputs for data.
+    search : ModeSearch
+        One that evaluates many points together.
+    given : ndarray of shape (n_given, n_latents)
+        Further starts.
+    n_prior_draws : int
+        For each class and call.
+    """
+
+    def __init__(
+        self, density: ClassDensity, search: ModeSearch, given: np.ndarray, n_prior_draws: int
+    ) -> None:
+        self._density = density
+        self._search = search
+        self._given = given
+        self._n_prior_draws = min(n_prior_draws, affordable_draws(density))
+        self._n_searches = max(1, min(MAX_SEARCHES, _SEARCHED_LATENTS // max(density.n_latents, 1)))
+        self._prior: PriorDraws | None = None
+        try:
+            self._prior = PriorDraws(density, interpreted_mode()) if n_prior_draws else None
+        except Exception as error:  # as in `_drawn`
+            require_own_fault(error)
+            _no_draws(error)
+
+    def __call__(
+        self, starts: np.ndarray, rng: np.random.Generator, others: Sequence[np.ndarray]
+    ) -> list[Modes]:
+        """Return the distinct modes of each class, those of most evidence first.
+
+        Parameters
+        ----------
+        starts : ndarray of shape (n_starts, n_latents)
+            Where the highest mode of a class is sought first.
+        rng : numpy.random.Generator
+            The chain's; it is not moved on, so that where a class has one mode all draws of a
+            chain are what they would be without searches from its prior.
+        others : sequence of ndarray
+        """
+        own_rng = np.random.default_rng(deepcopy(rng).integers(2**63))
+        first = self._search(starts, {}, others)
+        if self._prior is not None:
+            self._prior.reseed(own_rng)
+        found = []
+        for j in range(self._density.n_classes):
+            modes = [first.rows([j])]
+            for start in self._given:
+                self._add(modes, j, start, others)
+            if self._n_prior_draws:
+                draws = self._add_dispersed(modes, j, starts[0], own_rng, others)
+                found.append(self._within_prior(_kept(modes), j, draws, own_rng, others))
+            else:
+                found.append(_kept(modes))
+        return found
+
+    def _within_prior(
+        self,
+        modes: Modes,
+        class_index: int,
+        draws: np.ndarray,
+        rng: np.random.Generator,
+        others: Sequence[np.ndarray],
+    ) -> Modes:
+        """Return modes with covariances that the prior bounds, or a fit if there is no mode."""
+        if self._prior is None:
+            return modes
+        if modes.status[0] in _NO_MODE:
+
+            def evaluate(where: np.ndarray) -> np.ndarray:
+                heights, _ = self._search.at_points(class_index, where, others)
+                return np.where(np.isnan(heights), -np.inf, heights)
+
+            n_points = min(_N_FITTED, affordable_draws(self._density))
+            fit = importance_fit(evaluate, draws, n_points, rng, modes.status[0])
+            modes = modes if fit is None else fit
+        return bounded(modes, draws)
+
+    def _add(
+        self, modes: list[Modes], class_index: int, start: np.ndarray, others: Sequence[np.ndarray]
+    ) -> None:
+        """Add the mode that a start leads to, if it is one and another than those known."""
+        place = np.array([class_index])
+        mode = self._search(start[None], {}, others, classes=place)
+        # where a search got stuck is no mode, and a saddle is none
+        if mode.status[0] is ModeStatus.CONVERGED and not any(
+            _are_one(known, mode) for known in modes
+        ):
+            modes.append(mode)
+
+    def _add_dispersed(
+        self,
+        modes: list[Modes],
+        class_index: int,
+        start: np.ndarray,
+        rng: np.random.Generator,
+        others: Sequence[np.ndarray],
+    ) -> np.ndarray:
+        """Add the modes that prior draws lead to, and return the draws."""
+        points = self._drawn(class_index, start, rng, others)
+        drawn = points = np.array(
+            [self._density.without_inactive(class_index, point) for point in points]
+        ).reshape(len(points), len(start))
+
+        def evaluate(where: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return self._search.at_points(class_index, where, others)
+
+        spread = _spread(points)
+        if len(points) > N_CLIMBING:
+            # Of narrow hills, which few draws hit, those that do stand out; of wide ones they do
+            # not, for their draws are often low.
+            heights, _ = _evaluated(evaluate, points / spread, spread)
+            order = np.argsort(-heights, kind="stable")
+            highest, rest = np.split(order, [N_CLIMBING // 2])
+            chosen = np.concatenate([highest, np.sort(rest)[: N_CLIMBING - len(highest)]])
+            points = points[chosen]
+        ends, heights = climb(evaluate, points, spread)
+        order = np.argsort(-heights, kind="stable")
+        ends, heights = ends[order], heights[order]
+        for _ in range(self._n_searches):
+            apart = np.isfinite(heights)
+            for mode in modes:
+                apart &= ~_leads_to(mode, ends, heights)
+            if not apart.any():
+                break
+            place = int(np.argmax(apart))
+            self._add(modes, class_index, ends[place], others)
+            # whatever came of it, no search starts there again
+            heights[place] = -np.inf
+        return drawn
+
+    def _drawn(
+        self,
+        class_index: int,
+        start: np.ndarray,
+        rng: np.random.Generator,
+        others: Sequence[np.ndarray],
+    ) -> np.ndarray:
+        """Draw starts ``(n_prior_draws, n_latents)``, those that are finite."""
+        n_draws = self._n_prior_draws
+        drawn = start + rng.standard_cauchy((n_draws, len(start)))
+        if self._prior is not None:
+            try:
+                drawn = self._prior(class_index, self._density.arguments({}, others), n_draws)
+            # Whatever a distribution raises that cannot be drawn from: starts are a matter of luck,
+            # and the model itself is sound.
+            except Exception as error:
+                require_own_fault(error)
+                _no_draws(error)
+        found: np.ndarray = drawn[np.isfinite(drawn).all(axis=1)]
+        return found
+
+
+def affordable_draws(density: ClassDensity) -> int:
+    """Return how many prior draws a density can be evaluated at without anybody waiting long."""
+    graph = density.log_density(0, np.zeros(density.n_latents))
+    n_values = max((_size(variable) for variable in ancestors([graph])), default=1)
+    most = min(_EVALUATED // max(n_values, 1), _CURVED // max(density.n_latents, 1) ** 2)
+    return max(_FEWEST, most)
+
+
+def _size(variable: Any) -> int:
+    """Return how many numbers an array holds that a graph begins with."""
+    if isinstance(variable, SharedVariable):
+        return int(np.size(variable.get_value(borrow=True)))
+    return int(np.size(variable.data)) if isinstance(variable, Constant) else 0
+
+
+def _no_draws(error: Exception) -> None:
+    _log.info(
+        "Laplace: searches start around the initial point, for want of prior draws: %s", error
+    )
+
+
+def climb(
+    evaluate: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
+    points: np.ndarray,
+    spread: np.ndarray,
+    n_iterations: int = 40,
+    tolerance: float = 2e-3,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Let many points climb a log-density together, to near its modes.
+
+    Steps of Broyden, Fletcher, Goldfarb and Shanno in units of `spread`, none longer than one: a
+    point ends, as a rule, on the hill that it begins on.
+
+    Parameters
+    ----------
+    evaluate : callable
+        Of points ``(n, d)``, to log-densities ``(n,)`` and gradients ``(n, d)``.
+    points : ndarray of shape (n, d)
+    spread : ndarray of shape (d,)
+    n_iterations : int
+    tolerance : float
+        A point stays where its next step promises less, in units of the log-density.
+
+    Returns
+    -------
+    ends : ndarray of shape (n, d)
+    heights : ndarray of shape (n,)
+        Log-densities there; minus infinity where a point began outside of the support.
+
+    Examples
+    --------
+    >>> ends, _ = climb(
+    ...     lambda x: (-0.5 * (x**2).sum(axis=1), -x), np.array([[3.0], [-2.0]]), np.ones(1)
+    ... )
+    >>> bool(np.abs(ends).max() < 0.5)
+    True
+    """
+    n, d = points.shape
+    z = points / spread
+    heights, slopes = _evaluated(evaluate, z, spread)
+    inverse = np.tile(np.eye(d), (n, 1, 1))
+    is_first = np.ones(n, dtype=bool)
+    size = np.ones(n)
+    moving = np.isfinite(heights)
+    for _ in range(n_iterations):
+        rows = np.flatnonzero(moving)
+        if not rows.size:
+            break
+        direction = np.einsum("nab,nb->na", inverse[rows], slopes[rows])
+        length = np.linalg.norm(direction, axis=1)
+        direction *= np.minimum(1.0, 1.0 / np.maximum(length, 1e-300))[:, None]
+        promised = (direction * slopes[rows]).sum(axis=1)
+        step = size[rows, None] * direction
+        new_heights, new_slopes = _evaluated(evaluate, z[rows] + step, spread)
+        better = new_heights >= heights[rows] + 1e-4 * size[rows] * promised
+        up = rows[better]
+        bend = slopes[up] - new_slopes[better]
+        inverse[up] = _updated(inverse[up], step[better], bend, is_first[up])
+        is_first[up] = False
+        z[up] += step[better]
+        heights[up], slopes[up] = new_heights[better], new_slopes[better]
+        size[up] = 1.0
+        size[rows[~better]] *= 0.25
+        moving[rows] = np.where(better, 0.5 * promised > tolerance, size[rows] > 1e-6)
+    return z * spread, heights
+
+
+def _evaluated(
+    evaluate: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
+    z: np.ndarray,
+    spread: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return heights, minus infinity where something is not finite, and slopes in units."""
+    if not len(z):
+        return np.zeros(0), np.zeros_like(z)
+    values, slopes = evaluate(z * spread)
+    is_fine = np.isfinite(values) & np.isfinite(slopes).all(axis=1)
+    return np.where(is_fine, values, -np.inf), np.where(is_fine[:, None], slopes * spread, 0.0)
+
+
+def _updated(
+    inverse: np.ndarray, step: np.ndarray, bend: np.ndarray, is_first: np.ndarray
+) -> np.ndarray:
+    """Return inverse curvatures after steps, as they were where the density bends upwards."""
+    product = (step * bend).sum(axis=1)
+    squares = (bend**2).sum(axis=1)
+    is_fine = product > 1e-10 * np.sqrt((step**2).sum(axis=1) * squares)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        first = np.where(is_first & is_fine, product / squares, 1.0)
+        rho = np.where(is_fine, 1.0 / product, 0.0)
+    identity = np.eye(step.shape[1])
+    now = np.where((is_first & is_fine)[:, None, None], first[:, None, None] * identity, inverse)
+    across = np.einsum("nab,nb->na", now, bend)
+    both = np.einsum("na,nb->nab", step, across)
+    weight = rho * (1.0 + rho * (across * bend).sum(axis=1))
+    found: np.ndarray = (
+        now
+        - rho[:, None, None] * (both + np.swapaxes(both, 1, 2))
+        + weight[:, None, None] * np.einsum("na,nb->nab", step, step)
+    )
+    return found
+
+
+def _spread(points: np.ndarray) -> np.ndarray:
+    """Return how far apart points are in each coordinate, by what half of them are within."""
+    if not len(points):
+        return np.ones(points.shape[1])
+    low, high = np.quantile(points, [0.25, 0.75], axis=0)
+    found = (high - low) / 1.35
+    usual: np.ndarray = np.where(found > 1e-10 * np.maximum(1.0, np.abs(high)), found, 1.0)
+    return usual
+
+
+def _leads_to(mode: Modes, ends: np.ndarray, heights: np.ndarray) -> np.ndarray:
+    """Say which ends are on a mode's hill: near it, and as high as the hill is there."""
+    away = ends - mode.mean[0]
+    squares = np.einsum("na,ab,nb->n", away, mode.precision[0], away)
+    expected = mode.log_density[0] - 0.5 * squares
+    with np.errstate(invalid="ignore"):  # of a class without density
+        found: np.ndarray = (squares < 1.0) & (np.abs(heights - expected) < 0.5)
+    return found
+
+
+def _are_one(one: Modes, two: Modes) -> bool:
+    """Say whether two modes are less than a standard deviation apart under either curvature."""
+    away = one.mean[0] - two.mean[0]
+    return all(float(away @ mode.precision[0] @ away) < 1.0 for mode in (one, two))
+
+
+def _kept(modes: list[Modes]) -> Modes:
+    """Return the modes that matter, those of most evidence first; the first may be no mode."""
+    head, *rest = modes
+    evidence = np.array([float(mode.log_evidence[0]) for mode in modes])
+    if head.status[0] is not ModeStatus.CONVERGED and rest:
+        # something was found elsewhere, and where the first search got stuck is no better
+        if not evidence[0] > evidence[1:].max():
+            modes, evidence = rest, evidence[1:]
+    if len(modes) == 1:
+        return modes[0]
+    order = np.argsort(-evidence, kind="stable")[:MAX_MODES]
+    order = order[evidence[order] > evidence[order[0]] - _MAX_GAP]
+    return Modes.joined([modes[place] for place in order])
+
+
+def given_starts(density: ClassDensity, starts: Sequence[Mapping[str, Any]] | None) -> np.ndarray:
+    """Return starts that were given by names of latents as positions ``(n_starts, n_latents)``.
+
+    Raises
+    ------
+    ValueError
+        If one names what is no latent, or has a value of another shape or outside of the support.
+    """
+    if starts is None:
+        return np.zeros((0, density.n_latents))
+    if isinstance(starts, Mapping) or not isinstance(starts, Sequence):
+        raise ValueError(f"starts: got {starts!r}; give a list of mappings, as [{{'x': 0.0}}].")
+    known = {str(rv.name): rv for rv in density.latents}
+    default = density.model.initial_point(random_seed=0)
+    found = np.empty((len(starts), density.n_latents))
+    for place, start in enumerate(starts):
+        if not isinstance(start, Mapping):
+            raise ValueError(
+                f"starts: number {place} is {start!r}; give a mapping, as {{'x': 0.0}}."
+            )
+        unknown = [name for name in start if name not in known]
+        if unknown:
+            raise ValueError(
+                f"starts: number {place} names {unknown}; name latents that jump with the class "
+                f"index, {sorted(known)}, by their names in the model."
+            )
+        overrides = {name: np.asarray(value, known[name].dtype) for name, value in start.items()}
+        try:
+            point = make_initial_point_fn(model=density.model, overrides=overrides)(0)
+            fits = [np.shape(point[name]) == np.shape(default[name]) for name in default]
+        except (TypeError, ValueError):
+            fits = [False]
+        if not all(fits):
+            shapes = {name: value.shape for name, value in overrides.items()}
+            raise ValueError(
+                f"starts: number {place} has values of the shapes {shapes}; give each the shape "
+                "that its variable has in the model."
+            )
+        found[place] = density.ravel(point)
+        if not np.isfinite(found[place]).all():
+            raise ValueError(
+                f"starts: number {place}, {dict(start)!r}, is outside of the support of a latent; "
+                "give values inside of it."
+            )
+    return found

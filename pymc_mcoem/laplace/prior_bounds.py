@@ -1,0 +1,144 @@
+"""What the prior says of a class's normal where the curvature at a mode says too little.
+
+A density may be flatter than its prior at a mode, or have none at all: that of a covariance and of
+effects drawn with it grows without end as both go to zero. A normal with such a curvature reaches
+where nothing is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from pymc_mcoem.laplace.modes import Modes, ModeStatus, cholesky_factors
+
+__all__ = ["bounded", "importance_fit"]
+
+#: How much wider than that of the prior's draws a variance may be: their number is small.
+_SLACK = 4.0
+
+#: Finite draws for each latent without which nothing is said of the prior.
+_FEWEST_DRAWS = 5
+
+#: Rounds of a fit, and the effective draws for each latent that a round has to have.
+_N_ROUNDS, _EFFECTIVE = 6, 5
+
+
+def bounded(modes: Modes, draws: np.ndarray) -> Modes:
+    """Return modes none of whose covariances is wider than a prior's in any direction.
+
+    Parameters
+    ----------
+    modes : Modes
+    draws : ndarray of shape (n_draws, n_latents)
+        Of the prior. With fewer than five for each latent nothing is bounded.
+
+    Examples
+    --------
+    >>> one = np.ones((1, 1, 1))
+    >>> flat = Modes(
+    ...     np.zeros((1, 1)),
+    ...     1e-4 * one,
+    ...     1e-2 * one,
+    ...     np.zeros(1),
+    ...     np.zeros(1),
+    ...     np.ones(1),
+    ...     (ModeStatus.CONVERGED,),
+    ... )
+    >>> draws = np.random.default_rng(1).standard_normal((100, 1))
+    >>> bool(1 / bounded(flat, draws).precision[0, 0, 0] < 5.0)
+    True
+    """
+    if len(draws) < _FEWEST_DRAWS * draws.shape[1]:
+        return modes
+    factor = np.linalg.cholesky(_covariance(draws))
+    precision = modes.precision.copy()
+    for place, own in enumerate(modes.precision):
+        values, vectors = np.linalg.eigh(factor.T @ own @ factor)
+        if values[0] < 1.0 / _SLACK:
+            back = np.linalg.solve(factor.T, vectors)
+            precision[place] = (back * np.maximum(values, 1.0 / _SLACK)) @ back.T
+    if np.array_equal(precision, modes.precision):
+        return modes
+    return replace(modes, precision=precision, factors=cholesky_factors(precision))
+
+
+def importance_fit(
+    evaluate: Callable[[np.ndarray], np.ndarray],
+    draws: np.ndarray,
+    n_points: int,
+    rng: np.random.Generator,
+    status: ModeStatus,
+) -> Modes | None:
+    """Fit a normal to a density by importance sampling, round after round, from its prior's.
+
+    Parameters
+    ----------
+    evaluate : callable
+        Of points ``(n, d)``, to log-densities ``(n,)``.
+    draws : ndarray of shape (n_draws, d)
+        Of the prior.
+    n_points : int
+        Of a round.
+    rng : numpy.random.Generator
+    status : ModeStatus
+        How the search ended that found no mode: the fit keeps it, so that it is named.
+
+    Returns
+    -------
+    Modes or None
+        One row, whose evidence is that of the last round's weights; None where draws are too few
+        or the density nowhere finite.
+    """
+    d = draws.shape[1]
+    if min(len(draws), n_points) < _FEWEST_DRAWS * d:
+        return None
+    mean, covariance = draws.mean(axis=0), _covariance(draws)
+    log_evidence = -np.inf
+    for _ in range(_N_ROUNDS):
+        factor = np.linalg.cholesky(covariance)
+        noise = rng.standard_normal((n_points, d))
+        points = mean + noise @ factor.T
+        log_kappa = -0.5 * (noise**2).sum(axis=1) - np.log(np.diagonal(factor)).sum()
+        log_weight = evaluate(points) - log_kappa + 0.5 * d * np.log(2 * np.pi)
+        if not np.isfinite(log_weight).any():
+            return None
+        log_evidence = float(np.logaddexp.reduce(log_weight) - np.log(n_points))
+        relative = log_weight - log_weight.max()
+        power = 1.0
+        # weights of which a few have all are brought closer to one another
+        while True:
+            weight = np.exp(power * relative)
+            weight /= weight.sum()
+            effective = 1.0 / float((weight**2).sum())
+            if effective >= _EFFECTIVE * d or power < 1e-3:
+                break
+            power *= 0.7
+        mean = weight @ points
+        away = points - mean
+        found = (weight[:, None] * away).T @ away
+        covariance = (effective * found + d * covariance) / (effective + d)
+    precision = np.linalg.inv(covariance)[None]
+    factors = cholesky_factors(0.5 * (precision + np.swapaxes(precision, 1, 2)))
+    height = log_evidence - 0.5 * d * np.log(2 * np.pi) + np.log(np.diagonal(factors[0])).sum()
+    return Modes(
+        mean[None],
+        precision,
+        factors,
+        np.array([height]),
+        np.full(1, np.nan),
+        np.array([_N_ROUNDS]),
+        (status,),
+    )
+
+
+def _covariance(draws: np.ndarray) -> np.ndarray:
+    """Return the covariance of draws, with one for what does not vary: it is not active."""
+    found = np.atleast_2d(np.cov(draws, rowvar=False))
+    variances = np.diagonal(found)
+    still = variances < 1e-12 * np.maximum(1.0, (draws**2).mean(axis=0))
+    size = np.where(still, 1.0, variances)
+    positive: np.ndarray = found + np.diag(np.where(still, 1.0, 1e-9 * size))
+    return positive

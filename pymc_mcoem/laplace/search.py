@@ -1,0 +1,312 @@
+"""Search for mode and curvature of a log-density in every class of a model.
+
+Damped Newton steps (`pymc_mcoem.laplace.newton`) of a curvature P which is minus the Hessian where
+that is written out, else a Gauss-Newton matrix where one is given, else made of differences of
+gradients. Steps are measured by the precision of the latents' prior where that is known, by which
+a step of length one is as far as the prior is wide, else by the absolute diagonal of P.
+
+Where a search is made a few times, as when a chain of ``pm.sample`` starts, PyTensor interprets
+the density: nothing is compiled. Where it is made for every observation (the density has data as
+inputs) the density is compiled; see `pymc_mcoem.density.evaluations`.
+
+Applicability: continuous latents, a density with a gradient. Cost: an iteration evaluates density,
+gradient and curvature once, by differences 2 n_latents + 1 gradients, and factorises one matrix, or
+up to half a dozen where the curvature is indefinite; five to forty iterations are usual. A
+multimodal density needs several starting points, or a noise that is first enlarged (`Cooling`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pymc_mcoem.density.class_density import ClassDensity, as_argument
+from pymc_mcoem.density.evaluations import compile_evaluations
+from pymc_mcoem.laplace.modes import Modes, ModeStatus, positive_definite
+from pymc_mcoem.laplace.newton import iterate
+from pymc_mcoem.laplace.schedule import Cooling, Race, Searches
+
+if TYPE_CHECKING:
+    from pytensor.tensor.variable import TensorVariable
+
+    from pymc_mcoem.density.geometry import Curvature
+
+__all__ = ["Cooling", "ModeSearch", "Race"]
+
+
+@dataclass(frozen=True)
+class _Damping:
+    """Scales of μ: where searches begin, the least that helps and how it rises, and what is none.
+
+    Where damping is below `free` and the density as quadratic as it was taken to be, it is dropped.
+    """
+
+    first: float
+    least: float
+    raising: float
+    free: float
+
+
+_BY_CURVATURE = _Damping(first=1e-3, least=1e-2, raising=10.0, free=1e-2)
+#: On postal digits the prior's precision has to be taken some ten times.
+_BY_PRIOR = _Damping(first=1.0, least=0.1, raising=3.0, free=0.1)
+
+
+class ModeSearch:
+    """Compiled search for the mode and curvature of a `ClassDensity` at given classes.
+
+    Parameters
+    ----------
+    density : ClassDensity
+    gauss_newton : TensorVariable or None
+        Matrix ``(n_latents, n_latents)`` in variables of the model that replaces minus the Hessian.
+    max_iterations : int
+        At the density itself, after cooling and the rounds of a race.
+    tolerance : float
+        The search ends when the expected gain of the next step, δᵀg / 2, is below it: an
+        error of the log-density, hence without units.
+    race : Race or None
+        How starts and classes compete first; None: every search runs to its end.
+    curvature : Curvature or None
+        Minus the Hessian written out; the precision that is returned is then the Gauss-Newton
+        matrix that it contains, and `gauss_newton` is not used.
+    noise_variance : str or None
+        Name of the ``pm.Data`` that cooling multiplies.
+    cooling : Cooling or None
+        Without a `noise_variance` there is none.
+    metric : TensorVariable or None
+        Positive definite matrix ``(n_latents, n_latents)`` in variables of the model that steps
+        are measured by: the precision of the latents' prior. None, or where no curvature is
+        written out: the curvature's diagonal.
+    mode : str or None
+        PyTensor's compilation mode.
+
+    Raises
+    ------
+    ValueError
+        If `max_iterations` or `tolerance` is not positive, or `noise_variance` names no
+        ``pm.Data`` of the model.
+    """
+
+    def __init__(
+        self,
+        density: ClassDensity,
+        gauss_newton: TensorVariable | None = None,
+        *,
+        max_iterations: int = 50,
+        tolerance: float = 1e-8,
+        race: Race | None = None,
+        curvature: Curvature | None = None,
+        noise_variance: str | None = None,
+        cooling: Cooling | None = None,
+        metric: TensorVariable | None = None,
+        mode: Any = None,
+    ) -> None:
+        if max_iterations < 1:
+            raise ValueError(f"max_iterations: got {max_iterations}; give at least 1.")
+        if not tolerance > 0:
+            raise ValueError(f"tolerance: got {tolerance}; give a positive number.")
+        self.density = density
+        self.max_iterations = max_iterations
+        self.tolerance = tolerance
+        self.race = race
+        self.cooling = None if noise_variance is None else cooling
+        written_out = gauss_newton if curvature is None else curvature.matrix
+        self._measured_by_prior = metric is not None and written_out is not None
+        self._damping = _BY_PRIOR if self._measured_by_prior else _BY_CURVATURE
+        replaced = self._replaced(noise_variance, curvature)
+        self._evaluations = compile_evaluations(density, written_out, metric, replaced, mode)
+
+    def _replaced(
+        self, noise_variance: str | None, curvature: Curvature | None
+    ) -> Callable[[Any], dict[Any, Any]]:
+        """Return what gives, of settings, what stands in for symbols of the model.
+
+        More noise, and the residuals' share.
+        """
+        noise: Any = None
+        if noise_variance is not None:
+            known = {variable.name: variable for variable in self.density.model.data_vars}
+            if noise_variance not in known:
+                raise ValueError(
+                    f"noise_variance: got {noise_variance!r}, which is no pm.Data of the model; "
+                    f"choose from {sorted(known)}, or None for searches that do not cool."
+                )
+            noise = self.density.data_inputs.get(noise_variance, known[noise_variance])
+
+        def replaced(settings: Any) -> dict[Any, Any]:
+            found = {} if noise is None else {noise: noise * settings[0]}
+            if curvature is not None:
+                found[curvature.residual_share] = settings[1]
+            return found
+
+        return replaced
+
+    def __call__(
+        self,
+        starts: np.ndarray,
+        data: Mapping[str, np.ndarray],
+        others: Sequence[np.ndarray] = (),
+        *,
+        classes: np.ndarray | None = None,
+    ) -> Modes:
+        """Search from every start in every class and keep the highest mode of each class.
+
+        Parameters
+        ----------
+        starts : ndarray of shape (n_starts, n_latents) or (n_classes, n_starts, n_latents)
+            Never the present latents of a chain whose pseudo-priors these modes make.
+        data : mapping of str to ndarray
+            Values of the density's `data_inputs`.
+        others : sequence of ndarray
+            Values of the density's `other_values`.
+        classes : ndarray of int of shape (n,), optional
+            Classes to search in; by default all of them.
+
+        Returns
+        -------
+        Modes
+            One for each of `classes`.
+        """
+        asked = np.arange(self.density.n_classes) if classes is None else np.asarray(classes)
+        starts = np.asarray(starts, dtype=np.float64)
+        if starts.ndim == 2:
+            starts = np.broadcast_to(starts, (len(asked), *starts.shape))
+        evaluate = self._evaluations.at(self.density.arguments(data, others))
+        searches = Searches.begin(asked, as_argument(starts), self._damping.first)
+        rows = np.arange(len(searches.classes)).reshape(len(asked), -1)
+        alive = set(rows.ravel().tolist())
+        if self.cooling is not None:
+            # Under much noise all starts of a class would end in one point: only the first cools.
+            first = set(rows[:, 0].tolist())
+            cold = alive - first
+            for temperature in self.cooling.temperatures:
+                self._run(searches, first, self.cooling.n_iterations, evaluate, temperature)
+                if self.race is not None:
+                    first = searches.within(first, self.race.margins[0], self.race.trust)
+            alive = first | cold
+        if self.race is not None:
+            for margin in self.race.margins:
+                self._run(searches, alive, self.race.n_iterations, evaluate)
+                # not those left behind under more noise, whose densities are others
+                alive &= set(searches.ahead(rows, alive))
+                alive = searches.within(alive, margin, self.race.trust)
+        self._run(searches, alive, self.max_iterations, evaluate)
+        return self._modes(searches, searches.ahead(rows, alive), alive, evaluate)
+
+    @property
+    def takes_many_points(self) -> bool:
+        """Whether `at_points` can be asked: where nothing is compiled, nor a curvature given."""
+        return self._evaluations.takes_many_points
+
+    def at_points(
+        self, class_index: int, points: np.ndarray, others: Sequence[np.ndarray] = ()
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return log-densities ``(n,)`` and gradients ``(n, n_latents)`` at many points."""
+        arguments = self.density.arguments({}, others)
+        settings = self._settings(1.0, 1.0)
+        return self._evaluations.at_points(arguments, class_index, as_argument(points), settings)
+
+    def _run(
+        self,
+        searches: Searches,
+        rows: set[int],
+        limit: int,
+        evaluate: Callable[..., float],
+        temperature: float = 1.0,
+    ) -> None:
+        """Let searches go on for so many iterations, or to where they end."""
+        settings = self._settings(temperature, 1.0)
+        for row in sorted(rows):
+            if searches.temperature[row] != temperature:
+                searches.heat(row, temperature, self._measured_by_prior)
+            if searches.done[row]:
+                continue
+            state = np.array(
+                [searches.log_density[row], searches.damping[row], 0.0, searches.growth[row]]
+            )
+            searches.n_iterations[row] += iterate(
+                evaluate,
+                int(searches.classes[row]),
+                searches.position[row],
+                state,
+                searches.gradient[row],
+                searches.matrix[row],
+                searches.lengths[row],
+                settings,
+                limit,
+            )
+            searches.log_density[row], searches.damping[row] = state[:2]
+            searches.done[row], searches.growth[row] = bool(state[2]), state[3]
+
+    def _settings(self, temperature: float, residual_share: float) -> np.ndarray:
+        scales = self._damping
+        return np.array(
+            [
+                self.tolerance,
+                temperature,
+                residual_share,
+                scales.least,
+                scales.raising,
+                scales.free,
+            ]
+        )
+
+    def _modes(
+        self,
+        searches: Searches,
+        rows: list[int],
+        followed: set[int],
+        evaluate: Callable[..., float],
+    ) -> Modes:
+        """Evaluate the density where searches ended, and name how they did.
+
+        Those that were left behind may have been under more noise, and where the curvature is
+        written out precisions are those of Gauss and Newton.
+        """
+        settings = self._settings(1.0, 0.0)
+        n = self.density.n_latents
+        log_density, gradient = np.full(len(rows), -np.inf), np.zeros((len(rows), n))
+        precision = np.full((len(rows), n, n), np.nan)
+        for place, row in enumerate(rows):
+            state = np.array([-np.inf, self._damping.first, 0.0, 2.0])
+            # what is known of the curvature says how far apart differences are to be taken
+            precision[place] = searches.matrix[row]
+            iterate(
+                evaluate,
+                int(searches.classes[row]),
+                searches.position[row].copy(),
+                state,
+                gradient[place],
+                precision[place],
+                np.eye(n),
+                settings,
+                1,
+            )
+            log_density[place] = state[0]
+        factors, status = np.empty_like(precision), []
+        for place, row in enumerate(rows):
+            regular = positive_definite(precision[place])
+            precision[place], factors[place] = regular.matrix, regular.factor
+            if not np.isfinite(log_density[place]):
+                status.append(ModeStatus.NO_DENSITY)
+            elif row not in followed:
+                status.append(ModeStatus.OUT_OF_RACE)
+            elif regular.ridged:
+                status.append(ModeStatus.INDEFINITE)
+            elif not searches.done[row]:
+                status.append(ModeStatus.NOT_CONVERGED)
+            else:
+                status.append(ModeStatus.CONVERGED)
+        return Modes(
+            searches.position[rows],
+            precision,
+            factors,
+            log_density,
+            np.abs(gradient).max(axis=1, initial=0.0),
+            searches.n_iterations[rows],
+            tuple(status),
+        )

@@ -1,0 +1,1 @@
+"""What every run needs: an executor, files, checkpoints and settings."""

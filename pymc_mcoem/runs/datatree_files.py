@@ -1,0 +1,270 @@
+"""Trees of arrays in sealed netCDF files, and what is refused in those of others.
+
+Nothing in a file is code, and floats are stored as they are, so that a run goes on with the same
+bits. HDF5, which netCDF is made of, works in memory alone: it ends the process when a disk is full.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import secrets
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import h5netcdf
+import h5py
+import numpy as np
+import xarray as xr
+from xarray.backends import H5NetCDFStore
+
+from pymc_mcoem.interrupts import require_own_fault
+from pymc_mcoem.runs.atomic_files import DamagedFileError, older_names, read_whole, temporary_beside
+from pymc_mcoem.runs.file_limits import bounded_groups
+
+if TYPE_CHECKING:
+    from pymc_mcoem.labelling import Arrays
+
+__all__ = [
+    "arrays_of",
+    "bytes_of",
+    "dataset_of",
+    "named_damage",
+    "read_datatree",
+    "require_file_name",
+]
+
+_log = logging.getLogger("pymc_mcoem")
+
+
+def bytes_of(tree: xr.DataTree) -> bytes:
+    """Return a tree as the bytes of a netCDF file.
+
+    Examples
+    --------
+    >>> tree = xr.DataTree(xr.Dataset({"a": ("n", [1.0, -0.0])}))
+    >>> bytes_of(tree)[1:4]
+    b'HDF'
+    """
+    size = sum(node.to_dataset(inherit=False).nbytes for node in tree.subtree)
+    # One piece of memory for all of it. The name is of nothing on the disk, and no other's.
+    with h5py.File(
+        f"{secrets.token_hex(8)}.nc",
+        "w",
+        driver="core",
+        backing_store=False,
+        block_size=size + (1 << 20),
+        track_order=True,  # as netCDF has it
+    ) as file:
+        with h5netcdf.File(file, "w") as written:
+            for node in _without_fill_values(tree).subtree:
+                store = H5NetCDFStore(written, group=node.path, mode="a")
+                node.to_dataset(inherit=False).dump_to_store(store)
+        file.flush()
+        image: bytes = file.id.get_file_image()
+    return image
+
+
+@contextmanager
+def named_damage(path: str | os.PathLike[str], given: Collection[str] = ()) -> Iterator[None]:
+    """Turn whatever is wrong with what a file holds into one error that names the file.
+
+    Parameters
+    ----------
+    path : path-like
+    given : collection of str
+        Arguments that are not from the file: errors that begin with one of these stay as they are.
+
+    Raises
+    ------
+    DamagedFileError
+    KeyboardInterrupt, SystemExit, MemoryError, OSError
+        What says nothing of the file: see `require_own_fault`. HDF5 reads memory, and says OSError
+        of bytes that it makes nothing of, without a number; the disk's errors have one.
+    """
+    try:
+        yield
+    except DamagedFileError:
+        raise
+    except Exception as error:
+        if not isinstance(error, OSError) or error.errno is not None:
+            require_own_fault(error)
+        if str(error).partition(":")[0] in given:
+            raise
+        # a KeyError has nothing but the key to say
+        what = f"{error}" if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        raise DamagedFileError(
+            f"path: {os.fspath(path)!r} is damaged: {what.removesuffix('.')}."
+        ) from error
+
+
+def read_datatree(
+    path: str | os.PathLike[str], driver: str, kind: str, version: int
+) -> xr.DataTree:
+    """Read a tree whose bytes were written by `write_whole`, if it is of this kind and version.
+
+    Parameters
+    ----------
+    path : path-like
+    driver : str
+        Whose runs are of this kind.
+    kind : str
+        The attribute ``format`` of the file.
+    version : int
+        The attribute ``format_version``.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    DamagedFileError
+        If it is not a saved run, is damaged, or has another format version.
+
+    Notes
+    -----
+    A file that is damaged, as its checksum tells, is passed over where it is the newest of a
+    checkpoint: the first of the older ones that is whole is read in its place, and the log says so.
+    """
+    source = _as_path(path)
+    if source.is_dir():
+        raise IsADirectoryError(f"path: {str(source)!r} is a folder; name a file in it.")
+    if not source.is_file():
+        raise FileNotFoundError(f"path: there is no file {str(source)!r}; save a run there first.")
+    try:
+        content = read_whole(source)
+    except DamagedFileError as damage:
+        older = _older_checkpoint(source, driver, kind, version)
+        if older is None:
+            raise
+        _log.warning("%s The run goes on from the checkpoint before it, %r.", damage, str(older[0]))
+        return older[1]
+    return _tree_in(content, source, driver, kind, version)
+
+
+def _older_checkpoint(
+    source: Path, driver: str, kind: str, version: int
+) -> tuple[Path, xr.DataTree] | None:
+    """Return the newest whole file of a checkpoint behind one that is damaged, if there is one."""
+    for older in older_names(source.resolve()):
+        try:
+            tree = _tree_in(read_whole(older), older, driver, kind, version)
+        except (DamagedFileError, FileNotFoundError):
+            continue
+        # one that was saved by hand under such a name may be of any run
+        if tree.attrs.get("written_by") == "checkpoint":
+            return older, tree
+    return None
+
+
+def _tree_in(content: bytes, source: Path, driver: str, kind: str, version: int) -> xr.DataTree:
+    """Return the tree in a file's bytes."""
+    with named_damage(source):
+        with h5py.File(h5py.h5f.open_file_image(content)) as file:
+            groups = bounded_groups(file, len(content))
+            with h5netcdf.File(file, "r", decode_vlen_strings=True) as opened:
+                tree = xr.DataTree.from_dict(
+                    {
+                        group: xr.open_dataset(H5NetCDFStore(opened, group=group)).load()
+                        for group in groups
+                    }
+                )
+        if tree.attrs.get("format") != kind:
+            raise DamagedFileError(
+                f"path: {str(source)!r} is no saved run of {driver}; give a file that `save` wrote."
+            )
+        found = tree.attrs.get("format_version")
+        if found != version:
+            raise DamagedFileError(
+                f"path: {str(source)!r} has format version {found}, this is for {version}; "
+                f"load it with pymc_mcoem {tree.attrs.get('version')}."
+            )
+    return tree
+
+
+def require_file_name(path: Any) -> Path:
+    """Return where a file can be written; of a link, where it leads to.
+
+    Raises
+    ------
+    TypeError
+        If it is no name.
+    FileNotFoundError
+        If the folder does not exist.
+    PermissionError
+        If it cannot be written in.
+    OSError
+        If a folder, a device or something else that is no file has the name, or it is too long.
+    """
+    target = _as_path(path)
+    if target.is_symlink():
+        target = target.resolve()
+    if target.is_dir():
+        raise IsADirectoryError(f"path: {str(target)!r} is a folder; name a file in it.")
+    folder = target.absolute().parent
+    if not folder.is_dir():
+        raise FileNotFoundError(
+            f"path: the folder of {str(target)!r} does not exist; create it, or name another."
+        )
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(
+            f"path: nothing can be written in the folder of {str(target)!r}; change its "
+            "permissions, or name another."
+        )
+    if target.exists() and not target.is_file():
+        raise OSError(f"path: {str(target)!r} is no file that can be replaced; name another.")
+    try:
+        os.lstat(temporary_beside(target))
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        spare = len(temporary_beside(target).name) - len(target.name)
+        raise OSError(
+            error.errno,
+            f"path: {str(target)!r} is too long a name: while it is written it has {spare} letters "
+            "more; shorten it.",
+        ) from error
+    return target
+
+
+def _as_path(path: Any) -> Path:
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"path: got {path!r}; give the name of a file.")
+    return Path(path)
+
+
+def _without_fill_values(tree: xr.DataTree) -> xr.DataTree:
+    """Say that every NaN in a file stands for itself."""
+    for node in tree.subtree:
+        for variable in node.variables.values():
+            variable.encoding = {"_FillValue": None} if variable.dtype.kind == "f" else {}
+    return tree
+
+
+def dataset_of(arrays: Mapping[str, np.ndarray]) -> xr.Dataset:
+    """Return a group of a file that holds arrays by name, whatever the names."""
+    # Dims are named by axis and length: few of them, and never one twice in a variable. Arrays
+    # are numbered, since a name may hold what netCDF does not allow.
+    variables = {}
+    for number, value in enumerate(arrays.values()):
+        dims = [f"axis_{axis}_of_{size}" for axis, size in enumerate(np.shape(value))]
+        variables[f"array_{number}"] = (dims, np.asarray(value))
+    return xr.Dataset(variables, attrs={"names": json.dumps(list(arrays))})
+
+
+def arrays_of(tree: xr.DataTree, group: str) -> Arrays | None:
+    """Return the arrays that `dataset_of` put into a group, None where there is no such group."""
+    if group not in tree.groups:
+        return None
+    dataset = tree[group].to_dataset()
+    names = json.loads(dataset.attrs["names"])
+    arrays = {name: np.array(dataset[f"array_{at}"].values) for at, name in enumerate(names)}
+    for name, value in arrays.items():
+        if value.dtype.kind not in "biuf":
+            raise ValueError(f"{name!r} in {group} holds no numbers but {value.dtype}")
+    return arrays

@@ -1,0 +1,451 @@
+"""Who makes the calls of a run: this process, or the workers of an executor, some of which die."""
+
+from __future__ import annotations
+
+import logging
+import os
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from time import monotonic
+from typing import Any
+
+from pymc_mcoem.compiling.threads import one_call_at_a_time
+from pymc_mcoem.interrupts import raise_if_interrupted, was_interrupted
+from pymc_mcoem.runs.workers import (
+    ExecutorError,
+    Limit,
+    Order,
+    Parcel,
+    Unknown,
+    leave_with,
+    perform,
+    received,
+)
+from pymc_mcoem.validation import is_number, is_whole
+
+__all__ = ["Crew", "WorkerLost", "Workers", "check_executor"]
+
+_log = logging.getLogger("pymc_mcoem")
+
+#: Calls handed to an executor and not yet answered; what is read ahead of them is no more.
+WINDOW = 256
+#: Calls that a worker gets at once, at most, and how many lots of them each worker gets at least.
+TOGETHER, LOTS = 8, 16
+#: Seconds after which idle workers of a pool of our own leave.
+IDLE = 300
+#: Seconds that the first call of a worker may take beside the others' limit: it compiles.
+FIRST = 600.0
+#: Times that all workers may be lost, without an answer in between, until calls go one by one.
+LOSSES = 2
+
+
+class WorkerLost(RuntimeError):
+    """A call that took its worker down with it each time."""
+
+
+class _CallLost(Exception):
+    """A call whose worker died while the executor lives on."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """An executor, and how long one of its workers may be at an observation.
+
+    Parameters
+    ----------
+    executor : concurrent.futures.Executor or int
+        Processes of this or other machines; a number stands for a pool of as many.
+    timeout : float
+        Seconds. A worker that takes longer is ended, and the observation given to another; where
+        that hangs too, the observation is one that cannot be learnt. A worker's first
+        observation, for which it compiles, may take ten minutes more.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If there is no executor, it works in threads, which nobody can end, or the number of
+        seconds is not positive.
+
+    Notes
+    -----
+    A worker ends itself, also where compiled code hangs and Python has no say; one that its
+    machine has stopped cannot. Under MPI all processes end with it.
+
+    Examples
+    --------
+    >>> Workers(8, timeout=60.0)
+    Workers(executor=8, timeout=60.0)
+    """
+
+    executor: Executor | int
+    timeout: float
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        check_executor(self.executor)
+        if self.executor is None or isinstance(self.executor, (ThreadPoolExecutor, Workers)):
+            raise ValueError(
+                f"executor: got {self.executor!r}; a timeout ends processes: give a number of "
+                "them, or an executor that has some."
+            )
+        if not is_number(self.timeout) or not 0 < self.timeout < float("inf"):
+            raise ValueError(f"timeout: got {self.timeout!r}; give a positive number of seconds.")
+
+
+def check_executor(executor: Any) -> None:
+    """Complain about what is neither an executor nor a number of processes.
+
+    Raises
+    ------
+    TypeError
+        If it is another kind of thing.
+    ValueError
+        If it is a number below 1.
+
+    Examples
+    --------
+    >>> check_executor(0)
+    Traceback (most recent call last):
+        ...
+    ValueError: executor: got 0; give at least one process, or None to work in this one.
+    """
+    if executor is None or isinstance(executor, (Executor, Workers)):
+        return
+    if not is_whole(executor):
+        raise TypeError(
+            f"executor: got {executor!r}; give a concurrent.futures.Executor, as "
+            "ProcessPoolExecutor(2) or Dask's client.get_executor(), a number of processes, or "
+            "None."
+        )
+    if executor < 1:
+        raise ValueError(
+            f"executor: got {executor}; give at least one process, or None to work in this one."
+        )
+
+
+class Crew:
+    """Makes calls of one compiled object and gives back the answers in order.
+
+    Parameters
+    ----------
+    make : callable
+        Makes the object; called once in each process that works.
+    executor : concurrent.futures.Executor, int, Workers or None
+        Who works. A number stands for a pool of as many processes, which is made when the first
+        call comes, and again when it breaks. None: this process.
+
+    Notes
+    -----
+    A worker that dies takes a standard pool down. What was not answered is then given to a new
+    pool of the same size; the answers are the same, since a call carries all that it depends on.
+    A call that brings its workers down alone, twice, is given up: `WorkerLost`. So is one that
+    takes two workers longer than `Workers` allow.
+
+    Examples
+    --------
+    >>> crew = Crew(lambda: 10)
+    >>> list(crew.answers(Order(pow, (exponent,)) for exponent in range(3)))
+    [1, 10, 100]
+    """
+
+    def __init__(
+        self, make: Callable[[], Any], executor: Executor | int | Workers | None = None
+    ) -> None:
+        check_executor(executor)
+        self._timeout: float | None = None
+        if isinstance(executor, Workers):
+            self._timeout = float(executor.timeout)
+            executor = executor.executor
+        self._make = make
+        self._size = None if executor is None or isinstance(executor, Executor) else int(executor)
+        self._executor = executor if isinstance(executor, Executor) else None
+        self._answered = False
+        self._end_pool: Callable[[], Any] | None = None
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether others work than this process."""
+        return self._executor is not None or self._size is not None
+
+    @cached_property
+    def compiled(self) -> Any:
+        """The object, made in this process at its first use."""
+        return self._make()
+
+    @cached_property
+    def _parcel(self) -> Parcel:
+        return Parcel.of(self._make)
+
+    def prepare(self) -> None:
+        """Make what can be made before the first call: the object here, or what workers are sent.
+
+        It raises what fails, before any observation counts.
+        """
+        _ = self._parcel if self.is_remote else self.compiled
+
+    def answers(
+        self, orders: Iterable[Order], window: int = WINDOW, total: int | None = None
+    ) -> Iterator[Any]:
+        """Make calls and yield what they return, in order.
+
+        Parameters
+        ----------
+        orders : iterable of Order
+            Read as far ahead as calls are handed out.
+        window : int
+            Calls that are handed out and not yet answered.
+        total : int, optional
+            How many calls there are, for calls that take no longer than a few times the
+            millisecond that an executor spends on sending one: a worker then gets several at
+            once, where it will get several lots of them. After losses calls go one by one.
+
+        Raises
+        ------
+        Exception
+            What a call raises, in its turn; calls after it are dropped.
+        WorkerLost
+            If a call kills whoever makes it.
+        ExecutorError
+            If the executor takes no work, its workers cannot make the object, or cannot send an
+            answer, which drops those that were to be sent with it.
+        """
+        if not self.is_remote:
+            for order in orders:
+                # what is compiled may be another's too, at work in another thread
+                with one_call_at_a_time():
+                    found = order.made_by(self.compiled)
+                # what was interrupted in mid-call may look whole
+                raise_if_interrupted()
+                yield found
+            return
+        source = iter(orders)
+        under_way: deque[_Sent] = deque()
+        losses, together = 0, self._together(window, total)
+        suspects = 0  # that are handed out one by one
+        try:
+            while True:
+                room = 1 if suspects else max(window // together, 1)
+                while len(under_way) < room and (some := tuple(islice(source, together))):
+                    under_way.append(_Sent(some))
+                if not under_way:
+                    return
+                try:
+                    for sent in islice(under_way, room):
+                        if sent.future is None:
+                            sent.begun = monotonic()
+                            sent.future = self._submit(sent.orders, whole=not self._answered)
+                    found = self._answer(under_way[0])
+                except (BrokenExecutor, _CallLost) as error:
+                    if was_interrupted(or_will_be=True):
+                        # a terminal tells workers too: nothing is begun anew to be ended at once
+                        raise KeyboardInterrupt from error
+                    losses += 1
+                    hung = self._count_hung(under_way)
+                    if isinstance(error, BrokenExecutor):
+                        self._replace(error)
+                    if room == 1 and under_way[0].hung > 1 and len(under_way[0].orders) == 1:
+                        self._probe()
+                        raise WorkerLost(
+                            f"worker: it gave no answer to this observation in {self._timeout:g} "
+                            "seconds, nor did another, and both were ended."
+                        ) from error
+                    for sent in under_way:
+                        sent.forget_loss()
+                    if losses > LOSSES or hung:
+                        # which of them it was is seen only if each goes alone
+                        under_way = deque(each for sent in under_way for each in sent.alone())
+                        together, suspects = 1, len(under_way)
+                    if losses > LOSSES + 2:
+                        self._probe()
+                        raise WorkerLost(
+                            "worker: it died each time that this observation was at work, of "
+                            "memory perhaps; leave the observation out, or give workers more room."
+                        ) from error
+                    continue
+                losses, self._answered = 0, True
+                suspects = max(suspects - 1, 0)
+                under_way.popleft()
+                yield from map(received, found)
+        finally:
+            for sent in under_way:
+                if sent.future is not None:
+                    sent.future.cancel()
+
+    def _count_hung(self, under_way: Iterable[_Sent]) -> bool:
+        """Count for each call whether its worker may have hung at it; say whether any may."""
+        if self._timeout is None:
+            return False
+        until = monotonic() - self._timeout
+        found = False
+        for sent in under_way:
+            if sent.future is not None and sent.begun <= until:
+                sent.hung, found = sent.hung + 1, True
+        return found
+
+    def _together(self, window: int, total: int | None) -> int:
+        """Return how many calls to send at once, so that no worker waits long for the others."""
+        n_workers = self._size or getattr(self._executor, "_max_workers", None)
+        if total is None or not isinstance(n_workers, int):
+            return 1
+        return max(min(TOGETHER, total // (LOTS * n_workers), window // (4 * n_workers)), 1)
+
+    def _answer(self, sent: _Sent) -> Sequence[Any]:
+        assert sent.future is not None
+        found = self._result(sent.future)
+        if isinstance(found, Unknown):
+            sent.future = self._submit(sent.orders, whole=True)
+            found = self._result(sent.future)
+        answers: Sequence[Any] = found
+        return answers
+
+    def _result(self, future: Future[Any]) -> Any:
+        """Wait for answers; what is raised here is the executor's doing, never a call's own.
+
+        `perform` turns every exception of a call into an answer.
+        """
+        try:
+            return future.result()
+        except BrokenExecutor:
+            raise
+        except KeyboardInterrupt:
+            # Ctrl-C in a terminal reaches workers too; theirs is a lost call.
+            raise_if_interrupted()
+            if future.done() and not future.cancelled() and future.exception() is not None:
+                raise _CallLost("interrupted") from None
+            raise
+        except Exception as error:
+            # Dask has tried the call on several workers, and perhaps blames the wrong one of many.
+            if type(error).__name__ == "KilledWorker":
+                raise _CallLost(str(error)) from error
+            raise ExecutorError(
+                f"executor: {self._executor!r} failed ({type(error).__name__}: {error}); the run "
+                "stands as before, give it one that works."
+            ) from error
+
+    def _probe(self) -> None:
+        """See that workers can make the object at all, before a call is blamed for their deaths.
+
+        Raises
+        ------
+        ExecutorError
+            If they cannot.
+        """
+        try:
+            received(self._result(self._submit((Order(_nothing),), whole=True))[0])
+        except (BrokenExecutor, _CallLost) as error:
+            raise ExecutorError(
+                f"executor: workers of {self._executor!r} die before they have done anything "
+                f"({error}), of memory perhaps while compiling; the run stands as before."
+            ) from error
+
+    def _submit(self, orders: tuple[Order, ...], *, whole: bool) -> Future[Any]:
+        parcel = self._parcel
+        limit = () if self._timeout is None else (Limit(self._timeout, FIRST, os.getpid()),)
+        try:
+            if self._executor is None:
+                assert self._size is not None
+                self._executor = self._pool(self._size)
+            return self._executor.submit(
+                perform, parcel.token, parcel.content if whole else None, orders, *limit
+            )
+        except BrokenExecutor:
+            raise
+        except Exception as error:
+            raise ExecutorError(
+                f"executor: {self._executor!r} takes no more work ({error}); keep it open as long "
+                "as the run goes on, or give a number of processes."
+            ) from error
+
+    def _replace(self, error: BrokenExecutor) -> None:
+        """Take a new pool in place of one that lost a worker."""
+        size = self._size or getattr(self._executor, "_max_workers", None)
+        if not isinstance(size, int):
+            raise ExecutorError(
+                f"executor: {self._executor!r} broke ({error}) and cannot be made again from "
+                "here; the run stands as before, give it a new one."
+            ) from error
+        _log.warning(
+            "executor: a worker died (%s). What it had not answered is given to a new pool of %d "
+            "processes; results do not change.",
+            str(error).splitlines()[0] if str(error) else type(error).__name__,
+            size,
+        )
+        if self._end_pool is not None:
+            self._end_pool()
+        self._size, self._executor, self._answered = size, None, False
+
+    def close(self) -> None:
+        """End workers of our own at once, whatever they are at; an executor that was given stays.
+
+        Idle ones leave by themselves, and all do when this object is gone. A call of minutes does
+        not wait for either.
+        """
+        if self._end_pool is not None:
+            self._end_pool()
+            self._end_pool, self._executor, self._answered = None, None, False
+
+    def _pool(self, size: int) -> Executor:
+        # Its workers start anew, without what this process holds, and without running the user's
+        # script again as those of the standard library do.
+        from joblib.externals.loky import ProcessPoolExecutor
+
+        pool: Any = ProcessPoolExecutor(
+            max_workers=size, timeout=IDLE, initializer=leave_with, initargs=(os.getpid(),)
+        )
+        self._end_pool = weakref.finalize(self, _end_pool, pool, pool._call_queue)
+        made: Executor = pool
+        return made
+
+
+def _end_pool(pool: Any, call_queue: Any) -> None:
+    """End a pool of our own, its workers and the threads that serve it.
+
+    Where workers died while the pipe to them was full, the thread that fills it would go on
+    waiting for a reader: this process itself holds the reading end. Without it the thread ends,
+    and what it held open is closed.
+    """
+    pool.shutdown(wait=False, kill_workers=True)
+    call_queue._reader.close()
+
+
+def _nothing(_: Any) -> None:
+    """Do nothing with the object."""
+
+
+class _Sent:
+    """Orders that a worker gets at once and, when they are handed out, the future of all."""
+
+    def __init__(self, orders: tuple[Order, ...]) -> None:
+        self.orders = orders
+        self.future: Future[Any] | None = None
+        self.begun = 0.0
+        self.hung = 0
+
+    def alone(self) -> Iterable[_Sent]:
+        """Return what has been answered as it is, and what has not one by one."""
+        if self.future is not None:
+            return (self,)
+        singles = [_Sent((order,)) for order in self.orders]
+        for each in singles:
+            each.hung = self.hung
+        return singles
+
+    def forget_loss(self) -> None:
+        """Let orders be handed out again, unless they were answered before the loss."""
+        future = self.future
+        if future is None:
+            return
+        # a cancelled future has no exception to ask for
+        answered = (
+            future.done()
+            and not future.cancelled()
+            and future.exception() is None
+            and not isinstance(future.result(), Unknown)
+        )
+        if not answered:
+            self.future = None

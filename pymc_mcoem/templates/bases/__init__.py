@@ -1,0 +1,1 @@
+"""Dictionaries of kernels in which templates are written."""

@@ -1,0 +1,361 @@
+"""What takes the place of `pymc_mcoem.templates.bases.separable` on the numba back end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numba
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
+
+from pymc_mcoem.compiling.inlined_operators import version_of
+from pymc_mcoem.templates import image_loops_numba as images_numba
+from pymc_mcoem.templates.bases.even_grid import EvenGrid
+from pymc_mcoem.templates.image_loops_numba import FAR, kernels
+
+__all__ = [
+    "RecurrentBends",
+    "RecurrentSlopes",
+    "RecurrentSums",
+    "RecurrentValues",
+    "recurrence",
+    "share_factors",
+]
+
+# Without flags of its own a function that is compiled while another one is takes over that one's,
+# and PyTensor's let sums be reordered: the rounding of exponentials would be undone.
+
+
+@numba.njit(fastmath=False)
+def limited(value: float, most: float) -> float:
+    """Return a number no further than `most` from zero; what is not a number stays so."""
+    if value > most:
+        return most
+    if value < -most:
+        return -most
+    return value
+
+
+@numba.njit(fastmath=False)
+def check_sizes(first: np.ndarray, second: np.ndarray, others: int, expected: int) -> None:
+    """Refuse what compiled loops would read beyond its end."""
+    if first.size != second.size:
+        raise ValueError("points: the coordinates on both axes need the same length.")
+    if others != expected:
+        raise ValueError("coefficients or weights: there must be one for each kernel or point.")
+
+
+@numba.njit(fastmath=False)
+def kernel_factor(
+    column: np.ndarray, start: float, spacing: float, length: int, bandwidth: float
+) -> np.ndarray:
+    """Return exp(−(r_a − u_s)² / ν²) of evenly spaced centres r_a, (length, n_points)."""
+    out = np.empty(length * column.size)
+    kernels(np.ascontiguousarray(column), start, spacing, bandwidth, out)
+    return out.reshape((length, column.size))
+
+
+@numba.njit(fastmath=False)
+def kernel_factors(
+    first: np.ndarray,
+    second: np.ndarray,
+    start: tuple[float, float],
+    spacing: tuple[float, float],
+    length: tuple[int, int],
+    bandwidth: float,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return `kernel_factor` of both axes."""
+    return (
+        kernel_factor(first, start[0], spacing[0], length[0], bandwidth),
+        kernel_factor(second, start[1], spacing[1], length[1], bandwidth),
+    )
+
+
+@numba.njit(fastmath=False)
+def weighted_sum(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Return Σ_a left[a, s] right[a, s]."""
+    length, n = left.shape
+    out = np.zeros(n)
+    for a in range(length):
+        first, second = left[a], right[a]
+        for s in range(n):
+            out[s] += first[s] * second[s]
+    return out
+
+
+@numba.njit(fastmath=False)
+def values_and_slopes(
+    first: np.ndarray,
+    second: np.ndarray,
+    coefficients: np.ndarray,
+    start: tuple[float, float],
+    spacing: tuple[float, float],
+    length: tuple[int, int],
+    bandwidth: float,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return Σ_l α_l φ_l and its derivatives by the first and the second coordinate."""
+    check_sizes(first, second, coefficients.size, length[0] * length[1])
+    left, right = kernel_factors(first, second, start, spacing, length, bandwidth)
+    n_first, n_second = length
+    n = first.size
+    # From the middle of the grid, so that little cancels, and no further than kernels are not zero.
+    middle_first = 0.5 * spacing[0] * (n_first - 1)
+    middle_second = 0.5 * spacing[1] * (n_second - 1)
+    # Derivatives are the kernels times the way to their centre, so tables that are weighted by
+    # the centres' coordinates give them: one matrix product for the second axis.
+    table = np.empty((2 * n_first, n_second))
+    for a in range(n_first):
+        for b in range(n_second):
+            alpha = coefficients[a * n_second + b]
+            table[a, b] = alpha
+            table[n_first + a, b] = alpha * (b * spacing[1] - middle_second)
+    summed = np.dot(table, right)
+    values, along_first, along_second = np.zeros(n), np.zeros(n), np.zeros(n)
+    for a in range(n_first):
+        centre = a * spacing[0] - middle_first
+        kernel, plain, weighted = left[a], summed[a], summed[n_first + a]
+        for s in range(n):
+            product = kernel[s] * plain[s]
+            values[s] += product
+            along_first[s] += product * centre
+            along_second[s] += kernel[s] * weighted[s]
+    steep = 2.0 / (bandwidth * bandwidth)
+    for s in range(n):
+        away = limited(first[s] - start[0] - middle_first, abs(middle_first) + FAR * bandwidth)
+        along_first[s] = steep * (along_first[s] - values[s] * away)
+        away = limited(second[s] - start[1] - middle_second, abs(middle_second) + FAR * bandwidth)
+        along_second[s] = steep * (along_second[s] - values[s] * away)
+    return values, along_first, along_second
+
+
+@numba.njit(fastmath=False)
+def values_to_bends(
+    first: np.ndarray,
+    second: np.ndarray,
+    coefficients: np.ndarray,
+    start: tuple[float, float],
+    spacing: tuple[float, float],
+    length: tuple[int, int],
+    bandwidth: float,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return Σ_l α_l φ_l, its two derivatives, and its second derivatives (11, 12 and 22).
+
+    As `values_and_slopes`, with tables weighted by the squares of the centres' coordinates too.
+    """
+    check_sizes(first, second, coefficients.size, length[0] * length[1])
+    left, right = kernel_factors(first, second, start, spacing, length, bandwidth)
+    n_first, n_second = length
+    n = first.size
+    middle_first = 0.5 * spacing[0] * (n_first - 1)
+    middle_second = 0.5 * spacing[1] * (n_second - 1)
+    table = np.empty((3 * n_first, n_second))
+    for a in range(n_first):
+        for b in range(n_second):
+            alpha = coefficients[a * n_second + b]
+            centre = b * spacing[1] - middle_second
+            table[a, b] = alpha
+            table[n_first + a, b] = alpha * centre
+            table[2 * n_first + a, b] = alpha * centre * centre
+    summed = np.dot(table, right)
+    values, along_first, along_second = np.zeros(n), np.zeros(n), np.zeros(n)
+    twice_first, both, twice_second = np.zeros(n), np.zeros(n), np.zeros(n)
+    for a in range(n_first):
+        centre = a * spacing[0] - middle_first
+        kernel, plain = left[a], summed[a]
+        weighted, squared = summed[n_first + a], summed[2 * n_first + a]
+        for s in range(n):
+            product = kernel[s] * plain[s]
+            values[s] += product
+            along_first[s] += product * centre
+            twice_first[s] += product * centre * centre
+            product = kernel[s] * weighted[s]
+            along_second[s] += product
+            both[s] += product * centre
+            twice_second[s] += kernel[s] * squared[s]
+    steep = 2.0 / (bandwidth * bandwidth)
+    for s in range(n):
+        x = limited(first[s] - start[0] - middle_first, abs(middle_first) + FAR * bandwidth)
+        y = limited(second[s] - start[1] - middle_second, abs(middle_second) + FAR * bandwidth)
+        value, moment_first, moment_second = values[s], along_first[s], along_second[s]
+        along_first[s] = steep * (moment_first - value * x)
+        along_second[s] = steep * (moment_second - value * y)
+        from_first = twice_first[s] - (2.0 * moment_first - value * x) * x
+        from_second = twice_second[s] - (2.0 * moment_second - value * y) * y
+        crossed = both[s] - moment_first * y - moment_second * x + value * x * y
+        twice_first[s] = steep * (steep * from_first - value)
+        both[s] = steep * steep * crossed
+        twice_second[s] = steep * (steep * from_second - value)
+    return values, along_first, along_second, twice_first, both, twice_second
+
+
+@numba.njit(fastmath=False)
+def values_alone(
+    first: np.ndarray,
+    second: np.ndarray,
+    coefficients: np.ndarray,
+    start: tuple[float, float],
+    spacing: tuple[float, float],
+    length: tuple[int, int],
+    bandwidth: float,
+) -> np.ndarray:
+    """Return Σ_l α_l φ_l(u_s)."""
+    check_sizes(first, second, coefficients.size, length[0] * length[1])
+    left, right = kernel_factors(first, second, start, spacing, length, bandwidth)
+    table = np.ascontiguousarray(coefficients).reshape(length)
+    values: np.ndarray = weighted_sum(left, np.dot(table, right))
+    return values
+
+
+@numba.njit(fastmath=False)
+def sums_of_kernels(
+    first: np.ndarray,
+    second: np.ndarray,
+    weights: np.ndarray,
+    start: tuple[float, float],
+    spacing: tuple[float, float],
+    length: tuple[int, int],
+    bandwidth: float,
+) -> np.ndarray:
+    """Return Σ_s w_s φ_l(u_s) as a table."""
+    check_sizes(first, second, weights.size, first.size)
+    left, right = kernel_factors(first, second, start, spacing, length, bandwidth)
+    for a in range(left.shape[0]):
+        row = left[a]
+        for s in range(row.size):
+            row[s] *= weights[s]
+    sums: np.ndarray = np.dot(left, right.T)
+    return sums
+
+
+class _Recurrence(Op):
+    """An operator on an evenly spaced grid; see `pymc_mcoem.templates.bases.separable.EvenGrid`."""
+
+    __props__: tuple[str, ...] = ("start", "spacing", "length", "bandwidth")
+    #: What is compiled, a function of three vectors and the grid's numbers.
+    function: Any
+
+    def __init__(self, grid: EvenGrid) -> None:
+        self.start, self.spacing = grid.start, grid.spacing
+        self.length, self.bandwidth = grid.length, grid.bandwidth
+
+    def make_node(self, first: Any, second: Any, weights: Any) -> Apply:
+        """Return the node of three vectors."""
+        inputs = [pt.as_tensor_variable(each) for each in (first, second, weights)]
+        return Apply(self, inputs, self.output_variables(inputs[0]))
+
+    def output_variables(self, column: Any) -> list[Any]:
+        """Return new outputs for points whose first coordinates are the column."""
+        raise NotImplementedError
+
+    def perform(self, node: Any, inputs: Any, outputs: Any) -> None:
+        """Compute, for constants that are folded."""
+        vectors = (np.ascontiguousarray(value) for value in inputs)
+        found = self.function(*vectors, self.start, self.spacing, self.length, self.bandwidth)
+        for storage, value in zip(
+            outputs, found if isinstance(found, tuple) else (found,), strict=True
+        ):
+            storage[0] = value
+
+
+class RecurrentValues(_Recurrence):
+    """Σ_l α_l φ_l(u_s)."""
+
+    function = staticmethod(values_alone)
+
+    def output_variables(self, column: Any) -> list[Any]:
+        """Return a vector as long as the column."""
+        return [pt.tensor(dtype="float64", shape=column.type.shape)]
+
+    def infer_shape(self, node: Any, shapes: Any) -> list[Any]:
+        """Return the column's length."""
+        return [shapes[0]]
+
+
+class RecurrentSlopes(_Recurrence):
+    """Σ_l α_l φ_l(u_s) and its derivatives by the two coordinates."""
+
+    function = staticmethod(values_and_slopes)
+
+    def output_variables(self, column: Any) -> list[Any]:
+        """Return three vectors as long as the column."""
+        return [pt.tensor(dtype="float64", shape=column.type.shape) for _ in range(3)]
+
+    def infer_shape(self, node: Any, shapes: Any) -> list[Any]:
+        """Return the column's length, three times."""
+        return [shapes[0]] * 3
+
+
+class RecurrentBends(_Recurrence):
+    """Σ_l α_l φ_l(u_s), its derivatives, and its second derivatives (11, 12 and 22)."""
+
+    function = staticmethod(values_to_bends)
+
+    def output_variables(self, column: Any) -> list[Any]:
+        """Return six vectors as long as the column."""
+        return [pt.tensor(dtype="float64", shape=column.type.shape) for _ in range(6)]
+
+    def infer_shape(self, node: Any, shapes: Any) -> list[Any]:
+        """Return the column's length, six times."""
+        return [shapes[0]] * 6
+
+
+class RecurrentSums(_Recurrence):
+    """Σ_s w_s φ_l(u_s)."""
+
+    function = staticmethod(sums_of_kernels)
+
+    def output_variables(self, column: Any) -> list[Any]:
+        """Return a table of the grid's lengths."""
+        return [pt.tensor(dtype="float64", shape=self.length)]
+
+    def infer_shape(self, node: Any, shapes: Any) -> list[Any]:
+        """Return the grid's lengths."""
+        return [tuple(pt.constant(size, dtype="int64") for size in self.length)]
+
+
+@register_funcify_default_op_cache_key(_Recurrence)
+def _compile(op: _Recurrence, node: Any = None, **kwargs: Any) -> tuple[Any, int]:
+    function, start, spacing = op.function, op.start, op.spacing
+    length, bandwidth = op.length, op.bandwidth
+
+    @numba_njit
+    def compiled(first: Any, second: Any, weights: Any) -> Any:
+        return function(first, second, weights, start, spacing, length, bandwidth)
+
+    return compiled, version_of(__name__) ^ version_of(images_numba.__name__)
+
+
+def recurrence(name: str, grid: EvenGrid, inputs: Sequence[Any]) -> list[Any]:
+    """Return the outputs of what takes the place of the operator of that name."""
+    if name == "KernelValues":
+        return [RecurrentValues(grid)(*inputs)]
+    if name == "KernelSums":
+        return [RecurrentSums(grid)(*inputs)]
+    if name == "KernelBends":
+        bends: list[Any] = RecurrentBends(grid)(*inputs)[3:]
+        return bends
+    assert name == "KernelSlopes"
+    slopes: list[Any] = RecurrentSlopes(grid)(*inputs)[1:]
+    return slopes
+
+
+def share_factors(fgraph: Any) -> None:
+    """Take values and slopes from the operator of the most where a graph needs several of them.
+
+    Outputs of `RecurrentValues`, `RecurrentSlopes` and `RecurrentBends` begin with one another's.
+    """
+    kinds = RecurrentValues, RecurrentSlopes, RecurrentBends
+    most: dict[Any, Any] = {}
+    for kind in kinds:
+        for node in fgraph.apply_nodes:
+            if type(node.op) is kind:
+                most[(node.op._props(), *node.inputs)] = node
+    for node in [node for node in fgraph.apply_nodes if isinstance(node.op, kinds)]:
+        found = most[(node.op._props(), *node.inputs)]
+        if found is not node:
+            pairs = list(zip(node.outputs, found.outputs, strict=False))
+            fgraph.replace_all_validate(pairs, reason="share_factors")

@@ -1,0 +1,161 @@
+"""Which template mixtures have loops written out, and what these loops are given.
+
+They are those of images whose templates stand on an evenly spaced grid and are moved by a rigid
+motion, a displacement field on a grid, or both. All others are compiled from the model's graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.special import gammaln
+
+from pymc_mcoem.compiling.flat_functions import N_SETTINGS
+from pymc_mcoem.compiling.linear_algebra import symmetric_inverse
+from pymc_mcoem.templates.warps.deformations import Deformation, SumOfDeformations
+from pymc_mcoem.templates.warps.displacement_field import DisplacementField
+from pymc_mcoem.templates.warps.rigid_motion import RigidMotion
+
+if TYPE_CHECKING:
+    from pymc_mcoem.templates.model import TemplateModel
+    from pymc_mcoem.templates.settings import TemplateSettings
+
+__all__ = ["ImageFunctions", "image_functions"]
+
+
+def image_functions(settings: TemplateSettings, built: TemplateModel) -> ImageFunctions | None:
+    """Return the loops that are written out for a mixture, or None where there are none.
+
+    Kinds are compared, not asked for: a warp derived from one of ours may warp in another way.
+    """
+    parts = _parts(settings)
+    kinds = [type(part) for part in parts]
+    is_known = (
+        type(settings.deformation) in (SumOfDeformations, *kinds)
+        and len(set(kinds)) == len(kinds)
+        and set(kinds) <= {RigidMotion, DisplacementField}
+        and settings.basis.is_own_kind
+        and settings.basis.grid is not None
+        and settings.covariance != "full"
+        and settings.noise_correlation is None
+        and len(settings.points) > 1
+        and built.curvature is not None
+    )
+    fields = [part for part in parts if isinstance(part, DisplacementField)]
+    if not is_known or any(field.factors(settings.points) is None for field in fields):
+        return None
+    return ImageFunctions(settings, built)
+
+
+class ImageFunctions:
+    """The loops of `image_loops_numba` for one mixture.
+
+    It is a `pymc_mcoem.compiling.flat_functions.WrittenOut`.
+
+    Attributes
+    ----------
+    model, matrix, metric, statistics
+        The model, and graphs of what the loops compute.
+    """
+
+    def __init__(self, settings: TemplateSettings, built: TemplateModel) -> None:
+        assert built.curvature is not None
+        self.model, self.statistics = built.model, dict(built.statistics)
+        self.matrix, self.metric = built.curvature.matrix, built.prior_precision
+        self._settings = settings
+        base = settings.whole_covariance
+        log_deviations = np.log(np.diagonal(np.linalg.cholesky(base))).sum()
+        self._log_constant = -log_deviations - 0.5 * len(base) * np.log(2.0 * np.pi)
+        sizes, fixed = _sizes_and_tables(settings, symmetric_inverse(base))
+        self._fixed = np.concatenate([table.ravel() for table in fixed])
+        n_classes, n_points = settings.n_classes, len(settings.points)
+        lengths = [table.size for table in fixed]
+        lengths += [n_classes * len(base), n_classes, n_classes]
+        lengths += [n_classes * settings.basis.n_basis, n_points, n_points]
+        places = N_SETTINGS + np.concatenate([[0], np.cumsum(lengths)])
+        self._integers = np.concatenate([sizes, places]).astype(np.int64)
+        # of kernels at points: three tables, of twice as many for products of kernels
+        assert settings.basis.grid is not None
+        self._n_scratch = n_points * (6 * max(settings.basis.grid.length) + 8)
+
+    @property
+    def function(self) -> Any:
+        """What numba compiled, once for all images."""
+        # imported where it is used: numba takes a second to import
+        from pymc_mcoem.templates.image_loops_numba import evaluate
+
+        return evaluate.function
+
+    def pack(self, values: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the two vectors that the loops take, from θ and an observation by name."""
+        settings = self._settings
+        n_classes, deviations = settings.n_classes, self._deviations(values)
+        with np.errstate(divide="ignore"):
+            log_prior = np.log(values["weights"]) - np.log(deviations).sum(axis=1)
+        parts = [
+            np.ones(N_SETTINGS),
+            self._fixed,
+            deviations,
+            log_prior + self._log_constant,
+            np.broadcast_to(values["noise_variance"], (n_classes,)),
+            values["templates"],
+            values["observed_values"],
+            values["observed_mask"],
+            np.empty(self._n_scratch),
+        ]
+        return np.concatenate([np.ravel(part) for part in parts]), self._integers
+
+    def _deviations(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
+        settings = self._settings
+        found = np.ones((settings.n_classes, settings.deformation.n_parameters))
+        if settings.learned.size:
+            own = np.sqrt(values["deformation_variance"])
+            found[:, settings.learned] = own if settings.covariance == "diagonal" else own[:, None]
+        return found
+
+
+def _parts(settings: TemplateSettings) -> tuple[Deformation, ...]:
+    """Return the warp, or what it is the sum of."""
+    warp = settings.deformation
+    return warp.parts if isinstance(warp, SumOfDeformations) else (warp,)
+
+
+def _sizes_and_tables(
+    settings: TemplateSettings, precision: np.ndarray
+) -> tuple[list[int], list[np.ndarray]]:
+    """Return the numbers and arrays of `images_numba` that are the same for all observations."""
+    basis, points = settings.basis, settings.points
+    assert basis.grid is not None
+    grid = basis.grid
+    a, b = (1.0, 1.0) if settings.scale is None else settings.scale
+    numbers = [*grid.start, *grid.spacing, grid.bandwidth, a, b, a * np.log(b) - gammaln(a)]
+    places, at = {RigidMotion: -1, DisplacementField: -1}, 0
+    # without a field, points that are no grid are one row of one
+    field = [np.zeros((0, 1)), np.zeros((0, len(points)))]
+    for part in _parts(settings):
+        places[type(part)], at = at, at + part.n_parameters
+        if isinstance(part, DisplacementField):
+            field = part.factors(points) or field
+    indices = [np.triu_indices(len(each)) for each in field]
+    pairs = [each[p] * each[q] for each, (p, q) in zip(field, indices, strict=True)]
+    tables = [
+        np.array(numbers),
+        points.T,
+        *(each for factor in field for each in (factor, factor.T)),
+        pairs[0],
+        pairs[1].T,
+        settings.deformation.mean,
+        precision,
+    ]
+    scale_at = -1 if settings.scale is None else settings.deformation.n_parameters
+    sizes = [
+        *(each.shape[1] for each in field),
+        grid.length[0],
+        *(len(each) for each in field),
+        places[RigidMotion],
+        places[DisplacementField],
+        scale_at,
+    ]
+    return sizes, tables

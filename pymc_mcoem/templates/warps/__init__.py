@@ -1,0 +1,1 @@
+"""Deformations that move the points of a template."""

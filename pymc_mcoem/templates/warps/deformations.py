@@ -1,0 +1,346 @@
+"""Warps D(·, β) of the plane or the line: what moves a template's points."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.graph.basic import Variable
+
+from pymc_mcoem.compiling.linear_algebra import matrix_product
+
+if TYPE_CHECKING:
+    from pytensor.tensor.variable import TensorVariable
+
+__all__ = ["Deformation", "SumOfDeformations"]
+
+
+class Deformation:
+    """A warp u ↦ D(u, β) with parameters β ~ Normal(m, Γ).
+
+    Γ is the base covariance M, of which the block of the learned coordinates is scaled or
+    replaced class by class; the other coordinates keep theirs. No covariance joins the two.
+    Warps add up with ``+``: D(u) = u + Σ (D_i(u) − u).
+
+    Attributes
+    ----------
+    n_dims : int or None
+        Dimension of the space that is warped.
+    mean : ndarray of shape (n_parameters,)
+        Prior mean m.
+    covariance : ndarray of shape (n_parameters, n_parameters)
+        Base covariance M.
+    learned : ndarray of bool, shape (n_parameters,)
+        Which coordinates have a covariance that is learnt.
+    labels : tuple of str, length n_parameters
+        Names of the coordinates of β.
+    """
+
+    n_dims: int
+    mean: np.ndarray
+    covariance: np.ndarray
+    learned: np.ndarray
+    labels: tuple[str, ...]
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of coordinates of β."""
+        return int(self.mean.size)
+
+    def warp(self, points: np.ndarray, beta: Any) -> TensorVariable:
+        """Return D(u_s, β).
+
+        Parameters
+        ----------
+        points : ndarray of shape (n_points, n_dims)
+        beta : tensor_like of shape (n_parameters,)
+
+        Returns
+        -------
+        TensorVariable of shape (n_points, n_dims)
+        """
+        return pt.stack(self.coordinates(points, beta), axis=1)
+
+    def coordinates(self, points: np.ndarray, beta: Any) -> list[TensorVariable]:
+        """Return D(u_s, β) as `warp` does, but one vector (n_points,) for each axis.
+
+        It is what bases take most readily: nothing is put together to be taken apart again.
+        """
+        if not isinstance(points, Variable):
+            points = np.asarray(points, np.float64)
+        return self._columns(points, pt.as_tensor_variable(beta))
+
+    def jacobian(self, points: np.ndarray, beta: Any, gradient: Any) -> TensorVariable:
+        """Return the derivatives of f(D(u_s, β)) with respect to β, from those of f.
+
+        Parameters
+        ----------
+        points : ndarray of shape (n_points, n_dims)
+        beta : tensor_like of shape (n_parameters,)
+        gradient : tensor_like of shape (n_points, n_dims)
+            ∇f at the warped points.
+
+        Returns
+        -------
+        TensorVariable of shape (n_parameters, n_points)
+            Columns Σ_k ∇f_k(D(u_s, β)) ∂D_k(u_s, β)/∂β.
+        """
+        raise NotImplementedError
+
+    def curvature(self, points: np.ndarray, beta: Any, gradient: Any) -> TensorVariable:
+        """Return J Jᵀ of the rows J of `jacobian`, shape (n_parameters, n_parameters).
+
+        Parameters
+        ----------
+        points, beta, gradient
+            As for `jacobian`. Points whose gradient is zero take no part.
+        """
+        rows = self.jacobian(points, beta, gradient)
+        return matrix_product(rows, rows.T)
+
+    def products(
+        self, points: np.ndarray, beta: Any, gradient: Any, rows: TensorVariable
+    ) -> TensorVariable:
+        """Return rows (n, n_points) times the transpose of `jacobian`, (n, n_parameters)."""
+        return matrix_product(rows, self.jacobian(points, beta, gradient).T)
+
+    def derivatives(self, points: np.ndarray, beta: Any) -> list[TensorVariable] | None:
+        """Return ∂D_k(u_s, β)/∂β, one matrix (n_parameters, n_points) an axis; None: not known.
+
+        Parameters
+        ----------
+        points : ndarray of shape (n_points, n_dims)
+        beta : tensor_like of shape (n_parameters,)
+        """
+        return None
+
+    def contract(
+        self, points: np.ndarray, beta: Any, rows: Sequence[TensorVariable]
+    ) -> TensorVariable:
+        """Return Σ_k rows_k (∂D_k/∂β)ᵀ of one matrix (n, n_points) an axis, (n, n_parameters)."""
+        derivatives = self.derivatives(points, beta)
+        assert derivatives is not None
+        both = zip(rows, derivatives, strict=True)
+        products = [matrix_product(row, derivative.T) for row, derivative in both]
+        return products[0] if len(products) == 1 else pt.add(*products)
+
+    def second_derivatives(
+        self,
+        points: np.ndarray,
+        beta: Any,
+        slopes: Sequence[TensorVariable],
+        bends: Sequence[Sequence[TensorVariable]],
+    ) -> TensorVariable | None:
+        """Return the second derivatives by β of Σ_s g_s(D(u_s, β)), from those of the g_s.
+
+        Parameters
+        ----------
+        points : ndarray of shape (n_points, n_dims)
+        beta : tensor_like of shape (n_parameters,)
+        slopes : sequence of n_dims vectors (n_points,)
+            ∂g_s/∂u_k at the warped points.
+        bends : n_dims sequences of n_dims vectors (n_points,)
+            ∂²g_s/∂u_k∂u_l there.
+
+        Returns
+        -------
+        TensorVariable of shape (n_parameters, n_parameters), or None
+            None, the default: not known. Searches for modes then have the Gauss-Newton matrix
+            alone, and take more steps.
+        """
+        return None
+
+    def cross_derivatives(
+        self,
+        points: np.ndarray,
+        beta: Any,
+        bends: Sequence[Sequence[TensorVariable]],
+        other: Deformation,
+        theirs: Any,
+    ) -> TensorVariable | None:
+        """Return the second derivatives of Σ_s g_s by β and the parameters of a warp that adds up.
+
+        Parameters
+        ----------
+        points, beta, bends
+            As for `second_derivatives`; `bends` is symmetric.
+        other : Deformation
+        theirs : tensor_like of shape (other.n_parameters,)
+
+        Returns
+        -------
+        TensorVariable of shape (n_parameters, other.n_parameters), or None
+            None where one of them does not know its `derivatives`.
+        """
+        moved = self.derivatives(points, beta)
+        if moved is None or other.derivatives(points, theirs) is None:
+            return None
+        bent = [
+            pt.add(*(each[None, :] * row for each, row in zip(bend, moved, strict=True)))
+            for bend in bends
+        ]
+        return other.contract(points, theirs, bent)
+
+    def starts(self) -> np.ndarray:
+        """Return where searches for the mode of β start, shape (n_starts, n_parameters)."""
+        return self.mean[None, :].copy()
+
+    def check_points(self, points: np.ndarray) -> None:
+        """Raise ValueError where D is not defined at points (n_points, n_dims); here never."""
+
+    def _columns(self, points: np.ndarray, beta: TensorVariable) -> list[TensorVariable]:
+        """Return the warped points, one vector a dimension."""
+        raise NotImplementedError
+
+    def __add__(self, other: Deformation) -> SumOfDeformations:
+        """Return the warp that moves points by both displacements."""
+        if not isinstance(other, Deformation):
+            return NotImplemented
+        return SumOfDeformations((self, other))
+
+    def __repr__(self) -> str:
+        """Return the kind and the number of parameters."""
+        return f"{type(self).__name__}({self.n_parameters} parameters)"
+
+
+class SumOfDeformations(Deformation):
+    """Warps whose displacements add up: D(u) = u + Σ_i (D_i(u) − u).
+
+    β is the parts' parameters one after the other. Written ``a + b``.
+
+    Parameters
+    ----------
+    parts : sequence of Deformation
+        Sums among them are taken apart.
+
+    Raises
+    ------
+    ValueError
+        If there is no part, or the parts warp spaces of different dimensions.
+
+    Examples
+    --------
+    >>> from pymc_mcoem.templates import DisplacementField, RigidMotion
+    >>> both = RigidMotion() + DisplacementField([[0.0, 0.0]], width=0.4)
+    >>> both.n_parameters, both.starts().shape, int(both.learned.sum())
+    (8, (1, 8), 2)
+    """
+
+    def __init__(self, parts: Sequence[Deformation]) -> None:
+        flat: list[Deformation] = []
+        for part in parts:
+            flat.extend(part.parts if isinstance(part, SumOfDeformations) else [part])
+        dims = {part.n_dims for part in flat}
+        if len(dims) != 1:
+            raise ValueError(
+                f"parts warp spaces of dimensions {sorted(dims)}; add warps of one and the same "
+                "space."
+            )
+        self.parts: tuple[Deformation, ...] = tuple(flat)
+        self.n_dims = dims.pop()
+        self.mean = np.concatenate([part.mean for part in flat])
+        self.covariance = np.zeros((self.mean.size, self.mean.size))
+        for part, where in zip(flat, self._slices(), strict=True):
+            self.covariance[where, where] = part.covariance
+        self.learned = np.concatenate([part.learned for part in flat])
+        labels = [label for part in flat for label in part.labels]
+        if len(set(labels)) < len(labels):
+            labels = [
+                f"{index}:{label}" for index, part in enumerate(flat) for label in part.labels
+            ]
+        self.labels = tuple(labels)
+
+    def _slices(self) -> list[slice]:
+        ends = np.cumsum([part.n_parameters for part in self.parts])
+        return [
+            slice(int(end) - part.n_parameters, int(end))
+            for part, end in zip(self.parts, ends, strict=True)
+        ]
+
+    def _columns(self, points: np.ndarray, beta: TensorVariable) -> list[TensorVariable]:
+        each = [
+            part._columns(points, beta[where])
+            for part, where in zip(self.parts, self._slices(), strict=True)
+        ]
+        surplus = (len(each) - 1) * points
+        return [
+            pt.add(*columns) - surplus[:, axis] if len(each) > 1 else columns[0]
+            for axis, columns in enumerate(zip(*each, strict=True))
+        ]
+
+    def jacobian(self, points: np.ndarray, beta: Any, gradient: Any) -> TensorVariable:
+        """Return the parts' derivatives one below the other, shape (n_parameters, n_points)."""
+        beta = pt.as_tensor_variable(beta)
+        return pt.concatenate(
+            [
+                part.jacobian(points, beta[where], gradient)
+                for part, where in zip(self.parts, self._slices(), strict=True)
+            ],
+            axis=0,
+        )
+
+    def curvature(self, points: np.ndarray, beta: Any, gradient: Any) -> TensorVariable:
+        """Return J Jᵀ, block by block, shape (n_parameters, n_parameters)."""
+        beta = pt.as_tensor_variable(beta)
+        coordinates = [beta[where] for where in self._slices()]
+        blocks: list[list[TensorVariable]] = []
+        for index, (part, own) in enumerate(zip(self.parts, coordinates, strict=True)):
+            row = [blocks[before][index].T for before in range(index)]
+            row.append(part.curvature(points, own, gradient))
+            if index + 1 < len(self.parts):
+                rows = part.jacobian(points, own, gradient)
+                row += [
+                    other.products(points, theirs, gradient, rows)
+                    for other, theirs in zip(
+                        self.parts[index + 1 :], coordinates[index + 1 :], strict=True
+                    )
+                ]
+            blocks.append(row)
+        return pt.concatenate([pt.concatenate(row, axis=1) for row in blocks], axis=0)
+
+    def second_derivatives(
+        self,
+        points: np.ndarray,
+        beta: Any,
+        slopes: Sequence[TensorVariable],
+        bends: Sequence[Sequence[TensorVariable]],
+    ) -> TensorVariable | None:
+        """Return the second derivatives by β, block by block; None where a part knows none."""
+        beta = pt.as_tensor_variable(beta)
+        coordinates = [beta[where] for where in self._slices()]
+        pairs = list(zip(self.parts, coordinates, strict=True))
+        blocks: list[list[TensorVariable]] = []
+        for index, (part, own) in enumerate(pairs):
+            found = [
+                part.second_derivatives(points, own, slopes, bends),
+                *(
+                    part.cross_derivatives(points, own, bends, other, theirs)
+                    for other, theirs in pairs[index + 1 :]
+                ),
+            ]
+            known = [each for each in found if each is not None]
+            if len(known) < len(found):
+                return None
+            blocks.append([*(blocks[before][index].T for before in range(index)), *known])
+        return pt.concatenate([pt.concatenate(row, axis=1) for row in blocks], axis=0)
+
+    def derivatives(self, points: np.ndarray, beta: Any) -> list[TensorVariable] | None:
+        """Return the parts' ∂D_k/∂β one below the other; None where a part knows none."""
+        beta = pt.as_tensor_variable(beta)
+        found = [
+            part.derivatives(points, beta[where])
+            for part, where in zip(self.parts, self._slices(), strict=True)
+        ]
+        known = [each for each in found if each is not None]
+        if len(known) < len(found):
+            return None
+        return [pt.concatenate(list(rows), axis=0) for rows in zip(*known, strict=True)]
+
+    def starts(self) -> np.ndarray:
+        """Return all combinations of the parts' starts, shape (n_starts, n_parameters)."""
+        return np.array(
+            [np.concatenate(rows) for rows in itertools.product(*(p.starts() for p in self.parts))]
+        )

@@ -1,0 +1,214 @@
+"""Rotation, zoom and translation of the plane."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytensor.tensor as pt
+
+from pymc_mcoem.compiling.linear_algebra import matrix_product
+from pymc_mcoem.templates.warps.deformations import Deformation
+from pymc_mcoem.validation import is_number
+
+if TYPE_CHECKING:
+    from pytensor.tensor.variable import TensorVariable
+
+__all__ = ["RigidMotion"]
+
+#: Which of the values in `RigidMotion._affine` are the derivatives by angle, zoom, centre and
+#: translation of the first coordinate, for 1 and the two coordinates, and of the second.
+_AFFINE = np.array(
+    [
+        [5, 6, 7, 8, 9, 6],
+        [0, 1, 3, 0, 2, 1],
+        [4, 0, 0, 3, 0, 0],
+        [2, 0, 0, 4, 0, 0],
+        [1, 0, 0, 2, 0, 0],
+        [3, 0, 0, 1, 0, 0],
+    ]
+)
+#: Where among the moments of three weights, for the pairs of axes 11, 12 and 22, each product of
+#: two of 1 and the coordinates is: of the first axis, then the second.
+_PRODUCTS = np.kron([[0, 1], [1, 2]], np.full((3, 3), 6)) + np.tile(
+    [[0, 1, 2], [1, 3, 4], [2, 4, 5]], (2, 2)
+)
+
+
+class RigidMotion(Deformation):
+    """Rotation, zoom and translation of the plane: D(u) = R_φ(ϱ u + t − c) + c.
+
+    β = (angle φ, zoom ϱ, centre c (2), translation t (2)) ~ Normal((0, 1, 0, 0, 0, 0),
+    variance · Id), which is not learnt. The angle turns the first axis towards the second.
+
+    Parameters
+    ----------
+    variance : float, default 0.1
+        Prior variance of each of the six coordinates.
+
+    Raises
+    ------
+    ValueError
+        If the variance is not positive.
+
+    Notes
+    -----
+    Section ``subsec:5:2`` of the paper; angle and zoom are Gaussian on the whole line.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> motion = RigidMotion(variance=0.02)
+    >>> quarter_turn = np.array([np.pi / 2, 1, 0, 0, 0, 0])
+    >>> (motion.warp(np.array([[1.0, 0.0]]), quarter_turn).eval() + 0.0).round(6)
+    array([[0., 1.]])
+    """
+
+    n_dims = 2
+
+    def __init__(self, variance: float = 0.1) -> None:
+        if not (is_number(variance) and variance > 0):
+            raise ValueError(
+                f"variance is {variance!r}; give one positive number (a tiny one, as 1e-6, "
+                "switches rigid motions off)."
+            )
+        self.variance = float(variance)
+        self.mean = np.array([0.0, 1.0, 0.0, 0.0, 0.0, 0.0])
+        self.covariance = self.variance * np.eye(6)
+        self.learned = np.zeros(6, dtype=bool)
+        self.labels = (
+            "angle",
+            "zoom",
+            "centre[0]",
+            "centre[1]",
+            "translation[0]",
+            "translation[1]",
+        )
+
+    def _columns(self, points: np.ndarray, beta: TensorVariable) -> list[TensorVariable]:
+        cosine, sine = pt.cos(beta[0]), pt.sin(beta[0])
+        first, second = (
+            beta[1] * points[:, axis] + (beta[4 + axis] - beta[2 + axis]) for axis in (0, 1)
+        )
+        # sin(−φ), not −sin φ: a difference would be rearranged with what a basis subtracts, in
+        # one way for values and in another for slopes, which then share nothing.
+        return [
+            cosine * first + pt.sin(-beta[0]) * second + beta[2],
+            sine * first + cosine * second + beta[3],
+        ]
+
+    def derivatives(self, points: np.ndarray, beta: Any) -> list[TensorVariable]:
+        """Return ∂D_k(u_s, β)/∂β, a matrix (6, n_points) an axis."""
+        affine, linear = self._affine(beta), _monomials(points, 1).T.copy()
+        return [matrix_product(affine[:, 3 * axis : 3 * axis + 3], linear) for axis in (0, 1)]
+
+    def cross_derivatives(
+        self,
+        points: np.ndarray,
+        beta: Any,
+        bends: Sequence[Sequence[TensorVariable]],
+        other: Deformation,
+        theirs: Any,
+    ) -> TensorVariable | None:
+        """Return the second derivatives by β and another's parameters, (6, other.n_parameters).
+
+        ∂D/∂β is affine in the points: six sums for each coordinate, of which all others are made.
+        """
+        if other.derivatives(points, theirs) is None:
+            return None
+        linear = _monomials(points, 1).T.copy()
+        rows = [
+            pt.concatenate([each[None, :] * linear for each in column], axis=0)
+            for column in zip(*bends, strict=True)
+        ]
+        return matrix_product(self._affine(beta), other.contract(points, theirs, rows))
+
+    def second_derivatives(
+        self,
+        points: np.ndarray,
+        beta: Any,
+        slopes: Sequence[TensorVariable],
+        bends: Sequence[Sequence[TensorVariable]],
+    ) -> TensorVariable:
+        """Return the second derivatives by β of Σ_s g_s(D(u_s, β)), shape (6, 6)."""
+        affine = self._affine(beta)
+        weights = [bends[0][0], bends[0][1], bends[1][1]]
+        moments = matrix_product(pt.stack([*slopes, *weights]), _monomials(points, 2))
+        bent = moments[2:].ravel()[_PRODUCTS.ravel()].reshape((6, 6))
+        found = matrix_product(matrix_product(affine, bent), affine.T)
+        # D is linear in all but the angle, with which it turns
+        along, across = -affine[0, :3], affine[0, 3:]
+        cosine, sine = affine[4, :1], affine[4, 3:4]
+        total, ahead, aside = (
+            moments[:2, :1],
+            moments[:1, 1] + moments[1:2, 2],
+            moments[1:2, 1] - moments[:1, 2],
+        )
+        forth = cosine * total[1] - sine * total[0]
+        back = cosine * total[0] + sine * total[1]
+        turned = pt.sum(moments[0, :3] * across + moments[1, :3] * along, keepdims=True)
+        row = pt.concatenate(
+            [-turned / 2.0, cosine * aside - sine * ahead, -forth, back, forth, -back]
+        )
+        turning = pt.set_subtensor(pt.zeros((6, 6))[0], row)
+        return found + turning + turning.T
+
+    def _affine(self, beta: Any) -> TensorVariable:
+        """Return ∂D/∂β as coefficients of 1 and the coordinates, (6, 6), three columns an axis.
+
+        Cosine and sine are others than those of `coordinates`: used for numbers too, the same ones
+        would be rearranged there, and where D is computed would not be where its values are.
+        """
+        beta = pt.as_tensor_variable(beta)
+        cosine, sine, zoom = pt.cos(beta[:1]), pt.sin(beta[:1]), beta[1:2]
+        first, second = beta[4:5] - beta[2:3], beta[5:6] - beta[3:4]
+        values = pt.concatenate(
+            [
+                np.zeros(1),
+                cosine,
+                sine,
+                -sine,
+                1.0 - cosine,
+                -(sine * first + cosine * second),
+                -sine * zoom,
+                -cosine * zoom,
+                cosine * first - sine * second,
+                cosine * zoom,
+            ]
+        )
+        return values[_AFFINE.ravel()].reshape((6, 6))
+
+    def jacobian(self, points: np.ndarray, beta: Any, gradient: Any) -> TensorVariable:
+        """Return the derivatives of f(D(u_s, β)), shape (6, n_points)."""
+        beta = pt.as_tensor_variable(beta)
+        gradient = pt.as_tensor_variable(gradient)
+        cosine, sine = pt.cos(beta[0]), pt.sin(beta[0])
+        first, second = (
+            beta[1] * points[:, axis] + (beta[4 + axis] - beta[2 + axis]) for axis in (0, 1)
+        )
+        # ∇f turned back by R_φᵀ: the derivative with respect to what R_φ is applied to
+        back = [
+            cosine * gradient[:, 0] + sine * gradient[:, 1],
+            cosine * gradient[:, 1] - sine * gradient[:, 0],
+        ]
+        return pt.stack(
+            [
+                back[1] * first - back[0] * second,
+                back[0] * points[:, 0] + back[1] * points[:, 1],
+                gradient[:, 0] - back[0],
+                gradient[:, 1] - back[1],
+                back[0],
+                back[1],
+            ],
+            axis=0,
+        )
+
+
+def _monomials(points: np.ndarray, degree: int) -> np.ndarray:
+    """Return 1, u, v of points (n, 2), and of degree 2 also u², uv, v², (n, 3 or 6)."""
+    first, second = np.asarray(points, dtype=np.float64).T
+    columns = [np.ones_like(first), first, second]
+    if degree == 2:
+        columns += [first**2, first * second, second**2]
+    return np.stack(columns, axis=1)

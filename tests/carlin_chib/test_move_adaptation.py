@@ -1,0 +1,160 @@
+"""Normals that the prior bounds, and walks that take the shape of the chain's own draws."""
+
+import numpy as np
+import pymc as pm
+import pytest
+
+from pymc_mcoem import CarlinChib
+from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
+from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
+from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
+from pymc_mcoem.density.class_density import ClassDensity
+from pymc_mcoem.density.geometry import LatentGeometry
+from pymc_mcoem.laplace.modes import Modes, ModeStatus
+from pymc_mcoem.laplace.prior_bounds import bounded
+
+
+def covariance_and_effects() -> pm.Model:
+    """Two classes that are alike; the joint density grows without end as all effects vanish."""
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.3, 0.7])
+        packed = pm.LKJCholeskyCov(
+            "packed", n=2, eta=2.0, sd_dist=pm.Exponential.dist(1.0), compute_corr=False
+        )
+        factor = pm.math.expand_packed_triangular(2, packed)
+        x = pm.MvNormal("x", np.zeros(2), chol=factor)
+        pm.Normal("y", x + 0.0 * k, 0.5, observed=[0.6, -0.4])
+    return model
+
+
+def test_a_density_without_a_mode_has_a_pseudo_prior_where_its_mass_is(rng):
+    model = covariance_and_effects()
+    density = ClassDensity(model, model["k"], [model["packed"], model["x"]])
+    fitted = Laplace(race=None).compile(density, LatentGeometry())({}, rng)
+    assert fitted.troubles == {"mode search: not converged": 2}
+    variances = np.einsum("jab,jab->ja", fitted.scale, fitted.scale)
+    # of log L₁₁ under the prior: log of an exponential variable has the variance π²/6
+    assert variances.max() < 4 * np.pi**2 / 6
+    search = Laplace(race=None)._compile_search(density, LatentGeometry(), None)
+    for j in range(2):
+        draws = np.stack([fitted.draw(rng)[j] for _ in range(400)])
+        log_p, _ = search.at_points(j, draws, [])
+        log_kappa = [fitted.log_density(np.tile(draw, (2, 1)))[j] for draw in draws]
+        # Of the normal that a search into the spike ends with, all draws have density that is
+        # hundreds of nats from the evidence; of a good one all but those in the tails are near.
+        away = log_p - np.array(log_kappa) - fitted.log_evidence[j]
+        assert np.mean(np.abs(away) < 3.0) > 0.5
+    # with some 50 effective points each knows its own to a seventh, were tails not heavy
+    gap = fitted.log_evidence[1] - fitted.log_evidence[0]
+    assert gap == pytest.approx(np.log(0.7 / 0.3), abs=1.0)
+
+
+@pytest.mark.slow
+def test_classes_that_are_alike_share_by_their_prior(rng):
+    with covariance_and_effects():
+        trace = pm.sample(
+            draws=2_000,
+            tune=1_000,
+            chains=4,
+            cores=1,
+            step=CarlinChib(),
+            progressbar=False,
+            compute_convergence_checks=False,
+            random_seed=int(rng.integers(2**31)),
+        )
+    shares = (trace.posterior["k"] == 0).mean("draw").to_numpy()
+    switches = trace.sample_stats["class_n_switched"].sum("draw").to_numpy()
+    assert (switches > 100).all()
+    # a chain that switches s times knows its share to √(0.3 · 0.7 · 2 / s) or so
+    error = np.sqrt(0.42 / switches.sum())
+    assert abs(shares.mean() - 0.3) < 4 * error
+
+
+def test_no_covariance_is_wider_than_the_prior(rng):
+    factor = np.array([[2.0, 0.0], [1.0, 0.5]])
+    draws = rng.standard_normal((2_000, 2)) @ factor.T
+    prior = np.linalg.inv(factor @ factor.T)
+    flat = np.array([[1e-3, 0.0], [0.0, 50.0]])
+    precision = np.stack([flat, prior])
+    modes = Modes(
+        np.zeros((2, 2)),
+        precision,
+        np.linalg.cholesky(precision),
+        np.zeros(2),
+        np.zeros(2),
+        np.ones(2),
+        (ModeStatus.CONVERGED,) * 2,
+    )
+    found = bounded(modes, draws)
+    np.testing.assert_array_equal(found.precision[1], prior)
+    in_units = np.linalg.eigvalsh(factor.T @ found.precision[0] @ factor)
+    # of 2,000 draws a variance is known to √(2/2000), 3 %
+    assert in_units[0] == pytest.approx(0.25, rel=0.15)
+    np.testing.assert_allclose(found.factors[0] @ found.factors[0].T, found.precision[0])
+
+
+def pair() -> pm.Model:
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.4, 0.6])
+        x = pm.Normal("x", 2.0 * k, 1.0, shape=2)
+        pm.Normal("y", x, 1.0, observed=[1.0, 0.5])
+    return model
+
+
+@pytest.mark.parametrize("auxiliaries", ["refreshed", "frozen"])
+def test_another_shape_of_moves_changes_no_weight(rng, auxiliaries):
+    with pair():
+        step = CarlinChib(within_class=None, auxiliaries=auxiliaries)
+    engine = step._engine
+    fitted = engine.fit(rng, [])
+    moves = PseudoPriors.from_covariance(
+        fitted.mean, np.tile([[3.0, 0.5], [0.5, 0.2]], (2, 1, 1)), fitted.log_evidence
+    )
+    frozen = rng.standard_normal((2, 2)) if auxiliaries == "frozen" else None
+    seed, position = int(rng.integers(2**31)), rng.standard_normal(2)
+    made = [
+        engine.sweep(
+            np.random.default_rng(seed),
+            0.0,
+            np.asarray(1),
+            position,
+            step.log_step,
+            fitted,
+            [],
+            log_tilt=np.zeros(2),
+            auxiliaries=None if frozen is None else frozen.copy(),
+            moves=each,
+        )
+        for each in (None, moves)
+    ]
+    np.testing.assert_allclose(made[0].log_ratio, made[1].log_ratio, rtol=1e-10)
+    assert made[0].class_index == made[1].class_index
+    np.testing.assert_allclose(made[0].position, made[1].position, rtol=1e-10)
+
+
+def test_walks_take_the_shape_of_the_draws_while_tuning_and_keep_it(rng):
+    """Give pseudo-priors of another shape than the posterior's, whose variances are a half."""
+
+    class Narrow:
+        def compile(self, density, geometry, mode=None):
+            mean = np.array([[0.5, 0.25], [1.5, 1.25]])
+            covariance = np.tile(np.diag([0.5, 5e-3]), (2, 1, 1))
+            return lambda *args: PseudoPriors.from_covariance(mean, covariance)
+
+    with pair() as model:
+        step = CarlinChib(pseudo_priors=Narrow(), within_class=RandomWalk(n_moves=5), rng=rng)
+        step.setup_chain(rng, 600, 10)
+        point = model.initial_point()
+        for _ in range(600):
+            point, _ = step.step(point)
+        step.stop_tuning()
+        kept = step.moves[()].scale.copy()
+        for _ in range(10):
+            point, _ = step.step(point)
+    np.testing.assert_array_equal(step.moves[()].scale, kept)
+    visited = step.shape_of_moves.is_adapted
+    assert visited.any()
+    variances = np.einsum("jab,jab->ja", kept, kept)[visited]
+    # some 400 draws, each worth a few: a variance to a quarter or so, less what is shrunk
+    assert (variances > 0.2).all()
+    assert (variances < 1.0).all()
