@@ -18,12 +18,13 @@ import pymc as pm
 import pytest
 
 import pymc_mcoem as mcoem
-from pymc_mcoem.em import burst_chains, file_lock, fingerprint, reading
+from pymc_mcoem.em import burst_chains, fingerprint, reading
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.saem import SAEM
 from pymc_mcoem.interrupts import deferred, patiently, raise_if_interrupted, require_own_fault
-from pymc_mcoem.laplace.approximation import dispersed_starts as dispersed
+from pymc_mcoem.laplace import dispersed_starts as dispersed
 from pymc_mcoem.runs import executor as crew_module
+from pymc_mcoem.runs import file_lock
 from pymc_mcoem.runs.datatree_files import named_damage
 from tests.helpers.faults import chosen, fault_at
 from tests.helpers.pressing import Pressing, Spinning, press, press_not_yet
@@ -314,7 +315,7 @@ def test_memory_and_disks_that_come_and_go(family, stream, on_error, error, last
 
 
 def Threads():
-    from tests.em.test_workers import AtOnce
+    from tests.runs.test_workers import AtOnce
 
     class InThisProcess(AtOnce):
         def submit(self, function, /, *arguments, **named):

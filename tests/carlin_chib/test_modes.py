@@ -21,7 +21,7 @@ from pymc_mcoem.density.class_density import ClassDensity
 from pymc_mcoem.density.geometry import LatentGeometry
 from pymc_mcoem.diagnostics import ClassIndexWarning, class_index_summary
 from pymc_mcoem.diagnostics.pseudo_prior_draws import pseudo_prior_draws
-from pymc_mcoem.laplace.approximation import dispersed_starts as dispersed
+from pymc_mcoem.laplace import dispersed_starts as dispersed
 from tests.helpers.checks import LIMIT, agreement, chain_agreement
 
 #: Four Monte Carlo errors, as estimated by batch means of 40 batches.

@@ -7,7 +7,8 @@ import pytest
 from rich import reconfigure
 from rich.console import Console
 
-from pymc_mcoem import BurstLength, OnlineEM, TemplateMixture, waiting
+from pymc_mcoem import BurstLength, OnlineEM, TemplateMixture
+from pymc_mcoem.compiling import messages
 
 
 @pytest.fixture
@@ -21,9 +22,9 @@ def terminal(monkeypatch):
 
 
 def test_a_line_says_what_is_compiled_and_goes(terminal):
-    with waiting.telling():
+    with messages.telling():
         for what in ("the log-density", "the gradient"):
-            with waiting.compiling(what):
+            with messages.compiling(what):
                 pass
             assert terminal.getvalue().endswith("\x1b[2K")  # the line is erased
     said = terminal.getvalue()
@@ -31,18 +32,18 @@ def test_a_line_says_what_is_compiled_and_goes(terminal):
 
 
 def test_the_line_moves(terminal):
-    with waiting.telling(), waiting.compiling("the log-density"):
+    with messages.telling(), messages.compiling("the log-density"):
         sleep(0.35)
     spinner = {letter for letter in terminal.getvalue() if "\u2800" < letter < "\u28ff"}
     assert len(spinner) > 1
 
 
 def test_nothing_is_said_unasked(terminal):
-    with waiting.compiling("the log-density"):
+    with messages.compiling("the log-density"):
         pass
-    with waiting.telling(enabled=False), waiting.compiling("the log-density"):
+    with messages.telling(enabled=False), messages.compiling("the log-density"):
         pass
-    with waiting.telling():
+    with messages.telling():
         pass
     assert "Compiling" not in terminal.getvalue()
 
@@ -50,9 +51,9 @@ def test_nothing_is_said_unasked(terminal):
 def test_another_bar_is_left_alone(terminal):
     from rich.progress import Progress
 
-    with Progress() as bar, waiting.telling():
+    with Progress() as bar, messages.telling():
         bar.add_task("Sampling")
-        with waiting.compiling("the log-density"):
+        with messages.compiling("the log-density"):
             pass
         before = terminal.getvalue().count("Compiling")
         bar.refresh()
@@ -63,15 +64,15 @@ def test_another_bar_is_left_alone(terminal):
 def test_nothing_is_written_to_files(monkeypatch):
     file = io.StringIO()
     monkeypatch.setattr("rich._console", Console(file=file))
-    with waiting.telling(), waiting.compiling("the log-density"):
+    with messages.telling(), messages.compiling("the log-density"):
         pass
     assert file.getvalue().strip() == ""
 
 
 def test_a_notebook_that_cannot_move_a_line_has_it_once(monkeypatch, capsys):
     monkeypatch.setattr("rich._console", Console(force_jupyter=True))
-    monkeypatch.setattr(waiting, "find_spec", lambda name: None)
-    with waiting.telling(), waiting.compiling("the log-density"):
+    monkeypatch.setattr(messages, "find_spec", lambda name: None)
+    with messages.telling(), messages.compiling("the log-density"):
         pass
     assert capsys.readouterr().out.split() == ["Compiling", "the", "log-density"]
 
@@ -79,9 +80,9 @@ def test_a_notebook_that_cannot_move_a_line_has_it_once(monkeypatch, capsys):
 def test_no_line_is_left_while_a_stream_is_learnt(terminal, monkeypatch, rng):
     """What is said while compiling is gone when the first observation is explained."""
     shown = []
-    started, stopped = waiting.Progress.start, waiting.Progress.stop
+    started, stopped = messages.Progress.start, messages.Progress.stop
 
-    class Watched(waiting.Progress):
+    class Watched(messages.Progress):
         def start(self):
             shown.append(self)
             started(self)
@@ -90,7 +91,7 @@ def test_no_line_is_left_while_a_stream_is_learnt(terminal, monkeypatch, rng):
             shown.remove(self)
             stopped(self)
 
-    monkeypatch.setattr(waiting, "Progress", Watched)
+    monkeypatch.setattr(messages, "Progress", Watched)
     mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
     em = OnlineEM(mixture, random_seed=1, n_start=2, burst_length=BurstLength(4, 0))
     told = []

@@ -16,10 +16,10 @@ from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.reading import Unreadable, read
 from pymc_mcoem.runs import workers
 from tests.em.test_online import Failing
-from tests.em.test_workers import AtOnce
 from tests.helpers.sources import N_POINTS, Levels
 from tests.helpers.toy_families import CompiledNoisy, Noisy, NormalMixture, mixture_stream
 from tests.helpers.toy_runs import assert_same, driver, what_counts
+from tests.runs.test_workers import AtOnce
 
 
 @pytest.fixture(scope="module")

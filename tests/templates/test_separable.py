@@ -9,8 +9,9 @@ from pytensor.gradient import verify_grad
 
 from pymc_mcoem.compiling import linear_algebra_numba as products_numba
 from pymc_mcoem.em.esteps.class_fits import family_density
-from pymc_mcoem.templates import GaussianBasis, TemplateMixture, images_numba, separable_numba
+from pymc_mcoem.templates import GaussianBasis, TemplateMixture, image_loops_numba
 from pymc_mcoem.templates.bases import separable as plain
+from pymc_mcoem.templates.bases import separable_numba
 from pymc_mcoem.templates.bases.even_grid import EvenGrid
 from pymc_mcoem.templates.bases.separable_numba import (
     RecurrentSlopes,
@@ -183,7 +184,7 @@ def test_exponentials_are_those_of_numpy(rng):
 
 
 @pytest.mark.parametrize(
-    "module", [separable_numba, products_numba, images_numba], ids=lambda m: m.__name__
+    "module", [separable_numba, products_numba, image_loops_numba], ids=lambda m: m.__name__
 )
 def test_compiled_helpers_have_flags_of_their_own(module):
     """Without, they take over those of the first function that compiles them."""
