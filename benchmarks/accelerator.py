@@ -33,10 +33,8 @@ from typing import Any
 import numpy as np
 import pytensor.tensor as pt
 from cost_growth import discs, theta_of
-from rich.console import Console
-from rich.table import Table
 from threadpoolctl import threadpool_limits
-from versions import tell_versions
+from timing import console, make_table, tell_versions
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.carlin_chib.kernel import PseudoPriorSymbols, SweepState, build_sweep
@@ -47,8 +45,6 @@ SIDE, N_CLASSES, NOISE = 16, 4, 0.2
 DRAWS, BURN_IN = 100, 50
 #: Newton steps of every search: the package's stop by themselves, after 5 to 15.
 N_STEPS = 20
-
-console = Console(highlight=False)
 
 
 @cache
@@ -381,13 +377,11 @@ def main() -> None:
     console.print(f"JAX {jax.__version__} on {device.device_kind} ({device.platform})")
     console.print(check(JaxBurst(), observations(4)))
     console.print(compare())
-    table = Table(
-        title=f"Bursts of {DRAWS} draws after {BURN_IN}, C = {N_CLASSES}, {SIDE} × {SIDE}"
+    headings = ("batch", "chains", "compiling, s", "modes, ms", "sweeps, ms", "a second")
+    table = make_table(
+        (*headings, f"{given.processes} cores, a second", "ratio"),
+        title=f"Bursts of {DRAWS} draws after {BURN_IN}, C = {N_CLASSES}, {SIDE} × {SIDE}",
     )
-    for column in ("batch", "chains", "compiling, s", "modes, ms", "sweeps, ms", "a second"):
-        table.add_column(column, justify="right")
-    table.add_column(f"{given.processes} cores, a second", justify="right")
-    table.add_column("ratio", justify="right")
     with workers(given.processes) as on_cores:
         for n_chains in given.chains:
             burst = JaxBurst(n_chains)

@@ -51,9 +51,7 @@ from typing import Any
 import numpy as np
 import pymc as pm
 from burst_accuracy import flat, images, seconds_until, truth
-from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 from scipy.special import softmax
 from shifted_curves import (
     GRAM,
@@ -67,7 +65,7 @@ from shifted_curves import (
     simulate,
 )
 from threadpoolctl import threadpool_limits
-from versions import tell_versions
+from timing import console, make_table, tell_versions
 from with_numpyro import NumPyroLoop
 
 import pymc_mcoem as mcoem
@@ -105,7 +103,6 @@ DIGIT_PARTS = {"ΦᵀY": "template_projection", "ΦᵀΦ": "template_gram", "β�
 
 Values = Mapping[str, np.ndarray]
 Length = tuple[int, int]
-console = Console(width=150, highlight=False)
 
 
 @dataclass(frozen=True)
@@ -256,12 +253,11 @@ def tell(title: str, results: dict[Any, Any], answers: list[Any], group: int = 1
     n_groups = len(answers) // group
     again = np.random.default_rng(0).integers(n_groups, size=(400, n_groups, 1))
     resampled = [np.ravel(group * chosen + np.arange(group)) for chosen in again]
-    table = Table(title=f"{title}: milliseconds (medians), and independent draws they are worth")
-    table.add_column("E-step", no_wrap=True)
-    for heading in ("tuning + draws", "ms", "sampling alone", *names, "all"):
-        table.add_column(heading, justify="right")
-    table.add_column("ms over a burst's", justify="right", no_wrap=True)
-    table.add_column("sampling over it", justify="right", no_wrap=True)
+    headings = ("E-step", "tuning + draws", "ms", "sampling alone", *names, "all")
+    table = make_table(
+        (*headings, "ms over a burst's", "sampling over it"),
+        title=f"{title}: milliseconds (medians), and independent draws they are worth",
+    )
     for key in results:
         cells = []
         if key[0] != BURST:
@@ -391,9 +387,10 @@ def digits(given: argparse.Namespace, lengths: dict[str, Any]) -> None:
 
     density = mixture.model.compile_logp()
     shape = mixture.model.initial_point()["deformation"].shape
-    table = Table(title="Mean log joint density of the draws; most visited class and its share")
-    for heading in ("E-step", "tuning + draws", *(f"image {n + 1}" for n in range(len(cases)))):
-        table.add_column(heading)
+    table = make_table(
+        ("E-step", "tuning + draws", *(f"image {n + 1}" for n in range(len(cases)))),
+        title="Mean log joint density of the draws; most visited class and its share",
+    )
     for (kind, length), by_image in results.items():
         cells = []
         for runs, values in zip(by_image, cases, strict=True):

@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 from distributed import Client, LocalCluster
 from joblib.externals.loky import ProcessPoolExecutor
-from rich.console import Console
 from threadpoolctl import threadpool_limits
+from timing import console
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.em.checks import check_shapes, check_statistics
@@ -42,8 +42,6 @@ SLEEPING = (2, 8, 16)
 KEPT = 10
 #: The same where they are sent to each worker.
 FEW = 3
-
-console = Console(width=130, highlight=False)
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,8 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from driver_costs import REAL, REAL_BATCH, Costs, console, measure
-from rich.table import Table
+from driver_costs import REAL, REAL_BATCH, Costs, measure
+from timing import console, make_table, tell_versions
 
 WORKERS = (1, 2, 8, 64, 256, 1_000)
 ROUNDS = (1, 4, 16)
@@ -160,10 +160,10 @@ def in_tree(costs: Costs, plan: Plan, whole: float) -> tuple[float, float]:
 
 def tell_costs(found: dict[int, Costs]) -> None:
     """Print what was measured."""
-    table = Table(title="Measured here; of an observation where nothing else is said")
-    table.add_column("")
-    for n_classes in found:
-        table.add_column(f"C = {n_classes}", justify="right")
+    table = make_table(
+        ("", *(f"C = {n_classes}" for n_classes in found)),
+        title="Measured here; of an observation where nothing else is said",
+    )
 
     def row(name: str, cell: Callable[[Costs], str]) -> None:
         table.add_row(name, *(cell(costs) for costs in found.values()))
@@ -204,9 +204,10 @@ def tell_costs(found: dict[int, Costs]) -> None:
 
 def tell_real(found: dict[int, Costs], real: dict[int, dict[str, dict[str, float]]]) -> None:
     """Print what was measured with a few workers beside what is simulated."""
-    table = Table(title="Observations a second, in real runs and simulated")
-    for heading in ("", "measured", "simulated", "simulated, bursts by the clock"):
-        table.add_column(heading, justify="right")
+    table = make_table(
+        ("", "measured", "simulated", "simulated, bursts by the clock"),
+        title="Observations a second, in real runs and simulated",
+    )
     rng = np.random.default_rng(0)
     for n_classes, costs in found.items():
         clock = replace(costs, bursts=costs.waits)
@@ -233,14 +234,11 @@ def rates(plan: Plan, rng: np.random.Generator, *costs: Costs) -> list[float]:
 def tell_many(n_classes: int, costs: Costs) -> None:
     """Print rates and efficiencies for all numbers of workers, and what bounds them."""
     rng = np.random.default_rng(0)
-    table = Table(
-        title=f"C = {n_classes}: observations a second, and share of the time that workers work"
+    batches = ["W" if rounds == 1 else f"{rounds} W" for rounds in ROUNDS]
+    table = make_table(
+        ("workers", *(f"B = {each}, {gbits} Gbit/s" for gbits in BANDWIDTHS for each in batches)),
+        title=f"C = {n_classes}: observations a second, and share of the time that workers work",
     )
-    table.add_column("workers", justify="right")
-    for gigabits in BANDWIDTHS:
-        for rounds in ROUNDS:
-            name = "W" if rounds == 1 else f"{rounds} W"
-            table.add_column(f"B = {name}, {gigabits} Gbit/s", justify="right")
     for workers in WORKERS:
         cells = []
         for gigabits in BANDWIDTHS:
@@ -250,9 +248,10 @@ def tell_many(n_classes: int, costs: Costs) -> None:
                 cells.append(f"{found.rate:.3g}, {100 * found.efficiency:.0f} %")
         table.add_row(f"{workers:,}", *cells)
     console.print(table)
-    bounds = Table(title=f"C = {n_classes}: what one driver can do at most")
-    for heading in ("", "observations a second", "keeps busy"):
-        bounds.add_column(heading, justify="right")
+    bounds = make_table(
+        ("", "observations a second", "keeps busy"),
+        title=f"C = {n_classes}: what one driver can do at most",
+    )
     limits = {"driver, without M-steps": 1 / costs.driver}
     limits |= {
         f"driver, B = {size}": 1 / (costs.driver + (costs.maximize + costs.step) / size)
@@ -293,9 +292,10 @@ def tell_remedies(n_classes: int, costs: Costs, few: tuple[int, Costs], workers:
         f"ten drivers, a mixture each, C = {few[0]}": (few[1], a_label, labels),
         "handed out by Dask": (replace(costs, handing=costs.dask), base, 1),
     }
-    table = Table(title=f"C = {n_classes}, {workers:,} workers, 10 Gbit/s, B = W unless said")
-    for heading in ("", "observations a second", "workers work", "drivers work", "link works"):
-        table.add_column(heading, justify="right")
+    table = make_table(
+        ("", "observations a second", "workers work", "drivers work", "link works"),
+        title=f"C = {n_classes}, {workers:,} workers, 10 Gbit/s, B = W unless said",
+    )
     for name, (each, plan, drivers) in cases.items():
         found = simulate_steps(each, plan, rng)
         shares = (found.efficiency, found.driver, found.link)
@@ -311,6 +311,7 @@ def main() -> None:
     parser.add_argument("--tell", action="store_true", help="only simulate from the last figures")
     parser.add_argument("--output", type=Path, default=Path("output"))
     given = parser.parse_args()
+    tell_versions()
     logging.getLogger("pymc_mcoem").setLevel(logging.ERROR)
     given.output.mkdir(parents=True, exist_ok=True)
     began, file = time.perf_counter(), given.output / "many_workers.json"
