@@ -1,21 +1,21 @@
-"""Bursts of many observations and chains at once on an accelerator, beside two processor cores.
+"""Bursts of many observations and chains at once on an accelerator, beside processor cores.
 
-The very graphs of the package, the density with its gradient and curvature, the Carlin-Chib sweep
-and the statistics, are handed to JAX, which runs them for a whole mini-batch of observations, and
-several chains of each, in step. On an accelerator that fills it; without one JAX runs the same on
-the processor, only slower. What each gives is checked against the package's own burst: modes by
-their log-density, sweeps by the draws that the same noise makes, whole bursts by their means over
-many. With several chains each has a burn-in of its own, and the kept draws are shared out.
+JAX runs the package's own graphs, the density with its gradient and curvature, the Carlin-Chib
+sweep and the statistics, for a whole mini-batch of observations and several chains of each, in
+step. That fills an accelerator; without one JAX runs the same on the processor. The results are
+compared with the package's own burst: modes by their log-density, sweeps by the draws from the same
+noise, whole bursts by their means over many. Each of several chains has a burn-in of its own, and
+the kept draws are divided among them.
 
-The reference is the E-step as `OnlineEM` calls it, in as many processes as asked, of the same
+The reference is the E-step as `OnlineEM` calls it, in the given number of processes, on the same
 machine and in the same run. Images of 16 × 16 pixels under four classes show discs, noise 0.2;
 bursts of 100 draws after 50 with 20 random-walk moves a sweep.
 
     python benchmarks/accelerator.py                              # JAX's default device
     JAX_PLATFORMS=cpu python benchmarks/accelerator.py --batches 8 --rounds 1
 
-Observations a second are of the search for modes, the sweeps and the statistics together; what
-compiles compiles before.
+Observations a second include the mode search, the sweeps and the statistics. Compiling comes before
+and is not counted.
 """
 
 from __future__ import annotations
@@ -363,7 +363,7 @@ def workers(n: int) -> Iterator[Callable[[np.ndarray], float]]:
 
 
 def main() -> None:
-    """Check, measure in turn, tell."""
+    """Check, measure in turn, and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batches", type=int, nargs="+", default=[16, 64, 256, 1_024])
     parser.add_argument("--chains", type=int, nargs="+", default=[1, 4])

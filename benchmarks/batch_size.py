@@ -1,4 +1,4 @@
-"""What mini-batches cost: the error of θ after the same number of observations.
+"""Cost of mini-batches: the error of θ after the same number of observations.
 
 With ``batch_size=b`` the b observations of a step are explained at the same θ, so that b workers
 can explain them at once; but online EM then takes b times fewer steps. Streams from a mixture of
@@ -220,7 +220,7 @@ def tell(paths: xr.DataArray, fisher: np.ndarray) -> None:
 
 
 def main() -> None:
-    """Learn and tell."""
+    """Learn and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--streams", type=int, default=20)
     parser.add_argument("--quick", action="store_true", help="three streams")

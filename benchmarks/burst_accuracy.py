@@ -1,22 +1,23 @@
-"""What bursts are worth: squared error of the mean statistics against time, by kind of burst.
+"""How many independent draws a burst is worth, against its time, by kind of burst.
 
 Postal digits of all kinds with noise, four classes, 78 latents; θ after 20, 100 and 500
-observations (early, middle, late), and 20 other images. Of each the posterior means of class
-weights, ΦᵀY, ΦᵀΦ and ββᵀ are found by long runs, twice, and so is the variance of a single draw.
-Chains of bursts do not leave the modes that their pseudo-priors were found at, and would be right
-by definition if the long runs began there too: those begin at the modes of highest evidence that a
-dozen searches find in each class, none of which is one of those judged. Then every kind of burst is
-run at several lengths, several times for each image. A mean over m independent draws would have the
-variance of one over m, so
+observations (early, middle, late), and 20 other images. Long runs give the posterior means of class
+weights, ΦᵀY, ΦᵀΦ and ββᵀ of each image, twice, and the variance of a single draw. Chains of bursts
+do not leave the modes where their pseudo-priors were fitted, so long runs that began there would
+agree with them by construction. Long runs therefore begin at the modes of highest evidence that a
+dozen searches find in each class, none of which is a search of the bursts that are compared. Then
+every kind of burst runs at several lengths, several times for each image. A mean over m independent
+draws would have the variance of one over m, so
 
     worth = variance of one draw / mean squared error of the burst, summed over images,
 
-is the number of independent draws that a burst is worth, whatever its bias comes from. Reported is
-the time in which each kind reaches what the paper's burst is worth (500 sweeps, 100 of burn-in, 20
-random-walk moves a sweep, pilot chains), read off between its lengths on log axes, as a ratio: at
-least that where the shortest will do, 0 where the longest will not. The long runs have an error
-too, and what is worth more than they are cannot be told apart. Last comes what could be saved by
-lengths of each image's own, if a rule knew as much as other bursts of that image tell.
+is the number of independent draws that a burst is worth, whatever the source of its error. The
+result is the time in which each kind reaches the worth of the paper's burst (500 sweeps, 100 of
+burn-in, 20 random-walk moves a sweep, pilot chains), interpolated between its lengths on log axes,
+as a ratio. It is a lower bound where the shortest length is enough, and 0 where the longest is not.
+Long runs have an error too, and bursts that are worth more than the long runs cannot be compared.
+The last table shows what lengths of each image's own could save, if a rule knew as much as other
+bursts of that image tell.
 
     python benchmarks/burst_accuracy.py --quick
     python benchmarks/burst_accuracy.py

@@ -1,4 +1,4 @@
-"""Error of one burst at the true parameters, and what theory makes of it for online EM.
+"""Error of one burst at the true parameters, and its predicted effect on online EM.
 
 Averaged online EM solves "mean score = 0". So an error of covariance V(m) in the score that a burst
 of m draws gives multiplies the squared error of θ by 1 + f(m), with f(m) = tr(I⁻¹ V(m)) / number of

@@ -1,9 +1,9 @@
-"""What a burst costs beside its density evaluations.
+"""Cost of a burst beside its density evaluations.
 
 Time of a burst over (its number of density evaluations × the time of one compiled evaluation of
 the model's log-density), at the paper's digits settings: 16 × 16 pixels, 78 latents, 20
-random-walk moves a sweep. The two are measured in turn and medians are reported: of the chain
-with the cheap statistics, with ΦᵀΦ added, with the mode search added.
+random-walk moves a sweep. Both are measured in turn, and medians are reported: of the chain with
+the cheap statistics, with ΦᵀΦ added, and with the mode search added.
 
     python benchmarks/burst_overhead.py
 """

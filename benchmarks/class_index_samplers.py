@@ -1,47 +1,55 @@
-"""How fast, and how right, samplers of a class index are: ours beside what people use today.
+"""Speed and error of samplers of a class index: `CarlinChib` beside what people use today.
 
-Four models whose class probabilities are known exactly: two identical models with an index (the
-example of pymc issue 1534, as docs/notebooks/frozen_index.md writes it: each with a mean and a
-standard deviation, vague priors, 100 data), an easier pair of them (a level each with the prior
-Normal(0, 1), 20 data), five nested regressions of dimensions 1 to 5, and a plate of 500 indices.
-And one noisy handwritten two of 16 × 16 pixels under four templates, 78 latents, with a twentieth
-of the deformations' variance that was learned (beyond it posteriors are so far from normal that
-nothing here is known to be right); its probabilities are by annealed importance sampling from
-Laplace approximations. Samplers take turns on the same data:
+Four models have class probabilities that are known exactly:
 
-* ``CarlinChib``, the model left as a user writes it; ``RandomWalk(n_moves=2)`` and
-  ``index_move="metropolised"``, which were preferred to its defaults on the issue's model and the
-  very data that are timed here; and its defaults, on the digit they alone, and annealed jumps;
+* ``identical``: two identical models with an index, as in pymc issue 1534 and
+  docs/notebooks/frozen_index.md: a mean and a standard deviation each, vague priors, 100 data;
+* ``levels``: an easier pair: a level each with the prior Normal(0, 1), 20 data;
+* ``regressions``: five nested regressions of dimensions 1 to 5;
+* ``plate``: 500 indices.
+
+The fifth, ``digit``, is one noisy handwritten two of 16 × 16 pixels under four templates, 78
+latents, with a twentieth of the deformation variance that was learned (with more, posteriors are so
+far from normal that no reference is known to be right). Its class probabilities come from annealed
+importance sampling that begins at Laplace approximations.
+
+Samplers take turns on the same data:
+
+* ``CarlinChib`` on the model as a user writes it, with ``RandomWalk(n_moves=2)`` and
+  ``index_move="metropolised"``, which were chosen on the issue's model and the very data that are
+  timed here; and with its defaults. On the digit: its defaults, and annealed jumps;
 * ``pm.sample`` with its defaults on the same model;
 * the same defaults on the model with pseudo-priors written into it by hand, normal and
-  independent with the exact posterior moments of each class (better than a person would know; on
+  independent, with the exact posterior moments of each class (better than a person would know; on
   the issue's model by quadrature, on the digit those that ``CarlinChib`` fits);
 * NumPyro's ``DiscreteHMCGibbs`` and ``MixedHMC``, where NumPyro is installed.
 
-For each, of the worst class: effective draws per second of sampling, twice, and the largest error
-of a class probability in any chain. Compilation is not counted. First as ArviZ estimates them from
-the chains themselves, the median over repeats: it calls a constant chain fine, and counts n draws
-as n log10(n) at most, which a chain that visits its classes in turn exceeds. Then as they were, for
-the exact probability p of a class is known:
+Three figures are reported for each. Compilation is not counted.
 
-    p (1 − p) / mean squared error of the share of visits, over chains and repeats,
+1. Effective draws a second of the worst class as ArviZ estimates them from the chains, the median
+   over repeats. ArviZ does not notice a constant chain, and counts n draws as n log10(n) at most,
+   which a chain that visits its classes in turn exceeds.
+2. Effective draws a second of the worst class by squared error. With the exact probability p,
 
-which a sampler that is wrong cannot raise. Chains that never leave a class of half the probability
-are worth one draw each by it, however long they are: a second of them, then, only says how soon
-they were over. A share of n draws is known to half a draw and no better, so its squared error
-counts as (1 / 2n)² at least. From R repeats the mean squared error has a standard error of
-√(1 / 2R) of itself; its inverse, from few repeats, rather more. On the digit the exact answer is an
-estimate too, of annealing that begins at our own pseudo-priors: with a standard error of 0.02, so
-that a good sampler is told too low there.
+       p (1 − p) / mean squared error of the share of visits, over chains and repeats,
+
+   which a wrong sampler cannot raise. By it, chains that never leave a class of half the
+   probability are worth one draw each, however long they are. A share of n draws is known to half a
+   draw at best, so its squared error counts as (1 / 2n)² at least. With R repeats the mean squared
+   error has a relative standard error of √(1 / 2R), and its inverse a larger one.
+3. The largest error of a class probability in any chain.
+
+On the digit the reference itself has a standard error of 0.02, so a good sampler gets too low a
+figure there.
 
     python benchmarks/class_index_samplers.py --draws 2000 --repeats 3
+    python benchmarks/class_index_samplers.py --only plate --draws 300 --repeats 1
 
-Every model has data of its own, which are the same whatever ``--only`` leaves out. The two pairs
-take a minute or two each. The digit's own probabilities take five minutes, and NumPyro's chains
-there minutes a hundred draws, ``MixedHMC``'s more than half an hour: leave them out with
-``--skip``, or ask for fewer draws of all. The plate asks for patience too: PyMC's own step
-for indices tries row after row, and one repeat of 300 draws takes nine minutes
-(``--only plate --draws 300 --repeats 1``).
+Every model has data of its own, which do not depend on ``--only``. The two pairs take a minute or
+two each. The digit's reference takes five minutes; NumPyro's chains on it take minutes for a
+hundred draws, ``MixedHMC``'s more than half an hour: leave them out by ``--skip``, or ask for fewer
+draws. On the plate PyMC's own step for indices tries row after row, and one repeat of 300 draws
+takes nine minutes.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What Monte Carlo E-steps cost the convergence rate of online EM.
+"""Cost of Monte Carlo E-steps to the convergence rate of online EM.
 
 Streams from a mixture of shifted curves whose E-step is known exactly (`shifted_curves`), three
 overlapping classes. On each stream online EM runs with the exact E-step and with bursts of several
-lengths, one random-walk move a sweep, ten sweeps of burn-in. Reported along n: the distance of θ
-to the truth, which no estimator can bring below about n^−1/2, and its distance to what the exact
-E-step makes of the same stream, which is the Monte Carlo error alone. Both are in units of the
-Fisher information, √(dᵀ I d / number of parameters): an efficient estimator has 1/√n.
+lengths, one random-walk move a sweep, ten sweeps of burn-in. Reported along n: the distance of θ to
+the truth, which no estimator can bring below about n^−1/2, and its distance to the θ of the exact
+E-step on the same stream, which is the Monte Carlo error alone. Both are in units of the Fisher
+information, √(dᵀ I d / number of parameters): an efficient estimator has 1/√n.
 
 The factor f that theory predicts is measured from bursts at the true θ (``burst_noise.py``).
 

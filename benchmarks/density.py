@@ -1,7 +1,7 @@
-"""What one evaluation of the digits' log-density costs, and its gradient, beside loops by hand.
+"""Cost of one evaluation of the digits' log-density and its gradient, beside loops by hand.
 
 16 × 16 pixels, 256 kernels, 78 latents, four classes. All evaluate the same 500 positions in one
-call, so that nothing is counted of what Python takes to make a call. Compiled by numba:
+call, so that the time of a call from Python does not count. Compiled by numba:
 
 * by hand, two loops over pixels as one would write them first, with ``np.exp``;
 * by hand, as fast as we can: the package's own recurrences along the axes, BLAS products;

@@ -2,10 +2,10 @@
 
     python benchmarks/first_draw.py README ours
 
-prints the seconds that the package and the model took to be there, the step took to be made, and
-the chains to be drawn; for ``images`` those until a first image is explained, and of a later one.
-``ours-jax`` and ``ours-c`` are other back ends. ``--functions`` behind it all prints what numba
-compiled in this process, and for how long.
+prints the moments when the package and the model are loaded, the step is made, and the chains are
+drawn; for ``images``, when a first image is explained, and the seconds of a later one. ``ours-jax``
+and ``ours-c`` are other back ends. ``--functions`` at the end prints the functions that numba
+compiled in this process, and their seconds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Boys and girls from 93 unlabeled growth curves, over several seeds, beside other methods.
 
-Velocities of the Berkeley growth study at 31 ages from 2 to 18 years, drawn with return; two
+Velocities of the Berkeley growth study at 31 ages from 2 to 18 years, drawn with replacement; two
 templates. For every seed: the share of children in their own sex's group, up to a swap of the
 groups; the adjusted Rand index; the ages of the templates' spurts, on the age axis at each class's
 mean posterior warp; γ² of both classes; seconds of learning. The first seed's compilation is not
@@ -16,8 +16,7 @@ among these.
 
     python benchmarks/growth.py --seeds 0        # other methods alone
 
-scikit-fda, tslearn and fdasrsf are compared with where they are installed, as by
-``pip install '.[peers]'``.
+scikit-fda, tslearn and fdasrsf take part if they are installed: ``pip install '.[peers]'``.
 """
 
 from __future__ import annotations

@@ -2,19 +2,18 @@
 
 The driver of `OnlineEM` with an executor is one process. For each mini-batch of B observations it
 reads and checks the records, hands out calls, takes the answers in order, adds their statistics,
-and makes the M-step; then comes the next. Workers, W of them, make bursts and check their
-statistics. A small discrete-event simulation does the same, from figures that are measured first
-(`driver_costs`), on postal digits of 16 × 16 pixels: times of bursts, of what the driver does for
-each observation and each step, and the bytes that are sent and received. Times are the processor's
-own, so that other programs on the machine do not count.
+and makes the M-step, before the next mini-batch. W workers make bursts and check their statistics.
+A small discrete-event simulation does the same. It uses costs that are measured first
+(`driver_costs`), on postal digits of 16 × 16 pixels: times of bursts and of the driver, for each
+observation and each step, and the bytes sent and received. Times are processor times, so that other
+programs on the machine do not count.
 
-It is validated on what can be had here, beside what it predicts: one worker and two that make
-bursts, on as many cores as are free, and more that sleep as long as a burst takes and give what a
-burst gave, which loads the driver as others would. Then:
-observations a second and efficiency, the share of time in which workers work, for up to 1,000
-workers; what bounds them; and what each remedy would bring, some of which are not built. Networks
-have their bandwidth and nothing else: no latency, no other traffic. Workers are as fast as this
-machine, and none fails.
+The simulation is validated on this machine: with one and two workers that make bursts, on the free
+cores, and with more workers that sleep as long as a burst takes and return a burst's results, which
+load the driver as others would. Then it predicts, for up to 1,000 workers, observations a second
+and efficiency, the share of time in which workers work; what limits them; and the effect of each
+remedy, some of which are not built. Networks have a bandwidth, but no latency and no other traffic.
+Workers are as fast as this machine, and none fails.
 
     python benchmarks/many_workers.py              # C = 4 and 20
     python benchmarks/many_workers.py --tell       # simulate again from the last measurements
@@ -50,7 +49,7 @@ FAN_IN = 16
 
 @dataclass(frozen=True)
 class Plan:
-    """What is simulated.
+    """A configuration to simulate.
 
     Attributes
     ----------

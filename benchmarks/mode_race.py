@@ -1,12 +1,13 @@
-"""What racing and cooling of mode searches save, and what they lose.
+"""What races and cooling of mode searches save, and what they lose.
 
 Postal digits of 16 × 16 pixels, noise 0.2, four classes, 78 latents. θ is learned from 20, 100 and
-300 images, by Laplace's approximation without a race; 60 others are then searched in different
-ways: from the undeformed template or also from two that are turned, to the end or with races of
-different lengths and margins, with more noise at first or without. Against searches that do the
-most, cooled from the first of three points to the end, are told: the time; by how much the evidence
-of the best class falls short, on average and at most; and on how many images class probabilities by
-Laplace's evidence are off by more than 0.1. Any search may win by chance: there are many modes.
+300 images, by Laplace's approximation without a race. Then 60 other images are searched in
+different ways: from the undeformed template or also from two that are turned; to the end or with
+races of different lengths and margins; with a higher noise at first or without. The reference is
+the search that does the most, cooled from the first of three points to the end. Reported are the
+time; how far the evidence of the best class is below the reference, on average and at most; and on
+how many images class probabilities by Laplace's evidence are off by more than 0.1. Any search may
+win by chance, because there are many modes.
 
     python benchmarks/mode_race.py           # three minutes
 """
@@ -101,7 +102,7 @@ def evidences(mixture: mcoem.TemplateMixture, images: np.ndarray, found: Any) ->
 
 
 def main() -> None:
-    """Learn, search, tell."""
+    """Learn, search, and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", type=int, default=60)
     given = parser.parse_args()

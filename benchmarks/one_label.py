@@ -16,7 +16,7 @@ __all__ = ["learned", "own_mixture"]
 
 @cache
 def own_mixture(side: int, n_classes: int) -> mcoem.TemplateMixture:
-    """Return the process's mixture, with which what is compiled for it is kept."""
+    """Return the process's mixture, which keeps its compiled functions."""
     return mcoem.TemplateMixture.for_images((side, side), n_classes=n_classes)
 
 

@@ -1,8 +1,8 @@
-"""From starting Python to a first answer: with nothing compiled yet, later, and after an edit.
+"""Time from starting Python to a first answer: nothing compiled yet, later, and after an edit.
 
-Every figure is one of a fresh process (`first_draw.py`), in turn with ``pm.sample`` with nothing
-set on the same model: four chains of 1,000 draws after 1,000, in two processes. P is what
-``pm.sample`` takes on README's first model when nothing is compiled. ``edited`` is a model that was
+Every figure is of a fresh process (`first_draw.py`), in turn with ``pm.sample`` with nothing set on
+the same model: four chains of 1,000 draws after 1,000, in two processes. P is the time of
+``pm.sample`` on README's first model when nothing is compiled. ``edited`` is a model that was
 compiled before with other data and other constants in its priors.
 
 With ``--against`` a folder with another version of the package, its figures stand beside these.

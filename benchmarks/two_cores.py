@@ -1,11 +1,11 @@
-"""What a second process buys: work a second with one and with two, in turn.
+"""Work a second with one process and with two, in turn.
 
-16 × 16 pixels (``--side``), four classes. Learning in mini-batches, classification, and one mixture
-for each of four labels, and two chains of ``sample_burst`` under one image, each by the process
-itself and by an executor of two processes that have compiled already; and two chains of
-``pm.sample`` with ``CarlinChib`` under that image, by ``cores=1`` and ``cores=2``, the start of
-PyMC's processes among their seconds. A B A B; medians, their ratio, and whether the numbers are the
-same to the last bit. Both cores have to be free.
+16 × 16 pixels (``--side``), four classes. One process and an executor of two processes, which have
+compiled already, do the same work: learning in mini-batches, classification, one mixture for each
+of four labels, and two chains of ``sample_burst`` for one image. Two chains of ``pm.sample`` with
+``CarlinChib`` for that image run with ``cores=1`` and ``cores=2``, including the start of PyMC's
+processes. Reported are medians, their ratio, and whether the numbers are bitwise identical. Both
+cores have to be free.
 
     python benchmarks/two_cores.py
 """
