@@ -1,21 +1,21 @@
-"""Bursts of many observations and chains at once on an accelerator, beside two processor cores.
+"""Bursts of many observations and chains at once on an accelerator, beside processor cores.
 
-The very graphs of the package, the density with its gradient and curvature, the Carlin-Chib sweep
-and the statistics, are handed to JAX, which runs them for a whole mini-batch of observations, and
-several chains of each, in step. On an accelerator that fills it; without one JAX runs the same on
-the processor, only slower. What each gives is checked against the package's own burst: modes by
-their log-density, sweeps by the draws that the same noise makes, whole bursts by their means over
-many. With several chains each has a burn-in of its own, and the kept draws are shared out.
+JAX runs the package's own graphs, the density with its gradient and curvature, the Carlin-Chib
+sweep and the statistics, for a whole mini-batch of observations and several chains of each, in
+step. That fills an accelerator; without one JAX runs the same on the processor. The results are
+compared with the package's own burst: modes by their log-density, sweeps by the draws from the same
+noise, whole bursts by their means over many. Each of several chains has a burn-in of its own, and
+the kept draws are divided among them.
 
-The reference is the E-step as `OnlineEM` calls it, in as many processes as asked, of the same
+The reference is the E-step as `OnlineEM` calls it, in the given number of processes, on the same
 machine and in the same run. Images of 16 × 16 pixels under four classes show discs, noise 0.2;
 bursts of 100 draws after 50 with 20 random-walk moves a sweep.
 
     python benchmarks/accelerator.py                              # JAX's default device
     JAX_PLATFORMS=cpu python benchmarks/accelerator.py --batches 8 --rounds 1
 
-Observations a second are of the search for modes, the sweeps and the statistics together; what
-compiles compiles before.
+Observations a second include the mode search, the sweeps and the statistics. Compiling comes before
+and is not counted.
 """
 
 from __future__ import annotations
@@ -33,10 +33,8 @@ from typing import Any
 import numpy as np
 import pytensor.tensor as pt
 from cost_growth import discs, theta_of
-from rich.console import Console
-from rich.table import Table
 from threadpoolctl import threadpool_limits
-from versions import tell_versions
+from timing import console, make_table, tell_versions
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.carlin_chib.kernel import PseudoPriorSymbols, SweepState, build_sweep
@@ -47,8 +45,6 @@ SIDE, N_CLASSES, NOISE = 16, 4, 0.2
 DRAWS, BURN_IN = 100, 50
 #: Newton steps of every search: the package's stop by themselves, after 5 to 15.
 N_STEPS = 20
-
-console = Console(highlight=False)
 
 
 @cache
@@ -367,7 +363,7 @@ def workers(n: int) -> Iterator[Callable[[np.ndarray], float]]:
 
 
 def main() -> None:
-    """Check, measure in turn, tell."""
+    """Check, measure in turn, and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batches", type=int, nargs="+", default=[16, 64, 256, 1_024])
     parser.add_argument("--chains", type=int, nargs="+", default=[1, 4])
@@ -381,13 +377,11 @@ def main() -> None:
     console.print(f"JAX {jax.__version__} on {device.device_kind} ({device.platform})")
     console.print(check(JaxBurst(), observations(4)))
     console.print(compare())
-    table = Table(
-        title=f"Bursts of {DRAWS} draws after {BURN_IN}, C = {N_CLASSES}, {SIDE} × {SIDE}"
+    headings = ("batch", "chains", "compiling, s", "modes, ms", "sweeps, ms", "a second")
+    table = make_table(
+        (*headings, f"{given.processes} cores, a second", "ratio"),
+        title=f"Bursts of {DRAWS} draws after {BURN_IN}, C = {N_CLASSES}, {SIDE} × {SIDE}",
     )
-    for column in ("batch", "chains", "compiling, s", "modes, ms", "sweeps, ms", "a second"):
-        table.add_column(column, justify="right")
-    table.add_column(f"{given.processes} cores, a second", justify="right")
-    table.add_column("ratio", justify="right")
     with workers(given.processes) as on_cores:
         for n_chains in given.chains:
             burst = JaxBurst(n_chains)

@@ -1,12 +1,12 @@
-"""Time of an E-step: a burst beside `pm.sample`, called for one observation after another.
+"""Time of an E-step: a burst, beside `pm.sample` called for one observation after another.
 
 Without this package a PyMC user writes the E-step as a loop: the model is built once,
 ``pm.set_data`` gives it the next observation and θ, ``pm.sample`` samples it, and the draws are
-averaged. The default steps, Gibbs for the class index and NUTS for the latents, are made, that is
-compiled or taken from the cache, anew at every call. On the same observations take turns
+averaged. Every call makes the default steps again, Gibbs for the class index and NUTS for the
+latents: it compiles them or takes them from the cache. On the same observations these take turns:
 
-* ``CarlinChibBurst().compile(family)``, called for each observation; and with twenty random-walk
-  moves a sweep for its Hamiltonian one;
+* ``CarlinChibBurst().compile(family)``, called for each observation; and the same with twenty
+  random-walk moves a sweep in place of its Hamiltonian one;
 * that loop; and the same with the steps made once and given as ``step=``, which makes the same
   draws;
 * a loop over a model with the class summed out by hand, NUTS alone, both ways (curves only);
@@ -14,24 +14,24 @@ compiled or taken from the cache, anew at every call. On the same observations t
   NumPyro is installed (`with_numpyro`);
 * the loop with ``step=CarlinChib()`` on the user's model, both ways.
 
-One chain each, on one core. Loops are timed with everything, and by the time of sampling alone that
-PyMC reports in the posterior's attributes. First calls, which compile what is then kept on disk,
-are not counted.
+Each runs one chain on one core. Loops have two times: of everything, and of sampling alone as PyMC
+reports it in the posterior's attributes. First calls, which compile, are not counted.
 
 A mean over m independent draws would have the variance of one over m, so
 
     worth = variance of one draw / squared error of the mean, summed over observations,
 
 is the number of independent draws that a result is worth; "all" is the harmonic mean over the
-statistics. Reported is the time of each loop over that of a burst worth as much in "all", read off
-between the bursts' lengths on log axes: at least that where the shortest burst will do, 0 where the
-longest will not. In brackets are 5 and 95 % quantiles over resampled observations.
+statistics. The result is the time of each loop over that of a burst worth as much in "all",
+interpolated between the bursts' lengths on log axes. It is a lower bound where the shortest burst
+is enough, and 0 where the longest is not. In brackets are 5 and 95 % quantiles over resampled
+observations.
 
 First come the shifted curves of `shifted_curves`, whose E-step is exact, each under the true θ and
 under another. Then postal digits of 16 × 16 pixels, four classes, 78 latents, θ after 20 images.
-Their posteriors have many modes and are known to nobody: means are those of two long runs, told
-with what these are worth themselves. They are Carlin-Chib chains, so where NUTS is in another mode
-that counts against it, right or wrong; the mean log joint density of the draws shows where.
+Their posteriors have many modes, and the exact means are unknown. The reference is two long runs,
+whose own worth is printed. They are Carlin-Chib chains, so if NUTS is in another mode that counts
+against it, right or wrong; the mean log joint density of the draws shows where.
 
     python benchmarks/against_sampling.py --quick    # two curves, one image: two minutes
     python benchmarks/against_sampling.py            # half an hour
@@ -51,9 +51,7 @@ from typing import Any
 import numpy as np
 import pymc as pm
 from burst_accuracy import flat, images, seconds_until, truth
-from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 from scipy.special import softmax
 from shifted_curves import (
     GRAM,
@@ -67,7 +65,7 @@ from shifted_curves import (
     simulate,
 )
 from threadpoolctl import threadpool_limits
-from versions import tell_versions
+from timing import console, make_table, tell_versions
 from with_numpyro import NumPyroLoop
 
 import pymc_mcoem as mcoem
@@ -105,7 +103,6 @@ DIGIT_PARTS = {"ΦᵀY": "template_projection", "ΦᵀΦ": "template_gram", "β�
 
 Values = Mapping[str, np.ndarray]
 Length = tuple[int, int]
-console = Console(width=150, highlight=False)
 
 
 @dataclass(frozen=True)
@@ -256,12 +253,11 @@ def tell(title: str, results: dict[Any, Any], answers: list[Any], group: int = 1
     n_groups = len(answers) // group
     again = np.random.default_rng(0).integers(n_groups, size=(400, n_groups, 1))
     resampled = [np.ravel(group * chosen + np.arange(group)) for chosen in again]
-    table = Table(title=f"{title}: milliseconds (medians), and independent draws they are worth")
-    table.add_column("E-step", no_wrap=True)
-    for heading in ("tuning + draws", "ms", "sampling alone", *names, "all"):
-        table.add_column(heading, justify="right")
-    table.add_column("ms over a burst's", justify="right", no_wrap=True)
-    table.add_column("sampling over it", justify="right", no_wrap=True)
+    headings = ("E-step", "tuning + draws", "ms", "sampling alone", *names, "all")
+    table = make_table(
+        (*headings, "ms over a burst's", "sampling over it"),
+        title=f"{title}: milliseconds (medians), and independent draws they are worth",
+    )
     for key in results:
         cells = []
         if key[0] != BURST:
@@ -391,9 +387,10 @@ def digits(given: argparse.Namespace, lengths: dict[str, Any]) -> None:
 
     density = mixture.model.compile_logp()
     shape = mixture.model.initial_point()["deformation"].shape
-    table = Table(title="Mean log joint density of the draws; most visited class and its share")
-    for heading in ("E-step", "tuning + draws", *(f"image {n + 1}" for n in range(len(cases)))):
-        table.add_column(heading)
+    table = make_table(
+        ("E-step", "tuning + draws", *(f"image {n + 1}" for n in range(len(cases)))),
+        title="Mean log joint density of the draws; most visited class and its share",
+    )
     for (kind, length), by_image in results.items():
         cells = []
         for runs, values in zip(by_image, cases, strict=True):

@@ -1,9 +1,9 @@
-"""What mini-batches cost: the error of θ after the same number of observations.
+"""Cost of mini-batches: the error of θ after the same number of observations.
 
 With ``batch_size=b`` the b observations of a step are explained at the same θ, so that b workers
 can explain them at once; but online EM then takes b times fewer steps. Streams from a mixture of
 shifted curves whose E-step is known exactly (`shifted_curves`), three overlapping classes, each
-learnt with several batch sizes from the same start near the truth, the first M-step after 100
+learned with several batch sizes from the same start near the truth, the first M-step after 100
 observations. Reported: the root mean squared error of θ over the streams, in units of the Fisher
 information, √(dᵀ I d / number of parameters), in which an efficient estimator has 1/√n; and its
 ratio to that of batch size 1 on the same streams. Of the last θ, and of its average from
@@ -34,9 +34,7 @@ from pathlib import Path
 
 import numpy as np
 import xarray as xr
-from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 from shifted_curves import (
     TRUTH,
     ShiftedCurves,
@@ -45,6 +43,7 @@ from shifted_curves import (
     perturbed,
     simulate,
 )
+from timing import console, make_table, tell_versions
 
 import pymc_mcoem as mcoem
 
@@ -56,8 +55,6 @@ LOST = 30.0
 #: Of all streams, those that bursts learn too, to the first checkpoint.
 BURST_SHARE = 0.6
 BURST = mcoem.CarlinChibBurst(within_class=mcoem.RandomWalk(n_moves=1))
-
-console = Console(width=150, highlight=False)
 
 
 @dataclass(frozen=True)
@@ -205,11 +202,10 @@ def tell(paths: xr.DataArray, fisher: np.ndarray) -> None:
             f"estimator has {efficient}. Lost to another optimum, and left out everywhere: "
             f"{ {name: count for name, count in lost.items() if count} or 'none' }."
         )
-        table = Table()
-        table.add_column("batch size", no_wrap=True)
+        headings = ["batch size"]
         for n in part["n"].values:
-            for heading in (f"last θ at {n}", "ratio to 1", f"average at {n}", "ratio to 1"):
-                table.add_column(heading, justify="right", no_wrap=True)
+            headings += [f"last θ at {n}", "ratio to 1", f"average at {n}", "ratio to 1"]
+        table = make_table(headings)
         for setting in settings:
             cells = []
             for n in part["n"].values:
@@ -224,13 +220,14 @@ def tell(paths: xr.DataArray, fisher: np.ndarray) -> None:
 
 
 def main() -> None:
-    """Learn and tell."""
+    """Learn and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--streams", type=int, default=20)
     parser.add_argument("--quick", action="store_true", help="three streams")
     parser.add_argument("--tell", action="store_true", help="only tell the last run")
     parser.add_argument("--output", type=Path, default=Path("output"))
     given = parser.parse_args()
+    tell_versions()
     logging.getLogger("pymc_mcoem").setLevel(logging.ERROR)
     given.output.mkdir(parents=True, exist_ok=True)
     began, file = time.perf_counter(), given.output / "batch_size.nc"

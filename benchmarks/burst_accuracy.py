@@ -1,22 +1,23 @@
-"""What bursts are worth: squared error of the mean statistics against time, by kind of burst.
+"""How many independent draws a burst is worth, against its time, by kind of burst.
 
 Postal digits of all kinds with noise, four classes, 78 latents; θ after 20, 100 and 500
-observations (early, middle, late), and 20 other images. Of each the posterior means of class
-weights, ΦᵀY, ΦᵀΦ and ββᵀ are found by long runs, twice, and so is the variance of a single draw.
-Chains of bursts do not leave the modes that their pseudo-priors were found at, and would be right
-by definition if the long runs began there too: those begin at the modes of highest evidence that a
-dozen searches find in each class, none of which is one of those judged. Then every kind of burst is
-run at several lengths, several times for each image. A mean over m independent draws would have the
-variance of one over m, so
+observations (early, middle, late), and 20 other images. Long runs give the posterior means of class
+weights, ΦᵀY, ΦᵀΦ and ββᵀ of each image, twice, and the variance of a single draw. Chains of bursts
+do not leave the modes where their pseudo-priors were fitted, so long runs that began there would
+agree with them by construction. Long runs therefore begin at the modes of highest evidence that a
+dozen searches find in each class, none of which is a search of the bursts that are compared. Then
+every kind of burst runs at several lengths, several times for each image. A mean over m independent
+draws would have the variance of one over m, so
 
     worth = variance of one draw / mean squared error of the burst, summed over images,
 
-is the number of independent draws that a burst is worth, whatever its bias comes from. Reported is
-the time in which each kind reaches what the paper's burst is worth (500 sweeps, 100 of burn-in, 20
-random-walk moves a sweep, pilot chains), read off between its lengths on log axes, as a ratio: at
-least that where the shortest will do, 0 where the longest will not. The long runs have an error
-too, and what is worth more than they are cannot be told apart. Last comes what could be saved by
-lengths of each image's own, if a rule knew as much as other bursts of that image tell.
+is the number of independent draws that a burst is worth, whatever the source of its error. The
+result is the time in which each kind reaches the worth of the paper's burst (500 sweeps, 100 of
+burn-in, 20 random-walk moves a sweep, pilot chains), interpolated between its lengths on log axes,
+as a ratio. It is a lower bound where the shortest length is enough, and 0 where the longest is not.
+Long runs have an error too, and bursts that are worth more than the long runs cannot be compared.
+The last table shows what lengths of each image's own could save, if a rule knew as much as other
+bursts of that image tell.
 
     python benchmarks/burst_accuracy.py --quick
     python benchmarks/burst_accuracy.py
@@ -37,9 +38,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 import xarray as xr
-from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 from threadpoolctl import threadpool_limits
 
 import pymc_mcoem as mcoem
@@ -49,7 +48,7 @@ from pymc_mcoem.laplace.approximation import Cooling, Race
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-from versions import tell_versions
+from timing import console, make_table, tell_versions
 
 N_CLASSES, NOISE = 4, 0.2
 STAGES = {"early": 20, "middle": 100, "late": 500}
@@ -136,9 +135,6 @@ class Thorough:
         return thorough
 
 
-console = Console(width=140, highlight=False)
-
-
 def images(n: int, seed: int) -> np.ndarray:
     data = mcoem.datasets.load_usps()
     rng = np.random.default_rng(seed)
@@ -147,7 +143,7 @@ def images(n: int, seed: int) -> np.ndarray:
     return found + NOISE * rng.standard_normal(found.shape)
 
 
-def learnt(mixture: Any, stream: np.ndarray) -> dict[str, dict[str, np.ndarray]]:
+def learned(mixture: Any, stream: np.ndarray) -> dict[str, dict[str, np.ndarray]]:
     """Return θ at each stage of one run."""
     e_step = mcoem.CarlinChibBurst(within_class=mcoem.RandomWalk())
     em = mcoem.OnlineEM(mixture, e_step=e_step, random_seed=1, progressbar=False)
@@ -205,7 +201,7 @@ def measure(given: argparse.Namespace) -> xr.Dataset:
     kinds = {kind: KINDS[kind] for kind in [PAPER, *(given.kinds or list(KINDS)[1:])]}
     mixture = mcoem.TemplateMixture.for_images((16, 16), n_classes=N_CLASSES)
     stream = images(max(STAGES.values()) + given.images, seed=1)
-    thetas = learnt(mixture, stream)
+    thetas = learned(mixture, stream)
     others = stream[max(STAGES.values()) :]
     long = mcoem.CarlinChibBurst(
         pseudo_priors=Thorough(), within_class=mcoem.Hamiltonian(1, 10)
@@ -285,14 +281,20 @@ def seconds_until(worth: np.ndarray, seconds: np.ndarray, wanted: float) -> floa
     return float(np.exp(np.interp(np.log(wanted), log_worth, log_seconds)))
 
 
+def by_stage(found: xr.Dataset) -> list[str]:
+    """Return headings: every statistic at every stage."""
+    stages = found["stage"].values
+    return ["burst", *(f"{stage} {name.split('_')[1]}" for stage in stages for name in NAMES)]
+
+
 def tell(found: xr.Dataset) -> None:
     """Print worth and times of every burst, and ratios to the paper's."""
     worth = found["variance"] / found["error"]
     for stage in found["stage"].values:
-        table = Table(title=f"{stage} θ: independent draws that one burst is worth")
-        table.add_column("burst")
-        for heading in ("burn-in + draws", "ms", *NAMES):
-            table.add_column(heading, justify="right")
+        table = make_table(
+            ("burst", "burn-in + draws", "ms", *NAMES),
+            title=f"{stage} θ: independent draws that one burst is worth",
+        )
         for case in range(found.sizes["case"]):
             at = found.isel(case=case).sel(stage=stage)
             draws = worth.isel(case=case).sel(stage=stage)
@@ -306,11 +308,8 @@ def tell(found: xr.Dataset) -> None:
         limits = ", ".join(f"{float(limit.sel(stage=stage, statistic=n)):.0f}" for n in NAMES)
         console.print(table)
         console.print(f"the long runs themselves are worth {limits}")
-    table = Table(title="Time of the paper's burst over the time to be worth as much")
-    table.add_column("burst")
-    for stage in found["stage"].values:
-        for name in NAMES:
-            table.add_column(f"{stage} {name.split('_')[1]}", justify="right")
+    title = "Time of the paper's burst over the time to be worth as much"
+    table = make_table(by_stage(found), title=title)
     kinds = found["kind"].values
     for kind in dict.fromkeys(kinds):
         row = []
@@ -333,11 +332,8 @@ def tell_adapted(found: xr.Dataset) -> None:
     of the same image tell. The lengths that make Σ error + λ Σ seconds least in one half of the
     repeats are judged by the other half.
     """
-    table = Table(title="Time of lengths of each image's own over that of one length, equal error")
-    table.add_column("burst")
-    for stage in found["stage"].values:
-        for name in NAMES:
-            table.add_column(f"{stage} {name.split('_')[1]}", justify="right")
+    title = "Time of lengths of each image's own over that of one length, equal error"
+    table = make_table(by_stage(found), title=title)
     for kind in dict.fromkeys(found["kind"].values):
         own = np.flatnonzero(found["kind"].values == kind)
         if len(own) < 3:

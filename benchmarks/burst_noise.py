@@ -1,4 +1,4 @@
-"""Error of one burst at the true parameters, and what theory makes of it for online EM.
+"""Error of one burst at the true parameters, and its predicted effect on online EM.
 
 Averaged online EM solves "mean score = 0". So an error of covariance V(m) in the score that a burst
 of m draws gives multiplies the squared error of θ by 1 + f(m), with f(m) = tr(I⁻¹ V(m)) / number of
@@ -22,9 +22,7 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 from shifted_curves import (
     TRUTH,
     Parameters,
@@ -34,6 +32,7 @@ from shifted_curves import (
     scores,
     simulate,
 )
+from timing import console, make_table, tell_versions
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.em.esteps.compiled_cache import compiled_for
@@ -45,8 +44,6 @@ E_STEPS = {
 }
 #: Standard deviations of the noise at which bursts of 50 draws are looked at as well.
 OTHER_NOISES = (0.2, 0.4, 0.6, 0.9, 1.4)
-
-console = Console(width=150, highlight=False)
 
 
 def read(file: Path) -> xr.DataArray:
@@ -143,18 +140,10 @@ def at_truth(n_bursts: int, fisher: np.ndarray) -> xr.DataArray:
 
 def tell_bursts(bursts: xr.DataArray) -> None:
     """Print the table."""
-    shifts = Table(title="Bursts at the true θ: n at which the limit's shift equals 1/√n")
-    for heading in (
-        "statistics",
-        "noise",
-        "burn-in",
-        "draws",
-        "f",
-        "f × draws",
-        "squared shift",
-        "n",
-    ):
-        shifts.add_column(heading, justify="left" if heading == "statistics" else "right")
+    shifts = make_table(
+        ("statistics", "noise", "burn-in", "draws", "f", "f × draws", "squared shift", "n"),
+        title="Bursts at the true θ: n at which the limit's shift equals 1/√n",
+    )
     for case in bursts.transpose("case", "figure"):
         noise, noise_error, shift, error = case.values
         seen = shift > 3 * error
@@ -178,6 +167,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="200 bursts of each kind")
     parser.add_argument("--output", type=Path, default=Path("output"))
     given = parser.parse_args()
+    tell_versions()
     given.output.mkdir(parents=True, exist_ok=True)
     bursts = at_truth(200 if given.quick else given.bursts, information(TRUTH))
     bursts.to_netcdf(given.output / "burst_noise.nc", engine="h5netcdf")

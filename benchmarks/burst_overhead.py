@@ -1,9 +1,9 @@
-"""What a burst costs beside its density evaluations.
+"""Cost of a burst beside its density evaluations.
 
 Time of a burst over (its number of density evaluations × the time of one compiled evaluation of
 the model's log-density), at the paper's digits settings: 16 × 16 pixels, 78 latents, 20
-random-walk moves a sweep. The two are measured in turn and medians are reported: of the chain
-with the cheap statistics, with ΦᵀΦ added, with the mode search added.
+random-walk moves a sweep. Both are measured in turn, and medians are reported: of the chain with
+the cheap statistics, with ΦᵀΦ added, and with the mode search added.
 
     python benchmarks/burst_overhead.py
 """
@@ -11,16 +11,18 @@ with the cheap statistics, with ΦᵀΦ added, with the mode search added.
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
+from typing import Any
 
 import numpy as np
 import pytensor
 from threadpoolctl import threadpool_limits
-from versions import tell_versions
+from timing import console, in_turn, medians, tell_versions
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.em.burst import WeightedStatistics, adaptation_gains
+
+#: Evaluations of the log-density that are timed together.
+EVALUATIONS = 2_000
 
 
 class WithoutGram:
@@ -63,45 +65,40 @@ def main() -> None:
     n_evaluations = arguments.sweeps * (arguments.classes + move.n_moves)
     log_step = compiled.burst.initial_log_step
 
-    def one_evaluation() -> float:
-        began = time.perf_counter()
-        for _ in range(2_000):
+    weights = np.full(arguments.sweeps, 1.0 / arguments.sweeps)
+    made: dict[str, Any] = {}  # what one part hands to the next
+
+    def evaluate() -> None:
+        for _ in range(EVALUATIONS):
             density(*point)
-        return (time.perf_counter() - began) / 2_000
 
-    times: dict[str, list[float]] = {"evaluation": [], "chain": [], "gram": [], "modes": []}
+    def find_modes() -> None:
+        made["pseudo_priors"] = compiled.pseudo_priors(values, rng)
+
+    def sweep() -> None:
+        found = made["pseudo_priors"]
+        draws = compiled.burst(rng, (0, found.mean[0]), log_step, found, gains, values)
+        cheap(draws.class_index, draws.position, weights, values)
+        made["draws"] = draws
+
+    def average() -> None:
+        draws = made["draws"]
+        compiled.statistics(draws.class_index, draws.position, weights, values)
+
+    parts = {"evaluations": evaluate, "modes": find_modes, "chain": sweep, "gram": average}
     with threadpool_limits(1):
-        for round_ in range(arguments.rounds + 1):
-            evaluation = one_evaluation()
-            began = time.perf_counter()
-            pseudo_priors = compiled.pseudo_priors(values, rng)
-            found_modes = time.perf_counter()
-            draws = compiled.burst(
-                rng, (0, pseudo_priors.mean[0]), log_step, pseudo_priors, gains, values
-            )
-            weights = np.full(arguments.sweeps, 1.0 / arguments.sweeps)
-            cheap(draws.class_index, draws.position, weights, values)
-            chain = time.perf_counter()
-            compiled.statistics(draws.class_index, draws.position, weights, values)
-            full = time.perf_counter()
-            if round_:  # the first round compiles
-                times["evaluation"].append(evaluation)
-                times["chain"].append(chain - found_modes)
-                times["gram"].append(full - chain)
-                times["modes"].append(found_modes - began)
-
-    evaluation = statistics.median(times["evaluation"])
+        spent = medians(in_turn(parts, arguments.rounds).seconds)
+    evaluation = spent["evaluations"] / EVALUATIONS
     reference = n_evaluations * evaluation
-    chain, gram, modes = (statistics.median(times[name]) for name in ("chain", "gram", "modes"))
-    print(
+    console.print(
         f"one compiled evaluation: {1e6 * evaluation:.1f} µs; {n_evaluations} evaluations a burst"
     )
     for name, seconds in (
-        ("burst with the cheap statistics", chain),
-        ("... and ΦᵀΦ of every sweep", chain + gram),
-        ("... and the mode search of every class", chain + gram + modes),
+        ("burst with the cheap statistics", spent["chain"]),
+        ("... and ΦᵀΦ of every sweep", spent["chain"] + spent["gram"]),
+        ("... and the mode search of every class", sum(spent.values()) - spent["evaluations"]),
     ):
-        print(
+        console.print(
             f"{name}: {1e3 * seconds:.1f} ms / {1e3 * reference:.1f} ms = {seconds / reference:.2f}"
         )
 

@@ -1,47 +1,55 @@
-"""How fast, and how right, samplers of a class index are: ours beside what people use today.
+"""Speed and error of samplers of a class index: `CarlinChib` beside what people use today.
 
-Four models whose class probabilities are known exactly: two identical models with an index (the
-example of pymc issue 1534, as docs/notebooks/frozen_index.md writes it: each with a mean and a
-standard deviation, vague priors, 100 data), an easier pair of them (a level each with the prior
-Normal(0, 1), 20 data), five nested regressions of dimensions 1 to 5, and a plate of 500 indices.
-And one noisy handwritten two of 16 × 16 pixels under four templates, 78 latents, with a twentieth
-of the deformations' variance that was learnt (beyond it posteriors are so far from normal that
-nothing here is known to be right); its probabilities are by annealed importance sampling from
-Laplace approximations. Samplers take turns on the same data:
+Four models have class probabilities that are known exactly:
 
-* ``CarlinChib``, the model left as a user writes it; ``RandomWalk(n_moves=2)`` and
-  ``index_move="metropolised"``, which were preferred to its defaults on the issue's model and the
-  very data that are timed here; and its defaults, on the digit they alone, and annealed jumps;
+* ``identical``: two identical models with an index, as in pymc issue 1534 and
+  docs/notebooks/frozen_index.md: a mean and a standard deviation each, vague priors, 100 data;
+* ``levels``: an easier pair: a level each with the prior Normal(0, 1), 20 data;
+* ``regressions``: five nested regressions of dimensions 1 to 5;
+* ``plate``: 500 indices.
+
+The fifth, ``digit``, is one noisy handwritten two of 16 × 16 pixels under four templates, 78
+latents, with a twentieth of the deformation variance that was learned (with more, posteriors are so
+far from normal that no reference is known to be right). Its class probabilities come from annealed
+importance sampling that begins at Laplace approximations.
+
+Samplers take turns on the same data:
+
+* ``CarlinChib`` on the model as a user writes it, with ``RandomWalk(n_moves=2)`` and
+  ``index_move="metropolised"``, which were chosen on the issue's model and the very data that are
+  timed here; and with its defaults. On the digit: its defaults, and annealed jumps;
 * ``pm.sample`` with its defaults on the same model;
 * the same defaults on the model with pseudo-priors written into it by hand, normal and
-  independent with the exact posterior moments of each class (better than a person would know; on
+  independent, with the exact posterior moments of each class (better than a person would know; on
   the issue's model by quadrature, on the digit those that ``CarlinChib`` fits);
 * NumPyro's ``DiscreteHMCGibbs`` and ``MixedHMC``, where NumPyro is installed.
 
-For each, of the worst class: effective draws per second of sampling, twice, and the largest error
-of a class probability in any chain. Compilation is not counted. First as ArviZ estimates them from
-the chains themselves, the median over repeats: it calls a constant chain fine, and counts n draws
-as n log10(n) at most, which a chain that visits its classes in turn exceeds. Then as they were, for
-the exact probability p of a class is known:
+Three figures are reported for each. Compilation is not counted.
 
-    p (1 − p) / mean squared error of the share of visits, over chains and repeats,
+1. Effective draws a second of the worst class as ArviZ estimates them from the chains, the median
+   over repeats. ArviZ does not notice a constant chain, and counts n draws as n log10(n) at most,
+   which a chain that visits its classes in turn exceeds.
+2. Effective draws a second of the worst class by squared error. With the exact probability p,
 
-which a sampler that is wrong cannot raise. Chains that never leave a class of half the probability
-are worth one draw each by it, however long they are: a second of them, then, only says how soon
-they were over. A share of n draws is known to half a draw and no better, so its squared error
-counts as (1 / 2n)² at least. From R repeats the mean squared error has a standard error of
-√(1 / 2R) of itself; its inverse, from few repeats, rather more. On the digit the exact answer is an
-estimate too, of annealing that begins at our own pseudo-priors: with a standard error of 0.02, so
-that a good sampler is told too low there.
+       p (1 − p) / mean squared error of the share of visits, over chains and repeats,
+
+   which a wrong sampler cannot raise. By it, chains that never leave a class of half the
+   probability are worth one draw each, however long they are. A share of n draws is known to half a
+   draw at best, so its squared error counts as (1 / 2n)² at least. With R repeats the mean squared
+   error has a relative standard error of √(1 / 2R), and its inverse a larger one.
+3. The largest error of a class probability in any chain.
+
+On the digit the reference itself has a standard error of 0.02, so a good sampler gets too low a
+figure there.
 
     python benchmarks/class_index_samplers.py --draws 2000 --repeats 3
+    python benchmarks/class_index_samplers.py --only plate --draws 300 --repeats 1
 
-Every model has data of its own, which are the same whatever ``--only`` leaves out. The two pairs
-take a minute or two each. The digit's own probabilities take five minutes, and NumPyro's chains
-there minutes a hundred draws, ``MixedHMC``'s more than half an hour: leave them out with
-``--skip``, or ask for fewer draws of all. The plate asks for patience too: PyMC's own step
-for indices tries row after row, and one repeat of 300 draws takes nine minutes
-(``--only plate --draws 300 --repeats 1``).
+Every model has data of its own, which do not depend on ``--only``. The two pairs take a minute or
+two each. The digit's reference takes five minutes; NumPyro's chains on it take minutes for a
+hundred draws, ``MixedHMC``'s more than half an hour: leave them out by ``--skip``, or ask for fewer
+draws. On the plate PyMC's own step for indices tries row after row, and one repeat of 300 draws
+takes nine minutes.
 """
 
 from __future__ import annotations
@@ -61,11 +69,9 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import xarray as xr
-from rich.console import Console
-from rich.table import Table
 from scipy import stats
 from scipy.special import logsumexp
-from versions import tell_versions
+from timing import console, make_table, tell_versions
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
@@ -176,8 +182,8 @@ def moments_by_quadrature(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     weight = np.exp(log_weight - logsumexp(log_weight))
     first = [(weight * value).sum() for value in (mean, log_sd)]
     second = [
-        (weight * (value - centre) ** 2).sum()
-        for value, centre in zip((mean, log_sd), first, strict=True)
+        (weight * (value - center) ** 2).sum()
+        for value, center in zip((mean, log_sd), first, strict=True)
     ]
     return np.array(first), np.sqrt(second)
 
@@ -188,7 +194,7 @@ def identical(rng: np.random.Generator) -> Problem:
     Whatever the data are, each class has half of the probability by symmetry.
     """
     y = rng.normal(0.5, 1.0, size=100)
-    centres, spreads = moments_by_quadrature(y)
+    centers, spreads = moments_by_quadrature(y)
 
     def model(by_hand: bool) -> pm.Model:
         with pm.Model() as built:
@@ -200,7 +206,7 @@ def identical(rng: np.random.Generator) -> Problem:
                 on = pm.math.eq(k, j)
                 return pm.Normal(
                     f"{name}_{j}",
-                    pm.math.switch(on, 0.0, centres[which]),
+                    pm.math.switch(on, 0.0, centers[which]),
                     pm.math.switch(on, spread, spreads[which]),
                 )
 
@@ -223,8 +229,8 @@ def identical(rng: np.random.Generator) -> Problem:
         k = numpyro.sample("k", dist.Categorical(jnp.array([0.5, 0.5])))
         mean = [numpyro.sample(f"mean_{j}", dist.Normal(0.0, 100.0)) for j in range(2)]
         log_sd = [numpyro.sample(f"log_sd_{j}", dist.Normal(0.0, 1.0)) for j in range(2)]
-        centre, spread = jnp.where(k == 0, *mean), jnp.exp(jnp.where(k == 0, *log_sd))
-        numpyro.sample("y", dist.Normal(centre, spread), obs=y)
+        center, spread = jnp.where(k == 0, *mean), jnp.exp(jnp.where(k == 0, *log_sd))
+        numpyro.sample("y", dist.Normal(center, spread), obs=y)
 
     blocks = {j: [f"mean_{j}", f"log_sd_{j}"] for j in range(2)}
     plain = model(by_hand=False)
@@ -260,9 +266,9 @@ def levels(rng: np.random.Generator) -> Problem:
             both = []
             for j in range(2):
                 on = pm.math.eq(k, j)
-                centre = pm.math.switch(on, 0.0, mean) if by_hand else 0.0
+                center = pm.math.switch(on, 0.0, mean) if by_hand else 0.0
                 spread = pm.math.switch(on, 1.0, np.sqrt(variance)) if by_hand else 1.0
-                both.append(pm.Normal(f"level_{j}", centre, spread))
+                both.append(pm.Normal(f"level_{j}", center, spread))
             pm.Normal("y", pm.math.switch(pm.math.eq(k, 0), *both), 1.0, observed=y)
         return built
 
@@ -315,7 +321,7 @@ def regressions(rng: np.random.Generator) -> Problem:
     def model(by_hand: bool) -> pm.Model:
         with pm.Model() as built:
             k = pm.Categorical("k", weights)
-            centre = 0.0
+            center = 0.0
             for j, design in enumerate(designs):
                 on = pm.math.eq(k, j)
                 mean, spread = moments[j]
@@ -325,8 +331,8 @@ def regressions(rng: np.random.Generator) -> Problem:
                     pm.math.switch(on, 1.0, spread) if by_hand else 1.0,
                     shape=j + 1,
                 )
-                centre = centre + pm.math.switch(on, pm.math.dot(design, coefficients), 0.0)
-            pm.Normal("y", centre, 1.0, observed=y)
+                center = center + pm.math.switch(on, pm.math.dot(design, coefficients), 0.0)
+            pm.Normal("y", center, 1.0, observed=y)
         return built
 
     def numpyro_model() -> None:
@@ -366,23 +372,23 @@ def regressions(rng: np.random.Generator) -> Problem:
 
 def plate(rng: np.random.Generator, n_rows: int = 500) -> Problem:
     """Observations with an index and a latent each."""
-    weights, centres = np.array([0.5, 0.3, 0.2]), np.array([-1.5, 0.0, 2.0])
+    weights, centers = np.array([0.5, 0.3, 0.2]), np.array([-1.5, 0.0, 2.0])
     truth = rng.choice(3, p=weights, size=n_rows)
-    y = centres[truth] + rng.normal(0.0, np.sqrt(0.36 + 0.25), size=n_rows)
-    log_weight = np.log(weights) + stats.norm.logpdf(y[:, None], centres, np.sqrt(0.61))
+    y = centers[truth] + rng.normal(0.0, np.sqrt(0.36 + 0.25), size=n_rows)
+    log_weight = np.log(weights) + stats.norm.logpdf(y[:, None], centers, np.sqrt(0.61))
     exact = np.exp(log_weight - logsumexp(log_weight, axis=1, keepdims=True))
     variance = 1 / (1 / 0.36 + 1 / 0.25)
-    means = variance * (centres / 0.36 + y[:, None] / 0.25)
+    means = variance * (centers / 0.36 + y[:, None] / 0.25)
     with pm.Model() as plain:
         k = pm.Categorical("k", weights, shape=n_rows)
-        latent = pm.Normal("latent", pm.math.stack(list(centres))[k], 0.6, shape=n_rows)
+        latent = pm.Normal("latent", pm.math.stack(list(centers))[k], 0.6, shape=n_rows)
         pm.Normal("y", latent, 0.5, observed=y)
     with pm.Model() as by_hand:
         k = pm.Categorical("k", weights, shape=n_rows)
         on = pt.eq(k[:, None], np.arange(3))
         latents = pm.Normal(
             "latents",
-            pt.switch(on, centres, means),
+            pt.switch(on, centers, means),
             pt.switch(on, 0.6, np.sqrt(variance)),
             shape=(n_rows, 3),
         )
@@ -395,7 +401,7 @@ def plate(rng: np.random.Generator, n_rows: int = 500) -> Problem:
 
         with numpyro.plate("rows", n_rows):
             k = numpyro.sample("k", dist.Categorical(jnp.asarray(weights)))
-            latent = numpyro.sample("latent", dist.Normal(jnp.asarray(centres)[k], 0.6))
+            latent = numpyro.sample("latent", dist.Normal(jnp.asarray(centers)[k], 0.6))
             numpyro.sample("y", dist.Normal(latent, 0.5), obs=y)
 
     return Problem(
@@ -475,7 +481,7 @@ def most_ambiguous(mixture: Any, parameters: xr.Dataset, images: np.ndarray) -> 
 
 
 def digit(rng: np.random.Generator, data: str | None) -> Problem:
-    """One image that two of four templates, learnt from sixty others, can explain."""
+    """One image that two of four templates, learned from sixty others, can explain."""
     digits = mcoem.datasets.load_usps("train", directory=data)
     images = digits["images"].values[digits["labels"].values == 2][:156]
     images = images + 0.2 * np.random.default_rng(2).standard_normal(images.shape)
@@ -483,8 +489,8 @@ def digit(rng: np.random.Generator, data: str | None) -> Problem:
     e_step = mcoem.CarlinChibBurst(within_class=mcoem.RandomWalk())
     em = mcoem.OnlineEM(mixture, e_step=e_step, random_seed=1, progressbar=False)
     em.partial_fit(images[:60])
-    learnt = em.parameters
-    tight = learnt.assign(deformation_variance=0.05 * learnt["deformation_variance"])
+    learned = em.parameters
+    tight = learned.assign(deformation_variance=0.05 * learned["deformation_variance"])
     model = mixture.condition(most_ambiguous(mixture, tight, images[60:]), tight)
     with model:
         step = mcoem.CarlinChib()
@@ -618,7 +624,6 @@ def main() -> None:
     logging.getLogger("pymc").setLevel(logging.ERROR)
     logging.getLogger("pymc_mcoem").setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
-    console = Console()
     problems: dict[str, Callable[[np.random.Generator], Problem]] = {
         "identical": identical,
         "levels": levels,
@@ -645,10 +650,10 @@ def main() -> None:
                         f"{name}: {verdict.estimated_size / verdict.seconds:.3g}, "
                         f"{verdict.error:.3f}; {verdict.seconds:.1f} s"
                     )
-        tell(problem, found, arguments.draws, console)
+        tell(problem, found, arguments.draws)
 
 
-def tell(problem: Problem, found: dict[str, list[Verdict]], draws: int, console: Console) -> None:
+def tell(problem: Problem, found: dict[str, list[Verdict]], draws: int) -> None:
     """Print the table of one problem."""
     judged = {name: verdicts for name, verdicts in found.items() if verdicts}
     estimated = {
@@ -657,10 +662,9 @@ def tell(problem: Problem, found: dict[str, list[Verdict]], draws: int, console:
     }
     true = {name: size_by_error(verdicts, problem.exact) for name, verdicts in judged.items()}
     first = next(iter(judged))  # ours, unless it was skipped
-    table = Table(title=f"{problem.name}: {N_CHAINS} chains of {draws} draws")
     headings = ("sampler", "ESS/s, ArviZ", "ours over it", "ESS/s, by error", "ours over it")
-    for heading in (*headings, "largest error"):
-        table.add_column(heading, justify="left" if heading == "sampler" else "right")
+    title = f"{problem.name}: {N_CHAINS} chains of {draws} draws"
+    table = make_table((*headings, "largest error"), title=title)
     for name, verdicts in judged.items():
         speed = estimated[name]
         ratio = f"{estimated[first] / speed:.1f}" if speed > 0 else "a chain froze"

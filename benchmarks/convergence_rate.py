@@ -1,11 +1,11 @@
-"""What Monte Carlo E-steps cost the convergence rate of online EM.
+"""Cost of Monte Carlo E-steps to the convergence rate of online EM.
 
 Streams from a mixture of shifted curves whose E-step is known exactly (`shifted_curves`), three
 overlapping classes. On each stream online EM runs with the exact E-step and with bursts of several
-lengths, one random-walk move a sweep, ten sweeps of burn-in. Reported along n: the distance of θ
-to the truth, which no estimator can bring below about n^−1/2, and its distance to what the exact
-E-step makes of the same stream, which is the Monte Carlo error alone. Both are in units of the
-Fisher information, √(dᵀ I d / number of parameters): an efficient estimator has 1/√n.
+lengths, one random-walk move a sweep, ten sweeps of burn-in. Reported along n: the distance of θ to
+the truth, which no estimator can bring below about n^−1/2, and its distance to the θ of the exact
+E-step on the same stream, which is the Monte Carlo error alone. Both are in units of the Fisher
+information, √(dᵀ I d / number of parameters): an efficient estimator has 1/√n.
 
 The factor f that theory predicts is measured from bursts at the true θ (``burst_noise.py``).
 
@@ -28,9 +28,8 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import xarray as xr
-from burst_noise import BURN_IN, E_STEPS, at_truth, console, make_family, read, tell_bursts
+from burst_noise import BURN_IN, E_STEPS, at_truth, make_family, read, tell_bursts
 from rich.progress import track
-from rich.table import Table
 from shifted_curves import (
     TRUTH,
     ShiftedCurves,
@@ -39,6 +38,7 @@ from shifted_curves import (
     perturbed,
     simulate,
 )
+from timing import console, make_table, tell_versions
 
 import pymc_mcoem as mcoem
 
@@ -171,24 +171,13 @@ class Errors:
 def tell(paths: xr.DataArray, bursts: xr.DataArray, fisher: np.ndarray) -> None:
     """Print the table of errors beside what bursts at the truth predict."""
     n_seeds, last = paths.sizes["seed"], int(paths["n"][-1])
-    table = Table(
+    squared = ("n × E² of last θ", "average")
+    distances = [(f"to {which}: last θ", "average", *squared) for which in ("truth", "exact")]
+    table = make_table(
+        ("E-step, step size", "lost", *distances[0], *distances[1], "predicted"),
         title=f"{n_seeds} streams: slopes from n = {FIT_FROM} on, n × squared error at {last}; "
-        "streams that were lost are counted and left out"
+        "streams that were lost are counted and left out",
     )
-    table.add_column("E-step, step size", no_wrap=True)
-    for heading in (
-        "lost",
-        "to truth: last θ",
-        "average",
-        "n × E² of last θ",
-        "average",
-        "to exact: last θ",
-        "average",
-        "n × E² of last θ",
-        "average",
-        "predicted",
-    ):
-        table.add_column(heading, justify="right")
     for setting in SETTINGS:
         errors = Errors.of(paths, setting, fisher)
         row = [str(setting), str(errors.n_lost)]
@@ -264,6 +253,7 @@ def main() -> None:
     parser.add_argument("--draw", action="store_true", help="only tell and draw the last run")
     parser.add_argument("--output", type=Path, default=Path("output"))
     given = parser.parse_args()
+    tell_versions()
     logging.getLogger("pymc_mcoem").setLevel(logging.ERROR)
     given.output.mkdir(parents=True, exist_ok=True)
     began = time.perf_counter()

@@ -1,7 +1,7 @@
-"""What one evaluation of the digits' log-density costs, and its gradient, beside loops by hand.
+"""Cost of one evaluation of the digits' log-density and its gradient, beside loops by hand.
 
 16 × 16 pixels, 256 kernels, 78 latents, four classes. All evaluate the same 500 positions in one
-call, so that nothing is counted of what Python takes to make a call. Compiled by numba:
+call, so that the time of a call from Python does not count. Compiled by numba:
 
 * by hand, two loops over pixels as one would write them first, with ``np.exp``;
 * by hand, as fast as we can: the package's own recurrences along the axes, BLAS products;
@@ -22,8 +22,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
-import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -32,10 +30,8 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.mode import get_mode
-from rich.console import Console
-from rich.table import Table
 from threadpoolctl import threadpool_limits
-from versions import tell_versions
+from timing import console, in_turn, make_table, medians, tell_versions
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.compiling.loops import compile_loop
@@ -205,7 +201,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=25)
     given = parser.parse_args()
     tell_versions()
-    console = Console(highlight=False)
 
     mixture = mcoem.TemplateMixture.for_images((SIDE, SIDE), n_classes=N_CLASSES)
     rng = np.random.default_rng(1)
@@ -234,14 +229,8 @@ def main() -> None:
     if in_jax and gradient_in_jax:
         ways["JAX"] = lambda: in_jax(positions, classes, *data)
         ways["gradient, JAX"] = lambda: gradient_in_jax(positions, classes, *data)
-    seconds: dict[str, list[float]] = {way: [] for way in ways}
     with threadpool_limits(1):
-        values = {way: run() for way, run in ways.items()}  # compiles
-        for _ in range(given.rounds):
-            for way, run in ways.items():
-                began = time.perf_counter()
-                run()
-                seconds[way].append(time.perf_counter() - began)
+        seconds, values = in_turn(ways, given.rounds)
     # constants that no latent touches may be left out of the density
     for way, found in values.items():
         if way.startswith("gradient"):
@@ -249,17 +238,15 @@ def main() -> None:
             console.print(f"{way} − ours: {away:.1e}")
         else:
             console.print(f"{way} − ours, up to a constant: {np.ptp(found - values['ours']):.1e}")
-    cost = {way: 1e6 * statistics.median(each) / N_POSITIONS for way, each in seconds.items()}
-    table = Table(title=f"One evaluation, median of {given.rounds} rounds")
-    for heading in ("", "µs", "ours over it"):
-        table.add_column(heading, justify="right" if heading else "left")
+    cost = {way: 1e6 * each / N_POSITIONS for way, each in medians(seconds).items()}
+    rows = []
     for way, each in cost.items():
         reference = "gradient, ours" if way.startswith("gradient") else "ours"
-        table.add_row(way, f"{each:.2f}", f"{cost[reference] / each:.2f}")
+        rows.append((way, f"{each:.2f}", f"{cost[reference] / each:.2f}"))
     if not in_jax:
-        for way in ("JAX", "gradient, JAX"):
-            table.add_row(way, "not installed", "")
-    console.print(table)
+        rows += [(way, "not installed", "") for way in ("JAX", "gradient, JAX")]
+    title = f"One evaluation, median of {given.rounds} rounds"
+    console.print(make_table(("", "µs", "ours over it"), rows, title))
     console.print(f"gradient over density: {cost['gradient, ours'] / cost['ours']:.2f}")
 
 

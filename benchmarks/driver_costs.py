@@ -1,11 +1,11 @@
-"""What a driver with workers does for each observation and each step, measured in this process.
+"""Costs of a driver with workers for each observation and each step, measured in this process.
 
-On postal digits of 16 × 16 pixels: a real run through an executor that works at once but sends all
-by the wire that others use, so that bursts, bytes and pickling are those of a run; then each part
-of the driver alone; then real runs with processes, at work or asleep. `many_workers` tells the
-figures and simulates from them.
+On postal digits of 16 × 16 pixels: first a real run through an executor that works at once in this
+process but pickles all messages as other executors do, so that bursts, bytes and pickling are those
+of a run; then each part of the driver alone; then real runs with processes that work or sleep.
+`many_workers` prints the figures and simulates from them.
 
-Times are the processor's own, so that other programs on the machine do not count.
+Times are processor times, so that other programs on the machine do not count.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 from distributed import Client, LocalCluster
 from joblib.externals.loky import ProcessPoolExecutor
-from rich.console import Console
 from threadpoolctl import threadpool_limits
+from timing import console
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.em.checks import check_shapes, check_statistics
@@ -43,12 +43,10 @@ KEPT = 10
 #: The same where they are sent to each worker.
 FEW = 3
 
-console = Console(width=130, highlight=False)
-
 
 @dataclass(frozen=True)
 class Costs:
-    """What is measured, seconds and bytes; of an observation where nothing else is said.
+    """Measured seconds and bytes, of one observation unless an attribute says otherwise.
 
     Attributes
     ----------

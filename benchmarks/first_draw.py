@@ -2,10 +2,10 @@
 
     python benchmarks/first_draw.py README ours
 
-prints the seconds that the package and the model took to be there, the step took to be made, and
-the chains to be drawn; for ``images`` those until a first image is explained, and of a later one.
-``ours-jax`` and ``ours-c`` are other back ends. ``--functions`` behind it all prints what numba
-compiled in this process, and for how long.
+prints the moments when the package and the model are loaded, the step is made, and the chains are
+drawn; for ``images``, when a first image is explained, and the seconds of a later one. ``ours-jax``
+and ``ours-c`` are other back ends. ``--functions`` at the end prints the functions that numba
+compiled in this process, and their seconds.
 """
 
 from __future__ import annotations
@@ -50,23 +50,23 @@ def regressions(edited: bool) -> dict:
     rng = np.random.default_rng(2 if edited else 1)
     y = 0.3 + 0.5 * x + 0.9 * x**2 + rng.normal(0.0, 1.0, size=len(x))
     k = pm.Categorical("k", [0.1, 0.15, 0.2, 0.25, 0.3])
-    centre, blocks = 0.0, {}
+    center, blocks = 0.0, {}
     for j in range(5):
         design = np.stack([x**power for power in range(j + 1)], axis=1)
         own = pm.Normal(f"coefficients_{j}", 0.0, 1.2 if edited else 1.0, shape=j + 1)
-        centre = centre + pm.math.switch(pm.math.eq(k, j), pm.math.dot(design, own), 0.0)
+        center = center + pm.math.switch(pm.math.eq(k, j), pm.math.dot(design, own), 0.0)
         blocks[j] = [own]
-    pm.Normal("y", centre, 1.0, observed=y)
+    pm.Normal("y", center, 1.0, observed=y)
     return {"blocks": blocks}
 
 
 def plate(edited: bool) -> dict:
     """A mixture of three classes with 500 observations, each with an index and a latent."""
     rng = np.random.default_rng(2 if edited else 1)
-    n, centres = 500, np.array([-1.5, 0.0, 2.0])
-    y = centres[rng.choice(3, size=n, p=[0.5, 0.3, 0.2])] + rng.normal(0, 1.0, size=n)
+    n, centers = 500, np.array([-1.5, 0.0, 2.0])
+    y = centers[rng.choice(3, size=n, p=[0.5, 0.3, 0.2])] + rng.normal(0, 1.0, size=n)
     k = pm.Categorical("k", [0.5, 0.3, 0.2], shape=n)
-    x = pm.Normal("x", pm.math.constant(centres)[k], 0.7 if edited else 0.8, shape=n)
+    x = pm.Normal("x", pm.math.constant(centers)[k], 0.7 if edited else 0.8, shape=n)
     pm.Normal("y", x, 0.6, observed=y)
     return {}
 
@@ -133,6 +133,8 @@ def tell_functions(buffer: list) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2 or sys.argv[1] == "--help":
+        sys.exit(__doc__)
     from numba.core import event
 
     with event.install_recorder("numba:compile") as compiled:

@@ -1,6 +1,6 @@
-"""Boys and girls from 93 unlabelled growth curves, over several seeds, beside other methods.
+"""Boys and girls from 93 unlabeled growth curves, over several seeds, beside other methods.
 
-Velocities of the Berkeley growth study at 31 ages from 2 to 18 years, drawn with return; two
+Velocities of the Berkeley growth study at 31 ages from 2 to 18 years, drawn with replacement; two
 templates. For every seed: the share of children in their own sex's group, up to a swap of the
 groups; the adjusted Rand index; the ages of the templates' spurts, on the age axis at each class's
 mean posterior warp; γ² of both classes; seconds of learning. The first seed's compilation is not
@@ -16,8 +16,7 @@ among these.
 
     python benchmarks/growth.py --seeds 0        # other methods alone
 
-scikit-fda, tslearn and fdasrsf are compared with where they are installed, as by
-``pip install '.[peers]'``.
+scikit-fda, tslearn and fdasrsf take part if they are installed: ``pip install '.[peers]'``.
 """
 
 from __future__ import annotations
@@ -31,14 +30,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture
 from sklearn.model_selection import LeaveOneOut, cross_val_predict
-from versions import tell_versions
+from timing import console, tell_versions
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.em.esteps.compiled_cache import compiled_for
@@ -47,8 +45,6 @@ AGES = np.linspace(2.0, 18.0, 31)
 FINE = np.linspace(8.0, 17.0, 901)
 #: Share of children in their own sex's group from which on a run has found the sexes.
 GOOD = 0.88
-
-console = Console(highlight=False, width=140)
 
 
 def share(groups: np.ndarray, sex: np.ndarray) -> float:

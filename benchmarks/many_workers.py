@@ -2,19 +2,18 @@
 
 The driver of `OnlineEM` with an executor is one process. For each mini-batch of B observations it
 reads and checks the records, hands out calls, takes the answers in order, adds their statistics,
-and makes the M-step; then comes the next. Workers, W of them, make bursts and check their
-statistics. A small discrete-event simulation does the same, from figures that are measured first
-(`driver_costs`), on postal digits of 16 × 16 pixels: times of bursts, of what the driver does for
-each observation and each step, and the bytes that are sent and received. Times are the processor's
-own, so that other programs on the machine do not count.
+and makes the M-step, before the next mini-batch. W workers make bursts and check their statistics.
+A small discrete-event simulation does the same. It uses costs that are measured first
+(`driver_costs`), on postal digits of 16 × 16 pixels: times of bursts and of the driver, for each
+observation and each step, and the bytes sent and received. Times are processor times, so that other
+programs on the machine do not count.
 
-It is validated on what can be had here, beside what it predicts: one worker and two that make
-bursts, on as many cores as are free, and more that sleep as long as a burst takes and give what a
-burst gave, which loads the driver as others would. Then:
-observations a second and efficiency, the share of time in which workers work, for up to 1,000
-workers; what bounds them; and what each remedy would bring, some of which are not built. Networks
-have their bandwidth and nothing else: no latency, no other traffic. Workers are as fast as this
-machine, and none fails.
+The simulation is validated on this machine: with one and two workers that make bursts, on the free
+cores, and with more workers that sleep as long as a burst takes and return a burst's results, which
+load the driver as others would. Then it predicts, for up to 1,000 workers, observations a second
+and efficiency, the share of time in which workers work; what limits them; and the effect of each
+remedy, some of which are not built. Networks have a bandwidth, but no latency and no other traffic.
+Workers are as fast as this machine, and none fails.
 
     python benchmarks/many_workers.py              # C = 4 and 20
     python benchmarks/many_workers.py --tell       # simulate again from the last measurements
@@ -36,8 +35,8 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from driver_costs import REAL, REAL_BATCH, Costs, console, measure
-from rich.table import Table
+from driver_costs import REAL, REAL_BATCH, Costs, measure
+from timing import console, make_table, tell_versions
 
 WORKERS = (1, 2, 8, 64, 256, 1_000)
 ROUNDS = (1, 4, 16)
@@ -50,7 +49,7 @@ FAN_IN = 16
 
 @dataclass(frozen=True)
 class Plan:
-    """What is simulated.
+    """A configuration to simulate.
 
     Attributes
     ----------
@@ -160,10 +159,10 @@ def in_tree(costs: Costs, plan: Plan, whole: float) -> tuple[float, float]:
 
 def tell_costs(found: dict[int, Costs]) -> None:
     """Print what was measured."""
-    table = Table(title="Measured here; of an observation where nothing else is said")
-    table.add_column("")
-    for n_classes in found:
-        table.add_column(f"C = {n_classes}", justify="right")
+    table = make_table(
+        ("", *(f"C = {n_classes}" for n_classes in found)),
+        title="Measured here; of an observation where nothing else is said",
+    )
 
     def row(name: str, cell: Callable[[Costs], str]) -> None:
         table.add_row(name, *(cell(costs) for costs in found.values()))
@@ -204,9 +203,10 @@ def tell_costs(found: dict[int, Costs]) -> None:
 
 def tell_real(found: dict[int, Costs], real: dict[int, dict[str, dict[str, float]]]) -> None:
     """Print what was measured with a few workers beside what is simulated."""
-    table = Table(title="Observations a second, in real runs and simulated")
-    for heading in ("", "measured", "simulated", "simulated, bursts by the clock"):
-        table.add_column(heading, justify="right")
+    table = make_table(
+        ("", "measured", "simulated", "simulated, bursts by the clock"),
+        title="Observations a second, in real runs and simulated",
+    )
     rng = np.random.default_rng(0)
     for n_classes, costs in found.items():
         clock = replace(costs, bursts=costs.waits)
@@ -233,14 +233,11 @@ def rates(plan: Plan, rng: np.random.Generator, *costs: Costs) -> list[float]:
 def tell_many(n_classes: int, costs: Costs) -> None:
     """Print rates and efficiencies for all numbers of workers, and what bounds them."""
     rng = np.random.default_rng(0)
-    table = Table(
-        title=f"C = {n_classes}: observations a second, and share of the time that workers work"
+    batches = ["W" if rounds == 1 else f"{rounds} W" for rounds in ROUNDS]
+    table = make_table(
+        ("workers", *(f"B = {each}, {gbits} Gbit/s" for gbits in BANDWIDTHS for each in batches)),
+        title=f"C = {n_classes}: observations a second, and share of the time that workers work",
     )
-    table.add_column("workers", justify="right")
-    for gigabits in BANDWIDTHS:
-        for rounds in ROUNDS:
-            name = "W" if rounds == 1 else f"{rounds} W"
-            table.add_column(f"B = {name}, {gigabits} Gbit/s", justify="right")
     for workers in WORKERS:
         cells = []
         for gigabits in BANDWIDTHS:
@@ -250,9 +247,10 @@ def tell_many(n_classes: int, costs: Costs) -> None:
                 cells.append(f"{found.rate:.3g}, {100 * found.efficiency:.0f} %")
         table.add_row(f"{workers:,}", *cells)
     console.print(table)
-    bounds = Table(title=f"C = {n_classes}: what one driver can do at most")
-    for heading in ("", "observations a second", "keeps busy"):
-        bounds.add_column(heading, justify="right")
+    bounds = make_table(
+        ("", "observations a second", "keeps busy"),
+        title=f"C = {n_classes}: what one driver can do at most",
+    )
     limits = {"driver, without M-steps": 1 / costs.driver}
     limits |= {
         f"driver, B = {size}": 1 / (costs.driver + (costs.maximize + costs.step) / size)
@@ -293,9 +291,10 @@ def tell_remedies(n_classes: int, costs: Costs, few: tuple[int, Costs], workers:
         f"ten drivers, a mixture each, C = {few[0]}": (few[1], a_label, labels),
         "handed out by Dask": (replace(costs, handing=costs.dask), base, 1),
     }
-    table = Table(title=f"C = {n_classes}, {workers:,} workers, 10 Gbit/s, B = W unless said")
-    for heading in ("", "observations a second", "workers work", "drivers work", "link works"):
-        table.add_column(heading, justify="right")
+    table = make_table(
+        ("", "observations a second", "workers work", "drivers work", "link works"),
+        title=f"C = {n_classes}, {workers:,} workers, 10 Gbit/s, B = W unless said",
+    )
     for name, (each, plan, drivers) in cases.items():
         found = simulate_steps(each, plan, rng)
         shares = (found.efficiency, found.driver, found.link)
@@ -311,6 +310,7 @@ def main() -> None:
     parser.add_argument("--tell", action="store_true", help="only simulate from the last figures")
     parser.add_argument("--output", type=Path, default=Path("output"))
     given = parser.parse_args()
+    tell_versions()
     logging.getLogger("pymc_mcoem").setLevel(logging.ERROR)
     given.output.mkdir(parents=True, exist_ok=True)
     began, file = time.perf_counter(), given.output / "many_workers.json"

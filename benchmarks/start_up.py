@@ -1,8 +1,8 @@
-"""From starting Python to a first answer: with nothing compiled yet, later, and after an edit.
+"""Time from starting Python to a first answer: nothing compiled yet, later, and after an edit.
 
-Every figure is one of a fresh process (`first_draw.py`), in turn with ``pm.sample`` with nothing
-set on the same model: four chains of 1,000 draws after 1,000, in two processes. P is what
-``pm.sample`` takes on README's first model when nothing is compiled. ``edited`` is a model that was
+Every figure is of a fresh process (`first_draw.py`), in turn with ``pm.sample`` with nothing set on
+the same model: four chains of 1,000 draws after 1,000, in two processes. P is the time of
+``pm.sample`` on README's first model when nothing is compiled. ``edited`` is a model that was
 compiled before with other data and other constants in its priors.
 
 With ``--against`` a folder with another version of the package, its figures stand beside these.
@@ -26,10 +26,8 @@ import tempfile
 from pathlib import Path
 from time import perf_counter, sleep
 
-from rich.console import Console
 from rich.progress import track
-from rich.table import Table
-from versions import tell_versions
+from timing import console, make_table, tell_versions
 
 MODELS = ("README", "identical", "regressions", "plate")
 
@@ -151,15 +149,14 @@ def main() -> None:
                 )
             if "import" in given.only:
                 found.setdefault(("import", "pymc; ours after it"), []).append(imported())
-    medians = {
+    middle = {
         key: [statistics.median(each) for each in zip(*runs, strict=True)]
         for key, runs in found.items()
     }
-    first = medians["README", "pm.sample: first"][-1]
-    table = Table(title=f"Seconds from starting Python; P = {first:.1f} s")
-    for column in ("model", "", "model there", "step made", "drawn", "over P", "over pm.sample"):
-        table.add_column(column, justify="left" if len(table.columns) < 2 else "right")
-    for (model, what), figures in medians.items():
+    first = middle["README", "pm.sample: first"][-1]
+    headings = ("model", "", "model there", "step made", "drawn", "over P", "over pm.sample")
+    table = make_table(headings, title=f"Seconds from starting Python; P = {first:.1f} s")
+    for (model, what), figures in middle.items():
         if model == "demo":
             over = " ".join(f"{each / first:.2f}" for each in figures)
             table.add_row(model, what, "", *(f"{each:.1f}" for each in figures), over, "")
@@ -173,12 +170,12 @@ def main() -> None:
             table.add_row(model, what, *parts, f"{1e3 * each:.1f} ms a later image")
             continue
         beside = "first" if what.endswith("first") else "later"
-        rival = medians.get((model, f"pm.sample: {beside}"), [float("nan")])[-1]
+        rival = middle.get((model, f"pm.sample: {beside}"), [float("nan")])[-1]
         parts = [f"{each:.1f}" for each in figures]
         table.add_row(
             model, what, *parts, f"{figures[-1] / first:.2f}", f"{figures[-1] / rival:.2f}"
         )
-    Console(highlight=False, width=110).print(table)
+    console.print(table)
 
 
 if __name__ == "__main__":

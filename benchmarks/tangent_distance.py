@@ -1,4 +1,4 @@
-"""The nearest neighbour by two-sided tangent distance (Simard, LeCun and Denker, 1993).
+"""The nearest neighbor by two-sided tangent distance (Simard, LeCun and Denker, 1993).
 
 An image is smoothed, and shifts, rotation, scaling, two hyperbolic deformations and thickening make
 of it, to first order, a plane ``x + a Tx``. Two images are as far apart as their planes: the least
@@ -22,7 +22,7 @@ from scipy.ndimage import gaussian_filter
 WIDTHS = (0.5, 0.7, 0.9, 1.1, 1.4)
 #: Against squared gradients of images in [0, 1], summed over pixels.
 RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0)
-#: So many neighbours by distance of smoothed images are compared by tangent distance. Among 2,700
+#: So many neighbors by distance of smoothed images are compared by tangent distance. Among 2,700
 #: learning images they held the nearest of all for each of 300 others, in a twentieth of the time.
 N_NEAR = 200
 #: Black pixels around an image, which smoothing mixes in and shifts bring into the frame.
@@ -86,15 +86,15 @@ def squared_distances(
     return np.sum(difference**2, axis=1) - np.sum(own**2, axis=1) - explained
 
 
-def nearest(asked: Planes, learnt: Planes, n_near: int = N_NEAR) -> np.ndarray:
-    """Return the index of the nearest learnt plane for every plane asked; none is its own."""
-    apart = np.sum(learnt.points**2, axis=1) - 2 * asked.points @ learnt.points.T
-    if asked is learnt:
+def nearest(asked: Planes, learned: Planes, n_near: int = N_NEAR) -> np.ndarray:
+    """Return the index of the nearest learned plane for every plane asked; none is its own."""
+    apart = np.sum(learned.points**2, axis=1) - 2 * asked.points @ learned.points.T
+    if asked is learned:
         np.fill_diagonal(apart, np.inf)
-    n_near = min(n_near, len(learnt.points) - (asked is learnt))
+    n_near = min(n_near, len(learned.points) - (asked is learned))
     near = np.argpartition(apart, n_near - 1, axis=1)[:, :n_near]
     found = [
-        np.argmin(squared_distances(point, tangents, learnt.points[k], learnt.tangents[k]))
+        np.argmin(squared_distances(point, tangents, learned.points[k], learned.tangents[k]))
         for point, tangents, k in zip(asked.points, asked.tangents, near, strict=True)
     ]
     return near[np.arange(len(near)), found]
@@ -104,8 +104,8 @@ def best_settings(images: np.ndarray, labels: np.ndarray) -> tuple[float, float]
     """Choose width and ridge by leaving out each of the images (n, height, width) in turn."""
     wrong = {}
     for width, ridge in product(WIDTHS, RIDGES):
-        learnt = planes(images, width, ridge)
-        wrong[width, ridge] = np.sum(labels[nearest(learnt, learnt)] != labels)
+        learned = planes(images, width, ridge)
+        wrong[width, ridge] = np.sum(labels[nearest(learned, learned)] != labels)
     return min(wrong, key=wrong.__getitem__)
 
 

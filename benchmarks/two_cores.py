@@ -1,11 +1,11 @@
-"""What a second process buys: work a second with one and with two, in turn.
+"""Work a second with one process and with two, in turn.
 
-16 × 16 pixels (``--side``), four classes. Learning in mini-batches, classification, and one mixture
-for each of four labels, and two chains of ``sample_burst`` under one image, each by the process
-itself and by an executor of two processes that have compiled already; and two chains of
-``pm.sample`` with ``CarlinChib`` under that image, by ``cores=1`` and ``cores=2``, the start of
-PyMC's processes among their seconds. A B A B; medians, their ratio, and whether the numbers are the
-same to the last bit. Both cores have to be free.
+16 × 16 pixels (``--side``), four classes. One process and an executor of two processes, which have
+compiled already, do the same work: learning in mini-batches, classification, one mixture for each
+of four labels, and two chains of ``sample_burst`` for one image. Two chains of ``pm.sample`` with
+``CarlinChib`` for that image run with ``cores=1`` and ``cores=2``, including the start of PyMC's
+processes. Reported are medians, their ratio, and whether the numbers are bitwise identical. Both
+cores have to be free.
 
     python benchmarks/two_cores.py
 """
@@ -15,18 +15,16 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import statistics
-import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pymc as pm
 import xarray as xr
 from joblib.externals.loky import get_reusable_executor
-from one_label import learnt
-from rich.console import Console
+from one_label import learned
 from threadpoolctl import threadpool_limits
-from versions import tell_versions
+from timing import console, in_turn, medians, tell_versions
 
 import pymc_mcoem as mcoem
 
@@ -37,9 +35,9 @@ def images(n: int, side: int) -> np.ndarray:
     """Bright discs at random places: what they show does not matter for the time."""
     rng = np.random.default_rng(1)
     axis = np.linspace(-1, 1, side)
-    centres = rng.uniform(-0.4, 0.4, (n, 2))
-    squares = (axis[None, :, None] - centres[:, :1, None]) ** 2 + (
-        axis[None, None, :] - centres[:, 1:, None]
+    centers = rng.uniform(-0.4, 0.4, (n, 2))
+    squares = (axis[None, :, None] - centers[:, :1, None]) ** 2 + (
+        axis[None, None, :] - centers[:, 1:, None]
     ) ** 2
     return np.exp(-squares / 0.15) + 0.2 * rng.standard_normal((n, side, side))
 
@@ -59,7 +57,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     tell_versions()
-    console = Console(highlight=False)
     for name in ("pymc_mcoem", "pymc"):
         logging.getLogger(name).setLevel(logging.ERROR)
     if (load := os.getloadavg()[0]) > 0.5:
@@ -96,7 +93,7 @@ def main() -> None:
 
     def learn_labels(executor: object) -> np.ndarray:
         spread = map if executor is None else pool.map
-        return np.stack(list(spread(learnt, shares, [N_CLASSES] * N_LABELS)))
+        return np.stack(list(spread(learned, shares, [N_CLASSES] * N_LABELS)))
 
     with mixture.condition(stream[0]) as model:
         step = mcoem.CarlinChib()
@@ -140,17 +137,10 @@ def main() -> None:
         for name, (work, size, unit) in works.items():
             if given.only not in (None, name):
                 continue
-            for executor in (None, pool):
-                work(executor)  # compiles
-            found: dict[object, np.ndarray] = {}
-            seconds: dict[object, list[float]] = {None: [], pool: []}
-            for _ in range(given.rounds):
-                for executor, spent in seconds.items():
-                    began = time.perf_counter()
-                    found[executor] = work(executor)
-                    spent.append(time.perf_counter() - began)
-            one, two = (size / statistics.median(spent) for spent in seconds.values())
-            same = np.array_equal(found[None], found[pool])
+            ways = {"one": partial(work, None), "two": partial(work, pool)}
+            seconds, found = in_turn(ways, given.rounds)
+            one, two = (size / spent for spent in medians(seconds).values())
+            same = np.array_equal(found["one"], found["two"])
             console.print(
                 f"{name}: {one:.1f} {unit} a second by one process, {two:.1f} by two: "
                 f"{two / one:.2f} times; the same numbers: {same}"

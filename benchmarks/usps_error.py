@@ -1,4 +1,4 @@
-"""Error of postal digits, named by templates and by rivals, against the number of images learnt.
+"""Errors of templates and of rivals on postal digits, against the number of learning images.
 
 Images of 16 × 16 pixels in [0, 1] with Normal(0, 0.2²) noise. Every seed draws 1,000 test images
 from the whole file, so that digits are as frequent among them as they are in it, and from the
@@ -10,25 +10,25 @@ others the learning images of every digit; few are the first of many. Rivals get
     python benchmarks/usps_error.py --unsupervised             # 500 images of all digits, no labels
     python benchmarks/usps_error.py --rivals                   # these alone
 
-Ours: one mixture of templates for each digit, learnt by online EM in one pass, and the classifier
-over all of their classes (`Classifier`). Every learning set chooses its own priors, step size,
-rule of naming and number of classes by cross-validation on itself (with 100 images of a digit and
-more, by naming one quarter), one after the other as in `CHOICES`, from the values there: another
-replaces the first if fewer images are named wrongly. All but the number of classes are chosen on
-the first 30 images of a digit, with two classes; the number of classes by Laplace's evidence,
-whatever the rule. One pass is given, as are the search for modes, the bounds on a class's images
-(`A_CLASS`) and the paper's updates. What there is to choose from, search and bounds were found on
-500 labelled images that are in no test set.
+Templates: one mixture for each digit, learned by online EM in one pass, and the classifier over all
+of their classes (`Classifier`). Every learning set chooses its own priors, step size, rule of
+naming and number of classes by cross-validation on itself (with 100 images of a digit and more, by
+naming one quarter), one after the other as in `CHOICES`, from the values there: another replaces
+the first if fewer images are named wrongly. All but the number of classes are chosen on the first
+30 images of a digit, with two classes; the number of classes by Laplace's evidence, for every rule.
+The number of passes, the mode search, the bounds on a class's images (`A_CLASS`) and the paper's
+updates are fixed. The values to choose from, the search and the bounds were found on 500 labeled
+images that are in no test set.
 
 Without labels (``--unsupervised``) four mixtures of 15 classes learn 500 images in two passes, from
 different starts by k-means, and the one with most evidence in the second pass is kept (`compete`);
 each class is named by the digit that weighs most in it among these. Priors, and then the rule, are
-chosen by the share of these same images that is then named wrongly: labels, which learning does not
-see, have a part in that. Rivals, which start several times too, have 15 centres and nothing chosen
-by labels.
+chosen by the share of these same images that is then named wrongly, so labels have a part in the
+choice, though learning does not see them. Rivals start several times too, have 15 centers, and
+choose nothing by labels.
 
-Whatever is done is kept in ``output/usps_error/``, by a digest of this file and of the package; a
-run that was stopped goes on from there.
+Results are kept in ``output/usps_error/``, by a digest of this file and of the package; an
+interrupted run continues from there.
 """
 
 from __future__ import annotations
@@ -50,15 +50,12 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from rich.console import Console
 from rich.progress import track
-from rich.table import Table
+from timing import console, make_table, tell_versions
 from usps_rivals import rivals, unsupervised_rivals
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.em.esteps.compiled_cache import compiled_for
-
-console = Console(highlight=False, width=110)
 
 NOISE = 0.2
 SIZES = (10, 30, 100, 300)
@@ -125,7 +122,7 @@ class Settings:
     rule: str = "laplace"
 
     def __str__(self) -> str:
-        """Tell what is learnt with; what is learnt does not depend on the rule."""
+        """Describe the settings of learning; the rule of naming is not among them."""
         variance = self.deformation_variance or "weak"
         return (
             f"C={self.n_classes} γ²={variance} rigid={self.rigid_variance} "
@@ -135,7 +132,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Job:
-    """One learning set: how many images of each digit, or none of them labelled.
+    """One learning set: how many images of each digit, or none of them labeled.
 
     Attributes
     ----------
@@ -154,7 +151,7 @@ class Job:
 
     @property
     def groups(self) -> range:
-        """One for each mixture that is learnt."""
+        """One for each mixture that is learned."""
         return range(1 if self.unsupervised else 10)
 
     def file(self, name: str) -> Path:
@@ -211,7 +208,7 @@ def split(job: Job) -> dict[str, np.ndarray]:
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """Give a name to write to; what is written takes its place when it is whole."""
+    """Give a temporary name to write to, and move the finished file into its place."""
     beside = path.with_name(f"partial_{path.name}")
     yield beside
     os.replace(beside, path)
@@ -325,7 +322,7 @@ def label(job: Job, kind: str, names: np.ndarray | None = None) -> np.ndarray:
 def errors(
     jobs: list[Job], pool: ProcessPoolExecutor, name: str, *, choosing: bool = False
 ) -> list[dict[str, float]]:
-    """Do what is not done yet; return for each job errors in percent, and seconds.
+    """Run the missing jobs; return errors in percent and seconds for each job.
 
     Where settings are chosen without labels, test images are not looked at.
     """
@@ -358,10 +355,12 @@ def errors(
         if "test" not in kinds:
             results.append({key: float(value) for key, value in found.items()})
             continue
-        learnt = [xr.load_dataset(job.file(f"mixture_{g}.nc")).attrs["seconds"] for g in job.groups]
+        learned = [
+            xr.load_dataset(job.file(f"mixture_{g}.nc")).attrs["seconds"] for g in job.groups
+        ]
         found |= {
             "error": 100 * np.mean(label(job, "test", names) != data["truth"]),
-            "seconds an image learnt": np.sum(learnt) / n_learnt,
+            "seconds an image learned": np.sum(learned) / n_learnt,
             "seconds an image named": read(job, "test")[1] / n_named,
         }
         results.append({key: float(value) for key, value in found.items()})
@@ -423,7 +422,7 @@ def compare(task: tuple[Job, dict[str, Any]]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Learn, classify, compare, tell."""
+    """Learn, classify, compare, and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", type=int, nargs="+", help="learning images of a digit")
     parser.add_argument("--seeds", type=int, default=3, help="learning draws")
@@ -434,6 +433,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--output", type=Path, default=Path("output"))
     given = parser.parse_args()
+    tell_versions()
     sources = [Path(__file__), *sorted(Path(mcoem.__file__).parent.rglob("*.py"))]
     digest = zlib.crc32(b"".join(path.read_bytes() for path in sources))
     folder = given.output / "usps_error" / f"{digest:08x}"
@@ -468,10 +468,10 @@ def main() -> None:
         )
         of_size[job.n_images].append(found | rival)
 
-    table = Table(title=f"Means of {given.seeds} draws: error in percent on {given.test} images")
-    table.add_column("learning images" + ("" if given.unsupervised else " a digit"))
-    for size in sizes:
-        table.add_column(str(size), justify="right")
+    table = make_table(
+        ("learning images" + ("" if given.unsupervised else " a digit"), *map(str, sizes)),
+        title=f"Means of {given.seeds} draws: error in percent on {given.test} images",
+    )
     for name in of_size[sizes[0]][0]:
         means = [np.mean([found[name] for found in of_size[size]]) for size in sizes]
         digits = 3 if "seconds" in name else 1

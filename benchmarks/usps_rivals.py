@@ -1,7 +1,7 @@
 """What the templates of ``usps_error.py`` are compared with, on the same images.
 
-Labels known: k-means and Gaussian mixtures with two centres a digit, a support vector machine, the
-nearest neighbour by two-sided tangent distance (``tangent_distance.py``). What they leave open
+Labels known: k-means and Gaussian mixtures with two centers a digit, a support vector machine, the
+nearest neighbor by two-sided tangent distance (``tangent_distance.py``). What they leave open
 (covariance and principal components, penalty and kernel width, smoothing and ridge) is chosen by
 cross-validation on the learning images. Without labels: k-means and Gaussian mixtures that start
 several times, their clusters named by majority.
@@ -72,21 +72,21 @@ def rivals(data: dict[str, np.ndarray], seed: int) -> dict[str, float]:
     def error(predicted: np.ndarray) -> float:
         return 100 * float(np.mean(predicted != truth))
 
-    centres = np.concatenate(
+    centers = np.concatenate(
         [
             KMeans(2, n_init=10, random_state=seed).fit(images[labels == d]).cluster_centers_
             for d in range(10)
         ]
     )
     by_tangents = nearest_labels(images.reshape(-1, 16, 16), labels, data["test"])
-    nearest = np.square(test[:, None] - centres).sum(axis=2).argmin(axis=1) // 2
+    nearest = np.square(test[:, None] - centers).sum(axis=2).argmin(axis=1) // 2
     grid = {"C": [1.0, 10.0, 100.0], "gamma": [0.001, 0.003, 0.006, 0.012, 0.025]}
     machine = GridSearchCV(SVC(), grid, cv=StratifiedKFold(3, shuffle=True, random_state=seed))
     return {
         "k-means, 2 a digit": error(nearest),
         "Gaussian mixture, 2 a digit": error(best_mixtures(images, labels, seed).predict(test)),
         "support vector machine": error(machine.fit(images, labels).predict(test)),
-        "nearest neighbour, two-sided tangent distance": error(by_tangents),
+        "nearest neighbor, two-sided tangent distance": error(by_tangents),
     }
 
 

@@ -1,4 +1,4 @@
-"""The documentation names everything that is public."""
+"""The documentation names everything that is public, and only tests and scripts that exist."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import pymc_mcoem.datasets
 import pymc_mcoem.diagnostics
 import pymc_mcoem.plots
 
-REFERENCE = Path(__file__).resolve().parents[1] / "docs" / "api.md"
+ROOT = Path(__file__).resolve().parents[1]
+REFERENCE = ROOT / "docs" / "api.md"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 @pytest.mark.parametrize("module", ["", "datasets", "diagnostics", "plots"])
@@ -21,3 +23,17 @@ def test_the_reference_lists_every_public_name(module):
     listed = set(re.findall(r"^   (?:\w+\.)*(\w+)$", REFERENCE.read_text(), flags=re.MULTILINE))
     missing = set(found.__all__) - listed - {"datasets"}
     assert not missing, f"list {sorted(missing)} in docs/api.md"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_names_tests_that_exist(page):
+    for file, name in re.findall(r"`([\w/]+\.py)::(\w+)`", page.read_text()):
+        code = ROOT / "tests" / file
+        assert code.exists(), f"{page.name} names tests/{file}, which does not exist"
+        assert f"def {name}(" in code.read_text(), f"{page.name} names {name}, not in tests/{file}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_names_scripts_that_exist(page):
+    for script in re.findall(r"(?:benchmarks|examples)/\w+\.py", page.read_text()):
+        assert (ROOT / script).exists(), f"{page.name} names {script}, which does not exist"
