@@ -19,7 +19,7 @@ from pymc_mcoem.em.reading import check_skip, read
 from pymc_mcoem.em.revival import Revival
 from pymc_mcoem.em.run_state import RunSettings
 from pymc_mcoem.em.schedules import BurstLength, BurstSize, StepSize, UpdateSchedule
-from pymc_mcoem.em.settings import seed_entropy
+from pymc_mcoem.em.settings import on_backend, seed_entropy
 from pymc_mcoem.em.storage import read_run, require_sound, run_bytes, settings_of, stored_settings
 from pymc_mcoem.em.validation import check_family
 from pymc_mcoem.em.whole_files import write_whole
@@ -492,6 +492,7 @@ class OnlineEM:
             require_sound(run.state, family)
             stored = stored_settings(run.settings, RunSettings)
         settings = settings_of(stored, overrides)
+        settings["e_step"] = on_backend(settings["e_step"], str(run.history.attrs["backend"]))
         with named_damage(path, given=("family", *overrides)):
             em = cls(family, random_seed=run.entropy, **settings)
             em._learner.restore(run)

@@ -24,7 +24,7 @@ from pymc_mcoem.em.saem_recursion import SAEMRecursion
 from pymc_mcoem.em.saem_state import SAEMSettings, SAEMState
 from pymc_mcoem.em.saem_storage import read_saem, saem_bytes, state_from
 from pymc_mcoem.em.schedules import PhasedStepSize
-from pymc_mcoem.em.settings import run_attributes, seed_entropy, stored_alike
+from pymc_mcoem.em.settings import on_backend, run_attributes, seed_entropy, stored_alike
 from pymc_mcoem.em.storage import entropy_in, settings_of, stored_settings
 from pymc_mcoem.em.threads import OneAtATime
 from pymc_mcoem.em.validation import check_family
@@ -417,6 +417,7 @@ class SAEM:
             state = state_from(tree, family)
             if not stored_alike(tree.attrs["settings"], settings, "e_step"):
                 state = state.with_new_chains()
+            settings["e_step"] = on_backend(settings["e_step"], str(tree.attrs.get("backend", "")))
             saem = cls(family, random_seed=entropy_in(tree), **settings)
             strides = json.loads(tree.attrs["strides"])
             saem._history.restore(tree, path_stride=strides[0], observation_stride=strides[1])
