@@ -22,6 +22,7 @@ from pymc_mcoem.em.plausible import (
     require_plausible,
     span,
 )
+from pymc_mcoem.em.predicted import Predicted
 from pymc_mcoem.em.reading import Unreadable, admit
 from pymc_mcoem.em.recursion import Recursion
 from pymc_mcoem.em.run_state import Begun, RunSettings, RunState, StepError
@@ -75,6 +76,7 @@ class Learner:
         self.history = History(family, settings.keep, settings.thin)
         self.state = RunState()
         self.alone = OneAtATime("OnlineEM.partial_fit")
+        self._predicted = Predicted(family)
         self._failures = 0
         self._absurd = 0
         # What those before an observation that failed gave: they are not explained again.
@@ -112,7 +114,7 @@ class Learner:
             self.state = replace(state, position=state.position + 1)
             return
         try:
-            item, _ = admit(self.family, observation, state.position)
+            item, encoded = admit(self.family, observation, state.position)
             spanned = span(item.observation)
             require_plausible(
                 spanned,
@@ -120,6 +122,10 @@ class Learner:
                 self.settings.refuse_beyond,
                 None if state.parameters is None else largest(state.parameters),
             )
+            if state.parameters is not None and self.settings.refuse_beyond is not None:
+                self._predicted.require(
+                    encoded, state.recent, state.parameters, self.settings.refuse_beyond
+                )
         except Exception as error:
             require_readable(error)
             self._count_absurd(error)

@@ -117,7 +117,7 @@ def on_backend(e_step: Any, recorded: str) -> Any:
     """
     names_none = is_dataclass(e_step) and getattr(e_step, "backend", "") is None
     if names_none and known_mode(recorded) is not None and backend_of(None) != recorded:
-        return replace(e_step, backend=recorded)  # type: ignore[type-var]
+        return replace(e_step, backend=recorded)
     return e_step
 
 
