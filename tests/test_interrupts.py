@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import multiprocessing
 import os
 import signal
 import socket
@@ -488,6 +489,88 @@ def test_chains_at_forty_instants(rng):
             lengths.append(found.sizes["draw"])
             assert found.equals(whole.isel(draw=slice(lengths[-1])))
     assert np.median(lengths) < 20_000
+
+
+class PressedInAll(Pressed):
+    """Presses Ctrl-C as a terminal does: in this process, and in those that it has started."""
+
+    def __init__(self, seconds):
+        self._timer = threading.Timer(seconds, self._press)
+
+    def _press(self):
+        # as a set, for to ask for the active ones would collect those that have ended
+        for pid in [os.getpid(), *(child.pid for child in set(multiprocessing.process._children))]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGINT)
+
+
+def once(call):
+    """Return what makes a call the first time that it is asked."""
+    left = [call]
+    return lambda: left.pop()() if left else None
+
+
+def left_over(seconds=10.0):
+    """Return the processes that are still there after so many seconds at most."""
+    end = time.monotonic() + seconds
+    while (found := multiprocessing.active_children()) and time.monotonic() < end:
+        time.sleep(0.02)
+    return found
+
+
+@pytest.mark.parametrize("tells", [Pressed, PressedInAll], ids=["button", "terminal"])
+@pytest.mark.parametrize("most", [2, pytest.param(40, marks=pytest.mark.slow)])
+def test_chains_in_processes_end_as_those_of_pymc_do(tells, most, rng, capfd):
+    """At any instant from the first draw on: draws that are a whole chain's first, no worker left.
+
+    Before it PyMC starts processes, which it leaves waiting if it is interrupted between two of
+    them, whatever the step method.
+    """
+    with pm.Model():
+        index = pm.Categorical("k", [0.5, 0.5])
+        x = pm.Normal("x", 2.0 * index, 1.0)
+        pm.Normal("y", x, 1.0, observed=1.0)
+        settings = {
+            "step": mcoem.CarlinChib(),
+            "tune": 100,
+            "draws": 1_500,
+            "chains": 2,
+            "cores": 2,
+            "mp_ctx": "fork",
+            "random_seed": 1,
+            "progressbar": False,
+            "compute_convergence_checks": False,
+        }
+        drawn = []
+        whole = pm.sample(callback=lambda **_: drawn.append(time.monotonic()), **settings)
+        whole, longest, ends = whole["posterior"].to_dataset(), drawn[-1] - drawn[0], []
+        for _ in range(most):
+            pressed = tells(rng.uniform(0.0, longest))
+            began = once(pressed.__enter__)
+            try:
+                found = pm.sample(callback=lambda began=began, **_: began(), **settings)
+            except KeyboardInterrupt:
+                ends.append("interrupt")
+            except ValueError as error:  # PyMC's own word for it
+                assert "Not enough samples" in str(error)
+                ends.append("none")
+            else:
+                found = found["posterior"].to_dataset()
+                ends.append(found.sizes["draw"])
+                first = whole["x"].isel(draw=slice(ends[-1])).values
+                # of one that is left PyMC does not say which it is
+                numbers = [np.flatnonzero((first == own).all(axis=1)) for own in found["x"].values]
+                for chain, (number,) in enumerate(numbers):
+                    expected = whole.isel(chain=number, draw=slice(ends[-1]))
+                    assert (
+                        found["k"].isel(chain=chain).values.tolist()
+                        == expected["k"].values.tolist()
+                    )
+            finally:
+                pressed.__exit__()
+            assert not left_over()
+    assert any(end != whole.sizes["draw"] for end in ends), ends
+    assert "SystemError" not in "".join(capfd.readouterr())
 
 
 SCRIPT = """

@@ -357,12 +357,13 @@ class PlateEngine:
             density,
             tolerance=rule.tolerance,
             max_iterations=rule.max_iterations,
+            n_prior_draws=rule.n_prior_draws,
         )
         self._sweep = PlateSweep(density, move, mode, metropolised=metropolised)
 
     def draws_from_mixtures(self, *, is_frozen: bool) -> bool:
-        """Say yes, for there are no mixtures on a plate."""
-        return True
+        """Say whether sweeps draw from rows' mixtures where there are any."""
+        return not is_frozen
 
     def fit(self, rng: np.random.Generator, others: Sequence[np.ndarray]) -> PlatePseudoPriors:
         """Return pseudo-priors given the values of all other variables."""
@@ -384,14 +385,63 @@ class PlateEngine:
         moves: None = None,
     ) -> Swept:
         """Make one sweep of all rows; plates are not tilted, and their moves keep their shapes."""
-        found = self._sweep(
-            rng, gain, class_index, position, log_step, pseudo_priors, others, auxiliaries
-        )
+        standard, normals = auxiliaries, pseudo_priors
+        if pseudo_priors.mixtures is not None and auxiliaries is None:
+            position, standard, normals = self._mixed(
+                rng, class_index, position, pseudo_priors, others
+            )
+        found = self._sweep(rng, gain, class_index, position, log_step, normals, others, standard)
         index, moved, new_log_step, log_weight, log_ratio, acceptance = map(np.asarray, found)
         if auxiliaries is not None:
             rows = np.arange(len(position))
-            whiten = pseudo_priors.whiten[class_index, rows]
-            away = position - pseudo_priors.mean[class_index, rows]
-            auxiliaries[rows, class_index] = np.einsum("iab,ib->ia", whiten, away)
+            auxiliaries[rows, class_index] = pseudo_priors.standardised(class_index, rows, position)
         new_log_step = as_argument(new_log_step)
         return Swept(index, moved, new_log_step, log_weight, log_ratio, float(np.mean(acceptance)))
+
+    def _mixed(
+        self,
+        rng: np.random.Generator,
+        class_index: np.ndarray,
+        position: np.ndarray,
+        pseudo_priors: PlatePseudoPriors,
+        others: Sequence[np.ndarray],
+    ) -> tuple[np.ndarray, np.ndarray, PlatePseudoPriors]:
+        """Draw auxiliaries, those of classes and rows with several modes from their mixtures.
+
+        As `ScalarEngine` does it: rows whose own class has a mixture are first proposed a draw of
+        it, by Metropolis and Hastings. A sweep divides by normals, and what these exceed the
+        mixtures by is put into their normalisers.
+
+        Returns
+        -------
+        position : ndarray of shape (n_rows, n_latents)
+            Where the chain is then.
+        standard : ndarray of shape (n_rows, n_classes, n_latents)
+            The auxiliaries, in units of the normals.
+        normals : PlatePseudoPriors
+        """
+        assert pseudo_priors.mixtures is not None
+        classes, rows = pseudo_priors.mixtures.classes, pseudo_priors.mixtures.rows
+        standard = rng.standard_normal(self.auxiliaries_shape)
+        drawn = pseudo_priors.mixtures.mixtures.draw(rng)
+        own = classes == class_index[rows]
+        if own.any():
+            here, proposed = position[rows], position.copy()
+            proposed[rows[own]] = drawn[own]
+            log_p, log_p_there = (
+                self._sweep.log_densities(class_index, x, others)[rows]
+                for x in (position, proposed)
+            )
+            mixture = pseudo_priors.mixtures.mixtures
+            # not a number, where the density cannot be evaluated, is not accepted
+            with np.errstate(invalid="ignore"):
+                log_ratio = log_p_there - mixture.log_density(drawn)
+                log_ratio -= log_p - mixture.log_density(here)
+                accepted = own & (-rng.standard_exponential(len(rows)) < log_ratio)
+            position = position.copy()
+            position[rows[accepted]] = drawn[accepted]
+            drawn[own] = position[rows[own]]
+        standard[rows, classes] = pseudo_priors.standardised(classes, rows, drawn)
+        log_normalizer = pseudo_priors.log_normalizer.copy()
+        log_normalizer[classes, rows] -= pseudo_priors.log_excess(drawn)
+        return position, standard, replace(pseudo_priors, log_normalizer=log_normalizer)

@@ -16,7 +16,7 @@ from scipy.special import logsumexp
 
 from pymc_mcoem.carlin_chib.kernel import draw_class, draw_other_class, index_noise_size
 from pymc_mcoem.carlin_chib.moves.within_class import log_uniform
-from pymc_mcoem.compiling.backends import backend_of
+from pymc_mcoem.compiling.backends import backend_of, interpreted_mode
 from pymc_mcoem.compiling.flat_functions import FlatFunction, NotFlatError
 from pymc_mcoem.compiling.linear_algebra import matrix_vector
 from pymc_mcoem.compiling.messages import compiling
@@ -62,6 +62,8 @@ class PlateSweep:
         self.noise_size = n_classes * n + n_index + move.n_moves * (n + 2)
         self._settings = metropolised, move.n_moves, move.target_acceptance
         self.n_rows = n_rows
+        self._density = density
+        self._value: Any = None
         self._flat: FlatFunction | None = None
         if backend_of(mode) == "numba":
             # what is no array of numbers is left to the graph
@@ -75,7 +77,6 @@ class PlateSweep:
         # imported where it is used: numba takes a second to import
         from pymc_mcoem.carlin_chib import plate_sweeps_numba
 
-        self._made_of = density
         flat = FlatFunction(
             density,
             lambda k, x, _: [density.log_density(k, x)],
@@ -116,8 +117,8 @@ class PlateSweep:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        if "_made_of" in state:
-            self._compile_flat(self._made_of)
+        if "_function" not in state:
+            self._compile_flat(self._density)
 
     def _compile_graph(
         self, density: PlateDensity, move: RandomWalk, mode: Any, metropolised: bool
@@ -229,3 +230,23 @@ class PlateSweep:
         index, moved, new_log_step, log_weight, acceptance = map(np.asarray, found)
         normalised = log_weight - logsumexp(log_weight, axis=-1, keepdims=True)
         return [index, moved, new_log_step, normalised, log_weight, acceptance]
+
+    def log_densities(
+        self, class_index: np.ndarray, position: np.ndarray, others: Sequence[np.ndarray]
+    ) -> np.ndarray:
+        """Return log p(y_i, I_i, x_i) of every row, ``(n_rows,)``; where it has several modes."""
+        k, x = as_argument(class_index, np.int64), as_argument(position)
+        if self._flat is not None:
+            found = np.empty(self.n_rows)
+            self._flat.function(k, x, *self._flat.pack(others), found)
+            return found
+        if self._value is None:
+            symbols = [
+                pt.tensor("class_index", dtype="int64", shape=k.shape),
+                pt.tensor("position", dtype="float64", shape=x.shape),
+            ]
+            self._value = self._density.compile(
+                symbols, self._density.log_density(*symbols), interpreted_mode()
+            )
+        with np.errstate(all="ignore"):
+            return np.asarray(self._value(k, x, *others))

@@ -13,6 +13,7 @@ import xarray as xr
 from pymc_mcoem.compiling.threads import OneAtATime
 from pymc_mcoem.em.family_record import describe_family
 from pymc_mcoem.em.history import History
+from pymc_mcoem.em.predicted import Predicted
 from pymc_mcoem.em.reading import Unreadable, admit
 from pymc_mcoem.em.recursion import Recursion
 from pymc_mcoem.em.run_state import Begun, RunSettings, RunState, StepError
@@ -76,6 +77,7 @@ class Learner:
         self.history = History(family, settings.keep, settings.thin)
         self.state = RunState()
         self.alone = OneAtATime("OnlineEM.partial_fit")
+        self._predicted = Predicted(family)
         self._failures = 0
         self._absurd = 0
         # What those before an observation that failed gave: they are not explained again.
@@ -113,7 +115,7 @@ class Learner:
             self.state = replace(state, position=state.position + 1)
             return
         try:
-            item, _ = admit(self.family, observation, state.position)
+            item, encoded = admit(self.family, observation, state.position)
             spanned = span(item.observation)
             require_plausible(
                 spanned,
@@ -121,6 +123,10 @@ class Learner:
                 self.settings.refuse_beyond,
                 None if state.parameters is None else largest(state.parameters),
             )
+            if state.parameters is not None and self.settings.refuse_beyond is not None:
+                self._predicted.require(
+                    encoded, state.recent, state.parameters, self.settings.refuse_beyond
+                )
         except Exception as error:
             require_readable(error)
             self._count_absurd(error)

@@ -24,7 +24,7 @@ from pymc_mcoem.interrupts import deferred
 from pymc_mcoem.runs.atomic_files import write_whole
 from pymc_mcoem.runs.checkpoint import Checkpoint, Checkpointing, claimed
 from pymc_mcoem.runs.datatree_files import named_damage, require_file_name
-from pymc_mcoem.runs.settings import seed_entropy
+from pymc_mcoem.runs.settings import on_backend, seed_entropy
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -492,6 +492,7 @@ class OnlineEM:
             require_sound(run.state, family)
             stored = stored_settings(run.settings, RunSettings)
         settings = settings_of(stored, overrides)
+        settings["e_step"] = on_backend(settings["e_step"], str(run.history.attrs["backend"]))
         with named_damage(path, given=("family", *overrides)):
             em = cls(family, random_seed=run.entropy, **settings)
             em._learner.restore(run)

@@ -30,7 +30,7 @@ from pymc_mcoem.runs.atomic_files import write_whole
 from pymc_mcoem.runs.checkpoint import Checkpoint, Checkpointing, claimed
 from pymc_mcoem.runs.datatree_files import named_damage, require_file_name
 from pymc_mcoem.runs.failed_records import LeftOut, leave_out
-from pymc_mcoem.runs.settings import run_attributes, seed_entropy, stored_alike
+from pymc_mcoem.runs.settings import on_backend, run_attributes, seed_entropy, stored_alike
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -417,6 +417,7 @@ class SAEM:
             state = state_from(tree, family)
             if not stored_alike(tree.attrs["settings"], settings, "e_step"):
                 state = state.with_new_chains()
+            settings["e_step"] = on_backend(settings["e_step"], str(tree.attrs.get("backend", "")))
             saem = cls(family, random_seed=entropy_in(tree), **settings)
             strides = json.loads(tree.attrs["strides"])
             saem._history.restore(tree, path_stride=strides[0], observation_stride=strides[1])

@@ -83,7 +83,7 @@ class SavedRun:
     family : dict
         What the family was, see `describe_family`.
     history : xarray.DataTree
-        As in `OnlineEM.history`.
+        As in `OnlineEM.history`; of what is read, of its attributes the back end alone.
     strides : dict of str to int
         How far the path and the records of observations are thinned.
     """
@@ -166,7 +166,8 @@ def _from_datatree(tree: xr.DataTree) -> SavedRun:
         entropy=entropy_in(tree),
         family=dict(json.loads(attributes["family"])),
         history=xr.DataTree.from_dict(
-            {
+            {"/": xr.Dataset(attrs={"backend": attributes.get("backend", "")})}
+            | {
                 name: tree[name].to_dataset()
                 for name in ("/online_em", "/observations", "/skipped")
                 if name in tree.groups

@@ -54,7 +54,7 @@ MAX_MODES = 8
 _NO_MODE = (ModeStatus.NOT_CONVERGED, ModeStatus.INDEFINITE, ModeStatus.NO_DENSITY)
 
 #: A mode whose evidence is so many nats below the best one's of its class is not kept.
-_MAX_GAP = 7.0
+MAX_GAP = 7.0
 
 
 class DispersedSearch:
@@ -374,7 +374,7 @@ def _kept(modes: list[Modes]) -> Modes:
     if len(modes) == 1:
         return modes[0]
     order = np.argsort(-evidence, kind="stable")[:MAX_MODES]
-    order = order[evidence[order] > evidence[order[0]] - _MAX_GAP]
+    order = order[evidence[order] > evidence[order[0]] - MAX_GAP]
     return Modes.joined([modes[place] for place in order])
 
 

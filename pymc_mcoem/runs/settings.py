@@ -9,7 +9,7 @@ import json
 import platform
 import secrets
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ __all__ = [
     "NotStored",
     "decode_settings",
     "encode_settings",
+    "on_backend",
     "package_version",
     "run_attributes",
     "seed_entropy",
@@ -92,6 +93,32 @@ def stored_alike(text: str, settings: Mapping[str, Any], name: str) -> bool:
         return True
     given: bool = _encode(settings[name]) == _renamed(json.loads(text).get(name))
     return given
+
+
+def on_backend(e_step: Any, recorded: str) -> Any:
+    """Return an E-step that goes on on the back end of a saved run, where it names none itself.
+
+    It is left as it is where PyTensor's default is that back end, as it mostly is: the default and
+    the mode of that name differ in how they rewrite graphs, and so in last digits.
+
+    Parameters
+    ----------
+    e_step : EStep
+    recorded : str
+        As from `run_attributes`.
+
+    Examples
+    --------
+    >>> from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
+    >>> [on_backend(CarlinChibBurst(), name).backend for name in ("numba", "c")]
+    [None, 'c']
+    >>> on_backend(CarlinChibBurst(backend="jax"), "c").backend
+    'jax'
+    """
+    names_none = is_dataclass(e_step) and getattr(e_step, "backend", "") is None
+    if names_none and known_mode(recorded) is not None and backend_of(None) != recorded:
+        return replace(e_step, backend=recorded)
+    return e_step
 
 
 def _encode(value: Any) -> Any:

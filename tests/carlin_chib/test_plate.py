@@ -15,7 +15,7 @@ from scipy.special import logsumexp
 from pymc_mcoem.carlin_chib.moves.hamiltonian import Hamiltonian
 from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.carlin_chib.pseudo_priors.pilot_moments import PilotMoments
-from pymc_mcoem.carlin_chib.pseudo_priors.plate import PlateLaplace
+from pymc_mcoem.carlin_chib.pseudo_priors.plate import PlateLaplace, PlatePseudoPriors
 from pymc_mcoem.carlin_chib.step import CarlinChib
 from pymc_mcoem.density.plate import PlateDensity
 from tests.carlin_chib.test_blocks import BLOCKS, nested_model
@@ -252,7 +252,7 @@ def test_a_grid_of_indices_is_refused():
         PlateDensity(model, k, [x])
 
 
-@pytest.mark.parametrize("shape", ["plate", "blocks"])
+@pytest.mark.parametrize("shape", ["plate", "several modes", "blocks"])
 def test_processes_back_ends_and_states_make_no_difference(shape):
     """Two chains in one process, in two, and on the C back end: the same draws, also resumed."""
 
@@ -260,6 +260,9 @@ def test_processes_back_ends_and_states_make_no_difference(shape):
         if shape == "plate":
             model = counts_model()
             with model:
+                return model, CarlinChib(within_class=RandomWalk(n_moves=2), **options)
+        if shape == "several modes":
+            with folded_model(4) as model:
                 return model, CarlinChib(within_class=RandomWalk(n_moves=2), **options)
         model = nested_model()
         with model:
@@ -284,7 +287,8 @@ def test_processes_back_ends_and_states_make_no_difference(shape):
         np.testing.assert_array_equal(values, two["posterior"][name])
         np.testing.assert_allclose(values, other["posterior"][name], rtol=1e-7)
     log_weight = one["sample_stats"]["class_log_weight"].values.astype(float)
-    rows = np.exp(log_weight.reshape(2, 30, -1, 3)).sum(axis=-1)
+    n_classes = 2 if shape == "several modes" else 3
+    rows = np.exp(log_weight.reshape(2, 30, -1, n_classes)).sum(axis=-1)
     np.testing.assert_allclose(rows, 1.0)
     switched = np.diff(one["posterior"]["k"].values.reshape(2, 30, -1), axis=1) != 0
     counted = one["sample_stats"]["class_n_switched"].values[:, 1:]
@@ -332,38 +336,58 @@ def folded_model(n_rows: int) -> pm.Model:
     return model
 
 
-def test_chains_begin_on_different_modes_of_a_row(rng):
+def exact_of_folded() -> np.ndarray:
+    """Return of a row P(k = 1), then P(k = 1, x < 0)."""
+    x = np.linspace(-8.0, 8.0, 80_001)
+    prior = stats.norm.pdf(x, 0.5, 3.0)
+    zero, one = (prior * stats.norm.pdf(3.0, seen, 0.15) for seen in (0.6 * x, np.abs(x)))
+    return np.array([one.sum(), one[x < 0].sum()]) / (zero.sum() + one.sum())
+
+
+def test_rows_with_several_modes_have_mixtures_of_them(rng):
     model = folded_model(20)
     search = PlateLaplace(PlateDensity(model, model["k"], [model["x"]]))
-    state = rng.bit_generator.state
-    fits = []
-    for _ in range(4):
-        fits.append(search([], rng))
-        rng.bit_generator.advance(1)
-    # of a class with one mode all have the same: of two ends of searches the first is kept
-    np.testing.assert_array_equal([fit.mean[0] for fit in fits], [search([]).mean[0]] * 4)
-    signs = np.sign([fit.mean[1, :, 0] for fit in fits])
-    # a draw of N(0.5, 3) is negative in 0.43 of all cases, and four are alike in 0.14
-    assert (np.abs(signs.sum(axis=0)) == 4).mean() < 0.5
+    state, plain = rng.bit_generator.state, search([])
+    found = search([], rng)
     # the chain's generator is left as it was
-    rng.bit_generator.state = state
-    again = search([], rng)
     assert rng.bit_generator.state == state
-    assert again == fits[0]
+    assert found == search([], rng)
+    assert plain.mixtures is None
+    # of a class with one mode the first search's end is kept, to the last bit
+    np.testing.assert_array_equal(found.mean[0], plain.mean[0])
+    np.testing.assert_array_equal(found.mixtures.classes, np.ones(20))
+    np.testing.assert_array_equal(found.mixtures.rows, np.arange(20))
+    normals = found.mixtures.mixtures.normals
+    np.testing.assert_allclose(normals.mean.reshape(20, 2), np.tile([3.0, -3.0], (20, 1)), atol=0.1)
+    share, below = exact_of_folded()
+    evidence = np.exp(found.log_evidence[:, 0])
+    assert evidence[1] / evidence.sum() == pytest.approx(share, abs=0.01)
+    believed = np.exp(found.mixtures.mixtures.log_share[0, 1])
+    assert believed == pytest.approx(0.9 * below / share + 0.05, abs=0.01)
 
 
-def test_rhat_sees_rows_whose_modes_chains_miss(rng):
-    with folded_model(5):
-        trace = pm.sample(
-            draws=200,
+def largest_z_of_folded(step, rng) -> float:
+    with step._model:
+        posterior = pm.sample(
+            draws=2_000,
             tune=100,
-            chains=4,
+            chains=2,
             cores=1,
-            step=CarlinChib(),
+            step=step,
             progressbar=False,
             compute_convergence_checks=False,
             random_seed=int(rng.integers(2**31)),
-        )
-    signs = np.sign(trace.posterior["x"].to_numpy()[:, -100:]).mean(axis=1)
-    # a chain that has both modes is near none of the ends, one that misses a mode never changes
-    assert np.ptp(signs, axis=0).max() > 0.5
+        )["posterior"]
+    one = posterior["k"].values == 1
+    values = np.concatenate([one, one & (posterior["x"].values < 0)], axis=-1)
+    batches = values.reshape(2 * 25, -1, values.shape[-1]).mean(axis=1)
+    return agreement(batches, np.repeat(exact_of_folded(), 5)).largest_z
+
+
+def test_rows_with_several_modes_have_their_exact_posterior(rng, monkeypatch):
+    with folded_model(5):
+        step = CarlinChib()
+    assert largest_z_of_folded(step, rng) < LIMIT
+    # divided by one mode's normal, a draw of the other would hardly ever be left
+    monkeypatch.setattr(PlatePseudoPriors, "log_excess", lambda self, x: np.zeros(len(x)))
+    assert largest_z_of_folded(step, rng) > 2 * LIMIT

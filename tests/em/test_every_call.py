@@ -17,6 +17,9 @@ from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
 from tests.helpers.toy_runs import assert_same, driver
 
 FAULTS = {"memory": MemoryError, "input and output": lambda: disk_error(errno.EIO)}
+#: Of a run's two thousand calls those that fail in turn: all, at two seconds each, would take an
+#: hour.
+MANY = 200
 OPTIONS = {"e_step": Noisy(), "progressbar": False}
 
 
@@ -39,7 +42,7 @@ def online(family, path, stream, em=None):
 
 @pytest.mark.parametrize(
     ("kind", "some"),
-    [("memory", 4), *(pytest.param(kind, None, marks=pytest.mark.slow) for kind in FAULTS)],
+    [("memory", 4), *(pytest.param(kind, MANY, marks=pytest.mark.slow) for kind in FAULTS)],
 )
 def test_a_stream_loses_nothing_to_a_call_that_fails(family, stream, tmp_path, rng, kind, some):
     for folder in (tmp_path / "first", tmp_path / "again"):  # when nothing is made anew
@@ -83,7 +86,7 @@ def test_a_stream_loses_nothing_to_a_call_that_fails(family, stream, tmp_path, r
 
 @pytest.mark.parametrize(
     ("kind", "some"),
-    [("memory", 2), *(pytest.param(kind, None, marks=pytest.mark.slow) for kind in FAULTS)],
+    [("memory", 2), *(pytest.param(kind, MANY, marks=pytest.mark.slow) for kind in FAULTS)],
 )
 def test_a_batch_run_loses_nothing_to_a_call_that_fails(family, stream, tmp_path, rng, kind, some):
     def batch(path, saem=None, left=3):

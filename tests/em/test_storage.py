@@ -8,6 +8,7 @@ import os
 import h5py
 import numpy as np
 import pymc as pm
+import pytensor
 import pytest
 import xarray as xr
 from hypothesis import given
@@ -19,9 +20,11 @@ from pymc_mcoem.em.esteps.exact import Exact
 from pymc_mcoem.em.family_record import describe_family, differences
 from pymc_mcoem.em.fingerprint import Fingerprint
 from pymc_mcoem.em.online import OnlineEM
+from pymc_mcoem.em.saem import SAEM
 from pymc_mcoem.em.schedules import BurstLength, StepSize, UpdateSchedule
 from pymc_mcoem.runs.atomic_files import write_whole
 from pymc_mcoem.templates import TemplateMixture, TemplatePriors
+from tests.helpers.linear_normal import LinearNormal
 from tests.helpers.properties import steady
 from tests.helpers.saved_files import edited, rewrite
 from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
@@ -512,3 +515,25 @@ def test_runs_of_classes_with_any_labels_are_read_again(stream, tmp_path, kind):
     em.save(tmp_path / "run.nc")
     found = OnlineEM.load(tmp_path / "run.nc", Labelled(), e_step=Noisy(), progressbar=False)
     assert found.parameters.identical(em.parameters)
+
+
+@pytest.mark.parametrize("kind", [OnlineEM, SAEM])
+def test_a_run_goes_on_with_the_back_end_that_it_used(kind, tmp_path):
+    family, path = LinearNormal(), tmp_path / "run.nc"
+    options = {"parameters": family.declared_parameters(), "random_seed": 1, "progressbar": False}
+    kind(family, e_step=CarlinChibBurst(), **options).save(path)
+
+    def backend(**overrides):
+        history = kind.load(path, family, **overrides).history
+        return json.loads(history.attrs["settings"])["e_step"]["fields"]["backend"]
+
+    # where it is PyTensor's default, to the same digits
+    assert backend() is None
+    with pytensor.config.change_flags(mode="CVM"):
+        assert backend() == "numba"
+        assert backend(e_step=CarlinChibBurst(rao_blackwell=True)) == "numba"
+        assert backend(e_step=CarlinChibBurst(backend="c")) == "c"
+        assert kind.load(path, family).history.attrs["backend"] == "numba"
+        kind(family, e_step=CarlinChibBurst(), **options).save(path)
+        assert backend() is None
+    assert backend() == "c"

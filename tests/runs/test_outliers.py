@@ -7,6 +7,7 @@ import logging
 import numpy as np
 import pytest
 
+import pymc_mcoem as mcoem
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.saem import SAEM
 from pymc_mcoem.runs.outliers import IN_A_ROW, LEAST, remembered, require_plausible, span
@@ -162,3 +163,36 @@ def test_records_that_are_all_alike_bound_what_comes_behind_them(family, dark, s
     records = np.concatenate([np.full(20, dark), [1e30], [60_000.0], stream])
     em = driver(family, parameters=THETA, on_error="skip").partial_fit(records)
     assert em.history["skipped"]["position"].values.tolist() == [20]
+
+
+@pytest.mark.parametrize("value", [-99999.0, 1e6])
+@pytest.mark.parametrize("place", [0, 1, 9])
+def test_what_a_given_start_predicts_is_the_first_measure(family, stream, place, value):
+    records = np.insert(stream, place, value)
+    em = driver(family, parameters=THETA, on_error="skip").partial_fit(records)
+    clean = driver(family, parameters=THETA).partial_fit(stream)
+    assert em.parameters.identical(clean.parameters)
+    (skipped,) = em.history["skipped"]["reason"]
+    assert skipped["position"] == place
+    assert "times as far as what the parameters predict (10000 are allowed)" in str(skipped.values)
+    # switched off, it is learnt
+    em = driver(family, parameters=THETA, refuse_beyond=None).partial_fit(records)
+    assert em.n_seen == 61
+    # what is a thousand times as far as predicted may be so: the start is a guess
+    assert driver(family, parameters=THETA).partial_fit([2_000.0, *stream]).n_seen == 61
+
+
+def test_of_images_minus_9999_is_refused_from_the_first_record_on(rng):
+    mixture = mcoem.TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
+    images = rng.random((4, 3, 3))
+    images[0, 1, 1] = -9999.0
+    em = OnlineEM(
+        mixture,
+        parameters=mixture.parameters,
+        e_step=mcoem.FixedLatents(),
+        random_seed=1,
+        progressbar=False,
+    )
+    with pytest.raises(ValueError, match=r"refused: observation:observed_values reaches -9999"):
+        em.partial_fit(images)
+    assert em.partial_fit(images[1:2]).n_seen == 1

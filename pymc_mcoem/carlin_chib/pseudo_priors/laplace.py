@@ -52,8 +52,9 @@ class Laplace:
         Draws of the latents from their prior, given the values of all other variables, that
         searches start from in every class, besides the model's initial point and `starts`. Each
         chain has its own. There are fewer, but eight at least, where an array of the model holds
-        more than 1,500 numbers or there are more than 170 latents. 0: none, and none where the
-        model declares starting points, as the ready-made families do.
+        more than 1,500 numbers or there are more than 170 latents. On a plate they are four of
+        each row, and sixteen in a class where one of them has led some row to another mode. 0:
+        none, and none where the model declares starting points, as the ready-made families do.
 
     Raises
     ------

@@ -12,28 +12,53 @@ import numpy as np
 import pytensor.tensor as pt
 from pymc.initial_point import make_initial_point_fn
 
+from pymc_mcoem.carlin_chib.pseudo_priors.base import Mixtures, PseudoPriors
 from pymc_mcoem.compiling.backends import interpreted_mode
 from pymc_mcoem.density.prior_draws import PriorDraws
+from pymc_mcoem.laplace.dispersed_starts import MAX_GAP, MAX_MODES
 
 if TYPE_CHECKING:
     from pymc_mcoem.density.plate import PlateDensity
 
 __all__ = ["PlateLaplace", "PlatePseudoPriors"]
 
-#: By how many nats of evidence a mode that a prior draw led to may be below the first.
-_NEARLY = 3.0
+#: Searches from prior draws in every class, each of all rows at once; and as many as this where
+#: one of them has led some row to another mode.
+_N_DRAWS, _N_DRAWS_OF_SEVERAL = 4, 16
+
+
+@dataclass(frozen=True, eq=False)
+class RowMixtures:
+    """Pseudo-priors that are mixtures, of those classes and rows that have several modes.
+
+    Attributes
+    ----------
+    classes, rows : ndarray of int, shape (n_mixed,)
+    mixtures : Mixtures
+        Of n_mixed "classes", one for each of these.
+    """
+
+    classes: np.ndarray
+    rows: np.ndarray
+    mixtures: Mixtures
+
+    def as_list(self) -> list[np.ndarray]:
+        """Return what two equal ones have equal."""
+        return [self.classes, self.rows, *self.mixtures.arrays()]
 
 
 @dataclass(frozen=True, eq=False)
 class PlatePseudoPriors:
-    """Normal pseudo-priors of all classes and rows.
+    """Pseudo-priors of all classes and rows: normals, and mixtures of them where need be.
 
     Attributes
     ----------
     mean : ndarray of shape (n_classes, n_rows, n_latents)
+        With the next two, the only normal of a class and row, or the heaviest.
     scale, whiten : ndarray of shape (n_classes, n_rows, n_latents, n_latents)
     log_normalizer, log_evidence : ndarray of shape (n_classes, n_rows)
     troubles : dict of str to int
+    mixtures : RowMixtures or None
     """
 
     mean: np.ndarray
@@ -42,13 +67,22 @@ class PlatePseudoPriors:
     log_normalizer: np.ndarray
     log_evidence: np.ndarray
     troubles: dict[str, int] = field(default_factory=dict)
+    mixtures: RowMixtures | None = None
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PlatePseudoPriors):
             return NotImplemented
-        return self.troubles == other.troubles and all(
-            np.array_equal(mine, theirs, equal_nan=True)
-            for mine, theirs in zip(self.as_list(), other.as_list(), strict=True)
+        mine, theirs = (
+            [*each.as_list(), *(each.mixtures.as_list() if each.mixtures else [])]
+            for each in (self, other)
+        )
+        return (
+            self.troubles == other.troubles
+            and len(mine) == len(theirs)
+            and all(
+                np.array_equal(one, two, equal_nan=True)
+                for one, two in zip(mine, theirs, strict=True)
+            )
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -68,7 +102,37 @@ class PlatePseudoPriors:
         rows = np.arange(n_rows)
         noise = rng.standard_normal((n_rows, n))
         moved = np.einsum("iab,ib->ia", self.scale[index, rows], noise)
-        return index, self.mean[index, rows] + moved
+        position = self.mean[index, rows] + moved
+        if self.mixtures is not None:
+            mixed = self.mixtures
+            own = mixed.classes == index[mixed.rows]
+            position[mixed.rows[own]] = mixed.mixtures.draw(rng)[own]
+        return index, position
+
+    def standardised(self, classes: Any, rows: Any, position: np.ndarray) -> np.ndarray:
+        """Return positions ``(n, n_latents)`` in units of the normals of some classes and rows."""
+        away = position - self.mean[classes, rows]
+        found: np.ndarray = np.einsum("iab,ib->ia", self.whiten[classes, rows], away)
+        return found
+
+    def log_excess(self, position: np.ndarray) -> np.ndarray:
+        """Return by how much the normals exceed the mixtures, in logarithms.
+
+        Parameters
+        ----------
+        position : ndarray of shape (n_mixed, n_latents)
+            In each class and row that has a mixture.
+
+        Returns
+        -------
+        ndarray of shape (n_mixed,)
+        """
+        assert self.mixtures is not None
+        of = self.mixtures.classes, self.mixtures.rows
+        squares = (self.standardised(*of, position) ** 2).sum(axis=1)
+        normals = self.log_normalizer[of] - 0.5 * squares
+        found: np.ndarray = normals - self.mixtures.mixtures.log_density(position)
+        return found
 
 
 class PlateLaplace:
@@ -80,13 +144,16 @@ class PlateLaplace:
     tolerance : float
         Of the expected gain of a step, in units of the log-density.
     max_iterations : int
+    n_prior_draws : int
+        The most that searches start from, in every class.
 
     Notes
     -----
-    One normal for each class and row. Each is searched from the model's initial point and, where
-    there is a generator, from a draw of its prior: where that leads to another mode of nearly as
-    much evidence or more, it is this that a chain has. Chains that begin on different modes then
-    disagree, for the random walk alone gets from one to another.
+    Each class is searched in all rows at once from the model's initial point and, where there is a
+    generator, from a few draws of its prior, which are a chain's own; from more of them where one
+    has led some row to another mode. Distinct modes of a row become a mixture of normals. How many
+    there are nobody can know: of rows whose modes are hard to find some chains miss one, as a rule,
+    and R-hat sees it.
 
     Interpreted: a fit evaluates a few dozen times, each time all rows at once.
     Rows being independent, the gradient of the summed density holds all rows' gradients, and
@@ -100,8 +167,10 @@ class PlateLaplace:
         *,
         tolerance: float = 1e-3,
         max_iterations: int = 60,
+        n_prior_draws: int = _N_DRAWS_OF_SEVERAL,
     ) -> None:
         self.density = density
+        self.n_prior_draws = n_prior_draws
         self.tolerance = tolerance
         self.max_iterations = max_iterations
         k = pt.vector("class_index", dtype="int64")
@@ -131,29 +200,39 @@ class PlateLaplace:
             The chain's, which is not moved on.
         """
         start = self.density.ravel(self._initial_point(0))
-        found = [self._search(j, start, others) for j in range(self.density.n_classes)]
-        if rng is not None:
-            own_rng = np.random.default_rng(deepcopy(rng).integers(2**63))
-            found = [
-                _nearly_best(each, self._search(j, self._drawn(j, start, own_rng, others), others))
-                for j, each in enumerate(found)
-            ]
-        mean, precision, log_p, converged = (np.stack(part) for part in zip(*found, strict=True))
-        whiten = np.swapaxes(np.linalg.cholesky(precision), -1, -2)
-        half_log_det = np.log(np.diagonal(whiten, axis1=-2, axis2=-1)).sum(axis=-1)
-        log_normalizer = half_log_det - 0.5 * mean.shape[-1] * np.log(2 * np.pi)
-        log_evidence = np.where(np.isfinite(log_p), log_p - log_normalizer, -np.inf)
+        own_rng = None if rng is None else np.random.default_rng(deepcopy(rng).integers(2**63))
+        classes = range(self.density.n_classes)
+        found = [_distinct(self._ends(j, start, own_rng, others)) for j in classes]
+        log_evidence = np.stack([np.logaddexp.reduce(each.log_evidence) for each in found])
         # a class far below a row's best need not have a good mode
         matters = log_evidence > log_evidence.max(axis=0) - 20.0
-        missed = int((~converged & matters).sum())
+        missed = int((~np.stack([each.converged[0] for each in found]) & matters).sum())
+        whiten = np.stack([each.whiten[0] for each in found])
         return PlatePseudoPriors(
-            mean,
+            np.stack([each.mean[0] for each in found]),
             np.ascontiguousarray(np.linalg.inv(whiten)),
             np.ascontiguousarray(whiten),
-            log_normalizer,
+            np.stack([each.log_normalizer[0] for each in found]),
             log_evidence,
             {"mode search: not converged": missed} if missed else {},
+            _mixtures(found),
         )
+
+    def _ends(
+        self,
+        j: int,
+        start: np.ndarray,
+        rng: np.random.Generator | None,
+        others: Sequence[np.ndarray],
+    ) -> _Ends:
+        """Search class j of all rows from the given start, then from prior draws."""
+        found = [self._search(j, start, others)]
+        if rng is not None:
+            for number in range(min(self.n_prior_draws, _N_DRAWS_OF_SEVERAL)):
+                if number == _N_DRAWS and not _distinct(_Ends.of(found)).is_mixed.any():
+                    break
+                found.append(self._search(j, self._drawn(j, start, rng, others), others))
+        return _Ends.of(found)
 
     def _drawn(
         self, j: int, start: np.ndarray, rng: np.random.Generator, others: Sequence[np.ndarray]
@@ -203,27 +282,88 @@ class PlateLaplace:
         return x, precision, log_p, converged & definite
 
 
-def _nearly_best(first: tuple[np.ndarray, ...], second: tuple[np.ndarray, ...]) -> Any:
-    """Return, row by row, the first search's end, or the second's if it is a mode worth as much.
+@dataclass(frozen=True, eq=False)
+class _Ends:
+    """Ends of searches, or distinct modes, of one class in all rows; the first axis counts them."""
 
-    It is one where it is a standard deviation or more away under the curvatures of both, and has
-    no more than three nats less of Laplace's evidence.
+    mean: np.ndarray  # (n, n_rows, n_latents)
+    precision: np.ndarray  # (n, n_rows, n_latents, n_latents), as the next
+    whiten: np.ndarray
+    log_normalizer: np.ndarray  # (n, n_rows), as the next two
+    log_evidence: np.ndarray
+    converged: np.ndarray
+
+    @classmethod
+    def of(cls, searches: Sequence[tuple[np.ndarray, ...]]) -> _Ends:
+        """Make them of what searches return."""
+        mean, precision, log_p, converged = (np.stack(part) for part in zip(*searches, strict=True))
+        whiten = np.swapaxes(np.linalg.cholesky(precision), -1, -2)
+        half_log_det = np.log(np.diagonal(whiten, axis1=-2, axis2=-1)).sum(axis=-1)
+        log_normalizer = half_log_det - 0.5 * mean.shape[-1] * np.log(2 * np.pi)
+        log_evidence = np.where(np.isfinite(log_p), log_p - log_normalizer, -np.inf)
+        return cls(mean, precision, whiten, log_normalizer, log_evidence, converged)
+
+    @property
+    def is_mixed(self) -> np.ndarray:
+        """Which rows have several distinct modes, ``(n_rows,)``."""
+        found: np.ndarray = np.isfinite(self.log_evidence).sum(axis=0) > 1
+        return found
+
+
+def _distinct(ends: _Ends) -> _Ends:
+    """Return the distinct modes of each row, those of most evidence first.
+
+    A row has evidence minus infinity where it has no more of them. Two are one where they are less
+    than a standard deviation apart under either curvature; of those the first is kept.
     """
-    (mean, precision, log_p, converged), (there, other_precision, other_log_p, found) = (
-        first,
-        second,
+    n_ends = len(ends.mean)
+    kept = ends.converged & np.isfinite(ends.log_evidence)
+    for one in range(n_ends):
+        for two in range(one + 1, n_ends):
+            away = ends.mean[two] - ends.mean[one]
+            squares = [
+                np.einsum("ia,iab,ib->i", away, ends.precision[place], away) for place in (one, two)
+            ]
+            kept[two] &= ~(kept[one] & (np.min(squares, axis=0) < 1.0))
+    # where no search has found a mode, what the first has come to is better than nothing
+    kept[0] |= ~kept.any(axis=0)
+    log_evidence = np.where(kept, ends.log_evidence, -np.inf)
+    log_evidence[log_evidence < log_evidence.max(axis=0) - MAX_GAP] = -np.inf
+    order = np.argsort(-log_evidence, axis=0, kind="stable")[:MAX_MODES]
+    rows = np.arange(order.shape[1])
+    return _Ends(
+        ends.mean[order, rows],
+        ends.precision[order, rows],
+        ends.whiten[order, rows],
+        ends.log_normalizer[order, rows],
+        log_evidence[order, rows],
+        ends.converged[order, rows],
     )
-    away = there - mean
-    squares = [np.einsum("ia,iab,ib->i", away, each, away) for each in (precision, other_precision)]
-    with np.errstate(invalid="ignore"):  # of rows without density
-        gain = other_log_p - log_p
-        gain -= 0.5 * (np.linalg.slogdet(other_precision)[1] - np.linalg.slogdet(precision)[1])
-    is_other = np.min(squares, axis=0) > 1.0
-    taken = found & (~converged | (is_other & (gain > -_NEARLY)))
-    return tuple(
-        np.where(taken.reshape(-1, *[1] * (one.ndim - 1)), two, one)
-        for one, two in zip(first, second, strict=True)
-    )
+
+
+def _mixtures(found: Sequence[_Ends]) -> RowMixtures | None:
+    """Return the mixtures of the classes and rows that have several modes, None if there are none.
+
+    Shares are as in `PseudoPriors.from_modes`.
+    """
+    of = [(j, i) for j, each in enumerate(found) for i in np.flatnonzero(each.is_mixed)]
+    if not of:
+        return None
+    n = max(int(np.isfinite(each.log_evidence).sum(axis=0).max()) for each in found)
+    log_share = np.full((len(of), n), -np.inf)
+    means, precisions = [], []
+    for place, (j, i) in enumerate(of):
+        evidence = found[j].log_evidence[:, i]
+        evidence = evidence[np.isfinite(evidence)]
+        n_own = len(evidence)
+        believed = np.exp(evidence - np.logaddexp.reduce(evidence))
+        log_share[place, :n_own] = np.log(0.9 * believed + 0.1 / n_own)
+        padded = [*range(n_own), *[0] * (n - n_own)]
+        means.append(found[j].mean[padded, i])
+        precisions.append(found[j].precision[padded, i])
+    normals = PseudoPriors.from_precision(np.concatenate(means), np.concatenate(precisions))
+    classes, rows = np.array(of).T
+    return RowMixtures(classes, rows, Mixtures(log_share, normals))
 
 
 def _newton(

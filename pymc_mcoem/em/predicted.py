@@ -1,0 +1,127 @@
+"""What records parameters predict: the first measure of a stream, before there are ten records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pymc as pm
+from pytensor.graph.replace import clone_replace
+from pytensor.tensor.random.type import RandomType
+
+from pymc_mcoem.compiling.backends import interpreted_mode
+from pymc_mcoem.interrupts import require_own_fault
+from pymc_mcoem.runs.outliers import LEAST, Absurd, largest, remembered, span
+
+if TYPE_CHECKING:
+    from pymc_mcoem.em.family import Family
+    from pymc_mcoem.labelling import Arrays
+
+__all__ = ["Predicted"]
+
+_N_DRAWS = 20
+#: A record not so many times as large as the largest parameter is not asked about.
+_SUSPICIOUS = 10.0
+
+
+class Predicted:
+    """Draws of what a family observes, at given parameters.
+
+    Parameters
+    ----------
+    family : Family
+
+    Notes
+    -----
+    Draws are of data that an observed variable of the model has as its value. Where there are none,
+    or a distribution cannot be drawn from, nothing is predicted and nothing refused. Nothing is
+    compiled before a record is suspicious, and then for an interpreter.
+    """
+
+    def __init__(self, family: Family) -> None:
+        self._family = family
+        self._draw: Any = None
+        self._names: list[str] = []
+
+    def require(
+        self, encoded: Mapping[str, Any], recent: Arrays | None, parameters: Arrays, beyond: float
+    ) -> None:
+        """Refuse a record among the first ten that parameters do not predict by far.
+
+        Parameters
+        ----------
+        encoded : mapping of str to ndarray
+            As from `Family.encode`: a family may measure in other units than its records.
+        recent : dict of str to ndarray, or None
+            As from `remembered`.
+        parameters : dict of str to ndarray
+        beyond : float
+            How many times as far from the median of draws as the middle one of these reaches.
+
+        Raises
+        ------
+        Absurd
+            If it lies further.
+        """
+        if max(map(len, (recent or {}).values()), default=0) >= LEAST:
+            return
+        size = largest(parameters)
+        spans = {
+            name: row
+            for name, row in span(encoded).items()
+            if np.abs(row).max() > _SUSPICIOUS * size > 0
+        }
+        if not spans:
+            return
+        for name, rows in self._rows(parameters).items():
+            middle = np.median(rows[:, 1])
+            typical = np.median(np.maximum(rows[:, 2] - middle, middle - rows[:, 0]))
+            if name not in spans or not typical > 0:
+                continue
+            low, _, high = spans[name] - middle
+            ratio = max(high, -low) / typical
+            if ratio > beyond:
+                raise Absurd(
+                    f"{name} reaches {middle + (high if high > -low else low):.6g}, {ratio:.2g} "
+                    f"times as far as what the parameters predict ({beyond:g} are allowed); see to "
+                    "the source or to the start, or give another refuse_beyond, None to take all."
+                )
+
+    def _rows(self, parameters: Arrays) -> Arrays:
+        """Return what draws span, ``(20, 3)`` by part, none of what cannot be drawn."""
+        found: Arrays = {}
+        try:
+            if self._draw is None:
+                self._compile()
+            shared = self._draw.get_shared()
+            # the same draws at the same parameters, wherever a run is resumed
+            pm.pytensorf.reseed_rngs(
+                [each for each in shared if isinstance(each.type, RandomType)], 1
+            )
+            model = self._family.model
+            given = [
+                np.asarray(parameters[name], model[name].type.dtype)
+                for name in self._family.parameter_names
+            ]
+            for _ in range(_N_DRAWS):
+                drawn = dict(zip(self._names, self._draw(*given), strict=True))
+                found = remembered(found, span(drawn))
+        # whatever a distribution raises that cannot be drawn from: the record is not at fault
+        except Exception as error:
+            require_own_fault(error)
+            return {}
+        return found
+
+    def _compile(self) -> None:
+        model = self._family.model
+        seen = {model.rvs_to_values[rv]: rv for rv in model.observed_RVs}
+        variables = {name: model[name] for name in self._family.observation}
+        self._names = [name for name, data in variables.items() if data in seen]
+        symbols = {model[name]: model[name].type() for name in self._family.parameter_names}
+        drawn = clone_replace(
+            [seen[variables[name]] for name in self._names], symbols, rebuild_strict=False
+        )
+        self._draw = pm.pytensorf.compile(
+            list(symbols.values()), drawn, mode=interpreted_mode(), on_unused_input="ignore"
+        )
