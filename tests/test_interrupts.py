@@ -315,7 +315,7 @@ def test_memory_and_disks_that_come_and_go(family, stream, on_error, error, last
 
 
 def Threads():
-    from tests.runs.test_workers import AtOnce
+    from tests.helpers.executors import AtOnce
 
     class InThisProcess(AtOnce):
         def submit(self, function, /, *arguments, **named):

@@ -16,8 +16,8 @@ from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
 from pymc_mcoem.carlin_chib.step import CarlinChib
 from pymc_mcoem.density.blocks import BlockDensity
-from tests.carlin_chib import test_blocks as blocks
-from tests.carlin_chib import test_plate as plate
+from tests.helpers import count_plate as plate
+from tests.helpers import nested_blocks as blocks
 from tests.helpers.checks import LIMIT, agreement, invariance
 from tests.helpers.models import N_CLASSES
 

@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import cloudpickle
 import numpy as np
-import pymc as pm
 import pytest
 
 from pymc_mcoem.carlin_chib.moves.annealed import AnnealedJump
 from pymc_mcoem.carlin_chib.moves.hamiltonian import Hamiltonian
 from pymc_mcoem.carlin_chib.moves.within_class import Independence, RandomWalk
 from pymc_mcoem.carlin_chib.step import CarlinChib
-from tests.carlin_chib.test_blocks import BLOCKS, nested_model
-from tests.carlin_chib.test_plate import counts_model
+from tests.helpers.count_plate import counts_model
+from tests.helpers.nested_blocks import BLOCKS, nested_model
+from tests.helpers.step_shapes import shared_model
 
 N_TUNE, N_DRAWS = 15, 25
-
-
-def shared_model() -> pm.Model:
-    with pm.Model() as model:
-        k = pm.Categorical("k", [0.5, 0.3, 0.2])
-        x = pm.Normal("x", 1.0 * k, 0.7, shape=2)
-        s = pm.Gamma("s", 2.0, 1.0)
-        pm.Normal("y", x.sum() * s, 1.0, observed=2.0)
-    return model
 
 
 CASES = {

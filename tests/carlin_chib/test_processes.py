@@ -3,37 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pymc as pm
 import pytest
 
-from pymc_mcoem.carlin_chib.moves.annealed import AnnealedJump
-from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
-from pymc_mcoem.carlin_chib.step import CarlinChib
-from tests.carlin_chib.test_back_ends import shared_model
-from tests.carlin_chib.test_blocks import BLOCKS, nested_model
-from tests.carlin_chib.test_plate import counts_model
-
-SHAPES = {
-    "shared": (shared_model, {"jump": AnnealedJump(3, n_leapfrog=2)}),
-    "blocks": (nested_model, {"blocks": BLOCKS, "auxiliaries": "frozen"}),
-    "plate": (counts_model, {}),
-}
-
-
-def sample(name, **options):
-    build, settings = SHAPES[name]
-    model = build()
-    with model:
-        return pm.sample(
-            step=CarlinChib(within_class=RandomWalk(2), **settings),
-            tune=20,
-            draws=30,
-            chains=2,
-            random_seed=11,
-            progressbar=False,
-            compute_convergence_checks=False,
-            **options,
-        )
+from tests.helpers.step_shapes import SHAPES, sample
 
 
 @pytest.mark.parametrize("name", SHAPES)

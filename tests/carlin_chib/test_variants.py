@@ -23,8 +23,8 @@ from pymc_mcoem.carlin_chib.pseudo_priors.chain_moments import ChainMoments
 from pymc_mcoem.carlin_chib.pseudo_priors.pilot_moments import PilotMoments
 from pymc_mcoem.carlin_chib.pseudo_priors.prior_covariance import PriorCovariance
 from pymc_mcoem.carlin_chib.step import CarlinChib
-from tests.carlin_chib import test_blocks as blocks
-from tests.carlin_chib import test_plate as plate
+from tests.helpers import count_plate as plate
+from tests.helpers import nested_blocks as blocks
 from tests.helpers.checks import LIMIT, agreement, chain_agreement
 
 VARIANTS = {

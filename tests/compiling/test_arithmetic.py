@@ -14,7 +14,7 @@ from pytensor.compile.mode import get_mode
 from pymc_mcoem.carlin_chib.step import CarlinChib
 from pymc_mcoem.compiling.arithmetic import StrictNumbaLinker, strict_mode
 from pymc_mcoem.compiling.backends import backend_of
-from tests.carlin_chib.test_processes import SHAPES
+from tests.helpers.step_shapes import SHAPES
 
 
 def fast_math(function):

@@ -14,6 +14,7 @@ from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.schedules import BurstLength
 from pymc_mcoem.templates import TemplateMixture, template_images
+from tests.helpers.image_oracle import ImageOracle, design_matrix
 from tests.helpers.independent_sampler import (
     ImagePosterior,
     burst_features,
@@ -21,7 +22,6 @@ from tests.helpers.independent_sampler import (
     simulate,
 )
 from tests.helpers.toy_runs import assert_same
-from tests.templates.oracle import ImageOracle, design_matrix
 
 SIDE = 8
 BURST = CarlinChibBurst(within_class=RandomWalk(5))

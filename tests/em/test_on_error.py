@@ -24,10 +24,10 @@ from pymc_mcoem.em.revival import Revival
 from pymc_mcoem.em.saem import SAEM
 from pymc_mcoem.em.schedules import BurstLength, BurstSize, StepSize, UpdateSchedule
 from pymc_mcoem.templates import TemplateMixture
-from tests.em.test_online import Failing
+from tests.helpers.bad_records import BAD, Disk, Spoilt, Unreadable, source_of
 from tests.helpers.properties import steady
 from tests.helpers.sources import Levels
-from tests.helpers.toy_families import Noisy, NormalMixture, Towering, mixture_stream
+from tests.helpers.toy_families import Failing, Noisy, NormalMixture, Towering, mixture_stream
 from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver, what_counts
 
 
@@ -39,43 +39,6 @@ def family():
 @pytest.fixture
 def stream(rng):
     return mixture_stream(rng, 60)
-
-
-class Unreadable:
-    """A record that the source fails to give."""
-
-
-def source_of(records):
-    """An iterator that raises where a record cannot be read, and goes on."""
-
-    class Source:
-        def __init__(self):
-            self.left = iter(records)
-
-        def __iter__(self):
-            return self
-
-        def __next__(self):
-            record = next(self.left)
-            if isinstance(record, Unreadable):
-                raise OSError("bad sector")
-            return record
-
-    return Source()
-
-
-BAD = {
-    "nan": (np.nan, "refused: ValueError: observation: value holds 1 values that are not finite"),
-    "infinite": (np.inf, "refused: ValueError: observation: value holds 1 values"),
-    "shape": (np.zeros(3), r"refused: ValueError: observation: value has shape \(3,\)"),
-    "text": ("text", "refused: TypeError: observation: value has dtype"),
-    "complex": (1j, "refused: TypeError: observation: value has dtype complex"),
-    "nothing": (None, "refused: TypeError: observation: value has dtype object"),
-    "masked": (np.ma.masked_array(1.0, mask=True), "refused: ValueError: .* masked"),
-    "unreadable": (Unreadable(), "reading it failed: OSError: bad sector"),
-    "not finite": (999.0, "learning it failed: FloatingPointError: statistics: square .* finite"),
-    "singular": (888.0, "learning it failed: LinAlgError: singular"),
-}
 
 
 def equal_but_for_positions(em, clean):
@@ -134,24 +97,6 @@ def test_a_generator_that_raises_has_ended(family, stream):
     assert (em.n_seen, em.position) == (30, 31)
     equal_but_for_positions(em, driver(family, n_start=7).partial_fit(stream[:30]))
     assert "OSError: disk" in str(em.history["skipped"]["reason"].values[0])
-
-
-class Disk:
-    """A sequence of which some records cannot be read."""
-
-    def __init__(self, values, broken):
-        self.values, self.broken, self.read = values, set(broken), []
-
-    def __len__(self):
-        return len(self.values)
-
-    def __getitem__(self, index):
-        self.read.append(index)
-        if index >= len(self.values):
-            raise IndexError(index)
-        if index in self.broken:
-            raise OSError(f"sector {index}")
-        return self.values[index]
 
 
 def test_a_sequence_goes_on_behind_what_cannot_be_read(family, stream):
@@ -472,30 +417,6 @@ def mixture():
 @pytest.fixture(scope="module")
 def compiled(mixture):
     return FixedLatents().compile(mixture)
-
-
-@dataclass(frozen=True)
-class Spoilt:
-    """An E-step whose statistics no observation can have, from an observation of all ones."""
-
-    inner: object
-    name: str
-    value: float
-
-    def compile(self, family):
-        inner, spoilt = self.inner, self
-
-        class Compiled:
-            initial_state = staticmethod(inner.initial_state)
-
-            def __call__(self, data, *arguments, **options):
-                found = inner(data, *arguments, **options)
-                if (data["observed_values"] == 1).all():
-                    array = found.statistics[spoilt.name]
-                    array[(1,) + (0,) * (array.ndim - 1)] = spoilt.value
-                return found
-
-        return Compiled()
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,10 @@ from pymc_mcoem.em.saem import SAEM
 from pymc_mcoem.runs import workers
 from pymc_mcoem.runs.failed_records import PATIENCE
 from pymc_mcoem.templates import TemplateMixture
-from tests.em.test_on_error import BAD, Disk, Spoilt, Unreadable, source_of
-from tests.em.test_online import Failing
-from tests.helpers.toy_families import NormalMixture, Towering, mixture_stream
+from tests.helpers.bad_records import BAD, Disk, Spoilt, Unreadable, source_of
+from tests.helpers.executors import AtOnce
+from tests.helpers.toy_families import Failing, NormalMixture, Towering, mixture_stream
 from tests.helpers.toy_runs import THETA
-from tests.runs.test_workers import AtOnce
 
 WAYS = {
     "all": {},

@@ -13,8 +13,8 @@ from pymc_mcoem.plots import (
     plot_parameter_history,
     plot_pseudo_prior,
 )
+from tests.helpers.drawn_alike import draws_alike
 from tests.helpers.histories import path_of
-from tests.plots.checks import draws_alike
 
 
 @pytest.fixture

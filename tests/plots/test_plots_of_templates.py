@@ -7,8 +7,8 @@ import pytest
 
 from pymc_mcoem.plots import plot_registration, plot_template_history, plot_templates
 from pymc_mcoem.templates import TemplateMixture, template_images
+from tests.helpers.drawn_alike import draws_alike
 from tests.helpers.histories import curve_registration, image_registration, path_of
-from tests.plots.checks import draws_alike
 
 AGES = np.linspace(2, 18, 9)
 

@@ -10,9 +10,9 @@ import pytest
 from distributed import Client, LocalCluster
 
 from pymc_mcoem.em.saem import SAEM
+from tests.helpers.executors import Deadly, lives
 from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
 from tests.helpers.toy_runs import THETA, assert_same, driver
-from tests.runs.test_workers import Deadly, lives
 
 
 @pytest.fixture(scope="module")
