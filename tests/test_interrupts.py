@@ -569,7 +569,7 @@ KINDS = ["none", "number", "fork", "spawn", "forkserver"]
 @pytest.mark.parametrize(
     ("kind", "on_error", "saved", "most"),
     [
-        ("none", "skip", False, 8),
+        pytest.param("none", "skip", False, 8, marks=pytest.mark.slow),
         ("fork", "raise", True, 8),
         *(
             pytest.param(kind, on_error, saved, 40, marks=pytest.mark.slow)

@@ -28,6 +28,7 @@ from tests.helpers.count_plate import (
     largest_z,
 )
 from tests.helpers.nested_blocks import BLOCKS, nested_model
+from tests.helpers.representatives import by_default
 
 
 @pytest.fixture(scope="module")
@@ -111,16 +112,24 @@ def test_pseudo_priors_of_a_plate_are_equal_by_value(plate):
     assert found != 1
 
 
+@pytest.mark.slow
 def test_nuts_moves_the_latents_of_a_plate_between_jumps(rng):
-    """``within_class=None``: exact all the same, for the index moves the latents with it."""
+    """``within_class=None``: exact all the same, for the index moves the latents with it.
+
+    By default `test_variants` has it of blocks.
+    """
     model = counts_model()
     with model:
         step = [CarlinChib(within_class=None), pm.NUTS([model["rate"], model["place"]])]
     assert largest_z(step, model, rng, draws=3_000) < LIMIT
 
 
+@pytest.mark.slow
 def test_other_steps_sample_what_the_rows_share(rng):
-    """A common spread, sampled by NUTS: against the same model with the classes summed out."""
+    """A common spread, sampled by NUTS: against the same model with the classes summed out.
+
+    By default `test_ranks` has a plate beside hyperparameters.
+    """
     values = np.array([-1.3, -0.8, 0.1, 0.9, 1.1, 1.6])
     with pm.Model():
         k = pm.Categorical("k", [0.4, 0.6], shape=6)
@@ -206,7 +215,7 @@ def test_a_grid_of_indices_is_refused():
         PlateDensity(model, k, [x])
 
 
-@pytest.mark.parametrize("shape", ["plate", "blocks"])
+@pytest.mark.parametrize("shape", by_default(["plate", "blocks"], {"plate"}))
 def test_processes_back_ends_and_states_make_no_difference(shape):
     """Two chains in one process, in two, and on the C back end: the same draws, also resumed."""
 

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
+from tests.helpers.representatives import by_default
 from tests.helpers.step_shapes import SHAPES, sample
 
 
-@pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("mp_ctx", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    ("mp_ctx", "name"),
+    by_default(
+        product(["fork", "spawn", "forkserver"], SHAPES),
+        {("fork", "plate"), ("spawn", "blocks"), ("forkserver", "shared")},
+    ),
+)
 def test_one_process_and_several_draw_the_same(name, mp_ctx):
     one, several = sample(name, cores=1), sample(name, cores=2, mp_ctx=mp_ctx)
     for group in ("posterior", "sample_stats"):

@@ -288,6 +288,7 @@ def client():
         yield client
 
 
+@pytest.mark.slow
 def test_a_dask_array_on_a_cluster(family, curves, client):
     with dask.config.set(scheduler=client):
         found = learn(family, da.from_array(curves, chunks=(4, 3)))

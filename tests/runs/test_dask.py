@@ -52,6 +52,7 @@ def test_a_cluster_gives_the_same_bytes(family, stream, client):
     assert fitted(client.get_executor()).parameters.identical(fitted(None).parameters)
 
 
+@pytest.mark.slow
 def test_a_worker_killed_in_mid_burst_changes_nothing(family, stream, client, tmp_path):
     stream[20] = 7.0
     settings = {"parameters": THETA, "batch_size": 6}
@@ -63,6 +64,7 @@ def test_a_worker_killed_in_mid_burst_changes_nothing(family, stream, client, tm
     assert_same(found, clean.partial_fit(stream))
 
 
+@pytest.mark.slow
 def test_a_worker_killed_between_bursts_is_replaced(family, stream, client):
     settings = {"parameters": THETA, "batch_size": 6}
     found = driver(family, **settings, executor=client.get_executor()).partial_fit(stream[:30])

@@ -33,6 +33,7 @@ from pymc_mcoem.runs.executor import _nothing as workers_do_nothing
 from pymc_mcoem.runs.workers import ExecutorError, Order, Parcel, Unknown, perform, received
 from tests.helpers.executors import AtOnce, Deadly, lives
 from tests.helpers.pressing import Hanging, HangingToCompile
+from tests.helpers.representatives import by_default
 from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
 from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver
 
@@ -59,7 +60,10 @@ def at_once(monkeypatch):
     return AtOnce()
 
 
-@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
+# the pool of all others is of processes that are spawned
+@pytest.mark.parametrize(
+    "method", by_default(multiprocessing.get_all_start_methods(), {"fork", "forkserver"})
+)
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_processes_of_any_kind_give_the_same_bytes(family, stream, method):
     settings = {"parameters": THETA, "batch_size": 6}
@@ -161,7 +165,7 @@ def test_templates_are_the_same_for_any_number_of_workers(size, rng):
     np.testing.assert_array_equal(first, second)
 
 
-@pytest.mark.parametrize("kind", ["number", "pool"])
+@pytest.mark.parametrize("kind", by_default(["number", "pool"], {"number"}))
 def test_a_worker_killed_in_mid_burst_changes_nothing(family, stream, tmp_path, kind, caplog):
     stream[20] = 7.0
     settings = {"parameters": THETA, "batch_size": 6}

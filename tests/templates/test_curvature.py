@@ -135,7 +135,11 @@ def at_random(mixture, rng):
 
 # in numba one, for it takes half a minute to compile each
 @pytest.mark.parametrize(
-    ("name", "mode"), [*((name, "FAST_COMPILE") for name in MIXTURES), ("images", "NUMBA")]
+    ("name", "mode"),
+    [
+        *((name, "FAST_COMPILE") for name in MIXTURES),
+        pytest.param("images", "NUMBA", marks=pytest.mark.slow),
+    ],
 )
 def test_the_curvature_is_the_hessian_and_without_residuals_gauss_newtons(name, mode, rng):
     mixture = MIXTURES[name]()
