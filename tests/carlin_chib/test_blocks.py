@@ -30,7 +30,7 @@ def nested():
 def test_every_chain_has_the_exact_posterior_and_priors_where_inactive(nested, rng):
     model, step = nested
     assert exact()["weight"].min() > 0.15
-    assert largest_z(sample(step, model, rng)) < LIMIT
+    assert largest_z(sample(step, model, rng, chains=2)) < LIMIT
 
 
 def test_inactive_draws_from_pseudo_priors_are_noticed(nested, rng, monkeypatch):
@@ -84,7 +84,7 @@ def test_hyperparameters_of_inactive_parts_are_exact(rng):
         log_weight[j] += stats.multivariate_normal.logpdf(values, np.zeros(3), covariance)
         means[j] = sign * np.linalg.solve(covariance, values).sum()
     weight = np.exp(log_weight - logsumexp(log_weight))
-    for chain in range(2):
+    for chain in range(posterior.sizes["chain"]):
         k, mean = posterior["k"].values[chain], posterior["mean"].values[chain]
         rows = np.stack([k == 0, np.where(k == 0, mean, 0), np.where(k == 1, mean, 0)], axis=1)
         batches = rows.reshape(40, -1, 3).mean(axis=1)
@@ -111,7 +111,7 @@ def test_the_model_of_pymc_issue_1534_is_right_in_every_chain(rng, told):
         )
         blocks = {j: [mean[j], log_sd[j]] for j in range(2)} if told else None
         step = CarlinChib(blocks=blocks)
-    k = sample(step, model, rng, draws=3_000)["k"].values
+    k = sample(step, model, rng, draws=3_000, chains=2)["k"].values
     for chain in k:
         batches = chain.reshape(50, -1, 1).mean(axis=1)
         assert agreement(batches, np.array([0.5])).largest_z < LIMIT
@@ -128,7 +128,7 @@ def test_identical_models_of_equal_weight_switch_all_the_time(rng):
         a, b = pm.Normal("a"), pm.Normal("b")
         pm.Normal("y", pm.math.switch(pm.math.eq(k, 0), a, b), 1.0, observed=data)
         step = CarlinChib(blocks={0: [a], 1: [b]}, within_class=RandomWalk(n_moves=2))
-    k = sample(step, model, rng, draws=2_000)["k"].values
+    k = sample(step, model, rng, draws=2_000, chains=2)["k"].values
     # Exact pseudo-priors make the index a sequence of fair coins.
     assert (np.abs(k.mean(axis=1) - 0.5) < LIMIT * 0.5 / np.sqrt(2_000)).all()
     assert (np.diff(k, axis=1) != 0).sum(axis=1).min() > 1_000 - LIMIT * 0.5 * np.sqrt(2_000)
@@ -397,7 +397,7 @@ def test_a_class_without_latents(rng):
     ]
     exact = np.exp(log_p[1] - logsumexp(log_p))
     k = sample(step, model, rng, draws=4_000)["k"].values
-    for chain in range(2):
+    for chain in range(len(k)):
         batches = k[chain].reshape(40, -1).mean(axis=1)[:, None]
         assert agreement(batches, np.array([exact])).largest_z < LIMIT
 

@@ -95,7 +95,7 @@ def test_every_chain_has_both_modes_of_a_class(rng, initval, move):
     probability, negative = folded_answer()
     assert probability == pytest.approx(0.691, abs=5e-4)
     model = folded(initval)
-    tree = sampled(model, CarlinChib(model=model, within_class=move), rng, draws=4_000)
+    tree = sampled(model, CarlinChib(model=model, within_class=move), rng, draws=4_000, chains=2)
     k, x = tree["posterior"]["k"].values, tree["posterior"]["x"].values
     assert (errors_of(k == 1, probability) < FOUR).all()
     assert (errors_of(x < 0.0, negative) < FOUR).all()
@@ -106,7 +106,7 @@ def test_one_start_alone_misses_a_mode_and_the_checks_above_see_it(rng):
     probability, _ = folded_answer()
     model = folded()
     rule = Laplace(race=None, n_prior_draws=0)
-    tree = sampled(model, CarlinChib(model=model, pseudo_priors=rule), rng, draws=4_000)
+    tree = sampled(model, CarlinChib(model=model, pseudo_priors=rule), rng, draws=4_000, chains=2)
     k, x = tree["posterior"]["k"].values, tree["posterior"]["x"].values
     assert (errors_of(k == 1, probability) > FOUR).all()
     assert (x > 0.0).all()
@@ -118,7 +118,7 @@ def test_a_class_that_is_never_left_has_all_its_modes(rng):
         x = pm.Normal("x", 0.5, 3.0)
         mean = pm.math.switch(pm.math.eq(k, 0), 0.6 * x, pm.math.abs(x))
         pm.Normal("y", mean, 0.15, observed=3.0)
-    tree = sampled(model, CarlinChib(model=model), rng, draws=4_000)
+    tree = sampled(model, CarlinChib(model=model), rng, draws=4_000, chains=2)
     x, grid = tree["posterior"]["x"].values, np.linspace(-20.0, 20.0, 400_001)
     mass = stats.norm.pdf(grid, 0.5, 3.0) * stats.norm.pdf(3.0, np.abs(grid), 0.15)
     negative = np.trapezoid(mass[grid <= 0.0], grid[grid <= 0.0]) / np.trapezoid(mass, grid)

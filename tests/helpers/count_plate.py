@@ -42,13 +42,14 @@ def exact() -> tuple[np.ndarray, np.ndarray]:
     return p.sum(axis=1), (p * np.exp(grid)[None, :, None]).sum(axis=1)
 
 
-def largest_z(step, model, rng, draws=6_000) -> float:
+def largest_z(step, model, rng, draws=6_000, chains=1) -> float:
+    """Return by how many errors a mean of a chain is off, at most, over chains and rows."""
     with model:
         posterior = pm.sample(
             step=step,
             tune=200,
             draws=draws,
-            chains=2,
+            chains=chains,
             cores=1,
             random_seed=int(rng.integers(2**31)),
             progressbar=False,
@@ -56,7 +57,7 @@ def largest_z(step, model, rng, draws=6_000) -> float:
         )["posterior"]
     weight, rate = exact()
     worst = 0.0
-    for chain in range(2):
+    for chain in range(chains):
         member = posterior["k"].values[chain][:, :, None] == np.arange(3)
         values = np.concatenate([member, member * posterior["rate"].values[chain][..., None]], 2)
         batches = values.reshape(50, -1, N_ROWS * 6).mean(axis=1)

@@ -86,13 +86,14 @@ def features(posterior, chain):
     return np.stack(values, axis=1).astype(float), np.array(expected)
 
 
-def sample(step, model, rng, draws=8_000, **options):
+def sample(step, model, rng, draws=8_000, chains=1, **options):
+    """Return the draws of chains that begin where the step lets them."""
     with model:
         return pm.sample(
             step=step,
             tune=300,
             draws=draws,
-            chains=2,
+            chains=chains,
             cores=1,
             random_seed=int(rng.integers(2**31)),
             progressbar=False,
