@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.representatives import by_default
+
 TESTS = Path(__file__).resolve().parent
 #: Imports of modules of the suite, also inside the scripts that tests run in processes.
 IMPORTED = re.compile(r"^\s*(?:from|import)\s+tests(?:\.(\w+)|\s+import\s+(\w+))", re.MULTILINE)
@@ -38,3 +40,16 @@ def test_no_test_file_imports_another():
 )
 def test_an_import_from_a_test_file_is_found(line, named):
     assert imported_elsewhere(line.format("tests")) == named
+
+
+def test_cases_that_are_not_chosen_are_slow():
+    first, second = by_default([("a", 1), ("b", 2)], {("b", 2)})
+    assert first.values == ("a", 1)
+    assert [mark.name for mark in first.marks] == ["slow"]
+    assert second == ("b", 2)
+
+
+@pytest.mark.parametrize("chosen", [set(), {"c"}])
+def test_some_case_stands_for_those_that_are_slow(chosen):
+    with pytest.raises(ValueError, match="chosen: "):
+        by_default(["a", "b"], chosen)
