@@ -7,6 +7,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from pymc_mcoem.em.schedules import BurstLength, BurstSize, StepSize, UpdateSche
 from pymc_mcoem.templates import TemplateMixture
 from tests.helpers.bad_records import BAD, Disk, Spoilt, Unreadable, source_of
 from tests.helpers.properties import steady
+from tests.helpers.representatives import by_default
 from tests.helpers.sources import Levels
 from tests.helpers.toy_families import Failing, Noisy, NormalMixture, Towering, mixture_stream
 from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver, what_counts
@@ -47,8 +49,16 @@ def equal_but_for_positions(em, clean):
     assert em.n_seen == clean.n_seen
 
 
-@pytest.mark.parametrize("kind", BAD)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "kind"),
+    by_default(
+        product(WAYS, BAD),
+        {
+            *product(["held start, mini-batches, average"], BAD),
+            *product(WAYS, ["unreadable", "not finite"]),
+        },
+    ),
+)
 def test_a_bad_record_leaves_no_trace_but_in_the_history(family, stream, way, kind):
     bad, reason = BAD[kind]
     options = {"e_step": Failing(), "on_error": "skip", **WAYS[way]}
@@ -194,9 +204,23 @@ def test_sums_that_overflow_are_refused_whether_or_not_an_update_is_due(family, 
     equal_but_for_positions(em, driver(family, **options).partial_fit(stream))
 
 
-@pytest.mark.parametrize("kind", ["not finite", "singular"])
-@pytest.mark.parametrize("places", [(0,), (7,), (19,), (3, 4, 18), (18, 19, 20, 21)])
-@pytest.mark.parametrize("batch_size", [1, 6, 30])
+@pytest.mark.parametrize(
+    ("batch_size", "places", "kind"),
+    by_default(
+        product(
+            [1, 6, 30],
+            [(0,), (7,), (19,), (3, 4, 18), (18, 19, 20, 21)],
+            ["not finite", "singular"],
+        ),
+        {
+            (1, (0,), "not finite"),
+            (1, (18, 19, 20, 21), "singular"),
+            (6, (7,), "singular"),
+            (6, (3, 4, 18), "not finite"),
+            (30, (19,), "not finite"),
+        },
+    ),
+)
 def test_what_cannot_be_learnt_leaves_no_trace_in_the_start(
     family, stream, tmp_path, kind, places, batch_size
 ):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from pymc_mcoem.em.saem import SAEM
 from pymc_mcoem.runs.atomic_files import read_whole, write_whole
 from pymc_mcoem.runs.checkpoint import Checkpoint
 from tests.helpers.properties import steady
+from tests.helpers.representatives import by_default
 from tests.helpers.saved_files import rewrite
 from tests.helpers.template_runs import ITERATIONS, batch_templates, templates
 from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
@@ -512,8 +514,13 @@ def test_bad_records_one_after_another_do_not_hold_a_restarted_run_up(family, st
     assert loaded(path).history["skipped"]["position"].values.tolist() == [10, 11, 12]
 
 
-@pytest.mark.parametrize("number", [0, 7, 30, 59])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "number"),
+    by_default(
+        product(WAYS, [0, 7, 30, 59]),
+        {*product(WAYS, [30]), *product(["held start, mini-batches, average"], [0, 7, 59])},
+    ),
+)
 def test_interrupted_at_any_observation_and_gone_on(family, stream, way, number):
     """The last one among them: nothing is left to read then, and what is held is learnt."""
 
