@@ -116,8 +116,8 @@ def test_numba_takes_the_recurrence_and_other_back_ends_the_plain_graph(kind):
 @pytest.mark.parametrize(
     ("mode", "kind"),
     by_default(
-        product(["recurrence", "plain"], ["values", "slopes", "bends", "sums"]),
-        {*product(["recurrence"], ["values", "slopes", "bends", "sums"]), ("plain", "slopes")},
+        product(["recurrence", "plain", "interpreted"], KERNELS[:-1]),
+        {*product(["interpreted"], KERNELS[:-1]), ("recurrence", "slopes"), ("recurrence", "sums")},
     ),
 )
 def test_derivatives(mode, kind, rng):
@@ -133,7 +133,8 @@ def test_derivatives(mode, kind, rng):
             pt.sqr(part).sum() for part in parts
         )
 
-    verify_grad(total, [*points, weights], rng=rng, mode=NUMBA if mode == "recurrence" else PLAIN)
+    modes = {"recurrence": NUMBA, "plain": PLAIN, "interpreted": "FAST_COMPILE"}
+    verify_grad(total, [*points, weights], rng=rng, mode=modes[mode])
 
 
 def test_values_and_slopes_share_their_kernels(rng):
