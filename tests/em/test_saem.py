@@ -239,8 +239,20 @@ def linear():
     return LinearNormal()
 
 
-@pytest.mark.parametrize("others", OTHERS, ids=lambda each: str(next(iter(each.values())))[:20])
-@pytest.mark.parametrize("e_step", E_STEPS)
+@pytest.mark.parametrize(
+    ("e_step", "others"),
+    by_default(
+        product(E_STEPS, OTHERS),
+        [
+            *product(["burst"], OTHERS),
+            ("chains", {"sweeps": 7}),
+            ("chains", {"e_step": Exact()}),
+            ("plain", {"refit_every": 3}),
+            ("plain", {"e_step": CarlinChibBurst()}),
+        ],
+    ),
+    ids=lambda each: each if isinstance(each, str) else str(next(iter(each.values())))[:20],
+)
 def test_a_saved_run_goes_on_with_other_settings(linear, e_step, others, tmp_path):
     """With mini-batches some observations hold what the old settings left, others the new."""
     family = linear

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pymc as pm
 
 from pymc_mcoem.carlin_chib.moves.annealed import AnnealedJump
@@ -27,12 +29,21 @@ SHAPES = {
 }
 
 
-def sample(name, **options):
+@cache
+def made(name):
+    """Return the model of a shape and its step, compiled once."""
     build, settings = SHAPES[name]
     model = build()
     with model:
+        return model, CarlinChib(within_class=RandomWalk(2), **settings)
+
+
+def sample(name, **options):
+    """Return two short chains of one seed, drawn in the processes that `options` ask for."""
+    model, step = made(name)
+    with model:
         return pm.sample(
-            step=CarlinChib(within_class=RandomWalk(2), **settings),
+            step=step,
             tune=20,
             draws=30,
             chains=2,
