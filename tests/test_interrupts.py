@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from contextlib import nullcontext, suppress
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ from pymc_mcoem.runs import file_lock
 from pymc_mcoem.runs.datatree_files import named_damage
 from tests.helpers.faults import chosen, fault_at
 from tests.helpers.pressing import Pressing, Spinning, press, press_not_yet
+from tests.helpers.representatives import by_default
 from tests.helpers.toy_families import CompiledNoisy, Noisy, NormalMixture, mixture_stream
 from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver
 
@@ -60,9 +62,21 @@ def test_what_the_helper_does_is_what_compiled_code_does():
     assert isinstance(raised.value.__cause__, KeyboardInterrupt)
 
 
-@pytest.mark.parametrize("on_error", ["raise", "skip"])
-@pytest.mark.parametrize("times", [1, 2])
-@pytest.mark.parametrize(("way", "saved"), [*((way, False) for way in WAYS), ("held start", True)])
+@pytest.mark.parametrize(
+    ("way", "saved", "times", "on_error"),
+    by_default(
+        [
+            (way, saved, times, on_error)
+            for way, saved in (*((way, False) for way in WAYS), ("held start", True))
+            for times in (1, 2)
+            for on_error in ("raise", "skip")
+        ],
+        {
+            *((way, False, 2, "skip") for way in WAYS),
+            *product(["held start"], [True], [1, 2], ["raise", "skip"]),
+        },
+    ),
+)
 def test_pressed_in_compiled_code_nothing_is_lost(
     family, stream, tmp_path, on_error, times, saved, way
 ):
@@ -284,7 +298,7 @@ ELSEWHERE = [MemoryError("no memory"), OSError(5, "Input/output error"), Connect
 
 
 @pytest.mark.parametrize("executor", [None, "at once"])
-@pytest.mark.parametrize("on_error", ["raise", "skip"])
+@pytest.mark.parametrize("on_error", by_default(["raise", "skip"], {"skip"}))
 @pytest.mark.parametrize("error", ELSEWHERE, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("lasts", [2, 3])
 def test_memory_and_disks_that_come_and_go(family, stream, on_error, error, lasts, executor):
@@ -316,7 +330,7 @@ def test_memory_and_disks_that_come_and_go(family, stream, on_error, error, last
 
 
 def Threads():
-    from tests.runs.test_workers import AtOnce
+    from tests.helpers.executors import AtOnce
 
     class InThisProcess(AtOnce):
         def submit(self, function, /, *arguments, **named):
@@ -652,7 +666,7 @@ KINDS = ["none", "number", "fork", "spawn", "forkserver"]
 @pytest.mark.parametrize(
     ("kind", "on_error", "saved", "most"),
     [
-        ("none", "skip", False, 8),
+        pytest.param("none", "skip", False, 8, marks=pytest.mark.slow),
         ("fork", "raise", True, 8),
         *(
             pytest.param(kind, on_error, saved, 40, marks=pytest.mark.slow)

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import cloudpickle
 import numpy as np
-import pymc as pm
 import pytest
 
 from pymc_mcoem.carlin_chib.moves.annealed import AnnealedJump
 from pymc_mcoem.carlin_chib.moves.hamiltonian import Hamiltonian
 from pymc_mcoem.carlin_chib.moves.within_class import Independence, RandomWalk
 from pymc_mcoem.carlin_chib.step import CarlinChib
-from tests.carlin_chib.test_blocks import BLOCKS, nested_model
-from tests.carlin_chib.test_plate import counts_model
+from tests.helpers.count_plate import counts_model
+from tests.helpers.nested_blocks import BLOCKS, nested_model
+from tests.helpers.representatives import by_default
+from tests.helpers.step_shapes import shared_model
 
 N_TUNE, N_DRAWS = 15, 25
-
-
-def shared_model() -> pm.Model:
-    with pm.Model() as model:
-        k = pm.Categorical("k", [0.5, 0.3, 0.2])
-        x = pm.Normal("x", 1.0 * k, 0.7, shape=2)
-        s = pm.Gamma("s", 2.0, 1.0)
-        pm.Normal("y", x.sum() * s, 1.0, observed=2.0)
-    return model
 
 
 CASES = {
@@ -95,8 +89,17 @@ def stopped_and_going_on(name, mode):
     return np.array(found[:5]), np.array(found[5:])
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("mode", ["CVM", "JAX"])
+@pytest.mark.parametrize(
+    ("mode", "name"),
+    by_default(
+        product(["CVM", "JAX"], CASES),
+        {
+            ("CVM", "hamiltonian, jumps"),
+            ("CVM", "plate, frozen, metropolised"),
+            ("JAX", "blocks, frozen"),
+        },
+    ),
+)
 def test_every_back_end_draws_the_same(run_apart, name, mode):
     reference = chain(*make(name, "NUMBA"), seed=5)
     first, another, again = run_apart(chains, name, mode)
@@ -106,8 +109,19 @@ def test_every_back_end_draws_the_same(run_apart, name, mode):
     np.testing.assert_array_equal(again, first)
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("back_end", ["numba", "c", "jax"])
+@pytest.mark.parametrize(
+    ("back_end", "name"),
+    by_default(
+        product(["numba", "c", "jax"], CASES),
+        {
+            ("numba", "random walk, tilted"),
+            ("numba", "hamiltonian, jumps"),
+            ("numba", "plate, frozen, metropolised"),
+            ("c", "plate, frozen, metropolised"),
+            ("jax", "blocks, frozen"),
+        },
+    ),
+)
 def test_a_state_goes_on_as_if_never_stopped(run_apart, name, back_end):
     expected, found = run_apart(stopped_and_going_on, name, back_end)
     np.testing.assert_array_equal(found, expected)

@@ -16,8 +16,8 @@ from scipy import stats
 
 from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.carlin_chib.step import CarlinChib
-from tests.carlin_chib.test_blocks import BLOCKS, nested_model
 from tests.helpers.checks import LIMIT
+from tests.helpers.nested_blocks import BLOCKS, nested_model
 
 N_RUNS, N_RANKS, THIN, TUNE = 300, 19, 12, 100
 

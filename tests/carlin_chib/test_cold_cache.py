@@ -16,7 +16,7 @@ import logging
 import sys
 
 import numpy as np
-from tests.carlin_chib.test_processes import sample
+from tests.helpers.step_shapes import sample
 
 if __name__ == "__main__":
     logging.getLogger("pymc").setLevel(logging.ERROR)

@@ -18,62 +18,17 @@ from pymc_mcoem.carlin_chib.pseudo_priors.pilot_moments import PilotMoments
 from pymc_mcoem.carlin_chib.pseudo_priors.plate import PlateLaplace, PlatePseudoPriors
 from pymc_mcoem.carlin_chib.step import CarlinChib
 from pymc_mcoem.density.plate import PlateDensity
-from tests.carlin_chib.test_blocks import BLOCKS, nested_model
 from tests.helpers.checks import LIMIT, agreement
-
-WEIGHTS = np.array([0.5, 0.3, 0.2])
-LOG_RATE, LOG_SPREAD = np.array([-0.5, 0.6, 1.4]), np.array([0.9, 0.5, 0.7])
-CENTRE = np.array([[-0.5, 0.0], [0.6, 0.4], [0.3, -0.9]])
-COUNTS = np.array([0, 1, 2, 3, 5, 9])
-PLACES = np.array([[-0.4, 0.1], [0.2, 0.2], [0.5, 0.6], [0.2, -0.7], [0.9, 0.3], [-1.0, -1.1]])
-N_ROWS = len(COUNTS)
-
-
-def counts_model() -> pm.Model:
-    """Counts with a log-rate (a skewed posterior) and a place in the plane, by class."""
-    with pm.Model() as model:
-        k = pm.Categorical("k", WEIGHTS, shape=N_ROWS)
-        log_rate, log_spread, centre = map(pt.constant, (LOG_RATE, LOG_SPREAD, CENTRE))
-        rate = pm.LogNormal("rate", log_rate[k], log_spread[k], shape=N_ROWS)
-        place = pm.Normal("place", centre[k], 0.6, shape=(N_ROWS, 2))
-        pm.Poisson("count", rate, observed=COUNTS)
-        pm.Normal("seen", place, 0.8, observed=PLACES)
-    return model
-
-
-def exact() -> tuple[np.ndarray, np.ndarray]:
-    """Return P(k_i = j) and E[rate_i 1(k_i = j)], each (n_rows, 3)."""
-    grid = np.linspace(-6.0, 6.0, 4_001)
-    log_p = stats.norm.logpdf(grid[:, None], LOG_RATE, LOG_SPREAD)[None]
-    log_p = log_p + stats.poisson.logpmf(COUNTS[:, None, None], np.exp(grid)[None, :, None])
-    apart = np.sqrt(0.6**2 + 0.8**2)
-    log_p = log_p + stats.norm.logpdf(PLACES[:, None, None], CENTRE, apart).sum(axis=-1)
-    log_p = log_p + np.log(WEIGHTS)
-    p = np.exp(log_p - logsumexp(log_p, axis=(1, 2), keepdims=True))
-    return p.sum(axis=1), (p * np.exp(grid)[None, :, None]).sum(axis=1)
-
-
-def largest_z(step, model, rng, draws=6_000) -> float:
-    with model:
-        posterior = pm.sample(
-            step=step,
-            tune=200,
-            draws=draws,
-            chains=2,
-            cores=1,
-            random_seed=int(rng.integers(2**31)),
-            progressbar=False,
-            compute_convergence_checks=False,
-        )["posterior"]
-    weight, rate = exact()
-    worst = 0.0
-    for chain in range(2):
-        member = posterior["k"].values[chain][:, :, None] == np.arange(3)
-        values = np.concatenate([member, member * posterior["rate"].values[chain][..., None]], 2)
-        batches = values.reshape(50, -1, N_ROWS * 6).mean(axis=1)
-        expected = np.concatenate([weight, rate], axis=1).ravel()
-        worst = max(worst, agreement(batches, expected).largest_z)
-    return worst
+from tests.helpers.count_plate import (
+    CENTRE,
+    N_ROWS,
+    PLACES,
+    counts_model,
+    exact,
+    largest_z,
+)
+from tests.helpers.nested_blocks import BLOCKS, nested_model
+from tests.helpers.representatives import by_default
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +41,7 @@ def plate():
 def test_every_row_of_every_chain_has_its_exact_posterior(plate, rng):
     weight, _ = exact()
     assert weight.max(axis=1).min() < 0.6  # classes overlap
-    assert largest_z(plate[1], plate[0], rng) < LIMIT
+    assert largest_z(plate[1], plate[0], rng, chains=2) < LIMIT
 
 
 def test_pseudo_priors_that_are_not_divided_by_are_noticed(plate, rng, monkeypatch):
@@ -157,16 +112,24 @@ def test_pseudo_priors_of_a_plate_are_equal_by_value(plate):
     assert found != 1
 
 
+@pytest.mark.slow
 def test_nuts_moves_the_latents_of_a_plate_between_jumps(rng):
-    """``within_class=None``: exact all the same, for the index moves the latents with it."""
+    """``within_class=None``: exact all the same, for the index moves the latents with it.
+
+    By default `test_variants` has it of blocks.
+    """
     model = counts_model()
     with model:
         step = [CarlinChib(within_class=None), pm.NUTS([model["rate"], model["place"]])]
     assert largest_z(step, model, rng, draws=3_000) < LIMIT
 
 
+@pytest.mark.slow
 def test_other_steps_sample_what_the_rows_share(rng):
-    """A common spread, sampled by NUTS: against the same model with the classes summed out."""
+    """A common spread, sampled by NUTS: against the same model with the classes summed out.
+
+    By default `test_ranks` has a plate beside hyperparameters.
+    """
     values = np.array([-1.3, -0.8, 0.1, 0.9, 1.1, 1.6])
     with pm.Model():
         k = pm.Categorical("k", [0.4, 0.6], shape=6)
@@ -252,7 +215,9 @@ def test_a_grid_of_indices_is_refused():
         PlateDensity(model, k, [x])
 
 
-@pytest.mark.parametrize("shape", ["plate", "several modes", "blocks"])
+@pytest.mark.parametrize(
+    "shape", by_default(["plate", "several modes", "blocks"], {"plate", "several modes"})
+)
 def test_processes_back_ends_and_states_make_no_difference(shape):
     """Two chains in one process, in two, and on the C back end: the same draws, also resumed."""
 

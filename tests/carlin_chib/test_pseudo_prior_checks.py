@@ -15,8 +15,8 @@ from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.carlin_chib.pseudo_prior_checks import Judge
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
 from pymc_mcoem.carlin_chib.step import CarlinChib
-from tests.carlin_chib.test_plate import counts_model
 from tests.helpers.checks import LIMIT
+from tests.helpers.count_plate import counts_model
 
 
 def judged(ratios, classes):

@@ -26,6 +26,7 @@ from tests.helpers.random_models import (
     with_shared_covariance,
     with_two_indices,
 )
+from tests.helpers.representatives import by_default
 
 pytestmark = pytest.mark.usefixtures("without_compiler")
 
@@ -119,7 +120,9 @@ def check(kind, numbers, **options):
     return len(found), flagged
 
 
-@pytest.mark.parametrize("kind", ["plate", "single", "folded", "blocks"])
+@pytest.mark.parametrize(
+    "kind", by_default(["plate", "single", "folded", "blocks"], {"plate", "folded"})
+)
 def test_what_is_approved_of_is_right(kind):
     check(kind, [0], n_draws=200)
 

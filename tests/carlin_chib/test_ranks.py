@@ -156,6 +156,7 @@ def test_blocks_of_unequal_dimension(nested, rng):
     assert smallest_p(nested, rng) > LEAST_P
 
 
+@pytest.mark.slow
 def test_blocks_without_the_pseudo_priors_constants_fail(nested, rng, monkeypatch):
     without_normalizer(nested, monkeypatch)
     assert smallest_p(nested, rng) < LEAST_P
@@ -216,6 +217,7 @@ def test_a_plate_beside_hyperparameters(plate, rng):
     assert smallest_p(plate, rng) > LEAST_P
 
 
+@pytest.mark.slow
 def test_a_plate_without_the_pseudo_priors_constants_fails(plate, rng, monkeypatch):
     without_normalizer(plate, monkeypatch)
     assert smallest_p(plate, rng) < LEAST_P
@@ -374,6 +376,7 @@ def test_frozen_auxiliaries_beside_a_hyperparameter(frozen, rng, without_judgeme
     assert smallest_p(frozen, rng) > LEAST_P
 
 
+@pytest.mark.slow
 def test_a_step_that_does_not_follow_its_hyperparameter_fails(
     tight, rng, monkeypatch, without_judgement
 ):

@@ -25,7 +25,7 @@ from pymc_mcoem.density.geometry import LatentGeometry, declare_geometry
 from tests.helpers.checks import LIMIT, agreement, chain_agreement, features
 from tests.helpers.compiled import N_MOVES, skewed_step
 from tests.helpers.interpreted import interpreted
-from tests.helpers.models import SkewedMixture
+from tests.helpers.models import SkewedMixture, two_indices_that_share_a_latent
 
 EVIDENCE = np.array([0.3, 0.7])
 
@@ -721,16 +721,6 @@ def test_an_index_that_is_not_there_is_named():
 
 
 # -- two indices ----------------------------------------------------------------------------------
-
-
-def two_indices_that_share_a_latent() -> pm.Model:
-    """The latent is elsewhere where the second index is 1, by twelve of its standard deviations."""
-    with pm.Model() as model:
-        k = pm.Categorical("k", [0.6, 0.4])
-        j = pm.Categorical("j", [0.5, 0.5])
-        x = pm.Normal("x", 0.5 * k + 3.0 * j, 0.25)
-        pm.Normal("y", x - 3.0 * j, 0.5, observed=0.2)
-    return model
 
 
 def shares_and_switches(chain_of_k):

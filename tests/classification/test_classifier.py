@@ -14,8 +14,8 @@ import pymc_mcoem as mcoem
 from pymc_mcoem.compiling.arithmetic import strict_arithmetic
 from pymc_mcoem.runs import executor as crew
 from pymc_mcoem.runs import workers
-from tests.em.test_on_error import Unreadable, source_of
-from tests.runs.test_workers import AtOnce, lives
+from tests.helpers.bad_records import Unreadable, source_of
+from tests.helpers.executors import AtOnce, lives
 
 POINTS = np.linspace(-1, 1, 6)
 WIDTH = 0.8

@@ -11,10 +11,9 @@ import pytensor.tensor as pt
 import pytest
 from pytensor.compile.mode import get_mode
 
-from pymc_mcoem.carlin_chib.step import CarlinChib
 from pymc_mcoem.compiling.arithmetic import StrictNumbaLinker, strict_mode
 from pymc_mcoem.compiling.backends import backend_of
-from tests.carlin_chib.test_processes import SHAPES
+from tests.helpers.step_shapes import made
 
 
 def fast_math(function):
@@ -44,11 +43,9 @@ def test_other_modes_are_as_they_were(mode):
 
 @pytest.mark.parametrize("shape", ["shared", "blocks", "plate"])
 def test_the_step_is_strict(shape):
-    build, settings = SHAPES[shape]
-    with build() as model:
-        step = CarlinChib(model=model, **settings)
-    for made in (step, cloudpickle.loads(cloudpickle.dumps(step))):
-        engine = made._engine
+    _, step = made(shape)
+    for each in (step, cloudpickle.loads(cloudpickle.dumps(step))):
+        engine = each._engine
         if shape == "blocks":
             function = engine._inactive._function
             assert isinstance(function.maker.mode.linker, StrictNumbaLinker)

@@ -219,7 +219,7 @@ else:
 @pytest.mark.parametrize(
     ("kind", "size"),
     [
-        ("plate", 5_000),
+        pytest.param("plate", 5_000, marks=pytest.mark.slow),
         ("data", 60_000),
         pytest.param("images", 28, marks=pytest.mark.slow),
         pytest.param("images", 64, marks=pytest.mark.slow),

@@ -17,8 +17,8 @@ from scipy import stats
 from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.carlin_chib.step import CarlinChib
 from pymc_mcoem.diagnostics import ClassIndexWarning, class_index_summary
-from tests.carlin_chib.test_step import two_indices_that_share_a_latent
 from tests.helpers.interpreted import interpreted
+from tests.helpers.models import two_indices_that_share_a_latent
 
 slow = pytest.mark.slow
 

@@ -59,7 +59,7 @@ import hashlib
 import sys
 
 import numpy as np
-from tests.em.test_checkpoint import templates
+from tests.helpers.template_runs import templates
 
 rng = np.random.default_rng(5)
 images = rng.normal(size=(24, 6, 6)) + rng.choice([0.0, 2.0], size=(24, 1, 1))

@@ -12,6 +12,7 @@ from pymc_mcoem.classification.expected_likelihood import ExpectedLikelihood
 from pymc_mcoem.compiling.backends import backend_of, pytensor_mode
 from pymc_mcoem.em.burst import adaptation_gains
 from tests.helpers.linear_normal import LinearNormal
+from tests.helpers.representatives import by_default
 
 WALK = mcoem.RandomWalk(3)
 SEEN = {
@@ -102,7 +103,12 @@ def explained_templates(kind, backend):
     return found
 
 
-@pytest.mark.parametrize("name", [*SEEN, "expected likelihood"])
+@pytest.mark.parametrize(
+    "name",
+    by_default(
+        [*SEEN, "expected likelihood"], {"burst, Hamiltonian, Rao-Blackwell", "importance weights"}
+    ),
+)
 def test_every_e_step_finds_the_same_in_jax(run_apart, name):
     expected, found = explained(name, "numba"), run_apart(explained, name, "jax")
     assert len(expected) == len(found) > 0

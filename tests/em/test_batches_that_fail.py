@@ -15,11 +15,10 @@ from pymc_mcoem.em.esteps.exact import Exact
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.reading import Unreadable, read
 from pymc_mcoem.runs import workers
-from tests.em.test_online import Failing
+from tests.helpers.executors import AtOnce
 from tests.helpers.sources import N_POINTS, Levels
-from tests.helpers.toy_families import CompiledNoisy, Noisy, NormalMixture, mixture_stream
+from tests.helpers.toy_families import CompiledNoisy, Failing, Noisy, NormalMixture, mixture_stream
 from tests.helpers.toy_runs import assert_same, driver, what_counts
-from tests.runs.test_workers import AtOnce
 
 
 @pytest.fixture(scope="module")

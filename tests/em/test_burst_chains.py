@@ -122,6 +122,7 @@ def test_statistics_that_are_not_asked_for_change_no_draw(family):
     assert sample(family, 5).identical(sample(family, 5, e_step=averaged))
 
 
+@pytest.mark.slow
 def test_jax_makes_the_same_draws(family, run_apart):
     theirs = run_apart(draws_of, "jax")
     for ours, other in zip(draws_of("numba"), theirs, strict=True):

@@ -7,6 +7,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -24,10 +25,11 @@ from pymc_mcoem.em.revival import Revival
 from pymc_mcoem.em.saem import SAEM
 from pymc_mcoem.em.schedules import BurstLength, BurstSize, StepSize, UpdateSchedule
 from pymc_mcoem.templates import TemplateMixture
-from tests.em.test_online import Failing
+from tests.helpers.bad_records import BAD, Disk, Spoilt, Unreadable, source_of
 from tests.helpers.properties import steady
+from tests.helpers.representatives import by_default
 from tests.helpers.sources import Levels
-from tests.helpers.toy_families import Noisy, NormalMixture, Towering, mixture_stream
+from tests.helpers.toy_families import Failing, Noisy, NormalMixture, Towering, mixture_stream
 from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver, what_counts
 
 
@@ -41,51 +43,22 @@ def stream(rng):
     return mixture_stream(rng, 60)
 
 
-class Unreadable:
-    """A record that the source fails to give."""
-
-
-def source_of(records):
-    """An iterator that raises where a record cannot be read, and goes on."""
-
-    class Source:
-        def __init__(self):
-            self.left = iter(records)
-
-        def __iter__(self):
-            return self
-
-        def __next__(self):
-            record = next(self.left)
-            if isinstance(record, Unreadable):
-                raise OSError("bad sector")
-            return record
-
-    return Source()
-
-
-BAD = {
-    "nan": (np.nan, "refused: ValueError: observation: value holds 1 values that are not finite"),
-    "infinite": (np.inf, "refused: ValueError: observation: value holds 1 values"),
-    "shape": (np.zeros(3), r"refused: ValueError: observation: value has shape \(3,\)"),
-    "text": ("text", "refused: TypeError: observation: value has dtype"),
-    "complex": (1j, "refused: TypeError: observation: value has dtype complex"),
-    "nothing": (None, "refused: TypeError: observation: value has dtype object"),
-    "masked": (np.ma.masked_array(1.0, mask=True), "refused: ValueError: .* masked"),
-    "unreadable": (Unreadable(), "reading it failed: OSError: bad sector"),
-    "not finite": (999.0, "learning it failed: FloatingPointError: statistics: square .* finite"),
-    "singular": (888.0, "learning it failed: LinAlgError: singular"),
-}
-
-
 def equal_but_for_positions(em, clean):
     for name, dataset in what_counts(clean)[0].items():
         xr.testing.assert_identical(what_counts(em)[0][name], dataset)
     assert em.n_seen == clean.n_seen
 
 
-@pytest.mark.parametrize("kind", BAD)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "kind"),
+    by_default(
+        product(WAYS, BAD),
+        {
+            *product(["held start, mini-batches, average"], BAD),
+            *product(WAYS, ["unreadable", "not finite"]),
+        },
+    ),
+)
 def test_a_bad_record_leaves_no_trace_but_in_the_history(family, stream, way, kind):
     bad, reason = BAD[kind]
     options = {"e_step": Failing(), "on_error": "skip", **WAYS[way]}
@@ -134,24 +107,6 @@ def test_a_generator_that_raises_has_ended(family, stream):
     assert (em.n_seen, em.position) == (30, 31)
     equal_but_for_positions(em, driver(family, n_start=7).partial_fit(stream[:30]))
     assert "OSError: disk" in str(em.history["skipped"]["reason"].values[0])
-
-
-class Disk:
-    """A sequence of which some records cannot be read."""
-
-    def __init__(self, values, broken):
-        self.values, self.broken, self.read = values, set(broken), []
-
-    def __len__(self):
-        return len(self.values)
-
-    def __getitem__(self, index):
-        self.read.append(index)
-        if index >= len(self.values):
-            raise IndexError(index)
-        if index in self.broken:
-            raise OSError(f"sector {index}")
-        return self.values[index]
 
 
 def test_a_sequence_goes_on_behind_what_cannot_be_read(family, stream):
@@ -249,9 +204,23 @@ def test_sums_that_overflow_are_refused_whether_or_not_an_update_is_due(family, 
     equal_but_for_positions(em, driver(family, **options).partial_fit(stream))
 
 
-@pytest.mark.parametrize("kind", ["not finite", "singular"])
-@pytest.mark.parametrize("places", [(0,), (7,), (19,), (3, 4, 18), (18, 19, 20, 21)])
-@pytest.mark.parametrize("batch_size", [1, 6, 30])
+@pytest.mark.parametrize(
+    ("batch_size", "places", "kind"),
+    by_default(
+        product(
+            [1, 6, 30],
+            [(0,), (7,), (19,), (3, 4, 18), (18, 19, 20, 21)],
+            ["not finite", "singular"],
+        ),
+        {
+            (1, (0,), "not finite"),
+            (1, (18, 19, 20, 21), "singular"),
+            (6, (7,), "singular"),
+            (6, (3, 4, 18), "not finite"),
+            (30, (19,), "not finite"),
+        },
+    ),
+)
 def test_what_cannot_be_learnt_leaves_no_trace_in_the_start(
     family, stream, tmp_path, kind, places, batch_size
 ):
@@ -472,30 +441,6 @@ def mixture():
 @pytest.fixture(scope="module")
 def compiled(mixture):
     return FixedLatents().compile(mixture)
-
-
-@dataclass(frozen=True)
-class Spoilt:
-    """An E-step whose statistics no observation can have, from an observation of all ones."""
-
-    inner: object
-    name: str
-    value: float
-
-    def compile(self, family):
-        inner, spoilt = self.inner, self
-
-        class Compiled:
-            initial_state = staticmethod(inner.initial_state)
-
-            def __call__(self, data, *arguments, **options):
-                found = inner(data, *arguments, **options)
-                if (data["observed_values"] == 1).all():
-                    array = found.statistics[spoilt.name]
-                    array[(1,) + (0,) * (array.ndim - 1)] = spoilt.value
-                return found
-
-        return Compiled()
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.schedules import BurstLength, BurstSize, StepSize, UpdateSchedule
 from pymc_mcoem.templates import TemplateMixture
 from tests.helpers.interpreted import interpreted
-from tests.helpers.toy_families import CompiledNoisy, Noisy, NormalMixture, mixture_stream
+from tests.helpers.toy_families import CompiledNoisy, Failing, NormalMixture, mixture_stream
 from tests.helpers.toy_runs import (
     EARLY,
     THETA,
@@ -264,26 +264,6 @@ def test_an_error_in_the_users_iterator_keeps_what_was_learnt(family, stream):
     )
     em.partial_fit(stream[30:])
     assert_same(em, driver(family, n_start=7).partial_fit(stream))
-
-
-class Failing(Noisy):
-    """An E-step that fails when asked to, by the value that it meets."""
-
-    def compile(self, family):
-        return CompiledFailing(family, self.troubled)
-
-
-class CompiledFailing(CompiledNoisy):
-    def __call__(self, data, parameters, rng, state, *, draws, burn_in):
-        value = float(data["value"])
-        if value == 777:
-            raise KeyboardInterrupt
-        if value == 888:
-            raise np.linalg.LinAlgError("singular")
-        result = super().__call__(data, parameters, rng, state, draws=draws, burn_in=burn_in)
-        if value == 999:
-            result.statistics["square"][1] = np.nan
-        return result
 
 
 @pytest.mark.parametrize("way", ["given start", "mini-batches"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from itertools import product
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from pymc_mcoem.em.schedules import Annealing, PhasedStepSize
 from pymc_mcoem.templates import TemplateMixture
 from tests.helpers.interpreted import interpreted
 from tests.helpers.linear_normal import LinearNormal
+from tests.helpers.representatives import by_default
 from tests.helpers.saved_files import rewrite
 from tests.helpers.toy_families import NormalMixture, mixture_stream
 from tests.helpers.toy_runs import EARLY, assert_classes_turned, image_mixture, turned
@@ -104,7 +106,11 @@ def test_one_iteration_is_what_the_formulas_say(family, data):
     np.testing.assert_allclose(saem.history["online_em"]["gain"].values[1:], [1, 1, 2**-0.7])
 
 
-@pytest.mark.parametrize("settings", [{}, {"batch_fraction": 0.4}, {"refit_every": 3}], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    by_default([{}, {"batch_fraction": 0.4}, {"refit_every": 3}], [{"batch_fraction": 0.4}]),
+    ids=str,
+)
 def test_chains_land_where_batch_em_does(family, data, settings, rng):
     """Mean of independent runs against batch EM, by their own spread."""
     ys, start, best = data
@@ -227,11 +233,29 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize("others", OTHERS, ids=lambda each: str(next(iter(each.values())))[:20])
-@pytest.mark.parametrize("e_step", E_STEPS)
-def test_a_saved_run_goes_on_with_other_settings(e_step, others, tmp_path):
+@pytest.fixture(scope="module")
+def linear():
+    """Return a family for which each E-step is compiled once."""
+    return LinearNormal()
+
+
+@pytest.mark.parametrize(
+    ("e_step", "others"),
+    by_default(
+        product(E_STEPS, OTHERS),
+        [
+            *product(["burst"], OTHERS),
+            ("chains", {"sweeps": 7}),
+            ("chains", {"e_step": Exact()}),
+            ("plain", {"refit_every": 3}),
+            ("plain", {"e_step": CarlinChibBurst()}),
+        ],
+    ),
+    ids=lambda each: each if isinstance(each, str) else str(next(iter(each.values())))[:20],
+)
+def test_a_saved_run_goes_on_with_other_settings(linear, e_step, others, tmp_path):
     """With mini-batches some observations hold what the old settings left, others the new."""
-    family = LinearNormal()
+    family = linear
     ys, start = np.random.default_rng(2).normal(size=(8, 3)), family.model_parameters()
     made = run(family, start, sweeps=2, e_step=E_STEPS[e_step], batch_fraction=0.5).fit(ys, 2)
     made.save(tmp_path / "made.nc")
@@ -246,9 +270,9 @@ def test_a_saved_run_goes_on_with_other_settings(e_step, others, tmp_path):
 
 
 @pytest.mark.parametrize("move", [Independence(1), Hamiltonian(1, 5)])
-def test_moves_of_another_e_step_find_step_sizes_of_their_own(move, tmp_path):
+def test_moves_of_another_e_step_find_step_sizes_of_their_own(linear, move, tmp_path):
     """Though the gain is below 1 by then, and the sizes that are saved have the same shape."""
-    family = LinearNormal()
+    family = linear
     ys, start = np.random.default_rng(3).normal(size=(6, 3)), family.model_parameters()
     made = run(
         family,
@@ -313,9 +337,18 @@ class PriorsFittedTo:
         return fit
 
 
-@pytest.mark.parametrize("batch_fraction", [1.0, 0.5])
-@pytest.mark.parametrize("refit_every", [1, 2, 3])
-@pytest.mark.parametrize("e_step", [CarlinChibBurst, AuxiliaryChains, PlainGibbs])
+@pytest.mark.parametrize(
+    ("e_step", "refit_every", "batch_fraction"),
+    by_default(
+        product([CarlinChibBurst, AuxiliaryChains, PlainGibbs], [1, 2, 3], [1.0, 0.5]),
+        {
+            (CarlinChibBurst, 1, 1.0),
+            (CarlinChibBurst, 3, 0.5),
+            (AuxiliaryChains, 2, 0.5),
+            (PlainGibbs, 3, 1.0),
+        },
+    ),
+)
 def test_pseudo_priors_are_fitted_at_each_nth_visit(e_step, refit_every, batch_fraction, rng):
     """Counted for each observation by itself; between fits the last one is kept."""
     family, rule = LinearNormal(), PriorsFittedTo()

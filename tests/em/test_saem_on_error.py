@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -17,11 +18,11 @@ from pymc_mcoem.em.saem import SAEM
 from pymc_mcoem.runs import workers
 from pymc_mcoem.runs.failed_records import PATIENCE
 from pymc_mcoem.templates import TemplateMixture
-from tests.em.test_on_error import BAD, Disk, Spoilt, Unreadable, source_of
-from tests.em.test_online import Failing
-from tests.helpers.toy_families import NormalMixture, Towering, mixture_stream
+from tests.helpers.bad_records import BAD, Disk, Spoilt, Unreadable, source_of
+from tests.helpers.executors import AtOnce
+from tests.helpers.representatives import by_default
+from tests.helpers.toy_families import Failing, NormalMixture, Towering, mixture_stream
 from tests.helpers.toy_runs import THETA
-from tests.runs.test_workers import AtOnce
 
 WAYS = {
     "all": {},
@@ -58,8 +59,13 @@ def assert_same(found, expected):
             assert one[key].tobytes() == other[key].tobytes()
 
 
-@pytest.mark.parametrize("kind", BAD)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "kind"),
+    by_default(
+        product(WAYS, BAD),
+        {*product(["own start"], BAD), *product(WAYS, ["unreadable", "not finite"])},
+    ),
+)
 def test_an_observation_left_out_leaves_no_trace_but_in_the_history(family, values, way, kind):
     bad, reason = BAD[kind]
     records = [*values[:25], bad, *values[25:31], bad, *values[31:]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from pymc_mcoem.em import history
 from pymc_mcoem.runs.checkpoint import Checkpoint
 from pymc_mcoem.em.esteps.exact import Exact
 from pymc_mcoem.em.online import OnlineEM
-from tests.em.test_soak import measured, records
+from tests.helpers.long_streams import measured, records
 from tests.helpers.toy_families import NormalMixture
 
 path, log, seed, size = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
@@ -45,32 +44,6 @@ em.partial_fit(
     measured(records(seed, size), log, em.position), checkpoint=Checkpoint(path, observations=2_000)
 )
 """
-
-
-def records(seed: int, size: int):
-    """Yield `size` good values, and a tenth as many records that are broken."""
-    rng = np.random.default_rng(seed)
-    values = mixture_stream(rng, size)
-    broken = [np.inf, np.nan, np.zeros(4), "text", None, 1j, {"other": 1.0}]
-    yield values[0]
-    for value in values[1:]:
-        if rng.random() < 0.1:
-            yield broken[rng.integers(len(broken))]
-        yield value
-
-
-def measured(stream, log: str, skip: int):
-    """Pass a stream on from a position, noting memory and open files every 5,000 records."""
-    for number, record in enumerate(stream):
-        if number < skip:
-            continue
-        if number % 5_000 == 0:
-            with Path(log).open("a") as file:
-                resident = int(Path("/proc/self/statm").read_text().split()[1])
-                memory = resident * resource.getpagesize() / 2**20
-                row = [os.getpid(), number, memory, len(os.listdir("/proc/self/fd"))]
-                file.write(json.dumps(row) + "\n")
-        yield record
 
 
 def soak(tmp_path, rng, size: int, kills: int):

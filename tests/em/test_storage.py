@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from itertools import product
 
 import h5py
 import numpy as np
@@ -26,6 +27,7 @@ from pymc_mcoem.runs.atomic_files import write_whole
 from pymc_mcoem.templates import TemplateMixture, TemplatePriors
 from tests.helpers.linear_normal import LinearNormal
 from tests.helpers.properties import steady
+from tests.helpers.representatives import by_default
 from tests.helpers.saved_files import edited, rewrite
 from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
 from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver
@@ -48,8 +50,13 @@ def restarted(em, path, **overrides):
     )
 
 
-@pytest.mark.parametrize("cut", [0, 4, 15, 33])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "cut"),
+    by_default(
+        product(WAYS, [0, 4, 15, 33]),
+        {*product(WAYS, [15]), *product(["held start, mini-batches, average"], [0, 4, 33])},
+    ),
+)
 def test_saved_and_loaded_is_never_stopped(family, stream, tmp_path, way, cut):
     em = driver(family, **WAYS[way])
     if cut:

@@ -49,7 +49,7 @@ def assert_runs_and_is_stored(settings, rng, path):
     }
     em = OnlineEM(family, **options).partial_fit(stream[:6])
     em.save(path)
-    loaded = OnlineEM.load(path, LinearNormal(), progressbar=False)
+    loaded = OnlineEM.load(path, family, progressbar=False)
     assert loaded._learner.settings.e_step == settings
     assert_same(loaded.partial_fit(stream[6:]), em.partial_fit(stream[6:]))
     learnt = em.parameters
@@ -65,6 +65,6 @@ def assert_runs_under_saem(settings, family, stream, path):
     options = {"e_step": settings, "parameters": family.declared_parameters(), "random_seed": 3}
     saem = SAEM(family, sweeps=10, batch_fraction=0.5, progressbar=False, **options)
     saem.fit(stream, 3).save(path)
-    loaded = SAEM.load(path, LinearNormal(), progressbar=False).fit(stream, 2)
+    loaded = SAEM.load(path, family, progressbar=False).fit(stream, 2)
     assert loaded.parameters.identical(saem.fit(stream, 2).parameters)
     assert not np.allclose(saem.parameters["centre"], family.declared_parameters()["centre"])

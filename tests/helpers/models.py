@@ -192,3 +192,13 @@ class ScaledMixture(OracleFamily):
         first, second, log_scale = np.moveaxis(position, -1, 0)
         scale = np.exp(log_scale)
         return {"scale": scale, "pair": np.stack([first, second * scale], axis=-1)}
+
+
+def two_indices_that_share_a_latent() -> pm.Model:
+    """The latent is elsewhere where the second index is 1, by twelve of its standard deviations."""
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.6, 0.4])
+        j = pm.Categorical("j", [0.5, 0.5])
+        x = pm.Normal("x", 0.5 * k + 3.0 * j, 0.25)
+        pm.Normal("y", x - 3.0 * j, 0.5, observed=0.2)
+    return model

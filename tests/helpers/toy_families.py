@@ -128,3 +128,23 @@ def mixture_stream(rng: np.random.Generator, size: int) -> np.ndarray:
     """Return scalars from three overlapping normals of unequal weights."""
     classes = rng.choice(3, size=size, p=[0.5, 0.3, 0.2])
     return np.array([-3.0, 0.0, 2.5])[classes] + rng.normal(size=size)
+
+
+class Failing(Noisy):
+    """An E-step that fails when asked to, by the value that it meets."""
+
+    def compile(self, family):
+        return CompiledFailing(family, self.troubled)
+
+
+class CompiledFailing(CompiledNoisy):
+    def __call__(self, data, parameters, rng, state, *, draws, burn_in):
+        value = float(data["value"])
+        if value == 777:
+            raise KeyboardInterrupt
+        if value == 888:
+            raise np.linalg.LinAlgError("singular")
+        result = super().__call__(data, parameters, rng, state, draws=draws, burn_in=burn_in)
+        if value == 999:
+            result.statistics["square"][1] = np.nan
+        return result

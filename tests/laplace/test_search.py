@@ -17,12 +17,13 @@ from pymc_mcoem.laplace.modes import ModeStatus
 from pymc_mcoem.laplace.schedule import Cooling, Race
 from pymc_mcoem.laplace.search import ModeSearch
 from pymc_mcoem.templates import TemplateMixture
+from tests.helpers.representatives import by_default
 
 GRID = np.linspace(-12, 12, 200_001)
 
 
 # first, for `without_compiler` holds from where it is first used
-@pytest.mark.parametrize("backend", ["numba", "jax", "cvm"])
+@pytest.mark.parametrize("backend", by_default(["numba", "jax", "cvm"], {"numba"}))
 def test_image_searches_end_at_modes_in_every_back_end(backend, run_apart):
     """Of a small mixture: gradients vanish, and cooled searches are as high as cold ones."""
     run_apart(search_images, backend)

@@ -5,6 +5,7 @@ import pytest
 
 from pymc_mcoem.plots import plot_class_index
 from tests.helpers.markov import SAME_AUTOCORRELATION, as_array, as_tree
+from tests.helpers.representatives import by_default
 
 CODES = np.array([[0, 0, 1, 1, 0], [2, 2, 2, 2, 2]])
 
@@ -129,7 +130,7 @@ def test_thinned_draws_are_where_they_were():
     assert covered(raster[2, 1]) == [(-1.0, 9.0)]
 
 
-@pytest.mark.parametrize("backend", ["matplotlib", "bokeh", "plotly"])
+@pytest.mark.parametrize("backend", by_default(["matplotlib", "bokeh", "plotly"], {"matplotlib"}))
 def test_other_back_ends_draw_the_same_visuals(backend, tmp_path, rng):
     pytest.importorskip(backend)
     if backend == "matplotlib":

@@ -13,8 +13,9 @@ from pymc_mcoem.plots import (
     plot_parameter_history,
     plot_pseudo_prior,
 )
+from tests.helpers.drawn_alike import draws_alike
 from tests.helpers.histories import path_of
-from tests.plots.checks import draws_alike
+from tests.helpers.representatives import by_default
 
 
 @pytest.fixture
@@ -189,7 +190,7 @@ def test_visuals_are_left_out_and_changed(history, rng):
     assert filled is collection and "observed" in filled.viz.children
 
 
-@pytest.mark.parametrize("backend", ["matplotlib", "bokeh", "plotly"])
+@pytest.mark.parametrize("backend", by_default(["matplotlib", "bokeh", "plotly"], {"bokeh"}))
 def test_other_back_ends_draw_the_same_visuals(backend, tmp_path, history, rng):
     actual = rng.integers(3, size=60)
     rate = live_error_rate(rng.integers(3, size=60), actual, seconds=np.arange(60.0))

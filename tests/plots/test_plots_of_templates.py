@@ -7,8 +7,9 @@ import pytest
 
 from pymc_mcoem.plots import plot_registration, plot_template_history, plot_templates
 from pymc_mcoem.templates import TemplateMixture, template_images
+from tests.helpers.drawn_alike import draws_alike
 from tests.helpers.histories import curve_registration, image_registration, path_of
-from tests.plots.checks import draws_alike
+from tests.helpers.representatives import by_default
 
 AGES = np.linspace(2, 18, 9)
 
@@ -167,7 +168,7 @@ def test_what_does_not_fit_the_registration_is_refused():
         plot_registration(found, None, found["template_mean"].isel(row=[0]), backend="none")
 
 
-@pytest.mark.parametrize("backend", ["matplotlib", "bokeh", "plotly"])
+@pytest.mark.parametrize("backend", by_default(["matplotlib", "bokeh", "plotly"], {"plotly"}))
 def test_other_back_ends_draw_the_same_visuals(backend, tmp_path, images, theta, rng):
     draws_alike(
         {

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -16,15 +17,14 @@ import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.saem import SAEM
-from pymc_mcoem.em.schedules import BurstLength
 from pymc_mcoem.runs.atomic_files import read_whole, write_whole
 from pymc_mcoem.runs.checkpoint import Checkpoint
-from pymc_mcoem.templates import TemplateMixture
 from tests.helpers.properties import steady
+from tests.helpers.representatives import by_default
 from tests.helpers.saved_files import rewrite
+from tests.helpers.template_runs import ITERATIONS, batch_templates, templates
 from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
 from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver
 
@@ -343,7 +343,7 @@ TEMPLATES = """
 import os, sys
 import numpy as np
 from pymc_mcoem.runs.checkpoint import Checkpoint
-from tests.em.test_checkpoint import templates
+from tests.helpers.template_runs import templates
 
 path, images = sys.argv[1], np.load(sys.argv[2])
 em = templates(path)
@@ -352,24 +352,6 @@ em._learner.recursion.crew.prepare()
 print("ready", flush=True)
 em.partial_fit(images, skip=em.position, checkpoint=Checkpoint(path, observations=4))
 """
-
-
-def templates(path):
-    """A run of a mixture of templates by bursts, new or gone on with."""
-    mixture = TemplateMixture.for_images((6, 6), n_classes=2, n_landmarks=2)
-    if Path(path).exists():
-        return OnlineEM.load(path, mixture, progressbar=False)
-    return OnlineEM(
-        mixture,
-        e_step=CarlinChibBurst(),
-        burst_length=BurstLength(12, 4),
-        n_start=6,
-        batch_size=2,
-        average_from=20,
-        on_error="skip",
-        random_seed=1,
-        progressbar=False,
-    )
 
 
 @pytest.mark.slow
@@ -397,7 +379,7 @@ BATCHES_OF_TEMPLATES = """
 import os, sys
 import numpy as np
 from pymc_mcoem.runs.checkpoint import Checkpoint
-from tests.em.test_checkpoint import ITERATIONS, batch_templates
+from tests.helpers.template_runs import ITERATIONS, batch_templates
 
 path, images = sys.argv[1], np.load(sys.argv[2])
 saem = batch_templates(path)
@@ -407,23 +389,6 @@ left = ITERATIONS - saem.n_iterations
 if left:
     saem.fit(images, left, checkpoint=Checkpoint(path, observations=8))
 """
-ITERATIONS = 12
-
-
-def batch_templates(path):
-    """A run of mini-batch SAEM with chains of templates, new or gone on with."""
-    mixture = TemplateMixture.for_images((6, 6), n_classes=2, n_landmarks=2)
-    if Path(path).exists():
-        return SAEM.load(path, mixture, progressbar=False)
-    return SAEM(
-        mixture,
-        e_step=CarlinChibBurst(),
-        sweeps=10,
-        batch_fraction=0.5,
-        refit_every=2,
-        random_seed=1,
-        progressbar=False,
-    )
 
 
 @pytest.mark.slow
@@ -549,8 +514,13 @@ def test_bad_records_one_after_another_do_not_hold_a_restarted_run_up(family, st
     assert loaded(path).history["skipped"]["position"].values.tolist() == [10, 11, 12]
 
 
-@pytest.mark.parametrize("number", [0, 7, 30, 59])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "number"),
+    by_default(
+        product(WAYS, [0, 7, 30, 59]),
+        {*product(WAYS, [30]), *product(["held start, mini-batches, average"], [0, 7, 59])},
+    ),
+)
 def test_interrupted_at_any_observation_and_gone_on(family, stream, way, number):
     """The last one among them: nothing is left to read then, and what is held is learnt."""
 

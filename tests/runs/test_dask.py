@@ -10,9 +10,9 @@ import pytest
 from distributed import Client, LocalCluster
 
 from pymc_mcoem.em.saem import SAEM
+from tests.helpers.executors import Deadly, lives
 from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
 from tests.helpers.toy_runs import THETA, assert_same, driver
-from tests.runs.test_workers import Deadly, lives
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +52,7 @@ def test_a_cluster_gives_the_same_bytes(family, stream, client):
     assert fitted(client.get_executor()).parameters.identical(fitted(None).parameters)
 
 
+@pytest.mark.slow
 def test_a_worker_killed_in_mid_burst_changes_nothing(family, stream, client, tmp_path):
     stream[20] = 7.0
     settings = {"parameters": THETA, "batch_size": 6}
@@ -63,6 +64,7 @@ def test_a_worker_killed_in_mid_burst_changes_nothing(family, stream, client, tm
     assert_same(found, clean.partial_fit(stream))
 
 
+@pytest.mark.slow
 def test_a_worker_killed_between_bursts_is_replaced(family, stream, client):
     settings = {"parameters": THETA, "batch_size": 6}
     found = driver(family, **settings, executor=client.get_executor()).partial_fit(stream[:30])

@@ -32,7 +32,7 @@ import numpy as np
 from mpi4py.futures import MPIPoolExecutor
 
 from pymc_mcoem.em.saem import SAEM
-from tests.em.test_online import Failing
+from tests.helpers.toy_families import Failing
 from tests.helpers.toy_families import NormalMixture
 from tests.helpers.toy_runs import THETA, assert_same, driver
 

@@ -6,15 +6,12 @@ import gc
 import logging
 import multiprocessing
 import os
-import pickle
-import signal
 import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -34,8 +31,10 @@ from pymc_mcoem.runs import workers
 from pymc_mcoem.runs.executor import WINDOW, Crew, WorkerLost
 from pymc_mcoem.runs.executor import _nothing as workers_do_nothing
 from pymc_mcoem.runs.workers import ExecutorError, Order, Parcel, Unknown, perform, received
+from tests.helpers.executors import AtOnce, Deadly, lives
 from tests.helpers.pressing import Hanging, HangingToCompile
-from tests.helpers.toy_families import CompiledNoisy, Noisy, NormalMixture, mixture_stream
+from tests.helpers.representatives import by_default
+from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
 from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver
 
 
@@ -55,30 +54,16 @@ def pool():
         yield made
 
 
-class AtOnce(Executor):
-    """An executor that works when it is asked, through the wire that a process would use."""
-
-    _max_workers = 1
-
-    def __init__(self):
-        self.sent = []
-
-    def submit(self, function, /, *arguments, **named):
-        message = pickle.dumps((function, arguments))
-        self.sent.append(len(message))
-        function, arguments = pickle.loads(message)
-        future = Future()
-        future.set_result(pickle.loads(pickle.dumps(function(*arguments))))
-        return future
-
-
 @pytest.fixture
 def at_once(monkeypatch):
     monkeypatch.setattr(workers, "_made", type(workers._made)())
     return AtOnce()
 
 
-@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
+# the pool of all others is of processes that are spawned
+@pytest.mark.parametrize(
+    "method", by_default(multiprocessing.get_all_start_methods(), {"fork", "forkserver"})
+)
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_processes_of_any_kind_give_the_same_bytes(family, stream, method):
     settings = {"parameters": THETA, "batch_size": 6}
@@ -180,39 +165,7 @@ def test_templates_are_the_same_for_any_number_of_workers(size, rng):
     np.testing.assert_array_equal(first, second)
 
 
-@dataclass(frozen=True)
-class Deadly:
-    """An E-step that kills its worker at some value, as often as there are files to remove."""
-
-    folder: str
-    ballast: bytes = b""
-
-    def compile(self, family):
-        return CompiledDeadly(family, False, self.folder, os.getpid())
-
-
-@dataclass(frozen=True)
-class CompiledDeadly(CompiledNoisy):
-    folder: str
-    driver: int
-
-    def __call__(self, data, *arguments, **options):
-        if float(data["value"]) == 7.0:
-            lives = sorted(Path(self.folder).iterdir())
-            if lives:
-                lives[0].unlink()
-                os.kill(os.getpid(), signal.SIGKILL)
-        return super().__call__(data, *arguments, **options)
-
-
-def lives(folder, number):
-    folder.mkdir()
-    for name in range(number):
-        (folder / str(name)).touch()
-    return str(folder)
-
-
-@pytest.mark.parametrize("kind", ["number", "pool"])
+@pytest.mark.parametrize("kind", by_default(["number", "pool"], {"number"}))
 def test_a_worker_killed_in_mid_burst_changes_nothing(family, stream, tmp_path, kind, caplog):
     stream[20] = 7.0
     settings = {"parameters": THETA, "batch_size": 6}

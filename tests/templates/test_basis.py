@@ -5,7 +5,7 @@ import pytensor.tensor as pt
 import pytest
 
 from pymc_mcoem.templates import GaussianBasis
-from tests.templates.oracle import design_matrix
+from tests.helpers.image_oracle import design_matrix
 
 AXES = {
     1: [np.linspace(0, 2, 5)],

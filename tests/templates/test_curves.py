@@ -13,7 +13,7 @@ from scipy import stats
 
 from pymc_mcoem.templates import TemplateMixture, TemplatePriors, TimeWarp
 from pymc_mcoem.templates.curves import CurveGrid, curve_priors
-from tests.templates.test_mixture_density import second_differences
+from tests.helpers.differences import second_differences
 
 AGES = np.array([2.0, 4.0, 7.0, 8.0, 11.0, 12.5, 14.0, 18.0])
 N_CLASSES, N_LANDMARKS, N_KERNELS = 2, 9, 4

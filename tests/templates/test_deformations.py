@@ -6,7 +6,7 @@ import pytensor.tensor as pt
 import pytest
 
 from pymc_mcoem.templates import DisplacementField, GaussianBasis, RigidMotion
-from tests.templates.oracle import neighbour_correlation, warp_of_images
+from tests.helpers.image_oracle import neighbour_correlation, warp_of_images
 
 LANDMARKS = np.array([[row, column] for row in (-0.5, 0.0, 0.5) for column in (-0.5, 0.0, 0.5)])
 

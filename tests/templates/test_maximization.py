@@ -10,7 +10,7 @@ from pymc_mcoem.em.esteps.fixed_latents import FixedLatents
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.templates import TemplateMixture, TemplatePriors
 from pymc_mcoem.templates.maximization import maximize_templates
-from tests.templates.oracle import ImageOracle
+from tests.helpers.image_oracle import ImageOracle
 
 C, L, D = 2, 4, 3
 COVARIANCES, NOISES = ("scaled", "diagonal", "full"), ("shared", "class")

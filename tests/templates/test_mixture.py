@@ -19,7 +19,7 @@ from pymc_mcoem.templates import (
     TemplatePriors,
     template_images,
 )
-from tests.templates.oracle import ImageOracle
+from tests.helpers.image_oracle import ImageOracle
 
 
 def small(n_classes=2, **options):

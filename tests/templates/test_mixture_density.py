@@ -12,7 +12,8 @@ from pytensor.graph.replace import clone_replace
 from scipy.special import polygamma
 
 from pymc_mcoem.templates import TemplateMixture
-from tests.templates.oracle import ImageOracle
+from tests.helpers.differences import second_differences
+from tests.helpers.image_oracle import ImageOracle
 
 SIDE, N_CLASSES, RIGID = 5, 3, 0.05
 CORRELATION = 0.6 ** np.abs(np.subtract.outer(np.arange(25), np.arange(25)))
@@ -200,27 +201,6 @@ def test_gauss_newton_is_the_hessian_where_residuals_are_zero(case, rng):
     hessian = second_differences(log_density, at, step=2e-4)
     found = case.expressions(*arguments)["gauss_newton"]
     np.testing.assert_allclose(found, -hessian, atol=2e-4 * np.abs(hessian).max())
-
-
-def second_differences(function, at, step):
-    """Central differences of fourth order along pairs of axes."""
-    size = at.size
-    result = np.empty((size, size))
-    axes = step * np.eye(size)
-    centre = function(at)
-
-    def second_derivative(direction):
-        near = function(at + direction) + function(at - direction) - 2 * centre
-        far = function(at + 2 * direction) + function(at - 2 * direction) - 2 * centre
-        return (16 * near - far) / (12 * step**2)
-
-    for i in range(size):
-        result[i, i] = second_derivative(axes[i])
-    for i in range(size):
-        for j in range(i):
-            both = second_derivative(axes[i] + axes[j])
-            result[i, j] = result[j, i] = (both - result[i, i] - result[j, j]) / 2
-    return result
 
 
 def test_prior_covariance_is_that_of_the_class(case, rng):

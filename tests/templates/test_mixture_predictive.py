@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 
 from pymc_mcoem.templates import TemplateMixture, drop_missing_points, template_images
-from tests.templates.oracle import ImageOracle
+from tests.helpers.image_oracle import ImageOracle
 
 QUICK = {"mode": "FAST_COMPILE"}
 CORRELATION = 0.6 ** np.abs(np.subtract.outer(np.arange(25), np.arange(25)))
