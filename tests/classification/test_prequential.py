@@ -154,7 +154,7 @@ def test_one_mixture_as_by_hand(settings, rng):
     predicted, theta, size = [], settings.get("parameters"), settings.get("batch_size", 1)
     for number, value in enumerate(values):
         # parameters of whole mini-batches, after the start
-        if (number and number >= other._learner.settings.n_start) or "parameters" in settings:
+        if (number and number >= other.run.settings.n_start) or "parameters" in settings:
             if number % size == 0 and number:
                 theta = other.family.check_parameters(other.parameters)
         if number and theta is None:

@@ -109,7 +109,7 @@ def test_the_orders_are_not_the_drivers_own_numbers(family):
     # One seed for both is what people will give; bursts and orders must not share generators.
     em = OnlineEM(family, random_seed=1)
     for number in range(5):
-        bits = em._learner.recursion.generator(number).bit_generator.state
+        bits = em.run.generator(number).bit_generator.state
         passes = Passes(range(9), random_seed=1)
         seed = np.random.SeedSequence(passes._entropy, spawn_key=(1, number))
         assert np.random.default_rng(seed).bit_generator.state != bits
