@@ -18,7 +18,8 @@ import pymc as pm
 import pytest
 
 import pymc_mcoem as mcoem
-from pymc_mcoem.em import burst_chains, fingerprint, reading
+from pymc_mcoem.em import burst_chains, fingerprint
+from pymc_mcoem.em import stream as streams
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.saem import SAEM
 from pymc_mcoem.interrupts import deferred, patiently, raise_if_interrupted, require_own_fault
@@ -699,10 +700,10 @@ def test_nothing_is_concluded_from_what_passes(family, tmp_path, stop, monkeypat
         with pytest.raises(expected):
             fingerprint.Fingerprint().compile(family)
     with monkeypatch.context() as patched:
-        ended_at(patched, reading, "prepared", stop)
+        ended_at(patched, streams, "_prepared", stop)
         # a record on a bad sector is at fault itself, and the next one is asked
         with nullcontext() if isinstance(stop, OSError) else pytest.raises(expected):
-            assert not reading._has_batches(family, iter([0.5]))
+            assert not streams._has_batches(family, iter([0.5]))
     dispersed_search = object.__new__(dispersed.DispersedSearch)
     dispersed_search._n_prior_draws, dispersed_search._density = 1, FakeDensity()
     dispersed_search._prior = lambda *_: (_ for _ in ()).throw(stop)

@@ -19,8 +19,8 @@ from pymc_mcoem.classification.stream_classifiers import (
     MixtureOfEachLabel,
     NamedClasses,
 )
-from pymc_mcoem.em.progress import CountProgress, count_observations
-from pymc_mcoem.em.reading import Unreadable, read
+from pymc_mcoem.em.progress import CountProgress
+from pymc_mcoem.em.stream import Unreadable, count_observations, read
 from pymc_mcoem.interrupts import deferred
 from pymc_mcoem.validation import is_whole
 

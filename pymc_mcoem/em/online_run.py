@@ -14,7 +14,6 @@ import numpy as np
 from pymc_mcoem.compiling.threads import one_blas_thread
 from pymc_mcoem.em.esteps.worker_calls import simulate
 from pymc_mcoem.em.maximization import count_revived, count_waiting, maximize_family
-from pymc_mcoem.em.reading import Unreadable, admit
 from pymc_mcoem.em.run import Run, blended, timed
 from pymc_mcoem.em.run_state import (
     ObservationRecord,
@@ -24,6 +23,7 @@ from pymc_mcoem.em.run_state import (
     StepReport,
 )
 from pymc_mcoem.em.schedules import update_is_due
+from pymc_mcoem.em.stream import Unreadable
 from pymc_mcoem.interrupts import raise_if_interrupted, require_own_fault, require_readable
 from pymc_mcoem.runs.failed_records import PATIENCE, LeftOut, named, said
 from pymc_mcoem.runs.outliers import (
@@ -103,7 +103,7 @@ class OnlineRun(Run[RunState, OnlineSettings]):
             self.state = replace(state, position=state.position + 1)
             return
         try:
-            item, _ = admit(self.family, observation, state.position)
+            item, _ = self.admit(observation, state.position)
             spanned = span(item.observation)
             require_plausible(
                 spanned,

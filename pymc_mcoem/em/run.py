@@ -21,9 +21,9 @@ from pymc_mcoem.em.checks import check_family, check_shapes
 from pymc_mcoem.em.esteps.worker_calls import Explainer
 from pymc_mcoem.em.family_record import describe_family, require_family
 from pymc_mcoem.em.history import History
-from pymc_mcoem.em.run_state import ObservationRecord, RunPosition, RunSettings, StepReport
+from pymc_mcoem.em.run_state import ObservationRecord, Pending, RunPosition, RunSettings, StepReport
 from pymc_mcoem.em.storage import SavedRun, read_run, run_bytes, settings_of
-from pymc_mcoem.interrupts import raise_if_interrupted, require_own_fault
+from pymc_mcoem.interrupts import patiently, raise_if_interrupted, require_own_fault
 from pymc_mcoem.runs.atomic_files import write_whole
 from pymc_mcoem.runs.datatree_files import named_damage, require_file_name
 from pymc_mcoem.runs.executor import Crew, Workers
@@ -100,6 +100,21 @@ class Run[State: RunPosition, Settings: RunSettings]:
         with strict_arithmetic(), one_blas_thread():
             found = self.family.initialize(observations, self.generator(0), self.settings.start)
         return self.family.check_parameters(found)
+
+    def admit(self, observation: Any, position: int) -> tuple[Pending, Arrays]:
+        """Return an observation to be held, and as it is encoded, if the family takes it.
+
+        Raises
+        ------
+        Exception
+            What `Family.encode` raises.
+        """
+        encoded = patiently(partial(self.family.encode, observation))
+        # what was interrupted in mid-call may look whole
+        raise_if_interrupted()
+        if isinstance(observation, Mapping) and len(self.family.observation) == 1:
+            (observation,) = observation.values()
+        return Pending.of(observation, position), encoded
 
     def explained[Item](
         self,

@@ -14,11 +14,11 @@ from pymc_mcoem.compiling.threads import one_blas_thread
 from pymc_mcoem.em.contributions import Contribution
 from pymc_mcoem.em.esteps.worker_calls import Visit, visit
 from pymc_mcoem.em.maximization import count_waiting, maximize_family
-from pymc_mcoem.em.reading import Unreadable, admit, read
 from pymc_mcoem.em.run import Run, blended, timed
 from pymc_mcoem.em.run_state import ObservationRecord, StepReport
 from pymc_mcoem.em.saem_state import SAEMSettings, SAEMState, fingerprint
 from pymc_mcoem.em.storage import SavedRun
+from pymc_mcoem.em.stream import Unreadable, read
 from pymc_mcoem.interrupts import require_readable
 from pymc_mcoem.runs.codec import stored_alike
 from pymc_mcoem.runs.failed_records import PATIENCE, LeftOut, named
@@ -117,7 +117,7 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
                 taken.lost.append(LeftOut(position, reason))
                 continue
             try:
-                item, encoded = admit(self.family, observation, position)
+                item, encoded = self.admit(observation, position)
             except Exception as error:
                 require_readable(error)
                 if on_error != "raise":

@@ -13,7 +13,7 @@ import xarray as xr
 from pymc_mcoem import Passes
 from pymc_mcoem.em.esteps.exact import Exact
 from pymc_mcoem.em.online import OnlineEM
-from pymc_mcoem.em.reading import Unreadable, read
+from pymc_mcoem.em.stream import Unreadable, read
 from pymc_mcoem.runs import workers
 from tests.em.test_online import Failing
 from tests.helpers.sources import N_POINTS, Levels

@@ -19,10 +19,10 @@ from pymc_mcoem.em.esteps.exact import Exact
 from pymc_mcoem.em.esteps.fixed_latents import FixedLatents
 from pymc_mcoem.em.history import SKIPPED_KEPT
 from pymc_mcoem.em.online import OnlineEM
-from pymc_mcoem.em.reading import PATIENCE
 from pymc_mcoem.em.revival import Revival
 from pymc_mcoem.em.saem import SAEM
 from pymc_mcoem.em.schedules import BurstLength, BurstSize, StepSize, UpdateSchedule
+from pymc_mcoem.runs.failed_records import PATIENCE
 from pymc_mcoem.templates import TemplateMixture
 from tests.em.test_online import Failing
 from tests.helpers.properties import steady
