@@ -51,6 +51,7 @@ from .em.esteps.plain_gibbs import PlainGibbs as PlainGibbs
 from .em.esteps.posterior_mode import PosteriorMode as PosteriorMode
 from .em.family import Family as Family
 from .em.online import OnlineEM as OnlineEM
+from .em.passes import Passes as Passes
 from .em.revival import Revival as Revival
 from .em.saem import SAEM as SAEM
 from .em.schedules import (
@@ -68,7 +69,6 @@ from .em.schedules import (
 from .em.schedules import (
     UpdateSchedule as UpdateSchedule,
 )
-from .em.sources import Passes as Passes
 from .laplace.approximation import LaplaceApproximation as LaplaceApproximation
 from .plots.class_index import plot_class_index as plot_class_index
 from .plots.class_weights import plot_class_weights as plot_class_weights

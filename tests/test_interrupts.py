@@ -20,7 +20,8 @@ import pymc as pm
 import pytest
 
 import pymc_mcoem as mcoem
-from pymc_mcoem.em import burst_chains, fingerprint, reading
+from pymc_mcoem.em import burst_chains, fingerprint
+from pymc_mcoem.em import stream as streams
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.saem import SAEM
 from pymc_mcoem.interrupts import deferred, patiently, raise_if_interrupted, require_own_fault
@@ -100,7 +101,7 @@ def test_pressed_in_compiled_code_nothing_is_lost(
 def assert_learnt_alike(em, clean):
     for one, other in ((em.parameters, clean.parameters), (em.n_seen, clean.n_seen)):
         assert one.identical(other) if hasattr(one, "identical") else one == other
-    if em._learner.settings.on_error == "raise":
+    if em.run.settings.on_error == "raise":
         assert "skipped" not in em.history.children
 
 
@@ -109,7 +110,7 @@ def test_the_first_waits_for_the_observation_at_work_and_a_second_does_not(famil
         em = driver(family, e_step=Pressing(presses={5: times}), parameters=THETA)
         with pytest.raises(KeyboardInterrupt):
             em.partial_fit(stream)
-        assert (em._learner.state.n_learnt, em.position) == (learnt, 5)
+        assert (em.run.state.n_learnt, em.position) == (learnt, 5)
         assert_same(
             em.partial_fit(stream, skip=5), driver(family, parameters=THETA).partial_fit(stream)
         )
@@ -323,7 +324,7 @@ def test_memory_and_disks_that_come_and_go(family, stream, on_error, error, last
     if lasts > 2:
         with pytest.raises(type(error)):
             em.partial_fit(stream)
-        assert (em.position, em._learner.state.n_learnt) == (24, 20)
+        assert (em.position, em.run.state.n_learnt) == (24, 20)
     em.partial_fit(stream, skip=em.position)
     clean = driver(family, e_step=Failing(), **settings).partial_fit(stream)
     assert_same(em, clean)
@@ -734,7 +735,7 @@ def test_of_a_held_start_the_first_waits_for_one_observation(family, stream, tmp
     em = driver(family, e_step=Pressing(presses={3: 1}), n_start=50)
     with pytest.raises(KeyboardInterrupt, match="stopped between two observations"):
         em.partial_fit(stream, checkpoint=tmp_path / "run.nc" if saved else None)
-    assert em._learner.state.n_learnt == 3
+    assert em.run.state.n_learnt == 3
 
 
 def test_with_a_checkpoint_too_a_handler_is_asked_and_an_error_hides_nothing(family, tmp_path):
@@ -796,10 +797,10 @@ def test_nothing_is_concluded_from_what_passes(family, tmp_path, stop, monkeypat
         with pytest.raises(expected):
             fingerprint.Fingerprint().compile(family)
     with monkeypatch.context() as patched:
-        ended_at(patched, reading, "prepared", stop)
+        ended_at(patched, streams, "_prepared", stop)
         # a record on a bad sector is at fault itself, and the next one is asked
         with nullcontext() if isinstance(stop, OSError) else pytest.raises(expected):
-            assert not reading._has_batches(family, iter([0.5]))
+            assert not streams._has_batches(family, iter([0.5]))
     dispersed_search = object.__new__(dispersed.DispersedSearch)
     dispersed_search._n_prior_draws, dispersed_search._density = 1, FakeDensity()
     dispersed_search._prior = lambda *_: (_ for _ in ()).throw(stop)
@@ -1028,6 +1029,6 @@ def test_sys_exit_inside_a_worker_is_no_records_fault(family, stream, on_error):
     em = driver(family, e_step=ExitingAt7(), parameters=THETA, on_error=on_error, executor=2)
     with pytest.raises(SystemExit, match="3"):
         em.partial_fit([*stream[:5], 7.0])
-    em._learner.recursion.crew.close()
-    assert (em.position, em._learner.state.n_learnt) == (6, 5)
+    em.run.executor.close()
+    assert (em.position, em.run.state.n_learnt) == (6, 5)
     assert "skipped" not in em.history.children

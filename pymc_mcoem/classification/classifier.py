@@ -27,8 +27,8 @@ from pymc_mcoem.compiling.messages import telling
 from pymc_mcoem.compiling.threads import OneAtATime, one_blas_thread
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.family import Family
-from pymc_mcoem.em.progress import CountProgress, count_observations
-from pymc_mcoem.em.reading import Unreadable, read
+from pymc_mcoem.em.progress import CountProgress
+from pymc_mcoem.em.stream import Unreadable, count_observations, read
 from pymc_mcoem.interrupts import deferred, require_own_fault, require_readable
 from pymc_mcoem.runs.executor import Crew, Workers
 from pymc_mcoem.runs.failed_records import ON_ERROR, named

@@ -19,8 +19,8 @@ from pymc_mcoem.classification.stream_classifiers import (
     MixtureOfEachLabel,
     NamedClasses,
 )
-from pymc_mcoem.em.progress import CountProgress, count_observations
-from pymc_mcoem.em.reading import Unreadable, read
+from pymc_mcoem.em.progress import CountProgress
+from pymc_mcoem.em.stream import Unreadable, count_observations, read
 from pymc_mcoem.interrupts import deferred
 from pymc_mcoem.validation import is_whole
 
@@ -155,7 +155,7 @@ def predict_then_learn(
     source = _read_labels(labels, total, learnt.check_label)
     # Compiling is no learning, and fails before anything is learnt.
     for learner in learnt.learners:
-        learner.recursion.crew.prepare()
+        learner.executor.prepare()
     learnt.classifier._crew.prepare()
     found = _Rows()
     seconds, number = 0.0, 0
@@ -190,8 +190,7 @@ def predict_then_learn(
                 interrupts.between()
         finally:
             for learner in learnt.learners:
-                if learner.state.parameters is not None:
-                    learner.family.set_model_parameters(learner.state.parameters)
+                learner.show_parameters()
     if next(source, None) is not None:
         raise ValueError(
             f"labels: there are more than the {number} observations, which are learnt; give one "

@@ -18,7 +18,7 @@ from pymc_mcoem.templates.mixture import TemplateMixture
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
-    from pymc_mcoem.em.learner import Learner
+    from pymc_mcoem.em.online_run import OnlineRun
     from pymc_mcoem.em.run_state import StepReport
     from pymc_mcoem.labelling import Arrays
 
@@ -41,7 +41,7 @@ class Learnt(Protocol):
     """What was learnt so far: it classifies, and learns more."""
 
     family: Family
-    learners: list[Learner]
+    learners: list[OnlineRun]
     classifier: Classifier
 
     def check_label(self, label: Hashable, index: int) -> None:
@@ -96,7 +96,7 @@ class MixtureOfEachLabel:
     def __init__(self, drivers: Mapping[Hashable, OnlineEM], settings: Mapping[str, Any]) -> None:
         mixture = _alike(drivers)
         self.family: Family = mixture
-        self._learner = {label: driver._learner for label, driver in drivers.items()}
+        self._learner = {label: driver.run for label, driver in drivers.items()}
         self.learners = list(self._learner.values())
         sizes = {label: driver.family.n_classes for label, driver in drivers.items()}
         # What it is made with stands for parameters that are not learnt yet, and is never used.
@@ -146,14 +146,14 @@ class MixtureOfEachLabel:
         learner.accept(observation, index)
         if counts:
             self._counts.add(label)
-        if [*learner.learn()] or learner.state.parameters is None:
+        if [*learner.learn()]:
             self._take(label)
 
     def _take(self, label: Hashable) -> None:
         """Put what a driver knows now into the rows of its classes."""
         parameters = _current(self._learner[label])
         if parameters is None:
-            # before its start, or while that is set anew without a record that cannot be learnt
+            # before its start
             self._unknown.add(label)
             return
         self._unknown.discard(label)
@@ -183,7 +183,7 @@ class NamedClasses:
                 "to OnlineEM."
             )
         self.family = driver.family
-        self._learner = driver._learner
+        self._learner = driver.run
         self.learners = [self._learner]
         declared = self.family.to_dataset(self.family.declared_parameters())
         # Classifier asks for what every family has, and for no template.
@@ -197,7 +197,7 @@ class NamedClasses:
         state = self._learner.state
         self._held: dict[int, Hashable] = dict.fromkeys(_held(state))
         # Observations learnt before the first of these.
-        self._before = 0 if state.start else state.n_learnt
+        self._before = state.n_learnt
 
     def check_label(self, label: Hashable, index: int) -> None:
         """Take any."""
@@ -239,31 +239,26 @@ class NamedClasses:
             self._name(report)
             reports += 1
         state = learner.state
-        if reports or state.parameters is None:
+        if reports:
             self._parameters = _current(learner)
-        if state.parameters is None:
-            # the start is set anew, and what it was set from is learnt again
-            self._mass = {}
         # what was refused, left out or learnt for good is held no more
         held = _held(state)
         self._held = {each: name for each, name in self._held.items() if each in held}
-        self._before = 0 if state.start else state.n_learnt
+        self._before = state.n_learnt
 
     def _name(self, report: StepReport[RunState]) -> None:
         """Give the labels of what a step learnt their weights in the classes."""
         skipped = self._learner.history.skipped
         labels = [label for position, label in self._held.items() if position not in skipped]
         for record in report.observations:
-            if record.number == 1:
-                self._mass = {}
             label = labels[record.number - 1 - self._before]
             if label is not None:
                 self._mass[label] = self._mass.get(label, 0.0) + record.class_weight
 
 
 def _held(state: RunState) -> list[int]:
-    """Return the positions of what a run holds: to be learnt, or learnt again with its start."""
-    return sorted({item.position for item in (*state.start, *state.pending)})
+    """Return the positions of what a run holds to be learnt."""
+    return [item.position for item in state.pending]
 
 
 def _alike(drivers: Mapping[Hashable, OnlineEM]) -> TemplateMixture:
@@ -297,16 +292,16 @@ def _alike(drivers: Mapping[Hashable, OnlineEM]) -> TemplateMixture:
     return first
 
 
-def _try_out(learner: Learner, observation: Any) -> None:
+def _try_out(learner: OnlineRun, observation: Any) -> None:
     """Make a step of a driver and forget it: the state is not the driver's."""
     parameters = learner.state.parameters or learner.family.declared_parameters()
     state = RunState(parameters=parameters, pending=(Pending.of(observation, 0),))
     # what fails here fails again, and is dealt with, when it is learnt
     with suppress(StepError):
-        learner.recursion.step(state)
+        learner.step(state)
 
 
-def _current(learner: Learner) -> Arrays | None:
+def _current(learner: OnlineRun) -> Arrays | None:
     """Return the parameters that an observation which comes now is classified by.
 
     They are those of `OnlineEM.parameters` without what is held: learning that for every
@@ -315,7 +310,7 @@ def _current(learner: Learner) -> Arrays | None:
     state = replace(learner.state, pending=())
     if state.parameters is None:
         return None
-    state = learner.recursion.ended(state)
+    state = learner.ended(state)
     return state.average or state.parameters
 
 

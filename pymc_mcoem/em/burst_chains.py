@@ -23,8 +23,9 @@ from pymc_mcoem.em.esteps.worker_calls import Explainer, keep_draws
 from pymc_mcoem.em.progress import CountProgress
 from pymc_mcoem.interrupts import as_interrupts
 from pymc_mcoem.labelling import dataset_of
+from pymc_mcoem.runs.codec import PACKAGE
 from pymc_mcoem.runs.executor import Crew, Workers
-from pymc_mcoem.runs.settings import PACKAGE, package_version, seed_entropy
+from pymc_mcoem.runs.settings import package_version, seed_entropy
 from pymc_mcoem.runs.workers import Order
 from pymc_mcoem.validation import is_whole
 

@@ -135,7 +135,7 @@ def compete(
     for number in range(n_runs):
         run = make(family, random_seed=[*words, number], progressbar=progressbar, **options)
         if runs:  # one family and one set of settings: one compiled E-step
-            run._learner.recursion.crew = runs[0]._learner.recursion.crew
+            run.run.executor = runs[0].run.executor
         runs.append(run)
         try:
             run.partial_fit(held)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -34,9 +34,9 @@ class Contribution:
     >>> found.classes, found.rows["y"]
     (array([1]), array([3.]))
     >>> total = {"class_weight": np.zeros(2), "y": np.zeros(2)}
-    >>> found.add_to(total, 0.5)
+    >>> found.add_to(total)
     >>> total["y"]
-    array([0. , 1.5])
+    array([0., 3.])
     """
 
     classes: np.ndarray
@@ -48,34 +48,8 @@ class Contribution:
         classes = np.flatnonzero(statistics[CLASS_WEIGHT])
         return cls(classes, {name: np.array(value[classes]) for name, value in statistics.items()})
 
-    def add_to(self, total: Arrays, factor: float) -> None:
-        """Add `factor` times these statistics to `total`, in place."""
+    def add_to(self, total: Arrays) -> None:
+        """Add these statistics to `total`, in place."""
         with np.errstate(over="ignore", invalid="ignore"):  # refused when all are added
             for name, rows in self.rows.items():
-                total[name][self.classes] += factor * rows
-
-    @classmethod
-    def joined(cls, contributions: Sequence[Self]) -> Arrays:
-        """Return many contributions as a few arrays, for a file."""
-        joined = {
-            f"rows:{name}": np.concatenate([each.rows[name] for each in contributions])
-            for name in contributions[0].rows
-        }
-        joined["classes"] = np.concatenate([each.classes for each in contributions])
-        joined["lengths"] = np.array([len(each.classes) for each in contributions])
-        return joined
-
-    @classmethod
-    def parted(cls, joined: Mapping[str, np.ndarray]) -> tuple[Self, ...]:
-        """Undo `joined`."""
-        ends = np.cumsum(joined["lengths"])[:-1]
-        classes = np.split(joined["classes"], ends)
-        rows = {
-            name.removeprefix("rows:"): np.split(value, ends)
-            for name, value in joined.items()
-            if name.startswith("rows:")
-        }
-        return tuple(
-            cls(each, {name: parts[number] for name, parts in rows.items()})
-            for number, each in enumerate(classes)
-        )
+                total[name][self.classes] += rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,10 +15,10 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import ancestors
 
 from pymc_mcoem.compiling.threads import one_call_at_a_time
-from pymc_mcoem.em.sources import Unreadable, as_values, in_memory, spread
+from pymc_mcoem.em.stream import Unreadable, as_values, read
 from pymc_mcoem.labelling import dataset_of
 from pymc_mcoem.runs.registrations import find_registrations, register_again
-from pymc_mcoem.validation import LARGEST, as_numbers, is_whole
+from pymc_mcoem.validation import LARGEST, as_numbers
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -445,45 +445,22 @@ class Family:
         of PyTorch gives them, is one of batches, and these are spread out. Where the first record
         is a single observation, a later one with an axis more is left to `encode` to refuse.
         """
-        if isinstance(observations, xr.DataArray):
-            observations = self.in_order(observations).variable
-        elif hasattr(observations, "to_numpy"):
-            observations = observations.to_numpy()
-        kind = type(observations).__name__
-        if isinstance(observations, (Mapping, int, float, np.generic)):
-            yield observations
-        elif isinstance(observations, (str, bytes)):
-            raise TypeError(
-                f"observations: got {kind}; pass an array, a DataArray, or an iterable."
-            )
-        elif hasattr(observations, "shape") and hasattr(observations, "ndim"):
-            expected = self.model[self.observation[0]].get_value(borrow=True).shape
-            if observations.ndim <= len(expected):
-                yield in_memory(observations)
-                return
-            if not is_whole(observations.shape[0]):
-                raise ValueError(
-                    f"observations: got {kind} of shape {observations.shape}, whose length is not "
-                    "known; call its compute_chunk_sizes() first."
-                )
-            for index in range(observations.shape[0]):
-                yield in_memory(observations[index])
-        elif isinstance(observations, Iterable):
-            yield from self._singly(observations)
-        elif hasattr(observations, "__len__") and hasattr(observations, "__getitem__"):
-            # a sequence that does not say so, as a Dataset of PyTorch
-            yield from self._singly(observations[index] for index in range(len(observations)))
-        else:
-            raise TypeError(
-                f"observations: got {kind}; pass an array, a DataArray, or an iterable."
-            )
-
-    def _singly(self, records: Iterable[Any]) -> Iterator[Any]:
-        """Yield records, batches spread out, or raise what reading one raises."""
-        for record in spread(self, records):
+        for record in read(self, observations):
             if isinstance(record, Unreadable):
                 raise record.error
             yield record
+
+    def as_source(self, observations: Any) -> Any:
+        """Return what was given as observations in the form in which it is to be read.
+
+        A family of one's own refuses here what is ambiguous. By default it is as it was given.
+
+        Parameters
+        ----------
+        observations : object
+            As `iterate` takes them.
+        """
+        return observations
 
     def is_batch(self, record: Any) -> bool:
         """Say whether a record of an iterable is an array of several observations.

@@ -9,7 +9,6 @@ import numpy as np
 import xarray as xr
 
 from pymc_mcoem.em.family import CLASS_WEIGHT
-from pymc_mcoem.validation import is_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -237,16 +236,7 @@ class History:
         return xr.DataTree.from_dict(nodes)
 
     def restore(self, tree: xr.DataTree, *, path_stride: int, observation_stride: int) -> None:
-        """Take over what `to_datatree` gave of another run.
-
-        Raises
-        ------
-        ValueError
-            If a stride is none.
-        """
-        for stride in (path_stride, observation_stride):
-            if not is_whole(stride) or stride < 1:
-                raise ValueError(f"its history is thinned by {stride!r}, which is no stride")
+        """Take over what `to_datatree` gave of another run, thinned by these strides."""
         path, observations = tree["online_em"].to_dataset(), tree["observations"].to_dataset()
         if "trouble" in path.coords:
             self.trouble_names = [str(name) for name in path.coords["trouble"].values]

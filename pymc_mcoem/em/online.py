@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import xarray as xr
@@ -12,19 +11,15 @@ import xarray as xr
 from pymc_mcoem.compiling.messages import telling
 from pymc_mcoem.em.checks import check_family
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
-from pymc_mcoem.em.family_record import require_family
-from pymc_mcoem.em.learner import Learner
-from pymc_mcoem.em.progress import RunProgress, count_observations
-from pymc_mcoem.em.reading import check_skip, read
+from pymc_mcoem.em.online_run import OnlineRun
+from pymc_mcoem.em.progress import RunProgress
 from pymc_mcoem.em.revival import Revival
-from pymc_mcoem.em.run_state import RunSettings
+from pymc_mcoem.em.run import Driver
+from pymc_mcoem.em.run_state import OnlineSettings
 from pymc_mcoem.em.schedules import BurstLength, BurstSize, StepSize, UpdateSchedule
-from pymc_mcoem.em.storage import read_run, require_sound, run_bytes, settings_of, stored_settings
+from pymc_mcoem.em.stream import check_skip, count_observations, read
 from pymc_mcoem.interrupts import deferred
-from pymc_mcoem.runs.atomic_files import write_whole
 from pymc_mcoem.runs.checkpoint import Checkpoint, Checkpointing, claimed
-from pymc_mcoem.runs.datatree_files import named_damage, require_file_name
-from pymc_mcoem.runs.settings import on_backend, seed_entropy
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -37,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["OnlineEM"]
 
 
-class OnlineEM:
+class OnlineEM(Driver[OnlineRun]):
     """Learn the parameters of a family from a stream that is looked at once.
 
     For each observation a burst of a sampler, or another E-step, gives the posterior means of the
@@ -67,22 +62,23 @@ class OnlineEM:
         Default: `CarlinChibBurst`.
     batch_size : int
         Observations a step. Statistics of more than one are averaged and make one step; an
-        incomplete mini-batch is held. If one of them fails, those before it are not explained
-        again; those behind it move up, and have the generators of a stream without it.
+        incomplete mini-batch is held. If one of them fails, the others are explained again with
+        the next observation, with the generators of a stream without the one that failed.
     executor : concurrent.futures.Executor, int or Workers, optional
-        Who makes the E-steps of a mini-batch: a process pool, Dask's ``client.get_executor()``,
-        mpi4py's ``MPIPoolExecutor``; a number stands for a pool of as many processes that the
-        driver makes itself. With `batch_size` at least the number of workers. The parameters are
-        the same, to the last bit, whoever works. `Workers` ends those that hang. Not saved with a
-        run.
+        Executor that runs the E-steps of a mini-batch: a process pool, Dask's
+        ``client.get_executor()``, mpi4py's ``MPIPoolExecutor``; a number stands for a pool of as
+        many processes that the driver makes itself. With `batch_size` at least the number of
+        workers. The parameters are bitwise identical for any number of workers. `Workers` ends
+        those that hang. Not saved with a run.
     on_error : {"raise", "skip"}, callable or pathlib.Path
-        What becomes of a record that cannot be read, that the family refuses or that cannot be
+        How to handle a record that cannot be read, that the family refuses or that cannot be
         learnt: the call ends with an error, or the stream goes on without it. In both cases the
         history has its position and the reason. A function is called with each that is left out,
         its ``position``, ``reason`` and ``observation`` (None if it could not be read), and the
         stream goes on; what it raises ends the call, and the record is come upon again. A folder
         gets a file of each, ``000000000017.npz`` of record 17, with the same three names. Neither
-        is saved with a run.
+        is saved with a run. A record that was in the start and cannot be learnt later stays in
+        the start.
     refuse_beyond : float, optional
         A record is refused, finite as it is, if it reaches so many times as far from the median
         of the last hundred records as the middle one of them does. Those that are to set the
@@ -173,7 +169,7 @@ class OnlineEM:
         refuse_beyond: float | None = 10_000.0,
     ) -> None:
         check_family(family)
-        settings = RunSettings(
+        settings = OnlineSettings(
             step_size=StepSize() if step_size is None else step_size,
             update_schedule=UpdateSchedule() if update_schedule is None else update_schedule,
             burst_length=BurstLength() if burst_length is None else burst_length,
@@ -190,11 +186,11 @@ class OnlineEM:
         )
         self.family = family
         self.progressbar = progressbar
-        #: Files that this run is saved in.
-        self._own: set[Path] = set()
-        self._learner = Learner(family, settings, seed_entropy(random_seed), executor)
+        self.run = OnlineRun(family, settings, random_seed, executor)
         if parameters is not None:
-            self._learner.begin(family.check_parameters(parameters))
+            self.run.begin(family.check_parameters(parameters))
+
+    _run_class = OnlineRun
 
     @classmethod
     def as_in_paper(cls, family: Family, **overrides: Any) -> Self:
@@ -247,7 +243,7 @@ class OnlineEM:
         ----------
         observations : array_like, DataArray, or iterable
             One observation, an array of shape ``(n, *grid)``, or any iterable of observations,
-            which is read lazily, one ahead of none.
+            which is consumed lazily, never read ahead.
         skip : int
             Records of `observations` to pass over: ``skip=em.position`` goes on in a stream that
             is given again from its beginning. Of arrays, sequences and `Passes` they are not read,
@@ -306,35 +302,34 @@ class OnlineEM:
         """
         check_skip(skip)
         saved_in = Checkpoint.of(checkpoint)
-        learner, n_new = self._learner, 0
+        run, n_new = self.run, 0
         total = count_observations(self.family, observations)
         left = None if total is None else max(total - skip, 0)
-        whole = None if left is None else left + len(learner.state.pending)
+        whole = None if left is None else left + len(run.state.pending)
         with (
             deferred("observations") as interrupts,
-            learner.alone.call(),
+            run.alone.call(),
             telling(self.progressbar),
-            claimed(saved_in, None if learner.state.position else self._own),
+            claimed(saved_in, None if run.state.position else run.files),
             RunProgress(self.progressbar and left != 1, whole) as progress,
-            Checkpointing(saved_in, self._content, lambda: learner.state) as saving,
+            Checkpointing(saved_in, run.file_content, lambda: run.state) as saving,
         ):
             try:
                 # what an interrupt or a lost executor left over
-                for report in learner.learn():
+                for report in run.learn():
                     progress.learnt(report)
                     interrupts.between()
                 for observation in read(self.family, observations, skip):
-                    learner.accept(observation, n_new)
+                    run.accept(observation, n_new)
                     n_new += 1
-                    progress.seen(learner.state, n_new)
-                    for report in learner.learn():
+                    progress.seen(run.state, n_new)
+                    for report in run.learn():
                         progress.learnt(report)
                         interrupts.between()
                     interrupts.between()
                     saving.took()
             finally:
-                if learner.state.parameters is not None:
-                    self.family.set_model_parameters(learner.state.parameters)
+                run.show_parameters()
         if not n_new and not skip:
             raise ValueError("observations: got none; pass at least one observation.")
         return self
@@ -346,159 +341,23 @@ class OnlineEM:
         While observations are held, or before the first update was due, they are what they would
         be if the stream ended here; reading them changes nothing.
         """
-        state = self._learner.as_if_ended()
+        state = self.run.as_if_ended()
         return self.family.to_dataset(state.average or state.parameters or {})
 
     @property
     def last_parameters(self) -> xr.Dataset:
         """The last θ, never the average; otherwise as `parameters`."""
-        return self.family.to_dataset(self._learner.as_if_ended().parameters or {})
+        return self.family.to_dataset(self.run.as_if_ended().parameters or {})
 
     @property
     def n_seen(self) -> int:
         """Observations seen: learnt, or held for the start or a mini-batch."""
-        return self._learner.state.n_seen
+        return self.run.state.n_seen
 
     @property
     def position(self) -> int:
         """Records taken from streams, those that were refused among them."""
-        return self._learner.state.position
-
-    @property
-    def history(self) -> xr.DataTree:
-        """What happened so far.
-
-        Returns
-        -------
-        xarray.DataTree
-            Group ``online_em``, dim ``step``: θ after each step that is kept (the start is step
-            0), with ``observation`` (how many were learnt), ``gain``, ``effective_size``,
-            ``updated`` (0 or 1), ``waiting`` (classes not ready at the update), ``seconds``,
-            ``acceptance``, ``log_evidence`` and ``class_weight``; the last three are means over
-            the step's observations. Group ``observations``, dim ``observation``: the same for
-            each observation, without θ. ``troubles`` counts, by name and from the beginning,
-            what went wrong; it is there once something did. Attributes: ``library``,
-            ``version``, ``versions`` of what is below it, ``backend``, ``driver``, ``seed``,
-            ``settings``.
-            Group ``skipped``, dim ``position`` (in the stream, counted from 0): ``reason``, of
-            each of the last 1,000 records that were left out; it is there once one was.
-
-        Notes
-        -----
-        The last step is always there; of the others, at most `keep`, and at most 10,000
-        observations. `DataTree.to_netcdf` and `DataTree.to_zarr` write it (Zarr takes the extra
-        ``zarr``). For when to stop see `stopping_hint`. There are no standard errors of θ: the
-        score covariance that they take is not kept; repeat the run on bootstrapped streams instead.
-
-        Examples
-        --------
-        >>> from pymc_mcoem.templates import TemplateMixture
-        >>> mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
-        >>> history = OnlineEM(mixture, parameters=mixture.parameters, random_seed=1).history
-        >>> history["online_em"]["weights"].values
-        array([[0.5, 0.5]])
-        >>> history.attrs["seed"]
-        '1'
-        """
-        return self._learner.history_at(self._learner.state)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Save the run to a netCDF file, whole or not at all.
-
-        Parameters
-        ----------
-        path : path-like
-            Where to; a file that is there is replaced.
-
-        Raises
-        ------
-        FileNotFoundError
-            If the folder does not exist.
-        OSError
-            If it cannot be written, as where the disk is full. Nothing is left of it then, and the
-            run is as it was.
-
-        Notes
-        -----
-        `xarray.open_datatree` opens the file; the history is in it as in `history`.
-
-        Examples
-        --------
-        Observations that are held are saved with the rest:
-
-        >>> import tempfile, numpy as np
-        >>> from pymc_mcoem.templates import TemplateMixture
-        >>> mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
-        >>> em = OnlineEM(mixture, random_seed=1, progressbar=False)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     em.partial_fit(np.ones((4, 3, 3))).save(f"{folder}/run.nc")
-        ...     OnlineEM.load(f"{folder}/run.nc", mixture).n_seen
-        4
-        """
-        target = require_file_name(path)
-        write_whole(target, self._content("save"))
-        self._own.add(target)
-
-    def _content(self, written_by: str = "checkpoint") -> bytes:
-        return run_bytes(self._learner.saved(), written_by)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str], family: Family, **overrides: Any) -> Self:
-        """Return a driver that goes on where the saved one stopped, to the same numbers.
-
-        Parameters
-        ----------
-        path : path-like
-            A file that `save` wrote.
-        family : Family
-            A family like the one of the run. Priors and other settings of its own are not in the
-            file: give the same.
-        **overrides
-            Settings in place of those in the file, by the names of `OnlineEM`'s arguments. Needed
-            for functions and classes that are not of this package; optional for ``progressbar``.
-
-        Raises
-        ------
-        FileNotFoundError
-            If there is no such file.
-        ValueError
-            If it is no saved run, is damaged, has another format version, is of another family
-            (the error says what differs), or has settings that must be given again.
-        TypeError
-            If a name in `overrides` is no setting.
-
-        Notes
-        -----
-        Where the newest file of a checkpoint is damaged, the one before it is read, and the log
-        says so: `position` is then that of the older one. Any other damaged file is refused.
-
-        Examples
-        --------
-        What a file cannot hold, as a function, is given again:
-
-        >>> import tempfile, numpy as np
-        >>> from pymc_mcoem.templates import TemplateMixture
-        >>> mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
-        >>> em = OnlineEM(mixture, step_size=lambda n: 1 / n, random_seed=1)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     em.partial_fit(np.ones((3, 3))).save(f"{folder}/run.nc")
-        ...     OnlineEM.load(f"{folder}/run.nc", mixture, step_size=lambda n: 1 / n)
-        OnlineEM(TemplateMixture, n_seen=1)
-        """
-        run = read_run(path)
-        check_family(family)
-        require_family(path, run.family, family)
-        with named_damage(path):
-            require_sound(run.state, family)
-            stored = stored_settings(run.settings, RunSettings)
-        settings = settings_of(stored, overrides)
-        settings["e_step"] = on_backend(settings["e_step"], str(run.history.attrs["backend"]))
-        with named_damage(path, given=("family", *overrides)):
-            em = cls(family, random_seed=run.entropy, **settings)
-            em._learner.restore(run)
-            em._learner.history.to_datatree(run.state, {})
-        em._own.add(Path(path))
-        return em
+        return self.run.state.position
 
     def __repr__(self) -> str:
         """Say what is learnt and from how many."""

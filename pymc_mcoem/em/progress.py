@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sized
+from collections.abc import Iterable
 from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import xarray as xr
 from rich import get_console
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -25,13 +24,11 @@ from rich.progress import (
 from rich.table import Column, Table
 
 from pymc_mcoem.em.family import CLASS_WEIGHT
-from pymc_mcoem.validation import is_whole
 
 if TYPE_CHECKING:
-    from pymc_mcoem.em.family import Family
     from pymc_mcoem.em.run_state import ObservationRecord, RunPosition, StepReport
 
-__all__ = ["CountProgress", "RunProgress", "count_observations", "sparkline"]
+__all__ = ["CountProgress", "RunProgress", "sparkline"]
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 #: Classes that a line of blocks has room for.
@@ -44,36 +41,6 @@ WAITING = (
     "The first one waits for code to be compiled: for some ten seconds the very first time, for "
     "two in later runs."
 )
-
-
-def count_observations(family: Family, observations: Any) -> int | None:
-    """Return how many observations there are to come, None where that cannot be known.
-
-    Examples
-    --------
-    >>> import numpy as np, pymc as pm
-    >>> from pymc_mcoem.em.family import Family
-    >>> family = Family()
-    >>> with pm.Model() as family.model:
-    ...     curve = pm.Data("curve", np.zeros(3))
-    >>> family.observation = ("curve",)
-    >>> count_observations(family, np.zeros((5, 3))), count_observations(family, iter([]))
-    (5, None)
-    """
-    if isinstance(observations, Mapping):
-        return 1
-    if hasattr(observations, "shape") and hasattr(observations, "ndim"):
-        if isinstance(observations, xr.DataArray):
-            observations = family.in_order(observations)
-        n_axes = family.model[family.observation[0]].get_value(borrow=True).ndim
-        n = observations.shape[0] if observations.ndim > n_axes else 1
-        # the length of a Dask array may be yet to compute
-        return int(n) if is_whole(n) else None
-    try:
-        return len(observations) if isinstance(observations, Sized) else None
-    except TypeError:
-        # Endless passes, and loaders of streams, have no length though their class has one.
-        return None
 
 
 def sparkline(weights: np.ndarray) -> str:

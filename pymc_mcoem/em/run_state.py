@@ -1,10 +1,10 @@
-"""The state of a run, its settings, and what a step reports: plain frozen data."""
+"""The settings and the state of a run, and what a step reports: plain frozen data."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pymc_mcoem.em.schedules import BurstSize
 
 __all__ = [
-    "Begun",
     "ObservationRecord",
+    "OnlineSettings",
     "Pending",
     "RunPosition",
     "RunSettings",
@@ -34,23 +34,26 @@ __all__ = [
 STARTS = ("kmeans", "random")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """What a run was asked to do; see `OnlineEM` for each."""
+    """What a run was asked to do, whichever driver makes it; see `OnlineEM` for each."""
 
-    step_size: Callable[[int], float]
-    update_schedule: Callable[[int], bool]
-    burst_length: Callable[[int], BurstSize]
     e_step: EStep
+    step_size: Callable[[int], float]
     start: str = "kmeans"
-    n_start: int = 50
-    batch_size: int = 1
-    average_from: int | None = None
+    n_start: int | None = None
     keep: int | None = None
     thin: int = 1
     on_error: Any = "raise"
-    revival: Revival | None = None
     refuse_beyond: float | None = 10_000.0
+
+    #: What the driver calls a step.
+    unit: ClassVar[str] = "step"
+    #: Smallest values of the whole numbers, and which of these may be None.
+    least: ClassVar[dict[str, int]] = {"n_start": 1, "keep": 2, "thin": 1}
+    optional: ClassVar[frozenset[str]] = frozenset({"n_start", "keep"})
+    #: Settings that are functions of a number counted from 1; those that may be None are left out.
+    functions: ClassVar[tuple[str, ...]] = ("step_size",)
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -58,32 +61,60 @@ class RunSettings:
             raise ValueError(f"start: got {self.start!r}; choose one of {STARTS}.")
         check_on_error(self.on_error)
         check_refuse_beyond(self.refuse_beyond)
-        whole = ("n_start", "batch_size", "average_from", "keep", "thin")
-        for name, least in zip(whole, (1, 1, 1, 2, 1), strict=True):
-            value = getattr(self, name)
-            optional = name in ("average_from", "keep")
-            if value is None and optional:
-                continue
-            if not is_whole(value) or value < least:
-                also = " or None" if optional else ""
+        for name, least in self.least.items():
+            value, also = getattr(self, name), " or None" if name in self.optional else ""
+            if (value is not None or not also) and (not is_whole(value) or value < least):
                 raise ValueError(f"{name}: got {value!r}; give a whole number from {least}{also}.")
-        if self.revival is not None and not isinstance(self.revival, Revival):
-            raise TypeError(
-                f"revival: got {self.revival!r}; give a Revival, or None to leave classes empty."
-            )
-        for name in ("step_size", "update_schedule", "burst_length"):
+        for name in self.functions:
             if not callable(getattr(self, name)):
                 raise TypeError(
                     f"{name}: got {getattr(self, name)!r}; give a schedule, or a function of the "
-                    "number n, counted from 1."
+                    f"number of the {self.unit}, counted from 1."
                 )
-        if float(self.step_size(1)) != 1:
-            raise ValueError(
-                f"step_size: gave {self.step_size(1)} for step 1; the first gain must be 1."
-            )
+        self.gain(1)
         if not hasattr(self.e_step, "compile"):
             raise TypeError(
                 f"e_step: got {self.e_step!r}; give an E-step such as CarlinChibBurst() or Exact()."
+            )
+
+    def gain(self, number: int) -> float:
+        """Return the gain of step `number`, counted from 1.
+
+        Raises
+        ------
+        ValueError
+            If it does not lie in (0, 1], or the first is not 1.
+        """
+        gain = float(self.step_size(number))
+        if not 0 < gain <= 1 or (number == 1 and gain != 1):
+            raise ValueError(
+                f"step_size: gave {gain} for {self.unit} {number}; gains lie in (0, 1], the first "
+                "gain must be 1."
+            )
+        return gain
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnlineSettings(RunSettings):
+    """What a run of `OnlineEM` was asked to do."""
+
+    update_schedule: Callable[[int], bool]
+    burst_length: Callable[[int], BurstSize]
+    n_start: int = 50
+    batch_size: int = 1
+    average_from: int | None = None
+    revival: Revival | None = None
+
+    least: ClassVar[dict[str, int]] = {**RunSettings.least, "batch_size": 1, "average_from": 1}
+    optional: ClassVar[frozenset[str]] = frozenset({"keep", "average_from"})
+    functions: ClassVar[tuple[str, ...]] = ("step_size", "update_schedule", "burst_length")
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        super().__post_init__()
+        if self.revival is not None and not isinstance(self.revival, Revival):
+            raise TypeError(
+                f"revival: got {self.revival!r}; give a Revival, or None to leave classes empty."
             )
 
 
@@ -112,7 +143,7 @@ class Pending:
 
 @dataclass(frozen=True)
 class RunState:
-    """All that a run needs to go on.
+    """All that a run of `OnlineEM` needs to go on.
 
     Attributes
     ----------
@@ -130,9 +161,6 @@ class RunState:
         What recent observations spanned; see `require_plausible`.
     pending : tuple of Pending
         Observations held for the start or for a mini-batch.
-    start : tuple of Pending
-        Observations that the start was set from, until all of them are learnt: without one that
-        cannot be, it is set anew.
     n_learnt, n_steps, n_updates, n_averaged : int
         Observations learnt, steps of the recursion, M-steps, terms of the average.
     position : int
@@ -150,7 +178,6 @@ class RunState:
     fit: Arrays | None = None
     recent: Arrays | None = None
     pending: tuple[Pending, ...] = ()
-    start: tuple[Pending, ...] = ()
     n_learnt: int = 0
     n_steps: int = 0
     n_updates: int = 0
@@ -170,17 +197,32 @@ class RunState:
         return 1 / self.inverse_effective_size if self.inverse_effective_size else 0.0
 
     def without(self, positions: Set[int]) -> RunState:
-        """Return the state of a run over a stream without some of the pending records.
+        """Return the state without some of the pending observations."""
+        left = (item for item in self.pending if item.position not in positions)
+        return replace(self, pending=tuple(left))
 
-        If one of them had a part in the start, that is to be set anew, and all that were learnt
-        since are to be learnt again: they are held, no more than the start was set from.
-        """
-        if positions.isdisjoint(item.position for item in self.start):
-            left = (item for item in self.pending if item.position not in positions)
-            return replace(self, pending=tuple(left))
-        every = {item.position: item for item in (*self.start, *self.pending)}
-        left = (item for position, item in every.items() if position not in positions)
-        return RunState(recent=self.recent, pending=tuple(left), position=self.position)
+    def averaged(self, begin: int | None) -> RunState:
+        """Return the state with θ in the average of Polyak and Ruppert, which begins at `begin`."""
+        if begin is None or self.n_learnt < begin or self.parameters is None:
+            return self
+        count = self.n_averaged + 1
+        average = {
+            name: value.copy()
+            if self.average is None
+            else self.average[name] + (value - self.average[name]) / count
+            for name, value in self.parameters.items()
+        }
+        return replace(self, average=average, n_averaged=count)
+
+    def with_last(self, parameters: Arrays) -> RunState:
+        """Return the state with another θ, which replaces the last term of the average too."""
+        average = self.average
+        if average is not None and self.parameters is not None:
+            average = {
+                name: value + (parameters[name] - self.parameters[name]) / self.n_averaged
+                for name, value in average.items()
+            }
+        return replace(self, parameters=parameters, average=average)
 
 
 @dataclass(frozen=True)
@@ -249,56 +291,14 @@ class StepReport[State: RunPosition]:
     waiting: int
 
 
-@dataclass(frozen=True, eq=False)
-class Begun:
-    """What the first observations of a mini-batch gave, whose step failed at the next.
-
-    Attributes
-    ----------
-    state : RunState
-        Where the step began.
-    records : tuple of ObservationRecord
-        One for each of these observations.
-    results : tuple of EStepResult
-        As many, without the statistics where nothing asks for them.
-    total : dict of str to ndarray
-        Sum of their statistics.
-    """
-
-    state: RunState
-    records: tuple[ObservationRecord, ...] = ()
-    results: tuple[EStepResult, ...] = ()
-    total: Arrays = field(default_factory=dict)
-
-    def fits(self, state: RunState) -> bool:
-        """Say whether a step from `state` would find the same again, to the last bit.
-
-        The same observations are then at its front, with the same numbers, and so generators, at
-        the same θ. Those behind the one that failed move up: theirs are others.
-        """
-        mine, size = self.state, len(self.records)
-        front = zip(mine.pending[:size], state.pending, strict=False)
-        return (
-            mine.n_learnt == state.n_learnt
-            and mine.parameters is state.parameters
-            and mine.statistics is state.statistics
-            and mine.e_step_state is state.e_step_state
-            and size <= len(state.pending)
-            and all(one is other for one, other in front)
-        )
-
-
 class StepError(Exception):
-    """A step that failed, by the fault of the pending observations named in `culprits`."""
+    """A step that failed: `culprits` are the pending observations at fault, `causes` why."""
 
-    def __init__(
-        self, culprits: Sequence[Pending], cause: Exception, begun: Begun | None = None
-    ) -> None:
-        super().__init__(said(cause))
+    def __init__(self, culprits: Sequence[Pending], causes: Sequence[Exception]) -> None:
+        super().__init__(said(causes[0]))
         self.culprits = tuple(culprits)
+        self.causes = tuple(causes)
         self.positions = frozenset(item.position for item in self.culprits)
-        self.cause = cause
-        self.begun = begun
 
 
 def _copied(value: Any) -> np.ndarray:

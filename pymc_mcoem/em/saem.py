@@ -2,51 +2,36 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import xarray as xr
 
 from pymc_mcoem.compiling.messages import telling
-from pymc_mcoem.compiling.threads import OneAtATime
 from pymc_mcoem.em.checks import check_family
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
-from pymc_mcoem.em.family_record import require_family
-from pymc_mcoem.em.history import History
 from pymc_mcoem.em.progress import RunProgress
-from pymc_mcoem.em.saem_observations import require_same, take
-from pymc_mcoem.em.saem_recursion import SAEMRecursion
-from pymc_mcoem.em.saem_state import SAEMSettings, SAEMState
-from pymc_mcoem.em.saem_storage import read_saem, saem_bytes, state_from
+from pymc_mcoem.em.run import Driver
+from pymc_mcoem.em.saem_run import SAEMRun
+from pymc_mcoem.em.saem_state import SAEMSettings
 from pymc_mcoem.em.schedules import PhasedStepSize
-from pymc_mcoem.em.storage import entropy_in, settings_of, stored_settings
 from pymc_mcoem.interrupts import deferred
-from pymc_mcoem.runs.atomic_files import write_whole
 from pymc_mcoem.runs.checkpoint import Checkpoint, Checkpointing, claimed
-from pymc_mcoem.runs.datatree_files import named_damage, require_file_name
-from pymc_mcoem.runs.failed_records import LeftOut, leave_out
-from pymc_mcoem.runs.settings import on_backend, run_attributes, seed_entropy, stored_alike
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from pymc_mcoem.em.esteps.base import EStep
     from pymc_mcoem.em.family import Family
-    from pymc_mcoem.labelling import Arrays
     from pymc_mcoem.runs.executor import Workers
     from pymc_mcoem.runs.failed_records import OnError
 
 __all__ = ["SAEM"]
 
-_log = logging.getLogger("pymc_mcoem")
 
-
-class SAEM:
+class SAEM(Driver[SAEMRun]):
     """Learn the parameters of a family from a finite set of observations, all of them at once.
 
     Each iteration moves the chain of every observation by some sweeps at the present parameters
@@ -88,10 +73,10 @@ class SAEM:
     thin : int
         The history keeps every `thin`-th iteration and visit.
     executor : concurrent.futures.Executor or int, optional
-        Who visits the observations of an iteration, as for `OnlineEM`. The parameters are the
-        same, to the last bit, whoever works. Not saved with a run.
+        Executor that visits the observations of an iteration, as for `OnlineEM`. The parameters
+        are bitwise identical for any number of workers. Not saved with a run.
     on_error : {"raise", "skip"}, callable or pathlib.Path
-        What becomes of an observation that cannot be read, that the family refuses or whose visit
+        How to handle an observation that cannot be read, that the family refuses or whose visit
         fails: the call ends with an error, or the run goes on without it, and the history has
         its position and the reason. A function or a folder gets it, as for `OnlineEM`; one whose
         visit failed as it was encoded.
@@ -172,16 +157,11 @@ class SAEM:
         )
         self.family = family
         self.progressbar = progressbar
-        #: Files that this run is saved in.
-        self._own: set[Path] = set()
-        self._settings = settings
-        self._entropy = seed_entropy(random_seed)
-        self._recursion = SAEMRecursion(family, settings, self._entropy, executor)
-        self._history = History(family, keep, thin)
-        self._state = SAEMState()
-        self._alone = OneAtATime("SAEM.fit")
+        self.run = SAEMRun(family, settings, random_seed, executor)
         if parameters is not None:
-            self._begin(family.check_parameters(parameters))
+            self.run.begin(family.check_parameters(parameters))
+
+    _run_class = SAEMRun
 
     def fit(
         self,
@@ -244,66 +224,35 @@ class SAEM:
             raise TypeError(f"n_iterations: got {n_iterations!r}; give a whole number from 1.")
         if n_iterations < 1:
             raise ValueError(f"n_iterations: got {n_iterations}; give a whole number from 1.")
-        saved_in = Checkpoint.of(checkpoint)
+        saved_in, run = Checkpoint.of(checkpoint), self.run
         with (
             deferred("iterations") as interrupts,
-            self._alone.call(),
+            run.alone.call(),
             telling(self.progressbar),
-            claimed(saved_in, None if self._state.n_iterations else self._own),
+            claimed(saved_in, None if run.state.n_iterations else run.files),
         ):
-            encoded = self._taken(observations, interrupts.between)
-            first = self._state.n_iterations + 1
+            encoded = run.read(observations, interrupts.between)
+            first = run.state.n_iterations + 1
             n_visits = sum(
-                len(self._recursion.batch(number, len(encoded)))
+                len(run.batch(number, len(encoded)))
                 for number in range(first, first + n_iterations)
             )
             # Compiling comes before the bar, which would stand still.
-            self._recursion.crew.prepare()
+            run.executor.prepare()
             interrupts.between()
             with (
                 RunProgress(self.progressbar, n_visits) as progress,
-                Checkpointing(saved_in, self._content, lambda: self._state) as saving,
+                Checkpointing(saved_in, run.file_content, lambda: run.state) as saving,
             ):
                 try:
                     for _ in range(n_iterations):
-                        report, left_out = self._recursion.iterate(
-                            self._state, encoded, progress.visited
-                        )
-                        self._leave_out(left_out, encoded)
-                        self._tell_troubles(report.state)
-                        self._history.append(report)
-                        self._state = report.state
-                        progress.stands(self._state)
+                        report = run.iterate(encoded, progress.visited)
+                        progress.stands(run.state)
                         interrupts.between()
                         saving.took(len(report.observations))
                 finally:
-                    self.family.set_model_parameters(self._state.parameters or {})
+                    run.show_parameters()
         return self
-
-    def _taken(self, observations: Any, between: Callable[[], None]) -> dict[int, Arrays]:
-        """Read the observations, and begin with them or find them those of the run."""
-        taken = take(self.family, observations, self._state, self._settings, between)
-        encoded = taken.encoded
-        self._leave_out(taken.reasons, taken.refused)
-        if self._state.chains:
-            state = self._state.without(taken.reasons)
-            require_same(taken, state)
-            self._state = state
-        else:
-            if self._state.parameters is None:
-                self._begin(self._recursion.start([*taken.held.values()]))
-            parameters = self._state.parameters or {}
-            self._state = self._recursion.begin(self._state, encoded, taken.n_records, parameters)
-        between()
-        return encoded
-
-    def _tell_troubles(self, following: SAEMState) -> None:
-        for name in sorted(following.troubles.keys() - self._state.troubles.keys()):
-            _log.warning(
-                "Iteration %d: %s. Further ones are only counted, in history.",
-                following.n_iterations,
-                name,
-            )
 
     @property
     def parameters(self) -> xr.Dataset:
@@ -314,125 +263,17 @@ class SAEM:
         ValueError
             If there are none yet.
         """
-        if self._state.parameters is None:
+        if self.run.state.parameters is None:
             raise ValueError(
                 "parameters: there are none, since nothing was fitted and none were given; call "
                 "fit first, or pass parameters= to SAEM."
             )
-        return self.family.to_dataset(self._state.parameters)
+        return self.family.to_dataset(self.run.state.parameters)
 
     @property
     def n_iterations(self) -> int:
         """Iterations made."""
-        return self._state.n_iterations
-
-    @property
-    def history(self) -> xr.DataTree:
-        """What happened so far, in the form of `OnlineEM.history`.
-
-        Returns
-        -------
-        xarray.DataTree
-            As `OnlineEM.history`; a step is an iteration, ``observation`` counts visits, and a
-            ``position`` among ``skipped`` is one among the observations given to `fit`.
-        """
-        return self._history_at(self._state)
-
-    def _history_at(self, state: SAEMState) -> xr.DataTree:
-        attributes = run_attributes("SAEM", self._entropy, self._settings)
-        return self._history.to_datatree(state, attributes)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Save the run to a netCDF file, whole or not at all; the observations are not in it.
-
-        Parameters
-        ----------
-        path : path-like
-            Where to; a file that is there is replaced.
-
-        Raises
-        ------
-        FileNotFoundError
-            If the folder does not exist.
-        OSError
-            If it cannot be written, as where the disk is full. Nothing is left of it then, and the
-            run is as it was.
-        """
-        target = require_file_name(path)
-        write_whole(target, self._content("save"))
-        self._own.add(target)
-
-    def _content(self, written_by: str = "checkpoint") -> bytes:
-        state = self._state  # once: another thread may be at work
-        return saem_bytes(
-            state,
-            self._settings,
-            self._entropy,
-            self.family,
-            self._history,
-            self._history_at(state),
-            written_by,
-        )
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str], family: Family, **overrides: Any) -> Self:
-        """Read a saved run, which goes on to the same numbers as if never stopped.
-
-        Parameters
-        ----------
-        path : path-like
-            What `save` wrote.
-        family : Family
-            Of the kind and size that the run was saved with.
-        **overrides
-            Arguments of `SAEM` that take the place of saved ones, or that a file cannot hold. With
-            another `e_step` than the saved one, as far as the file can tell, all chains begin anew:
-            step sizes of one move are none of another.
-
-        Raises
-        ------
-        FileNotFoundError, ValueError, TypeError
-            If there is no such file, it is no saved run of `SAEM`, is damaged or of another
-            family, or an argument is unknown or missing.
-
-        Examples
-        --------
-        >>> import tempfile
-        >>> from pymc_mcoem.templates import TemplateMixture
-        >>> mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
-        >>> saem = SAEM(mixture, parameters=mixture.parameters, random_seed=1)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     saem.save(f"{folder}/run.nc")
-        ...     SAEM.load(f"{folder}/run.nc", mixture)
-        SAEM(TemplateMixture, n_iterations=0)
-        """
-        tree = read_saem(path)
-        check_family(family)
-        with named_damage(path):
-            described = dict(json.loads(tree.attrs["family"]))
-            stored = stored_settings(tree.attrs["settings"], SAEMSettings)
-        require_family(path, described, family)
-        settings = settings_of(stored, overrides)
-        with named_damage(path, given=("family", *overrides)):
-            state = state_from(tree, family)
-            if not stored_alike(tree.attrs["settings"], settings, "e_step"):
-                state = state.with_new_chains()
-            settings["e_step"] = on_backend(settings["e_step"], str(tree.attrs.get("backend", "")))
-            saem = cls(family, random_seed=entropy_in(tree), **settings)
-            strides = json.loads(tree.attrs["strides"])
-            saem._history.restore(tree, path_stride=strides[0], observation_stride=strides[1])
-            saem._state = state
-            saem._history.to_datatree(state, {})
-        saem._own.add(Path(path))
-        return saem
-
-    def _begin(self, parameters: dict[str, np.ndarray]) -> None:
-        self._history.begin(parameters)
-        self._state = SAEMState(parameters=parameters)
-
-    def _leave_out(self, reasons: Mapping[int, str], observations: Mapping[int, Any]) -> None:
-        lost = [LeftOut(at, reason, observations.get(at)) for at, reason in reasons.items()]
-        leave_out(self._history, self._settings.on_error, lost)
+        return self.run.state.n_iterations
 
     def __repr__(self) -> str:
         """Say what is learnt and how far."""

@@ -5,72 +5,43 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
 from pymc_mcoem.em.contributions import Contribution
-from pymc_mcoem.em.run_state import STARTS
-from pymc_mcoem.runs.failed_records import check_on_error
-from pymc_mcoem.runs.outliers import check_refuse_beyond
-from pymc_mcoem.validation import is_whole
+from pymc_mcoem.em.run_state import RunSettings
 
 if TYPE_CHECKING:
-    from pymc_mcoem.em.esteps.base import EStep
     from pymc_mcoem.labelling import Arrays
 
 __all__ = ["SAEMSettings", "SAEMState", "fingerprint"]
 
 
-@dataclass(frozen=True)
-class SAEMSettings:
-    """What a run was asked to do; see `SAEM` for each."""
+@dataclass(frozen=True, kw_only=True)
+class SAEMSettings(RunSettings):
+    """What a run of `SAEM` was asked to do; see there for each."""
 
-    e_step: EStep
-    step_size: Callable[[int], float]
     sweeps: int = 20
     refit_every: int = 1
     batch_fraction: float = 1.0
     annealing: Callable[[int], float] | None = None
-    start: str = "kmeans"
-    n_start: int | None = None
-    keep: int | None = None
-    thin: int = 1
-    on_error: Any = "raise"
-    refuse_beyond: float | None = 10_000.0
+
+    unit: ClassVar[str] = "iteration"
+    least: ClassVar[dict[str, int]] = {**RunSettings.least, "sweeps": 1, "refit_every": 1}
 
     def __post_init__(self) -> None:
         """Check the values."""
-        if self.start not in STARTS:
-            raise ValueError(f"start: got {self.start!r}; choose one of {STARTS}.")
-        check_on_error(self.on_error)
-        check_refuse_beyond(self.refuse_beyond)
-        whole = {"sweeps": 1, "refit_every": 1, "n_start": 1, "keep": 2, "thin": 1}
-        for name, least in whole.items():
-            value = getattr(self, name)
-            if value is None and name in ("n_start", "keep"):
-                continue
-            if not is_whole(value) or value < least:
-                raise ValueError(f"{name}: got {value!r}; give a whole number from {least}.")
+        super().__post_init__()
         if not 0 < self.batch_fraction <= 1:
             raise ValueError(
                 f"batch_fraction: got {self.batch_fraction!r}; give a share in (0, 1], 1 for all "
                 "observations in every iteration."
             )
-        for name in ("step_size", "annealing"):
-            value = getattr(self, name)
-            if not callable(value) and not (value is None and name == "annealing"):
-                raise TypeError(
-                    f"{name}: got {value!r}; give a schedule, or a function of the iteration's "
-                    "number, counted from 1."
-                )
-        if float(self.step_size(1)) != 1:
-            raise ValueError(
-                f"step_size: gave {self.step_size(1)} for iteration 1; the first gain must be 1."
-            )
-        if not hasattr(self.e_step, "compile"):
+        if self.annealing is not None and not callable(self.annealing):
             raise TypeError(
-                f"e_step: got {self.e_step!r}; give an E-step such as CarlinChibBurst() or Exact()."
+                f"annealing: got {self.annealing!r}; give a schedule, or a function of the number "
+                "of the iteration, counted from 1."
             )
 
 
@@ -84,11 +55,8 @@ class SAEMState:
         θ; None before the start is set.
     statistics : dict of str to ndarray, or None
         s_k, each ``(n_classes, *shape)``.
-    mean : dict of str to ndarray, or None
-        Mean over all observations of what each contributed at its last visit; kept with
-        mini-batches only.
     contributions : tuple of Contribution
-        One for each observation; with mini-batches only.
+        What each observation contributed at its last visit; with mini-batches only.
     chains : tuple of dict of str to ndarray
         What the E-step left of each observation, empty before its first visit.
     n_sweeps : tuple of int
@@ -107,7 +75,6 @@ class SAEMState:
 
     parameters: Arrays | None = None
     statistics: Arrays | None = None
-    mean: Arrays | None = None
     contributions: tuple[Contribution, ...] = ()
     chains: tuple[Arrays, ...] = ()
     n_sweeps: tuple[int, ...] = ()
@@ -148,23 +115,14 @@ class SAEMState:
 
     def without(self, positions: Container[int]) -> Self:
         """Return the state without the observations at these positions and what they gave."""
-        kept = [i for i, position in enumerate(self.positions) if position not in positions]
-        if len(kept) == len(self.positions):
-            return self
-        total = self.mean
-        if total is not None:
-            total = {name: len(self.chains) * value for name, value in total.items()}
-            for i in sorted(set(range(len(self.chains))) - set(kept)):
-                self.contributions[i].add_to(total, -1.0)
-            total = {name: value / len(kept) for name, value in total.items()}
+        left = [i for i, position in enumerate(self.positions) if position not in positions]
         return replace(
             self,
-            mean=total,
-            contributions=tuple(self.contributions[i] for i in kept) if self.contributions else (),
-            chains=tuple(self.chains[i] for i in kept),
-            n_sweeps=tuple(self.n_sweeps[i] for i in kept),
-            positions=tuple(self.positions[i] for i in kept),
-            fingerprints=tuple(self.fingerprints[i] for i in kept),
+            contributions=tuple(self.contributions[i] for i in left) if self.contributions else (),
+            chains=tuple(self.chains[i] for i in left),
+            n_sweeps=tuple(self.n_sweeps[i] for i in left),
+            positions=tuple(self.positions[i] for i in left),
+            fingerprints=tuple(self.fingerprints[i] for i in left),
         )
 
 

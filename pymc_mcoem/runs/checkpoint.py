@@ -17,7 +17,6 @@ from pymc_mcoem.runs.atomic_files import (
     older_name,
     remove_leftovers,
     temporary_beside,
-    unsealed,
     write_new,
     write_whole,
 )
@@ -120,13 +119,10 @@ class Checkpoint:
     def rotate(self) -> None:
         """Make room for a new file: the newest becomes the first of the older ones.
 
-        At every moment the newest is in its place. One that is damaged takes no other's.
+        The newest is in its place at every moment.
         """
         newest = Path(self.path)
         if not self.keep or not newest.exists():
-            return
-        content = newest.read_bytes()
-        if unsealed(content) is None:
             return
         for number in range(self.keep, 1, -1):
             if self.older(number - 1).exists():
@@ -136,7 +132,7 @@ class Checkpoint:
             try:
                 os.link(newest, beside)
             except OSError:  # a file system without links
-                write_new(beside, [content])
+                write_new(beside, [newest.read_bytes()])
             os.replace(beside, self.older(1))
         finally:
             beside.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Trees of arrays in sealed netCDF files, and what is refused in those of others.
+"""Trees of arrays in sealed netCDF files.
 
 Nothing in a file is code, and floats are stored as they are, so that a run goes on with the same
 bits. HDF5, which netCDF is made of, works in memory alone: it ends the process when a disk is full.
@@ -7,36 +7,23 @@ bits. HDF5, which netCDF is made of, works in memory alone: it ends the process 
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import secrets
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import h5netcdf
 import h5py
-import numpy as np
 import xarray as xr
 from xarray.backends import H5NetCDFStore
 
 from pymc_mcoem.interrupts import require_own_fault
 from pymc_mcoem.runs.atomic_files import DamagedFileError, older_names, read_whole, temporary_beside
-from pymc_mcoem.runs.file_limits import bounded_groups
 
-if TYPE_CHECKING:
-    from pymc_mcoem.labelling import Arrays
-
-__all__ = [
-    "arrays_of",
-    "bytes_of",
-    "dataset_of",
-    "named_damage",
-    "read_datatree",
-    "require_file_name",
-]
+__all__ = ["bytes_of", "named_damage", "read_datatree", "require_file_name"]
 
 _log = logging.getLogger("pymc_mcoem")
 
@@ -70,14 +57,12 @@ def bytes_of(tree: xr.DataTree) -> bytes:
 
 
 @contextmanager
-def named_damage(path: str | os.PathLike[str], given: Collection[str] = ()) -> Iterator[None]:
+def named_damage(path: str | os.PathLike[str]) -> Iterator[None]:
     """Turn whatever is wrong with what a file holds into one error that names the file.
 
     Parameters
     ----------
     path : path-like
-    given : collection of str
-        Arguments that are not from the file: errors that begin with one of these stay as they are.
 
     Raises
     ------
@@ -93,8 +78,6 @@ def named_damage(path: str | os.PathLike[str], given: Collection[str] = ()) -> I
     except Exception as error:
         if not isinstance(error, OSError) or error.errno is not None:
             require_own_fault(error)
-        if str(error).partition(":")[0] in given:
-            raise
         # a KeyError has nothing but the key to say
         what = f"{error}" if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         raise DamagedFileError(
@@ -164,7 +147,10 @@ def _tree_in(content: bytes, source: Path, driver: str, kind: str, version: int)
     """Return the tree in a file's bytes."""
     with named_damage(source):
         with h5py.File(h5py.h5f.open_file_image(content)) as file:
-            groups = bounded_groups(file, len(content))
+            groups = ["/"]
+            file.visititems(
+                lambda name, part: groups.append(name) if isinstance(part, h5py.Group) else None
+            )
             with h5netcdf.File(file, "r", decode_vlen_strings=True) as opened:
                 tree = xr.DataTree.from_dict(
                     {
@@ -244,27 +230,3 @@ def _without_fill_values(tree: xr.DataTree) -> xr.DataTree:
         for variable in node.variables.values():
             variable.encoding = {"_FillValue": None} if variable.dtype.kind == "f" else {}
     return tree
-
-
-def dataset_of(arrays: Mapping[str, np.ndarray]) -> xr.Dataset:
-    """Return a group of a file that holds arrays by name, whatever the names."""
-    # Dims are named by axis and length: few of them, and never one twice in a variable. Arrays
-    # are numbered, since a name may hold what netCDF does not allow.
-    variables = {}
-    for number, value in enumerate(arrays.values()):
-        dims = [f"axis_{axis}_of_{size}" for axis, size in enumerate(np.shape(value))]
-        variables[f"array_{number}"] = (dims, np.asarray(value))
-    return xr.Dataset(variables, attrs={"names": json.dumps(list(arrays))})
-
-
-def arrays_of(tree: xr.DataTree, group: str) -> Arrays | None:
-    """Return the arrays that `dataset_of` put into a group, None where there is no such group."""
-    if group not in tree.groups:
-        return None
-    dataset = tree[group].to_dataset()
-    names = json.loads(dataset.attrs["names"])
-    arrays = {name: np.array(dataset[f"array_{at}"].values) for at, name in enumerate(names)}
-    for name, value in arrays.items():
-        if value.dtype.kind not in "biuf":
-            raise ValueError(f"{name!r} in {group} holds no numbers but {value.dtype}")
-    return arrays

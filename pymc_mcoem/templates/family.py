@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -279,15 +279,14 @@ class TemplateFamily(Family):
                 self._warned_of_negative_values = True
         return encoded
 
-    def iterate(self, observations: Any) -> Iterator[Any]:
-        """Yield single observations, lazily; masked entries become NaN.
+    def as_source(self, observations: Any) -> Any:
+        """Return observations as they are to be read; masked entries become NaN.
 
         Raises
         ------
         TypeError
-            If it is nothing to iterate over, or, with ``own_points``, a bare tuple or two rows of
-            which the first increases within the range of points: points and values of one curve
-            would pass for two curves.
+            With ``own_points``, if they are a bare tuple or two rows of which the first increases
+            within the range of points: points and values of one curve would pass for two curves.
         """
         if self.settings.own_points is not None and (
             isinstance(observations, tuple) or self._looks_like_points_above_values(observations)
@@ -298,8 +297,8 @@ class TemplateFamily(Family):
                 "as {'points': ..., 'values': ...}."
             )
         if isinstance(observations, np.ma.MaskedArray) and observations.dtype.kind in "biuf":
-            observations = np.ma.filled(observations.astype(np.float64), np.nan)
-        yield from super().iterate(observations)
+            return np.ma.filled(observations.astype(np.float64), np.nan)
+        return observations
 
     def is_batch(self, record: Any) -> bool:
         """Say whether a record of an iterable is an array of several observations.

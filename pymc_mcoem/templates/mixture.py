@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Self
@@ -263,9 +262,7 @@ class TemplateMixture(TemplateFamily):
         try:
             warp = TimeWarp(grid.interval, n_kernels=n_warp_kernels, mean=warp_mean)
         except ValueError as error:
-            # by the names that they have here
-            named = str(error).replace("n_kernels is", "n_warp_kernels is")
-            raise ValueError(re.sub("^mean (is|has)", r"warp_mean \1", named)) from None
+            raise ValueError(f"n_warp_kernels or warp_mean: {error}") from error
         if priors is None:
             priors = curve_priors(warp, options.get("covariance", "scaled"))
         return cls(

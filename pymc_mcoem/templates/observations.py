@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from pymc_mcoem.em.sources import as_values
+from pymc_mcoem.em.stream import as_values
 from pymc_mcoem.validation import LARGEST, as_numbers
 
 __all__ = ["drop_missing_points", "encode_observation", "encode_own_points", "pad_points"]

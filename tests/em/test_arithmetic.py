@@ -64,7 +64,7 @@ from tests.helpers.template_runs import templates
 rng = np.random.default_rng(5)
 images = rng.normal(size=(24, 6, 6)) + rng.choice([0.0, 2.0], size=(24, 1, 1))
 images[5, 2:4] = np.nan
-state = templates("none.nc").partial_fit(images)._learner.state
+state = templates("none.nc").partial_fit(images).run.state
 for arrays in (state.parameters, state.statistics):
     together = b"".join(arrays[name].tobytes() for name in sorted(arrays))
     print(hashlib.sha256(together).hexdigest())

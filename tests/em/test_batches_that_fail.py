@@ -13,7 +13,7 @@ import xarray as xr
 from pymc_mcoem import Passes
 from pymc_mcoem.em.esteps.exact import Exact
 from pymc_mcoem.em.online import OnlineEM
-from pymc_mcoem.em.reading import Unreadable, read
+from pymc_mcoem.em.stream import Unreadable, read
 from pymc_mcoem.runs import workers
 from tests.helpers.executors import AtOnce
 from tests.helpers.sources import N_POINTS, Levels
@@ -190,8 +190,8 @@ def test_a_record_with_an_axis_too_many_is_none_wherever_the_run_is_gone_on_with
     for stop in (9, 10, 11, 21):
         em = learner(family, on_error="skip")
         for record in islice(read(family, source(records)), stop):
-            em._learner.accept(record, 0)
-            list(em._learner.learn())
+            em.run.accept(record, 0)
+            list(em.run.learn())
         em.partial_fit(source(records), skip=stop)
         assert_same(em, whole)
         assert em.history["skipped"].identical(whole.history["skipped"])
@@ -216,8 +216,8 @@ def test_passes_over_batches_are_gone_on_with(family, curves):
     for stop in (0, 3, 9, 23, 40, 46):
         em = learner(family)
         for record in islice(read(family, passes), stop):
-            em._learner.accept(record, 0)
-            list(em._learner.learn())
+            em.run.accept(record, 0)
+            list(em.run.learn())
         assert_same(em.partial_fit(passes, skip=stop), whole)
 
 
@@ -257,7 +257,7 @@ PLACES = [(20,), (23,), (25,), (20, 21, 22), (22, 24, 25, 33), (27, 58, 59)]
 
 @pytest.mark.parametrize("places", PLACES, ids=str)
 @pytest.mark.parametrize("on_error", ["skip", "raise"])
-def test_what_was_explained_before_one_that_fails_is_not_explained_again(
+def test_of_a_mini_batch_with_failures_the_others_are_learnt_as_without(
     rng, seen, places, on_error
 ):
     stream = mixture_stream(rng, 60)
@@ -271,15 +271,16 @@ def test_what_was_explained_before_one_that_fails_is_not_explained_again(
             em.partial_fit(records, skip=em.position)
         except RuntimeError:
             assert on_error == "raise"
-    # each once, although what follows one that fails has another generator than before
-    assert sorted(seen) == sorted(records)
+    # each once more for every failure that it waits with, and those that fail once
+    assert seen.count(888.0) == len(places)
+    assert max(map(seen.count, stream)) <= 1 + len(places)
     clean = driver(family, e_step=Failing(), **options).partial_fit(stream)
     for name, dataset in what_counts(clean)[0].items():
         xr.testing.assert_identical(what_counts(em)[0][name], dataset)
 
 
-def test_with_workers_those_before_it_are_not_sent_again(rng, seen, monkeypatch):
-    """What was handed out behind it is: it moves up, and has the generator of its new number."""
+def test_with_workers_too(rng, seen, monkeypatch):
+    """What is behind one that fails moves up, and has the generator of its new number."""
     monkeypatch.setattr(workers, "_made", type(workers._made)())
     stream = mixture_stream(rng, 60)
     records = [*stream[:27], 888.0, *stream[27:]]
@@ -287,16 +288,13 @@ def test_with_workers_those_before_it_are_not_sent_again(rng, seen, monkeypatch)
     em = driver(family, e_step=Counting(), on_error="skip", executor=AtOnce(), **options)
     em.partial_fit(records)
     # workers have a class of their own, sent by value or by name; of the latter we see the notes
-    counts = {value: seen.count(value) for value in records}
-    assert [counts[value] for value in stream[24:27]] == [1, 1, 1]
-    assert [counts[value] for value in stream[27:29]] == [2, 2]
-    assert sum(counts.values()) == 61 + 2
+    assert seen.count(888.0) == 1
     clean = driver(family, e_step=Failing(), **options).partial_fit(stream)
     for name, dataset in what_counts(clean)[0].items():
         xr.testing.assert_identical(what_counts(em)[0][name], dataset)
 
 
-def test_looking_at_the_parameters_changes_nothing_of_what_was_begun(rng, seen, tmp_path):
+def test_looking_at_the_parameters_changes_nothing(rng, seen, tmp_path):
     stream = mixture_stream(rng, 60)
     records = [*stream[:27], 888.0, *stream[27:]]
     family, options = NormalMixture(), {"n_start": 6, "batch_size": 6}

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import pymc_mcoem as mcoem
-from pymc_mcoem.em.sources import Passes
+from pymc_mcoem.em.passes import Passes
 from pymc_mcoem.validation import LARGEST
 from tests.helpers.sources import N_POINTS, Levels
 

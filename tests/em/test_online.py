@@ -103,13 +103,13 @@ def test_turned_classes_of_templates_change_nothing_but_names(e_step, rng):
 def test_an_incomplete_batch_is_read_as_a_smaller_one(family, stream):
     em = driver(family, parameters=THETA, batch_size=10, e_step=Exact(), step_size=StepSize(1))
     em.partial_fit(stream[:13])
-    state = em._learner.as_if_ended()
+    state = em.run.as_if_ended()
     first = family.batch(stream[:10], THETA)
-    second = family.batch(stream[10:13], em._learner.state.parameters)
+    second = family.batch(stream[10:13], em.run.state.parameters)
     for name, value in state.statistics.items():
         np.testing.assert_allclose(value, (first[name] + second[name]) / 2, rtol=1e-12)
     assert state.effective_size == pytest.approx(1 / (0.25 / 10 + 0.25 / 3))
-    assert em._learner.state.n_learnt == 10
+    assert em.run.state.n_learnt == 10
 
 
 def test_kinds_of_streams_are_the_same(family, stream):
@@ -291,7 +291,7 @@ def test_a_failed_step_of_a_held_observation_does_not_block(family, stream):
     with pytest.raises(FloatingPointError, match=r"observation 4 .* is left out"):
         em.partial_fit(stream[4:10])
     em.partial_fit(stream[10:])
-    assert (em.n_seen, em._learner.state.n_learnt) == (59, 59)
+    assert (em.n_seen, em.run.state.n_learnt) == (59, 59)
 
 
 def test_an_interrupt_loses_nothing(family, stream):
@@ -401,18 +401,18 @@ def test_a_gain_out_of_range_is_refused_when_it_comes(family, stream):
     with pytest.raises(ValueError, match=r"step_size: gave 1\.5 for step 5"):
         em.partial_fit(stream)
     # no fault of the fifth observation, which is held
-    assert (em._learner.state.n_learnt, em.n_seen) == (4, 5)
+    assert (em.run.state.n_learnt, em.n_seen) == (4, 5)
 
 
 def test_as_in_paper(family):
     em = OnlineEM.as_in_paper(family, random_seed=3)
-    settings = em._learner.settings
+    settings = em.run.settings
     assert settings.update_schedule == UpdateSchedule.paper()
     assert settings.start == "random"
     assert settings.burst_length(101).draws == 400
     assert type(settings.e_step).__name__ == "CarlinChibBurst"
     assert settings.e_step == type(settings.e_step).as_in_paper()
-    other = OnlineEM.as_in_paper(family, e_step=Exact(), start="kmeans")._learner.settings
+    other = OnlineEM.as_in_paper(family, e_step=Exact(), start="kmeans").run.settings
     assert (other.e_step, other.start) == (Exact(), "kmeans")
 
 

@@ -41,7 +41,7 @@ def test_equals_batch_statistics_at_every_prefix(family, stream):
     )
     for n, value in enumerate(stream, start=1):
         em.partial_fit(value)
-        state = em._learner.state
+        state = em.run.state
         batch = family.batch(stream[:n], THETA)
         for name, expected in batch.items():
             np.testing.assert_allclose(state.statistics[name], expected, rtol=1e-11, atol=1e-13)
@@ -64,7 +64,7 @@ def test_mini_batches_equal_batch_statistics(family, stream, batch_size):
     )
     em.partial_fit(stream)
     whole = len(stream) // batch_size * batch_size
-    state = em._learner.state
+    state = em.run.state
     assert (state.n_learnt, state.n_seen) == (whole, len(stream))
     assert state.effective_size == pytest.approx(whole)
     for name, expected in family.batch(stream[:whole], THETA).items():

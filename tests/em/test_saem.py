@@ -194,10 +194,10 @@ def test_statistics_of_those_not_visited_stay(family, data, monkeypatch):
     ys, start, _ = data
     saem = run(family, start, e_step=Exact(), step_size=lambda k: 1.0, batch_fraction=0.1)
     saem.fit(ys, 1)
-    before = saem._state
+    before = saem.run.state
     saem.fit(ys, 1)
-    after = saem._state
-    chosen = saem._recursion.batch(2, len(ys))
+    after = saem.run.state
+    chosen = saem.run.batch(2, len(ys))
     assert len(chosen) == 6 and len(set(chosen.tolist())) == 6
     exact = example.posterior_means(ys, before.parameters)
     first = example.posterior_means(ys, start)
@@ -284,19 +284,19 @@ def test_moves_of_another_e_step_find_step_sizes_of_their_own(linear, move, tmp_
     made.save(tmp_path / "run.nc")
     walk = CarlinChibBurst(within_class=RandomWalk(1))
     loaded = SAEM.load(tmp_path / "run.nc", family, e_step=walk, progressbar=False)
-    assert loaded._state.n_sweeps == (0,) * 6
-    before = loaded._state.parameters
-    steps = {tuple(chain["log_step"]) for chain in made._state.chains}
+    assert loaded.run.state.n_sweeps == (0,) * 6
+    before = loaded.run.state.parameters
+    steps = {tuple(chain["log_step"]) for chain in made.run.state.chains}
     loaded.fit(ys, 1)
-    after = {tuple(chain["log_step"]) for chain in loaded._state.chains}
+    after = {tuple(chain["log_step"]) for chain in loaded.run.state.chains}
     assert not steps & after
     # of each chain's own: they were adapted, since all begin at the same
     assert len(after) == 6
-    assert set(before) == set(loaded._state.parameters)
+    assert set(before) == set(loaded.run.state.parameters)
     acceptance = loaded.fit(ys, 10).history["observations"]["acceptance"].values[-60:]
     assert 0.2 < acceptance.mean() < 0.8
     same = SAEM.load(tmp_path / "run.nc", family, progressbar=False)
-    assert same._state.n_sweeps == made._state.n_sweeps
+    assert same.run.state.n_sweeps == made.run.state.n_sweeps
 
 
 def test_chains_stay_alive(data):
@@ -306,7 +306,7 @@ def test_chains_stay_alive(data):
     family = example.MeasuredMixture()
     saem = run(family, start, sweeps=1, e_step=CarlinChibBurst()).fit(ys, 1)
     seen = []
-    e_step = saem._recursion.e_step
+    e_step = saem.run.e_step
     resume = e_step.resume
 
     def watched(data, parameters, rng, chain, **options):
@@ -314,7 +314,7 @@ def test_chains_stay_alive(data):
         return resume(data, parameters, rng, chain, **options)
 
     e_step.resume = watched
-    kept = saem._state.chains
+    kept = saem.run.state.chains
     saem.fit(ys, 1)
     for (chain, options), before in zip(seen, kept, strict=True):
         assert chain.keys() == {"class_index", "position", "log_step"}
@@ -363,13 +363,13 @@ def test_pseudo_priors_are_fitted_at_each_nth_visit(e_step, refit_every, batch_f
             rule.fitted.clear()
             saem.fit(ys, 1)
             expected = []
-            for i in saem._recursion.batch(number, 4):
+            for i in saem.run.batch(number, 4):
                 if visits[i] % refit_every == 0:
                     expected.append(tuple(ys[i]))
                     fitted_at[i] = centre
                 visits[i] += 1
             assert rule.fitted == expected
-            for chain, fit in zip(saem._state.chains, fitted_at, strict=True):
+            for chain, fit in zip(saem.run.state.chains, fitted_at, strict=True):
                 assert ("mean" in chain) == (refit_every > 1)
                 np.testing.assert_array_equal(chain.get("mean", fit), fit)
     assert visits.min() > refit_every or batch_fraction < 1
@@ -378,11 +378,11 @@ def test_pseudo_priors_are_fitted_at_each_nth_visit(e_step, refit_every, batch_f
 def test_moves_adapt_while_the_gain_is_one(family, data):
     ys, start, _ = data
     saem = run(family, start, sweeps=3, step_size=PhasedStepSize(2)).fit(ys[:4], 2)
-    early = [chain["log_step"].copy() for chain in saem._state.chains]
+    early = [chain["log_step"].copy() for chain in saem.run.state.chains]
     saem.fit(ys[:4], 1)
-    once = [chain["log_step"].copy() for chain in saem._state.chains]
+    once = [chain["log_step"].copy() for chain in saem.run.state.chains]
     saem.fit(ys[:4], 3)
-    late = [chain["log_step"] for chain in saem._state.chains]
+    late = [chain["log_step"] for chain in saem.run.state.chains]
     # gain 1 at iterations 1, 2 and, where it begins to fall, 3
     assert not np.array_equal(early, once)
     assert np.array_equal(once, late)
@@ -404,7 +404,7 @@ def test_annealing_raises_the_noise_for_the_simulation_only(rng, monkeypatch):
     images = rng.normal(size=(3, 3, 3))
     seen = []
     saem = SAEM(mixture, sweeps=2, annealing=Annealing(4.0, 2), random_seed=1, progressbar=False)
-    e_step = saem._recursion.e_step
+    e_step = saem.run.e_step
     resume = e_step.resume
 
     def watched(data, parameters, *rest, **options):
@@ -525,18 +525,18 @@ def test_a_failing_visit_leaves_the_run_as_it_was(data):
     assert saem.n_iterations == 0
 
 
-@pytest.mark.parametrize("damage", ["family", "kind", "counters"])
+@pytest.mark.parametrize("damage", ["family", "kind", "settings"])
 def test_files_that_are_not_its_own_are_refused(family, data, tmp_path, damage):
     ys, start, _ = data
     run(family, start, e_step=Exact()).fit(ys[:3], 1).save(tmp_path / "run.nc")
     other = example.MeasuredMixture(2) if damage == "family" else example.MeasuredMixture()
     if damage != "family":
-        other_words = {"format": "x"} if damage == "kind" else {"counters": "{}"}
+        other_words = {"format": "x"} if damage == "kind" else {"settings": "{}"}
         rewrite(tmp_path / "run.nc", **other_words)
     message = {
         "family": "number of classes is 3 in the file, 2 here",
         "kind": "is no saved run of SAEM",
-        "counters": "is damaged: its counters are",
+        "settings": "is damaged: its settings are",
     }[damage]
     with pytest.raises(ValueError, match=message):
         SAEM.load(tmp_path / "run.nc", other)

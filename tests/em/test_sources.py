@@ -19,8 +19,8 @@ from scipy import stats
 import pymc_mcoem as mcoem
 from pymc_mcoem.em.esteps.exact import Exact
 from pymc_mcoem.em.online import OnlineEM
-from pymc_mcoem.em.progress import count_observations
-from pymc_mcoem.em.sources import Passes
+from pymc_mcoem.em.passes import Passes
+from pymc_mcoem.em.stream import count_observations
 from tests.helpers.representatives import by_default
 from tests.helpers.sources import N_POINTS, Dataset, Levels, Loader, Stored, Tensor
 from tests.helpers.toy_families import NormalMixture
@@ -111,7 +111,7 @@ def test_the_orders_are_not_the_drivers_own_numbers(family):
     # One seed for both is what people will give; bursts and orders must not share generators.
     em = OnlineEM(family, random_seed=1)
     for number in range(5):
-        bits = em._learner.recursion.generator(number).bit_generator.state
+        bits = em.run.generator(number).bit_generator.state
         passes = Passes(range(9), random_seed=1)
         seed = np.random.SeedSequence(passes._entropy, spawn_key=(1, number))
         assert np.random.default_rng(seed).bit_generator.state != bits
@@ -395,9 +395,9 @@ def test_lengths_that_are_not_known(family, curves, length):
     if length == "unknown":
         values = da.from_array(curves, chunks=(5, 3))
         source = values[values[:, 0] > -100]
-        assert count_observations(family, source) is None
-        with pytest.raises(ValueError, match=r"whose length is not known; call its compute_chunk"):
-            learn(family, source)
+        for act in (count_observations, learn):
+            with pytest.raises(ValueError, match=r"whose length is not known; call its compute_ch"):
+                act(family, source)
         source.compute_chunk_sizes()
     else:
 

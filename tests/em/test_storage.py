@@ -28,7 +28,7 @@ from pymc_mcoem.templates import TemplateMixture, TemplatePriors
 from tests.helpers.linear_normal import LinearNormal
 from tests.helpers.properties import steady
 from tests.helpers.representatives import by_default
-from tests.helpers.saved_files import edited, rewrite
+from tests.helpers.saved_files import rewrite
 from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
 from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver
 
@@ -92,15 +92,15 @@ def test_settings_come_back(family, stream, tmp_path):
     em = OnlineEM(family, **settings).partial_fit(stream[:5])
     em.save(tmp_path / "run.nc")
     loaded = OnlineEM.load(tmp_path / "run.nc", family)
-    assert loaded._learner.settings == em._learner.settings
-    assert loaded._learner.entropy == [3, 2**100]
+    assert loaded.run.settings == em.run.settings
+    assert loaded.run.entropy == [3, 2**100]
     assert loaded.history.attrs == em.history.attrs
 
 
 def test_settings_of_a_burst_come_back(family, tmp_path):
     OnlineEM.as_in_paper(family).save(tmp_path / "run.nc")
     loaded = OnlineEM.load(tmp_path / "run.nc", family)
-    assert loaded._learner.settings.e_step == CarlinChibBurst.as_in_paper()
+    assert loaded.run.settings.e_step == CarlinChibBurst.as_in_paper()
 
 
 def test_a_drawn_seed_is_kept(family, stream, tmp_path):
@@ -352,16 +352,8 @@ def test_damaged_files_are_refused(family, stream, tmp_path):
         OnlineEM.load(path, family)
 
     path.write_bytes(whole)
-    rewrite(path, format_version=2)
-    with pytest.raises(ValueError, match="format version 2, this is for 9; load it with pymc_mco"):
-        OnlineEM.load(path, family)
-
-    path.write_bytes(whole)
-    with h5py.File(path, "r") as file:
-        counters = json.loads(file.attrs["counters"])
-    del counters["n_learnt"]
-    rewrite(path, counters=json.dumps(counters))
-    with pytest.raises(ValueError, match=r"run.nc' is damaged: its counters"):
+    rewrite(path, format_version=9)
+    with pytest.raises(ValueError, match="format version 9, this is for 10; load it with pymc_mc"):
         OnlineEM.load(path, family)
 
 
@@ -372,11 +364,7 @@ def test_a_change_of_any_number_in_a_file_is_found(family, stream, tmp_path):
     whole = path.read_bytes()
     with h5py.File(path, "r") as file:
         file.visititems(lambda name, item: names.append(name) if hasattr(item, "dtype") else None)
-    assert {name.rpartition("/")[0] for name in names} >= {
-        "online_em",
-        "run/average",
-        "run/pending",
-    }
+    assert {name.rpartition("/")[0] for name in names} >= {"online_em", "observations", "run"}
     n_changed = 0
     for name in names:
         path.write_bytes(whole)
@@ -398,32 +386,6 @@ def test_a_change_of_any_number_in_a_file_is_found(family, stream, tmp_path):
     assert n_changed > 15
     path.write_bytes(whole)
     assert_same(OnlineEM.load(path, family, e_step=Noisy(), progressbar=False), em)
-
-
-@pytest.mark.parametrize("kind", ["raw", "virtual", "soft link", "external link"])
-def test_a_file_that_leads_elsewhere_is_refused(family, stream, tmp_path, kind):
-    path, elsewhere = tmp_path / "run.nc", tmp_path / "elsewhere"
-    driver(family, parameters=THETA).partial_fit(stream[:9]).save(path)
-    with edited(path) as file:
-        name = "run/parameters/array_1"
-        values = np.array(file[name])
-        del file[name]
-        if kind == "raw":
-            elsewhere.write_bytes(values.tobytes())
-            places = [(str(elsewhere), 0, values.nbytes)]
-            file.create_dataset(name, values.shape, values.dtype, external=places)
-        elif kind == "virtual":
-            with h5py.File(elsewhere, "w") as other:
-                other["values"] = values
-            layout = h5py.VirtualLayout(values.shape, values.dtype)
-            layout[...] = h5py.VirtualSource(str(elsewhere), "values", values.shape)
-            file.create_virtual_dataset(name, layout)
-        elif kind == "soft link":
-            file[name] = h5py.SoftLink("/run/statistics")
-        else:
-            file[name] = h5py.ExternalLink(str(elsewhere), "values")
-    with pytest.raises(ValueError, match=r"damaged: '/run/parameters/array_1' is kept in another"):
-        OnlineEM.load(path, family)
 
 
 @steady(40)

@@ -50,7 +50,7 @@ def assert_runs_and_is_stored(settings, rng, path):
     em = OnlineEM(family, **options).partial_fit(stream[:6])
     em.save(path)
     loaded = OnlineEM.load(path, family, progressbar=False)
-    assert loaded._learner.settings.e_step == settings
+    assert loaded.run.settings.e_step == settings
     assert_same(loaded.partial_fit(stream[6:]), em.partial_fit(stream[6:]))
     learnt = em.parameters
     assert not np.allclose(learnt["centre"], family.declared_parameters()["centre"])

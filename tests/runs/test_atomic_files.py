@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from pymc_mcoem.em.history import History
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.saem import SAEM
 from pymc_mcoem.runs import atomic_files as whole_files
@@ -472,24 +471,17 @@ def test_a_folder_of_records_is_written_as_safely(family, stream, tmp_path, monk
     assert (folder / "000000000000.npz").read_bytes() == content
 
 
-@pytest.mark.parametrize("stride", [0, -1, 1.5, True])
-def test_a_stride_that_is_none_is_refused(family, stride):
-    history = History(family, None, 1)
-    with pytest.raises(ValueError, match="which is no stride"):
-        history.restore(None, path_stride=1, observation_stride=stride)
-
-
 def test_a_second_thread_saves_one_state(family, stream, tmp_path, monkeypatch):
     """As it is written the run goes on, and the file holds where it stood."""
     em = driver(family, parameters=THETA).partial_fit(stream[:20])
-    real = em._learner.history.to_datatree
+    real = em.run.history.to_datatree
 
     def slowly(*arguments):
         monkeypatch.undo()
         em.partial_fit(stream[20:])
         return real(*arguments)
 
-    monkeypatch.setattr(em._learner.history, "to_datatree", slowly)
+    monkeypatch.setattr(em.run.history, "to_datatree", slowly)
     em.save(tmp_path / "run.nc")
     found = loaded(tmp_path / "run.nc")
     assert (em.n_seen, found.n_seen) == (len(stream), 20)

@@ -348,7 +348,7 @@ from tests.helpers.template_runs import templates
 path, images = sys.argv[1], np.load(sys.argv[2])
 em = templates(path)
 # what takes longest comes before the clock of the kills runs
-em._learner.recursion.crew.prepare()
+em.run.executor.prepare()
 print("ready", flush=True)
 em.partial_fit(images, skip=em.position, checkpoint=Checkpoint(path, observations=4))
 """
@@ -369,7 +369,7 @@ def test_a_mixture_of_templates_killed_at_any_moment_ends_with_the_same_bytes(rn
     assert_same(found, clean)
     assert found.history["skipped"].identical(clean.history["skipped"])
     for name in ("parameters", "statistics", "average", "e_step_state"):
-        one, other = (getattr(em._learner.state, name) for em in (found, clean))
+        one, other = (getattr(em.run.state, name) for em in (found, clean))
         assert one.keys() == other.keys()
         for key in other:
             assert one[key].tobytes() == other[key].tobytes(), (name, key)
@@ -383,7 +383,7 @@ from tests.helpers.template_runs import ITERATIONS, batch_templates
 
 path, images = sys.argv[1], np.load(sys.argv[2])
 saem = batch_templates(path)
-saem._recursion.crew.prepare()
+saem.run.executor.prepare()
 print("ready", flush=True)
 left = ITERATIONS - saem.n_iterations
 if left:
@@ -403,10 +403,10 @@ def test_chains_of_templates_killed_at_any_moment_end_with_the_same_bytes(rng, t
     found = batch_templates(path)
     assert found.n_iterations == ITERATIONS
     for name in ("parameters", "statistics", "mean"):
-        one, other = (getattr(saem._state, name) for saem in (found, clean))
+        one, other = (getattr(saem.run.state, name) for saem in (found, clean))
         for key in other:
             assert one[key].tobytes() == other[key].tobytes(), (name, key)
-    for one, other in zip(found._state.chains, clean._state.chains, strict=True):
+    for one, other in zip(found.run.state.chains, clean._state.chains, strict=True):
         for key in other:
             assert np.asarray(one[key]).tobytes() == np.asarray(other[key]).tobytes(), key
 
@@ -680,9 +680,6 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before_it(
     assert "run.nc' " in caplog.text
     assert "goes on from the checkpoint before it, '" in caplog.text
     assert "run.2.nc'" in caplog.text
-    # the damaged one does not push the whole one out
-    found.partial_fit(stream[:50], skip=found.position, checkpoint=Checkpoint(path, keep=2))
-    assert [loaded(tmp_path / name).n_seen for name in ("run.nc", "run.2.nc")] == [50, 20]
     found.partial_fit(stream, skip=found.position, checkpoint=path)
     assert_same(found, whole)
 
@@ -714,8 +711,8 @@ def test_other_damaged_files_are_refused(family, stream, tmp_path):
     em.partial_fit(stream[:30], skip=20, checkpoint=path)
     with pytest.raises(ValueError, match="is no saved run of SAEM"):
         SAEM.load(path, family, e_step=Noisy())
-    rewrite(path, counters="{}")
-    with pytest.raises(ValueError, match=r"run\.nc' is damaged: its counters"):
+    rewrite(path, settings="{}")
+    with pytest.raises(ValueError, match=r"run\.nc' is damaged: its settings"):
         loaded(path)
     (tmp_path / "run.1.nc").unlink()
     path.write_bytes(b"")

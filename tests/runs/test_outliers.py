@@ -88,8 +88,8 @@ def test_the_bound_is_saved_with_the_run(family, stream, tmp_path):
     em = OnlineEM.load(tmp_path / "run.nc", family, e_step=Noisy(), progressbar=False)
     em.partial_fit(records[40:])
     assert_learnt_without(em, whole, [40])
-    for name, rows in whole._learner.state.recent.items():
-        np.testing.assert_array_equal(em._learner.state.recent[name], rows)
+    for name, rows in whole.run.state.recent.items():
+        np.testing.assert_array_equal(em.run.state.recent[name], rows)
 
 
 def test_many_in_a_row_warn_that_the_stream_may_have_changed(family, stream, caplog):

@@ -434,7 +434,7 @@ def test_what_the_executor_raises_is_no_observations_fault(family, stream, how):
     assert (em.n_seen, em.position) == (6, 6)
     assert "skipped" not in em.history.children
     # what was held is learnt when there is somebody to learn it
-    em._learner.recursion.crew = driver(family, parameters=THETA)._learner.recursion.crew
+    em.run.executor = driver(family, parameters=THETA).run.executor
     em.partial_fit(stream, skip=em.position)
     assert_same(em, driver(family, parameters=THETA).partial_fit(stream))
 
@@ -661,7 +661,7 @@ def test_workers_that_hang_as_they_compile_are_no_records_fault(family, stream, 
     with pytest.raises(crew_module.ExecutorError, match="die before they have done anything"):
         em.partial_fit(stream[:3])
     assert (em.position, em.n_seen) == (1, 1) and "skipped" not in em.history.children
-    em._learner.recursion.crew.close()
+    em.run.executor.close()
 
 
 def test_what_no_timeout_can_end_is_refused():

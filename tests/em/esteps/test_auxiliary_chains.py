@@ -111,7 +111,7 @@ def test_saem_lives_on_one_draw_a_visit(rng):
     start = family.model_parameters()
     saem = SAEM(family, e_step=e_step, sweeps=10, parameters=start, random_seed=1)
     saem.fit(rng.normal(size=(60, 3)), 2)
-    assert {chain["position"].shape for chain in saem._state.chains} == {(3, 2)}
+    assert {chain["position"].shape for chain in saem.run.state.chains} == {(3, 2)}
     weights = saem.history["observations"]["class_weight"].values
     assert np.isin(weights, [0.0, 1.0]).all()
     assert (weights.mean(axis=0) > 0).sum() > 1

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
-from pymc_mcoem.interrupts import patiently, raise_if_interrupted, require_readable
+from pymc_mcoem.em.stream import in_memory
 from pymc_mcoem.runs.settings import seed_entropy
 from pymc_mcoem.validation import is_whole
 
-__all__ = ["Passes", "Unreadable", "as_values", "in_memory", "prepared", "spread"]
+__all__ = ["Passes"]
 
 #: Sets the generators of orders apart from those of a driver with the same seed, whose spawn
 #: keys are single numbers.
@@ -178,155 +175,3 @@ def _length(observations: Any) -> int:
     if n == 0:
         raise ValueError("observations: got none; pass at least one observation.")
     return int(n)
-
-
-@dataclass(frozen=True)
-class Unreadable:
-    """Stands for a record that the source raised an exception for."""
-
-    error: Exception
-
-
-class TakesRecords(Protocol):
-    """A family, as far as streams ask it what a record is."""
-
-    def in_order(self, observations: xr.DataArray, /) -> Any:
-        """Return an observation with its dims in the order of the model."""
-        ...
-
-    def is_batch(self, record: Any) -> bool:
-        """Return whether a record is a batch of observations."""
-        ...
-
-
-def spread(
-    family: TakesRecords, records: Iterable[Any], batches: bool | None = None
-) -> Iterator[Any]:
-    """Yield records, each read once and in the model's order; batches spread out.
-
-    Parameters
-    ----------
-    family : Family
-    records : iterable
-        Single observations or batches of them, or an `Unreadable` for one that could not be read.
-    batches : bool, optional
-        Whether the stream is one of batches. Not given: whether the first record that can be
-        read is one.
-
-    Yields
-    ------
-    array_like, mapping, or Unreadable
-        An `Unreadable` for each record, or observation of a batch, whose reading raises.
-
-    Examples
-    --------
-    >>> from pymc_mcoem.templates import TemplateMixture
-    >>> mixture = TemplateMixture.for_images((2, 2), n_classes=1, n_landmarks=2)
-    >>> len(list(spread(mixture, [np.zeros((5, 2, 2)), np.zeros((3, 2, 2))])))
-    8
-    """
-    for given in records:
-        if isinstance(given, Unreadable):
-            yield given
-            continue
-        try:
-            record, is_batch = patiently(partial(prepared, family, given))
-            length = record.shape[0] if is_batch else 1
-        except Exception as error:
-            require_readable(error)
-            yield Unreadable(error)
-            continue
-        if batches is None:
-            batches = is_batch
-        if not (batches and is_batch):
-            yield record
-            continue
-        for index in range(length):
-            try:
-                single = patiently(partial(record.__getitem__, index))
-            except Exception as error:
-                require_readable(error)
-                single = Unreadable(error)
-            yield single
-
-
-def prepared(family: TakesRecords, record: Any) -> tuple[Any, bool]:
-    """Return a record of an iterable in memory and the model's order, and whether it is a batch.
-
-    Raises
-    ------
-    Exception
-        What reading it raises.
-    """
-    if isinstance(record, xr.DataArray):
-        # one with the wrong dims is left as it is: encode refuses it, and is heard
-        with suppress(ValueError):
-            record = family.in_order(record)
-    record = in_memory(record)
-    return record, family.is_batch(record)
-
-
-def in_memory(record: Any) -> Any:
-    """Return a record as NumPy or, with its dims, xarray has it in memory.
-
-    What would be read anew at every look at it is read once. What cannot be read as an array is
-    returned as it is, for the family to refuse.
-
-    Examples
-    --------
-    >>> in_memory(xr.Variable("age", [1.0, 2.0]))
-    array([1., 2.])
-    """
-    if isinstance(record, xr.Variable):
-        return record.to_numpy()
-    if hasattr(record, "__dask_graph__"):
-        return record.compute()
-    if hasattr(record, "__array__") and not isinstance(record, (np.ndarray, np.generic)):
-        with suppress(RuntimeError, TypeError, ValueError):
-            return np.asanyarray(record)
-    return record
-
-
-def as_values(name: str, value: Any) -> np.ma.MaskedArray:
-    """Return the values of one observation in float64, masked where they were masked.
-
-    Parameters
-    ----------
-    name : str
-        What they are, for the message.
-    value : array_like
-
-    Raises
-    ------
-    TypeError
-        If they are no real numbers.
-    ValueError
-        If they make no array, as rows of different lengths.
-
-    Examples
-    --------
-    >>> as_values("observation", np.float32([1, 2])).dtype
-    dtype('float64')
-    >>> as_values("observation", [[1.0], [2.0, 3.0]])
-    Traceback (most recent call last):
-        ...
-    ValueError: observation is a list that makes no array of numbers (...); give one array, ...
-    """
-    try:
-        array = np.ma.asanyarray(value)
-    except (MemoryError, OSError):
-        # not the record's fault, but the reader's
-        raise
-    except Exception as error:
-        raise_if_interrupted(error)
-        kind = ValueError if isinstance(error, ValueError) else TypeError
-        raise kind(
-            f"{name} is a {type(value).__name__} that makes no array of numbers ({error}); give "
-            "one array, and of pairs, as of image and label, the first alone."
-        ) from error
-    if array.dtype.kind not in "biuf":
-        raise TypeError(f"{name} has dtype {array.dtype}; convert it to real numbers first.")
-    # what overflows becomes infinite, and is refused as that
-    with np.errstate(over="ignore"):
-        values: np.ma.MaskedArray = array.astype(np.float64)
-    return values

@@ -1,0 +1,476 @@
+"""A run of `OnlineEM`: the queue of observations, and algorithm 1 from one state to the next."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from pymc_mcoem.compiling.threads import one_blas_thread
+from pymc_mcoem.em.esteps.worker_calls import simulate
+from pymc_mcoem.em.maximization import count_revived, count_waiting, maximize_family
+from pymc_mcoem.em.predicted import Predicted
+from pymc_mcoem.em.run import Run, blended, timed
+from pymc_mcoem.em.run_state import (
+    ObservationRecord,
+    OnlineSettings,
+    RunState,
+    StepError,
+    StepReport,
+)
+from pymc_mcoem.em.schedules import update_is_due
+from pymc_mcoem.em.stream import Unreadable
+from pymc_mcoem.interrupts import raise_if_interrupted, require_own_fault, require_readable
+from pymc_mcoem.runs.failed_records import PATIENCE, LeftOut, named, said
+from pymc_mcoem.runs.outliers import (
+    IN_A_ROW,
+    Absurd,
+    absurd_among,
+    largest,
+    remembered,
+    require_plausible,
+    span,
+)
+from pymc_mcoem.runs.workers import Order
+
+if TYPE_CHECKING:
+    from pymc_mcoem.em.esteps.base import EStepResult
+    from pymc_mcoem.em.run_state import Pending
+    from pymc_mcoem.em.schedules import BurstSize
+    from pymc_mcoem.labelling import Arrays
+
+__all__ = ["OnlineRun"]
+
+_log = logging.getLogger("pymc_mcoem")
+
+#: Observations for each class until which it is no trouble that one waits.
+UNTROUBLED = 25
+#: What a run with `Revival` counts where its E-step gives nothing to go by.
+NO_EVIDENCE = "no evidence from the E-step, so no class can be revived"
+
+
+class OnlineRun(Run[RunState, OnlineSettings]):
+    """What `OnlineEM` does behind its doors; parameters as for `Run`.
+
+    Every observation first joins the queue of the state, `accept`; `learn` takes from the front
+    of it what makes a start or a whole mini-batch. Holding for the start, holding for a
+    mini-batch, and holding what an interrupt left over are one and the same.
+    """
+
+    driver = "OnlineEM"
+    method = "partial_fit"
+    settings_class = OnlineSettings
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.state = RunState()
+        self._failures = 0
+        self._absurd = 0
+        self._predicted = Predicted(self.family)
+        # The state that was read last, and that state as if the stream had ended there.
+        self._read: tuple[RunState, RunState] | None = None
+
+    def begin(self, parameters: Arrays) -> None:
+        """Start from `parameters`."""
+        self.history.begin(parameters)
+        self.state = replace(self.state, parameters=parameters)
+
+    def accept(self, observation: Any, index: int) -> None:
+        """Take an observation, the `index`-th of the call, into the queue, or refuse it.
+
+        Parameters
+        ----------
+        observation : array_like, mapping, or Unreadable
+        index : int
+            Which record of the call it is, counted from 0.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If the family refuses it.
+        Exception
+            What the source raised instead of a record; it is then not counted.
+        """
+        state = self.state
+        if isinstance(observation, Unreadable):
+            if self.settings.on_error == "raise":
+                raise observation.error
+            reason = f"reading it failed: {named(observation.error)}"
+            self.leave_out(LeftOut(state.position, reason))
+            self.state = replace(state, position=state.position + 1)
+            return
+        try:
+            item, encoded = self.admit(observation, state.position)
+            spanned = span(item.observation)
+            require_plausible(
+                spanned,
+                state.recent,
+                self.settings.refuse_beyond,
+                None if state.parameters is None else largest(state.parameters),
+            )
+            if state.parameters is not None and self.settings.refuse_beyond is not None:
+                self._predicted.require(
+                    encoded, state.recent, state.parameters, self.settings.refuse_beyond
+                )
+        except Exception as error:
+            require_readable(error)
+            self._count_absurd(error)
+            self.leave_out(LeftOut(state.position, f"refused: {named(error)}", observation))
+            self.state = replace(state, position=state.position + 1)
+            if self.settings.on_error != "raise":
+                return
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            # In a run of several calls the index in the stream is another.
+            also = "" if index == state.position else f", {state.position} of the whole stream"
+            raise kind(
+                f"observation {index} (counted from 0{also}) was refused: {error}"
+            ) from error
+        # Compiling may fail too: that is no observation's fault, and comes before it counts.
+        self.executor.prepare()
+        self._absurd = 0
+        self.state = replace(
+            state,
+            recent=remembered(state.recent, spanned),
+            pending=(*state.pending, item),
+            position=state.position + 1,
+        )
+
+    def _count_absurd(self, error: Exception) -> None:
+        """Say so when records are refused in a row for what came before them."""
+        self._absurd = self._absurd + 1 if isinstance(error, Absurd) else 0
+        if self._absurd == IN_A_ROW:
+            _log.warning(
+                "%d records in a row, the last of them %d, counted from 0, are refused, for they "
+                "lie far from those before: the stream may have changed, its unit perhaps. %s",
+                IN_A_ROW,
+                self.state.position,
+                error,
+            )
+
+    def learn(self) -> Iterator[StepReport[RunState]]:
+        """Learn from the queue as far as it goes, yielding after each step.
+
+        Raises
+        ------
+        FloatingPointError, RuntimeError
+            If a step fails. The observations at fault are dropped.
+        ExecutorError
+            If workers fail by no fault of an observation. What was to be learnt stays held.
+        """
+        while self._started() and len(self.state.pending) >= self.settings.batch_size:
+            # Compiling may fail too: that is no observation's fault.
+            self.executor.prepare()
+            try:
+                report = self.step(self.state)
+            except StepError as failure:
+                self.leave_out(
+                    *(
+                        LeftOut(
+                            item.position, f"learning it failed: {named(cause)}", item.observation
+                        )
+                        for item, cause in zip(failure.culprits, failure.causes, strict=True)
+                    )
+                )
+                self.state = self.state.without(failure.positions)
+                self._failures += len(failure.culprits)
+                if self.settings.on_error != "raise" and self._failures <= PATIENCE:
+                    continue
+                _explain(failure, "is left out; what was learnt before it stays")
+            self.take(report)
+            self._failures = 0
+            yield report
+
+    def _started(self) -> bool:
+        """Return whether the run has a start, which is set if enough is held.
+
+        Raises
+        ------
+        RuntimeError
+            If it cannot be set. An observation without which it can is left out.
+        """
+        while self.state.parameters is None and len(self.state.pending) >= self.settings.n_start:
+            if self._drop_absurd():
+                continue
+            try:
+                parameters = self._start(self.state)
+            except RuntimeError as error:
+                spoiler = self._spoiler()
+                if spoiler is None:
+                    raise
+                reason = f"the start fails with it: {named(error)}"
+                self.leave_out(LeftOut(spoiler.position, reason, spoiler.observation))
+                self.state = self.state.without({spoiler.position})
+                if self.settings.on_error == "raise":
+                    raise RuntimeError(
+                        f"observation {spoiler.position} of the stream, counted from 0, is left "
+                        f"out, since without it the start can be set. {error}"
+                    ) from error
+                continue
+            self.begin(parameters)
+        return self.state.parameters is not None
+
+    def _start(self, state: RunState) -> Arrays:
+        """Return the start set from the first observations that are held."""
+        held: list[Any] = [item.observation for item in state.pending[: self.settings.n_start]]
+        try:
+            parameters = self.initial_parameters(held)
+        except Exception as error:
+            require_own_fault(error)
+            raise RuntimeError(
+                f"start: {self.settings.start!r} from the {len(held)} observations that are held "
+                f"failed ({error}); make the driver anew with parameters=, another start or "
+                "another n_start."
+            ) from error
+        # what was interrupted in mid-call may look whole
+        raise_if_interrupted()
+        return parameters
+
+    def _drop_absurd(self) -> bool:
+        """Leave out what lies too far from the others that the start is to be set from.
+
+        Among the first ten it was taken as it came. Return whether there was any.
+
+        Raises
+        ------
+        ValueError
+            If it is not to be passed over.
+        """
+        held = self.state.pending[: self.settings.n_start]
+        found = absurd_among([span(item.observation) for item in held], self.settings.refuse_beyond)
+        lost = [
+            LeftOut(held[index].position, f"refused: {named(error)}", held[index].observation)
+            for index, error in found.items()
+        ]
+        if lost:
+            self.leave_out(*lost)
+            self.state = self.state.without({record.position for record in lost})
+            if self.settings.on_error == "raise":
+                raise ValueError(
+                    f"observation {', '.join(str(record.position) for record in lost)} of the "
+                    f"stream, counted from 0, was refused: {next(iter(found.values()))}"
+                )
+        return bool(lost)
+
+    def _spoiler(self) -> Pending | None:
+        """Return the first observation without which the start can be set."""
+        for item in self.state.pending[: self.settings.n_start]:
+            with suppress(RuntimeError):
+                self._start(self.state.without({item.position}))
+                return item
+        return None
+
+    def as_if_ended(self) -> RunState:
+        """Return the state as it would be if the stream ended here; nothing changes.
+
+        Raises
+        ------
+        ValueError
+            If there is nothing to answer from.
+        """
+        state = self.state
+        if not state.n_seen and state.parameters is None:
+            raise ValueError(
+                "parameters: there are none, since nothing was seen and none were given; call "
+                "partial_fit first, or pass parameters= to OnlineEM."
+            )
+        if not state.pending and (state.n_updates or not state.n_learnt):
+            return state
+        if self._read is None or self._read[0] is not state:
+            self._read = (state, self._ended(state))
+        return self._read[1]
+
+    def _ended(self, state: RunState) -> RunState:
+        try:
+            return self.ended(state)
+        except StepError as failure:
+            if self.settings.on_error == "raise":
+                _explain(failure, "is held, and cannot be learnt")
+            return self._ended(state.without(failure.positions))
+
+    def ended(self, state: RunState) -> RunState:
+        """Return a state as if the stream ended there.
+
+        What is held is learnt, an incomplete mini-batch as a smaller one, and the parameters are
+        maximised if anything was held or they never were.
+        """
+        if state.parameters is None:
+            state = replace(state, parameters=self._start(state))
+        if not state.pending and state.n_learnt and not state.n_updates:
+            return state.with_last(self._maximized(state)[0])
+        while state.pending:
+            last = len(state.pending) <= self.settings.batch_size
+            state = self.step(state, last=last).state
+        return state
+
+    def step(self, state: RunState, *, last: bool = False) -> StepReport[RunState]:
+        """Learn one mini-batch of pending observations.
+
+        Parameters
+        ----------
+        state : RunState
+            A started state with at least one pending observation.
+        last : bool
+            Whether the stream ends here: the parameters are then maximised, due or not.
+
+        Raises
+        ------
+        StepError
+            If the E-step or the M-step fails or gives values that are not finite.
+        KeyboardInterrupt, SystemExit, MemoryError, OSError
+            If it fails by no fault of an observation.
+        """
+        batch = state.pending[: self.settings.batch_size]
+        # What the settings' own functions raise is no observation's fault, and comes first.
+        gain = self.settings.gain(state.n_steps + 1)
+        numbers = range(state.n_learnt + 1, state.n_learnt + len(batch) + 1)
+        lengths = [self.settings.burst_length(number) for number in numbers]
+        for number in numbers:
+            self.settings.update_schedule(number)
+
+        def order(failed: int, index: int) -> Order:
+            at = index - failed
+            return self._order(state, batch[index], numbers[at], lengths[at])
+
+        begun = perf_counter()
+        records: list[ObservationRecord] = []
+        results: list[EStepResult] = []
+        total: Arrays = {}
+        failures: dict[int, Exception] = {}
+        with one_blas_thread():
+            for index, result, seconds in self.explained(
+                range(len(batch)), order, state.statistics
+            ):
+                if isinstance(result, Exception):
+                    failures[index] = result
+                    if self.settings.on_error == "raise":
+                        break
+                    continue
+                records.append(ObservationRecord.of(numbers[len(records)], result, seconds))
+                total = _added(total, result)
+                # A step of many observations holds their sum, not all their statistics.
+                slim = self.settings.revival is None
+                results.append(replace(result, statistics={}) if slim else result)
+            if failures:
+                raise StepError([batch[at] for at in failures], list(failures.values()))
+            try:
+                report = self._follow(state, records, results, total, gain, last=last)
+            except Exception as error:
+                require_own_fault(error)
+                raise StepError(batch, [error] * len(batch)) from error
+        return replace(report, observations=timed(records, begun))
+
+    def _order(self, state: RunState, item: Pending, number: int, length: BurstSize) -> Order:
+        """Return the simulation step for one observation, as a call to be made."""
+        arguments = (
+            self.family.encode(item.observation),
+            state.parameters or {},
+            self.generator(number),
+            state.e_step_state,
+            length.draws,
+            length.burn_in,
+        )
+        return Order(simulate, arguments)
+
+    def _follow(
+        self,
+        state: RunState,
+        records: list[ObservationRecord],
+        results: list[EStepResult],
+        total: Arrays,
+        gain: float,
+        *,
+        last: bool,
+    ) -> StepReport[RunState]:
+        """Stochastic approximation and, where due, maximisation (label ``alg:MCoEM``)."""
+        size = len(records)
+        running = blended(state.statistics, total, size, gain)
+        troubles = dict(state.troubles)
+        revival, fit = self.settings.revival, state.fit
+        if revival is not None:
+            revived = revival.after(
+                running, fit, results, gain=gain, n_learnt=state.n_learnt + size
+            )
+            running, fit = revived.statistics, revived.record
+            count_revived(self.family, troubles, revived.classes)
+            if not any(np.isfinite(result.log_evidence) for result in results):
+                troubles[NO_EVIDENCE] = troubles.get(NO_EVIDENCE, 0) + 1
+        for result in results:
+            for name, count in result.troubles.items():
+                if count:
+                    troubles[name] = troubles.get(name, 0) + int(count)
+        following = replace(
+            state,
+            statistics=running,
+            fit=fit,
+            # All of a mini-batch start from one adaptation; that of its last goes on.
+            e_step_state={name: np.array(value) for name, value in results[-1].state.items()},
+            pending=state.pending[size:],
+            n_learnt=state.n_learnt + size,
+            n_steps=state.n_steps + 1,
+            inverse_effective_size=(
+                (1 - gain) ** 2 * state.inverse_effective_size + gain**2 / size
+            ),
+            troubles=troubles,
+        )
+        due = last or update_is_due(
+            self.settings.update_schedule,
+            state.n_learnt,
+            following.n_learnt,
+            n_updates=state.n_updates,
+            all_ready=state.n_updates == 0 and bool(self._ready(following).all()),
+        )
+        waiting: tuple[int, ...] = ()
+        if due:
+            parameters, waiting = self._maximized(following)
+            if following.n_learnt >= UNTROUBLED * self.family.n_classes:
+                troubles = count_waiting(self.family, troubles, waiting)
+            following = replace(
+                following,
+                parameters=parameters,
+                n_updates=state.n_updates + 1,
+                troubles=troubles,
+            )
+        return StepReport(
+            state=following.averaged(self.settings.average_from),
+            observations=tuple(records),
+            gain=gain,
+            updated=due,
+            waiting=len(waiting),
+        )
+
+    def _ready(self, state: RunState) -> np.ndarray:
+        ready = self.family.ready(state.statistics or {}, effective_size=state.effective_size)
+        return np.asarray(ready, dtype=bool)
+
+    def _maximized(self, state: RunState) -> tuple[Arrays, tuple[int, ...]]:
+        """Return the M-step's parameters and the classes that wait."""
+        found = maximize_family(
+            self.family,
+            state.statistics or {},
+            effective_size=state.effective_size,
+            present=state.parameters,
+        )
+        return found.parameters, found.waiting
+
+
+def _added(total: Arrays, result: EStepResult) -> Arrays:
+    """Return a sum with an observation's statistics added."""
+    with np.errstate(over="ignore"):  # what overflows is refused when all are added
+        return {
+            name: total[name] + value if name in total else np.array(value, dtype=np.float64)
+            for name, value in result.statistics.items()
+        }
+
+
+def _explain(failure: StepError, what: str) -> NoReturn:
+    cause = failure.causes[0]
+    kind = FloatingPointError if isinstance(cause, ArithmeticError) else RuntimeError
+    positions = ", ".join(str(item.position) for item in failure.culprits)
+    raise kind(
+        f"observation {positions} of the stream, counted from 0, {what}: {said(cause)}"
+    ) from cause

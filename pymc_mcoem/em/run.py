@@ -1,0 +1,404 @@
+"""A run under way, and what both of its drivers have: history, files, generators, the E-steps."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+import xarray as xr
+
+from pymc_mcoem.compiling.arithmetic import strict_arithmetic
+from pymc_mcoem.compiling.threads import OneAtATime, one_blas_thread
+from pymc_mcoem.em.checks import check_family, check_shapes
+from pymc_mcoem.em.esteps.worker_calls import Explainer
+from pymc_mcoem.em.family_record import describe_family, require_family
+from pymc_mcoem.em.history import History
+from pymc_mcoem.em.run_state import ObservationRecord, Pending, RunPosition, RunSettings, StepReport
+from pymc_mcoem.em.storage import SavedRun, read_run, run_bytes, settings_of
+from pymc_mcoem.interrupts import patiently, raise_if_interrupted, require_own_fault
+from pymc_mcoem.runs.atomic_files import write_whole
+from pymc_mcoem.runs.datatree_files import named_damage, require_file_name
+from pymc_mcoem.runs.executor import Crew, Workers
+from pymc_mcoem.runs.failed_records import LeftOut, leave_out
+from pymc_mcoem.runs.settings import on_backend, run_attributes, seed_entropy
+from pymc_mcoem.runs.workers import ExecutorError, Order
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from pymc_mcoem.em.esteps.base import CompiledEStep, EStepResult
+    from pymc_mcoem.em.family import Family
+    from pymc_mcoem.labelling import Arrays
+
+__all__ = ["Driver", "Run", "blended", "timed"]
+
+_log = logging.getLogger("pymc_mcoem")
+
+
+class Run[State: RunPosition, Settings: RunSettings]:
+    """A run under way: its settings, where it stands and what happened.
+
+    The state is never changed in place: a step makes a new one, so that a step that fails, or is
+    interrupted, leaves nothing half done.
+
+    Parameters
+    ----------
+    family : Family
+        The model.
+    settings : RunSettings
+        What was asked for.
+    random_seed : int, sequence of int, or None
+        Every observation has a generator of its own, made from the seed and the observation's
+        number, so that going on later needs no more than the two.
+    executor : concurrent.futures.Executor, int, Workers or None
+        Makes the E-steps; see `Crew`.
+    """
+
+    #: The driver's name, its method that takes observations, and the class of its settings.
+    driver: ClassVar[str]
+    method: ClassVar[str]
+    settings_class: ClassVar[type[RunSettings]]
+
+    state: State
+
+    def __init__(
+        self,
+        family: Family,
+        settings: Settings,
+        random_seed: int | Sequence[int] | None,
+        executor: Executor | int | Workers | None = None,
+    ) -> None:
+        self.family = family
+        self.settings = settings
+        self.entropy = seed_entropy(random_seed)
+        self.executor = Crew(partial(Explainer.of, family, settings.e_step), executor)
+        self.history = History(family, settings.keep, settings.thin)
+        self.alone = OneAtATime(f"{self.driver}.{self.method}")
+        #: Files that this run is saved in.
+        self.files: set[Path] = set()
+
+    @property
+    def e_step(self) -> CompiledEStep:
+        """The E-step compiled here; made at its first use, which can take seconds."""
+        compiled: CompiledEStep = self.executor.compiled.e_step
+        return compiled
+
+    def generator(self, *key: int) -> np.random.Generator:
+        """Return the generator of an observation, by its number; number 0 is the start."""
+        return np.random.default_rng(np.random.SeedSequence(entropy=self.entropy, spawn_key=key))
+
+    def initial_parameters(self, observations: list[Any]) -> Arrays:
+        """Return the parameters that the family starts from, found from some observations."""
+        with strict_arithmetic(), one_blas_thread():
+            found = self.family.initialize(observations, self.generator(0), self.settings.start)
+        return self.family.check_parameters(found)
+
+    def admit(self, observation: Any, position: int) -> tuple[Pending, Arrays]:
+        """Return an observation to be held, and as it is encoded, if the family takes it.
+
+        Raises
+        ------
+        Exception
+            What `Family.encode` raises.
+        """
+        encoded = patiently(partial(self.family.encode, observation))
+        # what was interrupted in mid-call may look whole
+        raise_if_interrupted()
+        if isinstance(observation, Mapping) and len(self.family.observation) == 1:
+            (observation,) = observation.values()
+        return Pending.of(observation, position), encoded
+
+    def explained[Item](
+        self,
+        items: Sequence[Item],
+        order: Callable[[int, Item], Order],
+        running: Mapping[str, np.ndarray] | None,
+    ) -> Iterator[tuple[Item, EStepResult | Exception, float]]:
+        """Yield what the E-step says of each of some observations, and how long it took.
+
+        Parameters
+        ----------
+        items : sequence
+            Stand for the observations.
+        order : callable
+            Given how many items have failed so far, and an item behind them, returns the call to
+            be made. The item has the generator of a run without those that have failed.
+        running : mapping of str to ndarray, or None
+            Statistics of earlier observations, whose shapes these must have.
+
+        Yields
+        ------
+        item : object
+        result : EStepResult or Exception
+            The exception if it failed.
+        seconds : float
+            0 where others work: they overlap.
+
+        Raises
+        ------
+        ExecutorError, KeyboardInterrupt, SystemExit, MemoryError, OSError
+            What is no fault of an observation.
+        """
+        waiting, failed = deque(items), 0
+        while waiting:
+            orders = map(partial(order, failed), tuple(waiting))
+            answers = self.executor.answers(orders, window=len(items))
+            while waiting:
+                begun = perf_counter()
+                item = waiting.popleft()
+                try:
+                    result: EStepResult = next(answers)
+                    check_shapes(result.statistics, running)
+                except ExecutorError:
+                    raise
+                except Exception as error:
+                    require_own_fault(error)
+                    failed += 1
+                    yield item, error, 0.0
+                    break
+                running = result.statistics if running is None else running
+                yield item, result, 0.0 if self.executor.is_remote else perf_counter() - begun
+
+    def leave_out(self, *records: LeftOut) -> None:
+        """Hand records over and keep the reasons; the log tells of the first, if none is raised."""
+        on_error = self.settings.on_error
+        leave_out(self.history, on_error, records, tell=on_error != "raise")
+
+    def take(self, report: StepReport[State]) -> None:
+        """Go on to the state that a step leads to; new troubles are told in the log."""
+        for name in sorted(report.state.troubles.keys() - self.state.troubles.keys()):
+            _log.warning(
+                "%s %d: %s. Further ones are only counted, in history.",
+                self.settings.unit.capitalize(),
+                report.state.n_steps,
+                name,
+            )
+        self.history.append(report)
+        self.state = report.state
+
+    def show_parameters(self) -> None:
+        """Have the model's ``pm.Data`` hold the last θ, once there is one."""
+        if self.state.parameters is not None:
+            self.family.set_model_parameters(self.state.parameters)
+
+    def history_at(self, state: State) -> xr.DataTree:
+        """Return what happened until a state; see `OnlineEM.history`."""
+        attributes = run_attributes(self.driver, self.entropy, self.settings)
+        return self.history.to_datatree(state, attributes)
+
+    def file_content(self, written_by: str = "checkpoint") -> bytes:
+        """Return the bytes of a file that the run is saved in."""
+        state = self.state  # once: another thread may be at work
+        strides = {
+            "path_stride": self.history.path.stride,
+            "observation_stride": self.history.observations.stride,
+        }
+        saved = SavedRun(state, self.entropy, describe_family(self.family), strides)
+        return run_bytes(self.driver, saved, self.history_at(state), written_by)
+
+    def restore(self, saved: SavedRun, tree: xr.DataTree) -> None:
+        """Go on from what a file held."""
+        self.history.restore(tree, **saved.strides)
+        self.state = saved.state
+
+
+class Driver[AnyRun: Run[Any, Any]]:
+    """What `OnlineEM` and `SAEM` have in common for those who use them."""
+
+    _run_class: ClassVar[type[Run[Any, Any]]]
+
+    family: Family
+    #: The run under way: its ``state``, ``settings`` and ``history``.
+    run: AnyRun
+
+    @property
+    def history(self) -> xr.DataTree:
+        """What happened so far.
+
+        Returns
+        -------
+        xarray.DataTree
+            Group ``online_em``, dim ``step``: θ after each step that is kept (the start is step
+            0), with ``observation`` (how many were learnt), ``gain``, ``effective_size``,
+            ``updated`` (0 or 1), ``waiting`` (classes not ready at the update), ``seconds``,
+            ``acceptance``, ``log_evidence`` and ``class_weight``; the last three are means over
+            the step's observations. Group ``observations``, dim ``observation``: the same for
+            each observation, without θ. ``troubles`` counts, by name and from the beginning,
+            what went wrong; it is there once something did. Attributes: ``library``,
+            ``version``, ``versions`` of what is below it, ``backend``, ``driver``, ``seed``,
+            ``settings``.
+            Group ``skipped``, dim ``position`` (in the stream, counted from 0): ``reason``, of
+            each of the last 1,000 records that were left out; it is there once one was.
+
+        Notes
+        -----
+        A step of `SAEM` is an iteration; ``observation`` then counts visits, and a ``position`` is
+        one among the observations given to `SAEM.fit`.
+
+        The last step is always there; of the others, at most `keep`, and at most 10,000
+        observations. `DataTree.to_netcdf` and `DataTree.to_zarr` write it (Zarr takes the extra
+        ``zarr``). For when to stop see `stopping_hint`. There are no standard errors of θ: the
+        score covariance that they take is not kept; repeat the run on bootstrapped streams instead.
+
+        Examples
+        --------
+        >>> from pymc_mcoem import OnlineEM
+        >>> from pymc_mcoem.templates import TemplateMixture
+        >>> mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
+        >>> history = OnlineEM(mixture, parameters=mixture.parameters, random_seed=1).history
+        >>> history["online_em"]["weights"].values
+        array([[0.5, 0.5]])
+        >>> history.attrs["seed"]
+        '1'
+        """
+        return self.run.history_at(self.run.state)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Save the run to a netCDF file, whole or not at all.
+
+        Parameters
+        ----------
+        path : path-like
+            Where to; a file that is there is replaced.
+
+        Raises
+        ------
+        FileNotFoundError
+            If the folder does not exist.
+        OSError
+            If it cannot be written, as where the disk is full. Nothing is left of it then, and the
+            run is as it was.
+
+        Notes
+        -----
+        `xarray.open_datatree` opens the file; the history is in it as in `history`. Observations
+        that `OnlineEM` holds are saved with the rest; those of `SAEM` are not in the file.
+
+        Examples
+        --------
+        >>> import tempfile, numpy as np
+        >>> from pymc_mcoem import OnlineEM
+        >>> from pymc_mcoem.templates import TemplateMixture
+        >>> mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
+        >>> em = OnlineEM(mixture, random_seed=1, progressbar=False)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     em.partial_fit(np.ones((4, 3, 3))).save(f"{folder}/run.nc")
+        ...     OnlineEM.load(f"{folder}/run.nc", mixture).n_seen
+        4
+        """
+        target = require_file_name(path)
+        write_whole(target, self.run.file_content("save"))
+        self.run.files.add(target)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], family: Family, **overrides: Any) -> Self:
+        """Return a driver that goes on where the saved one stopped, to the same numbers.
+
+        Parameters
+        ----------
+        path : path-like
+            A file that `save` wrote.
+        family : Family
+            A family like the one of the run. Priors and other settings of its own are not in the
+            file: give the same.
+        **overrides
+            Settings in place of those in the file, by the names of the driver's arguments. Needed
+            for functions and classes that are not of this package; optional for ``progressbar``.
+
+        Raises
+        ------
+        FileNotFoundError
+            If there is no such file.
+        ValueError
+            If it is no saved run, is damaged, has another format version, is of another family
+            (the error says what differs), or has settings that must be given again.
+        TypeError
+            If a name in `overrides` is no setting.
+
+        Notes
+        -----
+        Where the newest file of a checkpoint is damaged, the one before it is read, and the log
+        says so: `OnlineEM.position` is then that of the older one. Any other damaged file is
+        refused. With another `e_step` than the saved one, as far as the file can tell, all chains
+        of `SAEM` begin anew: step sizes of one move are none of another.
+
+        Examples
+        --------
+        What a file cannot hold, as a function, is given again:
+
+        >>> import tempfile, numpy as np
+        >>> from pymc_mcoem import OnlineEM
+        >>> from pymc_mcoem.templates import TemplateMixture
+        >>> mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
+        >>> em = OnlineEM(mixture, step_size=lambda n: 1 / n, random_seed=1)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     em.partial_fit(np.ones((3, 3))).save(f"{folder}/run.nc")
+        ...     OnlineEM.load(f"{folder}/run.nc", mixture, step_size=lambda n: 1 / n)
+        OnlineEM(TemplateMixture, n_seen=1)
+        """
+        kind = cls._run_class
+        saved, tree = read_run(path, kind.driver)
+        check_family(family)
+        require_family(path, saved.family, family)
+        settings = settings_of(path, tree.attrs["settings"], kind.settings_class, overrides)
+        settings["e_step"] = on_backend(settings["e_step"], str(tree.attrs.get("backend", "")))
+        made: Any = cls
+        driver: Self = made(family, random_seed=saved.entropy, **settings)
+        with named_damage(path):
+            driver.run.restore(saved, tree)
+        driver.run.files.add(Path(path))
+        return driver
+
+
+def blended(
+    running: Arrays | None, total: Mapping[str, np.ndarray], size: int, gain: float
+) -> Arrays:
+    """Return running means of the statistics after a step of stochastic approximation.
+
+    Parameters
+    ----------
+    running : dict of str to ndarray, or None
+        Those before, each ``(n_classes, *shape)``; None before the first step.
+    total : mapping of str to ndarray
+        Sums over the observations of the step.
+    size : int
+        Number of these observations.
+    gain : float
+
+    Raises
+    ------
+    FloatingPointError
+        If a mean is not finite.
+    """
+    found: Arrays = {}
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused below
+        for name, value in total.items():
+            mean = value / size
+            if running is not None:
+                mean -= running[name]
+                mean *= gain
+                mean += running[name]
+            found[name] = mean
+    # Each observation's were finite; their sum may not be, and no M-step need be due to see it.
+    for name, value in found.items():
+        if not np.isfinite(value).all():
+            raise FloatingPointError(
+                f"the running mean of the statistics {name!r} is not finite; its terms are "
+                "finite and too large: scale the observations."
+            )
+    return found
+
+
+def timed(records: Sequence[ObservationRecord], begun: float) -> tuple[ObservationRecord, ...]:
+    """Return records to whose seconds the rest of the step's is added, in equal parts."""
+    raise_if_interrupted()
+    rest = (perf_counter() - begun - sum(record.seconds for record in records)) / len(records)
+    return tuple(replace(record, seconds=record.seconds + rest) for record in records)

@@ -1,0 +1,371 @@
+"""A run of `SAEM`: its observations, and batch stochastic approximation EM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from pymc_mcoem.compiling.threads import one_blas_thread
+from pymc_mcoem.em.contributions import Contribution
+from pymc_mcoem.em.esteps.worker_calls import Visit, visit
+from pymc_mcoem.em.maximization import count_waiting, maximize_family
+from pymc_mcoem.em.run import Run, blended, timed
+from pymc_mcoem.em.run_state import ObservationRecord, StepReport
+from pymc_mcoem.em.saem_state import SAEMSettings, SAEMState, fingerprint
+from pymc_mcoem.em.storage import SavedRun
+from pymc_mcoem.em.stream import Unreadable, read
+from pymc_mcoem.interrupts import require_readable
+from pymc_mcoem.runs.codec import stored_alike
+from pymc_mcoem.runs.failed_records import PATIENCE, LeftOut, named
+from pymc_mcoem.runs.outliers import absurd_among, largest, span
+from pymc_mcoem.runs.workers import Order
+
+if TYPE_CHECKING:
+    from pymc_mcoem.labelling import Arrays
+
+__all__ = ["SAEMRun"]
+
+
+class SAEMRun(Run[SAEMState, SAEMSettings]):
+    """What `SAEM` does behind its doors; parameters as for `Run`.
+
+    Observation i has a generator of its own in iteration k, made from the seed, k and i.
+    """
+
+    driver = "SAEM"
+    method = "fit"
+    settings_class = SAEMSettings
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.state = SAEMState()
+
+    def begin(self, parameters: Arrays) -> None:
+        """Start from `parameters`."""
+        self.history.begin(parameters)
+        self.state = replace(self.state, parameters=parameters)
+
+    def restore(self, saved: SavedRun, tree: xr.DataTree) -> None:
+        """Go on from what a file held; with another E-step, all chains begin anew."""
+        super().restore(saved, tree)
+        e_step: Any = self.settings.e_step
+        given = [e_step]
+        if getattr(e_step, "backend", None) == tree.attrs.get("backend"):
+            given.append(replace(e_step, backend=None))  # as the file had it
+        text = tree.attrs["settings"]
+        if not any(stored_alike(text, {"e_step": each}, "e_step") for each in given):
+            self.state = self.state.with_new_chains()
+
+    def read(self, observations: Any, between: Callable[[], None]) -> dict[int, Arrays]:
+        """Read the observations of a call, and begin with them or find them those of the run.
+
+        Parameters
+        ----------
+        observations : array_like, DataArray, or iterable
+            As `SAEM.fit` takes them.
+        between : callable
+            Called as each is read; it raises where the reading is to end.
+
+        Returns
+        -------
+        dict of int to dict of str to ndarray
+            The observations that are learnt, encoded, by their positions.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If the family refuses one that is not to be skipped, nothing is left, or they are not
+            those of the run.
+        Exception
+            What the source raises.
+        """
+        taken = self._taken(observations, between)
+        self.leave_out(*taken.lost)
+        if self.state.chains:
+            state = self.state.without({record.position for record in taken.lost})
+            _require_same(taken, state)
+            self.state = state
+        else:
+            if self.state.parameters is None:
+                held = [*taken.held.values()][: self.settings.n_start]
+                self.begin(self.initial_parameters(held))
+            n = len(taken.encoded)
+            self.state = replace(
+                self.state,
+                chains=({},) * n,
+                n_sweeps=(0,) * n,
+                positions=tuple(taken.encoded),
+                fingerprints=tuple(map(fingerprint, taken.encoded.values())),
+                n_records=taken.n_records,
+            )
+        between()
+        return taken.encoded
+
+    def _taken(self, observations: Any, between: Callable[[], None]) -> _Taken:
+        """Read all observations, past those that are left out."""
+        taken, state, known = _Taken(), self.state, frozenset(self.state.positions)
+        on_error, spans = self.settings.on_error, {}
+        for position, observation in enumerate(read(self.family, observations)):
+            between()
+            taken.n_records += 1
+            if position < state.n_records and position not in known:
+                continue
+            if isinstance(observation, Unreadable):
+                if on_error == "raise":
+                    raise observation.error
+                reason = f"reading it failed: {named(observation.error)}"
+                taken.lost.append(LeftOut(position, reason))
+                continue
+            try:
+                item, encoded = self.admit(observation, position)
+            except Exception as error:
+                require_readable(error)
+                if on_error != "raise":
+                    taken.lost.append(LeftOut(position, f"refused: {named(error)}", observation))
+                    continue
+                kind = TypeError if isinstance(error, TypeError) else ValueError
+                raise kind(
+                    f"observation {position} (counted from 0) was refused: {error}"
+                ) from error
+            taken.encoded[position] = encoded
+            if state.parameters is None:
+                taken.held[position] = item.observation
+            if not state.chains:
+                spans[position] = span(item.observation)
+        absurd = absurd_among(
+            list(spans.values()), self.settings.refuse_beyond, largest(state.parameters)
+        )
+        places = list(spans)
+        for index, why in absurd.items():
+            position = places[index]
+            if on_error == "raise":
+                raise ValueError(f"observation {position} (counted from 0) was refused: {why}")
+            observation = taken.encoded.pop(position)
+            taken.lost.append(LeftOut(position, f"refused: {named(why)}", observation))
+            taken.held.pop(position, None)
+        if not taken.n_records:
+            raise ValueError("observations: got none; pass at least one observation.")
+        if not taken.encoded:
+            reason = taken.lost[0].reason if taken.lost else "they were left out before"
+            raise ValueError(
+                f"observations: none of these {taken.n_records} can be learnt ({reason}); see to "
+                "the source."
+            )
+        return taken
+
+    def batch(self, number: int, n_observations: int) -> np.ndarray:
+        """Return which observations iteration `number` visits, increasing; the first one all."""
+        fraction = self.settings.batch_fraction
+        if fraction == 1 or number == 1:
+            return np.arange(n_observations)
+        size = max(round(fraction * n_observations), 1)
+        chosen = self.generator(number).choice(n_observations, size, replace=False)
+        return np.sort(chosen)
+
+    def iterate(
+        self, encoded: Mapping[int, Arrays], visited: Callable[[ObservationRecord], None]
+    ) -> StepReport[SAEMState]:
+        """Make one iteration, and go on to the state that it leads to.
+
+        Parameters
+        ----------
+        encoded : mapping of int to mapping of str to ndarray
+            All observations by their positions, as `Family.encode` gives them.
+        visited : callable
+            Told of each observation once it has been visited.
+
+        Raises
+        ------
+        FloatingPointError, RuntimeError
+            If a visit fails and is not to be skipped, or the M-step fails.
+        """
+        report, failures = self.step(self.state, encoded, visited)
+        lost = [
+            LeftOut(at, f"learning it failed: {named(error)}", encoded[at])
+            for at, error in failures.items()
+        ]
+        self.leave_out(*lost)
+        self.take(report)
+        return report
+
+    def step(
+        self,
+        state: SAEMState,
+        encoded: Mapping[int, Arrays],
+        visited: Callable[[ObservationRecord], None],
+    ) -> tuple[StepReport[SAEMState], dict[int, Exception]]:
+        """Simulate, approximate stochastically, maximise: an iteration from a state to the next.
+
+        Returns
+        -------
+        report : StepReport
+        failures : dict of int to Exception
+            Why observations are left out from now on, by their positions. In the first iteration
+            nothing is left of them: what follows is what a run without them would have been.
+        """
+        begun = perf_counter()
+        number, n = state.n_iterations + 1, len(state.chains)
+        gain = self.settings.gain(number)
+        parameters = self._annealed(state.parameters or {}, number)
+        # Observations that are not visited contribute what they did at their last visit.
+        contributions = list(state.contributions)
+        keeps = self.settings.batch_fraction < 1
+        chosen = self.batch(number, n) if contributions else np.arange(n)
+
+        def order(failed: int, index: int) -> Order:
+            how = Visit(
+                sweeps=self.settings.sweeps,
+                done=state.n_sweeps[index],
+                refit_every=self.settings.refit_every,
+                # Moves adapt while the gain is 1: what is averaged later needs a fixed kernel. A
+                # chain that begins anew then, of a run with another E-step, adapts at its start.
+                adapts=gain == 1 or state.n_sweeps[index] == 0,
+            )
+            rng = self.generator(number, index - failed)
+            data = encoded[state.positions[index]]
+            return Order(visit, (data, parameters, rng, state.chains[index], how))
+
+        chains: dict[int, Arrays] = {}
+        records: list[ObservationRecord] = []
+        troubles = dict(state.troubles)
+        total: Arrays = {}
+        failures: dict[int, Exception] = {}
+        in_a_row = 0
+        with one_blas_thread():
+            for i, result, seconds in self.explained(chosen.tolist(), order, state.statistics):
+                if isinstance(result, Exception):
+                    failures[state.positions[i]] = result
+                    in_a_row += 1
+                    skips = self.settings.on_error != "raise"
+                    if not skips or in_a_row > PATIENCE or len(failures) == n:
+                        raise _failure(result, state.positions[i], number) from result
+                    continue
+                in_a_row = 0
+                contribution = Contribution.of(result.statistics)
+                total = total or _zeros(result.statistics)
+                if not keeps:
+                    contribution.add_to(total)
+                elif state.contributions:
+                    contributions[i] = contribution
+                else:
+                    contributions.append(contribution)
+                for name, count in result.troubles.items():
+                    troubles[name] = troubles.get(name, 0) + int(count)
+                chains[i] = result.chain
+                record = ObservationRecord.of(state.n_visits + len(records) + 1, result, seconds)
+                records.append(record)
+                visited(record)
+            if not records:
+                # nothing came of a whole mini-batch: another is drawn from the others
+                report, more = self.step(state.without(failures), encoded, visited)
+                return report, failures | more
+            left = [i for i, place in enumerate(state.positions) if place not in failures]
+            if keeps:
+                if state.contributions:
+                    contributions = [contributions[i] for i in left]
+                for contribution in contributions:
+                    contribution.add_to(total)
+            statistics = blended(state.statistics, total, len(left), gain)
+            found = maximize_family(
+                self.family,
+                statistics,
+                effective_size=float(len(left)),
+                present=state.parameters,
+            )
+        sweeps = self.settings.sweeps
+        following = replace(
+            state,
+            parameters=found.parameters,
+            statistics=statistics,
+            contributions=tuple(contributions) if keeps else (),
+            chains=tuple(chains.get(i, state.chains[i]) for i in left),
+            n_sweeps=tuple(state.n_sweeps[i] + (sweeps if i in chains else 0) for i in left),
+            positions=tuple(state.positions[i] for i in left),
+            fingerprints=tuple(state.fingerprints[i] for i in left),
+            n_iterations=number,
+            n_visits=state.n_visits + len(records),
+            troubles=count_waiting(self.family, troubles, found.waiting),
+        )
+        report = StepReport(
+            state=following,
+            observations=timed(records, begun),
+            gain=gain,
+            updated=True,
+            waiting=len(found.waiting),
+        )
+        return report, failures
+
+    def _annealed(self, parameters: Arrays, number: int) -> Arrays:
+        if self.settings.annealing is None:
+            return parameters
+        temperature = float(self.settings.annealing(number))
+        if not 1 <= temperature < np.inf:
+            raise ValueError(
+                f"annealing: gave {temperature} for iteration {number}; temperatures are finite "
+                "and at least 1."
+            )
+        if temperature == 1:
+            return parameters
+        return self.family.check_parameters(self.family.anneal(parameters, temperature))
+
+
+@dataclass(eq=False)
+class _Taken:
+    """What one call was given.
+
+    Attributes
+    ----------
+    n_records : int
+        Records, whatever became of them.
+    encoded : dict of int to dict of str to ndarray
+        Observations by their positions.
+    held : dict of int to ndarray or dict of str to ndarray
+        The same as they were given, while there is no start.
+    lost : list of LeftOut
+        Those that are left out.
+    """
+
+    n_records: int = 0
+    encoded: dict[int, Arrays] = field(default_factory=dict)
+    held: dict[int, Any] = field(default_factory=dict)
+    lost: list[LeftOut] = field(default_factory=list)
+
+
+def _require_same(taken: _Taken, state: SAEMState) -> None:
+    """Refuse observations that are not those of a run's chains.
+
+    Raises
+    ------
+    ValueError
+        If there are more or fewer records, or one is another; the error says which.
+    """
+    where = ""
+    if taken.n_records == state.n_records:
+        found = dict(zip(state.positions, state.fingerprints, strict=True))
+        other = [at for at, data in taken.encoded.items() if found[at] != fingerprint(data)]
+        if not other:
+            return
+        where = f" (observation {other[0]}, counted from 0, is another)"
+    raise ValueError(
+        f"observations: these {taken.n_records} are not the {state.n_records} that the run's "
+        f"chains belong to{where}; give the same ones in the same order, or make a new SAEM with "
+        "parameters=saem.parameters."
+    )
+
+
+def _failure(error: Exception, position: int, number: int) -> Exception:
+    kind = FloatingPointError if isinstance(error, ArithmeticError) else RuntimeError
+    return kind(
+        f"observation {position}, counted from 0, failed in iteration {number}: {error} The "
+        "run stands as after the iteration before; to go on without the observation save it "
+        "and load it with on_error='skip'."
+    )
+
+
+def _zeros(statistics: Mapping[str, np.ndarray]) -> Arrays:
+    return {name: np.zeros(np.shape(value)) for name, value in statistics.items()}
