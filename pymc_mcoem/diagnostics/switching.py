@@ -1,4 +1,4 @@
-"""Chains that never switched: those that could not, and those with nowhere to go."""
+"""Chains that never switched: whether they were stuck or the other classes have no weight."""
 
 from __future__ import annotations
 
@@ -11,9 +11,20 @@ from scipy import stats
 from pymc_mcoem.diagnostics.chains import IndexChains
 from pymc_mcoem.diagnostics.pseudo_priors import GOOD_PARETO_K, pareto_k
 
-__all__ = ["UnmovedChains", "unmoved_chains"]
+__all__ = ["UnmovedChains", "unmoved_chains", "unmoved_flags"]
 
-#: What is less probable than this is no chance: a chain without any of five expected switches.
+#: Verdicts in words; the first two are flagged, the others are notes.
+_PHRASES = {
+    "stuck": "never switched and could not",
+    "unknown": "never switched and may be stuck",
+    "chance": "never switched, by chance",
+    "no weight": "never switched",
+}
+
+#: More chains than this are counted, not named.
+_MAX_NAMED = 8
+
+#: Events less probable than this are not chance: a chain without any of five expected switches.
 LEAST_PROBABLE = float(np.exp(-5.0))
 
 
@@ -74,11 +85,42 @@ def unmoved_chains(
             still = still & ~np.isin(superchain_ids, moved)
         if still.any():
             n_groups = len(still) if superchain_ids is None else len(np.unique(superchain_ids))
-            found.append(_judge(chains, row, still, n_groups))
+            found.append(_verdict(chains, row, still, n_groups))
     return found
 
 
-def _judge(chains: IndexChains, row: int, still: np.ndarray, n_groups: int) -> UnmovedChains:
+def unmoved_flags(
+    chains: IndexChains, superchain_ids: np.ndarray | None = None
+) -> tuple[list[str], list[str]]:
+    """Return flags and notes about chains that never switched, one for each verdict.
+
+    Parameters
+    ----------
+    chains : IndexChains
+    superchain_ids : ndarray of int, shape (n_chains,), optional
+        As of `unmoved_chains`.
+    """
+    flags: list[str] = []
+    notes: list[str] = []
+    found = unmoved_chains(chains, superchain_ids)
+    for verdict, phrase in _PHRASES.items():
+        alike = [each for each in found if each.verdict == verdict]
+        if not alike:
+            continue
+        first = alike[0]
+        which = ", ".join(str(chains.chain[position]) for position in first.chains[:_MAX_NAMED])
+        if len(first.chains) > _MAX_NAMED:
+            which += f" and {len(first.chains) - _MAX_NAMED} more"
+        where = chains.row_label(first.row)
+        chain = "chain" if len(first.chains) == 1 else "chains"
+        text = f"{chain} {which}{' of ' + where if where else ''} {phrase}: {first.reason}"
+        if len(alike) > 1:
+            text += f" (and so in {len(alike) - 1} more indices of the plate)"
+        (flags if verdict in ("stuck", "unknown") else notes).append(text)
+    return flags, notes
+
+
+def _verdict(chains: IndexChains, row: int, still: np.ndarray, n_groups: int) -> UnmovedChains:
     codes = chains.codes[row]
     group_size = len(still) // n_groups
     positions = tuple(np.flatnonzero(still).tolist())
@@ -88,7 +130,7 @@ def _judge(chains: IndexChains, row: int, still: np.ndarray, n_groups: int) -> U
         return UnmovedChains(row, positions, "stuck", f"they stayed in different classes, {labels}")
     if still.all():
         if chains.log_weight is not None:
-            return _judge_by_weights(chains, row, positions, int(stays[0]), n_groups)
+            return _verdict_by_weights(chains, row, positions, int(stays[0]), n_groups)
         return UnmovedChains(
             row, positions, "unknown", "no chain moved, and there are no weights of classes"
         )
@@ -103,7 +145,7 @@ def _judge(chains: IndexChains, row: int, still: np.ndarray, n_groups: int) -> U
     if elsewhere or not _may_be_chance(expected, len(positions) // group_size, n_groups, n_rows):
         return UnmovedChains(row, positions, "stuck", "other chains left that class")
     if chains.log_weight is not None:
-        found = _judge_by_weights(chains, row, positions, int(stays[0]), n_groups)
+        found = _verdict_by_weights(chains, row, positions, int(stays[0]), n_groups)
         if found.verdict == "stuck":
             return found
     unit = "chain" if group_size == 1 else "group"
@@ -124,7 +166,7 @@ def _may_be_chance(expected: float, n_still: int, n_groups: int, n_rows: int) ->
     return bool(probability >= LEAST_PROBABLE / n_rows)
 
 
-def _judge_by_weights(
+def _verdict_by_weights(
     chains: IndexChains, row: int, positions: tuple[int, ...], stay: int, n_groups: int
 ) -> UnmovedChains:
     assert chains.log_weight is not None
