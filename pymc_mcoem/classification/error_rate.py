@@ -41,7 +41,7 @@ def live_error_rate(
     probability: float = 0.95,
     seconds: ArrayLike | None = None,
 ) -> xr.Dataset:
-    """Return the error rate along a stream whose observations are classified, then learnt.
+    """Return the error rate along a stream whose observations are classified, then learned.
 
     Every observation is a test before it is a lesson, so that no data are held back.
 

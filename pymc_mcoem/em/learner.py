@@ -15,7 +15,7 @@ from pymc_mcoem.em.family_record import describe_family
 from pymc_mcoem.em.history import History
 from pymc_mcoem.em.reading import Unreadable, admit
 from pymc_mcoem.em.recursion import Recursion
-from pymc_mcoem.em.run_state import Begun, RunSettings, RunState, StepError
+from pymc_mcoem.em.run_state import Begun, Pending, RunSettings, RunState, StepError
 from pymc_mcoem.em.storage import SavedRun
 from pymc_mcoem.interrupts import require_readable
 from pymc_mcoem.runs.failed_records import PATIENCE, LeftOut, leave_out, named, said
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from pymc_mcoem.em.family import Family
-    from pymc_mcoem.em.run_state import Pending, StepReport
+    from pymc_mcoem.em.run_state import StepReport
     from pymc_mcoem.labelling import Arrays
     from pymc_mcoem.runs.executor import Workers
 
@@ -283,6 +283,22 @@ class Learner:
         if read is None or read[0] is not state:
             self._read = read = (state, self._ended(state, self._begun))
         return read[1]
+
+    def prepare(self, observation: Any = None) -> None:
+        """Compile the E-step, and make a step with an observation that changes nothing."""
+        self.recursion.crew.prepare()
+        if observation is not None:
+            parameters = self.state.parameters or self.family.declared_parameters()
+            trial = RunState(parameters=parameters, pending=(Pending.of(observation, 0),))
+            # What fails here fails again when it is learned.
+            with suppress(StepError):
+                self.recursion.step(trial)
+
+    def without_held(self) -> RunState | None:
+        """Return the state as if nothing were held, None before the start."""
+        if self.state.parameters is None:
+            return None
+        return self.recursion.ended(replace(self.state, pending=()))
 
     def _ended(self, state: RunState, begun: Begun | None) -> RunState:
         try:
