@@ -25,13 +25,13 @@ __all__ = [
 
 _STATISTICS = ("mean", "sd", "mcse_mean", "ess", "lower", "upper")
 
-#: A chain with fewer draws of a class tells nothing of how latents mix in it.
+#: Fewest draws of a class from which a chain shows how latents mix in it.
 _MIN_VISITS = 25
 
-#: More latents than this, rows and classes counted, are looked at in part.
+#: Largest number of latents, times rows and classes, that are checked; of more, some.
 _MAX_LOOKED_AT = 5_000
 
-#: Below so many draws a hundredth of them is too few to be counted.
+#: Fewest draws of which a hundredth is enough to estimate from.
 _MIN_FOR_FAR_TAILS = 400
 
 
@@ -45,10 +45,10 @@ def class_latents(
     classes: Sequence[Hashable] | None = None,
     group: str = "posterior",
 ) -> xr.Dataset:
-    r"""Summarise latents class by class, over the draws in which the class was active.
+    r"""Summarize latents by class, over the draws in which the class was active.
 
-    What a trace holds of a latent while its class is not active is not about that class: draws
-    of another class's posterior, of the prior, or of a pseudo-prior.
+    While a class is not active, a trace has draws of its latents from another class's posterior,
+    the prior, or a pseudo-prior. These say nothing about the class.
 
     Parameters
     ----------
@@ -56,8 +56,8 @@ def class_latents(
     var_name : str, optional
         The class index, see `class_index_summary`.
     latents : sequence of str, optional
-        Default: all variables of floats of the group; on a plate those along it: with its
-        dimensions, or with first axes as long as the plate's where PyMC named either of the two.
+        Default: all variables of floats of the group; in a plate those along it, with its
+        dimensions, or with first axes of the plate's lengths if PyMC named either of the two.
     blocks : mapping of class to sequence of str, optional
         The latents of each class, as `CarlinChib` takes them; all others are NaN in that class.
     probability : float
@@ -232,7 +232,7 @@ def _error_of_mean(x: np.ndarray, weight: np.ndarray, mean: float) -> float:
 
 @dataclass(frozen=True)
 class LatentMixing:
-    """How a latent mixed within a class, over the draws in which the class was active.
+    """Mixing of one latent within a class, over the draws in which the class was active.
 
     Attributes
     ----------
@@ -246,7 +246,7 @@ class LatentMixing:
         Rank-normalised, as of Vehtari et al. (2021); tails are the outer twentieths, and the outer
         hundredths where draws are many.
     pareto_k : float
-        Of the draws' own tails: above 0.7 no number of draws tells their mean.
+        Of the tails of the draws: above 0.7 the mean is not determined by any number of draws.
     """
 
     row: int
@@ -263,7 +263,7 @@ class LatentMixing:
 def latent_mixing(
     chains: IndexChains, variables: xr.Dataset, latents: Sequence[str] | None = None
 ) -> tuple[list[LatentMixing], int]:
-    """Look at latents within the classes that were visited often enough.
+    """Return how latents mixed within the classes that were visited often enough.
 
     Parameters
     ----------
@@ -276,8 +276,8 @@ def latent_mixing(
     Returns
     -------
     found : list of LatentMixing
-    n_left_out : int
-        How many were not looked at, for there are too many.
+    n_skipped : int
+        Number of latents that were skipped because there are too many.
 
     Raises
     ------
