@@ -37,15 +37,15 @@ def pareto_k(log_ratio: np.ndarray) -> np.ndarray:
     ----------
     log_ratio : array_like of shape (n_chains, n_draws, n_classes)
         log p(y, k, x) - log q_k(x) at draws x of the pseudo-prior q_k, up to a constant for each
-        class. NaN draws, as of the class that was active, are left out; minus infinity is a draw
-        without density.
+        class. NaN draws, as of the active class, are skipped; minus infinity is a draw without
+        density.
 
     Returns
     -------
     ndarray of shape (n_classes,)
-        Below 0.5 good, above 0.7 the pseudo-prior misses some of its class's posterior. Minus
-        infinity where ratios are all the same, as of a perfect pseudo-prior; NaN where fewer than
-        25 draws are left.
+        Below 0.5 good; above 0.7 the pseudo-prior misses some of its class's posterior. Minus
+        infinity if all ratios are equal, as of a perfect pseudo-prior; NaN with fewer than 25
+        draws.
 
     Raises
     ------
@@ -89,8 +89,8 @@ def jump_pareto_k(chains: IndexChains) -> np.ndarray:
     Returns
     -------
     ndarray of shape (n_rows, n_classes)
-        As `pareto_k`. A large value blames the pseudo-prior of j or of a. All NaN where draws
-        were thinned: the class before each is not known.
+        As of `pareto_k`. A large value points to the pseudo-prior of j or of a. All NaN if draws
+        were thinned, because the class before each draw is not known.
 
     Raises
     ------
