@@ -14,14 +14,14 @@ from .classification.classifier import Classifier as Classifier
 from .classification.error_rate import live_error_rate as live_error_rate
 from .classification.labels import majority_labels as majority_labels
 from .classification.prequential import predict_then_learn as predict_then_learn
-from .diagnostics.compare import (
+from .diagnostics.latents import class_latents as class_latents
+from .diagnostics.pseudo_priors import pseudo_prior_draws as pseudo_prior_draws
+from .diagnostics.runs import (
     adjusted_rand_index as adjusted_rand_index,
 )
-from .diagnostics.compare import (
+from .diagnostics.runs import (
     align_classes as align_classes,
 )
-from .diagnostics.latents import class_latents as class_latents
-from .diagnostics.pseudo_prior_draws import pseudo_prior_draws as pseudo_prior_draws
 from .diagnostics.runs import (
     compare_runs as compare_runs,
 )

@@ -1,1 +1,1 @@
-"""Class labels of observations, and tests of a classifier while it learns."""
+"""Classification of observations, and error rates of a classifier while it learns."""

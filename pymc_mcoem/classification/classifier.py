@@ -1,4 +1,4 @@
-"""Labels of new observations by the classes that were learnt."""
+"""Labels of new observations from the classes that were learned."""
 
 from __future__ import annotations
 
@@ -6,39 +6,37 @@ import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import xarray as xr
 
-from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
-from pymc_mcoem.classification.labels import as_labels
-from pymc_mcoem.classification.merged_classes import unite
+from pymc_mcoem.classification.labels import as_labels, majority_labels, unique_labels
+from pymc_mcoem.classification.merged_classes import merge_parameters, merged_mixture
 from pymc_mcoem.classification.scores import (
+    ClassWeights,
     Unclassified,
     attempt,
+    check_sweeps,
     checked,
     compile_class_weights,
     compile_expected_likelihood,
-    weigh,
-    weigh_expected,
 )
 from pymc_mcoem.compiling.messages import telling
 from pymc_mcoem.compiling.threads import OneAtATime, one_blas_thread
-from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
-from pymc_mcoem.em.family import Family
 from pymc_mcoem.em.progress import CountProgress
 from pymc_mcoem.em.stream import Unreadable, count_observations, read
-from pymc_mcoem.interrupts import deferred, require_own_fault, require_readable
-from pymc_mcoem.runs.executor import Crew, Workers
+from pymc_mcoem.interrupts import deferred, require_readable
+from pymc_mcoem.runs.executor import Crew, WorkerLost, Workers
 from pymc_mcoem.runs.failed_records import ON_ERROR, named
-from pymc_mcoem.runs.workers import ExecutorError, Order
-from pymc_mcoem.templates.mixture import TemplateMixture
+from pymc_mcoem.runs.workers import Order
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from pymc_mcoem.em.esteps.base import EStep
+    from pymc_mcoem.em.family import Family
+    from pymc_mcoem.templates.mixture import TemplateMixture
 
 __all__ = ["Classifier"]
 
@@ -46,55 +44,58 @@ _log = logging.getLogger("pymc_mcoem")
 
 
 class Classifier:
-    """Weights of the classes for new observations, summed by label.
+    """Classify observations by a mixture whose classes have labels, or by a mixture per label.
 
     Parameters
     ----------
     mixture : TemplateMixture
-        The mixture whose parameters were learnt.
+        The mixture whose parameters were learned.
     parameters : Dataset, or mapping of label to Dataset
-        Parameters of one mixture, or of one mixture per label; these may differ in their
-        numbers of classes.
-    labels : sequence or mapping, optional
-        With one mixture: a label for each class (see `majority_labels`); None labels classes by
-        their number. Not with a mixture per label.
+        Parameters of one mixture, or of one mixture for each label. Numbers of classes may differ
+        between labels.
+    labels : sequence, optional
+        With one mixture: a label for each class. Default: the number of the class, until `fit`
+        names the classes by labeled observations. Not with a mixture per label.
     label_weights : mapping of label to float, optional
         Prior weights of labels, with a mixture per label; equal by default.
     rule : {"evidence", "expected_likelihood"}
-        ``"evidence"``: posterior class probabilities, found by `e_step`.
+        ``"evidence"``: posterior class probabilities, computed by `e_step`.
         ``"expected_likelihood"``: the paper's rule, `ExpectedLikelihood` of each class, without
         the classes' weights.
     e_step : EStep, optional
-        How posterior class probabilities are found: `CarlinChibBurst` (default, with five
-        random-walk moves), `LaplaceGaussian` (by Laplace's evidence, or with importance
-        weights), or any other that has a ``class_probability``.
+        Computes posterior class probabilities: `CarlinChibBurst` (default, with five random-walk
+        moves), `LaplaceGaussian` (by Laplace's evidence, or with importance weights), or any other
+        that has a ``class_probability``.
     draws, burn_in : int
-        Sweeps that are kept, and sweeps before them.
+        Sweeps that are used, and sweeps before them.
     screening : float
-        By how much a class or label probability may change, apart from Monte Carlo error, for
-        hopeless classes to be left out before the sweeps or draws, which then cost as much as four
-        or sixteen classes do; 0 leaves out none. It holds while Laplace's approximation errs by no
-        more than 20 in the log-evidence of one class against another's; see the notes of
-        `pymc_mcoem.classification.screening.ScreenedClassWeights`. It spares sweeps, not the search
-        for modes: with 40 classes bursts of 500 sweeps take half the time, of 50 all of it
-        (``benchmarks/screening.py``). An `e_step` that draws nothing, as ``LaplaceGaussian()``,
-        has nothing to spare: it takes any amount, looks at all classes, and nothing changes.
+        Largest change of a class or label probability, apart from Monte Carlo error, that is
+        allowed for leaving out hopeless classes before the sweeps or draws. These then cost as much
+        as four or sixteen classes do. With 0 no class is left out. The bound holds while Laplace's
+        approximation errs by no more than 20 in the log-evidence of one class against another's;
+        see the notes of `pymc_mcoem.classification.screening.ScreenedClassWeights`. Sweeps are
+        saved, the search for modes is not: with 40 classes bursts of 500 sweeps take half the time,
+        bursts of 50 sweeps as much as before (``benchmarks/screening.py``). An `e_step` that draws
+        nothing, as ``LaplaceGaussian()``, is not screened.
     random_seed : int
-        Observation i of an array has a generator of its own, made from the seed and i.
+        Observation i of a call has a generator of its own, made from the seed and i.
     progressbar : bool
     executor : concurrent.futures.Executor or int, optional
-        Who classifies, as for `OnlineEM`. The probabilities are the same, to the last bit.
+        Executor that computes the probabilities, as for `OnlineEM`. They are bitwise identical for
+        any executor.
     on_error : {"raise", "skip"}
-        What becomes of an observation that cannot be read, that the family refuses or whose
-        probabilities fail: the call ends with an error that names it, or it keeps its place, with
-        NaN for its probabilities and None for its label, and `skipped` says why.
+        How to handle observations that cannot be read, that the family refuses or whose
+        probabilities fail. ``"raise"``: the call ends with an error that names the observation.
+        ``"skip"``: its probabilities are NaN, its label is None, and `skipped` has the reason.
 
     Attributes
     ----------
-    labels : tuple of length n_labels
+    classes_ : ndarray of shape (n_labels,)
+        The labels, sorted if they can be compared, as scikit-learn's.
     class_labels : tuple of length n_classes
+        Label of each class.
     skipped : dict of int to str
-        Why observations of the last call have no label, by their places, counted from 0.
+        Reasons why observations of the last call have no label, by their positions from 0.
 
     Raises
     ------
@@ -104,13 +105,13 @@ class Classifier:
 
     Notes
     -----
-    A mixture per label becomes one mixture of all their classes, whose weights are those of
-    the label times those within it, and whose noise variance differs from class to class. Cost of
-    an observation: a mode search in every class that stays in the race, and ``draws + burn_in``
+    A mixture per label becomes one mixture of all their classes. The weight of a class is that of
+    its label times that within the label, and each class has its own noise variance. The cost of
+    an observation is a mode search in every class that stays in the race, and ``draws + burn_in``
     sweeps; by the paper's rule (label ``classif1``) both in every class.
 
-    Where warps are loose and noise is low, a class's posterior has several modes; a search that
-    starts at one point may miss the best, and bursts and importance weights stay wrong with it. Of
+    If warps are loose and noise is low, a class's posterior has several modes. A search from one
+    starting point may miss the best, and bursts and importance weights are then wrong too. Of
     60 curves simulated from 20 classes (noise variance 0.03), bursts of 500 sweeps were off by 0.01
     at most for a deformation variance of 0.02, by 0.15 for 0.1 and by 0.91 for 0.3, with more than
     0.1 for 0, 1 and 6 curves; with nine starting points (set ``mixture.starts``) by 0.01, 0.02 and
@@ -118,11 +119,26 @@ class Classifier:
 
     Examples
     --------
+    A class learns what it is called from two labeled images:
+
+    >>> from pymc_mcoem.em.esteps.fixed_latents import FixedLatents
     >>> from pymc_mcoem.templates import TemplateMixture
     >>> mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
-    >>> classifier = Classifier(mixture, mixture.parameters, labels=["dark", "bright"])
-    >>> classifier.labels
+    >>> theta = mixture.parameters
+    >>> theta["templates"][:] = np.linalg.solve(
+    ...     mixture.mean_design(), np.outer(np.ones(9), [0.1, 0.9])
+    ... ).T
+    >>> classifier = Classifier(mixture, theta, e_step=FixedLatents(), progressbar=False)
+    >>> classifier.fit([np.zeros((3, 3)), np.ones((3, 3))], ["dark", "bright"]).class_labels
     ('dark', 'bright')
+    >>> classifier.classes_
+    array(['bright', 'dark'], dtype='<U6')
+    >>> classifier.predict_proba(np.full((1, 3, 3), 0.5)).round(6)
+    array([[0.5, 0.5]])
+    >>> classifier.predict([np.zeros((3, 3)), np.full((3, 3), 0.6)])
+    array(['dark', 'bright'], dtype='<U6')
+    >>> classifier.score([np.zeros((3, 3)), np.ones((3, 3))], ["dark", "dark"])
+    0.5
     """
 
     def __init__(
@@ -144,11 +160,7 @@ class Classifier:
     ) -> None:
         if on_error not in ON_ERROR:
             raise ValueError(f"on_error: got {on_error!r}; choose one of {ON_ERROR}.")
-        if draws < 1 or burn_in < 0:
-            raise ValueError(
-                f"draws is {draws} and burn_in {burn_in}; give at least one draw and no negative "
-                "burn-in."
-            )
+        check_sweeps(draws, burn_in)
         if rule not in ("evidence", "expected_likelihood"):
             raise ValueError(f"rule is {rule!r}; give 'evidence' or 'expected_likelihood'.")
         if rule == "expected_likelihood" and e_step is not None:
@@ -163,6 +175,7 @@ class Classifier:
                 f"screening is {screening}, but the rule {rule!r} does not weigh classes by "
                 "evidence; leave it out, or give rule='evidence'."
             )
+        self._has_own_labels = not isinstance(parameters, xr.Dataset)
         if isinstance(parameters, xr.Dataset):
             if label_weights is not None:
                 raise ValueError(
@@ -182,8 +195,7 @@ class Classifier:
                     "labels: with a mixture per label the mapping's keys are the labels; leave "
                     "them out."
                 )
-            self.family, self._parameters, of_class = unite(mixture, parameters, label_weights)
-        self.labels: tuple[Hashable, ...] = tuple(dict.fromkeys(of_class))
+            of_class = self._merge(mixture, parameters, label_weights)
         self.class_labels: tuple[Hashable, ...] = tuple(of_class)
         self.draws = draws
         self.burn_in = burn_in
@@ -194,22 +206,83 @@ class Classifier:
         self.on_error = on_error
         self.skipped: dict[int, str] = {}
         self._alone = OneAtATime("Classifier")
-        if rule == "evidence":
-            chosen = CarlinChibBurst(within_class=RandomWalk(n_moves=5))
-            make: Callable[[], Any] = partial(
-                compile_class_weights, self.family, chosen if e_step is None else e_step, screening
-            )
-        else:
-            make = partial(compile_expected_likelihood, self.family)
-        self._crew = Crew(make, executor)
-        # The paper's rule knows no weights of classes, but those of labels.
+        # The paper's rule uses the weights of labels, but not those of classes.
         prior = {} if label_weights is None else label_weights
-        self._log_label_weight = np.log([float(prior.get(label, 1.0)) for label in of_class])
+        log_label_weight = np.log([float(prior.get(label, 1.0)) for label in of_class])
+        make: Callable[[], ClassWeights] = (
+            partial(compile_class_weights, self.family, e_step, screening)
+            if rule == "evidence"
+            else partial(compile_expected_likelihood, self.family, log_label_weight)
+        )
+        self._executor = Crew(make, executor)
+
+    def _merge(
+        self,
+        mixture: TemplateMixture,
+        parameters: Mapping[Hashable, xr.Dataset],
+        label_weights: Mapping[Hashable, float] | None,
+    ) -> list[Hashable]:
+        """Set family and parameters of all classes together; return the label of each."""
+        if not parameters:
+            raise ValueError(
+                "parameters: got no label; give the parameters of at least one mixture."
+            )
+        checked_parameters = {}
+        of_class: list[Hashable] = []
+        for label, dataset in parameters.items():
+            if not isinstance(dataset, xr.Dataset):
+                raise TypeError(
+                    f"parameters: of label {label!r} are a {type(dataset).__name__}; give a "
+                    "Dataset, as OnlineEM.parameters is."
+                )
+            n_classes = int(dataset.sizes["class"])
+            own = mixture if n_classes == mixture.n_classes else mixture.with_classes(n_classes)
+            checked_parameters[label] = own.check_parameters(dataset)
+            of_class += [label] * n_classes
+        merged = merge_parameters(checked_parameters, label_weights)
+        self.family = merged_mixture(mixture, len(of_class))
+        self._parameters = self.family.check_parameters(merged)
+        return of_class
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """Labels, ``(n_labels,)``, in the order of the columns of `predict_proba`."""
+        return as_labels(unique_labels(self.class_labels))
+
+    def fit(self, observations: Any, labels: Sequence[Hashable] | np.ndarray) -> Self:
+        """Name the classes of one mixture by labeled observations.
+
+        Each class takes the label that has the largest weight in it, see `majority_labels`. The
+        parameters stay as they were learned.
+
+        Parameters
+        ----------
+        observations : array_like or iterable
+            As `OnlineEM.partial_fit` takes them.
+        labels : sequence of length n
+
+        Returns
+        -------
+        Classifier
+            The classifier itself.
+
+        Raises
+        ------
+        ValueError
+            If the classifier has a mixture per label, whose classes have their labels already, or
+            there are more or fewer labels than observations.
+        """
+        if self._has_own_labels:
+            raise ValueError(
+                "labels: with a mixture per label the classes have their labels; leave out fit."
+            )
+        self.class_labels = tuple(majority_labels(self.class_probabilities(observations), labels))
+        return self
 
     def class_probabilities(self, observations: Any) -> np.ndarray:
         """Return class probabilities, ``(n, n_classes)``.
 
-        By the rule ``"expected_likelihood"`` they are what each class's score is of all scores.
+        By the rule ``"expected_likelihood"`` they are the scores of the classes over their sum.
 
         Parameters
         ----------
@@ -221,8 +294,8 @@ class Classifier:
         ValueError, TypeError
             If there is no observation, or the family refuses one, which is named.
         FloatingPointError, RuntimeError
-            If the probabilities of one fail, which is named. A RuntimeError also where another
-            thread calls while a call is at work.
+            If the probabilities of one fail, which is named. A RuntimeError also if another
+            thread calls at the same time.
         Exception
             What the source raises.
         """
@@ -241,11 +314,14 @@ class Classifier:
             CountProgress(self.progressbar, total, "Classified") as progress,
             one_blas_thread(),
         ):
-            for index, probabilities in self._answers(observations, total):
-                found[index] = probabilities
+            for index, answer in self._answers(observations, total):
+                if isinstance(answer, Unclassified):
+                    self.skipped[index] = f"classifying it failed: {answer.reason}"
+                else:
+                    found[index] = answer
                 progress.advance()
                 between()
-        # some are refused as they are handed out, before others have their answer
+        # Some are refused before others have their answer.
         self.skipped = dict(sorted(self.skipped.items()))
         n = len(found) + len(self.skipped)
         if not n:
@@ -262,57 +338,37 @@ class Classifier:
         missing = np.full(self.family.n_classes, np.nan)
         return np.stack([found.get(index, missing) for index in range(n)])
 
-    def _answers(self, observations: Any, total: int | None) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield probabilities and whose they are, of the observations that have some."""
+    def _answers(
+        self, observations: Any, total: int | None
+    ) -> Iterator[tuple[int, np.ndarray | Unclassified]]:
+        """Yield the index of each observation that is not refused, and its probabilities."""
         orders = self._orders(observations)
-        under_way: deque[tuple[int, Order]] = deque()
-        of_the_source: list[Exception] = []
+        sent: deque[tuple[int, Order]] = deque()
 
-        def handed_out() -> Iterator[Order]:
-            # what was handed out when a worker was lost comes first
-            yield from [order for _, order in under_way]
-            try:
-                for index, order in orders:
-                    under_way.append((index, order))
-                    yield order
-            except Exception as error:
-                of_the_source.append(error)
-                raise
+        def send() -> Iterator[Order]:
+            yield from [order for _, order in sent]
+            for index, order in orders:
+                sent.append((index, order))
+                yield order
 
-        # What fails here is no observation's fault.
-        self._crew.prepare()
-        answers = self._crew.answers(handed_out(), total=total)
+        # Compiling comes first: what fails there is no observation's fault.
+        self._executor.prepare()
         while True:
             try:
-                answer: np.ndarray | Unclassified = next(answers)
-            except StopIteration:
+                for answer in self._executor.answers(send(), total=total):
+                    yield sent.popleft()[0], answer
                 return
-            except ExecutorError:
-                raise
-            except Exception as error:
-                if of_the_source:
-                    raise
-                require_own_fault(error)
-                answer = self._failed(under_way[0][0], error)
-                answers = self._crew.answers(handed_out(), total=total)
-            index, _ = under_way.popleft()
-            if isinstance(answer, Unclassified):
-                self.skipped[index] = f"classifying it failed: {answer.reason}"
-            else:
-                yield index, answer
-
-    def _failed(self, index: int, error: Exception) -> Unclassified:
-        """Return that an observation has failed, or raise it with its number."""
-        if self.on_error == "skip":
-            return Unclassified(named(error))
-        kind = FloatingPointError if isinstance(error, ArithmeticError) else RuntimeError
-        raise kind(
-            f"observation {index}, counted from 0, cannot be classified: {error} Leave it out, or "
-            "give on_error='skip'."
-        ) from error
+            except WorkerLost as error:
+                index, _ = sent.popleft()
+                if self.on_error == "raise":
+                    raise RuntimeError(
+                        f"observation {index}, counted from 0, cannot be classified: {error} "
+                        "Leave it out, or give on_error='skip'."
+                    ) from error
+                yield index, Unclassified(named(error))
 
     def _orders(self, observations: Any) -> Iterator[tuple[int, Order]]:
-        """Yield the calls to be made and for which, each made up when it is asked for."""
+        """Yield the index and the call for each observation, none earlier than it is asked for."""
         for index, observation in enumerate(read(self.family, observations)):
             if isinstance(observation, Unreadable):
                 if self.on_error == "raise":
@@ -328,38 +384,21 @@ class Classifier:
                     continue
                 kind = TypeError if isinstance(error, TypeError) else ValueError
                 raise kind(f"observation {index} (counted from 0) was refused: {error}") from error
-            seed = np.random.SeedSequence(self.random_seed, spawn_key=(index,))
-            given = (data, self._parameters, np.random.default_rng(seed), self.draws, self.burn_in)
-            way = attempt if self.on_error == "skip" else checked
-            if self.rule == "evidence":
-                yield index, Order(way, (weigh, *given))
-            else:
-                yield index, Order(way, (weigh_expected, *given, self._log_label_weight))
+            call = attempt if self.on_error == "skip" else checked
+            sweeps = self.random_seed, self.draws, self.burn_in
+            yield index, Order(call, (index, data, self._parameters, *sweeps))
 
     def predict_proba(self, observations: Any) -> np.ndarray:
-        """Return label probabilities, ``(n, n_labels)``, in the order of `labels`.
+        """Return label probabilities, ``(n, n_labels)``, in the order of `classes_`.
 
         Parameters
         ----------
         observations : array_like or iterable
-
-        Examples
-        --------
-        >>> from pymc_mcoem.em.esteps.fixed_latents import FixedLatents
-        >>> mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
-        >>> theta = mixture.parameters
-        >>> theta["templates"][:] = np.linalg.solve(
-        ...     mixture.mean_design(), np.outer(np.ones(9), [0.1, 0.9])
-        ... ).T
-        >>> classifier = Classifier(
-        ...     mixture, theta, ["dark", "bright"], e_step=FixedLatents(), progressbar=False
-        ... )
-        >>> classifier.predict_proba(np.full((1, 3, 3), 0.5)).round(6)
-        array([[0.5, 0.5]])
         """
         by_class = self.class_probabilities(observations)
-        codes = [self.labels.index(label) for label in self.class_labels]
-        return by_class @ np.eye(len(self.labels))[codes]
+        names = unique_labels(self.class_labels)
+        codes = [names.index(label) for label in self.class_labels]
+        return by_class @ np.eye(len(names))[codes]
 
     def predict(self, observations: Any) -> np.ndarray:
         """Return the most probable label of each observation, ``(n,)``.
@@ -371,25 +410,11 @@ class Classifier:
         Returns
         -------
         ndarray of shape (n,)
-            With ``on_error="skip"`` of objects, None for what could not be classified.
-
-        Examples
-        --------
-        >>> from pymc_mcoem.em.esteps.fixed_latents import FixedLatents
-        >>> mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
-        >>> theta = mixture.parameters
-        >>> theta["templates"][:] = np.linalg.solve(
-        ...     mixture.mean_design(), np.outer(np.ones(9), [0.1, 0.9])
-        ... ).T
-        >>> classifier = Classifier(
-        ...     mixture, theta, ["dark", "bright"], e_step=FixedLatents(), progressbar=False
-        ... )
-        >>> classifier.predict([np.zeros((3, 3)), np.full((3, 3), 0.6)])
-        array(['dark', 'bright'], dtype='<U6')
+            With ``on_error="skip"`` an array of objects, None if it could not be classified.
         """
-        found = as_labels(self.labels)[self.predict_proba(observations).argmax(axis=1)]
+        found = self.classes_[self.predict_proba(observations).argmax(axis=1)]
         if self.on_error == "skip":
-            # whatever kind labels are of, none is none of them
+            # An array of text or numbers cannot hold None.
             found = found.astype(object)
             found[list(self.skipped)] = None
         return found
@@ -397,7 +422,7 @@ class Classifier:
     def score(self, observations: Any, labels: Sequence[Hashable] | np.ndarray) -> float:
         """Return the share of observations whose most probable label is the given one.
 
-        What could not be classified counts as wrong.
+        Observations that could not be classified count as wrong.
 
         Parameters
         ----------
@@ -408,20 +433,6 @@ class Classifier:
         ------
         ValueError
             If there are more or fewer labels than observations.
-
-        Examples
-        --------
-        >>> from pymc_mcoem.em.esteps.fixed_latents import FixedLatents
-        >>> mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
-        >>> theta = mixture.parameters
-        >>> theta["templates"][:] = np.linalg.solve(
-        ...     mixture.mean_design(), np.outer(np.ones(9), [0.1, 0.9])
-        ... ).T
-        >>> classifier = Classifier(
-        ...     mixture, theta, ["dark", "bright"], e_step=FixedLatents(), progressbar=False
-        ... )
-        >>> classifier.score([np.zeros((3, 3)), np.ones((3, 3))], ["dark", "dark"])
-        0.5
         """
         found = self.predict(observations)
         given = as_labels(labels)

@@ -1,4 +1,4 @@
-"""Error rate of a classifier that is tried on a stream while it learns."""
+"""Error rate of a classifier along a stream from which it learns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["check_window", "live_error_rate"]
 
 
 def check_window(window: Any) -> None:
-    """Complain about what is no number of observations.
+    """Check a number of observations.
 
     Raises
     ------
@@ -41,34 +41,33 @@ def live_error_rate(
     probability: float = 0.95,
     seconds: ArrayLike | None = None,
 ) -> xr.Dataset:
-    """Return the error rate along a stream whose observations are classified, then learnt.
+    """Return the error rate along a stream whose observations are classified, then learned.
 
-    Every observation is a test before it is a lesson, so that no data are held back.
+    Each observation first tests and then teaches, so that no data are held back.
 
     Parameters
     ----------
     predicted, actual : array_like of shape (n,)
-        Labels, in the order of the stream. What was predicted must not have used the observation
-        itself.
+        Labels in the order of the stream. A prediction must not have used its own observation.
     window : int
-        Observations in ``recent``.
+        Number of observations in ``recent``.
     probability : float
-        Of the interval, between 0 and 1.
+        Probability of the interval, between 0 and 1.
     seconds : array_like of shape (n,), optional
-        Time spent on learning until each was predicted, so that the rate can be drawn against it.
+        Time spent on learning until each prediction, to plot the rate against it.
 
     Returns
     -------
     Dataset with dimension ``observation``, counted from 1
-        ``cumulative``, the share of errors until then; ``recent``, that among the last `window`,
-        or all as long as there are fewer, with the bounds ``lower`` and ``upper``; ``seconds``,
-        where they were given.
+        ``cumulative``, the share of errors so far; ``recent``, the share among the last `window`
+        observations, or all if there are fewer, with the bounds ``lower`` and ``upper``;
+        ``seconds``, if given.
 
     Raises
     ------
     ValueError
         If the numbers of labels differ or there is none, `window` is less than 1, `probability`
-        is not between 0 and 1, or `seconds` are not as many or decrease.
+        is not between 0 and 1, or `seconds` have another length or decrease.
 
     See Also
     --------
@@ -77,9 +76,9 @@ def live_error_rate(
     Notes
     -----
     Bounds are quantiles of Beta(e + 1/2, w − e + 1/2) given e errors among w observations (the
-    interval of Jeffreys; 0 and 1 where there were none or only errors). They are about chance
-    alone: the rate itself changes as the run learns, and the windows of neighbours overlap. Early
-    errors weigh on ``cumulative`` for ever.
+    interval of Jeffreys; 0 and 1 if there were no errors or only errors). They cover chance alone:
+    the rate itself changes as the run learns, and neighboring windows overlap. Early errors have a
+    lasting effect on ``cumulative``.
 
     References
     ----------
@@ -125,7 +124,7 @@ def live_error_rate(
 
 
 def _check_seconds(seconds: ArrayLike, n: int) -> np.ndarray:
-    """Return times as an array, or complain."""
+    """Check times and return them as an array."""
     array = as_numbers("seconds", seconds)
     if array.shape != (n,):
         raise ValueError(

@@ -28,15 +28,15 @@ __all__ = ["CompiledExpectedLikelihood", "ExpectedLikelihood"]
 
 @dataclass(frozen=True)
 class ExpectedLikelihood:
-    """How well each class, at its own best latents, explains an observation.
+    """Settings of the paper's rule: how well each class explains an observation after bending.
 
     Parameters
     ----------
     pseudo_priors : PseudoPriorRule
-        Where chains start, and what moves are shaped like. Default: `Laplace`, in every class
-        to its mode.
+        Starting points of chains and shape of their moves. Default: `Laplace`, with a full mode
+        search in every class.
     within_class : WithinClassMove
-        Default: `RandomWalk` with five moves a sweep.
+        Default: `RandomWalk` with five moves in each sweep.
     backend : str or None
         ``"numba"``, ``"c"`` or ``"jax"``, as in ``pm.sample``; see `CarlinChibBurst`.
 
@@ -47,11 +47,11 @@ class ExpectedLikelihood:
 
         log (1/T) Σ_t g(y | I = j, X_t),
 
-    the logarithm of a mean of normalised densities of the observation given its latents. It is
+    the logarithm of a mean of normalized densities of the observation given its latents. It is
     not the evidence, which averages over the prior of the latents: a class that has to bend far
-    to explain an observation is not charged for it here. Weights of classes do not enter.
+    to explain an observation is not penalized here. Weights of classes do not enter.
 
-    Cost: in every class a mode search and as many density evaluations as sweeps and moves.
+    The cost is a mode search in every class, and a density evaluation for each sweep and move.
     """
 
     pseudo_priors: PseudoPriorRule = field(default_factory=lambda: Laplace(race=None))
@@ -117,7 +117,7 @@ class CompiledExpectedLikelihood:
             θ by ``pm.Data`` name.
         rng : numpy.random.Generator
         draws, burn_in : int
-            Sweeps of each class's chain that are kept, and those before them.
+            Sweeps of each class's chain that are used, and sweeps before them.
         """
         values = {**parameters, **data}
         pseudo_priors = self.pseudo_priors(values, rng)

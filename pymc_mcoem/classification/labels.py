@@ -1,17 +1,18 @@
-"""Labels of observations and classes: numbers, words, tuples or anything else that is hashable."""
+"""Labels of observations and classes: numbers, words, tuples or other hashable objects."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 
-__all__ = ["as_labels", "majority_labels"]
+__all__ = ["as_labels", "majority_labels", "unique_labels"]
 
 
 def as_labels(labels: Sequence[Hashable] | np.ndarray) -> np.ndarray:
-    """Return labels as an array with one entry for each, of objects where NumPy has no kind.
+    """Return labels as an array with one entry for each, of dtype object where NumPy has no other.
 
     Parameters
     ----------
@@ -39,23 +40,37 @@ def as_labels(labels: Sequence[Hashable] | np.ndarray) -> np.ndarray:
     return array
 
 
+def unique_labels(labels: Sequence[Hashable]) -> list[Hashable]:
+    """Return each label once, sorted if labels can be compared, else in order of appearance.
+
+    Examples
+    --------
+    >>> unique_labels(["b", "a", "b"]), unique_labels([1, "b", 1])
+    (['a', 'b'], [1, 'b'])
+    """
+    names: list[Any] = list(dict.fromkeys(labels))
+    with suppress(TypeError):
+        names.sort()
+    return names
+
+
 def majority_labels(
     probabilities: np.ndarray, labels: Sequence[Hashable] | np.ndarray
 ) -> list[Hashable]:
-    """Name each class by the label that weighs most in it.
+    """Return for each class the label that has the largest weight in it.
 
     Parameters
     ----------
     probabilities : ndarray of shape (n, n_classes)
-        Class probabilities of n labelled observations. A row that is not finite, of an
-        observation that could not be classified, counts for nothing.
+        Class probabilities of n labeled observations. Rows that are not finite, of observations
+        that could not be classified, are ignored.
     labels : sequence of length n
         Numbers, words, tuples or others that are hashable.
 
     Returns
     -------
     list of length n_classes
-        A class that no observation weighs in has the most frequent label.
+        A class without weight has the most frequent label.
 
     Raises
     ------
@@ -80,9 +95,7 @@ def majority_labels(
             "that were classified."
         )
     given = [label for label, use in zip(as_labels(labels).tolist(), usable, strict=True) if use]
-    names = list(dict.fromkeys(given))
-    with suppress(TypeError):  # in no order of their own they stand as they came
-        names.sort()
+    names = unique_labels(given)
     codes = np.array([names.index(label) for label in given])
     mass = np.eye(len(names))[codes].T @ found[usable]
     winners = np.where(mass.max(axis=0) > 0, mass.argmax(axis=0), np.bincount(codes).argmax())

@@ -1,10 +1,8 @@
-"""Predict, then learn: every observation of a stream is a test before it is a lesson."""
+"""Predict, then learn: the error rate of a classifier while it learns a stream."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -13,24 +11,27 @@ import xarray as xr
 
 from pymc_mcoem.classification.error_rate import check_window, live_error_rate
 from pymc_mcoem.classification.labels import as_labels
-from pymc_mcoem.classification.stream_classifiers import (
-    Guess,
-    Learnt,
-    MixtureOfEachLabel,
-    NamedClasses,
-)
+from pymc_mcoem.classification.merged_classes import merge_parameters, merged_mixture
+from pymc_mcoem.classification.scores import check_sweeps, checked, compile_class_weights
+from pymc_mcoem.compiling.threads import one_blas_thread, one_call_at_a_time
+from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.progress import CountProgress
 from pymc_mcoem.em.stream import Unreadable, count_observations, read
 from pymc_mcoem.interrupts import deferred
+from pymc_mcoem.templates.mixture import TemplateMixture
 from pymc_mcoem.validation import is_whole
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.esteps.base import EStep
     from pymc_mcoem.em.family import Family
-    from pymc_mcoem.em.online import OnlineEM
+    from pymc_mcoem.em.run_state import ObservationRecord
     from pymc_mcoem.labelling import Arrays
 
 __all__ = ["predict_then_learn"]
+
+#: Settings in which the mixtures of labels may differ, beside the number of classes: only learning
+#: uses them, and classes of a merged mixture have a noise variance each.
+MAY_DIFFER = ("priors", "noise")
 
 
 def predict_then_learn(
@@ -46,72 +47,71 @@ def predict_then_learn(
     random_seed: int = 0,
     progressbar: bool = True,
 ) -> xr.Dataset:
-    """Classify each observation of a stream by what was learnt before it, then learn it.
+    """Classify each observation of a stream by what was learned before it, then learn it.
 
-    The error rate along the stream needs no data held back, and no second look at any.
+    The error rate along the stream takes no held-back data and no second pass.
 
     Parameters
     ----------
     learners : OnlineEM, or mapping of label to OnlineEM
-        A driver for each label: an observation is classified by the mixtures of all labels, and
-        then learnt by that of its own. One driver: it learns all observations without their
-        labels, which only name its classes.
+        With one for each label, an observation is classified by the mixtures of all labels, and
+        then learned by that of its own label. A single one learns all observations; their labels
+        only name its classes.
     observations : array_like, DataArray, or iterable
-        As `OnlineEM.partial_fit` takes them, read lazily, one ahead of none.
+        As `OnlineEM.partial_fit` takes them. Consumed lazily, never read ahead.
     labels : array_like of shape (n,), or iterable
-        One for each record of `observations`. Of an iterator each is read after its observation
-        was classified; others are checked before anything is learnt.
+        One for each record of `observations`. A sequence is checked before anything is learned;
+        the labels of an iterator are read one by one, each after its observation was classified.
     every : int
-        Only observations `every`, 2 `every`, ... are classified; all are learnt.
+        Only observations `every`, 2 `every`, ... are classified; all are learned.
     e_step : EStep, optional
-        How posterior class probabilities are found, as for `Classifier`.
+        Computes posterior class probabilities, as for `Classifier`.
     draws, burn_in : int
-        Sweeps that are kept, and sweeps before them.
+        Sweeps that are used, and sweeps before them.
     window : int
         Classified observations in ``recent``.
     random_seed : int
-        Of classifying. Observation i has a generator of its own, made from the seed and i.
+        Seed of classifying. Observation i has a generator of its own, made from the seed and i.
     progressbar : bool
-        Whether the call shows how it proceeds; the drivers' own bars are not shown.
 
     Returns
     -------
     Dataset with dimension ``observation``, the number in the stream counted from 1
-        What `live_error_rate` returns of the observations that were classified, and
-        ``predicted`` and ``actual``, labels; ``seconds``, spent on learning until the observation
-        was classified, in this call and by all drivers together; ``classified``, false where no
-        mixture was asked and the most frequent label stood in.
+        What `live_error_rate` returns for the observations that were classified, and the labels
+        ``predicted`` and ``actual``; ``seconds`` spent on learning in this call until the
+        observation was classified, by all drivers together; ``classified``, false where parameters
+        were not known and the most frequent label was predicted.
 
     Raises
     ------
     ValueError
         If there are more or fewer labels than observations, a label is not known, mixtures of the
         labels are not alike, or no observation was classified: there are fewer than `every`, or
-        there is one and nothing was known before it. What was learnt until then stays learnt.
+        there is one and nothing was known before it. What was learned until then stays learned.
     TypeError
         If `learners` are no `OnlineEM`, those of labels learn no `TemplateMixture`, or `e_step`
         gives no class probabilities.
     Exception
-        What `OnlineEM.partial_fit` raises. With ``on_error="skip"`` the stream goes on without
-        the record; its label is passed over.
+        What the source or `OnlineEM.partial_fit` raises; a note of the exception has the number
+        of the record in this stream. With ``on_error="skip"`` the stream goes on without a record
+        that is refused or cannot be learned.
 
     Notes
     -----
-    The parameters that classify are those of the last update, or their average, as
-    `OnlineEM.parameters` gives them; observations that are held have no part in them. The label
-    is predicted that weighs most, labels being equally probable beforehand. One driver's classes
-    have the label that weighs most among the observations learnt in this call, by the class
-    weights that their E-steps gave; a class without weight has the most frequent label. Where
-    labels tie, the one that came first wins.
+    The parameters that classify are `OnlineEM.learned_parameters`: observations that are held have
+    no part in them. The predicted label has the largest sum of class probabilities. Mixtures of
+    labels have equal prior weights. A class of a single driver has the label with the largest
+    weight among the observations learned in this call, by the class weights of their E-steps. A
+    class without weight has the most frequent label. Of labels with equal weight the one that came
+    first wins.
 
     Until every driver has parameters (`n_start` observations of each are held), the prediction is
-    the most frequent label until then, those that drivers saw before the call included. So a
-    label that hardly comes delays all: give its driver ``parameters=`` or a small `n_start`. An
-    observation with no label before it is left out.
+    the most frequent label until then, with those that drivers saw before the call. A rare label
+    therefore delays all: give its driver ``parameters=`` or a small `n_start`. An observation with
+    no label before it is not in the result.
 
-    Everything is compiled once, and parameters are inputs. Each driver's E-step is tried out on its
-    first observation, so that ``seconds`` are free of what compiles when it is called. A run learns
-    the same as by `OnlineEM.partial_fit`, to the last bit.
+    Everything is compiled once, before it is needed, so that ``seconds`` contain no compilation.
+    A run learns bitwise the same as by `OnlineEM.partial_fit`.
 
     References
     ----------
@@ -139,96 +139,242 @@ def predict_then_learn(
     if not is_whole(every) or every < 1:
         raise ValueError(f"every: got {every!r}; give a whole number of at least 1.")
     check_window(window)
-    settings = {
-        "e_step": e_step,
-        "draws": draws,
-        "burn_in": burn_in,
-        "random_seed": random_seed,
-        "progressbar": False,
-    }
-    learnt: Learnt = (
-        MixtureOfEachLabel(learners, settings)
-        if isinstance(learners, Mapping)
-        else NamedClasses(learners, settings)
+    check_sweeps(draws, burn_in)
+    classes: _LabelMixtures | _NamedClasses = (
+        _LabelMixtures(learners) if isinstance(learners, Mapping) else _NamedClasses(learners)
     )
-    total = count_observations(learnt.family, observations)
-    source = _read_labels(labels, total, learnt.check_label)
-    # Compiling is no learning, and fails before anything is learnt.
-    for learner in learnt.learners:
-        learner.executor.prepare()
-    learnt.classifier._crew.prepare()
-    found = _Rows()
+    total = count_observations(classes.family, observations)
+    source = _read_labels(labels, total, classes.check_label)
+    for learner in classes.learners:
+        learner.prepare()
+    rule = compile_class_weights(classes.family, e_step)
+
+    counts = {label: n for label, n in classes.seen_before() if n}
+    prepared: set[int] = set()
+    rows: list[tuple[int, Hashable, Hashable, float, bool]] = []
     seconds, number = 0.0, 0
     with (
         deferred("observations") as interrupts,
-        ExitStack() as alone,
-        CountProgress(progressbar, total, "Predicted, learnt") as progress,
+        CountProgress(progressbar, total, "Predicted, learned") as progress,
     ):
-        for learner in learnt.learners:
-            alone.enter_context(learner.alone.call())
-        try:
-            for number, observation in enumerate(read(learnt.family, observations), start=1):
-                data = _encoded(learnt.family, observation)
-                guess = None
-                if data is not None and number % every == 0:
-                    guess = learnt.predict(data, number - 1)
-                try:
-                    label = next(source)
-                except StopIteration:
-                    raise ValueError(
-                        f"labels: there are {number - 1}, and more observations; give one label "
-                        f"for each. The first {number - 1} observations are learnt."
-                    ) from None
-                if data is not None:
-                    learnt.warm_up(observation, label)
-                begun = perf_counter()
-                learnt.learn(observation, label, number - 1, counts=data is not None)
-                if guess is not None:
-                    found.add(number, guess, label, seconds)
-                seconds += perf_counter() - begun
-                progress.advance()
-                interrupts.between()
-        finally:
-            for learner in learnt.learners:
-                learner.show_parameters()
+        for index, observation in enumerate(read(classes.family, observations)):
+            number = index + 1
+            if isinstance(observation, Unreadable):
+                raise observation.error
+            data = _encoded(classes.family, observation)
+            # The most frequent label, None if there is none yet; no label is None.
+            guess = max(counts, key=counts.__getitem__) if counts else None
+            is_due, is_classified = data is not None and number % every == 0, False
+            if data is not None and is_due:
+                parameters, names = classes.parameters(), classes.names(guess)
+                if parameters is not None and None not in names:
+                    with one_call_at_a_time(), one_blas_thread():
+                        weights = checked(
+                            rule, index, data, parameters, random_seed, draws, burn_in
+                        )
+                    guess, is_classified = _heaviest(weights, names), True
+            try:
+                label = next(source)
+            except StopIteration:
+                raise ValueError(
+                    f"labels: there are {index}, and more observations; give one label "
+                    f"for each. The first {index} observations are learned."
+                ) from None
+            learner = classes.learner(label)
+            if data is not None and id(learner) not in prepared:
+                learner.prepare(observation)
+                prepared.add(id(learner))
+            begun = perf_counter()
+            try:
+                classes.learn(observation, label)
+            except Exception as error:
+                error.add_note(f"It is observation {index}, counted from 0, of this stream.")
+                raise
+            if is_due and guess is not None:
+                rows.append((number, guess, label, seconds, is_classified))
+            seconds += perf_counter() - begun
+            if data is not None:
+                counts[label] = counts.get(label, 0) + 1
+            progress.advance()
+            interrupts.between()
     if next(source, None) is not None:
         raise ValueError(
-            f"labels: there are more than the {number} observations, which are learnt; give one "
+            f"labels: there are more than the {number} observations, which are learned; give one "
             "label for each."
         )
     if not number:
         raise ValueError("observations: got none; pass at least one observation.")
-    if not found.numbers:
+    if not rows:
         raise ValueError(
-            f"observations: of {number}, which are learnt, none was classified; give at least "
+            f"observations: of {number}, which are learned, none was classified; give at least "
             f"{max(every, 2)}, since the first has no label before it and every is {every}."
         )
-    half = len(found.numbers)
-    kept = as_labels([*found.predicted, *found.actual])
-    predicted, actual = kept[:half], kept[half:]
-    rate = live_error_rate(predicted, actual, window=window, seconds=found.seconds)
-    rows = {"predicted": predicted, "actual": actual, "classified": np.array(found.classified)}
-    rate = rate.assign({name: ("observation", values) for name, values in rows.items()})
-    return rate.assign_coords(observation=found.numbers).assign_attrs(every=int(every))
+    numbers, guesses, given, times, known = zip(*rows, strict=True)
+    both = as_labels([*guesses, *given])
+    columns = {
+        "predicted": both[: len(rows)],
+        "actual": both[len(rows) :],
+        "classified": np.array(known),
+    }
+    rate = live_error_rate(columns["predicted"], columns["actual"], window=window, seconds=times)
+    rate = rate.assign({name: ("observation", values) for name, values in columns.items()})
+    return rate.assign_coords(observation=list(numbers)).assign_attrs(every=int(every))
 
 
-@dataclass
-class _Rows:
-    """What is kept of observations that were classified."""
+class _LabelMixtures:
+    """A run for each label; the classes of all are merged into one mixture, which classifies."""
 
-    numbers: list[int] = field(default_factory=list)
-    predicted: list[Hashable] = field(default_factory=list)
-    actual: list[Hashable] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-    classified: list[bool] = field(default_factory=list)
+    def __init__(self, learners: Mapping[Hashable, OnlineEM]) -> None:
+        mixture = _require_alike(learners)
+        self._learners = dict(learners)
+        self.learners = list(learners.values())
+        self._names = [
+            label for label, each in learners.items() for _ in range(each.family.n_classes)
+        ]
+        self.family: Family = merged_mixture(mixture, len(self._names))
+        self._learned: dict[Hashable, Arrays | None] = {}
 
-    def add(self, number: int, guess: Guess, actual: Hashable, seconds: float) -> None:
-        """Keep one."""
-        self.numbers.append(number)
-        self.predicted.append(guess.label)
-        self.actual.append(actual)
-        self.seconds.append(seconds)
-        self.classified.append(guess.classified)
+    def seen_before(self) -> list[tuple[Hashable, int]]:
+        """Return each label and how many observations its run saw before."""
+        return [(label, each.n_seen) for label, each in self._learners.items()]
+
+    def check_label(self, label: Hashable, index: int) -> None:
+        """Refuse a label without a run."""
+        if label not in self._learners:
+            raise ValueError(
+                f"labels: observation {index} (counted from 0) has label {label!r}, and learners "
+                f"have {list(self._learners)}; give a driver for it, or leave it out."
+            )
+
+    def learner(self, label: Hashable) -> OnlineEM:
+        """Return the run that learns observations of a label."""
+        return self._learners[label]
+
+    def parameters(self) -> Arrays | None:
+        """Return the parameters of all classes, None while some are not known."""
+        known: dict[Hashable, Arrays] = {}
+        for label, learner in self._learners.items():
+            if label not in self._learned:
+                self._learned[label] = _learned(learner)
+            found = self._learned[label]
+            if found is None:
+                return None
+            known[label] = found
+        return merge_parameters(known)
+
+    def names(self, usual: Hashable) -> Sequence[Hashable]:
+        """Return the label of each class."""
+        return self._names
+
+    def learn(self, observation: Any, label: Hashable) -> None:
+        """Let the run of the label learn."""
+        # What it knows is read again when it is needed, also where learning fails.
+        self._learned.pop(label, None)
+        self._learners[label].partial_fit([observation])
+
+
+class _NamedClasses:
+    """One run, whose classes are named by the labels of the observations in them."""
+
+    def __init__(self, learner: Any) -> None:
+        if not isinstance(learner, OnlineEM):
+            raise TypeError(
+                f"learners: got {type(learner).__name__}; give an OnlineEM, or a mapping of label "
+                "to OnlineEM."
+            )
+        self.learners = [learner]
+        self.family: Family = learner.family
+        #: Weight of each label in each class.
+        self._weights: dict[Hashable, np.ndarray] = {}
+        #: Position and label of each observation, in the order in which they are learned. Labels
+        #: of observations from before this call are not known.
+        self._labels: list[tuple[int, Hashable]] = [(-1, None)] * learner.n_seen
+
+    def seen_before(self) -> list[tuple[Hashable, int]]:
+        """Return nothing: labels of observations before this call are not known."""
+        return []
+
+    def check_label(self, label: Hashable, index: int) -> None:
+        """Accept any label."""
+
+    def learner(self, label: Hashable) -> OnlineEM:
+        """Return the run."""
+        return self.learners[0]
+
+    def parameters(self) -> Arrays | None:
+        """Return the run's parameters, None before its start."""
+        return _learned(self.learners[0])
+
+    def names(self, usual: Hashable) -> Sequence[Hashable]:
+        """Return for each class the label with the largest weight in it, or the usual label."""
+        if not self._weights:
+            return [usual] * self.family.n_classes
+        labels, weights = list(self._weights), np.array(list(self._weights.values()))
+        return [
+            labels[best] if largest > 0 else usual
+            for best, largest in zip(weights.argmax(axis=0), weights.max(axis=0), strict=True)
+        ]
+
+    def learn(self, observation: Any, label: Hashable) -> None:
+        """Let the run learn, and add the class weights of what it learned to those of labels."""
+        learner = self.learners[0]
+        self._labels.append((learner.position, label))
+        learner.partial_fit([observation], callback=self._add)
+        if learner.n_seen < len(self._labels):
+            skipped = set(learner.history["skipped"].to_dataset()["position"].values.tolist())
+            self._labels = [each for each in self._labels if each[0] not in skipped]
+
+    def _add(self, records: Sequence[ObservationRecord]) -> None:
+        for record in records:
+            if record.number == 1:
+                self._weights = {}
+            _, label = self._labels[record.number - 1]
+            if label is not None:
+                self._weights[label] = self._weights.get(label, 0.0) + record.class_weight
+
+
+def _require_alike(learners: Mapping[Hashable, Any]) -> TemplateMixture:
+    """Return the mixture of the first label; refuse runs whose mixtures cannot be merged."""
+    if not learners:
+        raise ValueError("learners: got no label; give an OnlineEM for at least one.")
+    for label, each in learners.items():
+        if not isinstance(each, OnlineEM):
+            raise TypeError(
+                f"learners: of label {label!r} is a {type(each).__name__}; give an OnlineEM."
+            )
+        if not isinstance(each.family, TemplateMixture):
+            raise TypeError(
+                f"learners: of label {label!r} learns a {type(each.family).__name__}; a driver "
+                "for each label takes a TemplateMixture. Give one driver for all labels."
+            )
+    first: TemplateMixture = next(iter(learners.values())).family
+    ours = first.describe()
+    for label, each in learners.items():
+        theirs = ours if each.family is first else each.family.describe()
+        other = [name for name in ours if name not in MAY_DIFFER and ours[name] != theirs[name]]
+        if other:
+            raise ValueError(
+                f"learners: the mixture of label {label!r} differs from the first in {other}; give "
+                f"mixtures that differ in their numbers of classes, {' and '.join(MAY_DIFFER)} "
+                "alone."
+            )
+    if len({id(each) for each in learners.values()}) < len(learners):
+        raise ValueError("learners: one driver has several labels; give each label its own.")
+    return first
+
+
+def _learned(learner: OnlineEM) -> Arrays | None:
+    """Return the parameters that a run has learned, None before its start."""
+    found = learner.learned_parameters
+    return None if found is None else learner.family.check_parameters(found)
+
+
+def _heaviest(weights: np.ndarray, names: Sequence[Hashable]) -> Hashable:
+    """Return the label whose classes have the largest sum of weights."""
+    total: dict[Hashable, float] = {}
+    for name, weight in zip(names, weights, strict=True):
+        total[name] = total.get(name, 0.0) + float(weight)
+    return max(total, key=total.__getitem__)
 
 
 def _read_labels(
@@ -281,9 +427,7 @@ def _checked(labels: Any, check: Callable[[Hashable, int], None]) -> Iterator[Ha
 
 
 def _encoded(family: Family, observation: Any) -> Arrays | None:
-    """Return an encoded observation; None for one that its driver is left to refuse."""
-    if isinstance(observation, Unreadable):
-        return None
+    """Return an encoded observation; None for one that the run will refuse."""
     try:
         return family.encode(observation)
     except (TypeError, ValueError):

@@ -1,15 +1,16 @@
-"""What a classifier asks of a compiled rule, as functions that a worker can import and call."""
+"""Rules that weigh the classes of an observation, compiled, and calls that a worker can make."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from scipy.special import softmax
 
+from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
 from pymc_mcoem.classification.expected_likelihood import (
     CompiledExpectedLikelihood,
@@ -18,6 +19,7 @@ from pymc_mcoem.classification.expected_likelihood import (
 from pymc_mcoem.classification.screening import ScreenedClassWeights
 from pymc_mcoem.compiling.arithmetic import strict_arithmetic
 from pymc_mcoem.em.esteps.base import CompiledClassWeights
+from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.esteps.compiled_cache import compiled_for
 from pymc_mcoem.em.esteps.fixed_latents import FixedLatents
 from pymc_mcoem.em.esteps.laplace_gaussian import LaplaceGaussian
@@ -30,31 +32,78 @@ if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
 
 __all__ = [
+    "ClassWeights",
     "Unclassified",
     "attempt",
+    "check_sweeps",
     "checked",
     "compile_class_weights",
     "compile_expected_likelihood",
-    "weigh",
-    "weigh_expected",
+    "generator_of",
 ]
 
 type Arrays = Mapping[str, np.ndarray]
 
 
-def compile_class_weights(
-    family: Any, e_step: EStep, screening: float = 0.0
-) -> CompiledClassWeights | ScreenedClassWeights:
-    """Compile posterior class probabilities, with hopeless classes left out where asked for.
+class ClassWeights(Protocol):
+    """A compiled rule that weighs the classes of an observation."""
 
-    An E-step that draws nothing is not screened: to find out which classes are hopeless costs as
-    much as all its work.
+    def class_probability(
+        self,
+        data: Arrays,
+        parameters: Arrays,
+        rng: np.random.Generator,
+        *,
+        draws: int,
+        burn_in: int,
+    ) -> np.ndarray:
+        """Return class probabilities of one encoded observation, ``(n_classes,)``."""
+        ...
+
+
+def check_sweeps(draws: int, burn_in: int) -> None:
+    """Check numbers of sweeps.
+
+    Raises
+    ------
+    ValueError
+        If there is no draw, or `burn_in` is negative.
+    """
+    if draws < 1 or burn_in < 0:
+        raise ValueError(
+            f"draws is {draws} and burn_in {burn_in}; give at least one draw and no negative "
+            "burn-in."
+        )
+
+
+def generator_of(random_seed: int, index: int) -> np.random.Generator:
+    """Return the generator of observation `index`, counted from 0."""
+    return np.random.default_rng(np.random.SeedSequence(random_seed, spawn_key=(index,)))
+
+
+def compile_class_weights(
+    family: Any, e_step: EStep | None = None, screening: float = 0.0
+) -> ClassWeights:
+    """Compile posterior class probabilities, on request without hopeless classes.
+
+    An E-step without sweeps or draws is not screened: finding hopeless classes costs as much as
+    its whole work.
+
+    Parameters
+    ----------
+    family : Family
+    e_step : EStep, optional
+        Default: `CarlinChibBurst` with five random-walk moves.
+    screening : float
+        As of `Classifier`.
 
     Raises
     ------
     TypeError
-        If the E-step gives none.
+        If the E-step gives no class probabilities.
     """
+    if e_step is None:
+        e_step = CarlinChibBurst(within_class=RandomWalk(n_moves=5))
     if screening and not _draws_nothing(e_step):
         with strict_arithmetic():
             compile_for = partial(_compile_for, family, e_step)
@@ -70,7 +119,7 @@ def _draws_nothing(e_step: EStep) -> bool:
 
 
 def _search_of(e_step: EStep) -> Laplace:
-    """Return the search for modes that an E-step begins with; a thorough one if it has none."""
+    """Return the mode search that an E-step begins with; a thorough one if it has none."""
     for name in ("search", "pseudo_priors"):
         search = getattr(e_step, name, None)
         if isinstance(search, Laplace):
@@ -79,11 +128,11 @@ def _search_of(e_step: EStep) -> Laplace:
 
 
 def _compile_for(family: Any, e_step: EStep, n_classes: int) -> CompiledClassWeights:
-    """Compile class weights for as many of the classes."""
+    """Compile class weights for a family with `n_classes` of the classes."""
     if n_classes != family.n_classes:
         starts = family.starts
         family = family.with_classes(n_classes, noise="class", priors=None)
-        # whoever gave the family other starts than its own wants them among few classes too
+        # Starting points that a user has set hold for fewer classes too.
         family.starts = starts
     compiled = compiled_for(family, e_step)
     if not isinstance(compiled, CompiledClassWeights):
@@ -94,71 +143,73 @@ def _compile_for(family: Any, e_step: EStep, n_classes: int) -> CompiledClassWei
     return compiled
 
 
-def compile_expected_likelihood(family: Family) -> CompiledExpectedLikelihood:
-    """Compile the paper's rule."""
-    return compiled_for(family, ExpectedLikelihood())
+def compile_expected_likelihood(family: Family, log_label_weight: np.ndarray) -> ClassWeights:
+    """Compile the paper's rule, with the logarithm of the label's weight for each class."""
+    return _ExpectedLikelihoods(compiled_for(family, ExpectedLikelihood()), log_label_weight)
 
 
-def weigh(
-    compiled: CompiledClassWeights | ScreenedClassWeights,
-    data: Arrays,
-    parameters: Arrays,
-    rng: np.random.Generator,
-    draws: int,
-    burn_in: int,
-) -> np.ndarray:
-    """Return posterior class probabilities of one encoded observation, ``(n_classes,)``."""
-    return compiled.class_probability(data, parameters, rng, draws=draws, burn_in=burn_in)
+@dataclass(frozen=True)
+class _ExpectedLikelihoods:
+    """Share of each class's expected likelihood of the sum of all."""
 
+    compiled: CompiledExpectedLikelihood
+    log_label_weight: np.ndarray
 
-def weigh_expected(
-    compiled: CompiledExpectedLikelihood,
-    data: Arrays,
-    parameters: Arrays,
-    rng: np.random.Generator,
-    draws: int,
-    burn_in: int,
-    log_label_weight: np.ndarray,
-) -> np.ndarray:
-    """Return what each class's expected likelihood is of all, ``(n_classes,)``."""
-    scores = compiled.log_scores(data, parameters, rng, draws=draws, burn_in=burn_in)
-    weighed: np.ndarray = softmax(scores + log_label_weight)
-    return weighed
-
-
-def checked(compiled: Any, function: Callable[..., np.ndarray], *arguments: Any) -> np.ndarray:
-    """Return what `function` gives.
-
-    Raises
-    ------
-    FloatingPointError
-        If that is not finite.
-    """
-    found = function(compiled, *arguments)
-    if not np.isfinite(found).all():
-        raise FloatingPointError(f"its class probabilities are not finite: {found}.")
-    return found
+    def class_probability(
+        self,
+        data: Arrays,
+        parameters: Arrays,
+        rng: np.random.Generator,
+        *,
+        draws: int,
+        burn_in: int,
+    ) -> np.ndarray:
+        scores = self.compiled.log_scores(data, parameters, rng, draws=draws, burn_in=burn_in)
+        return np.asarray(softmax(scores + self.log_label_weight))
 
 
 @dataclass(frozen=True)
 class Unclassified:
-    """Stands for class probabilities that there are none of, and says why."""
+    """Placeholder for class probabilities that could not be computed, with the reason."""
 
     reason: str
 
 
-def attempt(
-    compiled: Any, function: Callable[..., np.ndarray], *arguments: Any
-) -> np.ndarray | Unclassified:
-    """Return what `function` gives, or why it gives nothing.
+def checked(
+    rule: ClassWeights,
+    index: int,
+    data: Arrays,
+    parameters: Arrays,
+    random_seed: int,
+    draws: int,
+    burn_in: int,
+) -> np.ndarray:
+    """Return the class probabilities of observation `index`, ``(n_classes,)``.
 
-    Examples
-    --------
-    >>> attempt(None, lambda _: 1 / 0)
-    Unclassified(reason='ZeroDivisionError: division by zero')
+    Raises
+    ------
+    FloatingPointError, RuntimeError
+        If they are not finite or computing them fails. The error names the observation.
     """
     try:
-        return checked(compiled, function, *arguments)
+        rng = generator_of(random_seed, index)
+        found = rule.class_probability(data, parameters, rng, draws=draws, burn_in=burn_in)
+        if not np.isfinite(found).all():
+            raise FloatingPointError(f"its class probabilities are not finite: {found}.")
     except Exception as error:
         require_own_fault(error)
-        return Unclassified(named(error))
+        kind = FloatingPointError if isinstance(error, ArithmeticError) else RuntimeError
+        raise kind(
+            f"observation {index}, counted from 0, cannot be classified: {error} Leave it out, or "
+            "give on_error='skip'."
+        ) from error
+    return found
+
+
+def attempt(rule: ClassWeights, *arguments: Any) -> np.ndarray | Unclassified:
+    """Return what `checked` returns, or the reason why it fails."""
+    try:
+        return checked(rule, *arguments)
+    except (FloatingPointError, RuntimeError) as error:
+        cause = error.__cause__
+        return Unclassified(named(cause if isinstance(cause, Exception) else error))

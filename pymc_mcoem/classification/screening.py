@@ -1,4 +1,4 @@
-"""Hopeless classes left out before the sweeps of a classification begin."""
+"""Screening of classes: hopeless ones are left out before the sweeps of a classification."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 __all__ = ["SIZES", "SLACK", "ScreenedClassWeights", "keep_plausible"]
 
-#: Numbers of classes that weights are compiled for; every other number is rounded up to the next.
+#: Numbers of classes for which weights are compiled; other numbers are rounded up to the next.
 SIZES = (4, 16)
-#: By how much Laplace's approximation may err in the log-evidence of one class against another's.
+#: Allowed error of Laplace's approximation in the log-evidence of one class against another's.
 SLACK = 20.0
 
 
 def keep_plausible(probability: np.ndarray, amount: float) -> np.ndarray:
-    """Return the classes that stay when no more than `amount` of probability may be left out.
+    """Return the most probable classes that leave out at most `amount` of probability.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def keep_plausible(probability: np.ndarray, amount: float) -> np.ndarray:
     Returns
     -------
     ndarray of int
-        Most probable first; their number is one of `SIZES`, or all.
+        Most probable first. Their number is one of `SIZES`, or that of all classes.
 
     Examples
     --------
@@ -42,7 +42,7 @@ def keep_plausible(probability: np.ndarray, amount: float) -> np.ndarray:
     array([3, 0, 5, 1])
     """
     order = np.argsort(-probability, kind="stable")
-    # of each class and all that follow: sums of what is left, not one minus what is not
+    # Sums over each class and all that follow, not one minus a sum, which would lose digits.
     left_out = np.cumsum(probability[order][::-1])[::-1]
     for size in SIZES:
         if size < len(order) and left_out[size] <= amount:
@@ -51,21 +51,20 @@ def keep_plausible(probability: np.ndarray, amount: float) -> np.ndarray:
 
 
 class ScreenedClassWeights:
-    """Class probabilities in which only plausible classes are looked at in earnest.
+    """Class probabilities with sweeps or draws in plausible classes only.
 
     Parameters
     ----------
     family : Family
     compile_for : callable
-        Of a number of classes, to class weights compiled for a family of so many.
+        Maps a number of classes to class weights compiled for a family with so many.
     amount : float
-        By how much class and label probabilities may change at most.
+        Largest change of class and label probabilities.
     search : Laplace
-        How modes are sought: as whoever looks at the classes in earnest seeks them, so that classes
-        are judged by the modes from which they would be looked at.
+        Mode search. It is that of the rule `compile_for` compiles, so that classes are screened by
+        the modes from which their sweeps or draws would begin.
     slack : float
-        By how much Laplace's approximation may err in the log-evidence of one class against
-        another's.
+        Allowed error of Laplace's approximation in the log-evidence of one class against another's.
 
     Notes
     -----
@@ -147,7 +146,7 @@ class ScreenedClassWeights:
         return found
 
     def _by_class(self, parameters: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return parameters with a first axis of classes, which one noise for all has not."""
+        """Return parameters with a first axis of classes, also a noise shared by all."""
         return {
             name: np.broadcast_to(value, self._n_classes) if np.ndim(value) == 0 else value
             for name, value in parameters.items()

@@ -2,30 +2,30 @@
 
 from .chains import IndexChains as IndexChains
 from .chains import read_chains as read_chains
-from .compare import ClassAlignment as ClassAlignment
-from .compare import adjusted_rand_index as adjusted_rand_index
-from .compare import align_classes as align_classes
-from .homogeneity import HomogeneityTest as HomogeneityTest
-from .homogeneity import homogeneity_test as homogeneity_test
-from .homogeneity import within_chain_tests as within_chain_tests
-from .indicators import class_shares as class_shares
-from .indicators import rao_blackwell_shares as rao_blackwell_shares
 from .latents import class_latents as class_latents
-from .pseudo_prior_draws import pseudo_prior_draws as pseudo_prior_draws
 from .pseudo_priors import jump_pareto_k as jump_pareto_k
 from .pseudo_priors import pareto_k as pareto_k
+from .pseudo_priors import pseudo_prior_draws as pseudo_prior_draws
+from .runs import ClassAlignment as ClassAlignment
 from .runs import StoppingHint as StoppingHint
+from .runs import adjusted_rand_index as adjusted_rand_index
+from .runs import align_classes as align_classes
 from .runs import compare_runs as compare_runs
 from .runs import running_evidence as running_evidence
 from .runs import stopping_hint as stopping_hint
-from .stationary import StationaryDistribution as StationaryDistribution
-from .stationary import stationary_distribution as stationary_distribution
+from .shares import class_shares as class_shares
+from .shares import rao_blackwell_shares as rao_blackwell_shares
 from .summary import ClassIndexSummary as ClassIndexSummary
 from .summary import ClassIndexWarning as ClassIndexWarning
 from .summary import class_index_summary as class_index_summary
 from .switching import UnmovedChains as UnmovedChains
 from .switching import unmoved_chains as unmoved_chains
+from .transitions import HomogeneityTest as HomogeneityTest
+from .transitions import StationaryDistribution as StationaryDistribution
 from .transitions import class_transitions as class_transitions
 from .transitions import count_transitions as count_transitions
+from .transitions import homogeneity_test as homogeneity_test
+from .transitions import stationary_distribution as stationary_distribution
+from .transitions import within_chain_tests as within_chain_tests
 
 __all__: list[str]

@@ -1,4 +1,4 @@
-"""Chains of a class index, read from whatever holds them."""
+"""Chains of a class index, read from a DataTree, Dataset or DataArray."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SAMPLE_DIMS = ("chain", "draw")
 
 @dataclass(frozen=True)
 class IndexChains:
-    """Chains of one class index, or of a plate of them, as plain arrays.
+    """Chains of one class index, or of a plate of indices, as arrays.
 
     Attributes
     ----------
@@ -29,22 +29,22 @@ class IndexChains:
     classes : ndarray of shape (n_classes,)
         Labels of the classes as the chains have them.
     log_weight : ndarray of shape (n_rows, n_chains, n_draws, n_classes), or None
-        Log-probabilities from which the index was drawn, where the step kept them.
+        Log-probabilities from which the index was drawn, if the step recorded them.
     plate : DataArray
-        The plate's dimensions and coordinates; no dimension without a plate.
+        Has the plate's dimensions and coordinates; no dimension without a plate.
     chain, draw : ndarray
         Coordinates.
     log_tilt : ndarray of shape (n_chains, n_draws, n_classes), or None
-        What was added to the logarithms of the classes' prior probabilities, where this index
-        was tilted. One row then.
+        Terms added to the logarithms of the classes' prior probabilities, if this index was
+        tilted; it then has one row.
     log_importance : ndarray of shape (n_chains, n_draws), or None
-        Logarithms of what draws weigh, up to a constant of each chain, where some index of the
-        chains was tilted, this one or another.
+        Logarithms of the weights of draws, up to a constant for each chain, if this or another
+        index of the chains was tilted.
     believed : ndarray of shape (n_chains, n_draws), or None
-        How probable the other classes are by the evidence that the step's pseudo-priors brought.
+        Probability of the other classes by the evidence that the step's pseudo-priors contain.
     companions : dict of str to ndarray of bool, shape (n_rows,)
-        Other discrete variables, and the rows at which they had a class that was never visited or
-        that no chain left; of a variable of another shape, all rows.
+        Other discrete variables, and the rows in which they never visited or never left a class;
+        all rows for a variable of another shape.
     """
 
     name: str
@@ -61,18 +61,18 @@ class IndexChains:
 
     @property
     def weights(self) -> np.ndarray:
-        """Return what each draw counts, (n_chains, n_draws), one on average in each chain.
+        """Return the weight of each draw, (n_chains, n_draws), one on average in each chain.
 
-        All ones but for tilted chains, whose draws weigh exp(-tilt) of the class that was tilted.
-        Chains are scaled by themselves, for each has its own tilt.
+        Weights are ones, except that draws of tilted chains weigh exp(-tilt) of their class. Each
+        chain is scaled by itself, because it has its own tilt.
         """
         return self._scaled(self.log_importance)
 
     @property
     def weights_within_classes(self) -> np.ndarray:
-        """Return what each draw counts given its class, (n_chains, n_draws).
+        """Return the weight of each draw given its class, (n_chains, n_draws).
 
-        Within a class all draws of a chain weigh alike but for the tilts of other indices.
+        Within a class, draws of a chain differ in weight only by the tilts of other indices.
         """
         if self.log_importance is None or self.log_tilt is None:
             return self.weights
@@ -88,16 +88,16 @@ class IndexChains:
 
     @property
     def n_classes(self) -> int:
-        """Return how many classes there are, visited or not."""
+        """Number of classes, visited or not."""
         return len(self.classes)
 
     @property
     def consecutive(self) -> bool:
-        """Say whether no draw was thinned away between two others."""
+        """Whether draws are consecutive, not thinned."""
         return bool(len(self.draw) > 1 and np.all(np.diff(self.draw.astype(np.int64)) == 1))
 
     def label(self, values: np.ndarray, *dims: str) -> xr.DataArray:
-        """Name the axes of values of shape (n_rows, ...).
+        """Return values of shape (n_rows, ...) as a DataArray with named axes.
 
         Parameters
         ----------
@@ -118,7 +118,7 @@ class IndexChains:
         return xr.DataArray(values.reshape(shape), dims=(*self.plate.dims, *dims), coords=coords)
 
     def row_label(self, row: int) -> str:
-        """Name a row of the plate for a message; empty without a plate."""
+        """Return the name of a plate's row for messages; empty without a plate."""
         if not self.plate.ndim:
             return ""
         position = np.unravel_index(row, self.plate.shape)
@@ -145,8 +145,8 @@ def read_chains(
     var_name : str, optional
         Default: ``class_index``, or else the only integer variable there is.
     classes : sequence, optional
-        Labels of all classes, or names for the codes 0, 1, ... Default: 0 to n_classes - 1 where
-        the step kept the classes' weights, else the labels that were visited, in order.
+        Labels of all classes, or names for the codes 0, 1, ... Default: 0 to n_classes - 1 if the
+        step recorded the classes' weights, else the labels that were visited, in order.
     group : str
         Of the DataTree.
 
@@ -278,17 +278,17 @@ def find_index(data: Any, var_name: str | None, group: str) -> tuple[xr.DataArra
 
 
 def _companions(data: Any, group: str, index: xr.DataArray, stats: Any) -> dict[str, np.ndarray]:
-    """Return the other discrete variables that did not go through all their classes, and where.
+    """Return the other discrete variables that did not visit and leave all classes, and where.
 
-    Beside a value that they did not take, or did not leave, this index may have weight elsewhere.
+    The index may have weight elsewhere beside a value that they did not take or did not leave.
     """
     if stats is None:
-        # there are no weights to be believed or not
+        # Without statistics there are no weights that depend on other variables.
         return {}
     plate = index.shape[:-2]
     found = {}
     for name, values in data[group].to_dataset().items():
-        # truth values are computed, of this index too: PyMC draws whole numbers
+        # Booleans are computed from others, as from this index: PyMC samples integers.
         is_sampled = {*_SAMPLE_DIMS} <= set(values.dims) and values.dtype.kind in "iu"
         if name == index.name or not is_sampled:
             continue
@@ -305,9 +305,9 @@ def _companions(data: Any, group: str, index: xr.DataArray, stats: Any) -> dict[
 
 
 def _went_through(codes: np.ndarray, n_classes: int | None) -> bool:
-    """Say whether chains (n_chains, n_draws) visited all classes and left those they stayed in.
+    """Return whether chains (n_chains, n_draws) visited all classes and left every class.
 
-    Of a variable whose number of classes nobody knows they are those visited.
+    If the number of classes is not known, all classes are those that were visited.
     """
     moved = codes[:, :-1] != codes[:, 1:]
     stayed, left = codes[~moved.any(axis=1), 0], codes[:, :-1][moved]
@@ -316,7 +316,7 @@ def _went_through(codes: np.ndarray, n_classes: int | None) -> bool:
 
 
 def _categories(index: xr.DataArray) -> np.ndarray:
-    """Return the draws, whole numbers stored as floats made whole again."""
+    """Return the draws; whole numbers stored as floats become integers."""
     values = np.asarray(index.values)
     if values.dtype.kind == "b":
         return values.astype(np.int64)

@@ -1,8 +1,9 @@
-"""Latents of classes, summarised where their class is active."""
+"""Latents within each class, over the draws in which the class was active."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,28 @@ import xarray as xr
 from arviz_stats.base import array_stats
 
 from pymc_mcoem.diagnostics.chains import IndexChains, read_chains
+from pymc_mcoem.diagnostics.pseudo_priors import GOOD_PARETO_K
+from pymc_mcoem.diagnostics.shares import Limits
 
-__all__ = ["along_the_plate", "class_latents", "draws_by_row", "latents_along_the_plate"]
+__all__ = [
+    "LatentMixing",
+    "class_latents",
+    "latent_mixing",
+    "latents_along_the_plate",
+    "unmixed_latents",
+    "worst_latents",
+]
 
 _STATISTICS = ("mean", "sd", "mcse_mean", "ess", "lower", "upper")
+
+#: Fewest draws of a class from which a chain shows how latents mix in it.
+_MIN_VISITS = 25
+
+#: Largest number of latents, times rows and classes, that are checked; of more, some.
+_MAX_LOOKED_AT = 5_000
+
+#: Fewest draws of which a hundredth is enough to estimate from.
+_MIN_FOR_FAR_TAILS = 400
 
 
 def class_latents(
@@ -26,10 +45,10 @@ def class_latents(
     classes: Sequence[Hashable] | None = None,
     group: str = "posterior",
 ) -> xr.Dataset:
-    r"""Summarise latents class by class, over the draws in which the class was active.
+    r"""Summarize latents by class, over the draws in which the class was active.
 
-    What a trace holds of a latent while its class is not active is not about that class: draws
-    of another class's posterior, of the prior, or of a pseudo-prior.
+    While a class is not active, a trace has draws of its latents from another class's posterior,
+    the prior, or a pseudo-prior. These say nothing about the class.
 
     Parameters
     ----------
@@ -37,8 +56,8 @@ def class_latents(
     var_name : str, optional
         The class index, see `class_index_summary`.
     latents : sequence of str, optional
-        Default: all variables of floats of the group; on a plate those along it: with its
-        dimensions, or with first axes as long as the plate's where PyMC named either of the two.
+        Default: all variables of floats of the group; in a plate those along it, with its
+        dimensions, or with first axes of the plate's lengths if PyMC named either of the two.
     blocks : mapping of class to sequence of str, optional
         The latents of each class, as `CarlinChib` takes them; all others are NaN in that class.
     probability : float
@@ -209,3 +228,179 @@ def _error_of_mean(x: np.ndarray, weight: np.ndarray, mean: float) -> float:
     with np.errstate(all="ignore"):
         error = array_stats.mcse(residual, chain_axis=0, draw_axis=1)
     return float(error / weight.mean())
+
+
+@dataclass(frozen=True)
+class LatentMixing:
+    """Mixing of one latent within a class, over the draws in which the class was active.
+
+    Attributes
+    ----------
+    row, class_number : int
+    name : str
+        Of the latent, with its place in an array.
+    n_draws : int
+    share : float
+        Of all draws.
+    rhat, ess, tail_ess : float
+        Rank-normalised, as of Vehtari et al. (2021); tails are the outer twentieths, and the outer
+        hundredths where draws are many.
+    pareto_k : float
+        Of the tails of the draws: above 0.7 the mean is not determined by any number of draws.
+    """
+
+    row: int
+    class_number: int
+    name: str
+    n_draws: int
+    share: float
+    rhat: float
+    ess: float
+    tail_ess: float
+    pareto_k: float
+
+
+def latent_mixing(
+    chains: IndexChains, variables: xr.Dataset, latents: Sequence[str] | None = None
+) -> tuple[list[LatentMixing], int]:
+    """Return how latents mixed within the classes that were visited often enough.
+
+    Parameters
+    ----------
+    chains : IndexChains
+    variables : Dataset
+        Of the group that the index is of.
+    latents : sequence of str, optional
+        Default as of `class_latents`.
+
+    Returns
+    -------
+    found : list of LatentMixing
+    n_skipped : int
+        Number of latents that were skipped because there are too many.
+
+    Raises
+    ------
+    ValueError
+        If a latent is not there or does not lie along the plate.
+    """
+    if latents is None:
+        latents = latents_along_the_plate(chains, variables)
+    drawn = {
+        name: draws_by_row(chains, along_the_plate(chains, variables, name))[0] for name in latents
+    }
+    places = [
+        (row, k, name, column)
+        for row, k in np.ndindex(len(chains.codes), chains.n_classes)
+        for name, values in drawn.items()
+        for column in range(values.shape[-1])
+    ]
+    looked_at = places[:: -(-len(places) // _MAX_LOOKED_AT)] if places else []
+    found = []
+    for row, k, name, column in looked_at:
+        active = chains.codes[row] == k
+        draws = _of_equal_lengths(drawn[name][row, ..., column], active)
+        if draws is None or np.ptp(draws) == 0 or not np.isfinite(draws).all():
+            continue
+        place = "" if drawn[name].shape[-1] == 1 else f"[{column}]"
+        n, share = int(active.sum()), float(active.mean())
+        found.append(LatentMixing(row, k, f"{name}{place}", n, share, *_mixing(draws)))
+    return found, len(places) - len(looked_at)
+
+
+def _of_equal_lengths(x: np.ndarray, active: np.ndarray) -> np.ndarray | None:
+    """Return the last draws of a class in the chains that visited it, ``(n_chains, n)``.
+
+    Chains that were there for less than half as long as most are left out.
+    """
+    visits = active.sum(axis=1)
+    if visits.max() < _MIN_VISITS:
+        return None
+    kept = visits >= max(_MIN_VISITS, np.median(visits[visits > 0]) / 2)
+    length = int(visits[kept].min())
+    return np.stack([x[chain, active[chain]][-length:] for chain in np.flatnonzero(kept)])
+
+
+def _mixing(draws: np.ndarray) -> tuple[float, float, float, float]:
+    """Return R-hat, bulk and tail effective sample sizes, and Pareto k of the draws' tails."""
+    axes: dict[str, Any] = {"chain_axis": 0, "draw_axis": 1}
+    if (np.ptp(draws, axis=1) == 0).any():
+        return np.inf, float(len(draws)), float(len(draws)), np.nan
+    tails = [(0.05, 0.95)] + [(0.01, 0.99)] * (draws.size >= _MIN_FOR_FAR_TAILS)
+    with np.errstate(all="ignore"):
+        rhat = array_stats.rhat(draws, method="rank", **axes) if len(draws) > 1 else np.nan
+        ess = array_stats.ess(draws, method="bulk", **axes)
+        tail = [array_stats.ess(draws, method="tail", prob=prob, **axes) for prob in tails]
+        k = array_stats.pareto_khat(draws, **axes) if draws.size >= _MIN_FOR_FAR_TAILS else np.nan
+    return float(rhat), float(ess), float(np.nanmin(tail)), float(k)
+
+
+def worst_latents(
+    chains: IndexChains, looked_at: Sequence[LatentMixing]
+) -> dict[str, xr.DataArray]:
+    """Return by class the largest R-hat of its latents and their least effective sample sizes.
+
+    Parameters
+    ----------
+    chains : IndexChains
+    looked_at : sequence of LatentMixing
+    """
+    if not looked_at:
+        return {}
+    rhat, ess, tail_ess = np.full((3, len(chains.codes), chains.n_classes), np.nan)
+    for each in looked_at:
+        place = each.row, each.class_number
+        rhat[place] = np.fmax(rhat[place], each.rhat)
+        ess[place] = np.fmin(ess[place], each.ess)
+        tail_ess[place] = np.fmin(tail_ess[place], each.tail_ess)
+    named = {"latent_rhat": rhat, "latent_ess": ess, "latent_tail_ess": tail_ess}
+    return {name: chains.label(values, "class") for name, values in named.items()}
+
+
+def unmixed_latents(
+    chains: IndexChains, looked_at: Sequence[LatentMixing], limits: Limits
+) -> list[str]:
+    """Return in words which latents did not mix within a class, the worst of each kind.
+
+    Parameters
+    ----------
+    chains : IndexChains
+    looked_at : sequence of LatentMixing
+    limits : Limits
+    """
+    if not looked_at:
+        return []
+    rhat, ess, tail_ess, k, share = (
+        np.array([getattr(each, name) for each in looked_at])
+        for name in ("rhat", "ess", "tail_ess", "pareto_k", "share")
+    )
+    due = limits.ess_min * share
+    # Heavy tails decide about means, and a small share of the class is no excuse.
+    due_in_tails = np.where(k > GOOD_PARETO_K, limits.ess_min, due)
+    limit = limits.rhat(ess, due, len(looked_at))
+    if len(chains.codes) > 1:
+        due = limits.ess(due, len(looked_at))
+        due_in_tails = limits.ess(due_in_tails, len(looked_at))
+    flags = []
+    for excess, words, values, beyond in (
+        (rhat / limit, "an R-hat of {:.3g}, above {:.3g}", rhat, limit),
+        (due / ess, "{:.0f} effective draws, below {:.0f}", ess, due),
+        (
+            due_in_tails / tail_ess,
+            "{:.0f} effective draws of its tails, below {:.0f}",
+            tail_ess,
+            due_in_tails,
+        ),
+    ):
+        n_bad = int((excess > 1.0).sum())
+        if not n_bad:
+            continue
+        worst = int(np.nanargmax(excess))
+        each = looked_at[worst]
+        row = chains.row_label(each.row)
+        flags.append(
+            f"{each.name}{' of ' + row if row else ''} in class "
+            f"{chains.classes[each.class_number]} has {words.format(values[worst], beyond[worst])}"
+            f"{f' (and {n_bad - 1} more)' if n_bad > 1 else ''}"
+        )
+    return flags

@@ -1,13 +1,30 @@
-"""How good pseudo-priors are: Pareto k of target over pseudo-prior."""
+"""Quality of pseudo-priors: Pareto k of target over pseudo-prior, and draws to plot."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
+import pymc as pm
+import xarray as xr
 
 from pymc_mcoem.carlin_chib.pareto import pareto_k as tail_index
+from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
+from pymc_mcoem.density.blocks import BlockDensity
+from pymc_mcoem.density.class_density import ClassDensity, find_class_index
+from pymc_mcoem.density.geometry import LatentGeometry, geometry_of
+from pymc_mcoem.density.model_scale import ModelScale
 from pymc_mcoem.diagnostics.chains import IndexChains
+from pymc_mcoem.labelling import dataset_of
+from pymc_mcoem.validation import is_whole
 
-__all__ = ["GOOD_PARETO_K", "jump_pareto_k", "pareto_k"]
+if TYPE_CHECKING:
+    from pytensor.tensor.variable import TensorVariable
+
+    from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriorRule
+
+__all__ = ["GOOD_PARETO_K", "jump_pareto_k", "pareto_k", "pseudo_prior_draws"]
 
 #: Above this, importance ratios are unreliable (Vehtari, Simpson, Gelman, Yao and Gabry 2024).
 GOOD_PARETO_K = 0.7
@@ -20,15 +37,15 @@ def pareto_k(log_ratio: np.ndarray) -> np.ndarray:
     ----------
     log_ratio : array_like of shape (n_chains, n_draws, n_classes)
         log p(y, k, x) - log q_k(x) at draws x of the pseudo-prior q_k, up to a constant for each
-        class. NaN draws, as of the class that was active, are left out; minus infinity is a draw
-        without density.
+        class. NaN draws, as of the active class, are skipped; minus infinity is a draw without
+        density.
 
     Returns
     -------
     ndarray of shape (n_classes,)
-        Below 0.5 good, above 0.7 the pseudo-prior misses some of its class's posterior. Minus
-        infinity where ratios are all the same, as of a perfect pseudo-prior; NaN where fewer than
-        25 draws are left.
+        Below 0.5 good; above 0.7 the pseudo-prior misses some of its class's posterior. Minus
+        infinity if all ratios are equal, as of a perfect pseudo-prior; NaN with fewer than 25
+        draws.
 
     Raises
     ------
@@ -72,8 +89,8 @@ def jump_pareto_k(chains: IndexChains) -> np.ndarray:
     Returns
     -------
     ndarray of shape (n_rows, n_classes)
-        As `pareto_k`. A large value blames the pseudo-prior of j or of a. All NaN where draws
-        were thinned: the class before each is not known.
+        As of `pareto_k`. A large value points to the pseudo-prior of j or of a. All NaN if draws
+        were thinned, because the class before each draw is not known.
 
     Raises
     ------
@@ -100,3 +117,98 @@ def jump_pareto_k(chains: IndexChains) -> np.ndarray:
             here = before == others.argmax()
             found[row, j] = tail_index(log_weight[here, j] - log_weight[here, others.argmax()])
     return found
+
+
+def pseudo_prior_draws(
+    model: pm.Model | None = None,
+    pseudo_priors: PseudoPriorRule | None = None,
+    *,
+    class_index: TensorVariable | str | None = None,
+    blocks: Mapping[int, Sequence[TensorVariable | str]] | None = None,
+    draws: int = 500,
+    random_seed: int = 0,
+) -> xr.Dataset:
+    """Draw the latents of each class from its pseudo-prior, fitted as `CarlinChib` does.
+
+    Parameters
+    ----------
+    model : pymc.Model, optional
+        By default that of the context. One class index, not a plate, and no other discrete
+        variable.
+    pseudo_priors : PseudoPriorRule, optional
+        The rule; by default `Laplace` with every mode search run to its end.
+    class_index, blocks
+        As `CarlinChib` takes them.
+    draws : int
+        For each class.
+    random_seed : int
+
+    Returns
+    -------
+    Dataset
+        The latents by name, with dims ``class``, ``sample`` and their own; NaN where a class's
+        block does not contain the latent.
+
+    Raises
+    ------
+    ValueError
+        If the class index is a plate, a variable is discrete, or `draws` is less than 2.
+
+    Notes
+    -----
+    Section ``subsec:pseudo`` of the paper. Pseudo-priors are normal on the scale on which PyMC
+    samples; their draws are transformed back to the model's scale. The cost is one fit.
+
+    Examples
+    --------
+    >>> with pm.Model() as model:
+    ...     k = pm.Categorical("k", [0.5, 0.5])
+    ...     x = pm.Gamma("x", 2.0 + 3.0 * k, 1.0)
+    >>> found = pseudo_prior_draws(model, draws=50)  # doctest: +SKIP
+    >>> dict(found.sizes)  # doctest: +SKIP
+    {'class': 2, 'sample': 50}
+    """
+    model = pm.modelcontext(model)
+    if not is_whole(draws) or draws < 2:
+        raise ValueError(f"draws: got {draws!r}; give a whole number of at least 2.")
+    index = find_class_index(model) if class_index is None else class_index
+    index = model[index] if isinstance(index, str) else index
+    if index.ndim:
+        raise ValueError(
+            f"class_index: {index.name} is a plate; condition the model on all rows but one."
+        )
+    density: ClassDensity
+    if blocks is not None:
+        density, geometry = BlockDensity(model, index, blocks), LatentGeometry()
+    else:
+        latents = [rv for rv in model.free_RVs if rv is not index]
+        density, geometry = ClassDensity(model, index, latents), geometry_of(model)
+    if density.other_values:
+        names = [value.name for value in density.other_values]
+        raise ValueError(
+            f"model: {names} are sampled by other steps, and the pseudo-priors depend on them; "
+            "condition the model on them, as by pm.do."
+        )
+    rng = np.random.default_rng(random_seed)
+    rule = Laplace(race=None) if pseudo_priors is None else pseudo_priors
+    found = rule.compile(density, geometry)({}, rng)
+    to_model = ModelScale(density)
+    shown: dict[str, list[np.ndarray]] = {str(rv.name): [] for rv in density.latents}
+    for j in range(density.n_classes):
+        if found.mixtures is None:
+            noise = rng.standard_normal((draws, density.n_latents))
+            positions = found.mean[j] + noise @ found.scale[j].T
+        else:
+            positions = np.stack([found.draw(rng)[j] for _ in range(draws)])
+        drawn = to_model(np.full(draws, j), positions, {})
+        active = np.ones(density.n_latents) if density.active is None else density.active[j]
+        known = density.unravel(np.where(active, 1.0, np.nan))
+        for value, (name, column) in zip(density.latent_values, drawn.items(), strict=True):
+            there = np.isfinite(known[value.name]).all()
+            shown[name].append(column if there else np.full_like(column, np.nan))
+    return dataset_of(
+        model,
+        {name: np.stack(columns) for name, columns in shown.items()},
+        before=("class", "sample"),
+        coords={"class": np.arange(density.n_classes)},
+    )

@@ -1,43 +1,54 @@
-"""Running evidence and change of the parameters of a run: when to stop, and how many classes."""
+"""Comparison of runs and of the classes that they found: evidence, when to stop."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import xarray as xr
+from numpy.typing import ArrayLike
+from scipy.optimize import linear_sum_assignment
+from scipy.spatial.distance import cdist
 
 from pymc_mcoem.em.history import recorded_names
 
-__all__ = ["StoppingHint", "compare_runs", "running_evidence", "stopping_hint"]
+__all__ = [
+    "ClassAlignment",
+    "StoppingHint",
+    "adjusted_rand_index",
+    "align_classes",
+    "compare_runs",
+    "running_evidence",
+    "stopping_hint",
+]
 
 
 def running_evidence(history: Any, *, window: int = 100) -> xr.DataArray:
-    """Return the mean log-evidence of the last observations, along the run.
+    """Return the moving average of the log-evidence along a run.
 
-    On a stream that is looked at once, the evidence of an observation is that under the parameters
-    before it was learnt, so that it measures prediction: nothing is used twice. Of `SAEM`, and of
-    later passes over the same data, it measures fit.
+    In a single pass over a stream, the evidence of an observation is that under the parameters
+    before it was learned. It then measures prediction, since no observation is used twice. For
+    `SAEM`, and in later passes over the same data, it measures fit.
 
     Parameters
     ----------
     history : DataTree or OnlineEM
         As ``em.history``.
     window : int
-        Observations that each mean is over; fewer at the beginning.
+        Number of observations in each mean; fewer at the beginning.
 
     Returns
     -------
     DataArray
-        Dimension ``observation``; NaN observations, of E-steps without evidence, are left out of
-        the means.
+        Dimension ``observation``. The means skip NaN, of E-steps without evidence.
 
     Raises
     ------
     ValueError
-        If `window` is less than 2 or nothing was learnt.
+        If `window` is less than 2 or nothing was learned.
 
     Examples
     --------
@@ -55,7 +66,7 @@ def running_evidence(history: Any, *, window: int = 100) -> xr.DataArray:
 
 @dataclass(frozen=True)
 class StoppingHint:
-    """Whether a run still learns.
+    """Result of `stopping_hint`.
 
     Attributes
     ----------
@@ -75,7 +86,7 @@ class StoppingHint:
 
 
 def stopping_hint(history: Any, *, window: int = 200, tolerance: float = 0.02) -> StoppingHint:
-    """Say whether a run still learns. A hint: nothing is ever stopped by it.
+    """Return whether a run still learns, as a hint: nothing is stopped by it.
 
     Two windows of observations follow one another at the end of the run. A run could stop when
     the evidence of the second is not above that of the first by more than twice its Monte Carlo
@@ -87,10 +98,10 @@ def stopping_hint(history: Any, *, window: int = 200, tolerance: float = 0.02) -
     history : DataTree, OnlineEM or SAEM
         As ``em.history``.
     window : int
-        Observations in each of the two windows; of `SAEM`, iterations.
+        Number of observations in each of the two windows; for `SAEM`, of iterations.
     tolerance : float
-        Of the relative change: root mean square change over root mean square value, parameter by
-        parameter.
+        Limit of the relative change of each parameter: root mean square change over root mean
+        square value.
 
     Returns
     -------
@@ -103,11 +114,11 @@ def stopping_hint(history: Any, *, window: int = 200, tolerance: float = 0.02) -
 
     Notes
     -----
-    Observations differ more from one another than θ at this step from θ at the last: with a
-    window of 200 and evidences that vary by 10 nats, gains under 2 nats are not seen. A gain
-    ϱ_n that falls makes the change fall as well, whether θ is near its limit or not: look at
-    both. There are no standard errors of θ: the scores of a stream that is looked at once, at
-    parameters that move, do not give them; repeat the run with other seeds.
+    The evidence of observations varies more than θ changes from step to step: with a window of 200
+    and a standard deviation of 10 nats, gains under 2 nats are not seen. A decreasing gain ϱ_n
+    makes the change smaller, whether or not θ is near its limit: look at both. There are no
+    standard errors of θ, since the scores of a single pass, at parameters that move, do not give
+    them; repeat the run with other seeds.
 
     Examples
     --------
@@ -128,65 +139,51 @@ def stopping_hint(history: Any, *, window: int = 200, tolerance: float = 0.02) -
     records, path = _observations(history), _group(history, "online_em")
     what, number = "observations", "observation"
     if _driver(history) == "SAEM":
-        # all observations are looked at in one iteration: its mean evidence is one value
+        # An iteration covers all observations: its mean evidence is one value.
         what, number = "iterations", "step"
         records = path.isel(step=path["step"].values > 0)
     numbers = records[number].values
     n_learnt = int(numbers[-1])
     if n_learnt < 2 * window:
-        return StoppingHint(
-            False,
-            f"{n_learnt} {what} are fewer than two windows of {window}",
-            np.nan,
-            np.nan,
-            np.nan,
-        )
+        reason = f"{n_learnt} {what} are fewer than two windows of {window}"
+        return StoppingHint(False, reason, np.nan, np.nan, np.nan)
     early = (numbers > n_learnt - 2 * window) & (numbers <= n_learnt - window)
     late = numbers > n_learnt - window
     evidence = records["log_evidence"].values
     gain, error = _difference(evidence[late], evidence[early])
     change, name = _change(path, path[number].values, n_learnt, window)
     if np.isnan(change):
-        return StoppingHint(
-            False,
-            "the history keeps no parameters in one of the windows; raise keep= or window=",
-            gain,
-            error,
-            change,
-        )
-    if gain > 2 * error:
+        reason = "the history keeps no parameters in one of the windows; raise keep= or window="
+    elif gain > 2 * error:
         reason = f"the evidence still grows, by {gain:.3g} ± {error:.2g} an observation"
     elif change > tolerance:
         reason = f"{name} still moves, by {change:.2%} from window to window"
     else:
-        return StoppingHint(
-            True,
+        reason = (
             f"the evidence grows by {gain:.2g} ± {error:.2g} an observation, and no parameter "
-            f"moves by more than {change:.2%}",
-            gain,
-            error,
-            change,
+            f"moves by more than {change:.2%}"
         )
+        return StoppingHint(True, reason, gain, error, change)
     return StoppingHint(False, reason, gain, error, change)
 
 
-def compare_runs(runs: Mapping[str, Any], *, first: int = 1) -> xr.Dataset:
-    """Compare runs over one stream, as with other numbers of classes, by what they predicted.
+def compare_runs(runs: Mapping[str, Any], *, first: int = 1) -> pd.DataFrame:
+    """Compare runs over one stream, as with other numbers of classes, by their predictions.
 
     Parameters
     ----------
     runs : mapping of str to DataTree or OnlineEM
         Over the same observations in the same order.
     first : int
-        Number of the first observation that counts, from 1: what comes before it taught the start.
+        Number of the first observation that counts, from 1. The start was set from those before.
 
     Returns
     -------
-    Dataset
-        By ``run``, best first: ``log_evidence``, mean of an observation; ``difference`` from the
-        best and its error ``difference_mcse``, of paired observations; ``n_parameters``; ``bic``,
-        log-evidence of all observations less half the logarithm of their number a parameter, so
-        that more is better; ``n_observations``.
+    DataFrame
+        A row for each ``run``, best first, with columns ``log_evidence``, the mean over
+        observations; ``difference`` from the best and its error ``difference_mcse``, from paired
+        observations; ``n_parameters``; ``bic``, the log-evidence of all observations less half the
+        logarithm of their number for each parameter, so that more is better; ``n_observations``.
 
     Raises
     ------
@@ -196,12 +193,12 @@ def compare_runs(runs: Mapping[str, Any], *, first: int = 1) -> xr.Dataset:
 
     Notes
     -----
-    Every observation's evidence was computed before the observation was learnt, so that more
-    classes are not rewarded for fitting what they saw: ``log_evidence`` needs no penalty, and
+    The evidence of an observation was computed before the observation was learned. More classes are
+    therefore not rewarded for fitting what they saw: ``log_evidence`` needs no penalty, and
     ``bic``, which has one, is the more cautious of the two. Limits: the burst's evidence is
-    Laplace's approximation, best where warps are small; early observations tell of the start
-    more than of the model; priors on θ are not counted; the number that predicts best is that
-    of clusters worth telling apart at this sample size, not of kinds in the world. Different
+    Laplace's approximation, best where warps are small; early observations depend on the start
+    more than on the model; priors on θ are not counted; the number of classes that predicts best
+    is that of clusters worth separating at this sample size, not of kinds in the world. Different
     seeds end in different optima: compare several of each.
 
     Examples
@@ -216,8 +213,8 @@ def compare_runs(runs: Mapping[str, Any], *, first: int = 1) -> xr.Dataset:
     ...             "observations": xr.Dataset(seen, coords=coords),
     ...         }
     ...     )
-    >>> compare_runs({"two": run(-3.0, 2), "three": run(-1.0, 3)})["run"].values
-    array(['three', 'two'], dtype='<U5')
+    >>> compare_runs({"two": run(-3.0, 2), "three": run(-1.0, 3)}).index.tolist()
+    ['three', 'two']
     """
     if len(runs) < 2:
         raise ValueError(f"runs: got {len(runs)}; give at least two.")
@@ -248,20 +245,123 @@ def compare_runs(runs: Mapping[str, Any], *, first: int = 1) -> xr.Dataset:
         [_n_parameters(_group(run, "online_em")) for run in runs.values()], dims="run"
     )
     mean = evidence.mean("observation")
-    best = evidence.isel(run=int(mean.argmax("run")))
-    paired = evidence - best
-    found = xr.Dataset(
-        {
-            "log_evidence": mean,
-            "difference": paired.mean("observation"),
-            "difference_mcse": paired.std("observation", ddof=1) / np.sqrt(n),
-            "n_parameters": sizes,
-            "bic": n * mean - 0.5 * sizes * np.log(n),
-        },
-        attrs={"n_observations": n},
-    )
-    order = np.argsort(-mean.values, kind="stable")
-    return found.isel(run=order)
+    paired = evidence - evidence.isel(run=int(mean.argmax("run")))
+    columns = {
+        "log_evidence": mean,
+        "difference": paired.mean("observation"),
+        "difference_mcse": paired.std("observation", ddof=1) / np.sqrt(n),
+        "n_parameters": sizes,
+        "bic": n * mean - 0.5 * sizes * np.log(n),
+    }
+    table = pd.DataFrame({name: each.values for name, each in columns.items()}, evidence["run"])
+    table["n_observations"] = n
+    return table.rename_axis("run").sort_values("log_evidence", ascending=False, kind="stable")
+
+
+class ClassAlignment(NamedTuple):
+    """Result of `align_classes`: the partner of each class.
+
+    Attributes
+    ----------
+    order : ndarray of int, shape (n_classes_a,)
+        ``templates_b[order]`` are the templates of b in the order of a; -1 for a class of a
+        that has no partner, where b has fewer classes.
+    distance : ndarray of shape (n_classes_a,)
+        From each template of a to its partner; NaN without one.
+    """
+
+    order: np.ndarray
+    distance: np.ndarray
+
+
+def align_classes(
+    templates_a: xr.DataArray | ArrayLike,
+    templates_b: xr.DataArray | ArrayLike,
+    *,
+    metric: str = "euclidean",
+) -> ClassAlignment:
+    """Match the classes of two runs by the distance of their templates.
+
+    Of all one-to-one matches the one with the least sum of distances.
+
+    Parameters
+    ----------
+    templates_a, templates_b : DataArray with dimension class, or array_like (n_classes, ...)
+        On one grid, as `template_images` returns them.
+    metric : str
+        A distance that ``scipy.spatial.distance.cdist`` knows.
+
+    Returns
+    -------
+    ClassAlignment
+
+    Raises
+    ------
+    ValueError
+        If grids differ or a value is not finite.
+
+    Notes
+    -----
+    There is always a best match, even of runs that found other classes: look at `distance`.
+
+    Examples
+    --------
+    >>> a = np.array([[0.0, 0.0], [1.0, 1.0], [5.0, 5.0]])
+    >>> align_classes(a, a[[2, 0, 1]] + 0.1).order
+    array([1, 2, 0])
+    """
+    first, second = _as_rows(templates_a, "templates_a"), _as_rows(templates_b, "templates_b")
+    if first.shape[1:] != second.shape[1:]:
+        raise ValueError(
+            f"templates_b: got templates of shape {second.shape[1:]}, and templates_a has "
+            f"{first.shape[1:]}; give both on one grid."
+        )
+    distances = cdist(first.reshape(len(first), -1), second.reshape(len(second), -1), metric=metric)
+    rows, columns = linear_sum_assignment(distances)
+    order = np.full(len(first), -1)
+    distance = np.full(len(first), np.nan)
+    order[rows], distance[rows] = columns, distances[rows, columns]
+    return ClassAlignment(order, distance)
+
+
+def adjusted_rand_index(classes_a: ArrayLike, classes_b: ArrayLike) -> float:
+    """Return how far two groupings of the same observations agree, up to renaming of classes.
+
+    Parameters
+    ----------
+    classes_a, classes_b : array_like of shape (n,)
+        A class or label for each observation.
+
+    Returns
+    -------
+    float
+        1 for the same grouping, about 0 for unrelated ones; may be negative.
+
+    Raises
+    ------
+    ValueError
+        If there is no observation or their numbers differ.
+
+    References
+    ----------
+    Hubert and Arabie (1985), Comparing partitions, Journal of Classification 2, 193-218.
+
+    Examples
+    --------
+    >>> adjusted_rand_index([0, 0, 1, 1], ["b", "b", "a", "a"])
+    1.0
+    """
+    first, second = np.asarray(classes_a), np.asarray(classes_b)
+    if first.shape != second.shape or first.ndim != 1 or not len(first):
+        raise ValueError(
+            f"classes_b: got shape {second.shape}, and classes_a has {first.shape}; give one "
+            "class for each of the same observations."
+        )
+    codes = [np.unique(given, return_inverse=True)[1] for given in (first, second)]
+    # Importing scikit-learn takes a second.
+    from sklearn.metrics import adjusted_rand_score
+
+    return float(adjusted_rand_score(*codes))
 
 
 def _group(history: Any, name: str) -> xr.Dataset:
@@ -315,3 +415,19 @@ def _n_parameters(path: xr.Dataset) -> int:
     total = sum(int(path[name].isel(step=-1).size) for name in _parameters(path))
     # weights add up to one
     return total - ("weights" in path)
+
+
+def _as_rows(templates: Any, name: str) -> np.ndarray:
+    if isinstance(templates, xr.DataArray):
+        if "class" not in templates.dims:
+            raise ValueError(
+                f"{name}: got dimensions {templates.dims}; give a DataArray with dimension 'class'."
+            )
+        templates = templates.transpose("class", ...).values
+    values = np.asarray(templates, dtype=np.float64)
+    if values.ndim < 2 or not np.isfinite(values).all():
+        raise ValueError(
+            f"{name}: got an array of shape {values.shape}; give finite values of shape "
+            "(n_classes, ...)."
+        )
+    return values

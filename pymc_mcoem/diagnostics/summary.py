@@ -1,4 +1,4 @@
-"""One table that says whether a class index was sampled well."""
+"""A table that shows how well a class index was sampled, and what is wrong in words."""
 
 from __future__ import annotations
 
@@ -11,29 +11,27 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
-from numpy.typing import ArrayLike
 
 from pymc_mcoem.diagnostics.chains import IndexChains, read_chains
-from pymc_mcoem.diagnostics.homogeneity import Dependence, homogeneity_test, within_chain_tests
-from pymc_mcoem.diagnostics.indicators import (
-    class_shares,
-    ess_reached_by_chance,
-    rao_blackwell_shares,
-    rhat_reached_by_chance,
+from pymc_mcoem.diagnostics.latents import (
+    latent_mixing,
+    latents_along_the_plate,
+    unmixed_latents,
+    worst_latents,
 )
-from pymc_mcoem.diagnostics.latent_mixing import latent_mixing, unmixed_latents, worst_latents
-from pymc_mcoem.diagnostics.latents import latents_along_the_plate
-from pymc_mcoem.diagnostics.pseudo_priors import GOOD_PARETO_K, jump_pareto_k, pareto_k
-from pymc_mcoem.diagnostics.stationary import stationary_distribution
-from pymc_mcoem.diagnostics.switching import unmoved_chains
-from pymc_mcoem.diagnostics.transitions import class_transitions
+from pymc_mcoem.diagnostics.pseudo_priors import GOOD_PARETO_K, jump_pareto_k
+from pymc_mcoem.diagnostics.shares import Limits, class_shares, rao_blackwell_shares, share_flags
+from pymc_mcoem.diagnostics.switching import unmoved_flags
+from pymc_mcoem.diagnostics.transitions import (
+    class_transitions,
+    homogeneity_test,
+    stationary_distribution,
+    within_chain_tests,
+)
 
 __all__ = ["ClassIndexSummary", "ClassIndexWarning", "class_index_summary"]
 
-#: More chains than this are counted, not named.
-_MAX_NAMED = 8
-
-#: More lines than this of a plate are left out in print.
+#: Rows of the table that are printed at most.
 _MAX_PRINTED = 40
 
 _FORMATS = {
@@ -53,20 +51,20 @@ _FORMATS = {
 
 
 class ClassIndexWarning(UserWarning):
-    """A chain of a class index was not sampled well: see `class_index_summary`."""
+    """Warning that a class index was not sampled well: see `class_index_summary`."""
 
 
 @dataclass(frozen=True)
 class ClassIndexSummary:
-    """What `class_index_summary` found. Printing it shows one row a class.
+    """Result of `class_index_summary`. Printing it shows one row for each class.
 
     Attributes
     ----------
-    table : Dataset
-        By plate and ``class``: ``share`` of visits, its Monte Carlo error ``mcse``, ``ess`` and
-        ``rhat``; ``stationary`` and ``stationary_sd`` from the transition matrix, but for tilted
-        chains; with the step's
-        own statistics ``weight`` and ``weight_mcse``, the mean probability of the class, and
+    table : DataFrame
+        One row for each ``class``, in a plate for each index and class, with columns ``share`` of
+        visits, its Monte Carlo error ``mcse``, ``ess`` and ``rhat``; ``stationary`` and
+        ``stationary_sd`` from the transition matrix, unless chains are tilted; with the statistics
+        of `CarlinChib` ``weight`` and ``weight_mcse``, the mean probability of the class, and
         ``pareto_k`` of its pseudo-prior; with latents beside the index ``latent_rhat``,
         ``latent_ess`` and ``latent_tail_ess``, the worst of them in the class.
     chains : Dataset
@@ -84,10 +82,10 @@ class ClassIndexSummary:
     notes : tuple of str
         What is worth knowing and not wrong.
     name : str
-        Of the class index.
+        Name of the class index.
     """
 
-    table: xr.Dataset
+    table: pd.DataFrame
     chains: xr.Dataset
     transitions: xr.Dataset
     overall: xr.Dataset
@@ -97,29 +95,23 @@ class ClassIndexSummary:
 
     @property
     def ok(self) -> bool:
-        """Say whether nothing was flagged."""
+        """Whether nothing was flagged."""
         return not self.flags
 
-    def to_dataframe(self) -> pd.DataFrame:
-        """Return the table with a row a class, on a plate a row for each index and class."""
-        order = [*(dim for dim in self.table.dims if dim != "class"), "class"]
-        return self.table.to_dataframe(dim_order=order)[list(self.table.data_vars)]
-
     def __repr__(self) -> str:
-        table = [self._formatted().to_string(), *self._left_out()]
+        table = [self._formatted().to_string(), *self._rows_left()]
         return "\n".join([self._headline(), *self._in_order(table, self._remarks())])
 
     def _repr_html_(self) -> str:
-        table = [
-            self._formatted().to_html(),
-            *(f"<p>{escape(line)}</p>" for line in self._left_out()),
-        ]
-        remarks = [f"<p>{escape(remark)}</p>" for remark in self._remarks()]
+        paragraph = "<p>{}</p>".format
+        rows_left = [paragraph(escape(line)) for line in self._rows_left()]
+        table = [self._formatted().to_html(), *rows_left]
+        remarks = [paragraph(escape(remark)) for remark in self._remarks()]
         headline = f"<p><b>{escape(self._headline())}</b></p>"
         return "\n".join([headline, *self._in_order(table, remarks)])
 
     def _in_order(self, table: list[str], remarks: list[str]) -> list[str]:
-        """Put the verdict first where there is a plate, whose table may fill the screen."""
+        """Put the verdict first where the table of a plate may fill the screen."""
         return [*remarks, *table] if self.overall.dims else [*table, *remarks]
 
     def _headline(self) -> str:
@@ -141,25 +133,25 @@ class ClassIndexSummary:
         )
 
     def _formatted(self) -> pd.DataFrame:
-        frame = self.to_dataframe().head(_MAX_PRINTED)
+        frame = self.table.head(_MAX_PRINTED)
         columns = {
             name: [_format(value, _FORMATS[str(name)]) for value in frame[name]]
             for name in frame.columns
         }
         return pd.DataFrame(columns, index=frame.index)
 
-    def _left_out(self) -> list[str]:
-        more = int(np.prod([*self.table.sizes.values()], dtype=int)) - _MAX_PRINTED
-        return [f"... and {more} rows more: see to_dataframe()"] if more > 0 else []
+    def _rows_left(self) -> list[str]:
+        more = len(self.table) - _MAX_PRINTED
+        return [f"... and {more} rows more: see the attribute table"] if more > 0 else []
 
     def _remarks(self) -> list[str]:
-        if self.ok:
-            n_chains = self.chains.sizes["chain"]
-            which = "the chain" if n_chains == 1 else f"{n_chains} chains"
-            # it is no more than that: nothing tells of a mode where no chain was
-            verdict = f"No problem found in what {which} visited."
-            return [verdict, *(f"Note: {note}." for note in self.notes)]
-        return [*(f"Warning: {flag}." for flag in self.flags), *(f"Note: {n}." for n in self.notes)]
+        notes = [f"Note: {note}." for note in self.notes]
+        if not self.ok:
+            return [*(f"Warning: {flag}." for flag in self.flags), *notes]
+        n_chains = self.chains.sizes["chain"]
+        which = "the chain" if n_chains == 1 else f"{n_chains} chains"
+        # Nothing is known of a mode that no chain visited.
+        return [f"No problem found in what {which} visited.", *notes]
 
 
 def class_index_summary(
@@ -168,55 +160,49 @@ def class_index_summary(
     *,
     classes: Sequence[Hashable] | None = None,
     superchain_ids: Sequence[int] | None = None,
-    log_ratio: ArrayLike | None = None,
     rhat_max: float = 1.01,
     ess_min: float | None = None,
     significance: float = 0.01,
-    dependence: Dependence = "markov",
     random_seed: int = 0,
     latents: Sequence[str] | None = None,
     group: str = "posterior",
 ) -> ClassIndexSummary:
-    """Say how well a class index was sampled, by `CarlinChib` or by any other step.
+    """Summarize how well a class index was sampled, by `CarlinChib` or by any other step.
 
-    Everything is computed on indicators of classes, counts and transitions, never on codes:
-    renaming the classes changes no number.
+    Everything is computed from indicators of classes, counts and transitions. Renaming the
+    classes therefore changes no number.
 
     Parameters
     ----------
     data : DataTree, Dataset or DataArray
-        With dimensions ``chain`` and ``draw``; all other dimensions of the index are a plate, each
-        of whose indices is looked at by itself.
+        With dimensions ``chain`` and ``draw``. All other dimensions of the index are a plate, whose
+        indices are summarized one by one.
     var_name : str, optional
         The class index. Default: ``class_index``, or else the only integer variable there is.
     classes : sequence, optional
-        Labels of all classes; needed to see those that were never visited. Names, as
-        ``["peak", "step"]``, are taken for the codes 0, 1, ... Default: 0 to n_classes - 1 where
-        `CarlinChib` kept their weights, else those visited.
+        Labels of all classes, also of those that were never visited. Names such as
+        ``["peak", "step"]`` stand for the codes 0, 1, ... Default: 0 to n_classes - 1 where
+        `CarlinChib` recorded their weights, else the labels that were visited.
     superchain_ids : sequence of int, shape (n_chains,), optional
-        For many short chains: the group, started at one point, of each chain. R-hat is then the
-        nested one, and a group counts as one chain.
-    log_ratio : array_like of shape (n_chains, n_draws, n_classes), optional
-        Log-ratios of target to pseudo-prior, see `pareto_k`. Default: the step's own weights, of
-        which ``pareto_k`` is that of the odds of a jump.
+        Group of each chain, for many short chains: chains of a group started at one point. R-hat
+        is then nested R-hat, and a group counts as one chain.
     rhat_max : float
-        R-hat above it is flagged; on a plate, and of latents, only where chance does not take
-        one of so many there with probability `significance`.
+        R-hat above it is flagged. In a plate, and of latents, it is raised to what one of so many
+        exceeds by chance with probability `significance`.
     ess_min : float, optional
-        An effective sample size below it is flagged, on a plate only where chance does not
-        take one of so many there; default 100 for each chain. Of latents within
-        a class it is as much of that as the class has of the draws.
+        An effective sample size below it is flagged; default 100 for each chain. In a plate it is
+        lowered to what one of so many falls below by chance. For latents within a class it is
+        multiplied by the share of the class.
     significance : float
-        Of the tests of equal distributions, all of them together (Bonferroni).
-    dependence : {"markov", "ndarma"}
-        How the tests allow for autocorrelation, see `homogeneity_test`.
+        Level of all tests of equal distributions together (Bonferroni).
     random_seed : int
-        Of the draws of the stationary distribution.
+        Seed of the draws of the stationary distribution.
     latents : sequence of str, optional
-        Variables to be looked at within classes, over the draws in which each was active. Default:
-        all variables of floats beside the index, on a plate those along it; none if empty.
+        Variables to check within each class, over the draws in which the class was active.
+        Default: all variables of floats beside the index, in a plate those along it. An empty
+        sequence checks none.
     group : str
-        Of the DataTree.
+        Group of the DataTree.
 
     Returns
     -------
@@ -227,26 +213,24 @@ def class_index_summary(
     TypeError
         If `data` is of another type or the variable not one of categories.
     ValueError
-        If the variable or a dimension is missing, `classes` leave out a class, `superchain_ids` or
-        `log_ratio` have another shape, or there are fewer than two draws.
+        If the variable or a dimension is missing, `classes` do not contain a class that was
+        visited, `superchain_ids` has another shape, or there are fewer than two draws.
 
     Warns
     -----
     ClassIndexWarning
         Once, if anything is flagged: a chain that never switched although other classes have
-        weight, or about which nothing can be told; R-hat, effective sample size and tests beyond
-        their limits; latents that did not mix within a class, or whose tails were hardly reached. A
-    chain that never switched because the other classes have no weight, and
-        in whose pseudo-priors Pareto k sees no fault, is a note of the summary; that takes the
-        statistics of `CarlinChib`.
+        weight, or about which nothing is known; R-hat, effective sample size and tests beyond
+        their limits; latents that did not mix within a class, or whose tails were hardly reached.
+        A chain that never switched because the other classes have no weight is a note, if Pareto k
+        shows no fault of its pseudo-priors. That takes the statistics of `CarlinChib`.
 
     Notes
     -----
-    What is called sound is what the chains visited. No diagnostic sees a class, or a mode within a
-    class, that no chain found and of which nothing is recorded. A mode that some chains found and
-    others did not makes R-hat large. Where a
-    class's pseudo-prior lies far from its posterior and is very narrow, Pareto k may be low by
-    chance with few draws.
+    The verdict covers what the chains visited. No diagnostic sees a class, or a mode within a
+    class, that no chain found and of which nothing is recorded. A mode that only some chains found
+    makes R-hat large. If a class's pseudo-prior lies far from its posterior and is very narrow,
+    Pareto k may be low by chance with few draws.
 
     References
     ----------
@@ -260,77 +244,55 @@ def class_index_summary(
     >>> summary = class_index_summary(xr.DataArray(draws, dims=("chain", "draw"), name="k"))
     >>> summary.ok
     True
-    >>> summary.table["share"].values.round(1)
-    array([0.5, 0.3, 0.2])
+    >>> summary.table["share"].round(1).tolist()
+    [0.5, 0.3, 0.2]
     """
     chains = read_chains(data, var_name, classes=classes, group=group)
-    shares = class_shares(chains, superchain_ids)
-    transitions = class_transitions(chains)
+    groups = None if superchain_ids is None else np.asarray(superchain_ids)
+    n_chains, is_tilted = len(chains.chain), chains.log_importance is not None
+    shares, transitions = class_shares(chains, superchain_ids), class_transitions(chains)
     table = shares[["share", "mcse", "ess", "rhat"]]
-    tilted = chains.log_importance is not None
-    mean, sd, transition_ess = _stationary(chains, random_seed)
-    if not tilted:
-        table = table.assign(stationary=mean, stationary_sd=sd)
+    stationary = _stationary(chains, random_seed)
+    if not is_tilted:
+        table = table.assign(stationary[["stationary", "stationary_sd"]].data_vars)
     if chains.log_weight is not None:
         table = table.assign(rao_blackwell_shares(chains).data_vars)
-    k = _pareto_k(chains, log_ratio)
-    if k is not None:
-        table = table.assign(pareto_k=k)
-    p_between, p_within = _tests(chains, dependence)
-    if tilted:
-        # every chain has a tilt of its own, so that they do differ
-        p_between = xr.full_like(p_between, np.nan)
-    per_chain = xr.Dataset(
-        {
-            "n_switches": transitions["n_switches"],
-            "p_within": p_within,
-            "chain_share": shares["chain_share"],
-        },
-        attrs={"n_draws": len(chains.draw)},
-    )
+        table = table.assign(pareto_k=chains.label(jump_pareto_k(chains), "class"))
+    # Tilted chains have a tilt each, so that they differ between themselves.
+    tests = _tests(chains, between=not is_tilted)
+    n_tests = sum(int(np.isfinite(tests[name].values).sum()) for name in tests)
     overall = xr.Dataset(
         {
             "ess": table["ess"].min("class"),
-            "transition_ess": transition_ess,
+            "transition_ess": stationary["ess"],
             "rhat": table["rhat"].max("class"),
-            "p_between": p_between,
-        }
+            "p_between": tests["p_between"],
+        },
+        attrs={"p_limit": significance / max(n_tests, 1)},
     )
-    groups = None if superchain_ids is None else np.asarray(superchain_ids)
-    flags, notes = _unmoved(chains, groups)
-    n_groups = len(chains.chain) if groups is None else len(np.unique(groups))
-    least = 100.0 * n_groups if ess_min is None else ess_min
-    n_tests = np.isfinite(p_between.values).sum() + np.isfinite(p_within.values).sum()
-    overall.attrs["p_limit"] = significance / max(int(n_tests), 1)
-    too_far = _too_far(chains, table, n_groups, rhat_max, least, significance)
-    flags += _beyond(chains, overall, p_within, too_far, rhat_max, least, significance)
-    flags += _unjudged(chains, overall)
-    variables = _beside(data, group)
-    beside = [n for n, v in ({} if variables is None else variables).items() if v.dtype.kind == "f"]
-    if groups is not None and beside:
-        notes.append("latents were not looked at, for superchain_ids are of the index alone")
-    elif variables is not None:
-        looked_at, n_left_out = latent_mixing(chains, variables, latents)
-        table = table.assign(worst_latents(chains, looked_at))
-        flags += unmixed_latents(
-            chains, looked_at, rhat_max=rhat_max, ess_min=least, significance=significance
-        )
-        if latents is None and beside and not latents_along_the_plate(chains, variables):
-            notes.append(
-                f"no latent was looked at, for none of {beside} lies along {chains.name}; name "
-                "those that do in latents, with its dimensions"
-            )
-        if n_left_out:
-            notes.append(
-                f"{n_left_out} latents were not looked at, for there are many; name those that "
-                "matter in latents"
-            )
-    if len(chains.chain) == 1:
+    n_groups = n_chains if groups is None else len(np.unique(groups))
+    limits = Limits(
+        rhat_max=rhat_max,
+        ess_min=100.0 * n_groups if ess_min is None else ess_min,
+        significance=significance,
+        n_parts=2 * n_groups if n_groups == n_chains else n_groups,
+    )
+    flags, notes = unmoved_flags(chains, groups)
+    flags += share_flags(chains, shares, tests, limits, overall.attrs["p_limit"])
+    variables = data[group].to_dataset() if isinstance(data, xr.DataTree) else data
+    if isinstance(variables, xr.Dataset):
+        found, of_latents, notes_on_latents = _latents(chains, variables, latents, groups, limits)
+        table = table.assign(found)
+        flags += of_latents
+        notes += notes_on_latents
+    if n_chains == 1:
         notes.append("one chain alone has no R-hat; run several, started apart")
-    if k is not None and (k > GOOD_PARETO_K).any():
-        bad = _some(chains, (k.values > GOOD_PARETO_K).reshape(len(chains.codes), -1))
-        notes.append(f"Pareto k above {GOOD_PARETO_K}: {bad}; jumps are rarer than they could be")
-    if tilted:
+    if "pareto_k" in table and (bad := table["pareto_k"].values > GOOD_PARETO_K).any():
+        names = f"{int(bad.sum())} of {bad.size} classes of the plate"
+        if not chains.plate.ndim:
+            names = "classes " + ", ".join(str(label) for label in chains.classes[bad])
+        notes.append(f"Pareto k above {GOOD_PARETO_K}: {names}; jumps are rarer than they could be")
+    if is_tilted:
         notes.append(
             "the chains have a posterior tilted by class_tilt; shares, errors and R-hat are those "
             "of draws weighed back"
@@ -341,9 +303,17 @@ def class_index_summary(
             ClassIndexWarning,
             stacklevel=2,
         )
+    order = [*chains.plate.dims, "class"]
     return ClassIndexSummary(
-        table=table,
-        chains=per_chain,
+        table=table.to_dataframe(dim_order=order)[list(table.data_vars)],
+        chains=xr.Dataset(
+            {
+                "n_switches": transitions["n_switches"],
+                "p_within": tests["p_within"],
+                "chain_share": shares["chain_share"],
+            },
+            attrs={"n_draws": len(chains.draw)},
+        ),
         transitions=transitions.drop_vars("n_switches"),
         overall=overall,
         flags=tuple(flags),
@@ -352,182 +322,61 @@ def class_index_summary(
     )
 
 
-def _stationary(
-    chains: IndexChains, random_seed: int
-) -> tuple[xr.DataArray, xr.DataArray, xr.DataArray]:
+def _stationary(chains: IndexChains, random_seed: int) -> xr.Dataset:
+    """Return ``stationary`` and ``stationary_sd`` by plate and class, and ``ess`` by plate."""
     counts = class_transitions(chains)["chain_count"].values
     counts = counts.reshape(len(chains.codes), len(chains.chain), *counts.shape[-2:]).sum(axis=1)
     found = [stationary_distribution(matrix, random_seed=random_seed) for matrix in counts]
-    return (
-        chains.label(np.stack([each.mean for each in found]), "class"),
-        chains.label(np.stack([each.sd for each in found]), "class"),
-        chains.label(np.array([each.ess for each in found])),
+    return xr.Dataset(
+        {
+            "stationary": chains.label(np.stack([each.mean for each in found]), "class"),
+            "stationary_sd": chains.label(np.stack([each.sd for each in found]), "class"),
+            "ess": chains.label(np.array([each.ess for each in found])),
+        }
     )
 
 
-def _pareto_k(chains: IndexChains, log_ratio: ArrayLike | None) -> xr.DataArray | None:
-    if log_ratio is not None:
-        ratios = np.asarray(log_ratio, dtype=np.float64)
-        if ratios.ndim != 3 or ratios.shape[-1] != chains.n_classes or len(chains.codes) > 1:
-            raise ValueError(
-                f"log_ratio: got an array of shape {ratios.shape} for {len(chains.codes)} indices "
-                f"of {chains.n_classes} classes; give (n_chains, n_draws, n_classes) for one "
-                "index, and for a plate call pareto_k row by row."
-            )
-        return chains.label(pareto_k(ratios)[None], "class")
-    if chains.log_weight is None:
-        return None
-    return chains.label(jump_pareto_k(chains), "class")
-
-
-def _tests(chains: IndexChains, dependence: Dependence) -> tuple[xr.DataArray, xr.DataArray]:
+def _tests(chains: IndexChains, *, between: bool) -> xr.Dataset:
+    """Return p-values: ``p_between`` chains by plate, ``p_within`` by plate and chain."""
     n_classes = chains.n_classes
-    between = [
-        homogeneity_test(codes, n_classes, dependence=dependence).p_value for codes in chains.codes
-    ]
     within = [
-        [test.p_value for test in within_chain_tests(codes, n_classes, dependence=dependence)]
-        for codes in chains.codes
+        [test.p_value for test in within_chain_tests(codes, n_classes)] for codes in chains.codes
     ]
-    return chains.label(np.array(between)), chains.label(np.array(within), "chain")
+    equal = [
+        homogeneity_test(codes, n_classes).p_value if between else np.nan for codes in chains.codes
+    ]
+    return xr.Dataset(
+        {
+            "p_between": chains.label(np.array(equal)),
+            "p_within": chains.label(np.array(within), "chain"),
+        }
+    )
 
 
-def _unmoved(chains: IndexChains, groups: np.ndarray | None) -> tuple[list[str], list[str]]:
-    """Return flags and notes about chains that never switched, alike ones together."""
-    words = {
-        "stuck": "never switched and could not",
-        "unknown": "never switched and may be stuck",
-        "chance": "never switched, by chance",
-        "no weight": "never switched",
-    }
-    flags: list[str] = []
-    notes: list[str] = []
-    found = unmoved_chains(chains, groups)
-    for verdict, phrase in words.items():
-        alike = [each for each in found if each.verdict == verdict]
-        if not alike:
-            continue
-        first = alike[0]
-        which = ", ".join(str(chains.chain[position]) for position in first.chains[:_MAX_NAMED])
-        if len(first.chains) > _MAX_NAMED:
-            which += f" and {len(first.chains) - _MAX_NAMED} more"
-        where = chains.row_label(first.row)
-        chain = "chain" if len(first.chains) == 1 else "chains"
-        text = f"{chain} {which}{' of ' + where if where else ''} {phrase}: {first.reason}"
-        if len(alike) > 1:
-            text += f" (and so in {len(alike) - 1} more indices of the plate)"
-        (flags if verdict in ("stuck", "unknown") else notes).append(text)
-    return flags, notes
-
-
-def _too_far(
+def _latents(
     chains: IndexChains,
-    table: xr.Dataset,
-    n_groups: int,
-    rhat_max: float,
-    ess_min: float,
-    significance: float,
-) -> np.ndarray:
-    """Say in which rows some R-hat is beyond its limit, (n_rows,).
-
-    Of a single index that is `rhat_max`. Of the many of a plate some pass it by chance.
-    """
-    shape = len(chains.codes), chains.n_classes
-    rhat, ess = table["rhat"].values.reshape(shape), table["ess"].values.reshape(shape)
-    limit = np.full(shape, rhat_max)
-    if len(rhat) > 1:
-        n_parts = 2 * n_groups if n_groups == len(chains.chain) else n_groups
-        reached = rhat_reached_by_chance(
-            ess, ess_min, n_parts, significance, np.isfinite(rhat).sum()
+    variables: xr.Dataset,
+    latents: Sequence[str] | None,
+    groups: np.ndarray | None,
+    limits: Limits,
+) -> tuple[dict[str, xr.DataArray], list[str], list[str]]:
+    """Return columns of the table, flags and notes about latents within the classes."""
+    beside = [str(name) for name, values in variables.items() if values.dtype.kind == "f"]
+    if groups is not None and beside:
+        return {}, [], ["latents were not looked at, for superchain_ids are of the index alone"]
+    looked_at, n_left = latent_mixing(chains, variables, latents)
+    notes = []
+    if latents is None and beside and not latents_along_the_plate(chains, variables):
+        notes.append(
+            f"no latent was looked at, for none of {beside} lies along {chains.name}; name "
+            "those that do in latents, with its dimensions"
         )
-        limit = np.maximum(limit, reached)
-    return np.asarray((rhat > limit).any(axis=1))
-
-
-def _beside(data: Any, group: str) -> xr.Dataset | None:
-    """Return the variables beside the index, where there are any."""
-    if isinstance(data, xr.DataTree):
-        return data[group].to_dataset()
-    return data if isinstance(data, xr.Dataset) else None
-
-
-def _beyond(
-    chains: IndexChains,
-    overall: xr.Dataset,
-    p_within: xr.DataArray,
-    too_far: np.ndarray,
-    rhat_max: float,
-    ess_min: float,
-    significance: float,
-) -> list[str]:
-    """Return what is beyond its limit."""
-    flags = []
-    rhat, ess = overall["rhat"].values.ravel(), overall["ess"].values.ravel()
-    if too_far.any():
-        many = ", and more than chance makes of so many" if len(rhat) > 1 else ""
-        flags.append(
-            f"R-hat is {_largest(rhat[too_far]):.3g}, above {rhat_max:g}{many}"
-            f"{_rows(chains, too_far)}"
+    if n_left:
+        notes.append(
+            f"{n_left} latents were not looked at, for there are many; name those that "
+            "matter in latents"
         )
-    least = ess_min
-    if len(ess) > 1:
-        least = float(ess_reached_by_chance(np.array(ess_min), significance, len(ess)))
-    if np.any(ess < least):
-        many = ", and less than chance makes of so many" if len(ess) > 1 else ""
-        flags.append(
-            f"the effective sample size is {np.nanmin(ess):.0f}, below {ess_min:.0f}{many}"
-            f"{_rows(chains, ess < least)}"
-        )
-    between = overall["p_between"].values.ravel()
-    within = p_within.values.reshape(len(between), -1)
-    limit = overall.attrs["p_limit"]
-    if np.any(between < limit):
-        flags.append(
-            f"chains differ in their shares of classes (p = {np.nanmin(between):.2g})"
-            f"{_rows(chains, between < limit)}"
-        )
-    if np.any(within < limit):
-        flags.append(
-            "beginning and end of a chain differ in their shares of classes "
-            f"(p = {np.nanmin(within):.2g}){_rows(chains, (within < limit).any(axis=1))}"
-        )
-    return flags
-
-
-def _unjudged(chains: IndexChains, overall: xr.Dataset) -> list[str]:
-    """Return what could not be computed though several classes were visited."""
-    several = np.array([len(np.unique(codes)) > 1 for codes in chains.codes])
-    no_ess = np.isnan(overall["ess"].values.ravel()) & several
-    no_rhat = np.isnan(overall["rhat"].values.ravel()) & several & ~no_ess
-    flags = []
-    if no_ess.any():
-        flags.append(
-            f"chains of {len(chains.draw)} draws are too short to be judged: there is no effective "
-            f"sample size and no R-hat{_rows(chains, no_ess)}"
-        )
-    if no_rhat.any() and len(chains.chain) > 1:
-        flags.append(f"R-hat could not be computed{_rows(chains, no_rhat)}")
-    return flags
-
-
-def _rows(chains: IndexChains, bad: np.ndarray) -> str:
-    """Say in which rows of a plate; nothing without a plate."""
-    if not chains.plate.ndim:
-        return ""
-    rows = np.flatnonzero(bad)
-    more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
-    return f" at {chains.row_label(rows[0])}{more}"
-
-
-def _some(chains: IndexChains, bad: np.ndarray) -> str:
-    """Name classes, (n_rows, n_classes), on a plate their number."""
-    if chains.plate.ndim:
-        return f"{int(bad.sum())} of {bad.size} classes of the plate"
-    return "classes " + ", ".join(str(label) for label in chains.classes[bad[0]])
-
-
-def _largest(values: np.ndarray) -> float:
-    return float(np.nanmax(values))
+    return worst_latents(chains, looked_at), unmixed_latents(chains, looked_at, limits), notes
 
 
 def _format(value: float, pattern: str) -> str:

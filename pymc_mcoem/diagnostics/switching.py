@@ -1,4 +1,4 @@
-"""Chains that never switched: those that could not, and those with nowhere to go."""
+"""Chains that never switched: whether they were stuck or the other classes have no weight."""
 
 from __future__ import annotations
 
@@ -11,10 +11,24 @@ from scipy import stats
 from pymc_mcoem.diagnostics.chains import IndexChains
 from pymc_mcoem.diagnostics.pseudo_priors import GOOD_PARETO_K, pareto_k
 
-__all__ = ["UnmovedChains", "unmoved_chains"]
+__all__ = ["UnmovedChains", "unmoved_chains", "unmoved_flags"]
 
-#: What is less probable than this is no chance: a chain without any of five expected switches.
+#: Verdicts in words; the first two are flagged, the others are notes.
+_PHRASES = {
+    "stuck": "never switched and could not",
+    "unknown": "never switched and may be stuck",
+    "chance": "never switched, by chance",
+    "no weight": "never switched",
+}
+
+#: More chains than this are counted, not named.
+_MAX_NAMED = 8
+
+#: Events less probable than this are not chance: a chain without any of five expected switches.
 LEAST_PROBABLE = float(np.exp(-5.0))
+
+
+Verdict = Literal["no weight", "chance", "stuck", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -28,32 +42,32 @@ class UnmovedChains:
     chains : tuple of int
         Their positions.
     verdict : {"no weight", "chance", "stuck", "unknown"}
-        "no weight": the step's own weights say that the other classes have next to none,
-        and no fault of its pseudo-priors is seen, no chain moved, and every other discrete
-        variable went through its classes. "chance": chains that did move leave this class so
-        seldom that not leaving it is no surprise. "stuck": the other classes have weight, or
-        the pseudo-priors are too bad to tell. "unknown": there is nothing to tell it by, or the
-        evidence that pseudo-priors brought says otherwise, or weights are those beside
-        another discrete variable with a class that was never visited or never left.
+        "no weight": no chain moved, and by the step's own weights the other classes have almost
+        none; its pseudo-priors show no fault, and every other discrete variable visited all its
+        classes. "chance": other chains leave this class so rarely that chains which never do are
+        no surprise. "stuck": the other classes have weight, or the pseudo-priors are too bad to
+        know it. "unknown": weights were not recorded, or the evidence of the pseudo-priors
+        contradicts them, or they depend on another discrete variable that never visited or never
+        left one of its classes.
     reason : str
     """
 
     row: int
     chains: tuple[int, ...]
-    verdict: Literal["no weight", "chance", "stuck", "unknown"]
+    verdict: Verdict
     reason: str
 
 
 def unmoved_chains(
     chains: IndexChains, superchain_ids: np.ndarray | None = None
 ) -> list[UnmovedChains]:
-    """Find the chains that never switched, and say what is known about the reason.
+    """Return the chains that never switched, and why, as far as it is known.
 
     Parameters
     ----------
     chains : IndexChains
     superchain_ids : ndarray of int, shape (n_chains,), optional
-        Short chains of one group count as one: unmoved is a group none of whose chains switched.
+        Group of each chain. A group counts as one chain, unmoved if none of its chains switched.
 
     Returns
     -------
@@ -63,8 +77,8 @@ def unmoved_chains(
     Notes
     -----
     A chain that stayed in class a knows of class j only through draws of j's pseudo-prior. Their
-    importance ratios estimate the odds of j without bias, and are to be believed where their
-    Pareto k is at most 0.7.
+    importance ratios estimate the odds of j without bias, and are reliable where their Pareto k is
+    at most 0.7.
     """
     found = []
     for row, codes in enumerate(chains.codes):
@@ -74,121 +88,130 @@ def unmoved_chains(
             still = still & ~np.isin(superchain_ids, moved)
         if still.any():
             n_groups = len(still) if superchain_ids is None else len(np.unique(superchain_ids))
-            found.append(_judge(chains, row, still, n_groups))
+            verdict, reason = _verdict(chains, row, still, n_groups)
+            positions = tuple(np.flatnonzero(still).tolist())
+            found.append(UnmovedChains(row, positions, verdict, reason))
     return found
 
 
-def _judge(chains: IndexChains, row: int, still: np.ndarray, n_groups: int) -> UnmovedChains:
+def unmoved_flags(
+    chains: IndexChains, superchain_ids: np.ndarray | None = None
+) -> tuple[list[str], list[str]]:
+    """Return flags and notes about chains that never switched, one for each verdict.
+
+    Parameters
+    ----------
+    chains : IndexChains
+    superchain_ids : ndarray of int, shape (n_chains,), optional
+        As of `unmoved_chains`.
+    """
+    flags: list[str] = []
+    notes: list[str] = []
+    found = unmoved_chains(chains, superchain_ids)
+    for verdict, phrase in _PHRASES.items():
+        alike = [each for each in found if each.verdict == verdict]
+        if not alike:
+            continue
+        first = alike[0]
+        which = ", ".join(str(chains.chain[position]) for position in first.chains[:_MAX_NAMED])
+        if len(first.chains) > _MAX_NAMED:
+            which += f" and {len(first.chains) - _MAX_NAMED} more"
+        where = chains.row_label(first.row)
+        chain = "chain" if len(first.chains) == 1 else "chains"
+        text = f"{chain} {which}{' of ' + where if where else ''} {phrase}: {first.reason}"
+        if len(alike) > 1:
+            text += f" (and so in {len(alike) - 1} more indices of the plate)"
+        (flags if verdict in ("stuck", "unknown") else notes).append(text)
+    return flags, notes
+
+
+def _verdict(
+    chains: IndexChains, row: int, still: np.ndarray, n_groups: int
+) -> tuple[Verdict, str]:
+    """Return verdict and reason for the unmoved chains of a row; `still` is ``(n_chains,)``."""
     codes = chains.codes[row]
     group_size = len(still) // n_groups
-    positions = tuple(np.flatnonzero(still).tolist())
     stays = np.unique(codes[still, 0])
     if len(stays) > 1:
-        labels = chains.classes[stays].tolist()
-        return UnmovedChains(row, positions, "stuck", f"they stayed in different classes, {labels}")
+        return "stuck", f"they stayed in different classes, {chains.classes[stays].tolist()}"
     if still.all():
         if chains.log_weight is not None:
-            return _judge_by_weights(chains, row, positions, int(stays[0]), n_groups)
-        return UnmovedChains(
-            row, positions, "unknown", "no chain moved, and there are no weights of classes"
-        )
-    # What other chains did comes first: a chain's own weights may not know what it cannot see.
-    # The rate is that of all chains together: were it of those that moved, it would be too high.
+            return _verdict_by_weights(chains, row, still, int(stays[0]), n_groups)
+        return "unknown", "no chain moved, and there are no weights of classes"
+    # Other chains decide first: a chain's own weights miss what it does not see. The rate is that
+    # of all chains, since that of those that moved would be too high.
     before, after = codes[:, :-1], codes[:, 1:]
     here = before == stays[0]
     rate = (np.sum(after[here] != stays[0]) + 0.5) / (here.sum() + 1)
     expected = rate * (codes.shape[1] - 1) * group_size
-    n_rows = len(chains.codes)
     elsewhere = not (codes[~still] == stays[0]).any()
-    if elsewhere or not _may_be_chance(expected, len(positions) // group_size, n_groups, n_rows):
-        return UnmovedChains(row, positions, "stuck", "other chains left that class")
+    n_still = int(still.sum()) // group_size
+    if elsewhere or not _may_be_chance(expected, n_still, n_groups, len(chains.codes)):
+        return "stuck", "other chains left that class"
     if chains.log_weight is not None:
-        found = _judge_by_weights(chains, row, positions, int(stays[0]), n_groups)
-        if found.verdict == "stuck":
+        found = _verdict_by_weights(chains, row, still, int(stays[0]), n_groups)
+        if found[0] == "stuck":
             return found
     unit = "chain" if group_size == 1 else "group"
-    return UnmovedChains(
-        row,
-        positions,
-        "chance",
-        f"a {unit} leaves that class {expected:.1g} times on average",
-    )
+    return "chance", f"a {unit} leaves that class {expected:.1g} times on average"
 
 
 def _may_be_chance(expected: float, n_still: int, n_groups: int, n_rows: int) -> bool:
-    """Say whether so many of the groups may be without any of the switches expected in each.
-
-    In one of so many rows.
-    """
+    """Return whether `n_still` of the groups may lack the expected switches in one of the rows."""
     probability = stats.binom.sf(n_still - 1, n_groups, np.exp(-expected))
     return bool(probability >= LEAST_PROBABLE / n_rows)
 
 
-def _judge_by_weights(
-    chains: IndexChains, row: int, positions: tuple[int, ...], stay: int, n_groups: int
-) -> UnmovedChains:
+def _verdict_by_weights(
+    chains: IndexChains, row: int, still: np.ndarray, stay: int, n_groups: int
+) -> tuple[Verdict, str]:
+    """Return verdict and reason from the weights that the step gave to the other classes."""
     assert chains.log_weight is not None
-    # The class before the first draw kept is not in the trace.
-    log_weight = chains.log_weight[row][list(positions), 1:]
+    # The class before the first recorded draw is not in the trace.
+    log_weight = chains.log_weight[row][still, 1:]
     log_odds = log_weight - log_weight[..., stay : stay + 1]
     others = [
         j for j in range(chains.n_classes) if j != stay and np.isfinite(log_odds[..., j]).any()
     ]
     k = pareto_k(log_odds[..., others])
     limit = _pareto_k_by_chance(log_odds[..., 0].size, len(chains.codes))
-    bad = [int(j) for j, value in zip(others, k, strict=True) if not value <= limit]
+    bad = [j for j, value in zip(others, k, strict=True) if not value <= limit]
     if bad:
         worst = max((value for value in k if not np.isnan(value)), default=np.nan)
-        return UnmovedChains(
-            row,
-            positions,
-            "stuck",
+        return "stuck", (
             f"pseudo-priors do not tell the weight of classes {chains.classes[bad].tolist()}: "
-            f"Pareto k up to {worst:.2f}, sound up to {limit:.2g}",
+            f"Pareto k up to {worst:.2f}, sound up to {limit:.2g}"
         )
-    n_draws = log_weight.shape[1]
-    expected = float(n_draws * np.mean(-np.expm1(np.minimum(log_weight[..., stay], 0.0))))
-    group_size = len(chains.chain) // n_groups
-    n_still, n_rows = len(positions) // group_size, len(chains.codes)
-    if not _may_be_chance(expected * group_size, n_still, n_groups, n_rows):
-        return UnmovedChains(
-            row, positions, "stuck", f"by its own weights {expected:.1f} switches a chain were due"
-        )
-    believed = chains.believed
-    if believed is not None and len(chains.codes) == 1:
-        due = float(np.nansum(believed[list(positions), 1:], axis=1).mean())
-        if not _may_be_chance(due * group_size, n_still, n_groups, n_rows):
-            return UnmovedChains(
-                row,
-                positions,
-                "unknown",
+    group_size = len(still) // n_groups
+    counts = int(still.sum()) // group_size, n_groups, len(chains.codes)
+    expected = log_weight.shape[1] * np.mean(-np.expm1(np.minimum(log_weight[..., stay], 0.0)))
+    if not _may_be_chance(float(expected) * group_size, *counts):
+        return "stuck", f"by its own weights {expected:.1f} switches a chain were due"
+    if chains.believed is not None and len(chains.codes) == 1:
+        due = float(np.nansum(chains.believed[still, 1:], axis=1).mean())
+        if not _may_be_chance(due * group_size, *counts):
+            return "unknown", (
                 f"by its own weights {expected:.1g} switches a chain were due, by the evidence "
-                f"that its pseudo-priors brought {due:.1f}",
+                f"that its pseudo-priors brought {due:.1f}"
             )
     beside = [name for name, narrow in chains.companions.items() if narrow[row]]
     if beside:
-        return UnmovedChains(
-            row,
-            positions,
-            "unknown",
+        return "unknown", (
             f"the other classes have no weight where {', '.join(beside)} was, which did not go "
-            "through all its classes either: the two may have weight together",
+            "through all its classes either: the two may have weight together"
         )
-    return UnmovedChains(
-        row,
-        positions,
-        "no weight",
+    return "no weight", (
         f"the other classes have no weight ({expected:.1g} switches a chain were to be expected) "
-        "and no fault of the pseudo-priors is seen",
+        "and no fault of the pseudo-priors is seen"
     )
 
 
 def _pareto_k_by_chance(n_draws: int, n_rows: int) -> float:
-    """Return the Pareto k that the worst of so many rows, all just sound, is estimated to have.
+    """Return about the median of the largest estimate in rows whose Pareto k are all 0.7.
 
     An estimate from the m largest ratios has a standard error of (1 + k) / √m.
     """
     n_tail = max(min(n_draws / 5, 3 * np.sqrt(n_draws)), 1.0)
     error = (1 + GOOD_PARETO_K) / np.sqrt(n_tail)
-    # at one row the limit is that of Vehtari et al., whatever the estimate's error
+    # For one row the limit is that of Vehtari et al., whatever the error of the estimate.
     return float(GOOD_PARETO_K + error * stats.norm.isf(0.5 / n_rows))

@@ -15,7 +15,7 @@ from pymc_mcoem.em.online_run import OnlineRun
 from pymc_mcoem.em.progress import RunProgress
 from pymc_mcoem.em.revival import Revival
 from pymc_mcoem.em.run import Driver
-from pymc_mcoem.em.run_state import OnlineSettings
+from pymc_mcoem.em.run_state import ObservationRecord, OnlineSettings, RunState, StepReport
 from pymc_mcoem.em.schedules import BurstLength, BurstSize, StepSize, UpdateSchedule
 from pymc_mcoem.em.stream import check_skip, count_observations, read
 from pymc_mcoem.interrupts import deferred
@@ -230,12 +230,30 @@ class OnlineEM(Driver[OnlineRun]):
             paper["e_step"] = CarlinChibBurst.as_in_paper()
         return cls(family, **(paper | family.paper_settings() | overrides))
 
+    def prepare(self, observation: Any = None) -> Self:
+        """Compile what learning needs, without learning.
+
+        Parameters
+        ----------
+        observation : array_like, optional
+            With it, one step is made and forgotten, so that code which compiles at its first call
+            is compiled too.
+
+        Returns
+        -------
+        OnlineEM
+            The driver itself, as it was.
+        """
+        self.run.prepare(observation)
+        return self
+
     def partial_fit(
         self,
         observations: Any,
         *,
         skip: int = 0,
         checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
+        callback: Callable[[Sequence[ObservationRecord]], object] | None = None,
     ) -> Self:
         """Learn observations, each once, in the order in which they come.
 
@@ -252,6 +270,10 @@ class OnlineEM(Driver[OnlineRun]):
             Where the run is saved while it goes on; a path alone stands for every 100 observations.
             Ctrl-C then ends the call after the observation that is at work, saved. A run that has
             learnt nothing yet replaces no file of another.
+        callback : callable, optional
+            Called after each step with the records of its observations, each with ``number`` (of
+            learned observations, from 1), ``class_weight`` of shape ``(n_classes,)``,
+            ``log_evidence``, ``acceptance`` and ``seconds``.
 
         Returns
         -------
@@ -314,17 +336,23 @@ class OnlineEM(Driver[OnlineRun]):
             RunProgress(self.progressbar and left != 1, whole) as progress,
             Checkpointing(saved_in, run.file_content, lambda: run.state) as saving,
         ):
+
+            def tell(report: StepReport[RunState]) -> None:
+                progress.learnt(report)
+                if callback is not None:
+                    callback(report.observations)
+
             try:
                 # what an interrupt or a lost executor left over
                 for report in run.learn():
-                    progress.learnt(report)
+                    tell(report)
                     interrupts.between()
                 for observation in read(self.family, observations, skip):
                     run.accept(observation, n_new)
                     n_new += 1
                     progress.seen(run.state, n_new)
                     for report in run.learn():
-                        progress.learnt(report)
+                        tell(report)
                         interrupts.between()
                     interrupts.between()
                     saving.took()
@@ -348,6 +376,17 @@ class OnlineEM(Driver[OnlineRun]):
     def last_parameters(self) -> xr.Dataset:
         """The last θ, never the average; otherwise as `parameters`."""
         return self.family.to_dataset(self.run.as_if_ended().parameters or {})
+
+    @property
+    def learned_parameters(self) -> xr.Dataset | None:
+        """Parameters θ from what is learned, the average if that has begun; None before the start.
+
+        Unlike `parameters`, they leave out observations that are held, and reading them is cheap.
+        """
+        state = self.run.without_held()
+        if state is None:
+            return None
+        return self.family.to_dataset(state.average or state.parameters or {})
 
     @property
     def n_seen(self) -> int:

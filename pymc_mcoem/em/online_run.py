@@ -19,6 +19,7 @@ from pymc_mcoem.em.run import Run, blended, timed
 from pymc_mcoem.em.run_state import (
     ObservationRecord,
     OnlineSettings,
+    Pending,
     RunState,
     StepError,
     StepReport,
@@ -40,7 +41,6 @@ from pymc_mcoem.runs.workers import Order
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.esteps.base import EStepResult
-    from pymc_mcoem.em.run_state import Pending
     from pymc_mcoem.em.schedules import BurstSize
     from pymc_mcoem.labelling import Arrays
 
@@ -283,6 +283,22 @@ class OnlineRun(Run[RunState, OnlineSettings]):
         if self._read is None or self._read[0] is not state:
             self._read = (state, self._ended(state))
         return self._read[1]
+
+    def prepare(self, observation: Any = None) -> None:
+        """Compile the E-step, and make a step with an observation that changes nothing."""
+        self.executor.prepare()
+        if observation is not None:
+            parameters = self.state.parameters or self.family.declared_parameters()
+            trial = RunState(parameters=parameters, pending=(Pending.of(observation, 0),))
+            # What fails here fails again when it is learned.
+            with suppress(StepError):
+                self.step(trial)
+
+    def without_held(self) -> RunState | None:
+        """Return the state as if nothing were held, None before the start."""
+        if self.state.parameters is None:
+            return None
+        return self.ended(replace(self.state, pending=()))
 
     def _ended(self, state: RunState) -> RunState:
         try:

@@ -77,7 +77,7 @@ def plot_error_rate(
 
     Examples
     --------
-    >>> from pymc_mcoem.diagnostics import live_error_rate
+    >>> from pymc_mcoem.classification.error_rate import live_error_rate
     >>> rate = live_error_rate([0, 1, 1, 0], [1, 1, 1, 0])
     >>> collection = plot_error_rate({"templates": rate, "k-means": rate}, backend="none")
     >>> collection.viz["recent"]["error_rate"].sizes["run"]

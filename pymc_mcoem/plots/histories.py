@@ -1,4 +1,4 @@
-"""What plots of a run's history have in common: its groups, the x axis, lines along the run."""
+"""Parts that plots of a run's history share: its groups, snapshots, lines along the run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 from arviz_plots.plot_collection import backend_from_object
+
+from pymc_mcoem.validation import is_whole
 
 __all__ = ["draw_path", "read_path", "sequential_colors", "snapshots"]
 
@@ -56,7 +58,7 @@ def snapshots(path: xr.Dataset, n: int, chosen: Sequence[int] | None = None) -> 
     >>> snapshots(path, 4)
     array([  0,   1,  10, 100])
     """
-    if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 2:
+    if not is_whole(n) or n < 2:
         raise ValueError(f"n_snapshots: got {n!r}; give a whole number of at least 2.")
     steps = path["step"].values
     if chosen is not None:

@@ -1,8 +1,9 @@
-"""One observation registered to each class: data, template, warp."""
+"""Plot of one observation registered to each class: data, template, warp."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,7 @@ from pymc_mcoem.plots.shapes import (
     frame_image,
     shade_levels,
 )
+from pymc_mcoem.validation import is_whole
 
 __all__ = ["plot_registration"]
 
@@ -132,8 +134,7 @@ def plot_registration(
     """
     layers = Layers(_VISUALS, visuals, aes_by_visuals)
     axes = _axes(registration)
-    whole = isinstance(max_arrows, (int, np.integer)) and not isinstance(max_arrows, bool)
-    if not whole or max_arrows < 1:
+    if not is_whole(max_arrows) or max_arrows < 1:
         raise ValueError(
             f"max_arrows: got {max_arrows!r}; give a whole number of at least 1, or "
             "visuals={'arrows': False} for none."
@@ -153,134 +154,113 @@ def plot_registration(
                 "template_images(parameters, mixture) of the same mixture."
             )
         templates = templates.assign_coords(registration["template_mean"].coords).sel(chosen)
-    names = [
-        f"class {text}, probability {_share(float(probability))}"
-        for text, probability in zip(
-            labels(found, "class", labeller), found["class_probability"].values, strict=True
+    texts = labels(found, "class", labeller)
+    names = {
+        label: f"class {text}, probability {_share(float(probability))}"
+        for label, text, probability in zip(
+            found["class"].values.tolist(), texts, found["class_probability"].values, strict=True
         )
-    ]
-    draw = _draw_curves if len(axes) == 1 else partial(_draw_images, max_arrows=max_arrows)
-    return draw(
-        found,
-        observation,
-        templates,
-        axes,
-        dict(zip(found["class"].values.tolist(), names, strict=True)),
-        layers,
-        plot_collection,
-        backend,
-        pc_kwargs,
-    )
-
-
-def _draw_curves(
-    found: xr.Dataset,
-    observation: Any,
-    templates: xr.DataArray | None,
-    axes: tuple[str, ...],
-    names: Mapping[Any, str],
-    layers: Layers,
-    plot_collection: PlotCollection | None,
-    backend: str | None,
-    pc_kwargs: Mapping[str, Any],
-) -> PlotCollection:
-    (age,) = axes
-    panels = ["data", "warp", *(["aligned"] if "aligned_mean" in found else [])]
+    }
+    is_image = len(axes) == 2
+    if is_image:
+        content = _image_panels(found, observation, templates, axes, names, max_arrows)
+    else:
+        is_default = not (layers.options("warped") or layers.options("template"))
+        content = _curve_panels(found, observation, templates, axes[0], names, is_default)
     if plot_collection is None:
         plot_collection = make_grid(
-            _frame(found, panels), backend, pc_kwargs, rows=["class"], cols=["panel"]
+            _frame(found, content.panels),
+            backend,
+            pc_kwargs,
+            rows=["class"],
+            cols=["panel"],
+            square=is_image,
         )
-    pairs = [("warped", "template", "data"), ("warp", "warp", "warp")]
-    pairs += [("aligned", "aligned", "aligned")] if "aligned_mean" in found else []
-    for visual, name, panel in pairs:
-        mean, spread = found[f"{name}_mean"], _BAND * found[f"{name}_sd"]
-        bounds = xr.concat([mean - spread, mean + spread], "bound", coords="minimal")
-        bounds = bounds.assign_coords(bound=["lower", "upper"])
-        at = {"panel": panel}
-        layers.draw(
-            plot_collection,
-            f"{visual}_band",
-            draw_band,
-            _named(bounds),
-            at=at,
-            x=age,
-            color="C0",
+    for visual, draw, values, panel, options in content.drawings:
+        data = values.reset_coords(drop=True).to_dataset(name="registration")
+        layers.draw(plot_collection, visual, draw, data, at={"panel": panel}, **options)
+    if is_image:
+        frame = partial(
+            _frame_as, image=found["template_mean"].transpose("class", *axes), axes=axes
         )
-        layers.draw(plot_collection, visual, draw_curve, _named(mean), at=at, x=age, color="C0")
-    if templates is not None:
-        for panel in panels:
-            if panel != "warp":
-                layers.draw(
-                    plot_collection,
-                    "template",
-                    draw_curve,
-                    _named(templates),
-                    at={"panel": panel},
-                    x=age,
-                    color="B2",
-                    linestyle="C1",
-                )
-    identity = found[age].broadcast_like(found["warp_mean"])
-    layers.draw(
-        plot_collection,
-        "identity",
-        draw_curve,
-        _named(identity),
-        at={"panel": "warp"},
-        x=age,
-        color="B2",
-        linestyle="C1",
-    )
-    if observation is not None:
-        layers.draw(
-            plot_collection,
-            "observation",
-            draw_points,
-            _named(_curve(observation, found, age)),
-            at={"panel": "data"},
-            x=age,
-            color="B1",
-        )
-    titles = {"warp": "warp", "aligned": "aligned on the common clock"}
-    layers.write(
-        plot_collection, "title", lambda _, sel: titles.get(sel["panel"], _of(names, sel["class"]))
-    )
-    last = found["class"].values[-1]
-    below = {
-        "data": f"{age}\n(solid: warped template; dashed: template)",
-        "warp": f"{age}\n(dashed: no warp)",
-        "aligned": f"{age} on the common clock",
-    }
-    if templates is None:
-        below["data"] = f"{age}\n(line: warped template)"
-    if layers.options("warped") or layers.options("template"):
-        below["data"] = age  # lines of somebody's own choice need their own words
-    layers.write(
-        plot_collection,
-        "xlabel",
-        lambda _, sel: below.get(sel["panel"], age) if sel["class"] == last else None,
-    )
-    beside = {"data": "value", "warp": f"{age} of the template", "aligned": "value"}
-    layers.write(plot_collection, "ylabel", lambda _, sel: beside[sel["panel"]])
+        layers.draw(plot_collection, "ticks", frame, store=False)
+    for visual, of in content.texts.items():
+        layers.write(plot_collection, visual, partial(_text, of=of))
     return plot_collection
 
 
-def _draw_images(
+@dataclass
+class _Content:
+    """Panels of a row, what is drawn into each, and texts by visual, class and panel."""
+
+    panels: list[str]
+    drawings: list[tuple[str, Callable[..., Any], xr.DataArray, str, dict[str, Any]]]
+    texts: dict[str, Callable[[Any, str], str | None]] = field(default_factory=dict)
+
+
+def _curve_panels(
+    found: xr.Dataset,
+    observation: Any,
+    templates: xr.DataArray | None,
+    age: str,
+    names: Mapping[Any, str],
+    is_default: bool,
+) -> _Content:
+    panels = ["data", "warp", *(["aligned"] if "aligned_mean" in found else [])]
+    content = _Content(panels, [])
+    solid, dashed = {"x": age, "color": "C0"}, {"x": age, "color": "B2", "linestyle": "C1"}
+    of_panel = {"data": ("warped", "template"), "warp": ("warp",) * 2, "aligned": ("aligned",) * 2}
+    for panel in panels:
+        visual, name = of_panel[panel]
+        mean, spread = found[f"{name}_mean"], _BAND * found[f"{name}_sd"]
+        bounds = xr.concat([mean - spread, mean + spread], "bound", coords="minimal")
+        bounds = bounds.assign_coords(bound=["lower", "upper"])
+        content.drawings += [
+            (f"{visual}_band", draw_band, bounds, panel, solid),
+            (visual, draw_curve, mean, panel, solid),
+        ]
+    if templates is not None:
+        content.drawings += [
+            ("template", draw_curve, templates, panel, dashed)
+            for panel in panels
+            if panel != "warp"
+        ]
+    identity = found[age].broadcast_like(found["warp_mean"])
+    content.drawings.append(("identity", draw_curve, identity, "warp", dashed))
+    if observation is not None:
+        curve = _curve(observation, found, age)
+        content.drawings.append(
+            ("observation", draw_points, curve, "data", {"x": age, "color": "B1"})
+        )
+    titles = {"warp": "warp", "aligned": "aligned on the common clock"}
+    lines = "solid: warped template; dashed: template"
+    below = {
+        "data": f"{age}\n({'line: warped template' if templates is None else lines})",
+        "warp": f"{age}\n(dashed: no warp)",
+        "aligned": f"{age} on the common clock",
+    }
+    if not is_default:
+        below["data"] = age  # Lines with options of the caller need words of the caller.
+    beside = {"data": "value", "warp": f"{age} of the template", "aligned": "value"}
+    last = found["class"].values.tolist()[-1]
+    content.texts = {
+        "title": lambda label, panel: titles.get(panel, names[label]),
+        "xlabel": lambda label, panel: below[panel] if label == last else None,
+        "ylabel": lambda _, panel: beside[panel],
+    }
+    return content
+
+
+def _image_panels(
     found: xr.Dataset,
     observation: Any,
     templates: xr.DataArray | None,
     axes: tuple[str, ...],
     names: Mapping[Any, str],
-    layers: Layers,
-    plot_collection: PlotCollection | None,
-    backend: str | None,
-    pc_kwargs: Mapping[str, Any],
     max_arrows: int,
-) -> PlotCollection:
+) -> _Content:
     warped = found["template_mean"].transpose("class", *axes)
-    images = {"warped": warped}
-    if templates is not None:
-        images = {"template": templates.transpose("class", *axes), **images}
+    images: dict[str, xr.DataArray] = {}
     if observation is not None:
         data = np.asarray(observation, dtype=np.float64)
         if data.shape != warped.shape[1:]:
@@ -288,57 +268,32 @@ def _draw_images(
                 f"observation: has shape {data.shape}, the registration is of images of shape "
                 f"{warped.shape[1:]}; give the image that was registered."
             )
-        images = {"observation": warped.copy(data=np.broadcast_to(data, warped.shape)), **images}
+        images["observation"] = warped.copy(data=np.broadcast_to(data, warped.shape))
+    if templates is not None:
+        images["template"] = templates.transpose("class", *axes)
+    images["warped"] = warped
     titles = {
         "observation": "data",
         "template": "template",
         "warped": "warped template",
         "arrows": "displacement",
     }
-    if plot_collection is None:
-        panels = [titles[name] for name in [*images, "arrows"]]
-        plot_collection = make_grid(
-            _frame(found, panels), backend, pc_kwargs, rows=["class"], cols=["panel"], square=True
-        )
-    levels = shade_levels(*images.values())
-    for visual, image in images.items():
-        layers.draw(
-            plot_collection,
-            visual,
-            draw_pixels,
-            _named(image),
-            at={"panel": titles[visual]},
-            axes=axes,
-            levels=levels,
-        )
-    ways = [slice(None, None, -(-found.sizes[axis] // max_arrows)) for axis in axes]
-    ends = _ends(found["warp_mean"], axes).isel(dict(zip(axes, ways, strict=True)))
-    layers.draw(
-        plot_collection,
-        "arrows",
-        draw_arrows,
-        _named(ends),
-        at={"panel": titles["arrows"]},
-        axes=axes,
-        color="B1",
+    content = _Content([titles[name] for name in [*images, "arrows"]], [])
+    shades = {"axes": axes, "levels": shade_levels(*images.values())}
+    content.drawings = [
+        (visual, draw_pixels, image, titles[visual], shades) for visual, image in images.items()
+    ]
+    strides = {axis: slice(None, None, -(-found.sizes[axis] // max_arrows)) for axis in axes}
+    ends = _ends(found["warp_mean"], axes).isel(strides)
+    content.drawings.append(
+        ("arrows", draw_arrows, ends, titles["arrows"], {"axes": axes, "color": "B1"})
     )
-    frame = partial(_frame_as, image=warped, axes=axes)
-    layers.draw(plot_collection, "ticks", frame, store=False)
-    first = found["class"].values[0]
-    layers.write(
-        plot_collection,
-        "title",
-        lambda _, sel: str(sel["panel"]) if sel["class"] == first else None,
-    )
-    left = next(iter(images))
-    layers.write(
-        plot_collection,
-        "ylabel",
-        lambda _, sel: (
-            _of(names, sel["class"]).replace(", ", "\n") if sel["panel"] == titles[left] else None
-        ),
-    )
-    return plot_collection
+    first, left = found["class"].values.tolist()[0], content.panels[0]
+    content.texts = {
+        "title": lambda label, panel: panel if label == first else None,
+        "ylabel": lambda label, panel: names[label].replace(", ", "\n") if panel == left else None,
+    }
+    return content
 
 
 def _axes(registration: Any) -> tuple[str, ...]:
@@ -405,12 +360,9 @@ def _frame(found: xr.Dataset, panels: Sequence[str]) -> xr.Dataset:
     return xr.Dataset({"registration": (("class", "panel"), blank)}, coords)
 
 
-def _named(values: xr.DataArray) -> xr.Dataset:
-    return values.reset_coords(drop=True).to_dataset(name="registration")
-
-
-def _of(names: Mapping[Any, str], key: Hashable | np.generic) -> str:
-    return names[key.item() if isinstance(key, np.generic) else key]
+def _text(_: str, sel: Mapping[Any, Any], *, of: Callable[[Any, str], str | None]) -> str | None:
+    label = sel["class"]
+    return of(label.item() if isinstance(label, np.generic) else label, str(sel["panel"]))
 
 
 def _share(value: float) -> str:

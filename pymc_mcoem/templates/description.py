@@ -1,4 +1,4 @@
-"""What a template mixture is made of, in words and numbers that fit into a file."""
+"""Description of a template mixture in words and numbers, to tell it from others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["describe_mixture"]
 
 
 def describe_mixture(settings: TemplateSettings, priors: TemplatePriors) -> dict[str, str]:
-    """Describe a mixture so that another one can be told from it.
+    """Describe a mixture by text that differs from that of other mixtures.
 
     Parameters
     ----------
@@ -25,8 +25,8 @@ def describe_mixture(settings: TemplateSettings, priors: TemplatePriors) -> dict
     Returns
     -------
     dict of str to str
-        Arrays are told by a weighted sum of their entries in six digits: enough to see that two
-        are not the same, and not so much that another machine's last digit differs.
+        Arrays are described by a weighted sum of their entries with six digits, which differs
+        between arrays and does not depend on rounding.
 
     Examples
     --------
@@ -40,17 +40,17 @@ def describe_mixture(settings: TemplateSettings, priors: TemplatePriors) -> dict
     warped = deformation.warp(settings.points, beta).eval(mode="FAST_COMPILE")
     correlation = settings.noise_correlation
     return {
-        "points": _told(settings.points),
-        "basis": f"{basis!r}, {_told(basis.matrix(settings.points))}",
-        "deformation": f"{deformation!r}, {_told(warped)}, {_told(deformation.covariance)}",
+        "points": _digest(settings.points),
+        "basis": f"{basis!r}, {_digest(basis.matrix(settings.points))}",
+        "deformation": f"{deformation!r}, {_digest(warped)}, {_digest(deformation.covariance)}",
         "scale": str(settings.scale),
         "coefficients": settings.coefficients,
         "covariance": settings.covariance,
         "noise": settings.noise,
-        "noise_correlation": "None" if correlation is None else _told(correlation),
+        "noise_correlation": "None" if correlation is None else _digest(correlation),
         "own_points": str(settings.own_points),
         "priors": ", ".join(
-            f"{field.name} {_told(getattr(priors, field.name))}" for field in fields(priors)
+            f"{field.name} {_digest(getattr(priors, field.name))}" for field in fields(priors)
         ),
     }
 
@@ -59,7 +59,7 @@ def _pattern(size: int) -> np.ndarray:
     return np.asarray(np.cos(np.arange(1.0, size + 1.0)))
 
 
-def _told(value: Any) -> str:
+def _digest(value: Any) -> str:
     if value is None or isinstance(value, str):
         return str(value)
     array = np.asarray(value, dtype=np.float64).ravel()

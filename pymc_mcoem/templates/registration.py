@@ -1,4 +1,4 @@
-"""Registration: where an observation's points lie on each template, and how surely."""
+"""Registration of observations: where their points lie on each template, with errors."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pymc_mcoem.compiling.threads import one_blas_thread
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.runs.settings import seed_entropy
 from pymc_mcoem.templates.warps.time_warp import TimeWarp
+from pymc_mcoem.validation import is_whole
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -25,14 +26,14 @@ __all__ = ["Registrar", "averaged_moments"]
 
 _log = logging.getLogger("pymc_mcoem")
 
-#: A point of an aligned curve is told where at least this share of the draws has data.
+#: Share of the draws that must have data at a point of an aligned curve; NaN elsewhere.
 ENOUGH = 0.5
-#: Classes less probable than this do not leave a hole in an average where they have none.
+#: Classes less probable than this may lack values without a gap in the average.
 NEGLIGIBLE = 1e-6
 
 
 class Registrar:
-    """Registration of one observation after another, compiled once for a mixture.
+    """Register observations to the classes of a mixture, compiled once.
 
     Parameters
     ----------
@@ -40,18 +41,14 @@ class Registrar:
     alone : TemplateMixture
         The same with one class, whose statistics are replaced here.
     e_step : CarlinChibBurst, optional
-        How draws are made. Default: five random-walk moves a sweep.
+        Draws the latents. Default: five random-walk moves in each sweep.
 
     Notes
     -----
-    Class probabilities come from a burst that jumps between the classes. What a class says comes
-    from a burst of its own, in the mixture of that class alone: p(β, λ | I = j, y) does not depend
-    on ω, and a class that the observation hardly belongs to is then registered as surely as any
-    other, where a jumping chain would visit it a few times or never.
-
-    Examples
-    --------
-    See `TemplateMixture.register`, the door to this.
+    Class probabilities come from a burst that jumps between the classes. The registration to a
+    class comes from a burst in the mixture of that class alone, since p(β, λ | I = j, y) does not
+    depend on ω. An improbable class is thereby registered as accurately as any other, although a
+    jumping chain visits it rarely or never. `TemplateMixture.register` uses this class.
     """
 
     def __init__(
@@ -66,7 +63,7 @@ class Registrar:
         alone.statistics = _statistics(alone)
         self._within = settings.compile(alone)
         self._told: set[str] = set()
-        # where the prior mean of β puts the points; moments are taken of the way from there
+        # Points warped by the prior mean of β; moments are of the displacement from there.
         self._middle = np.asarray(
             alone.settings.deformation.warp(
                 alone.settings.points, alone.settings.deformation.mean
@@ -86,8 +83,7 @@ class Registrar:
         """Register one observation; see `TemplateMixture.register`."""
         mixture = self.mixture
         for name, count, least in (("draws", draws, 2), ("burn_in", burn_in, 0)):
-            whole = isinstance(count, (int, np.integer)) and not isinstance(count, bool)
-            if not whole or count < least:
+            if not is_whole(count) or count < least:
                 raise ValueError(f"{name} is {count!r}; give a whole number of at least {least}.")
         entropy = seed_entropy(random_seed)
         clocks = self._clocks(reference)
@@ -216,18 +212,11 @@ class Registrar:
         probability: np.ndarray,
         moments: Mapping[str, tuple[np.ndarray, ...]],
     ) -> xr.Dataset:
-        """Put names on everything, and average over the classes."""
+        """Return a labeled Dataset of moments by class and averaged over the classes."""
         settings = self.mixture.settings
         grid, shape = settings.dim_names, settings.grid_shape
-        dims: dict[str, tuple[str, ...]] = {
-            "warp": grid,
-            "template": grid,
-            "aligned": grid,
-            "deformation": ("deformation_coordinate",),
-            "scale": (),
-        }
-        sizes: dict[str, tuple[int, ...]] = {name: shape for name in ("template", "aligned")}
-        sizes |= {"warp": shape, "scale": (), "deformation": (settings.deformation.n_parameters,)}
+        dims: dict[str, tuple[str, ...]] = dict.fromkeys(("warp", "template", "aligned"), grid)
+        dims |= {"deformation": ("deformation_coordinate",), "scale": ()}
         coords: dict[str, Any] = {
             "class": np.arange(self.mixture.n_classes),
             "deformation_coordinate": list(settings.deformation.labels),
@@ -235,19 +224,20 @@ class Registrar:
         }
         n_dims = settings.points.shape[1]
         if n_dims > 1:
-            dims["warp"], sizes["warp"] = (*grid, "coordinate"), (*shape, n_dims)
+            dims["warp"] = (*grid, "coordinate")
             coords["coordinate"] = list(grid) if len(grid) == n_dims else np.arange(n_dims)
-            # where the points are, in the unit of the warp: the labels of the axes may be others
+            # Points in the unit of the warp; labels of the axes may have another unit.
             coords["point"] = (dims["warp"], settings.points.reshape(*shape, n_dims))
         variables: dict[str, Any] = {"class_probability": (("class",), probability)}
         for name, pair in moments.items():
-            mean, sd = (part.reshape(-1, *sizes[name]) for part in pair)
-            both = (mean, sd), averaged_moments(probability, mean, sd)
-            for (first, second), suffix, lead in zip(
-                both, ("", "_averaged"), (("class",), ()), strict=True
+            sizes = [len(coords[dim]) for dim in dims[name]]
+            mean, sd = (values.reshape(-1, *sizes) for values in pair)
+            variables[f"{name}_mean"] = (("class", *dims[name]), mean)
+            variables[f"{name}_sd"] = (("class", *dims[name]), sd)
+            for moment, values in zip(
+                ("mean", "sd"), averaged_moments(probability, mean, sd), strict=True
             ):
-                variables[f"{name}_mean{suffix}"] = ((*lead, *dims[name]), first)
-                variables[f"{name}_sd{suffix}"] = ((*lead, *dims[name]), second)
+                variables[f"{name}_{moment}_averaged"] = (dims[name], values)
         return xr.Dataset(variables, coords=coords)
 
 
@@ -260,7 +250,7 @@ def averaged_moments(
     ----------
     probability : ndarray of shape (n_classes,)
     mean, sd : ndarray of shape (n_classes, ...)
-        NaN where a class has none; the mixture then has none either, unless the class is less
+        NaN where a class has no value. The average is then NaN too, unless the class is less
         probable than a millionth.
 
     Returns
@@ -283,7 +273,7 @@ def averaged_moments(
 def _statistics(alone: TemplateFamily) -> dict[str, TensorVariable]:
     """Return first and second moments of warp and template at the mixture's points.
 
-    At these points whether or not the observation has data there, or brings points of its own.
+    These points need not have data, also if the observation has points of its own.
     """
     model, settings = alone.model, alone.settings
     warped = settings.deformation.coordinates(settings.points, model["deformation"])

@@ -1,4 +1,4 @@
-"""What fixes the structure of a template mixture, checked."""
+"""Settings that fix the structure of a template mixture, and their checks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from pymc_mcoem.templates.bases.gaussian import GaussianBasis
 from pymc_mcoem.templates.warps.deformations import Deformation
-from pymc_mcoem.validation import as_numbers
+from pymc_mcoem.validation import as_numbers, is_whole
 
 __all__ = ["TemplateSettings", "check_settings"]
 
@@ -18,13 +18,21 @@ Covariance = Literal["scaled", "diagonal", "full"]
 Noise = Literal["shared", "class"]
 Coefficients = Literal["real", "nonnegative"]
 
-#: Dim of observations that bring points of their own.
+#: Dimension of observations that have points of their own.
 OWN_POINT = "own_point"
+#: Names of dimensions and variables of the model, which no axis of an observation may have.
+RESERVED = {
+    *("class", "basis", "deformation_coordinate", "learned_coordinate"),
+    *("learned_coordinate_column", "chain", "draw", "sample"),
+    *("class_index", "deformation", "scale", "observation", "weights", "templates"),
+    *("noise_variance", "deformation_variance", "deformation_covariance"),
+    *("observed_values", "observed_mask", "own_points", OWN_POINT),
+}
 
 
 @dataclass(frozen=True)
 class TemplateSettings:
-    """All that fixes the structure of a template mixture; checked by `TemplateMixture`.
+    """Structure of a template mixture, as `check_settings` returns it.
 
     Attributes
     ----------
@@ -32,11 +40,11 @@ class TemplateSettings:
     grid_shape : tuple of int
         Shape of one observation, with ``prod(grid_shape) == n_points``.
     dim_names : tuple of str
-        One name an axis of the observation.
+        A name for each axis of the observation.
     dim_coords : tuple of ndarray
-        The labels along those axes.
+        Labels along those axes.
     basis, deformation
-        The dictionary of the templates and the warp.
+        Basis of the templates, and warp.
     n_classes : int
     scale : tuple of float or None
         Shape a and rate b of the Gamma prior of λ.
@@ -46,7 +54,7 @@ class TemplateSettings:
     coefficients : str
         As for `TemplateMixture`.
     own_points : int or None
-        Most points that an observation may bring with it.
+        Largest number of points of an observation that has points of its own.
     """
 
     points: np.ndarray
@@ -65,17 +73,17 @@ class TemplateSettings:
 
     @property
     def observation_shape(self) -> tuple[int, ...]:
-        """Shape of the data that hold an observation."""
+        """Shape of the data of one observation."""
         return self.grid_shape if self.own_points is None else (self.own_points,)
 
     @property
     def observation_dims(self) -> tuple[str, ...]:
-        """Names of their axes."""
+        """Names of the axes of one observation."""
         return self.dim_names if self.own_points is None else (OWN_POINT,)
 
     @property
     def observation_coords(self) -> tuple[np.ndarray, ...]:
-        """Labels along their axes."""
+        """Labels along the axes of one observation."""
         return self.dim_coords if self.own_points is None else (np.arange(self.own_points),)
 
     @property
@@ -107,6 +115,15 @@ def check_settings(
 ) -> TemplateSettings:
     """Check the arguments of `TemplateMixture` and return them as settings.
 
+    Parameters
+    ----------
+    points : array_like of shape (n_points, n_dims) or (n_points,)
+    basis : GaussianBasis
+    deformation : Deformation
+    n_classes : int
+    options : mapping of str to object
+        The other arguments by name.
+
     Raises
     ------
     ValueError
@@ -135,7 +152,7 @@ def check_settings(
             f"points have {locations.shape[1]} dimensions, the basis {basis.n_dims}, the "
             f"deformation {deformation.n_dims}; give all three the same."
         )
-    if isinstance(n_classes, bool) or not isinstance(n_classes, (int, np.integer)) or n_classes < 1:
+    if not is_whole(n_classes) or n_classes < 1:
         raise ValueError(f"n_classes is {n_classes!r}; give a whole number of at least 1.")
     for name, choices in (
         ("covariance", ("scaled", "diagonal", "full")),
@@ -172,8 +189,7 @@ def _own_points(options: Mapping[str, Any], points: np.ndarray) -> int | None:
             f"own_points is {most!r}: points of their own are for observations on a line with "
             "uncorrelated noise; leave own_points out."
         )
-    whole = isinstance(most, (int, np.integer)) and not isinstance(most, bool)
-    if not whole or most < n_points:
+    if not is_whole(most) or most < n_points:
         raise ValueError(
             f"own_points is {most!r}; give the most points that an observation may have, a whole "
             f"number of at least the {n_points} points of the mixture."
@@ -192,19 +208,12 @@ def _grid(
             f"{n_points} points."
         )
     defaults = {1: ("point",), 2: ("row", "column")}
-    names = options["dim_names"]
-    names = tuple(names or defaults.get(len(shape), [f"axis_{k}" for k in range(len(shape))]))
-    reserved = {
-        *("class", "basis", "deformation_coordinate", "learned_coordinate"),
-        *("learned_coordinate_column", "chain", "draw", "sample"),
-        *("class_index", "deformation", "scale", "observation", "weights", "templates"),
-        *("noise_variance", "deformation_variance", "deformation_covariance"),
-        *("observed_values", "observed_mask", "own_points", OWN_POINT),
-    }
-    if len(names) != len(shape) or len(set(names)) < len(names) or reserved & set(names):
+    default = defaults.get(len(shape), tuple(f"axis_{k}" for k in range(len(shape))))
+    names = tuple(options["dim_names"] or default)
+    if len(names) != len(shape) or len(set(names)) < len(names) or RESERVED & set(names):
         raise ValueError(
             f"dim_names is {names}; give one name of its own for each of the {len(shape)} axes, "
-            f"other than {sorted(reserved)}."
+            f"other than {sorted(RESERVED)}."
         )
     labels = options["dim_coords"]
     coords = (

@@ -20,7 +20,7 @@ from pymc_mcoem.carlin_chib.step import CarlinChib
 from pymc_mcoem.density.class_density import ClassDensity
 from pymc_mcoem.density.geometry import LatentGeometry
 from pymc_mcoem.diagnostics import ClassIndexWarning, class_index_summary
-from pymc_mcoem.diagnostics.pseudo_prior_draws import pseudo_prior_draws
+from pymc_mcoem.diagnostics.pseudo_priors import pseudo_prior_draws
 from pymc_mcoem.laplace import dispersed_starts as dispersed
 from tests.helpers.checks import LIMIT, agreement, chain_agreement
 from tests.helpers.representatives import by_default

@@ -238,10 +238,9 @@ def test_permuted_labels_and_classes_change_names_only(mixture, by_label, e_step
     curves = np.random.default_rng(3).normal(size=(5, POINTS.size))
     turned = {label: by_label[label].isel({"class": [1, 0]}) for label in ("right", "left")}
     plain, other = (make_classifier(mixture, each, e_step) for each in (by_label, turned))
-    assert other.labels == ("right", "left")
-    np.testing.assert_allclose(
-        other.predict_proba(curves)[:, ::-1], plain.predict_proba(curves), rtol=1e-9
-    )
+    assert other.class_labels == ("right", "right", "left", "left")
+    assert other.classes_.tolist() == ["left", "right"]
+    np.testing.assert_allclose(other.predict_proba(curves), plain.predict_proba(curves), rtol=1e-9)
 
 
 def test_labels_sum_their_classes(classifier, rng):
@@ -250,7 +249,7 @@ def test_labels_sum_their_classes(classifier, rng):
     by_label = classifier.predict_proba(curves)
     np.testing.assert_allclose(by_label[:, 0], by_class[:, :2].sum(axis=1))
     np.testing.assert_allclose(by_label.sum(axis=1), 1.0)
-    assert classifier.labels == ("left", "right")
+    assert classifier.classes_.tolist() == ["left", "right"]
     expected = np.array(["left", "right"])[by_label.argmax(axis=1)]
     assert (classifier.predict(curves) == expected).all()
 
@@ -264,9 +263,33 @@ def test_same_seed_same_answer_however_observations_come(classifier, rng):
 
 def test_one_mixture_labels_classes_by_number_or_by_name(mixture, by_label):
     parameters = by_label["left"]
-    assert mcoem.Classifier(mixture, parameters).labels == (0, 1)
+    assert mcoem.Classifier(mixture, parameters).classes_.tolist() == [0, 1]
     named = mcoem.Classifier(mixture, parameters, labels=["a", "a"])
-    assert named.labels == ("a",) and named.class_labels == ("a", "a")
+    assert named.classes_.tolist() == ["a"] and named.class_labels == ("a", "a")
+
+
+def test_fit_names_the_classes_by_labeled_observations(mixture, by_label, rng):
+    curves, labels = rng.normal(size=(12, POINTS.size)), list("ba" * 6)
+    options = {"e_step": mcoem.FixedLatents(), "progressbar": False}
+    classifier = mcoem.Classifier(mixture, by_label["left"], **options)
+    weights = classifier.class_probabilities(curves)
+    assert classifier.fit(curves, labels) is classifier
+    assert list(classifier.class_labels) == mcoem.majority_labels(weights, labels)
+    given = mcoem.Classifier(mixture, by_label["left"], classifier.class_labels, **options)
+    np.testing.assert_array_equal(classifier.predict_proba(curves), given.predict_proba(curves))
+    np.testing.assert_array_equal(classifier.predict(curves), given.predict(curves))
+    with pytest.raises(ValueError, match="with a mixture per label the classes have their labels"):
+        mcoem.Classifier(mixture, by_label, **options).fit(curves, labels)
+
+
+def test_columns_are_in_the_order_that_scikit_learn_expects(mixture, by_label, rng):
+    """Its metrics sort labels and take columns for sorted ones."""
+    curves = rng.normal(size=(20, POINTS.size))
+    options = {"e_step": mcoem.FixedLatents(), "progressbar": False}
+    classifier = mcoem.Classifier(mixture, by_label["left"], ["b", "a"], **options)
+    weights = classifier.class_probabilities(curves)
+    np.testing.assert_array_equal(classifier.predict_proba(curves), weights[:, ::-1])
+    assert classifier.classes_.tolist() == ["a", "b"]
 
 
 def test_bad_arguments_are_refused_by_name(mixture, by_label, classifier):
@@ -494,4 +517,4 @@ def test_a_mixture_for_each_label_takes_the_starting_points_over(by_label, rng):
     mixture.starts = np.linspace(-1.0, 1.0, 5)[:, None]
     other = mcoem.Classifier(mixture, by_label, e_step=mcoem.LaplaceGaussian())
     np.testing.assert_array_equal(other.family.starts, mixture.starts)
-    assert other._crew.compiled is not one._crew.compiled
+    assert other._executor.compiled is not one._executor.compiled

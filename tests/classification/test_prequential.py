@@ -106,7 +106,7 @@ def test_a_mixture_for_each_label_as_by_hand(mixture, larger, rng):
     found = mcoem.predict_then_learn(
         learners, stream, labels, e_step=mcoem.FixedLatents(), window=7, **QUIET
     )
-    predicted, asked, crew = [], [], None
+    predicted, asked = [], []
     for number, (curve, label) in enumerate(zip(stream, labels, strict=True)):
         known = all(em.n_seen >= 3 for em in others.values())
         if known:
@@ -116,7 +116,6 @@ def test_a_mixture_for_each_label_as_by_hand(mixture, larger, rng):
                 e_step=mcoem.FixedLatents(),
                 **QUIET,
             )
-            crew = classifier._crew = crew or classifier._crew  # compiled once
             predicted.append(classifier.predict([curve])[0])
         elif number:
             predicted.append(most_frequent(labels[:number]))
@@ -161,8 +160,8 @@ def test_one_mixture_as_by_hand(settings, rng):
             predicted.append(most_frequent(labels[:number]))
         elif number:
             history = other.history
-            learnt = history["observations"]["class_weight"].values
-            names = np.array(mcoem.majority_labels(learnt, labels[: len(learnt)]))
+            learned = history["observations"]["class_weight"].values
+            names = np.array(mcoem.majority_labels(learned, labels[: len(learned)]))
             generator = np.random.default_rng(np.random.SeedSequence(8, spawn_key=(number,)))
             weights = compiled.class_probability(
                 other.family.encode(value), theta, generator, draws=5, burn_in=10
@@ -189,7 +188,7 @@ def test_no_curve_has_a_part_in_its_own_prediction(mixture, rng):
     rate = mcoem.predict_then_learn(learners, stream, labels, e_step=e_step, **QUIET)
     error = np.sqrt(0.25 / size)
     assert abs(rate["cumulative"][-1] - 0.5) < 5 * error
-    # what has learnt a curve before knows its label: here a leak leads to no error
+    # what has learned a curve before knows its label: here a leak leads to no error
     last = {label: np.flatnonzero(labels == label)[-1] for label in (0, 1)}
     classifier = mcoem.Classifier(
         mixture, {label: em.parameters for label, em in learners.items()}, e_step=e_step, **QUIET
@@ -276,7 +275,7 @@ def test_records_and_labels_are_read_in_turn(rng):
     found = mcoem.predict_then_learn(
         em, recorded("value", values), recorded("label", labels), e_step=Weighing(), **QUIET
     )
-    # each record is read when those before it are learnt, its label after it
+    # each record is read when those before it are learned, its label after it
     assert read == [(what, i, i) for i in range(30) for what in ("value", "label")]
     whole = mcoem.predict_then_learn(toy(), values, labels, e_step=Weighing(), **QUIET)
     xr.testing.assert_identical(found.drop_vars("seconds"), whole.drop_vars("seconds"))
@@ -306,7 +305,7 @@ def test_nothing_is_compiled_along_the_way(mixture, rng, monkeypatch):
     assert sorted(compiled) == [1, 2, 3] and before == [3] * 20
 
 
-def test_some_observations_are_classified_and_all_learnt(rng):
+def test_some_observations_are_classified_and_all_learned(rng):
     values, labels = toy_stream(rng)
     e_step = Weighing(noise=2.0)
     all_of_them, em = toy(), toy()
@@ -437,14 +436,14 @@ def test_what_is_held_has_no_part(mixture, rng):
     theta["templates"] = theta["templates"][:, ::-1]
     # one holds two of the six that it saw, the other all that come
     held = unwarped(mixture, parameters=theta, batch_size=1000)
-    learners = {"held": held, "learnt": fed(6)}
+    learners = {"held": held, "learned": fed(6)}
     e_step = mcoem.FixedLatents()
     rate = mcoem.predict_then_learn(learners, stream, ["held"] * 100, e_step=e_step, **QUIET)
     assert rate["classified"].all()
 
     def predicted(size):
         return mcoem.Classifier(
-            mixture, {"held": theta, "learnt": fed(size).parameters}, e_step=e_step, **QUIET
+            mixture, {"held": theta, "learned": fed(size).parameters}, e_step=e_step, **QUIET
         ).predict(stream)
 
     np.testing.assert_array_equal(rate["predicted"], predicted(4))
@@ -459,8 +458,9 @@ def test_records_that_are_refused(on_error, rng):
     spoilt[[4, 30]] = np.nan
     em = toy(on_error=on_error)
     if on_error == "raise":
-        with pytest.raises(ValueError, match=r"observation 4 .* was refused"):
+        with pytest.raises(ValueError, match=r"observation .* was refused") as caught:
             mcoem.predict_then_learn(em, spoilt, labels, e_step=Weighing(), **QUIET)
+        assert caught.value.__notes__ == ["It is observation 4, counted from 0, of this stream."]
         assert em.n_seen == 4
         return
     found = mcoem.predict_then_learn(em, spoilt, labels, e_step=Weighing(), **QUIET)
@@ -488,7 +488,7 @@ class CompiledFailing(CompiledWeighing):
 
 @pytest.mark.parametrize("at", [3, 30])
 @pytest.mark.parametrize("settings", [{"parameters": THETA, "batch_size": 4}, {"n_start": 10}])
-def test_a_record_that_cannot_be_learnt_names_nothing(at, settings, rng):
+def test_a_record_that_cannot_be_learned_names_nothing(at, settings, rng):
     values, labels = toy_stream(rng, 40)
     values[at] = 0.125
     changed = labels.copy()
@@ -549,7 +549,7 @@ def test_lengths_that_differ(rng):
     with pytest.raises(ValueError, match="observations: got none"):
         mcoem.predict_then_learn(em, [], [], e_step=Weighing(), **QUIET)
     for every, n in ((1, 1), (8, 7)):
-        with pytest.raises(ValueError, match=f"of {n}, which are learnt, none .* every is {every}"):
+        with pytest.raises(ValueError, match=f"of {n}, which are .* every is {every}"):
             mcoem.predict_then_learn(
                 em, values[:n], labels[:n], e_step=Weighing(), every=every, **QUIET
             )
@@ -627,4 +627,35 @@ def test_the_bar_counts_observations(rng, capsys):
     values, labels = toy_stream(rng, 15)
     mcoem.predict_then_learn(toy(), values, labels, e_step=Weighing())
     told = capsys.readouterr().out
-    assert "Predicted, learnt" in told and "15" in told
+    assert "Predicted, learned" in told and "15" in told
+
+
+def test_learned_parameters_leave_out_what_is_held(rng):
+    values = mixture_stream(rng, 10)
+    settings = {"n_start": 3, "batch_size": 4}
+    em = toy(**settings)
+    assert em.learned_parameters is None
+    assert em.partial_fit(values[:2]).learned_parameters is None
+    em.partial_fit(values[2:6])
+    whole = toy(**settings).partial_fit(values[:4])
+    xr.testing.assert_identical(em.learned_parameters, whole.learned_parameters)
+    xr.testing.assert_identical(em.learned_parameters, whole.parameters)
+    assert not em.learned_parameters.identical(em.parameters)
+    assert_same(em, toy(**settings).partial_fit(values[:6]))
+
+
+def test_a_callback_has_the_record_of_each_observation(rng):
+    values, records = mixture_stream(rng, 15), []
+    em = toy(batch_size=2).partial_fit(values, callback=records.extend)
+    # one of fifteen is held
+    assert [record.number for record in records] == list(range(1, 15))
+    found = np.array([record.class_weight for record in records])
+    np.testing.assert_array_equal(found, em.history["observations"]["class_weight"])
+    assert_same(em, toy(batch_size=2).partial_fit(values))
+
+
+def test_preparing_a_run_changes_nothing(rng):
+    values = mixture_stream(rng, 15)
+    em = toy().prepare()
+    em.prepare(values[0]).partial_fit(values[:12]).prepare(values[3])
+    assert_same(em.partial_fit(values[12:]), toy().partial_fit(values))

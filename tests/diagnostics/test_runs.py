@@ -84,14 +84,14 @@ def test_runs_are_compared_observation_by_observation(rng):
     common = 5.0 * rng.normal(size=300)
     good, poor = common + 0.1 * rng.normal(size=300), common - 0.2 + 0.1 * rng.normal(size=300)
     found = compare_runs({"poor": history(poor), "good": history(good)}, first=101)
-    assert found["run"].values.tolist() == ["good", "poor"]
-    assert found.attrs["n_observations"] == 200
+    assert found.index.name == "run" and found.index.tolist() == ["good", "poor"]
+    assert (found["n_observations"] == 200).all()
     difference = (poor - good)[100:]
-    assert float(found["difference"][1]) == pytest.approx(difference.mean())
-    assert float(found["difference_mcse"][1]) == pytest.approx(
+    assert found.loc["poor", "difference"] == pytest.approx(difference.mean())
+    assert found.loc["poor", "difference_mcse"] == pytest.approx(
         difference.std(ddof=1) / np.sqrt(200)
     )
-    assert float(found["difference"][0]) == 0
+    assert found.loc["good", "difference"] == 0
     np.testing.assert_allclose(found["bic"], 200 * found["log_evidence"] - 0.5 * np.log(200))
 
 

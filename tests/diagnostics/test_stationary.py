@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import beta
 
 from pymc_mcoem.diagnostics import count_transitions, stationary_distribution
-from pymc_mcoem.diagnostics.stationary import dirichlet_fit
+from pymc_mcoem.diagnostics.transitions import dirichlet_fit
 from tests.helpers.markov import CYCLIC, SAME_AUTOCORRELATION, MarkovChain
 
 N_SAMPLES = 4000

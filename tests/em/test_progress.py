@@ -63,7 +63,7 @@ def test_while_nothing_is_done_the_bar_says_what_is_waited_for(monkeypatch, bar)
     with started:
         table = started._bar.make_tasks_table(started._bar.tasks)
         assert table.caption is None  # it has only begun
-        monkeypatch.setattr(progress, "PATIENCE", -1.0)
+        monkeypatch.setattr(progress, "EXPLAINED_AFTER", -1.0)
         assert "compiled" in started._bar.make_tasks_table(started._bar.tasks).caption
         started._bar.update(started._task, completed=1)
         assert started._bar.make_tasks_table(started._bar.tasks).caption is None
