@@ -81,12 +81,6 @@ class BestOfMany:
 SAMPLERS = {
     "Laplace, 20 random-walk moves": ({"within_class": mcoem.RandomWalk(n_moves=20)}, 400),
     "Laplace, Hamiltonian": ({"within_class": HAMILTONIAN}, 400),
-    "Laplace, 8 auxiliaries": ({"within_class": HAMILTONIAN, "n_auxiliaries": 8}, 200),
-    "Laplace, 32 auxiliaries": ({"within_class": HAMILTONIAN, "n_auxiliaries": 32}, 100),
-    "moments of 1,000 moves": (
-        {"within_class": HAMILTONIAN, "pseudo_priors": mcoem.ChainMoments(n_steps=1_000)},
-        400,
-    ),
     "Laplace, variances × 1.2": (
         {"within_class": HAMILTONIAN, "pseudo_priors": Widened(1.2)},
         400,

@@ -5,7 +5,6 @@ from .carlin_chib.moves.annealed import AnnealedJump as AnnealedJump
 from .carlin_chib.moves.hamiltonian import Hamiltonian as Hamiltonian
 from .carlin_chib.moves.within_class import Independence as Independence
 from .carlin_chib.moves.within_class import RandomWalk as RandomWalk
-from .carlin_chib.pseudo_priors.chain_moments import ChainMoments as ChainMoments
 from .carlin_chib.pseudo_priors.laplace import Laplace as Laplace
 from .carlin_chib.pseudo_priors.pilot_moments import PilotMoments as PilotMoments
 from .carlin_chib.pseudo_priors.prior_covariance import PriorCovariance as PriorCovariance

@@ -111,7 +111,6 @@ def compile_sweeps(
     move: WithinClassMove,
     *,
     metropolised: bool = False,
-    n_auxiliaries: int = 1,
     keep_auxiliaries: bool = False,
     mode: Any = None,
 ) -> CompiledSweeps:
@@ -121,7 +120,7 @@ def compile_sweeps(
     ----------
     density : ClassDensity
     move : WithinClassMove
-    metropolised, n_auxiliaries
+    metropolised
         As in `build_sweep`.
     keep_auxiliaries : bool
     mode : str or None
@@ -131,12 +130,12 @@ def compile_sweeps(
     -------
     CompiledSweeps
     """
-    if _has_kernel(move) and n_auxiliaries == 1 and backend_of(mode) == "numba":
+    if _has_kernel(move) and backend_of(mode) == "numba":
         try:
             return _FlatSweeps(density, move, metropolised, keep_auxiliaries)
         except NotFlatError:  # something that the density needs is no array of numbers
             pass
-    return _SweepGraph(density, move, metropolised, n_auxiliaries, keep_auxiliaries, mode)
+    return _SweepGraph(density, move, metropolised, keep_auxiliaries, mode)
 
 
 def _has_kernel(move: WithinClassMove) -> bool:
@@ -266,12 +265,11 @@ class _SweepGraph:
         density: ClassDensity,
         move: WithinClassMove,
         metropolised: bool,
-        n_auxiliaries: int,
         keep_auxiliaries: bool,
         mode: Any,
     ) -> None:
         n_classes, n = density.n_classes, density.n_latents
-        size = noise_size(n_classes, n, move, metropolised, n_auxiliaries)
+        size = noise_size(n_classes, n, move, metropolised)
         noise = pt.tensor("noise", dtype="float64", shape=(None, size))
         gains = pt.tensor("gains", dtype="float64", shape=(None,))
         index = pt.scalar("class_index", dtype="int64")
@@ -290,7 +288,6 @@ class _SweepGraph:
                 move,
                 metropolised=metropolised,
                 log_tilt=tilt,
-                n_auxiliaries=n_auxiliaries,
             )
             return [
                 state.class_index,

@@ -248,7 +248,8 @@ def _compiled(graph: Any, rest: Sequence[Any], returns: bool) -> Callable[..., A
         lines += [f"out[at : at + {each}.size] = {each}.ravel()", f"at += {each}.size"]
     lines.append(f"return {found[0] if returns else '0.0'}")
     source = "\n    ".join(["def flat_function(k, x, reals, integers, out):", *lines])
-    whole = None if key is None else sha256(f"{source}{key}".encode()).hexdigest()
+    # Compiled code names the module that it was made in, and cannot be read without it.
+    whole = None if key is None else sha256(f"{__name__}{source}{key}".encode()).hexdigest()
     function = compile_numba_function_src(
         source, "flat_function", {"__name__": __name__, "np": np, "inner": inner}, cache_key=whole
     )

@@ -57,12 +57,12 @@ class PlainGraph(OpFromGraph):
 
 
 def version_of(module: str) -> int:
-    """Return a number for the source of a module, under which its compiled code may be kept.
+    """Return a number for a module's name and source, under which its compiled code may be kept.
 
     PyTensor keeps what numba compiled on disk, by the operator's type and a number that is to
     change with its code.
     """
-    return zlib.crc32(inspect.getsource(sys.modules[module]).encode())
+    return zlib.crc32(f"{module}{inspect.getsource(sys.modules[module])}".encode())
 
 
 @node_rewriter([PlainGraph])
