@@ -32,7 +32,7 @@ from threadpoolctl import threadpool_limits
 from versions import tell_versions
 
 import pymc_mcoem as mcoem
-from pymc_mcoem.em.esteps.class_fits import family_density, family_geometry
+from pymc_mcoem.em.esteps.class_fits import family_density
 from pymc_mcoem.laplace.approximation import Cooling, ModeSearch
 
 N_CLASSES = 4
@@ -77,7 +77,7 @@ def main() -> None:
     others = stream[max(STAGES) :]
     e_step = mcoem.CarlinChibBurst(within_class=mcoem.RandomWalk())
     em = mcoem.OnlineEM(mixture, e_step=e_step, random_seed=1, progressbar=False)
-    density, geometry = family_density(mixture), family_geometry(mixture)
+    density, geometry = family_density(mixture), mixture.geometry
     settings = {
         "curvature": geometry.curvature,
         "metric": geometry.step_metric(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -74,5 +75,6 @@ def _of_all_labels(mixture: TemplateMixture, n_classes: int) -> TemplateMixture:
     if n_classes not in known:
         known[n_classes] = mixture.with_classes(n_classes, noise="class", priors=None)
     # whoever gave the mixture more starting points than it has by itself wants them here too
-    known[n_classes].starts = mixture.starts
-    return known[n_classes]
+    found = known[n_classes]
+    found.geometry = replace(found.geometry, starts=mixture.geometry.starts)
+    return found

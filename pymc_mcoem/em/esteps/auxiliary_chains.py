@@ -19,7 +19,6 @@ from pymc_mcoem.em.esteps.class_chains import ClassChains, ClassDraws, Reciproca
 from pymc_mcoem.em.esteps.class_fits import (
     FEW,
     family_density,
-    family_geometry,
     fit_to_keep,
     kept_fit,
     own_chain,
@@ -152,7 +151,7 @@ class CompiledAuxiliaryChains:
         self.settings = settings
         density, move = family_density(family), settings.within_class
         require_moves(move, density)
-        self.pseudo_priors = settings.pseudo_priors.compile(density, family_geometry(family), mode)
+        self.pseudo_priors = settings.pseudo_priors.compile(density, family.geometry, mode)
         self.statistics = WeightedStatistics(family, density, mode=mode)
         self.chains = ClassChains(density, move, mode=mode)
 

@@ -22,7 +22,6 @@ from pymc_mcoem.em.esteps.base import EStepResult
 from pymc_mcoem.em.esteps.class_fits import (
     NEGLIGIBLE,
     family_density,
-    family_geometry,
     fit_to_keep,
     kept_fit,
     own_chain,
@@ -150,9 +149,7 @@ class CompiledCarlinChibBurst:
         mode = pytensor_mode(settings.backend)
         self.settings = settings
         self.density = family_density(family)
-        self.pseudo_priors = settings.pseudo_priors.compile(
-            self.density, family_geometry(family), mode
-        )
+        self.pseudo_priors = settings.pseudo_priors.compile(self.density, family.geometry, mode)
         self.burst = Burst(
             self.density,
             settings.within_class,

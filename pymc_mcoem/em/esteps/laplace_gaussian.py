@@ -20,7 +20,6 @@ from pymc_mcoem.em.esteps.class_fits import (
     FEW,
     effective_share,
     family_density,
-    family_geometry,
     require_density,
     statistics_of_draws,
 )
@@ -122,7 +121,7 @@ class CompiledLaplaceGaussian:
         mode = pytensor_mode(settings.backend)
         self.settings = settings
         density = self.density = family_density(family)
-        self.approximation = settings.search.compile(density, family_geometry(family), mode)
+        self.approximation = settings.search.compile(density, family.geometry, mode)
         self.statistics = WeightedStatistics(family, density, mode=mode)
         if settings.importance:
             classes = pt.tensor("classes", dtype="int64", shape=(None,))

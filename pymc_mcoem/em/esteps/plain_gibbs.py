@@ -18,7 +18,6 @@ from pymc_mcoem.em.burst import WeightedStatistics, adaptation_gains
 from pymc_mcoem.em.esteps.base import EStepResult
 from pymc_mcoem.em.esteps.class_fits import (
     family_density,
-    family_geometry,
     fit_to_keep,
     kept_fit,
     own_chain,
@@ -125,7 +124,7 @@ class CompiledPlainGibbs:
         mode = pytensor_mode(settings.backend)
         density, move = family_density(family), settings.within_class
         require_moves(move, density)
-        self.proposals = settings.proposals.compile(density, family_geometry(family), mode)
+        self.proposals = settings.proposals.compile(density, family.geometry, mode)
         self.statistics = WeightedStatistics(family, density, mode=mode)
         self.chain = GibbsChain(density, move, mode=mode)
 

@@ -13,7 +13,7 @@ from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
 from pymc_mcoem.compiling.backends import pytensor_mode, require_backend
 from pymc_mcoem.em.burst import WeightedStatistics
 from pymc_mcoem.em.esteps.base import EStepResult
-from pymc_mcoem.em.esteps.class_fits import family_density, family_geometry, require_density
+from pymc_mcoem.em.esteps.class_fits import family_density, require_density
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
@@ -102,7 +102,7 @@ class CompiledPosteriorMode:
     def __init__(self, settings: PosteriorMode, family: Family) -> None:
         mode = pytensor_mode(settings.backend)
         self.density = family_density(family)
-        self.modes = settings.search.compile_modes(self.density, family_geometry(family), mode)
+        self.modes = settings.search.compile_modes(self.density, family.geometry, mode)
         self.statistics = WeightedStatistics(family, self.density, mode=mode)
 
     def initial_state(self) -> dict[str, np.ndarray]:
