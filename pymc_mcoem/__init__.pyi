@@ -1,6 +1,10 @@
 # What `pymc_mcoem` has, and where it is loaded from when it is first asked for.
 
 from . import datasets as datasets
+from . import esteps as esteps
+from . import moves as moves
+from . import pseudo_priors as pseudo_priors
+from . import schedules as schedules
 from .carlin_chib.moves.annealed import AnnealedJump as AnnealedJump
 from .carlin_chib.moves.hamiltonian import Hamiltonian as Hamiltonian
 from .carlin_chib.moves.within_class import Independence as Independence
