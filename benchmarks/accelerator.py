@@ -110,7 +110,7 @@ class JaxBurst:
         self.data_axes = [None if name in theta else 0 for name in self.names]
         self.noise_size = own.burst.noise_size
         self.log_step = own.burst.initial_log_step
-        self.starts = np.asarray(self.mixture.starts)
+        self.starts = np.asarray(self.mixture.geometry.starts)
         self.evaluate = self._graph(self._evaluation)
         self.sweep = self._graph(self._sweep)
         self.statistics = self._graph(self._statistics)
@@ -125,7 +125,7 @@ class JaxBurst:
     def _evaluation(self) -> tuple[list[Any], list[Any]]:
         k, x = pt.scalar("k", dtype="int64"), self._vector("x", self.density.n_latents)
         density = self.density
-        given = [self.mixture.gauss_newton, self.mixture.prior_precision]
+        given = [self.mixture.geometry.gauss_newton, self.mixture.geometry.prior_precision]
         return [k, x], [
             density.log_density(k, x),
             density.gradient(k, x),

@@ -27,7 +27,7 @@ from timing import console, in_turn, make_table, tell_versions
 import pymc_mcoem as mcoem
 from pymc_mcoem.compiling.arithmetic import strict_arithmetic
 from pymc_mcoem.compiling.threads import one_blas_thread
-from pymc_mcoem.em.esteps.class_fits import family_density, family_geometry
+from pymc_mcoem.em.esteps.class_fits import family_density
 from pymc_mcoem.laplace.approximation import Cooling, Race
 
 LEARNT = (20, 100, 300)
@@ -79,10 +79,10 @@ def evidences(mixture: mcoem.TemplateMixture, images: np.ndarray, found: Any) ->
     """Return log-evidences by search and stage, (n_images, n_classes), and seconds an image."""
     log_evidence, seconds = {}, {}
     with strict_arithmetic(), mixture.as_declared(), one_blas_thread():
-        density, geometry = family_density(mixture), family_geometry(mixture)
+        density, geometry = family_density(mixture), mixture.geometry
         turned = np.zeros((3, density.n_latents))
         turned[1:, 0] = -ANGLE, ANGLE
-        geometry = replace(geometry, starts=mixture.starts[:1] + turned)
+        geometry = replace(geometry, starts=mixture.geometry.starts[:1] + turned)
         fits = {name: search.compile(density, geometry, None) for name, search in SEARCHES.items()}
         encoded = [mixture.encode(image) for image in images]
         for stage, theta in enumerate(track(found, "Searching")):

@@ -18,6 +18,7 @@ import numpy as np
 import pymc as pm
 
 import pymc_mcoem as mcoem
+from pymc_mcoem.density.geometry import LatentGeometry
 
 N_POINTS = 8
 TIMES = 2 * np.pi * np.arange(N_POINTS) / N_POINTS
@@ -84,8 +85,10 @@ class ShiftedCurves(mcoem.Family):
             basis = design(TIMES - x, pm.math)
             mean = sum(templates[k, which] * part for which, part in enumerate(basis))
             pm.Normal("y", mean, noise_variance**0.5, observed=curve, dims="time")
-        self.starts = None if starts is None else np.reshape(starts, (-1, 1))
-        self.prior_covariance = pm.math.stack([[shift_variance]])
+        self.geometry = LatentGeometry(
+            starts=None if starts is None else np.reshape(starts, (-1, 1)),
+            prior_covariance=pm.math.stack([[shift_variance]]),
+        )
         self.statistics = {
             "projection": pm.math.stack([(part * curve).sum() for part in basis]),
             "shift_square": x**2,

@@ -1,11 +1,14 @@
 # What `pymc_mcoem` has, and where it is loaded from when it is first asked for.
 
 from . import datasets as datasets
+from . import esteps as esteps
+from . import moves as moves
+from . import pseudo_priors as pseudo_priors
+from . import schedules as schedules
 from .carlin_chib.moves.annealed import AnnealedJump as AnnealedJump
 from .carlin_chib.moves.hamiltonian import Hamiltonian as Hamiltonian
 from .carlin_chib.moves.within_class import Independence as Independence
 from .carlin_chib.moves.within_class import RandomWalk as RandomWalk
-from .carlin_chib.pseudo_priors.chain_moments import ChainMoments as ChainMoments
 from .carlin_chib.pseudo_priors.laplace import Laplace as Laplace
 from .carlin_chib.pseudo_priors.pilot_moments import PilotMoments as PilotMoments
 from .carlin_chib.pseudo_priors.prior_covariance import PriorCovariance as PriorCovariance

@@ -23,6 +23,10 @@ LAYERS = (
     "diagnostics",
     "plots",
     "datasets",
+    "esteps",
+    "moves",
+    "pseudo_priors",
+    "schedules",
 )
 ROOT = Path(pymc_mcoem.__file__).parent
 

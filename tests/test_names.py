@@ -20,9 +20,25 @@ def test_every_public_name_is_there():
         mcoem.nothing  # noqa: B018
 
 
+@pytest.mark.parametrize("space", ["esteps", "moves", "pseudo_priors", "schedules"])
+def test_those_who_extend_find_what_they_need_in_one_place(space):
+    """Nothing is imported there and left out, and a name means the same as at the top."""
+    module = getattr(mcoem, space)
+    assert space in mcoem.__all__
+    public = {name for name in vars(module) if not name.startswith("__")}
+    assert public == set(module.__all__)
+    for name in set(module.__all__) & set(mcoem.__all__):
+        assert getattr(module, name) is getattr(mcoem, name)
+
+
 @pytest.mark.parametrize(
     "asked",
-    ["", "pymc_mcoem.CarlinChib", "pymc_mcoem.OnlineEM, pymc_mcoem.TemplateMixture.for_images"],
+    [
+        "",
+        "pymc_mcoem.CarlinChib",
+        "pymc_mcoem.OnlineEM, pymc_mcoem.TemplateMixture.for_images",
+        "pymc_mcoem.esteps, pymc_mcoem.moves, pymc_mcoem.pseudo_priors, pymc_mcoem.schedules",
+    ],
 )
 def test_nothing_heavy_is_imported_before_it_is_needed(asked):
     code = f"""

@@ -64,10 +64,6 @@ class Engine(Protocol):
     initial_log_step: np.ndarray
     auxiliaries_shape: tuple[int, ...]
 
-    def draws_from_mixtures(self, *, is_frozen: bool) -> bool:
-        """Say whether all components of pseudo-priors that are mixtures are drawn from."""
-        ...
-
     def fit(self, rng: np.random.Generator, others: Sequence[np.ndarray]) -> Any:
         """Return pseudo-priors given the values of all other variables."""
         ...
@@ -104,8 +100,6 @@ class ScalarEngine:
         PyTensor's compilation mode.
     metropolised : bool
         Draw the index by Metropolised Gibbs.
-    n_auxiliaries : int
-        Of each class.
     jump : AnnealedJump or None
         Made after every sweep.
     """
@@ -119,7 +113,6 @@ class ScalarEngine:
         mode: Any,
         *,
         metropolised: bool = False,
-        n_auxiliaries: int = 1,
         jump: AnnealedJump | None = None,
     ) -> None:
         density.require_latents()
@@ -127,8 +120,7 @@ class ScalarEngine:
         self.density = density
         self.auxiliaries_shape: tuple[int, ...] = (n_classes, n)
         self.initial_log_step = np.array([move.initial_log_step(size) for size in density.n_active])
-        self._noise_size = noise_size(n_classes, n, move, metropolised, n_auxiliaries)
-        self._has_one_auxiliary = n_auxiliaries == 1
+        self._noise_size = noise_size(n_classes, n, move, metropolised)
         # One fit a chain: there is no hurry that would excuse a mode that is only half found.
         rule = Laplace(race=None) if pseudo_priors is None else pseudo_priors
         self._fit = rule.compile(density, geometry, mode)
@@ -139,13 +131,7 @@ class ScalarEngine:
         if self._jump is not None:
             # its step size is tuned with those of the classes, and stands after them
             self.initial_log_step = np.append(self.initial_log_step, self._jump.initial_log_step)
-        self._sweeps = compile_sweeps(
-            density, move, metropolised=metropolised, n_auxiliaries=n_auxiliaries, mode=mode
-        )
-
-    def draws_from_mixtures(self, *, is_frozen: bool) -> bool:
-        """Say whether all components are drawn from: of refreshed auxiliaries, one a class."""
-        return self._has_one_auxiliary and not is_frozen
+        self._sweeps = compile_sweeps(density, move, metropolised=metropolised, mode=mode)
 
     def fit(self, rng: np.random.Generator, others: Sequence[np.ndarray]) -> PseudoPriors:
         """Return pseudo-priors given the values of all other variables."""
@@ -170,9 +156,9 @@ class ScalarEngine:
     ) -> Swept:
         """Make one sweep; inactive latents are then drawn from their priors.
 
-        With several auxiliaries, or such as are given, of mixtures the heaviest component alone is
-        drawn from; so it is by a jump. `moves` are normals whose covariances moves within a class
-        go by, instead of the pseudo-priors'; not with several auxiliaries.
+        Where auxiliaries are given, of mixtures the heaviest component alone is drawn from; so it
+        is by a jump. `moves` are normals whose covariances moves within a class go by, instead of
+        the pseudo-priors'.
         """
         through = pseudo_priors if moves is None else moves
         here = int(class_index)
@@ -187,7 +173,7 @@ class ScalarEngine:
                     here, position, noise, heaviest, through
                 )
             auxiliaries[here] = pseudo_priors.whiten[here] @ (position - pseudo_priors.mean[here])
-        elif pseudo_priors.mixtures is not None and self._has_one_auxiliary:
+        elif pseudo_priors.mixtures is not None:
             position, log_excess = self._mixed(
                 rng, here, position, noise, pseudo_priors, through, others
             )
@@ -360,10 +346,6 @@ class PlateEngine:
             n_prior_draws=rule.n_prior_draws,
         )
         self._sweep = PlateSweep(density, move, mode, metropolised=metropolised)
-
-    def draws_from_mixtures(self, *, is_frozen: bool) -> bool:
-        """Say whether sweeps draw from rows' mixtures where there are any."""
-        return not is_frozen
 
     def fit(self, rng: np.random.Generator, others: Sequence[np.ndarray]) -> PlatePseudoPriors:
         """Return pseudo-priors given the values of all other variables."""

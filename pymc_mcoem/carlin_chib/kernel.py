@@ -104,16 +104,12 @@ def noise_size(
     n_latents: int,
     move: WithinClassMove,
     metropolised: bool = False,
-    n_auxiliaries: int = 1,
 ) -> int:
     """Return how many standard normals one sweep consumes.
 
-    The auxiliaries of all classes, those of the class index, with several auxiliaries those of
-    the choice among them, then the within-class move's.
+    The auxiliaries of all classes, those of the class index, then the within-class move's.
     """
-    auxiliaries = n_classes * n_auxiliaries * n_latents
-    choice = index_noise_size(metropolised) + 2 * (n_auxiliaries > 1)
-    return auxiliaries + choice + move.noise_size(n_latents)
+    return n_classes * n_latents + index_noise_size(metropolised) + move.noise_size(n_latents)
 
 
 def index_noise_size(metropolised: bool) -> int:
@@ -164,50 +160,6 @@ def auxiliaries_and_weights(
     )
     # A density that cannot be evaluated at an auxiliary has no weight; the chain itself can
     # never have got there, because such a point is never accepted.
-    log_target = pt.switch(pt.isnan(log_target), -np.inf, log_target)
-    return auxiliaries, log_target, log_target - log_pseudo_prior
-
-
-def many_auxiliaries_and_weights(
-    density: ClassDensity,
-    class_index: TensorVariable,
-    position: TensorVariable,
-    noise: TensorVariable,
-    pseudo_priors: PseudoPriorSymbols,
-) -> tuple[TensorVariable, TensorVariable, TensorVariable]:
-    """Refresh several auxiliaries of each class and weigh them all.
-
-    Parameters
-    ----------
-    density : ClassDensity
-    class_index : int scalar
-    position : vector of shape (n_latents,)
-        It is the first of the current class's auxiliaries.
-    noise : tensor of shape (n_classes, n_auxiliaries, n_latents)
-    pseudo_priors : PseudoPriorSymbols
-
-    Returns
-    -------
-    auxiliaries : tensor of shape (n_classes, n_auxiliaries, n_latents)
-    log_target, log_weight : matrices of shape (n_classes, n_auxiliaries)
-    """
-    n_classes, n_auxiliaries, n = noise.type.shape
-    assert n_classes is not None and n_auxiliaries is not None
-    drawn = pseudo_priors.mean[:, None] + matrix_vector(pseudo_priors.scale[:, None], noise)
-    auxiliaries = pt.set_subtensor(drawn[class_index, 0], position)
-    standard = matrix_vector(
-        pseudo_priors.whiten[class_index], position - pseudo_priors.mean[class_index]
-    )
-    squares = pt.set_subtensor((noise**2).sum(axis=2)[class_index, 0], (standard**2).sum())
-    log_pseudo_prior = pseudo_priors.log_normalizer[:, None] - 0.5 * squares
-    log_target = pytensor.scan(
-        lambda j, u: density.log_density(j, u),
-        sequences=[
-            pt.constant(np.repeat(np.arange(n_classes), n_auxiliaries)),
-            auxiliaries.reshape((n_classes * n_auxiliaries, n)),
-        ],
-        return_updates=False,
-    ).reshape((n_classes, n_auxiliaries))
     log_target = pt.switch(pt.isnan(log_target), -np.inf, log_target)
     return auxiliaries, log_target, log_target - log_pseudo_prior
 
@@ -267,7 +219,6 @@ def build_sweep(
     *,
     metropolised: bool = False,
     log_tilt: TensorVariable | None = None,
-    n_auxiliaries: int = 1,
 ) -> tuple[SweepState, SweepInfo]:
     """Build one sweep of Algorithm 2.
 
@@ -275,7 +226,7 @@ def build_sweep(
     ----------
     density : ClassDensity
     state : SweepState
-    noise : vector of shape (noise_size(n_classes, n_latents, move, metropolised, n_auxiliaries),)
+    noise : vector of shape (noise_size(n_classes, n_latents, move, metropolised),)
         Standard normals.
     pseudo_priors : PseudoPriorSymbols
     gain : scalar
@@ -286,37 +237,27 @@ def build_sweep(
         Draw the index by `draw_other_class`.
     log_tilt : vector of shape (n_classes,), optional
         Added to the logarithms of the classes' prior probabilities, and so of their weights.
-    n_auxiliaries : int
-        Of each class; of the current class, the position is one of them.
 
     Returns
     -------
     state : SweepState
     info : SweepInfo
-        With several auxiliaries, `log_weight` is that of their mean, and `auxiliaries` holds the
-        first of each class.
 
     Notes
     -----
     Refresh and class draw together are reversible with respect to π(I, X | y); followed by the
-    within-class move the sweep leaves it invariant and is not reversible. With several
-    auxiliaries a class is drawn by the mean of their weights and then one of them by its own
-    weight, the present position among them: a Gibbs draw of (class, which auxiliary) on the space
-    extended by all of them. Cost: n_classes n_auxiliaries density evaluations and those of the
-    move.
+    within-class move the sweep leaves it invariant and is not reversible. Cost: n_classes density
+    evaluations and those of the move.
     """
     n_classes, n = density.n_classes, density.n_latents
-    split = n_classes * n_auxiliaries * n
-    refreshed = noise[:split].reshape((n_classes, n_auxiliaries, n))
-    if n_auxiliaries == 1:
-        auxiliaries, log_target, log_weight = auxiliaries_and_weights(
-            density, state.class_index, state.position, refreshed[:, 0], pseudo_priors
-        )
-    else:
-        many, log_targets, log_weights = many_auxiliaries_and_weights(
-            density, state.class_index, state.position, refreshed, pseudo_priors
-        )
-        log_weight = pt.logsumexp(log_weights, axis=1) - np.log(n_auxiliaries)
+    split = n_classes * n
+    auxiliaries, log_target, log_weight = auxiliaries_and_weights(
+        density,
+        state.class_index,
+        state.position,
+        noise[:split].reshape((n_classes, n)),
+        pseudo_priors,
+    )
     if log_tilt is not None:
         log_weight = log_weight + log_tilt
     # Algorithm 2, (i): the index moves, and the latents of its new class with it.
@@ -327,24 +268,13 @@ def build_sweep(
     else:
         chosen = draw_class(log_weight, pairs)
     chosen = pt.cast(chosen, "int64")
-    used = split + n_index
-    if n_auxiliaries == 1:
-        position, log_p = auxiliaries[chosen], log_target[chosen]
-    else:
-        which = draw_class(log_weights[chosen], noise[used : used + 2])
-        if metropolised:
-            # who proposes another class and stays, stays where he was
-            which = pt.switch(pt.eq(chosen, state.class_index), 0, which)
-        used += 2
-        position, log_p = many[chosen, which], log_targets[chosen, which]
-        auxiliaries = many[:, 0]
     # Algorithm 2, (ii): r moves within the class.
     moved = move.build(
         density,
         chosen,
-        position,
-        log_p,
-        noise[used:],
+        auxiliaries[chosen],
+        log_target[chosen],
+        noise[split + n_index :],
         ClassProposal(
             pseudo_priors.scale[chosen], pseudo_priors.mean[chosen], pseudo_priors.whiten[chosen]
         ),

@@ -104,9 +104,9 @@ class CarlinChib(BlockedStep):
         whose block leaves it out: write the model with ``pm.math.switch``. The trace holds
         prior draws for it there.
     pseudo_priors : PseudoPriorRule
-        `Laplace` (default, every mode search run to its end), `ChainMoments`, `PriorCovariance`,
-        `PilotMoments`, or a rule of one's own. A plate takes `Laplace`. Where a class has several
-        modes, `Laplace` makes a mixture of those that it finds; starts may be given to it.
+        `Laplace` (default, every mode search run to its end), `PriorCovariance`, `PilotMoments`, or
+        a rule of one's own. A plate takes `Laplace`. Where a class has several modes, `Laplace`
+        makes a mixture of those that it finds; starts may be given to it.
     within_class : WithinClassMove or None
         Default: ``RandomWalk(n_moves=20)``; `Hamiltonian` and `Independence` are others. None
         leaves the latents, between jumps, to other
@@ -119,10 +119,6 @@ class CarlinChib(BlockedStep):
         pseudo-priors at every sweep, or stay where they are until their class is chosen (the
         frozen sampler of Douc, Maire and Olsson 2015). They are kept standardised: with
         :math:`\kappa_j` = Normal(m, L Lᵀ) it is z that stays, in :math:`U_j = m + L z`.
-    n_auxiliaries : int
-        How many auxiliaries each class has, the present position among them: one by default, the
-        algorithm of the paper. With more, a poor pseudo-prior hits its class's posterior more
-        often. Each costs a density evaluation for every class. Not for a plate, nor frozen.
     jump : AnnealedJump or None
         Made after every sweep: another class is proposed and reached in stages, for classes that
         draws from a pseudo-prior hardly ever hit. Not for a plate.
@@ -164,7 +160,7 @@ class CarlinChib(BlockedStep):
 
     Where pseudo-priors are mixtures, auxiliaries are drawn from all components, and before each
     sweep a draw from its class's mixture is proposed to the chain, by which it gets from one mode
-    of the class to another. With frozen or several auxiliaries, and in a `jump`, only the heaviest
+    of the class to another. With frozen auxiliaries, and in a `jump`, only the heaviest
     component is used. There moves within a class go by the covariance of the heaviest component,
     wherever the chain is: one that depended on where it is would not be as likely to go back. In
     other classes a random walk's increments take the shape of the chain's own draws while it is
@@ -238,7 +234,6 @@ class CarlinChib(BlockedStep):
         within_class: WithinClassMove | None = _DEFAULT_MOVE,
         index_move: Literal["gibbs", "metropolised"] = "gibbs",
         auxiliaries: Literal["refreshed", "frozen"] = "refreshed",
-        n_auxiliaries: int = 1,
         jump: AnnealedJump | None = None,
         equalise_visits: bool = False,
         model: pm.Model | None = None,
@@ -267,23 +262,16 @@ class CarlinChib(BlockedStep):
                 f"equalise_visits: {index.name} is a plate, whose rows differ in the classes they "
                 "seldom visit; leave it out."
             )
-        if n_auxiliaries < 1:
-            raise ValueError(f"n_auxiliaries: got {n_auxiliaries}; give at least 1.")
-        if n_auxiliaries > 1 and (index.ndim or auxiliaries == "frozen"):
-            raise ValueError(
-                f"n_auxiliaries: got {n_auxiliaries}; a plate, and frozen auxiliaries, go with 1."
-            )
         build = make_engine(model, index, vars, blocks)
         if jump is not None and index.ndim:
             raise ValueError(f"jump: got {jump!r}; {index.name} is a plate, which takes None.")
-        options: dict[str, Any] = {"n_auxiliaries": n_auxiliaries, "jump": jump}
         with telling():
             self._engine = build(
                 pseudo_priors,
                 move,
                 mode,
                 metropolised=index_move == "metropolised",
-                **({} if index.ndim else options),
+                **({} if index.ndim else {"jump": jump}),
             )
         self._density = self._engine.density
         self.vars = [self._density.index_value, *self._density.latent_values]
@@ -296,10 +284,10 @@ class CarlinChib(BlockedStep):
         self.pseudo_priors: Any = None
         self.fits: dict[tuple[int, ...], Any] = {}
         # Another move's steps go by pseudo-priors, as a proposal or as a metric; rows of a plate
-        # are too many for a covariance each, several auxiliaries are drawn by a sweep itself, and
-        # a single latent has no shape but its step's size, which is tuned.
+        # are too many for a covariance each, and a single latent has no shape but its step's size,
+        # which is tuned.
         self._adapts_shape = isinstance(move, RandomWalk) and bool(
-            move.n_moves and not index.ndim and n_auxiliaries == 1 and self._density.n_latents > 1
+            move.n_moves and not index.ndim and self._density.n_latents > 1
         )
         self.shape_of_moves: Any = None
         self.moves: dict[tuple[int, ...], Any] = {}
@@ -537,13 +525,12 @@ class CarlinChib(BlockedStep):
                 self.fits[values] = self._engine.fit(self.rng, placed)
         found = self.fits[here]
         self._judged_at = here
-        if not self._engine.draws_from_mixtures(is_frozen=self._is_frozen) and any(
-            getattr(fit, "mixtures", None) for fit in self.fits.values()
-        ):
+        # Frozen auxiliaries are drawn from the heaviest component alone.
+        if self._is_frozen and any(getattr(fit, "mixtures", None) for fit in self.fits.values()):
             _log.warning(
-                "CarlinChib: %s: a class has several modes, and with frozen or several auxiliaries "
+                "CarlinChib: %s: a class has several modes, and with frozen auxiliaries "
                 "only the pseudo-prior of the heaviest is drawn from; the chain stays exact, but "
-                "may not get from one mode to another. Leave out auxiliaries= and n_auxiliaries=.",
+                "may not get from one mode to another. Leave out auxiliaries=.",
                 self._density.index_value.name,
             )
         self._judge = Judge(N_JUDGED, found.log_evidence)

@@ -6,14 +6,20 @@ ends, and for moves of one's own, they are the graph of `pymc_mcoem.carlin_chib.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pytensor.tensor as pt
 
-from pymc_mcoem.carlin_chib.kernel import PseudoPriorSymbols, SweepState, build_sweep, noise_size
+from pymc_mcoem.carlin_chib.kernel import (
+    PseudoPriorSymbols,
+    SweepInfo,
+    SweepState,
+    build_sweep,
+    noise_size,
+)
 from pymc_mcoem.compiling.backends import backend_of, interpreted_mode
 from pymc_mcoem.compiling.data_functions import compile_with_data
 from pymc_mcoem.compiling.flat_functions import N_SETTINGS, FlatFunction, NotFlatError
@@ -26,7 +32,7 @@ if TYPE_CHECKING:
     from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
     from pymc_mcoem.density.class_density import ClassDensity
 
-__all__ = ["CompiledSweeps", "Sweeps", "compile_sweeps"]
+__all__ = ["CompiledSweeps", "SweepGraph", "Sweeps", "compile_sweeps"]
 
 
 @dataclass(frozen=True)
@@ -111,7 +117,6 @@ def compile_sweeps(
     move: WithinClassMove,
     *,
     metropolised: bool = False,
-    n_auxiliaries: int = 1,
     keep_auxiliaries: bool = False,
     mode: Any = None,
 ) -> CompiledSweeps:
@@ -121,7 +126,7 @@ def compile_sweeps(
     ----------
     density : ClassDensity
     move : WithinClassMove
-    metropolised, n_auxiliaries
+    metropolised
         As in `build_sweep`.
     keep_auxiliaries : bool
     mode : str or None
@@ -131,12 +136,21 @@ def compile_sweeps(
     -------
     CompiledSweeps
     """
-    if _has_kernel(move) and n_auxiliaries == 1 and backend_of(mode) == "numba":
+    if _has_kernel(move) and backend_of(mode) == "numba":
         try:
             return _FlatSweeps(density, move, metropolised, keep_auxiliaries)
         except NotFlatError:  # something that the density needs is no array of numbers
             pass
-    return _SweepGraph(density, move, metropolised, n_auxiliaries, keep_auxiliaries, mode)
+
+    def build(
+        state: SweepState, noise: Any, fitted: PseudoPriorSymbols, gain: Any, log_tilt: Any
+    ) -> tuple[SweepState, SweepInfo]:
+        return build_sweep(
+            density, state, noise, fitted, gain, move, metropolised=metropolised, log_tilt=log_tilt
+        )
+
+    size = noise_size(density.n_classes, density.n_latents, move, metropolised)
+    return SweepGraph(density, build, size, keep_auxiliaries, mode)
 
 
 def _has_kernel(move: WithinClassMove) -> bool:
@@ -258,20 +272,31 @@ class _FlatSweeps:
         return np.array([value(class_index, x, *packed, nothing) for x in as_argument(points)])
 
 
-class _SweepGraph:
-    """Sweeps by the kernel's graph, in a loop of the back end."""
+class SweepGraph:
+    """Sweeps by a graph, in a loop of the back end.
+
+    Parameters
+    ----------
+    density : ClassDensity
+    build : callable
+        Of state, noise, pseudo-priors, gain and tilt, as `build_sweep` takes them, to the next
+        state and `SweepInfo`.
+    size : int
+        How many standard normals a sweep consumes.
+    keep_auxiliaries : bool
+    mode : str or None
+        PyTensor's compilation mode.
+    """
 
     def __init__(
         self,
         density: ClassDensity,
-        move: WithinClassMove,
-        metropolised: bool,
-        n_auxiliaries: int,
+        build: Callable[..., tuple[SweepState, SweepInfo]],
+        size: int,
         keep_auxiliaries: bool,
         mode: Any,
     ) -> None:
         n_classes, n = density.n_classes, density.n_latents
-        size = noise_size(n_classes, n, move, metropolised, n_auxiliaries)
         noise = pt.tensor("noise", dtype="float64", shape=(None, size))
         gains = pt.tensor("gains", dtype="float64", shape=(None,))
         index = pt.scalar("class_index", dtype="int64")
@@ -281,16 +306,8 @@ class _SweepGraph:
         symbols = PseudoPriorSymbols.create(n_classes, n)
 
         def sweep(noise: Any, gain: Any, k: Any, x: Any, ls: Any, tilt: Any, *fitted: Any) -> Any:
-            state, info = build_sweep(
-                density,
-                SweepState(k, x, ls),
-                noise,
-                PseudoPriorSymbols(*fitted),
-                gain,
-                move,
-                metropolised=metropolised,
-                log_tilt=tilt,
-                n_auxiliaries=n_auxiliaries,
+            state, info = build(
+                SweepState(k, x, ls), noise, PseudoPriorSymbols(*fitted), gain, tilt
             )
             return [
                 state.class_index,

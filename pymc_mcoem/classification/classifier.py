@@ -114,7 +114,7 @@ class Classifier:
     starting point may miss the best, and bursts and importance weights are then wrong too. Of
     60 curves simulated from 20 classes (noise variance 0.03), bursts of 500 sweeps were off by 0.01
     at most for a deformation variance of 0.02, by 0.15 for 0.1 and by 0.91 for 0.3, with more than
-    0.1 for 0, 1 and 6 curves; with nine starting points (set ``mixture.starts``) by 0.01, 0.02 and
+    0.1 for 0, 1 and 6 curves; with nine starting points (``mixture.geometry``) by 0.01, 0.02 and
     0.05.
 
     Examples

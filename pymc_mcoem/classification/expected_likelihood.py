@@ -18,7 +18,7 @@ from pymc_mcoem.compiling.loops import compile_loop
 from pymc_mcoem.density.class_density import as_argument
 from pymc_mcoem.em.burst import adaptation_gains
 from pymc_mcoem.em.esteps.class_chains import ClassChains
-from pymc_mcoem.em.esteps.class_fits import family_density, family_geometry, require_moves
+from pymc_mcoem.em.esteps.class_fits import family_density, require_moves
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
@@ -81,7 +81,7 @@ class CompiledExpectedLikelihood:
         density, move = family_density(family), settings.within_class
         require_moves(move, density)
         self.density = density
-        self.pseudo_priors = settings.pseudo_priors.compile(density, family_geometry(family), mode)
+        self.pseudo_priors = settings.pseudo_priors.compile(density, family.geometry, mode)
         self.chains = ClassChains(density, move, mode=mode)
         model = family.model
         terms = model.logp(vars=list(model.observed_RVs), sum=False)

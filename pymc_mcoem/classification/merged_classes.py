@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -27,7 +28,8 @@ def merged_mixture(mixture: TemplateMixture, n_classes: int) -> TemplateMixture:
     if n_classes not in known:
         known[n_classes] = mixture.with_classes(n_classes, noise="class", priors=None)
     # Starting points that a user has set hold here too.
-    known[n_classes].starts = mixture.starts
+    found = known[n_classes]
+    found.geometry = replace(found.geometry, starts=mixture.geometry.starts)
     return known[n_classes]
 
 

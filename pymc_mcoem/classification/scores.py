@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -130,10 +130,10 @@ def _search_of(e_step: EStep) -> Laplace:
 def _compile_for(family: Any, e_step: EStep, n_classes: int) -> CompiledClassWeights:
     """Compile class weights for a family with `n_classes` of the classes."""
     if n_classes != family.n_classes:
-        starts = family.starts
+        starts = family.geometry.starts
         family = family.with_classes(n_classes, noise="class", priors=None)
         # Starting points that a user has set hold for fewer classes too.
-        family.starts = starts
+        family.geometry = replace(family.geometry, starts=starts)
     compiled = compiled_for(family, e_step)
     if not isinstance(compiled, CompiledClassWeights):
         raise TypeError(

@@ -10,7 +10,7 @@ from scipy.special import softmax
 
 from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
 from pymc_mcoem.em.esteps.base import CompiledClassWeights
-from pymc_mcoem.em.esteps.class_fits import family_density, family_geometry, require_density
+from pymc_mcoem.em.esteps.class_fits import family_density, require_density
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
@@ -92,7 +92,7 @@ class ScreenedClassWeights:
     which begin at the same modes, are as wrong without screening. So it is with a class that loses
     the race of the searches (`Race`) and should not have: of 90 postal digits under 40 loosely
     warped templates one lost a class that had nearly all the probability, by any rule whose search
-    has the default race. More starting points (`Family.starts`) and ``Laplace(race=None)`` find
+    has the default race. More starting points (`Family.geometry`) and ``Laplace(race=None)`` find
     more modes, here and in the sweeps.
     """
 
@@ -111,7 +111,7 @@ class ScreenedClassWeights:
         self._compile_for = compile_for
         self._compiled: dict[int, CompiledClassWeights] = {}
         self.search = search
-        self._pseudo_priors = search.compile(density, family_geometry(family))
+        self._pseudo_priors = search.compile(density, family.geometry)
 
     def class_probability(
         self,

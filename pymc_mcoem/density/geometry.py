@@ -39,20 +39,33 @@ class Curvature:
 
 @dataclass(frozen=True)
 class LatentGeometry:
-    """What is known of the latents besides their density.
+    """What is known of the latents besides their density: hints for Laplace's approximation.
+
+    Matrices are expressions in variables of the model, for the raveled latents on the scale on
+    which they are sampled (transformed, Jacobian included). A step method knows what is declared
+    of its model (`declare_geometry`), an E-step what its family says (`Family.geometry`).
 
     Attributes
     ----------
-    curvature : Curvature or None
-        What searches for modes step by, then, while `gauss_newton` or its share 0 stays what the
-        precision of pseudo-priors is. None: not written out.
-    noise_variance : str or None
-        Name of the ``pm.Data`` that is the variance of the observation's noise; searches for modes
-        may begin with a multiple of it.
-    gauss_newton, prior_covariance, prior_precision : TensorVariable or None
-        Matrices ``(n_latents, n_latents)`` in variables of the model, as `Family` has them.
+    gauss_newton : TensorVariable of shape (n_latents, n_latents) or None
+        Positive definite precision that stands in for the negative Hessian of the log-density.
+        None: the Hessian itself.
+    prior_covariance : TensorVariable of shape (n_latents, n_latents) or None
+        Covariance of the latents given their class and no data. None: the moments of prior draws.
     starts : ndarray of shape (n_starts, n_latents) or None
-        Where mode searches start. None: the model's initial point.
+        Where searches for modes start; searches that cool do so from the first of them. None: the
+        model's initial point.
+    curvature : Curvature or None
+        Minus the Hessian written out, with what residuals contribute to be weighed. With it
+        searches take fewer steps, while `gauss_newton`, or its share 0, stays the precision of
+        pseudo-priors. None: they step by `gauss_newton`.
+    noise_variance : str or None
+        Name of the ``pm.Data`` that is the variance of the observation's noise, a multiple of which
+        searches may begin with. None: they never do.
+    prior_precision : TensorVariable of shape (n_latents, n_latents) or None
+        Inverse of the prior covariance, where the model has it at hand: searches measure their
+        steps by it. None: they invert `prior_covariance`; without that they measure by the
+        curvature.
     """
 
     gauss_newton: TensorVariable | None = None

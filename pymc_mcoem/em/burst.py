@@ -20,7 +20,7 @@ import pytensor.tensor as pt
 
 from pymc_mcoem.carlin_chib.kernel import noise_size
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
-from pymc_mcoem.carlin_chib.sweeps import Sweeps, compile_sweeps
+from pymc_mcoem.carlin_chib.sweeps import CompiledSweeps, Sweeps, compile_sweeps
 from pymc_mcoem.compiling.backends import backend_of, interpreted_mode, uses_jax
 from pymc_mcoem.compiling.data_functions import compile_with_data
 from pymc_mcoem.compiling.flat_functions import FlatFunction, NotFlatError, WrittenOut
@@ -81,9 +81,16 @@ class Burst:
         self.density = density
         self.keep_auxiliaries = keep_auxiliaries
         self._in_one_piece = uses_jax(mode)
-        self.noise_size = noise_size(n_classes, n, move)
         self.initial_log_step = np.full(n_classes, move.initial_log_step(n))
-        self._sweeps = compile_sweeps(density, move, keep_auxiliaries=keep_auxiliaries, mode=mode)
+        self.noise_size, self._sweeps = self._compile(move, mode)
+
+    def _compile(self, move: WithinClassMove, mode: Any) -> tuple[int, CompiledSweeps]:
+        """Return how many standard normals a sweep consumes, and the compiled sweeps."""
+        density = self.density
+        return (
+            noise_size(density.n_classes, density.n_latents, move),
+            compile_sweeps(density, move, keep_auxiliaries=self.keep_auxiliaries, mode=mode),
+        )
 
     def __call__(
         self,

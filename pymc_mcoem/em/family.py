@@ -15,6 +15,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import ancestors
 
 from pymc_mcoem.compiling.threads import one_call_at_a_time
+from pymc_mcoem.density.geometry import LatentGeometry
 from pymc_mcoem.em.stream import Unreadable, as_values, read
 from pymc_mcoem.labelling import dataset_of
 from pymc_mcoem.runs.registrations import find_registrations, register_again
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
     from pymc_mcoem.compiling.flat_functions import WrittenOut
-    from pymc_mcoem.density.geometry import Curvature
 
 __all__ = ["CLASS_WEIGHT", "Family"]
 
@@ -60,26 +60,10 @@ class Family:
     latents : tuple of TensorVariable
         The continuous variables that jump with the class index. Default: every free variable
         of the model but `class_index`.
-    gauss_newton : TensorVariable or None
-        Positive definite precision of shape ``(n_latents, n_latents)`` that stands in for the
-        negative Hessian of the log-density of the raveled latents, on the scale on which they
-        are sampled (transformed, Jacobian included). None: the Hessian itself.
-    prior_covariance : TensorVariable or None
-        Covariance ``(n_latents, n_latents)`` of the latents given their class and no data, on
-        the same scale. None: the moments of prior draws.
-    prior_precision : TensorVariable or None
-        Of the same, where the model has it at hand, positive definite; what searches for modes
-        measure their steps by. None: they invert `prior_covariance`, and without that measure by
-        the curvature.
-    starts : ndarray of shape (n_starts, n_latents) or None
-        Where mode searches start, on the same scale; searches that cool do so from the first of
-        them. None: the model's initial point.
-    curvature : Curvature or None
-        Minus the Hessian written out, with what residuals contribute to be weighed: with it
-        searches for modes take fewer steps. None: they step by `gauss_newton`.
-    noise_variance : str or None
-        Name of the parameter that is the variance of the observation's noise, a multiple of which
-        searches for modes may begin with. None: they never do.
+    geometry : LatentGeometry
+        What the family knows of its latents besides their density, which makes Laplace's
+        approximation better or cheaper: starting points, prior covariance, curvature. Default:
+        nothing. ``dataclasses.replace(family.geometry, starts=...)`` gives other starting points.
 
     Notes
     -----
@@ -112,12 +96,7 @@ class Family:
     class_index: TensorVariable
     observation: tuple[str, ...]
     statistics: dict[str, TensorVariable]
-    gauss_newton: TensorVariable | None = None
-    prior_covariance: TensorVariable | None = None
-    starts: np.ndarray | None = None
-    curvature: Curvature | None = None
-    noise_variance: str | None = None
-    prior_precision: TensorVariable | None = None
+    geometry: LatentGeometry = LatentGeometry()
     #: Loops written by hand for the density, its derivatives and the statistics, if there are any.
     written_out: WrittenOut | None = None
 

@@ -16,8 +16,9 @@ class Cooling:
 
     At each temperature, the hottest first, searches run `n_iterations` with the variance of the
     observation's noise multiplied by it; then they go on at 1. Only for models that name that
-    variance (`Family.noise_variance`), as template mixtures do. From several starting points only
-    the first cools, for under much noise all would end in one point; the others begin as they are.
+    variance (`LatentGeometry.noise_variance`), as template mixtures do. From several starting
+    points only the first cools, for under much noise all would end in one point; the others begin
+    as they are.
 
     Parameters
     ----------

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from pymc_mcoem.density.geometry import LatentGeometry, declare_geometry
+from pymc_mcoem.density.geometry import declare_geometry
 from pymc_mcoem.em.family import ROUNDING, Family
 from pymc_mcoem.templates.bases.gaussian import GaussianBasis
 from pymc_mcoem.templates.description import describe_mixture
 from pymc_mcoem.templates.image_loops import image_functions
 from pymc_mcoem.templates.maximization import maximize_templates
-from pymc_mcoem.templates.model import TemplateModel, build_template_model
+from pymc_mcoem.templates.model import build_template_model
 from pymc_mcoem.templates.observations import encode_observation, encode_own_points
 from pymc_mcoem.templates.priors import TemplatePriors
 from pymc_mcoem.templates.settings import check_settings
@@ -85,14 +85,9 @@ class TemplateFamily(Family):
             self.observation += ("own_points",)
         self._warned_of_negative_values = False
         self.statistics = built.statistics
-        self.gauss_newton = built.gauss_newton
-        self.prior_covariance = built.prior_covariance
-        self.prior_precision = built.prior_precision
-        self.starts = self._starts()
-        self.curvature = built.curvature
-        self.noise_variance = "noise_variance"
+        self.geometry = built.geometry
         self.written_out = image_functions(self.settings, built)
-        self._declare(built)
+        declare_geometry(built.model, built.geometry)
         # what making the mixture anew brings by itself; see `TemplateMixture.__reduce__`
         self._made = frozenset(vars(self))
 
@@ -403,22 +398,3 @@ class TemplateFamily(Family):
     def mean_design(self) -> np.ndarray:
         """Return λΦ at the prior means of warp and scale, shape (n_points, n_basis)."""
         return mean_design(self.settings)
-
-    def _declare(self, built: TemplateModel) -> None:
-        """Tell step methods on the model what is known of its latents."""
-        geometry = LatentGeometry(
-            built.gauss_newton,
-            built.prior_covariance,
-            self.starts,
-            built.curvature,
-            self.noise_variance,
-            built.prior_precision,
-        )
-        declare_geometry(built.model, geometry)
-
-    def _starts(self) -> np.ndarray:
-        starts = self.settings.deformation.starts()
-        if self.settings.scale is None:
-            return starts
-        shape, rate = self.settings.scale
-        return np.column_stack([starts, np.full(len(starts), np.log(shape / rate))])

@@ -41,7 +41,7 @@ def image_functions(settings: TemplateSettings, built: TemplateModel) -> ImageFu
         and settings.covariance != "full"
         and settings.noise_correlation is None
         and len(settings.points) > 1
-        and built.curvature is not None
+        and built.geometry.curvature is not None
     )
     fields = [part for part in parts if isinstance(part, DisplacementField)]
     if not is_known or any(field.factors(settings.points) is None for field in fields):
@@ -61,9 +61,10 @@ class ImageFunctions:
     """
 
     def __init__(self, settings: TemplateSettings, built: TemplateModel) -> None:
-        assert built.curvature is not None
+        geometry = built.geometry
+        assert geometry.curvature is not None
         self.model, self.statistics = built.model, dict(built.statistics)
-        self.matrix, self.metric = built.curvature.matrix, built.prior_precision
+        self.matrix, self.metric = geometry.curvature.matrix, geometry.prior_precision
         self._settings = settings
         base = settings.whole_covariance
         log_deviations = np.log(np.diagonal(np.linalg.cholesky(base))).sum()

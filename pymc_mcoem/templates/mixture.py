@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -12,6 +13,7 @@ import xarray as xr
 
 from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.carlin_chib.pseudo_priors.prior_covariance import PriorCovariance
+from pymc_mcoem.density.geometry import declare_geometry
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.schedules import BurstLength
 from pymc_mcoem.templates.bases.gaussian import GaussianBasis
@@ -347,7 +349,7 @@ class TemplateMixture(TemplateFamily):
         )
         encoded = self.encode(observation)
         built = build_template_model(self.settings, values)
-        self._declare(built)
+        declare_geometry(built.model, replace(built.geometry, **self._own_hints()))
         model = built.model
         for name, value in encoded.items():
             model.set_data(name, value)
@@ -458,11 +460,7 @@ class TemplateMixture(TemplateFamily):
         settings = self.settings
         parts = (settings.points, settings.basis, settings.deformation, self.n_classes)
         more = {name: value for name, value in vars(self).items() if name not in self._made}
-        more |= {
-            "starts": self.starts,
-            "noise_variance": self.noise_variance,
-            "_declared": self.declared_parameters(),
-        }
+        more |= {"geometry": self._own_hints(), "_declared": self.declared_parameters()}
         # the new one has its own of these, from its own model
         for name in ("_made", "_compiled", "_registrars", "latents"):
             more.pop(name, None)
@@ -471,8 +469,17 @@ class TemplateMixture(TemplateFamily):
     def __setstate__(self, state: Any) -> None:
         """Take the values of θ that the model held, and what was added to the mixture."""
         parameters, more = state
+        built = self.geometry
         vars(self).update(more)
+        self.geometry = replace(built, **more["geometry"])
         self.set_model_parameters(parameters)
+
+    def _own_hints(self) -> dict[str, Any]:
+        """Return what can be changed of the geometry, and is no graph of the model."""
+        return {
+            "starts": self.geometry.starts,
+            "noise_variance": self.geometry.noise_variance,
+        }
 
     @cached_property
     def _registrars(self) -> dict[CarlinChibBurst | None, Registrar]:

@@ -19,13 +19,13 @@ from pymc_mcoem.compiling.linear_algebra import (
     quadratic_form,
     symmetric_inverse,
 )
+from pymc_mcoem.density.geometry import LatentGeometry
 from pymc_mcoem.templates.curvature import CurvatureParts, curvature, gauss_newton
 from pymc_mcoem.templates.observations import pad_points
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
-    from pymc_mcoem.density.geometry import Curvature
     from pymc_mcoem.templates.settings import TemplateSettings
 
 __all__ = ["TemplateModel", "build_template_model"]
@@ -44,10 +44,7 @@ class TemplateModel:
     model: pm.Model
     class_index: TensorVariable
     statistics: dict[str, TensorVariable]
-    gauss_newton: TensorVariable
-    curvature: Curvature | None
-    prior_covariance: TensorVariable
-    prior_precision: TensorVariable
+    geometry: LatentGeometry
 
 
 def build_template_model(
@@ -113,15 +110,25 @@ def build_template_model(
         template_values=values_there,
         noise_variance=noise_variance,
     )
-    return TemplateModel(
-        model=model,
-        class_index=class_index,
-        statistics=_statistics(settings, whitener, values.ravel(), beta, scale, warped),
+    geometry = LatentGeometry(
         gauss_newton=gauss_newton(parts),
         curvature=curvature(parts),
         prior_covariance=_with_scale(settings, prior.covariance(), _log_scale_variance(settings)),
         prior_precision=_with_scale(settings, parts.precision, _log_scale_precision(settings)),
+        starts=_starts(settings),
+        noise_variance="noise_variance",
     )
+    statistics = _statistics(settings, whitener, values.ravel(), beta, scale, warped)
+    return TemplateModel(model, class_index, statistics, geometry)
+
+
+def _starts(settings: TemplateSettings) -> np.ndarray:
+    """Return where searches for modes start: the deformation's starts, at the scale's mode."""
+    starts = settings.deformation.starts()
+    if settings.scale is None:
+        return starts
+    shape, rate = settings.scale
+    return np.column_stack([starts, np.full(len(starts), np.log(shape / rate))])
 
 
 def _deform(settings: TemplateSettings, prior: _DeformationPrior) -> TensorVariable:

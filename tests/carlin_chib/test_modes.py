@@ -233,7 +233,6 @@ VARIANTS = {
     "metropolised": {"within_class": RandomWalk(n_moves=3), "index_move": "metropolised"},
     "hamiltonian": {"within_class": Hamiltonian(n_moves=1, n_leapfrog=4)},
     "independence": {"within_class": Independence(n_moves=2)},
-    "several": {"within_class": RandomWalk(n_moves=3), "n_auxiliaries": 3},
     "frozen": {"within_class": RandomWalk(n_moves=3), "auxiliaries": "frozen"},
 }
 
@@ -440,7 +439,7 @@ def test_blocks_keep_inactive_latents_standard_normal_in_mixtures(rng):
     assert (errors_of(ones & (tree["posterior"]["b"].values < 0), negative) < FOUR).all()
 
 
-def test_frozen_and_several_auxiliaries_say_that_they_draw_from_one_mode(rng, caplog):
+def test_frozen_auxiliaries_say_that_they_draw_from_one_mode(rng, caplog):
     model = folded()
     with caplog.at_level(logging.WARNING, "pymc_mcoem"):
         sampled(model, CarlinChib(model=model, auxiliaries="frozen"), rng, draws=2, chains=1)

@@ -12,7 +12,6 @@ import pytest
 from scipy import special, stats
 
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
-from pymc_mcoem.carlin_chib.pseudo_priors.chain_moments import ChainMoments
 from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
 from pymc_mcoem.carlin_chib.pseudo_priors.pilot_moments import PilotMoments
 from pymc_mcoem.carlin_chib.pseudo_priors.plate import PlateLaplace
@@ -294,19 +293,6 @@ def test_prior_draws_of_a_model_without_an_index(rng, without_compiler):
     np.testing.assert_allclose(found, [[[9.0]]], rtol=LIMIT * np.sqrt(2 / n))
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"n_steps": 9}, r"n_steps: got 9; moments take at least 10 steps"),
-        ({"shrinkage": 0.0}, r"shrinkage: got 0.0; give a share above 0"),
-        ({"shrinkage": 1.1}, r"shrinkage: got 1.1; give a share above 0"),
-    ],
-)
-def test_moments_of_a_chain_that_make_no_sense_are_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
-        ChainMoments(**settings)
-
-
 # -- geometry ------------------------------------------------------------------------------------
 
 
@@ -361,18 +347,3 @@ def test_searches_start_where_the_data_now_put_the_model(rule):
     assert far.troubles == {}
     np.testing.assert_allclose(far.mean + 2000.0, near.mean, rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(far.scale, near.scale, rtol=1e-5)
-
-
-def test_chain_moments_keep_mixtures(rng):
-    with pm.Model() as model:
-        k = pm.Categorical("k", [0.5, 0.5])
-        x = pm.Normal("x", 0.5, 3.0)
-        seen = pm.math.switch(pm.math.eq(k, 1), pm.math.abs(x), 0.6 * x)
-        pm.Normal("y", seen, 0.15, observed=3.0)
-    rule = ChainMoments(n_steps=200).compile(ClassDensity(model, k, [x]), LatentGeometry())
-    found = rule({}, rng)
-    assert found.mixtures is not None
-    assert found.mixtures.is_mixed.tolist() == [False, True]
-    own = found.mixtures.normals.mean.reshape(2, -1)
-    np.testing.assert_array_equal(own[0], found.mean[0, 0])
-    np.testing.assert_allclose(np.sort(own[1]), [-3.0, 3.0], atol=0.1)

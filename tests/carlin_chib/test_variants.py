@@ -14,12 +14,11 @@ import pytest
 from scipy import stats
 from scipy.special import softmax
 
-from pymc_mcoem.carlin_chib import kernel, plate_sweeps_numba, sweeps_numba
+from pymc_mcoem.carlin_chib import plate_sweeps_numba, sweeps_numba
 from pymc_mcoem.carlin_chib.equal_visits import first_tilt, next_tilt
-from pymc_mcoem.carlin_chib.kernel import draw_class, draw_other_class
+from pymc_mcoem.carlin_chib.kernel import draw_other_class
 from pymc_mcoem.carlin_chib.moves.hamiltonian import Hamiltonian
 from pymc_mcoem.carlin_chib.moves.within_class import Independence, RandomWalk
-from pymc_mcoem.carlin_chib.pseudo_priors.chain_moments import ChainMoments
 from pymc_mcoem.carlin_chib.pseudo_priors.pilot_moments import PilotMoments
 from pymc_mcoem.carlin_chib.pseudo_priors.prior_covariance import PriorCovariance
 from pymc_mcoem.carlin_chib.step import CarlinChib
@@ -32,12 +31,6 @@ VARIANTS = {
     "hamiltonian": {"within_class": Hamiltonian(n_moves=1, n_leapfrog=4)},
     "independence": {"within_class": Independence(n_moves=3)},
     "metropolised": {"within_class": RandomWalk(n_moves=3), "index_move": "metropolised"},
-    "several": {"within_class": RandomWalk(n_moves=3), "n_auxiliaries": 4},
-    "several, metropolised": {
-        "within_class": RandomWalk(n_moves=3),
-        "n_auxiliaries": 3,
-        "index_move": "metropolised",
-    },
     "frozen": {"within_class": RandomWalk(n_moves=3), "auxiliaries": "frozen"},
 }
 
@@ -89,34 +82,6 @@ def test_blocks_have_the_exact_posterior(rng, name):
     assert blocks.largest_z(blocks.sample(step, model, rng)) < LIMIT
 
 
-def several_alone(model):
-    """Return a step that moves by nothing but the choice among its wide auxiliaries."""
-    return CarlinChib(
-        model=model, pseudo_priors=PriorCovariance(), within_class=None, n_auxiliaries=4
-    )
-
-
-def test_which_of_several_auxiliaries_is_taken_goes_by_weight(skewed, rng, monkeypatch):
-    model = skewed.family.model
-
-    def largest_z(step):
-        posterior = sampled(model, step, rng, 8_000)["posterior"]
-        return chain_agreement(*positions(posterior), skewed.quadrature).largest_z
-
-    assert largest_z(several_alone(model)) < LIMIT
-    drawn = []
-
-    def whatever_they_weigh(log_weight, noise):
-        # first the class by the sums of its weights, then the auxiliary
-        drawn.append(log_weight)
-        return draw_class(log_weight if len(drawn) == 1 else pt.zeros_like(log_weight), noise)
-
-    monkeypatch.setattr(kernel, "draw_class", whatever_they_weigh)
-    broken = several_alone(model)
-    assert len(drawn) == 2
-    assert largest_z(broken) > 2 * LIMIT
-
-
 @pytest.mark.parametrize("name", ["metropolised", "frozen"])
 def test_rows_of_a_plate_have_their_exact_posterior(rng, name):
     model = plate.counts_model()
@@ -126,11 +91,7 @@ def test_rows_of_a_plate_have_their_exact_posterior(rng, name):
 
 
 @pytest.mark.parametrize(
-    "rule",
-    by_default(
-        [PriorCovariance(n_prior_draws=500), PilotMoments(), ChainMoments(n_steps=300)],
-        [PilotMoments()],
-    ),
+    "rule", by_default([PriorCovariance(n_prior_draws=500), PilotMoments()], [PilotMoments()])
 )
 def test_blocks_with_other_pseudo_priors_have_the_exact_posterior(rng, rule):
     model = blocks.nested_model()
@@ -269,10 +230,6 @@ def test_what_is_no_variant_is_refused(rare):
     with rare[0]:
         with pytest.raises(ValueError, match="auxiliaries: got 'thawed'; choose"):
             CarlinChib(auxiliaries="thawed")
-        with pytest.raises(ValueError, match="n_auxiliaries: got 0"):
-            CarlinChib(n_auxiliaries=0)
-        with pytest.raises(ValueError, match="n_auxiliaries: got 2; a plate, and frozen"):
-            CarlinChib(n_auxiliaries=2, auxiliaries="frozen")
     with plate.counts_model(), pytest.raises(ValueError, match="equalise_visits: k is a plate"):
         CarlinChib(equalise_visits=True)
 

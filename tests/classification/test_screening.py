@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -226,7 +226,8 @@ def test_no_probability_changes_by_more_than_the_amount(mixture):
     most, fewest = {0.0: 0.0, SLACK: 0.0}, {0.0: N_CLASSES, SLACK: N_CLASSES}
     family = mixture.with_classes(N_CLASSES)
     # the first one cools, the others begin where they are
-    family.starts = np.r_[0.0, np.linspace(-2.5, 2.5, 5)][:, None] * np.sqrt(variance)
+    starts = np.r_[0.0, np.linspace(-2.5, 2.5, 5)][:, None] * np.sqrt(variance)
+    family.geometry = replace(family.geometry, starts=starts)
     for noise in (0.03, 0.1):
         loose = make_parameters(mixture, noise=noise, variance=variance)
         curves, log_densities = simulated(mixture, loose, 60)
@@ -306,7 +307,8 @@ def test_more_starts_find_the_modes_that_one_misses(mixture, amount):
     _, found = probabilities(mixture, loose, curves, e_step=mcoem.LaplaceGaussian())
     chosen = np.argsort(-np.abs(found - exact).max(axis=1))[:4]
     many = mixture.with_classes(N_CLASSES)
-    many.starts = np.linspace(-2.5, 2.5, 5)[:, None] * np.sqrt(variance)
+    starts = np.linspace(-2.5, 2.5, 5)[:, None] * np.sqrt(variance)
+    many.geometry = replace(many.geometry, starts=starts)
     wrong = []
     for family in (mixture, many):
         again = np.tile(curves[chosen], (repeats, 1))

@@ -510,7 +510,7 @@ def test_an_observation_without_density_is_still_refused(without_compiler):
     beyond = PseudoPriors.from_covariance(np.zeros((2, 1)), np.ones((2, 1, 1)))
     gains, log_step = adaptation_gains(3, 0), e_step.burst.initial_log_step
     with pytest.raises(FloatingPointError, match="not finite for any class"):
-        e_step._begun(np.random.default_rng(0), log_step, beyond, gains, values)
+        e_step._begin(np.random.default_rng(0), log_step, beyond, gains, values)
 
 
 class EdgedMeans(Family):
@@ -554,9 +554,7 @@ def test_a_chain_past_a_hard_edge_begins_anew(without_compiler, kind):
     """As of `SAEM`, whose parameters have moved since the chain was kept."""
     family = Edged()
     e_step = kind(within_class=RandomWalk(n_moves=1)).compile(family)
-    kept = {"position": np.array([7.0]), "log_step": e_step.initial_state()["log_step"]}
-    if kind is CarlinChibBurst:
-        kept["class_index"] = np.array(0)
+    kept = {"class_index": np.array(0), "position": np.array([7.0]), **e_step.initial_state()}
     for seed in range(5):
         result = e_step.resume(
             family.encode(0.4),

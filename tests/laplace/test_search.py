@@ -12,7 +12,7 @@ from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
 from pymc_mcoem.carlin_chib.pseudo_priors.prior_covariance import PriorCovariance
 from pymc_mcoem.density.class_density import ClassDensity
 from pymc_mcoem.density.geometry import Curvature, LatentGeometry
-from pymc_mcoem.em.esteps.class_fits import family_density, family_geometry
+from pymc_mcoem.em.esteps.class_fits import family_density
 from pymc_mcoem.laplace.modes import ModeStatus
 from pymc_mcoem.laplace.schedule import Cooling, Race
 from pymc_mcoem.laplace.search import ModeSearch
@@ -37,7 +37,7 @@ def search_images(backend):
     theta["templates"] = rng.normal(size=theta["templates"].shape)
     theta["noise_variance"] = np.array(0.05)
     data = {**theta, **mixture.encode(rng.normal(size=(6, 6)))}
-    density, geometry = family_density(mixture), family_geometry(mixture)
+    density, geometry = family_density(mixture), mixture.geometry
     settings = {
         "curvature": geometry.curvature,
         "noise_variance": geometry.noise_variance,
@@ -45,8 +45,8 @@ def search_images(backend):
         "tolerance": 1e-10,
         "mode": backend.upper(),
     }
-    cooled = ModeSearch(density, cooling=Cooling(), **settings)(mixture.starts, data)
-    cold = ModeSearch(density, **settings)(mixture.starts, data)
+    cooled = ModeSearch(density, cooling=Cooling(), **settings)(mixture.geometry.starts, data)
+    cold = ModeSearch(density, **settings)(mixture.geometry.starts, data)
     assert set(cooled.status) | set(cold.status) == {ModeStatus.CONVERGED}
     assert cooled.gradient_norm.max() < 1e-3
     assert cold.gradient_norm.max() < 1e-3

@@ -21,6 +21,7 @@ import pytest
 import threadpoolctl
 
 import pymc_mcoem as mcoem
+from pymc_mcoem.density.geometry import LatentGeometry
 from pymc_mcoem.em.esteps.base import EStepResult
 from pymc_mcoem.em.esteps.exact import Exact
 from pymc_mcoem.em.online import OnlineEM
@@ -503,8 +504,7 @@ class Bent(mcoem.Family):
             x = pm.CustomDist("x", 4.0 * self.class_index - 2.0, logp=normal)
             pm.Normal("value", x, 1.0, observed=y)
         self.statistics = {}
-        self.starts = np.zeros((1, 1))
-        self.prior_covariance = pt.eye(1)
+        self.geometry = LatentGeometry(starts=np.zeros((1, 1)), prior_covariance=pt.eye(1))
 
     def maximize(self, statistics, *, effective_size):
         return {"weights": statistics["class_weight"]}

@@ -134,7 +134,8 @@ def at_random(mixture, rng):
     if "own_points" in mixture.observation:
         observation = (np.sort(rng.uniform(1, 18, size=values.size)), values)
     data = {**theta, **mixture.encode(observation)}
-    return data, mixture.starts[0] + 0.2 * rng.normal(size=mixture.starts.shape[1])
+    start = mixture.geometry.starts[0]
+    return data, start + 0.2 * rng.normal(size=start.size)
 
 
 @cache
@@ -148,14 +149,14 @@ def compiled(name, mode="FAST_COMPILE"):
     density = family_density(mixture)
     k = pt.scalar("k", dtype="int64")
     x = pt.tensor("x", dtype="float64", shape=(density.n_latents,))
-    share = mixture.curvature.residual_share
+    share = mixture.geometry.curvature.residual_share
     function = pytensor.function(
         [k, x, share, *density.data_inputs.values()],
         [
-            density.place(mixture.curvature.matrix, k, x),
-            density.place(mixture.gauss_newton, k, x),
+            density.place(mixture.geometry.curvature.matrix, k, x),
+            density.place(mixture.geometry.gauss_newton, k, x),
             density.negative_hessian(k, x),
-            density.place(mixture.prior_precision, k, x),
+            density.place(mixture.geometry.prior_precision, k, x),
         ],
         mode=mode,
         on_unused_input="ignore",
@@ -197,7 +198,7 @@ def test_the_curvature_is_the_hessian_and_without_residuals_gauss_newtons(name, 
 def test_gauss_and_newtons_matrix_is_that_of_a_warps_own_jacobian(rng):
     warp = MirroredField(POINTS[::6], width=0.6, correlation=0.0)
     mixture = mixture_of(RigidMotion() + warp)
-    assert mixture.curvature is None
+    assert mixture.geometry.curvature is None
     density = family_density(mixture)
     data, position = at_random(mixture, rng)
     k, x = pt.constant(0), pt.constant(position)
@@ -207,7 +208,7 @@ def test_gauss_and_newtons_matrix_is_that_of_a_warps_own_jacobian(rng):
     slopes = pt.jacobian(mean, beta).eval(mode="FAST_COMPILE")
     seen = data["observed_mask"].ravel()
     expected = (slopes * seen[:, None]).T @ slopes / data["noise_variance"]
-    found = density.place(mixture.gauss_newton - mixture.prior_precision, k, x)
+    found = density.place(mixture.geometry.gauss_newton - mixture.geometry.prior_precision, k, x)
     found = pytensor.function(
         list(density.data_inputs.values()), found, mode="FAST_COMPILE", on_unused_input="ignore"
     )(*density.arguments(data))
@@ -216,7 +217,7 @@ def test_gauss_and_newtons_matrix_is_that_of_a_warps_own_jacobian(rng):
 
 def test_where_it_is_not_known_there_is_none():
     correlation = 0.5 ** np.abs(np.subtract.outer(np.arange(SIDE**2), np.arange(SIDE**2)))
-    assert images(noise_correlation=correlation).curvature is None
+    assert images(noise_correlation=correlation).geometry.curvature is None
 
     class Shift(Deformation):
         """A user's own, that says no more than it must."""
@@ -255,11 +256,11 @@ def test_where_it_is_not_known_there_is_none():
         field() + Turned(),
         Odd((RigidMotion(), field())),
     ):
-        assert mixture_of(deformation).curvature is None
-    assert mixture_of(Turned()).curvature is not None
-    assert mixture_of(Joining() + field()).curvature is not None
-    assert mixture_of(RigidMotion(), Halved(SCATTERED, 0.5)).curvature is None
-    assert mixture_of(RigidMotion(), GaussianBasis(SCATTERED, 0.5)).curvature is not None
+        assert mixture_of(deformation).geometry.curvature is None
+    assert mixture_of(Turned()).geometry.curvature is not None
+    assert mixture_of(Joining() + field()).geometry.curvature is not None
+    assert mixture_of(RigidMotion(), Halved(SCATTERED, 0.5)).geometry.curvature is None
+    assert mixture_of(RigidMotion(), GaussianBasis(SCATTERED, 0.5)).geometry.curvature is not None
 
 
 @pytest.mark.parametrize(
@@ -296,7 +297,8 @@ def test_the_prior_precision_is_minus_the_second_derivatives_of_the_prior(name, 
     mixture, density, function = compiled(name)
     data, _ = at_random(mixture, rng)
     data["observed_mask"] = np.zeros_like(data["observed_mask"])
-    mode = mixture.starts[0]  # of log scale too, where its Gamma density with the Jacobian peaks
+    # of log scale too, where its Gamma density with the Jacobian peaks
+    mode = mixture.geometry.starts[0]
     for index in (0, 2):
         *_, expected, precision = function(index, mode, 1.0, *density.arguments(data))
         np.testing.assert_allclose(precision, expected, atol=1e-9 * np.abs(expected).max())

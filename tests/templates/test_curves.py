@@ -111,7 +111,7 @@ class Case:
         values = [model.rvs_to_values[rv] for rv in model.free_RVs]
         density = pytensor.function(values, model.logp(), mode="FAST_COMPILE")
         variables = {rv: rv.type() for rv in model.free_RVs}
-        outputs = {**self.mixture.statistics, "gauss_newton": self.mixture.gauss_newton}
+        outputs = {**self.mixture.statistics, "gauss_newton": self.mixture.geometry.gauss_newton}
         function = pytensor.function(
             list(variables.values()),
             clone_replace(list(outputs.values()), variables),

@@ -65,8 +65,8 @@ class Case:
         variables = {rv: rv.type() for rv in self.mixture.model.free_RVs}
         outputs = {
             **self.mixture.statistics,
-            "gauss_newton": self.mixture.gauss_newton,
-            "prior_covariance": self.mixture.prior_covariance,
+            "gauss_newton": self.mixture.geometry.gauss_newton,
+            "prior_covariance": self.mixture.geometry.prior_covariance,
         }
         function = pytensor.function(
             list(variables.values()),
@@ -221,9 +221,9 @@ def test_starts_fit_the_latents(case):
     assert [rv.name for rv in case.mixture.latents] == ["deformation", "scale"][
         : 1 + case.has_scale
     ]
-    assert case.mixture.starts.shape == (1, size)
+    assert case.mixture.geometry.starts.shape == (1, size)
     if case.has_scale:
-        np.testing.assert_allclose(case.mixture.starts[:, -1], np.log(10 / 8))
+        np.testing.assert_allclose(case.mixture.geometry.starts[:, -1], np.log(10 / 8))
 
 
 def test_compiled_for_speed_is_the_same(rng):

@@ -263,7 +263,7 @@ def whole_mixture(options, seed, back_end):
     outputs = [
         density.log_density(k, x),
         density.gradient(k, x),
-        density.place(mixture.gauss_newton, k, x),
+        density.place(mixture.geometry.gauss_newton, k, x),
         *density.place(statistics, k, x),
     ]
     images = rng.uniform(size=(20, 8, 8))

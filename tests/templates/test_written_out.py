@@ -13,7 +13,7 @@ from pymc_mcoem.compiling.data_functions import compile_with_data
 from pymc_mcoem.compiling.flat_functions import FlatFunction
 from pymc_mcoem.em.burst import Burst, WeightedStatistics
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
-from pymc_mcoem.em.esteps.class_fits import family_density, family_geometry
+from pymc_mcoem.em.esteps.class_fits import family_density
 from pymc_mcoem.templates import (
     DisplacementField,
     GaussianBasis,
@@ -71,7 +71,7 @@ def data_of(mixture, rng):
 
 def graphs(mixture, density):
     """Return an interpreted function of the model's own graphs."""
-    geometry = family_geometry(mixture)
+    geometry = mixture.geometry
     k = pt.scalar("k", dtype="int64")
     x = pt.tensor("x", dtype="float64", shape=(density.n_latents,))
     settings = pt.tensor("settings", dtype="float64", shape=(2,))
@@ -104,7 +104,7 @@ def test_the_loops_compute_what_the_model_says(name, rng):
     (reals, integers), of_sums = loops.pack(arguments), sums.pack(arguments)
     for k in range(3):
         for temperature, share, spread in [(1.0, 1.0, 0.3), (3.0, 0.4, 0.3), (1.0, 0.0, 20.0)]:
-            x = mixture.starts[0] + spread * rng.normal(size=n)
+            x = mixture.geometry.starts[0] + spread * rng.normal(size=n)
             value, *rest = map(
                 np.asarray,
                 function(np.asarray(k), x, np.array([temperature, share]), *arguments),
@@ -135,7 +135,7 @@ def test_a_burst_by_loops_makes_the_draws_of_one_by_graphs(rng):
         density = family_density(mixture)
         if not by_loops:
             density.written_out = None
-        fitted = Laplace().compile(density, family_geometry(mixture))(data, rng)
+        fitted = Laplace().compile(density, mixture.geometry)(data, rng)
         burst = Burst(density, Hamiltonian())
         start = 0, fitted.mean[0].copy()
         generator = np.random.default_rng(1)
@@ -166,7 +166,7 @@ def test_statistics_of_ones_own_are_summed_by_their_graph(rng):
     mixture.statistics = {**mixture.statistics, "twice": 2.0 * mixture.statistics["squared_norm"]}
     data = data_of(mixture, rng)
     sums = WeightedStatistics(mixture, family_density(mixture))(
-        np.array([1]), mixture.starts[:1], np.array([1.0]), data
+        np.array([1]), mixture.geometry.starts[:1], np.array([1.0]), data
     )
     assert sums["twice"][1] == pytest.approx(2.0 * sums["squared_norm"][1])
 

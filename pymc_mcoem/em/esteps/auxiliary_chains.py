@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,21 +12,11 @@ from scipy.special import logsumexp, softmax
 from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk, WithinClassMove
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriorRule, PseudoPriors
 from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
-from pymc_mcoem.compiling.backends import pytensor_mode, require_backend
-from pymc_mcoem.em.burst import WeightedStatistics, adaptation_gains
+from pymc_mcoem.compiling.backends import require_backend
 from pymc_mcoem.em.esteps.base import EStepResult
 from pymc_mcoem.em.esteps.class_chains import ClassChains, ClassDraws, ReciprocalEvidence
-from pymc_mcoem.em.esteps.class_fits import (
-    FEW,
-    family_density,
-    family_geometry,
-    fit_to_keep,
-    kept_fit,
-    own_chain,
-    require_density,
-    require_moves,
-    statistics_of_draws,
-)
+from pymc_mcoem.em.esteps.class_fits import FEW, require_density, require_moves, statistics_of_draws
+from pymc_mcoem.em.esteps.compiled import ChainEStep
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
@@ -138,7 +128,7 @@ class AuxiliaryChains:
             return CompiledAuxiliaryChains(self, family)
 
 
-class CompiledAuxiliaryChains:
+class CompiledAuxiliaryChains(ChainEStep[ClassDraws]):
     """An `AuxiliaryChains` compiled for one family.
 
     Parameters
@@ -148,140 +138,77 @@ class CompiledAuxiliaryChains:
     """
 
     def __init__(self, settings: AuxiliaryChains, family: Family) -> None:
-        mode = pytensor_mode(settings.backend)
+        super().__init__(family, settings.backend, settings.pseudo_priors)
         self.settings = settings
-        density, move = family_density(family), settings.within_class
-        require_moves(move, density)
-        self.pseudo_priors = settings.pseudo_priors.compile(density, family_geometry(family), mode)
-        self.statistics = WeightedStatistics(family, density, mode=mode)
-        self.chains = ClassChains(density, move, mode=mode)
+        require_moves(settings.within_class, self.density)
+        self.chains = ClassChains(self.density, settings.within_class, mode=self.mode)
+        self.initial_log_step = self.chains.initial_log_step
 
-    def initial_state(self) -> dict[str, np.ndarray]:
-        """Return the step sizes that a run starts with: ``log_step`` of shape (n_classes,)."""
-        return {"log_step": self.chains.initial_log_step.copy()}
+    def _place_shapes(self) -> dict[str, tuple[int, ...]]:
+        return {"position": (self.density.n_classes, self.density.n_latents)}
 
-    def __call__(
+    def _place(self, found: ClassDraws) -> dict[str, np.ndarray]:
+        return {"position": found.position[:, -1].copy()}
+
+    def _begin(
         self,
-        data: Mapping[str, np.ndarray],
-        parameters: Mapping[str, np.ndarray],
-        rng: np.random.Generator,
-        state: Mapping[str, np.ndarray],
-        *,
-        draws: int,
-        burn_in: int,
-    ) -> EStepResult:
-        """Return mean statistics over `draws` sweeps a class, kept after `burn_in` sweeps.
-
-        Parameters
-        ----------
-        data : mapping of str to ndarray
-            The encoded observation.
-        parameters : mapping of str to ndarray
-            θ by ``pm.Data`` name.
-        rng : numpy.random.Generator
-        state : mapping of str to ndarray
-            As from `initial_state` or the last result.
-        draws, burn_in : int
-
-        Returns
-        -------
-        EStepResult
-        """
-        values = {**parameters, **data}
-        pseudo_priors, chains = self._run(values, rng, state["log_step"], draws, burn_in)
-        return self._summed(pseudo_priors, chains, burn_in, rng, values)
-
-    def resume(
-        self,
-        data: Mapping[str, np.ndarray],
-        parameters: Mapping[str, np.ndarray],
-        rng: np.random.Generator,
-        chain: Mapping[str, np.ndarray],
-        *,
-        gains: np.ndarray,
-        refit: bool,
-        keep_fit: bool,
-    ) -> EStepResult:
-        """Go on with the chains of an observation, or begin them; see `CompiledChains.resume`.
-
-        They are ``position`` (n_classes, n_latents) and ``log_step`` (n_classes,), and with
-        `keep_fit` the pseudo-priors, ``2 n_classes n_latents**2`` numbers.
-        """
-        values = {**parameters, **data}
-        log_steps = self.chains.initial_log_step
-        shape = len(log_steps), self.chains.density.n_latents
-        chain = own_chain(chain, position=shape, log_step=log_steps.shape)
-        fitted = None if refit else kept_fit(chain)
-        pseudo_priors = self.pseudo_priors(values, rng) if fitted is None else fitted
-        starts = chain["position"] if chain else _starts(pseudo_priors, rng)
-        log_step = chain["log_step"] if chain else log_steps
-        found = self.chains(rng, starts, log_step, pseudo_priors, gains, values)
-        result = self._summed(pseudo_priors, found, 0, rng, values)
-        following = {"position": found.position[:, -1].copy(), "log_step": found.log_step}
-        if keep_fit:
-            following |= fit_to_keep(pseudo_priors)
-        return replace(result, chain=following)
-
-    def class_probability(
-        self,
-        data: Mapping[str, np.ndarray],
-        parameters: Mapping[str, np.ndarray],
-        rng: np.random.Generator,
-        *,
-        draws: int,
-        burn_in: int,
-    ) -> np.ndarray:
-        """Return the class probabilities of one encoded observation, ``(n_classes,)``."""
-        values = {**parameters, **data}
-        pseudo_priors, chains = self._run(values, rng, self.chains.initial_log_step, draws, burn_in)
-        found = self._log_evidence(pseudo_priors, chains, burn_in)
-        probability: np.ndarray = softmax(found.log_evidence)
-        return probability
-
-    def _run(
-        self,
-        values: Mapping[str, np.ndarray],
         rng: np.random.Generator,
         log_step: np.ndarray,
-        draws: int,
-        burn_in: int,
-    ) -> tuple[PseudoPriors, ClassDraws]:
-        pseudo_priors = self.pseudo_priors(values, rng)
-        gains = adaptation_gains(burn_in + draws, burn_in)
-        starts = _starts(pseudo_priors, rng)
-        return pseudo_priors, self.chains(rng, starts, log_step, pseudo_priors, gains, values)
+        pseudo_priors: PseudoPriors,
+        gains: np.ndarray,
+        values: Mapping[str, np.ndarray],
+    ) -> ClassDraws:
+        noise = rng.standard_normal(pseudo_priors.mean.shape)
+        starts = pseudo_priors.mean + np.einsum("jab,jb->ja", pseudo_priors.scale, noise)
+        return self.chains(rng, starts, log_step, pseudo_priors, gains, values)
 
-    def _log_evidence(
-        self, pseudo_priors: PseudoPriors, chains: ClassDraws, burn_in: int
+    def _go_on(
+        self,
+        rng: np.random.Generator,
+        chain: Mapping[str, np.ndarray],
+        log_step: np.ndarray,
+        pseudo_priors: PseudoPriors,
+        gains: np.ndarray,
+        values: Mapping[str, np.ndarray],
+    ) -> ClassDraws:
+        return self.chains(rng, chain["position"], log_step, pseudo_priors, gains, values)
+
+    def _evidence(
+        self, pseudo_priors: PseudoPriors, found: ClassDraws, burn_in: int
     ) -> ReciprocalEvidence:
-        found = ReciprocalEvidence.of(
+        evidence = ReciprocalEvidence.of(
             pseudo_priors,
-            chains.position[:, burn_in:],
-            chains.log_density[:, burn_in:],
+            found.position[:, burn_in:],
+            found.log_density[:, burn_in:],
             self.settings.coverage,
         )
-        require_density(found.log_evidence, "auxiliary chains")
-        return found
+        require_density(evidence.log_evidence, "auxiliary chains")
+        return evidence
+
+    def _class_weights(
+        self, values: Mapping[str, np.ndarray], rng: np.random.Generator, draws: int, burn_in: int
+    ) -> np.ndarray:
+        pseudo_priors, found = self._run(values, rng, self.initial_log_step, draws, burn_in)
+        weight: np.ndarray = softmax(self._evidence(pseudo_priors, found, burn_in).log_evidence)
+        return weight
 
     def _summed(
         self,
         pseudo_priors: PseudoPriors,
-        chains: ClassDraws,
+        found: ClassDraws,
         burn_in: int,
         rng: np.random.Generator,
         values: Mapping[str, np.ndarray],
     ) -> EStepResult:
-        found = self._log_evidence(pseudo_priors, chains, burn_in)
-        weight = softmax(found.log_evidence)
-        positions = chains.position[:, burn_in:]
-        acceptance = float(weight @ chains.acceptance[:, burn_in:].mean(axis=1))
+        evidence = self._evidence(pseudo_priors, found, burn_in)
+        weight = softmax(evidence.log_evidence)
+        positions = found.position[:, burn_in:]
+        acceptance = float(weight @ found.acceptance[:, burn_in:].mean(axis=1))
         troubles = dict(pseudo_priors.troubles)
-        if weight @ found.whole > FEW:
+        if weight @ evidence.whole > FEW:
             troubles["reciprocal importance: no draw near the pseudo-prior"] = 1
-        if weight @ found.effective_share < FEW:
+        if weight @ evidence.effective_share < FEW:
             troubles["reciprocal importance: few draws count"] = 1
-        if acceptance == 0.0:
-            troubles["chain did not move within its class"] = 1
         class_index: np.ndarray | None = None
         if self.settings.draw_class:
             drawn = int(rng.choice(len(weight), p=weight))
@@ -293,14 +220,7 @@ class CompiledAuxiliaryChains:
             statistics_of_draws(self.statistics, positions, share / draws, values),
             class_index=class_index,
             acceptance=acceptance,
-            log_evidence=float(logsumexp(found.log_evidence)),
+            log_evidence=float(logsumexp(evidence.log_evidence)),
             troubles=troubles,
-            state={"log_step": chains.log_step},
+            state={"log_step": found.log_step},
         )
-
-
-def _starts(pseudo_priors: PseudoPriors, rng: np.random.Generator) -> np.ndarray:
-    """Draw where each class's chain starts, from its pseudo-prior."""
-    noise = rng.standard_normal(pseudo_priors.mean.shape)
-    starts: np.ndarray = pseudo_priors.mean + np.einsum("jab,jb->ja", pseudo_priors.scale, noise)
-    return starts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,22 +11,15 @@ from scipy.special import softmax
 
 from pymc_mcoem.carlin_chib.moves.hamiltonian import Hamiltonian
 from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk, WithinClassMove
-from pymc_mcoem.carlin_chib.pseudo_priors.base import N_STARTS, PseudoPriorRule, PseudoPriors
+from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriorRule
 from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
 from pymc_mcoem.carlin_chib.pseudo_priors.pilot_moments import PilotMoments
 from pymc_mcoem.carlin_chib.sweeps import Sweeps
-from pymc_mcoem.compiling.backends import pytensor_mode, require_backend
-from pymc_mcoem.density.class_density import as_argument
-from pymc_mcoem.em.burst import Burst, WeightedStatistics, adaptation_gains
+from pymc_mcoem.compiling.backends import require_backend
+from pymc_mcoem.em.burst import Burst
 from pymc_mcoem.em.esteps.base import EStepResult
-from pymc_mcoem.em.esteps.class_fits import (
-    NEGLIGIBLE,
-    family_density,
-    family_geometry,
-    fit_to_keep,
-    kept_fit,
-    own_chain,
-)
+from pymc_mcoem.em.esteps.class_fits import NEGLIGIBLE
+from pymc_mcoem.em.esteps.compiled import SweepEStep
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
@@ -137,7 +130,7 @@ class PosteriorChain:
     troubles: dict[str, int]
 
 
-class CompiledCarlinChibBurst:
+class CompiledCarlinChibBurst(SweepEStep):
     """A `CarlinChibBurst` compiled for one family.
 
     Parameters
@@ -147,52 +140,15 @@ class CompiledCarlinChibBurst:
     """
 
     def __init__(self, settings: CarlinChibBurst, family: Family) -> None:
-        mode = pytensor_mode(settings.backend)
+        super().__init__(family, settings.backend, settings.pseudo_priors)
         self.settings = settings
-        self.density = family_density(family)
-        self.pseudo_priors = settings.pseudo_priors.compile(
-            self.density, family_geometry(family), mode
-        )
         self.burst = Burst(
             self.density,
             settings.within_class,
             keep_auxiliaries=settings.rao_blackwell,
-            mode=mode,
+            mode=self.mode,
         )
-        self.statistics = WeightedStatistics(family, self.density, mode=mode)
-
-    def initial_state(self) -> dict[str, np.ndarray]:
-        """Return the step sizes that a run starts with: ``log_step`` of shape (n_classes,)."""
-        return {"log_step": self.burst.initial_log_step.copy()}
-
-    def __call__(
-        self,
-        data: Mapping[str, np.ndarray],
-        parameters: Mapping[str, np.ndarray],
-        rng: np.random.Generator,
-        state: Mapping[str, np.ndarray],
-        *,
-        draws: int,
-        burn_in: int,
-    ) -> EStepResult:
-        """Return mean statistics over `draws` sweeps kept after `burn_in` sweeps.
-
-        Parameters
-        ----------
-        data : mapping of str to ndarray
-            The encoded observation.
-        parameters : mapping of str to ndarray
-            θ by ``pm.Data`` name.
-        rng : numpy.random.Generator
-        state : mapping of str to ndarray
-            As from `initial_state` or the last result.
-        draws, burn_in : int
-
-        Returns
-        -------
-        EStepResult
-        """
-        return self.with_draws(data, parameters, rng, state, draws=draws, burn_in=burn_in)[0]
+        self.initial_log_step = self.burst.initial_log_step
 
     def with_draws(
         self,
@@ -218,11 +174,8 @@ class CompiledCarlinChibBurst:
             All ``burn_in + draws`` sweeps; positions are on the scale on which PyMC samples.
         """
         values = self._values(data, parameters)
-        pseudo_priors, found = self._run(values, rng, state, draws, burn_in)
-        result = self._summed(pseudo_priors, found, slice(burn_in, None), values)
-        if result.acceptance == 0.0:
-            result.troubles["chain did not move within its class"] = 1
-        return result, found
+        pseudo_priors, found = self._run(values, rng, state["log_step"], draws, burn_in)
+        return self._described(pseudo_priors, found, burn_in, rng, values), found
 
     def chain(
         self,
@@ -245,7 +198,7 @@ class CompiledCarlinChibBurst:
         PosteriorChain
         """
         values = self._values(data, parameters)
-        pseudo_priors, found = self._run(values, rng, self.initial_state(), draws, burn_in)
+        pseudo_priors, found = self._run(values, rng, self.initial_log_step, draws, burn_in)
         return PosteriorChain(
             found.class_index[burn_in:],
             found.position[burn_in:],
@@ -254,174 +207,11 @@ class CompiledCarlinChibBurst:
             dict(pseudo_priors.troubles),
         )
 
-    def _summed(
-        self,
-        pseudo_priors: PseudoPriors,
-        found: Sweeps,
-        kept: slice,
-        values: Mapping[str, np.ndarray],
-    ) -> EStepResult:
-        """Return mean statistics over the sweeps in `kept`."""
-        acceptance = float(np.mean(found.acceptance[kept]))
-        # SciPy's logsumexp takes a thirtieth of a short burst; nan is what pilot moments have
-        with np.errstate(invalid="ignore"):
-            log_evidence = float(np.logaddexp.reduce(pseudo_priors.log_evidence))
-        indices = found.class_index[kept]
-        if self.settings.rao_blackwell:
-            statistics = self._rao_blackwell(found, kept, values)
-        else:
-            statistics = self.statistics(
-                indices, found.position[kept], np.full(len(indices), 1.0 / len(indices)), values
-            )
-        return EStepResult(
-            statistics,
-            class_index=indices,
-            acceptance=acceptance,
-            log_evidence=log_evidence,
-            troubles=dict(pseudo_priors.troubles),
-            state={"log_step": found.log_step},
-        )
-
-    def resume(
-        self,
-        data: Mapping[str, np.ndarray],
-        parameters: Mapping[str, np.ndarray],
-        rng: np.random.Generator,
-        chain: Mapping[str, np.ndarray],
-        *,
-        gains: np.ndarray,
-        refit: bool,
-        keep_fit: bool,
-    ) -> EStepResult:
-        """Go on with the chain of an observation, or begin it; see `CompiledChains.resume`.
-
-        The chain is ``class_index``, ``position`` (n_latents,) and ``log_step`` (n_classes,), and
-        with `keep_fit` the pseudo-priors, ``2 n_classes n_latents**2`` numbers.
-        """
-        values = self._values(data, parameters)
-        log_steps = self.burst.initial_log_step
-        chain = own_chain(
-            chain, class_index=(), position=(self.density.n_latents,), log_step=log_steps.shape
-        )
-        fitted = None if refit else kept_fit(chain)
-        pseudo_priors = self.pseudo_priors(values, rng) if fitted is None else fitted
-        found = None
-        if chain:
-            start = int(chain["class_index"]), chain["position"]
-            log_steps = chain["log_step"]
-            found = self.burst(rng, start, log_steps, pseudo_priors, gains, values)
-        # where parameters have moved a hard edge past the chain, it begins anew
-        if found is None or not _has_density(found):
-            found = self._begun(rng, log_steps, pseudo_priors, gains, values)
-        result = self._summed(pseudo_priors, found, slice(None), values)
-        following = {
-            "class_index": np.asarray(found.class_index[-1], dtype=np.int64),
-            "position": found.position[-1].copy(),
-            "log_step": np.array(found.log_step),
-        }
-        if keep_fit:
-            following |= fit_to_keep(pseudo_priors)
-        # Troubles belong to the visit that met them, not to those that use the same fit again.
-        troubles = result.troubles if fitted is None else {}
-        return replace(result, troubles=troubles, chain=following)
-
-    def class_probability(
-        self,
-        data: Mapping[str, np.ndarray],
-        parameters: Mapping[str, np.ndarray],
-        rng: np.random.Generator,
-        *,
-        draws: int,
-        burn_in: int,
-    ) -> np.ndarray:
-        """Return the posterior class probabilities of one encoded observation.
-
-        Parameters
-        ----------
-        data, parameters, rng, draws, burn_in
-            As for a call.
-
-        Returns
-        -------
-        ndarray of shape (n_classes,)
-            Mean over the kept sweeps of the probabilities from which the index was drawn: the
-            Rao-Blackwell form of the share of visits, at no cost.
-        """
-        values = self._values(data, parameters)
-        _, found = self._run(values, rng, self.initial_state(), draws, burn_in)
-        mean: np.ndarray = softmax(found.log_weight[burn_in:], axis=1).mean(axis=0)
-        return mean
-
-    def _values(
-        self, data: Mapping[str, np.ndarray], parameters: Mapping[str, np.ndarray]
-    ) -> dict[str, np.ndarray]:
-        given = {**parameters, **data}
-        return {
-            name: as_argument(given[name], symbol.dtype)
-            for name, symbol in self.density.data_inputs.items()
-        }
-
-    def _run(
-        self,
-        values: Mapping[str, np.ndarray],
-        rng: np.random.Generator,
-        state: Mapping[str, np.ndarray],
-        draws: int,
-        burn_in: int,
-    ) -> tuple[PseudoPriors, Sweeps]:
-        pseudo_priors = self.pseudo_priors(values, rng)
-        gains = adaptation_gains(burn_in + draws, burn_in)
-        return pseudo_priors, self._begun(rng, state["log_step"], pseudo_priors, gains, values)
-
-    def _begun(
-        self,
-        rng: np.random.Generator,
-        log_step: np.ndarray,
-        pseudo_priors: PseudoPriors,
-        gains: np.ndarray,
-        values: Mapping[str, np.ndarray],
-    ) -> Sweeps:
-        """Run a burst from draws of pseudo-priors, which may reach beyond the density's support.
-
-        Another start is drawn where a sweep finds no density, as often as by `CarlinChib`, and by
-        the same numbers.
-        """
-        start = pseudo_priors.start(rng)
-        before = rng.bit_generator.state
-        found = self.burst(rng, start, log_step, pseudo_priors, gains, values)
-        if _has_density(found):
-            return found
-        rng.bit_generator.state = before
-        # from here on a single sweep is enough to see whether there is density
-        for _ in range(N_STARTS - 1):
-            tried = self.burst(rng, start, log_step, pseudo_priors, gains[:1], values)
-            if _has_density(tried):
-                rng.bit_generator.state = before
-                break
-            start = pseudo_priors.start(rng)
-            before = rng.bit_generator.state
-        return self._swept(rng, start, log_step, pseudo_priors, gains, values)
-
-    def _swept(
-        self,
-        rng: np.random.Generator,
-        start: tuple[int, np.ndarray],
-        log_step: np.ndarray,
-        pseudo_priors: PseudoPriors,
-        gains: np.ndarray,
-        values: Mapping[str, np.ndarray],
-    ) -> Sweeps:
-        found = self.burst(rng, start, log_step, pseudo_priors, gains, values)
-        if not _has_density(found):
-            raise FloatingPointError(
-                "burst: the log-density is not finite for any class at some sweep; check the "
-                "observation and the parameters, which lie where the model has no density."
-            )
-        return found
-
-    def _rao_blackwell(
+    def _mean_statistics(
         self, found: Sweeps, kept: slice, values: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
+        if not self.settings.rao_blackwell:
+            return super()._mean_statistics(found, kept, values)
         assert found.auxiliaries is not None
         weight = softmax(found.log_weight[kept], axis=1)
         sweep, index = np.nonzero(weight > NEGLIGIBLE)
@@ -429,8 +219,3 @@ class CompiledCarlinChibBurst:
         return self.statistics(
             index, found.auxiliaries[kept][sweep, index], chosen / chosen.sum(), values
         )
-
-
-def _has_density(found: Sweeps) -> bool:
-    """Say whether there was a class with density at every sweep."""
-    return bool(np.isfinite(found.log_weight.max(axis=1)).all())

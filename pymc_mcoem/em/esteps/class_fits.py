@@ -10,7 +10,6 @@ from scipy.special import logsumexp
 
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
 from pymc_mcoem.density.class_density import ClassDensity
-from pymc_mcoem.density.geometry import LatentGeometry
 
 if TYPE_CHECKING:
     from pymc_mcoem.carlin_chib.moves.within_class import WithinClassMove
@@ -22,7 +21,6 @@ __all__ = [
     "NEGLIGIBLE",
     "effective_share",
     "family_density",
-    "family_geometry",
     "fit_to_keep",
     "kept_fit",
     "require_density",
@@ -60,18 +58,6 @@ def family_density(family: Family) -> ClassDensity:
     if known is not None and known.model is family.model:
         density.written_out = known
     return density
-
-
-def family_geometry(family: Family) -> LatentGeometry:
-    """Return what a family says of its latents besides their density."""
-    return LatentGeometry(
-        family.gauss_newton,
-        family.prior_covariance,
-        family.starts,
-        family.curvature,
-        family.noise_variance,
-        family.prior_precision,
-    )
 
 
 def require_moves(move: WithinClassMove, density: ClassDensity) -> None:

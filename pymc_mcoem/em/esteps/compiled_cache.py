@@ -118,10 +118,5 @@ def _parts(family: Family) -> tuple[Any, ...]:
         *family.latents,
         *family.statistics.values(),
         family.class_index,
-        family.gauss_newton,
-        family.prior_covariance,
-        family.starts,
-        family.curvature,
-        family.noise_variance,
-        family.prior_precision,
+        *(getattr(family.geometry, hint.name) for hint in fields(family.geometry)),
     )

@@ -12,11 +12,11 @@ import pytensor
 import pytensor.tensor as pt
 from scipy.special import logsumexp, softmax
 
-from pymc_mcoem.compiling.backends import pytensor_mode, require_backend
+from pymc_mcoem.compiling.backends import require_backend
 from pymc_mcoem.compiling.data_functions import compile_with_data
 from pymc_mcoem.density.class_density import ClassDensity, as_argument
-from pymc_mcoem.em.burst import WeightedStatistics
 from pymc_mcoem.em.esteps.base import EStepResult
+from pymc_mcoem.em.esteps.compiled import DensityEStep
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
@@ -70,7 +70,7 @@ class FixedLatents:
             return CompiledFixedLatents(self, family)
 
 
-class CompiledFixedLatents:
+class CompiledFixedLatents(DensityEStep):
     """A `FixedLatents` compiled for one family.
 
     Parameters
@@ -80,67 +80,42 @@ class CompiledFixedLatents:
     """
 
     def __init__(self, settings: FixedLatents, family: Family) -> None:
-        mode = pytensor_mode(settings.backend)
-        self.density = ClassDensity(
-            family.model,
-            family.class_index,
-            family.latents,
-            inputs=(*family.parameter_names, *family.observation),
-        )
-        model = family.model
-        self.position = self.density.ravel(model.initial_point(random_seed=0))
+        model, inputs = family.model, (*family.parameter_names, *family.observation)
+        density = ClassDensity(model, family.class_index, family.latents, inputs=inputs)
+        super().__init__(family, settings.backend, density)
+        self.position = density.ravel(model.initial_point(random_seed=0))
         terms = model.logp(vars=[family.class_index, *model.observed_RVs], sum=False)
         joint = pt.add(*[term.sum() for term in terms])
         # An input, not a constant: what follows from a constant is constant too, and such arrays
         # are read-only, which numba compiles matrix products for anew.
         position = pt.tensor("position", dtype="float64", shape=self.position.shape)
         log_weights = pytensor.scan(
-            lambda k: self.density.place_values(joint, k, position),
-            sequences=[pt.arange(self.density.n_classes)],
+            lambda k: density.place_values(joint, k, position),
+            sequences=[pt.arange(density.n_classes)],
             return_updates=False,
         )
-        function = compile_with_data(self.density, [position], log_weights, mode)
+        function = compile_with_data(density, [position], log_weights, self.mode)
         self._log_weights = partial(function, as_argument(self.position))
-        self.statistics = WeightedStatistics(family, self.density, mode=mode)
 
-    def initial_state(self) -> dict[str, np.ndarray]:
-        """Return an empty state: nothing is adapted."""
-        return {}
-
-    def __call__(
+    def _explain(
         self,
-        data: Mapping[str, np.ndarray],
-        parameters: Mapping[str, np.ndarray],
+        values: Mapping[str, np.ndarray],
         rng: np.random.Generator,
         state: Mapping[str, np.ndarray],
-        *,
         draws: int,
         burn_in: int,
     ) -> EStepResult:
-        """Return exact statistics of one encoded observation; `draws` and `rng` are not used."""
-        values = {**parameters, **data}
         log_weights = self._log_weights(*self.density.arguments(values))
-        log_evidence = logsumexp(log_weights)
         weights = softmax(log_weights)
         chosen = np.flatnonzero(weights > 0)
-        statistics = self.statistics(
-            chosen,
-            np.broadcast_to(self.position, (len(chosen), len(self.position))),
-            weights[chosen],
-            values,
+        positions = np.broadcast_to(self.position, (len(chosen), len(self.position)))
+        return EStepResult(
+            self.statistics(chosen, positions, weights[chosen], values),
+            log_evidence=float(logsumexp(log_weights)),
         )
-        return EStepResult(statistics, log_evidence=float(log_evidence))
 
-    def class_probability(
-        self,
-        data: Mapping[str, np.ndarray],
-        parameters: Mapping[str, np.ndarray],
-        rng: np.random.Generator,
-        *,
-        draws: int,
-        burn_in: int,
+    def _class_weights(
+        self, values: Mapping[str, np.ndarray], rng: np.random.Generator, draws: int, burn_in: int
     ) -> np.ndarray:
-        """Return the class probabilities of one encoded observation, ``(n_classes,)``."""
-        values = self.density.arguments({**parameters, **data})
-        weights: np.ndarray = softmax(self._log_weights(*values))
+        weights: np.ndarray = softmax(self._log_weights(*self.density.arguments(values)))
         return weights

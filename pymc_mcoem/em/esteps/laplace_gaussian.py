@@ -11,19 +11,17 @@ import pytensor.tensor as pt
 from scipy.special import logsumexp, softmax
 
 from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
-from pymc_mcoem.compiling.backends import pytensor_mode, require_backend
+from pymc_mcoem.compiling.backends import require_backend
 from pymc_mcoem.compiling.loops import compile_loop
 from pymc_mcoem.density.class_density import as_argument
-from pymc_mcoem.em.burst import WeightedStatistics
 from pymc_mcoem.em.esteps.base import EStepResult
 from pymc_mcoem.em.esteps.class_fits import (
     FEW,
     effective_share,
-    family_density,
-    family_geometry,
     require_density,
     statistics_of_draws,
 )
+from pymc_mcoem.em.esteps.compiled import DensityEStep
 
 if TYPE_CHECKING:
     from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
@@ -109,7 +107,7 @@ class LaplaceGaussian:
             return CompiledLaplaceGaussian(self, family)
 
 
-class CompiledLaplaceGaussian:
+class CompiledLaplaceGaussian(DensityEStep):
     """A `LaplaceGaussian` compiled for one family.
 
     Parameters
@@ -119,11 +117,9 @@ class CompiledLaplaceGaussian:
     """
 
     def __init__(self, settings: LaplaceGaussian, family: Family) -> None:
-        mode = pytensor_mode(settings.backend)
-        self.settings = settings
-        density = self.density = family_density(family)
-        self.approximation = settings.search.compile(density, family_geometry(family), mode)
-        self.statistics = WeightedStatistics(family, density, mode=mode)
+        super().__init__(family, settings.backend)
+        self.settings, density = settings, self.density
+        self.approximation = settings.search.compile(density, family.geometry, self.mode)
         if settings.importance:
             classes = pt.tensor("classes", dtype="int64", shape=(None,))
             positions = pt.tensor("positions", dtype="float64", shape=(None, density.n_latents))
@@ -133,42 +129,17 @@ class CompiledLaplaceGaussian:
                 inputs=[classes, positions],
                 sequences=[classes, positions],
                 n_emitted=1,
-                mode=mode,
+                mode=self.mode,
             )
 
-    def initial_state(self) -> dict[str, np.ndarray]:
-        """Return an empty state: nothing is adapted."""
-        return {}
-
-    def __call__(
+    def _explain(
         self,
-        data: Mapping[str, np.ndarray],
-        parameters: Mapping[str, np.ndarray],
+        values: Mapping[str, np.ndarray],
         rng: np.random.Generator,
         state: Mapping[str, np.ndarray],
-        *,
         draws: int,
         burn_in: int,
     ) -> EStepResult:
-        """Return mean statistics over `draws` draws a class; `burn_in` is not used.
-
-        Parameters
-        ----------
-        data : mapping of str to ndarray
-            The encoded observation.
-        parameters : mapping of str to ndarray
-            θ by ``pm.Data`` name.
-        rng : numpy.random.Generator
-            Gives ``(n_classes, draws, n_latents)`` standard normals.
-        state : mapping of str to ndarray
-            Not used.
-        draws, burn_in : int
-
-        Returns
-        -------
-        EStepResult
-        """
-        values = {**parameters, **data}
         fitted = self.approximation(values, rng)
         positions, log_weights = self._weighted(fitted, values, rng, draws)
         weights = softmax(log_weights)
@@ -181,20 +152,10 @@ class CompiledLaplaceGaussian:
             troubles=troubles,
         )
 
-    def class_probability(
-        self,
-        data: Mapping[str, np.ndarray],
-        parameters: Mapping[str, np.ndarray],
-        rng: np.random.Generator,
-        *,
-        draws: int,
-        burn_in: int,
+    def _class_weights(
+        self, values: Mapping[str, np.ndarray], rng: np.random.Generator, draws: int, burn_in: int
     ) -> np.ndarray:
-        """Return the class probabilities of one encoded observation, ``(n_classes,)``.
-
-        Without importance weights nothing is drawn: they are Laplace's evidences, normalised.
-        """
-        values = {**parameters, **data}
+        """Weigh draws, or without importance weights normalise Laplace's evidences."""
         fitted = self.approximation(values, rng)
         if self.settings.importance:
             _, log_weights = self._weighted(fitted, values, rng, draws)

@@ -7,25 +7,17 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import logsumexp, softmax
+from scipy.special import softmax
 
 from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk, WithinClassMove
-from pymc_mcoem.carlin_chib.pseudo_priors.base import N_STARTS, PseudoPriorRule, PseudoPriors
+from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriorRule, PseudoPriors
 from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
 from pymc_mcoem.carlin_chib.sweeps import Sweeps
-from pymc_mcoem.compiling.backends import pytensor_mode, require_backend
-from pymc_mcoem.em.burst import WeightedStatistics, adaptation_gains
+from pymc_mcoem.compiling.backends import require_backend
 from pymc_mcoem.em.esteps.base import EStepResult
-from pymc_mcoem.em.esteps.class_fits import (
-    family_density,
-    family_geometry,
-    fit_to_keep,
-    kept_fit,
-    own_chain,
-    require_density,
-    require_moves,
-)
-from pymc_mcoem.em.esteps.gibbs import GibbsChain
+from pymc_mcoem.em.esteps.class_fits import require_moves
+from pymc_mcoem.em.esteps.compiled import SweepEStep
+from pymc_mcoem.em.esteps.gibbs import GibbsBurst
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
@@ -112,7 +104,7 @@ class PlainGibbs:
             return CompiledPlainGibbs(self, family)
 
 
-class CompiledPlainGibbs:
+class CompiledPlainGibbs(SweepEStep):
     """A `PlainGibbs` compiled for one family.
 
     Parameters
@@ -121,166 +113,33 @@ class CompiledPlainGibbs:
     family : Family
     """
 
+    name = "plain Gibbs"
+
     def __init__(self, settings: PlainGibbs, family: Family) -> None:
-        mode = pytensor_mode(settings.backend)
-        density, move = family_density(family), settings.within_class
-        require_moves(move, density)
-        self.proposals = settings.proposals.compile(density, family_geometry(family), mode)
-        self.statistics = WeightedStatistics(family, density, mode=mode)
-        self.chain = GibbsChain(density, move, mode=mode)
+        super().__init__(family, settings.backend, settings.proposals)
+        require_moves(settings.within_class, self.density)
+        self.burst = GibbsBurst(self.density, settings.within_class, mode=self.mode)
+        self.initial_log_step = self.burst.initial_log_step
 
-    def initial_state(self) -> dict[str, np.ndarray]:
-        """Return the step sizes that a run starts with: ``log_step`` of shape (n_classes,)."""
-        return {"log_step": self.chain.initial_log_step.copy()}
-
-    def __call__(
-        self,
-        data: Mapping[str, np.ndarray],
-        parameters: Mapping[str, np.ndarray],
-        rng: np.random.Generator,
-        state: Mapping[str, np.ndarray],
-        *,
-        draws: int,
-        burn_in: int,
-    ) -> EStepResult:
-        """Return mean statistics over `draws` sweeps kept after `burn_in` sweeps.
-
-        Parameters
-        ----------
-        data : mapping of str to ndarray
-            The encoded observation.
-        parameters : mapping of str to ndarray
-            θ by ``pm.Data`` name.
-        rng : numpy.random.Generator
-        state : mapping of str to ndarray
-            As from `initial_state` or the last result.
-        draws, burn_in : int
-
-        Returns
-        -------
-        EStepResult
-        """
-        values = {**parameters, **data}
-        proposals, found = self._run(values, rng, state["log_step"], draws, burn_in)
-        return self._summed(proposals, found, burn_in, values)
-
-    def resume(
-        self,
-        data: Mapping[str, np.ndarray],
-        parameters: Mapping[str, np.ndarray],
-        rng: np.random.Generator,
-        chain: Mapping[str, np.ndarray],
-        *,
-        gains: np.ndarray,
-        refit: bool,
-        keep_fit: bool,
-    ) -> EStepResult:
-        """Go on with the chain of an observation, or begin it; see `CompiledChains.resume`.
-
-        The chain is ``position`` (n_latents,) and ``log_step`` (n_classes,), and with `keep_fit`
-        the proposals, ``2 n_classes n_latents**2`` numbers.
-        """
-        values = {**parameters, **data}
-        log_steps = self.chain.initial_log_step
-        n = self.chain.density.n_latents
-        chain = own_chain(chain, position=(n,), log_step=log_steps.shape)
-        fitted = None if refit else kept_fit(chain)
-        proposals = self.proposals(values, rng) if fitted is None else fitted
-        found = None
-        if chain:
-            log_steps = chain["log_step"]
-            found = self.chain(rng, chain["position"], log_steps, proposals, gains, values)
-        # where parameters have moved a hard edge past the chain, it begins anew
-        if found is None or not _has_density(found):
-            found = self._begun(rng, log_steps, proposals, gains, values)
-        result = self._summed(proposals, found, 0, values)
-        following = {"position": found.position[-1].copy(), "log_step": found.log_step}
-        if keep_fit:
-            following |= fit_to_keep(proposals)
-        return replace(result, chain=following)
-
-    def class_probability(
-        self,
-        data: Mapping[str, np.ndarray],
-        parameters: Mapping[str, np.ndarray],
-        rng: np.random.Generator,
-        *,
-        draws: int,
-        burn_in: int,
-    ) -> np.ndarray:
-        """Return the class probabilities of one encoded observation, ``(n_classes,)``.
-
-        The mean over the kept sweeps of those that the index was drawn from.
-        """
-        values = {**parameters, **data}
-        _, found = self._run(values, rng, self.chain.initial_log_step, draws, burn_in)
-        require_density(found.log_weight[burn_in:], "plain Gibbs")
-        mean: np.ndarray = softmax(found.log_weight[burn_in:], axis=1).mean(axis=0)
-        return mean
-
-    def _run(
-        self,
-        values: Mapping[str, np.ndarray],
-        rng: np.random.Generator,
-        log_step: np.ndarray,
-        draws: int,
-        burn_in: int,
-    ) -> tuple[PseudoPriors, Sweeps]:
-        proposals = self.proposals(values, rng)
-        gains = adaptation_gains(burn_in + draws, burn_in)
-        return proposals, self._begun(rng, log_step, proposals, gains, values)
-
-    def _begun(
-        self,
-        rng: np.random.Generator,
-        log_step: np.ndarray,
-        proposals: PseudoPriors,
-        gains: np.ndarray,
-        values: Mapping[str, np.ndarray],
-    ) -> Sweeps:
-        """Run a chain from a draw of a proposal, and from others where there is no density."""
-        for _ in range(N_STARTS):
-            start = _start(proposals, rng)
-            found = self.chain(rng, start, log_step, proposals, gains, values)
-            if _has_density(found):
-                break
-        return found
+    def _start(
+        self, pseudo_priors: PseudoPriors, rng: np.random.Generator
+    ) -> tuple[int, np.ndarray]:
+        """Draw the first class with equal odds, and latents from its proposal."""
+        unknown = np.full(self.density.n_classes, np.nan)
+        return replace(pseudo_priors, log_evidence=unknown).start(rng)
 
     def _summed(
         self,
-        proposals: PseudoPriors,
+        pseudo_priors: PseudoPriors,
         found: Sweeps,
         burn_in: int,
+        rng: np.random.Generator,
         values: Mapping[str, np.ndarray],
     ) -> EStepResult:
-        require_density(found.log_weight[burn_in:], "plain Gibbs")
+        result = super()._summed(pseudo_priors, found, burn_in, rng, values)
         indices = found.class_index[burn_in:]
-        acceptance = float(np.mean(found.acceptance[burn_in:]))
-        troubles = dict(proposals.troubles)
-        if acceptance == 0.0:
-            troubles["chain did not move within its class"] = 1
-        expected = softmax(proposals.log_evidence)[indices[0]]
+        expected = softmax(pseudo_priors.log_evidence)[indices[0]]
         # Not a number where the rule estimates no evidence: then there is nothing to compare with.
         if (indices == indices[0]).all() and expected ** len(indices) < 1e-3:
-            troubles["class index did not move"] = 1
-        return EStepResult(
-            self.statistics(
-                indices, found.position[burn_in:], np.full(len(indices), 1 / len(indices)), values
-            ),
-            class_index=indices,
-            acceptance=acceptance,
-            log_evidence=float(logsumexp(proposals.log_evidence)),
-            troubles=troubles,
-            state={"log_step": found.log_step},
-        )
-
-
-def _has_density(found: Sweeps) -> bool:
-    """Say whether there was a class with density at every sweep."""
-    return bool(np.isfinite(found.log_weight.max(axis=1)).all())
-
-
-def _start(proposals: PseudoPriors, rng: np.random.Generator) -> np.ndarray:
-    """Draw the first latents from the proposal of a class that is drawn with equal odds."""
-    unknown = np.full(len(proposals.mean), np.nan)
-    return replace(proposals, log_evidence=unknown).start(rng)[1]
+            result.troubles["class index did not move"] = 1
+        return result

@@ -10,10 +10,10 @@ import numpy as np
 from scipy.special import logsumexp
 
 from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
-from pymc_mcoem.compiling.backends import pytensor_mode, require_backend
-from pymc_mcoem.em.burst import WeightedStatistics
+from pymc_mcoem.compiling.backends import require_backend
 from pymc_mcoem.em.esteps.base import EStepResult
-from pymc_mcoem.em.esteps.class_fits import family_density, family_geometry, require_density
+from pymc_mcoem.em.esteps.class_fits import require_density
+from pymc_mcoem.em.esteps.compiled import DensityEStep
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
@@ -90,7 +90,7 @@ class PosteriorMode:
             return CompiledPosteriorMode(self, family)
 
 
-class CompiledPosteriorMode:
+class CompiledPosteriorMode(DensityEStep):
     """A `PosteriorMode` compiled for one family.
 
     Parameters
@@ -100,27 +100,22 @@ class CompiledPosteriorMode:
     """
 
     def __init__(self, settings: PosteriorMode, family: Family) -> None:
-        mode = pytensor_mode(settings.backend)
-        self.density = family_density(family)
-        self.modes = settings.search.compile_modes(self.density, family_geometry(family), mode)
-        self.statistics = WeightedStatistics(family, self.density, mode=mode)
+        super().__init__(family, settings.backend)
+        self.modes = settings.search.compile_modes(self.density, family.geometry, self.mode)
 
-    def initial_state(self) -> dict[str, np.ndarray]:
-        """Return an empty state: nothing is adapted."""
-        return {}
+    def _highest(self, values: Mapping[str, np.ndarray]) -> tuple[Modes, int]:
+        modes = self.modes(values)
+        require_density(modes.log_density, "posterior mode")
+        return modes, int(np.argmax(modes.log_density))
 
-    def __call__(
+    def _explain(
         self,
-        data: Mapping[str, np.ndarray],
-        parameters: Mapping[str, np.ndarray],
+        values: Mapping[str, np.ndarray],
         rng: np.random.Generator,
         state: Mapping[str, np.ndarray],
-        *,
         draws: int,
         burn_in: int,
     ) -> EStepResult:
-        """Return the statistics of the mode; `draws`, `burn_in` and `rng` are not used."""
-        values = {**parameters, **data}
         modes, chosen = self._highest(values)
         return EStepResult(
             self.statistics(np.array([chosen]), modes.mean[[chosen]], np.ones(1), values),
@@ -128,21 +123,10 @@ class CompiledPosteriorMode:
             troubles=modes.troubles(),
         )
 
-    def class_probability(
-        self,
-        data: Mapping[str, np.ndarray],
-        parameters: Mapping[str, np.ndarray],
-        rng: np.random.Generator,
-        *,
-        draws: int,
-        burn_in: int,
+    def _class_weights(
+        self, values: Mapping[str, np.ndarray], rng: np.random.Generator, draws: int, burn_in: int
     ) -> np.ndarray:
-        """Return 1 for the class of the highest mode and 0 for the others, ``(n_classes,)``."""
-        _, chosen = self._highest({**parameters, **data})
+        """Return 1 for the class of the highest mode and 0 for the others."""
+        _, chosen = self._highest(values)
         one_hot: np.ndarray = np.eye(self.density.n_classes)[chosen]
         return one_hot
-
-    def _highest(self, values: Mapping[str, np.ndarray]) -> tuple[Modes, int]:
-        modes = self.modes(values)
-        require_density(modes.log_density, "posterior mode")
-        return modes, int(np.argmax(modes.log_density))

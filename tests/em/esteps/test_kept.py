@@ -14,6 +14,7 @@ import pytensor
 import pytest
 
 import pymc_mcoem as mcoem
+from pymc_mcoem.density.geometry import LatentGeometry
 from pymc_mcoem.em.esteps.compiled_cache import KEPT, compiled_for
 from tests.helpers.toy_families import CompiledNoisy, NormalMixture, mixture_stream
 from tests.helpers.toy_runs import THETA, assert_same, driver
@@ -116,7 +117,7 @@ def test_a_family_that_was_changed_is_compiled_anew(family):
     first = compiled_for(family, Counting())
     family.statistics["value"] = 2.0 * family.statistics["value"]
     second = compiled_for(family, Counting())
-    family.starts = np.zeros((1, 0))
+    family.geometry = LatentGeometry(starts=np.zeros((1, 0)))
     third = compiled_for(family, Counting())
     family.model["means"].set_value(np.arange(3.0))  # before any run ended: as if declared so
     fourth = compiled_for(family, Counting())

@@ -140,15 +140,13 @@ def test_a_chain_is_kept_alive(linear):
 
     (whole, end), (parts, end_of_parts) = visits(60), visits(25, 35)
     np.testing.assert_array_equal(whole, parts)
-    assert set(end) == {"position", "log_step", *("mean", "scale", "whiten")} | {
-        "log_normalizer",
-        "log_evidence",
-    }
+    place = {"class_index", "position", "log_step"}
+    assert set(end) == place | {"mean", "scale", "whiten", "log_normalizer", "log_evidence"}
     for name, value in end.items():
         np.testing.assert_array_equal(value, end_of_parts[name])
     rng = np.random.default_rng(0)
     result = e_step.resume(data, theta, rng, end, gains=np.ones(3), refit=True, keep_fit=False)
-    assert set(result.chain) == {"position", "log_step"}
+    assert set(result.chain) == place
 
 
 def test_batch_learning_goes_on_with_the_chain(rng):

@@ -1,0 +1,377 @@
+"""What compiled E-steps share: a family's density and statistics, and chains that go on."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.special import softmax
+
+from pymc_mcoem.carlin_chib.pseudo_priors.base import N_STARTS, PseudoPriors
+from pymc_mcoem.carlin_chib.sweeps import Sweeps
+from pymc_mcoem.compiling.backends import pytensor_mode
+from pymc_mcoem.density.class_density import as_argument
+from pymc_mcoem.em.burst import Burst, WeightedStatistics, adaptation_gains
+from pymc_mcoem.em.esteps.base import EStepResult
+from pymc_mcoem.em.esteps.class_fits import family_density, fit_to_keep, kept_fit, own_chain
+
+if TYPE_CHECKING:
+    from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriorRule
+    from pymc_mcoem.density.class_density import ClassDensity
+    from pymc_mcoem.em.esteps.class_chains import ClassDraws
+    from pymc_mcoem.em.family import Family
+
+__all__ = ["ChainEStep", "DensityEStep", "SweepEStep"]
+
+type Arrays = Mapping[str, np.ndarray]
+
+
+class DensityEStep(ABC):
+    """A compiled E-step that evaluates the family's density and statistics.
+
+    Parameters
+    ----------
+    family : Family
+    backend : str or None
+        ``"numba"``, ``"c"`` or ``"jax"``; None is PyTensor's default.
+    density : ClassDensity, optional
+        Default: that of the family, which then must have latents.
+    """
+
+    def __init__(
+        self, family: Family, backend: str | None, density: ClassDensity | None = None
+    ) -> None:
+        self.mode = pytensor_mode(backend)
+        self.density = family_density(family) if density is None else density
+        self.statistics = WeightedStatistics(family, self.density, mode=self.mode)
+
+    def initial_state(self) -> dict[str, np.ndarray]:
+        """Return the adaptation that a run starts with; empty where nothing is adapted."""
+        return {}
+
+    def __call__(
+        self,
+        data: Arrays,
+        parameters: Arrays,
+        rng: np.random.Generator,
+        state: Arrays,
+        *,
+        draws: int,
+        burn_in: int,
+    ) -> EStepResult:
+        """Return the mean statistics of one observation.
+
+        Parameters
+        ----------
+        data : mapping of str to ndarray
+            The encoded observation.
+        parameters : mapping of str to ndarray
+            θ by ``pm.Data`` name.
+        rng : numpy.random.Generator
+        state : mapping of str to ndarray
+            As from `initial_state` or the last result.
+        draws, burn_in : int
+            Draws that are averaged over, and sweeps before them. An E-step without draws, or
+            without a burn-in, does not use them.
+
+        Returns
+        -------
+        EStepResult
+        """
+        return self._explain(self._values(data, parameters), rng, state, draws, burn_in)
+
+    def class_probability(
+        self,
+        data: Arrays,
+        parameters: Arrays,
+        rng: np.random.Generator,
+        *,
+        draws: int,
+        burn_in: int,
+    ) -> np.ndarray:
+        """Return the posterior class probabilities of one encoded observation.
+
+        Parameters
+        ----------
+        data, parameters, rng, draws, burn_in
+            As for a call; step sizes begin as a run's do.
+
+        Returns
+        -------
+        ndarray of shape (n_classes,)
+        """
+        return self._class_weights(self._values(data, parameters), rng, draws, burn_in)
+
+    def _values(self, data: Arrays, parameters: Arrays) -> dict[str, np.ndarray]:
+        """Return the values of the density's inputs, as compiled functions take them."""
+        given = {**parameters, **data}
+        return {
+            name: as_argument(given[name], symbol.dtype)
+            for name, symbol in self.density.data_inputs.items()
+        }
+
+    @abstractmethod
+    def _explain(
+        self, values: Arrays, rng: np.random.Generator, state: Arrays, draws: int, burn_in: int
+    ) -> EStepResult: ...
+
+    @abstractmethod
+    def _class_weights(
+        self, values: Arrays, rng: np.random.Generator, draws: int, burn_in: int
+    ) -> np.ndarray: ...
+
+
+class ChainEStep[Drawn: (Sweeps, ClassDraws)](DensityEStep):
+    """A compiled E-step of Markov chains, which start and move by pseudo-priors.
+
+    Parameters
+    ----------
+    family : Family
+    backend : str or None
+    rule : PseudoPriorRule
+
+    Attributes
+    ----------
+    initial_log_step : ndarray of shape (n_classes,)
+        Logarithms of the step sizes that a run starts with; set by derived classes.
+    """
+
+    initial_log_step: np.ndarray
+
+    def __init__(self, family: Family, backend: str | None, rule: PseudoPriorRule) -> None:
+        super().__init__(family, backend)
+        self.pseudo_priors = rule.compile(self.density, family.geometry, self.mode)
+
+    def initial_state(self) -> dict[str, np.ndarray]:
+        """Return the step sizes that a run starts with: ``log_step`` of shape (n_classes,)."""
+        return {"log_step": self.initial_log_step.copy()}
+
+    def resume(
+        self,
+        data: Arrays,
+        parameters: Arrays,
+        rng: np.random.Generator,
+        chain: Arrays,
+        *,
+        gains: np.ndarray,
+        refit: bool,
+        keep_fit: bool,
+    ) -> EStepResult:
+        """Go on with the chain of an observation, or begin it; see `CompiledChains.resume`.
+
+        A chain is where it stands and ``log_step`` (n_classes,), and with `keep_fit` the
+        pseudo-priors, ``2 n_classes n_latents**2`` numbers.
+        """
+        values = self._values(data, parameters)
+        chain = own_chain(chain, **self._place_shapes(), log_step=self.initial_log_step.shape)
+        fitted = None if refit else kept_fit(chain)
+        pseudo_priors = self.pseudo_priors(values, rng) if fitted is None else fitted
+        log_step = chain["log_step"] if chain else self.initial_log_step
+        found = None
+        if chain:
+            found = self._go_on(rng, chain, log_step, pseudo_priors, gains, values)
+        if found is None:
+            found = self._begin(rng, log_step, pseudo_priors, gains, values)
+        result = self._summed(pseudo_priors, found, 0, rng, values)
+        following = {**self._place(found), "log_step": np.array(found.log_step)}
+        if keep_fit:
+            following |= fit_to_keep(pseudo_priors)
+        return replace(result, chain=following)
+
+    def _explain(
+        self, values: Arrays, rng: np.random.Generator, state: Arrays, draws: int, burn_in: int
+    ) -> EStepResult:
+        pseudo_priors, found = self._run(values, rng, state["log_step"], draws, burn_in)
+        return self._described(pseudo_priors, found, burn_in, rng, values)
+
+    def _described(
+        self,
+        pseudo_priors: PseudoPriors,
+        found: Drawn,
+        burn_in: int,
+        rng: np.random.Generator,
+        values: Arrays,
+    ) -> EStepResult:
+        """Return mean statistics of a whole burst, and whether its chain moved at all."""
+        result = self._summed(pseudo_priors, found, burn_in, rng, values)
+        if result.acceptance == 0.0:
+            result.troubles["chain did not move within its class"] = 1
+        return result
+
+    def _run(
+        self,
+        values: Arrays,
+        rng: np.random.Generator,
+        log_step: np.ndarray,
+        draws: int,
+        burn_in: int,
+    ) -> tuple[PseudoPriors, Drawn]:
+        pseudo_priors = self.pseudo_priors(values, rng)
+        gains = adaptation_gains(burn_in + draws, burn_in)
+        return pseudo_priors, self._begin(rng, log_step, pseudo_priors, gains, values)
+
+    @abstractmethod
+    def _place_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of what `_place` returns."""
+
+    @abstractmethod
+    def _place(self, found: Drawn) -> dict[str, np.ndarray]:
+        """Return where a chain stands at its end."""
+
+    @abstractmethod
+    def _begin(
+        self,
+        rng: np.random.Generator,
+        log_step: np.ndarray,
+        pseudo_priors: PseudoPriors,
+        gains: np.ndarray,
+        values: Arrays,
+    ) -> Drawn:
+        """Run ``len(gains)`` sweeps from draws of pseudo-priors."""
+
+    @abstractmethod
+    def _go_on(
+        self,
+        rng: np.random.Generator,
+        chain: Arrays,
+        log_step: np.ndarray,
+        pseudo_priors: PseudoPriors,
+        gains: np.ndarray,
+        values: Arrays,
+    ) -> Drawn | None:
+        """Run ``len(gains)`` sweeps from where a chain stands; None where it must begin anew."""
+
+    @abstractmethod
+    def _summed(
+        self,
+        pseudo_priors: PseudoPriors,
+        found: Drawn,
+        burn_in: int,
+        rng: np.random.Generator,
+        values: Arrays,
+    ) -> EStepResult:
+        """Return mean statistics over the sweeps after `burn_in`."""
+
+
+class SweepEStep(ChainEStep[Sweeps]):
+    """A compiled E-step whose chain draws class index and latents in turn.
+
+    Attributes
+    ----------
+    burst : Burst
+        Set by derived classes, with `initial_log_step`.
+    name : str
+        Of the E-step, in errors.
+    """
+
+    burst: Burst
+    name = "burst"
+
+    def _place_shapes(self) -> dict[str, tuple[int, ...]]:
+        return {"class_index": (), "position": (self.density.n_latents,)}
+
+    def _place(self, found: Sweeps) -> dict[str, np.ndarray]:
+        return {
+            "class_index": np.asarray(found.class_index[-1], dtype=np.int64),
+            "position": found.position[-1].copy(),
+        }
+
+    def _start(
+        self, pseudo_priors: PseudoPriors, rng: np.random.Generator
+    ) -> tuple[int, np.ndarray]:
+        """Draw where a chain starts: a class by evidence, and latents from its pseudo-prior."""
+        return pseudo_priors.start(rng)
+
+    def _begin(
+        self,
+        rng: np.random.Generator,
+        log_step: np.ndarray,
+        pseudo_priors: PseudoPriors,
+        gains: np.ndarray,
+        values: Arrays,
+    ) -> Sweeps:
+        """Run a burst from draws of pseudo-priors, which may reach beyond the density's support.
+
+        Another start is drawn where a sweep finds no density, as often as by `CarlinChib`, and by
+        the same numbers.
+        """
+        start = self._start(pseudo_priors, rng)
+        before = rng.bit_generator.state
+        found = self.burst(rng, start, log_step, pseudo_priors, gains, values)
+        if _has_density(found):
+            return found
+        rng.bit_generator.state = before
+        # from here on a single sweep is enough to see whether there is density
+        for _ in range(N_STARTS - 1):
+            tried = self.burst(rng, start, log_step, pseudo_priors, gains[:1], values)
+            if _has_density(tried):
+                rng.bit_generator.state = before
+                break
+            start = self._start(pseudo_priors, rng)
+            before = rng.bit_generator.state
+        found = self.burst(rng, start, log_step, pseudo_priors, gains, values)
+        if not _has_density(found):
+            raise FloatingPointError(
+                f"{self.name}: the log-density is not finite for any class at some sweep; check "
+                "the observation and the parameters, which lie where the model has no density."
+            )
+        return found
+
+    def _go_on(
+        self,
+        rng: np.random.Generator,
+        chain: Arrays,
+        log_step: np.ndarray,
+        pseudo_priors: PseudoPriors,
+        gains: np.ndarray,
+        values: Arrays,
+    ) -> Sweeps | None:
+        start = int(chain["class_index"]), chain["position"]
+        found = self.burst(rng, start, log_step, pseudo_priors, gains, values)
+        # parameters may have moved a hard edge past the chain
+        return found if _has_density(found) else None
+
+    def _summed(
+        self,
+        pseudo_priors: PseudoPriors,
+        found: Sweeps,
+        burn_in: int,
+        rng: np.random.Generator,
+        values: Arrays,
+    ) -> EStepResult:
+        kept = slice(burn_in, None)
+        # SciPy's logsumexp takes a thirtieth of a short burst; nan is what pilot moments have
+        with np.errstate(invalid="ignore"):
+            log_evidence = float(np.logaddexp.reduce(pseudo_priors.log_evidence))
+        return EStepResult(
+            self._mean_statistics(found, kept, values),
+            class_index=found.class_index[kept],
+            acceptance=float(np.mean(found.acceptance[kept])),
+            log_evidence=log_evidence,
+            troubles=dict(pseudo_priors.troubles),
+            state={"log_step": found.log_step},
+        )
+
+    def _mean_statistics(self, found: Sweeps, kept: slice, values: Arrays) -> dict[str, np.ndarray]:
+        indices = found.class_index[kept]
+        weights = np.full(len(indices), 1.0 / len(indices))
+        return self.statistics(indices, found.position[kept], weights, values)
+
+    def _class_weights(
+        self, values: Arrays, rng: np.random.Generator, draws: int, burn_in: int
+    ) -> np.ndarray:
+        """Average the probabilities from which the index was drawn over the kept sweeps.
+
+        That is the Rao-Blackwell form of the share of visits, at no cost.
+        """
+        _, found = self._run(values, rng, self.initial_log_step, draws, burn_in)
+        mean: np.ndarray = softmax(found.log_weight[burn_in:], axis=1).mean(axis=0)
+        return mean
+
+
+def _has_density(found: Sweeps) -> bool:
+    """Say whether there was a class with density at every sweep."""
+    return bool(np.isfinite(found.log_weight.max(axis=1)).all())
