@@ -320,11 +320,16 @@ class _NamedClasses:
         learner = self.learners[0]
         self._labels.append((learner.position, label))
         learner.partial_fit([observation], callback=self._add)
-        if learner.n_seen < len(self._labels):
-            skipped = set(learner.history["skipped"].to_dataset()["position"].values.tolist())
+        self._drop_skipped()
+
+    def _drop_skipped(self) -> None:
+        """Forget the labels of observations that are held no more, and will not be learned."""
+        skipped = self.learners[0].run.history.skipped
+        if skipped:
             self._labels = [each for each in self._labels if each[0] not in skipped]
 
     def _add(self, records: Sequence[ObservationRecord]) -> None:
+        self._drop_skipped()
         for record in records:
             if record.number == 1:
                 self._weights = {}
