@@ -120,7 +120,7 @@ def class_latents(
             for position, label in enumerate(chains.classes.tolist())
             if blocks is not None and name not in blocks.get(label, ())
         ]
-        found[name] = _summarise(chains, latent, outside, probability)
+        found[name] = _summarize(chains, latent, outside, probability)
     return xr.Dataset(found)
 
 
@@ -182,7 +182,7 @@ def draws_by_row(chains: IndexChains, latent: xr.DataArray) -> tuple[np.ndarray,
     return values.reshape(*chains.codes.shape, -1), own
 
 
-def _summarise(
+def _summarize(
     chains: IndexChains, latent: xr.DataArray, outside: Sequence[int], probability: float
 ) -> xr.DataArray:
     values, own = draws_by_row(chains, latent)
@@ -208,10 +208,10 @@ def _summarise(
                 quantiles = np.quantile(here, tails)
             table[row, k, :, column] = [mean, sd, error, ess, *quantiles]
     sizes = tuple(latent.sizes[dim] for dim in own)
-    labelled = chains.label(
+    labeled = chains.label(
         table.reshape(*shape[:-1], *sizes), "class", "summary", *(str(dim) for dim in own)
     ).assign_coords(summary=list(_STATISTICS))
-    return labelled.assign_coords({dim: latent[dim] for dim in own if dim in latent.coords})
+    return labeled.assign_coords({dim: latent[dim] for dim in own if dim in latent.coords})
 
 
 def _ddof(weights: np.ndarray) -> float:
@@ -243,7 +243,7 @@ class LatentMixing:
     share : float
         Of all draws.
     rhat, ess, tail_ess : float
-        Rank-normalised, as of Vehtari et al. (2021); tails are the outer twentieths, and the outer
+        Rank-normalized, as of Vehtari et al. (2021); tails are the outer twentieths, and the outer
         hundredths where draws are many.
     pareto_k : float
         Of the tails of the draws: above 0.7 the mean is not determined by any number of draws.

@@ -143,15 +143,15 @@ def stopping_hint(history: Any, *, window: int = 200, tolerance: float = 0.02) -
         what, number = "iterations", "step"
         records = path.isel(step=path["step"].values > 0)
     numbers = records[number].values
-    n_learnt = int(numbers[-1])
-    if n_learnt < 2 * window:
-        reason = f"{n_learnt} {what} are fewer than two windows of {window}"
+    n_learned = int(numbers[-1])
+    if n_learned < 2 * window:
+        reason = f"{n_learned} {what} are fewer than two windows of {window}"
         return StoppingHint(False, reason, np.nan, np.nan, np.nan)
-    early = (numbers > n_learnt - 2 * window) & (numbers <= n_learnt - window)
-    late = numbers > n_learnt - window
+    early = (numbers > n_learned - 2 * window) & (numbers <= n_learned - window)
+    late = numbers > n_learned - window
     evidence = records["log_evidence"].values
     gain, error = _difference(evidence[late], evidence[early])
-    change, name = _change(path, path[number].values, n_learnt, window)
+    change, name = _change(path, path[number].values, n_learned, window)
     if np.isnan(change):
         reason = "the history keeps no parameters in one of the windows; raise keep= or window="
     elif gain > 2 * error:
@@ -379,7 +379,7 @@ def _driver(history: Any) -> str:
 def _observations(history: Any) -> xr.Dataset:
     records = _group(history, "observations")
     if not records.sizes.get("observation"):
-        raise ValueError("history: nothing was learnt yet; call partial_fit or fit first.")
+        raise ValueError("history: nothing was learned yet; call partial_fit or fit first.")
     return records
 
 
@@ -391,15 +391,17 @@ def _difference(late: np.ndarray, early: np.ndarray) -> tuple[float, float]:
     return float(late.mean() - early.mean()), float(error)
 
 
-def _change(path: xr.Dataset, learnt: np.ndarray, n_learnt: int, window: int) -> tuple[float, str]:
+def _change(
+    path: xr.Dataset, learned: np.ndarray, n_learned: int, window: int
+) -> tuple[float, str]:
     """Return the largest relative change of a parameter between windows, and its name."""
-    early = (learnt > n_learnt - 2 * window) & (learnt <= n_learnt - window)
-    late = learnt > n_learnt - window
+    early = (learned > n_learned - 2 * window) & (learned <= n_learned - window)
+    late = learned > n_learned - window
     changes = {"no parameter": 0.0}
     if not (early.any() and late.any()):
         return np.nan, ""
     for name in _parameters(path):
-        values = path[name].transpose("step", ...).values.reshape(len(learnt), -1)
+        values = path[name].transpose("step", ...).values.reshape(len(learned), -1)
         before, after = values[early].mean(axis=0), values[late].mean(axis=0)
         size = np.sqrt(np.mean(before**2))
         changes[name] = float(np.sqrt(np.mean((after - before) ** 2)) / max(size, 1e-300))

@@ -45,7 +45,7 @@ def plot_class_index(
 ) -> PlotCollection:
     """Draw the chains of a class index over their draws, beside the transition matrix.
 
-    A band for each chain, coloured by class: a chain that is stuck has one colour, one that is
+    A band for each chain, colored by class: a chain that is stuck has one color, one that is
     sticky has long blocks, chains that agree look alike. The matrix has the share of steps from
     each class (row) to each class (column), chains together. Both show how chains move, and of
     tilted ones are the tilted chains' own; `class_index_summary` weighs the tilt back.
@@ -211,8 +211,8 @@ def _at(collection: PlotCollection, column: str) -> PlotCollection:
 def _indicators(chains: IndexChains) -> xr.Dataset:
     """Return 1 where a chain was in a class, by plate, chain, draw and class."""
     active = np.eye(chains.n_classes)[chains.codes]
-    labelled = chains.label(active, "chain", "draw", "class").assign_coords(draw=chains.draw)
-    return xr.Dataset({chains.name: labelled})
+    labeled = chains.label(active, "chain", "draw", "class").assign_coords(draw=chains.draw)
+    return xr.Dataset({chains.name: labeled})
 
 
 def _probabilities(chains: IndexChains) -> xr.Dataset:

@@ -29,9 +29,9 @@ def plot_class_weights(
     visuals: Mapping[str, Mapping[str, Any] | bool] | None = None,
     **pc_kwargs: Any,
 ) -> PlotCollection:
-    """Draw the weights of the classes over the observations learnt.
+    """Draw the weights of the classes over the observations learned.
 
-    A strong line for the weight ω_j that was learnt, and a faint one for the mean posterior
+    A strong line for the weight ω_j that was learned, and a faint one for the mean posterior
     weight of the class in the last observations. A class that is being lost falls to zero in both;
     where the faint line departs from the strong one for long, the stream has changed or the gains
     have become too small to follow.
@@ -66,7 +66,7 @@ def plot_class_weights(
     Raises
     ------
     TypeError, ValueError
-        If `history` is not the history of a run in which something was learnt, or `window` is
+        If `history` is not the history of a run in which something was learned, or `window` is
         less than 1.
 
     Notes
@@ -120,19 +120,19 @@ def plot_class_weights(
         alpha=0.35,
     )
     if "weights" in path and path["weights"].dims == ("step", class_dim):
-        learnt = xr.Dataset({"weight": path["weights"]}).sel(chosen)
+        learned = xr.Dataset({"weight": path["weights"]}).sel(chosen)
         layers.draw(
             plot_collection,
             "weights",
             draw_path,
-            learnt.assign_coords({class_dim: drawn[class_dim].values}),
+            learned.assign_coords({class_dim: drawn[class_dim].values}),
             aes=list(plot_collection.aes_set),
             x="observation",
             along=["step"],
             width=2,
         )
     lines = f"(strong: weight; faint: mean of the last {window} observations)"
-    layers.write(plot_collection, "xlabel", lambda *_: f"observations learnt\n{lines}")
+    layers.write(plot_collection, "xlabel", lambda *_: f"observations learned\n{lines}")
     layers.write(plot_collection, "ylabel", lambda *_: "weight of the class")
     legend = layers.options("legend")
     if legend is not None and "color" in plot_collection.aes_set:

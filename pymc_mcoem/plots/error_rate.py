@@ -9,15 +9,15 @@ import numpy as np
 import xarray as xr
 from arviz_plots.plot_collection import PlotCollection
 
+from pymc_mcoem.plots.drawing import draw_band, draw_curve
 from pymc_mcoem.plots.layers import Layers, make_wrap
-from pymc_mcoem.plots.shapes import draw_band, draw_curve
 
 __all__ = ["plot_error_rate"]
 
 _VISUALS = ("recent", "band", "cumulative", "xlabel", "ylabel", "legend")
 _DRAWN = ("recent", "lower", "upper", "cumulative")
 _BELOW = {
-    "observation": "observations classified, then learnt",
+    "observation": "observations classified, then learned",
     "seconds": "seconds of learning",
 }
 
@@ -32,7 +32,7 @@ def plot_error_rate(
     visuals: Mapping[str, Mapping[str, Any] | bool] | None = None,
     **pc_kwargs: Any,
 ) -> PlotCollection:
-    """Draw the error rate of observations that were classified before they were learnt.
+    """Draw the error rate of observations that were classified before they were learned.
 
     A line for the rate among the last observations, in its band of chance; dashed, the rate since
     the beginning.

@@ -30,7 +30,7 @@ def read_path(history: Any) -> xr.Dataset:
     TypeError
         If it is no DataTree.
     ValueError
-        If it has no group ``online_em`` or nothing was learnt.
+        If it has no group ``online_em`` or nothing was learned.
     """
     if not isinstance(history, xr.DataTree):
         raise TypeError(
@@ -43,7 +43,7 @@ def read_path(history: Any) -> xr.Dataset:
         )
     path = history["online_em"].to_dataset()
     if path.sizes["step"] < 2:
-        raise ValueError("history: nothing was learnt yet; call partial_fit first.")
+        raise ValueError("history: nothing was learned yet; call partial_fit first.")
     return path.set_coords("observation")
 
 

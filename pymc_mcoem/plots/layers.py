@@ -24,7 +24,7 @@ from arviz_plots.plots.utils import (
 __all__ = ["Layers", "class_colors", "labels", "make_grid", "make_wrap", "write"]
 
 
-#: Petroff's ten colours, which the colour-blind tell apart too; ArviZ's own default.
+#: Petroff's ten colors, which the color-blind tell apart too; ArviZ's own default.
 _COLORS = (
     "#3f90da",
     "#ffa90e",
@@ -43,9 +43,9 @@ _DOTS_PER_INCH = 100
 
 
 def class_colors(n: int) -> list[str]:
-    """Return a colour for each of n classes.
+    """Return a color for each of n classes.
 
-    Up to ten are told apart by the colour-blind; further ones differ from their neighbours in
+    Up to ten are told apart by the color-blind; further ones differ from their neighbors in
     hue, by the golden ratio, and in brightness.
 
     Examples

@@ -34,9 +34,9 @@ def plot_parameter_history(
     visuals: Mapping[str, Mapping[str, Any] | bool] | None = None,
     **pc_kwargs: Any,
 ) -> PlotCollection:
-    """Draw parameters, gains and other records of a run over the observations learnt.
+    """Draw parameters, gains and other records of a run over the observations learned.
 
-    A plot for each variable, and in it a line for each of its numbers, coloured by class.
+    A plot for each variable, and in it a line for each of its numbers, colored by class.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def plot_parameter_history(
     Raises
     ------
     TypeError, ValueError
-        If `history` is not the history of a run in which something was learnt.
+        If `history` is not the history of a run in which something was learned.
     KeyError
         If a variable is not in it, or if a key of `coords` is not.
 
@@ -128,7 +128,7 @@ def plot_parameter_history(
     layers.draw(plot_collection, "yscale", _set_scale, data, store=False)
     maker = BaseLabeller() if labeller is None else labeller
     layers.write(plot_collection, "title", lambda name, _: maker.var_name_to_str(name))
-    layers.write(plot_collection, "xlabel", lambda *_: "observations learnt")
+    layers.write(plot_collection, "xlabel", lambda *_: "observations learned")
     legend = layers.options("legend")
     if legend is not None and "class" in data.dims and "color" in plot_collection.aes_set:
         plot_collection.add_legend(**{"dim": "class", **legend})

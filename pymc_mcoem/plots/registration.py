@@ -12,8 +12,7 @@ import xarray as xr
 from arviz_base.labels import BaseLabeller
 from arviz_plots.plot_collection import PlotCollection
 
-from pymc_mcoem.plots.layers import Layers, labels, make_grid
-from pymc_mcoem.plots.shapes import (
+from pymc_mcoem.plots.drawing import (
     draw_arrows,
     draw_band,
     draw_curve,
@@ -22,6 +21,7 @@ from pymc_mcoem.plots.shapes import (
     frame_image,
     shade_levels,
 )
+from pymc_mcoem.plots.layers import Layers, labels, make_grid
 from pymc_mcoem.validation import is_whole
 
 __all__ = ["plot_registration"]

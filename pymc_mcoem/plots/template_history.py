@@ -10,9 +10,9 @@ import xarray as xr
 from arviz_base.labels import BaseLabeller
 from arviz_plots.plot_collection import PlotCollection
 
+from pymc_mcoem.plots.drawing import draw_curve, draw_pixels, frame_image, shade_levels
 from pymc_mcoem.plots.histories import read_path, sequential_colors, snapshots
 from pymc_mcoem.plots.layers import Layers, labels, make_grid, make_wrap
-from pymc_mcoem.plots.shapes import draw_curve, draw_pixels, frame_image, shade_levels
 from pymc_mcoem.plots.templates import require_drawable
 from pymc_mcoem.templates.images import template_images
 
@@ -82,7 +82,7 @@ def plot_template_history(
     Raises
     ------
     TypeError, ValueError
-        If `history` is not the history of a run in which something was learnt, is of another
+        If `history` is not the history of a run in which something was learned, is of another
         mixture, `n_snapshots` is less than 2, or `steps` are not whole numbers.
 
     Notes
@@ -165,7 +165,7 @@ def _draw_curves(
     )
     legend = layers.options("legend")
     if legend is not None and "color" in plot_collection.aes_set:
-        plot_collection.add_legend(**{"dim": "snapshot", "title": "observations learnt", **legend})
+        plot_collection.add_legend(**{"dim": "snapshot", "title": "observations learned", **legend})
     return plot_collection
 
 

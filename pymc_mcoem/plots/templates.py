@@ -10,8 +10,8 @@ import xarray as xr
 from arviz_base.labels import BaseLabeller
 from arviz_plots.plot_collection import PlotCollection
 
+from pymc_mcoem.plots.drawing import draw_curve, draw_pixels, frame_image, shade_levels
 from pymc_mcoem.plots.layers import Layers, labels, make_wrap
-from pymc_mcoem.plots.shapes import draw_curve, draw_pixels, frame_image, shade_levels
 from pymc_mcoem.templates.images import template_images
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def plot_templates(
 ) -> PlotCollection:
     """Draw the templates of all classes, each with the weight of its class.
 
-    Curves share one plot, a colour and a kind of line each; images have a plot each and one
+    Curves share one plot, a color and a kind of line each; images have a plot each and one
     scale of shades, dark for the least value of all templates and bright for the greatest.
 
     Parameters
@@ -98,11 +98,11 @@ def plot_templates(
         raise ValueError(
             f"parameters: has {list(parameters)} and no 'weights'; give all of em.parameters."
         )
-    labelled = parameters["weights"]
-    if "class" in labelled.coords:
-        templates = templates.assign_coords({"class": labelled["class"].values})
+    labeled = parameters["weights"]
+    if "class" in labeled.coords:
+        templates = templates.assign_coords({"class": labeled["class"].values})
     chosen = {name: np.atleast_1d(value) for name, value in (coords or {}).items()}
-    templates, weights = templates.sel(chosen), labelled.sel(chosen)
+    templates, weights = templates.sel(chosen), labeled.sel(chosen)
     axes = require_drawable(mixture)
     words = {
         label: f"class {text}, weight {weight:.2g}"

@@ -109,7 +109,7 @@ class Registrar:
             name: tuple(np.stack([each[name][part] for each in found]) for part in (0, 1))
             for name in found[0]
         }
-        result = self._labelled(probability, moments)
+        result = self._labeled(probability, moments)
         result.attrs = {"draws": draws, "burn_in": burn_in, "troubles": "; ".join(troubles)}
         return result
 
@@ -207,7 +207,7 @@ class Registrar:
         square = np.nansum(np.square(values - mean), axis=0) / np.maximum(count, 1)
         return mean, np.where(enough, np.sqrt(square), np.nan)
 
-    def _labelled(
+    def _labeled(
         self,
         probability: np.ndarray,
         moments: Mapping[str, tuple[np.ndarray, ...]],

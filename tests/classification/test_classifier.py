@@ -189,8 +189,8 @@ def test_expected_likelihoods_agree_with_quadrature(mixture, by_label, rng):
         # and it is another rule than the evidence
         other = exact_class_weights(mixture, by_label, weights, curve)
         assert np.abs(other - expected).max() > 0.02
-    labelled = runs[0].predict_proba(curves)
-    np.testing.assert_allclose(labelled[:, 0], found[0][:, :2].sum(axis=1))
+    labeled = runs[0].predict_proba(curves)
+    np.testing.assert_allclose(labeled[:, 0], found[0][:, :2].sum(axis=1))
 
 
 def test_other_e_steps_weigh_classes_too(mixture, by_label, rng):
@@ -444,7 +444,7 @@ def test_what_cannot_be_classified_keeps_its_place(
     assert [label for index, label in enumerate(labels) if index in REASONS] == [None] * 4
     assert (labels[kept] == strict.predict(curves)[kept]).all()
     assert lenient.score(source_of(records), strict.predict(curves)) == 5 / 9
-    # sound observations are labelled as ever, and nothing is left of the last call
+    # sound observations are labeled as ever, and nothing is left of the last call
     assert (lenient.predict(curves) == strict.predict(curves)).all()
     assert lenient.skipped == {}
 

@@ -30,7 +30,7 @@ def mixture():
 
 
 def make_parameters(mixture, noise, variance):
-    """Return peaks along the axis, of two heights: neighbours are hard to tell apart."""
+    """Return peaks along the axis, of two heights: neighbors are hard to tell apart."""
     peaks = np.tile(np.linspace(-0.9, 0.9, 10), 2)
     heights = np.repeat([1.0, 1.6], 10)
     targets = heights[:, None] * np.exp(-((POINTS - peaks[:, None]) ** 2) / 0.1)

@@ -45,8 +45,8 @@ def test_a_plate_has_a_row_for_each_index(rng):
     chains = read_chains(as_tree(codes, log_weight.reshape(2, 6, 12)))
     np.testing.assert_array_equal(chains.codes, np.moveaxis(codes, 2, 0))
     np.testing.assert_allclose(chains.log_weight, np.moveaxis(log_weight, 2, 0))
-    labelled = chains.label(np.zeros((4, 2, 3)), "chain", "class")
-    assert labelled.dims == ("row", "chain", "class")
+    labeled = chains.label(np.zeros((4, 2, 3)), "chain", "class")
+    assert labeled.dims == ("row", "chain", "class")
     assert chains.row_label(2) == "[row=2]"
 
 

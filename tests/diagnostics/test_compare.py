@@ -31,7 +31,7 @@ def test_runs_with_other_numbers_of_classes(rng):
     np.testing.assert_array_equal(align_classes(templates[[3, 1]], templates).order, [3, 1])
 
 
-def test_labelled_templates_may_have_their_dimensions_in_any_order(rng):
+def test_labeled_templates_may_have_their_dimensions_in_any_order(rng):
     templates = xr.DataArray(rng.normal(size=(3, 5)), dims=("class", "age"))
     np.testing.assert_array_equal(align_classes(templates, templates.T).order, [0, 1, 2])
     with pytest.raises(ValueError, match="give a DataArray with dimension 'class'"):

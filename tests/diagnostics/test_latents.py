@@ -1,4 +1,4 @@
-"""Latents are summarised where their class is active, with the error that gaps bring."""
+"""Latents are summarized where their class is active, with the error that gaps bring."""
 
 import numpy as np
 import pytest

@@ -76,7 +76,7 @@ def test_what_cannot_be_judged_is_refused(rng):
         running_evidence(tree, window=1)
     with pytest.raises(ValueError, match="no group 'observations'"):
         running_evidence(xr.DataTree())
-    with pytest.raises(ValueError, match="nothing was learnt"):
+    with pytest.raises(ValueError, match="nothing was learned"):
         running_evidence(driver(NormalMixture(), parameters=THETA))
 
 

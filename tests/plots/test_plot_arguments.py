@@ -45,7 +45,7 @@ def test_a_registration_keeps_its_classes():
     assert one.viz["plot"]["class"].values.tolist() == [1]
 
 
-def test_templates_are_labelled():
+def test_templates_are_labeled():
     found = curve_registration(np.linspace(2, 18, 9))
     with pytest.raises(TypeError, match="templates: got ndarray; give what template_images"):
         plot_registration(found, templates=np.zeros((2, 9)), backend="none")

@@ -63,10 +63,10 @@ def test_cells_are_transition_probabilities(collection):
     np.testing.assert_array_equal(written, [["0.50", "0.50", "0"], ["0.50", "0.50", "0"], [*"001"]])
 
 
-def test_classes_have_colours_of_their_own(collection):
+def test_classes_have_colors_of_their_own(collection):
     raster = collection.viz["raster"]["class_index"].values
-    colours = [raster[0, 0]["color"], raster[1, 0]["color"], raster[2, 1]["color"]]
-    assert len(set(colours)) == 3
+    colors = [raster[0, 0]["color"], raster[1, 0]["color"], raster[2, 1]["color"]]
+    assert len(set(colors)) == 3
     many = plot_class_index(as_array([np.arange(15)] * 2), backend="none")
     found = [artist["color"] for artist in many.viz["raster"]["class_index"].values[:, 0]]
     assert len(set(found)) == 15

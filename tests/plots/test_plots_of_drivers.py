@@ -54,7 +54,7 @@ def test_paths_over_the_observations_of_mini_batches(history):
     np.testing.assert_array_equal(y, path["gain"][1:])
 
 
-def test_learnt_and_recent_weights_share_the_axis_of_observations(history):
+def test_learned_and_recent_weights_share_the_axis_of_observations(history):
     collection = plot_class_weights(history, window=4, backend="none")
     seen = history["observations"]["class_weight"]
     for k in range(3):

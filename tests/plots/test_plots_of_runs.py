@@ -35,7 +35,7 @@ def values(visual, name):
     return visual[name].values
 
 
-def test_parameters_have_a_plot_each_and_classes_a_colour(history):
+def test_parameters_have_a_plot_each_and_classes_a_color(history):
     collection = plot_parameter_history(history, backend="none")
     # templates have more numbers than a plot can tell apart
     assert set(collection.viz["plot"].data_vars) == {"weights", "noise_variance", "gain"}
@@ -62,22 +62,24 @@ def test_parameters_are_chosen(history):
 
 def test_weights_and_what_the_last_observations_weigh(history):
     collection = plot_class_weights(history, window=4, backend="none")
-    learnt, recent = (values(collection.viz[name], "weight")[0] for name in ("weights", "observed"))
-    np.testing.assert_array_equal(learnt["y"][:-1], 0.25)
+    learned, recent = (
+        values(collection.viz[name], "weight")[0] for name in ("weights", "observed")
+    )
+    np.testing.assert_array_equal(learned["y"][:-1], 0.25)
     seen = history["observations"]["class_weight"].values[:, 0]
     assert np.isnan(recent["y"][0])
     np.testing.assert_allclose(recent["y"][3], seen[:4].mean())
     np.testing.assert_allclose(recent["y"][39], seen[-4:].mean())
-    assert learnt["color"] == recent["color"]
+    assert learned["color"] == recent["color"]
     with pytest.raises(ValueError, match="window: got 0"):
         plot_class_weights(history, window=0, backend="none")
 
 
-def test_a_run_that_learnt_nothing_is_refused(history):
+def test_a_run_that_learned_nothing_is_refused(history):
     start = xr.DataTree.from_dict(
         {"online_em": history["online_em"].to_dataset().isel(step=slice(1))}
     )
-    with pytest.raises(ValueError, match="nothing was learnt"):
+    with pytest.raises(ValueError, match="nothing was learned"):
         plot_parameter_history(start, backend="none")
 
 

@@ -1,4 +1,4 @@
-"""What templates, observations and warps are drawn with: curves, bands, pixels and arrows."""
+"""Artists of templates, observations and warps: curves, bands, pixels and arrows."""
 
 from __future__ import annotations
 
@@ -148,10 +148,10 @@ def arrow_path(begin: np.ndarray, end: np.ndarray, head: float = 0.35) -> np.nda
     return np.stack([begin, end, left, end, right, gap], axis=1).reshape(-1, 2)
 
 
-def _edges(centres: np.ndarray) -> np.ndarray:
-    """Return where pixels begin and end, each inner edge twice, from their centres."""
-    centres = np.asarray(centres, dtype=np.float64)
-    middle = (centres[1:] + centres[:-1]) / 2
-    first, last = 1.5 * centres[0] - 0.5 * centres[1], 1.5 * centres[-1] - 0.5 * centres[-2]
+def _edges(centers: np.ndarray) -> np.ndarray:
+    """Return where pixels begin and end, each inner edge twice, from their centers."""
+    centers = np.asarray(centers, dtype=np.float64)
+    middle = (centers[1:] + centers[:-1]) / 2
+    first, last = 1.5 * centers[0] - 0.5 * centers[1], 1.5 * centers[-1] - 0.5 * centers[-2]
     edges = np.concatenate([[first], np.repeat(middle, 2), [last]])
     return edges
