@@ -201,7 +201,7 @@ class Classifier:
             )
         else:
             make = partial(compile_expected_likelihood, self.family)
-        self._crew = Crew(make, executor)
+        self.executor = Crew(make, executor)
         # The paper's rule knows no weights of classes, but those of labels.
         prior = {} if label_weights is None else label_weights
         self._log_label_weight = np.log([float(prior.get(label, 1.0)) for label in of_class])
@@ -280,8 +280,8 @@ class Classifier:
                 raise
 
         # What fails here is no observation's fault.
-        self._crew.prepare()
-        answers = self._crew.answers(handed_out(), total=total)
+        self.executor.prepare()
+        answers = self.executor.answers(handed_out(), total=total)
         while True:
             try:
                 answer: np.ndarray | Unclassified = next(answers)
@@ -294,7 +294,7 @@ class Classifier:
                     raise
                 require_own_fault(error)
                 answer = self._failed(under_way[0][0], error)
-                answers = self._crew.answers(handed_out(), total=total)
+                answers = self.executor.answers(handed_out(), total=total)
             index, _ = under_way.popleft()
             if isinstance(answer, Unclassified):
                 self.skipped[index] = f"classifying it failed: {answer.reason}"

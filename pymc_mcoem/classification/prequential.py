@@ -156,7 +156,7 @@ def predict_then_learn(
     # Compiling is no learning, and fails before anything is learnt.
     for learner in learnt.learners:
         learner.executor.prepare()
-    learnt.classifier._crew.prepare()
+    learnt.classifier.executor.prepare()
     found = _Rows()
     seconds, number = 0.0, 0
     with (

@@ -322,7 +322,7 @@ def _probabilities(
     rng = np.random.default_rng(seed)
     with one_call_at_a_time(), one_blas_thread():
         return weigh(
-            classifier._crew.compiled,
+            classifier.executor.compiled,
             data,
             parameters,
             rng,

@@ -116,7 +116,7 @@ def test_a_mixture_for_each_label_as_by_hand(mixture, larger, rng):
                 e_step=mcoem.FixedLatents(),
                 **QUIET,
             )
-            crew = classifier._crew = crew or classifier._crew  # compiled once
+            crew = classifier.executor = crew or classifier.executor  # compiled once
             predicted.append(classifier.predict([curve])[0])
         elif number:
             predicted.append(most_frequent(labels[:number]))
