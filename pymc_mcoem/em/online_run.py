@@ -64,6 +64,7 @@ class OnlineRun(Run[RunState, OnlineSettings]):
     driver = "OnlineEM"
     method = "partial_fit"
     settings_class = OnlineSettings
+    unit = "observation"
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

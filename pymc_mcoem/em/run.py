@@ -66,6 +66,8 @@ class Run[State: RunPosition, Settings: RunSettings]:
     driver: ClassVar[str]
     method: ClassVar[str]
     settings_class: ClassVar[type[RunSettings]]
+    #: What the log counts.
+    unit: ClassVar[str]
 
     state: State
 
@@ -177,8 +179,8 @@ class Run[State: RunPosition, Settings: RunSettings]:
         for name in sorted(report.state.troubles.keys() - self.state.troubles.keys()):
             _log.warning(
                 "%s %d: %s. Further ones are only counted, in history.",
-                self.settings.unit.capitalize(),
-                report.state.n_steps,
+                self.unit.capitalize(),
+                report.state.n_learnt if self.unit == "observation" else report.state.n_steps,
                 name,
             )
         self.history.append(report)
