@@ -32,7 +32,7 @@ from pymc_mcoem.em.checks import check_shapes, check_statistics
 from pymc_mcoem.em.esteps.base import EStepResult
 from pymc_mcoem.em.esteps.worker_calls import Explainer, simulate
 from pymc_mcoem.em.maximization import maximize_family
-from pymc_mcoem.runs.workers import Order, Parcel, perform, received
+from pymc_mcoem.runs.workers import Answers, Order, Parcel, perform, received
 
 #: Observations and batch size of the real runs.
 REAL, REAL_BATCH = 64, 8
@@ -129,7 +129,7 @@ class Wire(Executor):
         content = pickle.dumps(answer)
         self.sent.append(len(message))
         self.returned.append(len(content))
-        given = answer if isinstance(answer, list) else [answer]
+        given = answer.found if isinstance(answer, Answers) else [answer]
         self.answers = [*self.answers, *given][-REAL:]
         future: Future[Any] = Future()
         future.set_result(pickle.loads(content))

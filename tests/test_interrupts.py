@@ -208,7 +208,7 @@ def test_a_classifier_blames_nothing(on_error, rng):
         on_error=on_error,
         progressbar=False,
     )
-    compiled, images, calls = classifier._executor.compiled, rng.random((12, 3, 3)), []
+    compiled, images, calls = classifier.executor.compiled, rng.random((12, 3, 3)), []
     expected = classifier.class_probabilities(images)
 
     class Pressed:
@@ -218,7 +218,7 @@ def test_a_classifier_blames_nothing(on_error, rng):
                 press()
             return compiled.class_probability(*arguments, **options)
 
-    classifier._executor.__dict__["compiled"] = Pressed()
+    classifier.executor.__dict__["compiled"] = Pressed()
     for times in (1, 2):  # noqa: B007
         calls.clear()
         with pytest.raises(KeyboardInterrupt):

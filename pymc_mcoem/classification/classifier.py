@@ -214,7 +214,7 @@ class Classifier:
             if rule == "evidence"
             else partial(compile_expected_likelihood, self.family, log_label_weight)
         )
-        self._executor = Crew(make, executor)
+        self.executor = Crew(make, executor)
 
     def _merge(
         self,
@@ -352,10 +352,10 @@ class Classifier:
                 yield order
 
         # Compiling comes first: what fails there is no observation's fault.
-        self._executor.prepare()
+        self.executor.prepare()
         while True:
             try:
-                for answer in self._executor.answers(send(), total=total):
+                for answer in self.executor.answers(send(), total=total):
                     yield sent.popleft()[0], answer
                 return
             except WorkerLost as error:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from pymc_mcoem.compiling.threads import one_blas_thread
 from pymc_mcoem.em.esteps.worker_calls import simulate
 from pymc_mcoem.em.maximization import count_revived, count_waiting, maximize_family
 from pymc_mcoem.em.predicted import Predicted
-from pymc_mcoem.em.run import Run, blended, timed
+from pymc_mcoem.em.run import Run, added, blended, timed
 from pymc_mcoem.em.run_state import (
     ObservationRecord,
     OnlineSettings,
@@ -27,7 +27,7 @@ from pymc_mcoem.em.run_state import (
 from pymc_mcoem.em.schedules import update_is_due
 from pymc_mcoem.em.stream import Unreadable
 from pymc_mcoem.interrupts import raise_if_interrupted, require_own_fault, require_readable
-from pymc_mcoem.runs.failed_records import PATIENCE, LeftOut, named, said
+from pymc_mcoem.runs.failed_records import PATIENCE, LeftOut, named
 from pymc_mcoem.runs.outliers import (
     IN_A_ROW,
     Absurd,
@@ -65,6 +65,7 @@ class OnlineRun(Run[RunState, OnlineSettings]):
     driver = "OnlineEM"
     method = "partial_fit"
     settings_class = OnlineSettings
+    unit = "observation"
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -168,19 +169,14 @@ class OnlineRun(Run[RunState, OnlineSettings]):
             try:
                 report = self.step(self.state)
             except StepError as failure:
-                self.leave_out(
-                    *(
-                        LeftOut(
-                            item.position, f"learning it failed: {named(cause)}", item.observation
-                        )
-                        for item, cause in zip(failure.culprits, failure.causes, strict=True)
-                    )
-                )
+                self.leave_out(*failure.left_out())
                 self.state = self.state.without(failure.positions)
                 self._failures += len(failure.culprits)
                 if self.settings.on_error != "raise" and self._failures <= PATIENCE:
                     continue
-                _explain(failure, "is left out; what was learnt before it stays")
+                raise failure.told(
+                    "is left out; what was learnt before it stays"
+                ) from failure.causes[0]
             self.take(report)
             self._failures = 0
             yield report
@@ -305,7 +301,7 @@ class OnlineRun(Run[RunState, OnlineSettings]):
             return self.ended(state)
         except StepError as failure:
             if self.settings.on_error == "raise":
-                _explain(failure, "is held, and cannot be learnt")
+                raise failure.told("is held, and cannot be learnt") from failure.causes[0]
             return self._ended(state.without(failure.positions))
 
     def ended(self, state: RunState) -> RunState:
@@ -367,7 +363,7 @@ class OnlineRun(Run[RunState, OnlineSettings]):
                         break
                     continue
                 records.append(ObservationRecord.of(numbers[len(records)], result, seconds))
-                total = _added(total, result)
+                total = added(total, result.statistics)
                 # A step of many observations holds their sum, not all their statistics.
                 slim = self.settings.revival is None
                 results.append(replace(result, statistics={}) if slim else result)
@@ -433,12 +429,14 @@ class OnlineRun(Run[RunState, OnlineSettings]):
             ),
             troubles=troubles,
         )
+        worth = following.effective_size
+        all_ready = not state.n_updates and np.all(self.family.ready(running, effective_size=worth))
         due = last or update_is_due(
             self.settings.update_schedule,
             state.n_learnt,
             following.n_learnt,
             n_updates=state.n_updates,
-            all_ready=state.n_updates == 0 and bool(self._ready(following).all()),
+            all_ready=bool(all_ready),
         )
         waiting: tuple[int, ...] = ()
         if due:
@@ -459,10 +457,6 @@ class OnlineRun(Run[RunState, OnlineSettings]):
             waiting=len(waiting),
         )
 
-    def _ready(self, state: RunState) -> np.ndarray:
-        ready = self.family.ready(state.statistics or {}, effective_size=state.effective_size)
-        return np.asarray(ready, dtype=bool)
-
     def _maximized(self, state: RunState) -> tuple[Arrays, tuple[int, ...]]:
         """Return the M-step's parameters and the classes that wait."""
         found = maximize_family(
@@ -472,21 +466,3 @@ class OnlineRun(Run[RunState, OnlineSettings]):
             present=state.parameters,
         )
         return found.parameters, found.waiting
-
-
-def _added(total: Arrays, result: EStepResult) -> Arrays:
-    """Return a sum with an observation's statistics added."""
-    with np.errstate(over="ignore"):  # what overflows is refused when all are added
-        return {
-            name: total[name] + value if name in total else np.array(value, dtype=np.float64)
-            for name, value in result.statistics.items()
-        }
-
-
-def _explain(failure: StepError, what: str) -> NoReturn:
-    cause = failure.causes[0]
-    kind = FloatingPointError if isinstance(cause, ArithmeticError) else RuntimeError
-    positions = ", ".join(str(item.position) for item in failure.culprits)
-    raise kind(
-        f"observation {positions} of the stream, counted from 0, {what}: {said(cause)}"
-    ) from cause

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
     from pymc_mcoem.labelling import Arrays
 
-__all__ = ["Driver", "Run", "blended", "timed"]
+__all__ = ["Driver", "Run", "added", "blended", "timed"]
 
 _log = logging.getLogger("pymc_mcoem")
 
@@ -66,6 +66,8 @@ class Run[State: RunPosition, Settings: RunSettings]:
     driver: ClassVar[str]
     method: ClassVar[str]
     settings_class: ClassVar[type[RunSettings]]
+    #: What the log counts.
+    unit: ClassVar[str]
 
     state: State
 
@@ -177,8 +179,8 @@ class Run[State: RunPosition, Settings: RunSettings]:
         for name in sorted(report.state.troubles.keys() - self.state.troubles.keys()):
             _log.warning(
                 "%s %d: %s. Further ones are only counted, in history.",
-                self.settings.unit.capitalize(),
-                report.state.n_steps,
+                self.unit.capitalize(),
+                report.state.n_learnt if self.unit == "observation" else report.state.n_steps,
                 name,
             )
         self.history.append(report)
@@ -356,6 +358,15 @@ class Driver[AnyRun: Run[Any, Any]]:
             driver.run.restore(saved, tree)
         driver.run.files.add(Path(path))
         return driver
+
+
+def added(total: Arrays, statistics: Mapping[str, np.ndarray]) -> Arrays:
+    """Return sums of statistics with those of an observation added; `total` may be empty."""
+    with np.errstate(over="ignore"):  # what overflows is refused when all are added
+        return {
+            name: total[name] + value if name in total else np.array(value, dtype=np.float64)
+            for name, value in statistics.items()
+        }
 
 
 def blended(

@@ -11,7 +11,7 @@ import numpy as np
 from pymc_mcoem.em.family import CLASS_WEIGHT
 from pymc_mcoem.em.revival import Revival
 from pymc_mcoem.labelling import Arrays
-from pymc_mcoem.runs.failed_records import check_on_error, said
+from pymc_mcoem.runs.failed_records import LeftOut, check_on_error, named, said
 from pymc_mcoem.runs.outliers import check_refuse_beyond
 from pymc_mcoem.validation import is_whole
 
@@ -299,6 +299,20 @@ class StepError(Exception):
         self.culprits = tuple(culprits)
         self.causes = tuple(causes)
         self.positions = frozenset(item.position for item in self.culprits)
+
+    def left_out(self) -> list[LeftOut]:
+        """Return the observations at fault and why they are, for the history."""
+        return [
+            LeftOut(item.position, f"learning it failed: {named(cause)}", item.observation)
+            for item, cause in zip(self.culprits, self.causes, strict=True)
+        ]
+
+    def told(self, what: str) -> Exception:
+        """Return the error that users see, which says what becomes of the observations."""
+        cause = self.causes[0]
+        kind = FloatingPointError if isinstance(cause, ArithmeticError) else RuntimeError
+        positions = ", ".join(str(item.position) for item in self.culprits)
+        return kind(f"observation {positions} of the stream, counted from 0, {what}: {said(cause)}")
 
 
 def _copied(value: Any) -> np.ndarray:

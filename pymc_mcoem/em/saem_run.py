@@ -40,6 +40,7 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
     driver = "SAEM"
     method = "fit"
     settings_class = SAEMSettings
+    unit = "iteration"
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

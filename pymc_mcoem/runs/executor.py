@@ -6,7 +6,7 @@ import logging
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +22,7 @@ from pymc_mcoem.runs.workers import (
     Order,
     Parcel,
     Unknown,
-    leave_with,
+    begin_worker,
     perform,
     received,
 )
@@ -142,7 +142,8 @@ class Crew:
     Notes
     -----
     A worker that dies takes a standard pool down. What was not answered is then given to a new
-    pool of the same size; the answers are the same, since a call carries all that it depends on.
+    pool of the same size, or of as many processes as have answered where the executor was given.
+    The answers are the same, since a call carries all that it depends on.
     A call that brings its workers down alone, twice, is given up: `WorkerLost`. So is one that
     takes two workers longer than `Workers` allow.
 
@@ -165,6 +166,8 @@ class Crew:
         self._size = None if executor is None or isinstance(executor, Executor) else int(executor)
         self._executor = executor if isinstance(executor, Executor) else None
         self._answered = False
+        #: Numbers of the processes that have answered.
+        self._processes: set[int] = set()
         self._end_pool: Callable[[], Any] | None = None
 
     @property
@@ -202,7 +205,8 @@ class Crew:
         total : int, optional
             How many calls there are, for calls that take no longer than a few times the
             millisecond that an executor spends on sending one: a worker then gets several at
-            once, where it will get several lots of them. After losses calls go one by one.
+            once, where it will get several lots of them: of a pool of our own, whose size is known.
+            After losses calls go one by one.
 
         Raises
         ------
@@ -289,18 +293,18 @@ class Crew:
 
     def _together(self, window: int, total: int | None) -> int:
         """Return how many calls to send at once, so that no worker waits long for the others."""
-        n_workers = self._size or getattr(self._executor, "_max_workers", None)
-        if total is None or not isinstance(n_workers, int):
+        if total is None or self._size is None:
             return 1
-        return max(min(TOGETHER, total // (LOTS * n_workers), window // (4 * n_workers)), 1)
+        return max(min(TOGETHER, total // (LOTS * self._size), window // (4 * self._size)), 1)
 
-    def _answer(self, sent: _Sent) -> Sequence[Any]:
+    def _answer(self, sent: _Sent) -> list[Any]:
         assert sent.future is not None
         found = self._result(sent.future)
         if isinstance(found, Unknown):
             sent.future = self._submit(sent.orders, whole=True)
             found = self._result(sent.future)
-        answers: Sequence[Any] = found
+        self._processes.add(found.process)
+        answers: list[Any] = found.found
         return answers
 
     def _result(self, future: Future[Any]) -> Any:
@@ -336,7 +340,8 @@ class Crew:
             If they cannot.
         """
         try:
-            received(self._result(self._submit((Order(_nothing),), whole=True))[0])
+            (found,) = self._result(self._submit((Order(_nothing),), whole=True)).found
+            received(found)
         except (BrokenExecutor, _CallLost) as error:
             raise ExecutorError(
                 f"executor: workers of {self._executor!r} die before they have done anything "
@@ -350,9 +355,9 @@ class Crew:
             if self._executor is None:
                 assert self._size is not None
                 self._executor = self._pool(self._size)
-            return self._executor.submit(
-                perform, parcel.token, parcel.content if whole else None, orders, *limit
-            )
+            # workers of our own have it from their beginning
+            content = parcel.content if whole and self._end_pool is None else None
+            return self._executor.submit(perform, parcel.token, content, orders, *limit)
         except BrokenExecutor:
             raise
         except Exception as error:
@@ -363,20 +368,17 @@ class Crew:
 
     def _replace(self, error: BrokenExecutor) -> None:
         """Take a new pool in place of one that lost a worker."""
-        size = self._size or getattr(self._executor, "_max_workers", None)
-        if not isinstance(size, int):
-            raise ExecutorError(
-                f"executor: {self._executor!r} broke ({error}) and cannot be made again from "
-                "here; the run stands as before, give it a new one."
-            ) from error
+        # How many a given executor had is not known, but which have answered, some anew perhaps.
+        from joblib import cpu_count
+
+        size = self._size or max(min(len(self._processes), cpu_count()), 1)
         _log.warning(
             "executor: a worker died (%s). What it had not answered is given to a new pool of %d "
             "processes; results do not change.",
             str(error).splitlines()[0] if str(error) else type(error).__name__,
             size,
         )
-        if self._end_pool is not None:
-            self._end_pool()
+        self.close()
         self._size, self._executor, self._answered = size, None, False
 
     def close(self) -> None:
@@ -395,22 +397,14 @@ class Crew:
         from joblib.externals.loky import ProcessPoolExecutor
 
         pool: Any = ProcessPoolExecutor(
-            max_workers=size, timeout=IDLE, initializer=leave_with, initargs=(os.getpid(),)
+            max_workers=size,
+            timeout=IDLE,
+            initializer=begin_worker,
+            initargs=(os.getpid(), self._parcel),
         )
-        self._end_pool = weakref.finalize(self, _end_pool, pool, pool._call_queue)
+        self._end_pool = weakref.finalize(self, pool.shutdown, wait=False, kill_workers=True)
         made: Executor = pool
         return made
-
-
-def _end_pool(pool: Any, call_queue: Any) -> None:
-    """End a pool of our own, its workers and the threads that serve it.
-
-    Where workers died while the pipe to them was full, the thread that fills it would go on
-    waiting for a reader: this process itself holds the reading end. Without it the thread ends,
-    and what it held open is closed.
-    """
-    pool.shutdown(wait=False, kill_workers=True)
-    call_queue._reader.close()
 
 
 def _nothing(_: Any) -> None:

@@ -19,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import cloudpickle
 import numpy as np
@@ -30,12 +30,14 @@ from pymc_mcoem.interrupts import ignore_in_worker, patiently, raise_if_interrup
 from pymc_mcoem.runs.failed_records import said
 
 __all__ = [
+    "Answers",
     "ExecutorError",
     "Failed",
     "Limit",
     "Order",
     "Parcel",
     "Unknown",
+    "begin_worker",
     "perform",
     "received",
 ]
@@ -46,6 +48,8 @@ KEPT = 16
 PATIENCE = 2.0
 
 _made: OrderedDict[str, Any] = OrderedDict()
+#: How objects are made, by token, in workers of pools of our own.
+_known: dict[str, bytes] = {}
 #: Objects that have been called here.
 _called: set[str] = set()
 
@@ -95,9 +99,9 @@ class Parcel:
     Examples
     --------
     >>> parcel = Parcel.of(lambda: [1, 2])
-    >>> perform(parcel.token, parcel.content, [Order(len)])
+    >>> perform(parcel.token, parcel.content, [Order(len)]).found
     [2]
-    >>> perform(parcel.token, None, [Order(sum), Order(max)])
+    >>> perform(parcel.token, None, [Order(sum), Order(max)]).found
     [3, 2]
     """
 
@@ -168,27 +172,17 @@ class Failed:
     made: bool
 
 
-@runtime_checkable
-class Packable(Protocol):
-    """A result that has a smaller form to be sent in."""
+@dataclass(frozen=True)
+class Answers:
+    """What a worker returns of several calls, and the number of its process."""
 
-    def packed(self) -> Packed:
-        """Return the smaller form."""
-        ...
-
-
-@runtime_checkable
-class Packed(Protocol):
-    """A result as it is sent."""
-
-    def unpacked(self) -> Any:
-        """Return the result."""
-        ...
+    process: int
+    found: list[Any]
 
 
 def perform(
     token: str, content: bytes | None, orders: Sequence[Order], limit: Limit | None = None
-) -> list[Any] | Unknown:
+) -> Answers | Unknown:
     """Make calls in a worker.
 
     Parameters
@@ -203,13 +197,14 @@ def perform(
 
     Returns
     -------
-    list or Unknown
+    Answers or Unknown
         What each call returned, or `Failed` in its place; nothing after one that failed because
         the object could not be made.
     """
     ignore_in_worker()
     # a worker that was forked in the middle of a call would write to its driver's terminal
     with telling(enabled=False), one_call_at_a_time(), one_blas_thread():
+        content = _known.get(token) if content is None else content
         if token in _made:
             _made.move_to_end(token)
         elif content is None:
@@ -220,7 +215,7 @@ def perform(
                 answers.append(_answer(token, content, order))
             if token not in _made:  # nor will it be for the next one
                 break
-        return answers
+        return Answers(os.getpid(), answers)
 
 
 def _answer(token: str, content: bytes | None, order: Order) -> Any:
@@ -231,25 +226,28 @@ def _answer(token: str, content: bytes | None, order: Order) -> Any:
             _made[token] = cloudpickle.loads(content)()
             while len(_made) > KEPT:
                 _made.popitem(last=False)
-        found = order.made_by(_made[token])
-        return found.packed() if isinstance(found, Packable) else found
+        return order.made_by(_made[token])
     except Exception as error:
         # of an interrupt, or the end of the program, no call is at fault, and its answer is lost
         raise_if_interrupted(error)
         return Failed(_portable(error), made=token in _made)
 
 
-def leave_with(driver: int) -> None:
-    """Let this worker end when its driver does, also one that was killed and said nothing.
+def begin_worker(driver: int, parcel: Parcel) -> None:
+    """Begin as a worker of a pool of our own.
 
-    Ctrl-C is the driver's affair: a terminal sends it to all processes, and a worker finishes
-    what it is at.
+    It ends when its driver does, also one that was killed and said nothing. Ctrl-C is the driver's
+    affair: a terminal sends it to all processes, and a worker finishes what it is at.
 
     Parameters
     ----------
     driver : int
         Number of the driver's process, the worker's parent.
+    parcel : Parcel
+        Of the object that calls will be for, which is made with the first of them. It does not
+        go the way of the calls: whoever fills that as a worker dies waits for ever.
     """
+    _known[parcel.token] = parcel.content
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def watch() -> None:
@@ -280,7 +278,7 @@ def received(answer: Any) -> Any:
             f"executor: a worker could not compile what it is to run ({answer.error}); see that "
             "workers have the same versions installed, and what the family is made of."
         ) from answer.error
-    return answer.unpacked() if isinstance(answer, Packed) else answer
+    return answer
 
 
 def _portable(error: Exception) -> Exception:

@@ -517,4 +517,4 @@ def test_a_mixture_for_each_label_takes_the_starting_points_over(by_label, rng):
     mixture.geometry = replace(mixture.geometry, starts=np.linspace(-1.0, 1.0, 5)[:, None])
     other = mcoem.Classifier(mixture, by_label, e_step=mcoem.LaplaceGaussian())
     np.testing.assert_array_equal(other.family.geometry.starts, mixture.geometry.starts)
-    assert other._executor.compiled is not one._executor.compiled
+    assert other.executor.compiled is not one.executor.compiled

@@ -113,13 +113,13 @@ def by_evidence(mixture, parameters, curves):
 def test_by_laplaces_evidence_nothing_changes(by_evidence, curves, amount):
     """Laplace's shares among few classes are those among all: nothing here is left to chance."""
     full, screened = by_evidence
-    screened._executor.compiled.amount, screened._executor.compiled.slack = amount, 0.0
+    screened.executor.compiled.amount, screened.executor.compiled.slack = amount, 0.0
     found = screened.class_probabilities(curves)
     np.testing.assert_allclose(found.sum(axis=1), 1.0)
     np.testing.assert_allclose(found, full, rtol=1e-9, atol=1e-12)
     assert np.abs(np.sort(full, axis=1)[:, :-16]).max() < 1e-3  # there is something to leave out
-    assert set(screened._executor.compiled._compiled) <= {*SIZES, N_CLASSES}
-    assert set(screened._executor.compiled._compiled) != {N_CLASSES}
+    assert set(screened.executor.compiled._compiled) <= {*SIZES, N_CLASSES}
+    assert set(screened.executor.compiled._compiled) != {N_CLASSES}
 
 
 @pytest.mark.parametrize(
@@ -136,10 +136,10 @@ def test_by_laplaces_evidence_nothing_changes(by_evidence, curves, amount):
 def test_what_draws_nothing_is_not_screened(mixture, parameters, e_step, screens):
     """There screening would search the modes twice, and spare nothing."""
     screened = mcoem.Classifier(mixture, parameters, e_step=e_step, screening=0.1)
-    assert isinstance(screened._executor.compiled, ScreenedClassWeights) == screens
+    assert isinstance(screened.executor.compiled, ScreenedClassWeights) == screens
     if not screens:
         plain = mcoem.Classifier(mixture, parameters, e_step=e_step)
-        assert screened._executor.compiled is plain._executor.compiled
+        assert screened.executor.compiled is plain.executor.compiled
 
 
 def left_out(probability, amount):
@@ -191,13 +191,13 @@ def test_no_probability_changes_by_more_than_what_is_left_out(
     screened = mcoem.Classifier(
         mixture, parameters, e_step=e_step, draws=draws, screening=0.5, progressbar=False
     )
-    screened._executor.compiled.slack = 0.0
+    screened.executor.compiled.slack = 0.0
     repeats = 10
     sums = np.hstack([np.eye(N_CLASSES), np.repeat(np.eye(2), 10, axis=0)])
 
     def excess(amount):
         """Return how far errors exceed what chance allows, the greatest of each curve."""
-        screened._executor.compiled.amount = amount
+        screened.executor.compiled.amount = amount
         found = screened.class_probabilities(np.tile(curves, (repeats, 1)))
         found = found.reshape(repeats, len(curves), N_CLASSES)
         # what has Laplace's probability each time was left out
@@ -257,9 +257,9 @@ def test_a_classifier_screens_with_slack(mixture, parameters, curves):
             mixture, parameters, e_step=AsIfDrawn(), screening=amount, progressbar=False
         )
         if slack == 0.0:
-            screened._executor.compiled.slack = slack
+            screened.executor.compiled.slack = slack
         screened.class_probabilities(curve[None])
-        (looked_at,) = screened._executor.compiled._compiled
+        (looked_at,) = screened.executor.compiled._compiled
         assert looked_at == sizes[slack][np.flatnonzero(sizes[0.0] < sizes[SLACK])[0]]
 
 
@@ -281,7 +281,7 @@ def test_classes_are_judged_by_the_modes_that_they_would_be_looked_at_from(
 ):
     """A class that another search gave up may have all of the probability."""
     screened = mcoem.Classifier(mixture, parameters, e_step=e_step, screening=0.1)
-    assert screened._executor.compiled.search == search
+    assert screened.executor.compiled.search == search
 
 
 @pytest.mark.slow

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
-
-from pymc_mcoem.em.contributions import Contribution
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
@@ -19,7 +17,6 @@ __all__ = [
     "CompiledEStep",
     "EStep",
     "EStepResult",
-    "PackedResult",
 ]
 
 
@@ -54,8 +51,8 @@ class EStepResult:
     state: dict[str, np.ndarray] = field(default_factory=dict)
     chain: dict[str, np.ndarray] = field(default_factory=dict)
 
-    def packed(self) -> PackedResult:
-        """Return the result as workers send it: without draws, and without rows of zeros."""
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how workers send the result: without the rows of zeros of the statistics."""
         n_classes = len(next(iter(self.statistics.values())))
         # Rows are left out if all their bits are zero, so that every bit is the same again: a row
         # of negative zeros is not one of zeros.
@@ -65,26 +62,20 @@ class EStepResult:
             empty &= ~bits.any(axis=1)
         classes = np.flatnonzero(~empty)
         rows = {name: np.asarray(value)[classes] for name, value in self.statistics.items()}
-        rest = replace(self, statistics={}, class_index=None)
-        return PackedResult(rest, Contribution(classes, rows), n_classes)
+        given = {name: value for name, value in vars(self).items() if name != "statistics"}
+        return _whole, (given, classes, rows, n_classes)
 
 
-@dataclass(frozen=True)
-class PackedResult:
-    """An E-step's result without its draws and without the classes that have no part in it."""
-
-    rest: EStepResult
-    visited: Contribution
-    n_classes: int
-
-    def unpacked(self) -> EStepResult:
-        """Return the result with all classes again."""
-        statistics = {}
-        for name, rows in self.visited.rows.items():
-            whole = np.zeros((self.n_classes, *rows.shape[1:]), dtype=rows.dtype)
-            whole[self.visited.classes] = rows
-            statistics[name] = whole
-        return replace(self.rest, statistics=statistics)
+def _whole(
+    given: dict[str, Any], classes: np.ndarray, rows: dict[str, np.ndarray], n_classes: int
+) -> EStepResult:
+    """Return the result that was sent, with all classes again."""
+    statistics = {}
+    for name, sent in rows.items():
+        whole = np.zeros((n_classes, *sent.shape[1:]), dtype=sent.dtype)
+        whole[classes] = sent
+        statistics[name] = whole
+    return EStepResult(statistics=statistics, **given)
 
 
 class CompiledEStep(Protocol):

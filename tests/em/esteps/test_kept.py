@@ -84,7 +84,7 @@ def test_classifiers_of_a_mixture_compile_once():
         )
         for _ in range(2)
     )
-    assert first._executor.compiled is second._executor.compiled
+    assert first.executor.compiled is second.executor.compiled
 
 
 @pytest.mark.parametrize(
