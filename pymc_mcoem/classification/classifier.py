@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import xarray as xr
 
-from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.classification.labels import as_labels
 from pymc_mcoem.classification.merged_classes import unite
 from pymc_mcoem.classification.scores import (
@@ -65,9 +64,9 @@ class Classifier:
         ``"expected_likelihood"``: the paper's rule, `ExpectedLikelihood` of each class, without
         the classes' weights.
     e_step : EStep, optional
-        How posterior class probabilities are found: `CarlinChibBurst` (default, with five
-        random-walk moves), `LaplaceGaussian` (by Laplace's evidence, or with importance
-        weights), or any other that has a ``class_probability``.
+        How posterior class probabilities are found: `CarlinChibBurst` (default),
+        `LaplaceGaussian` (by Laplace's evidence, or with importance weights), or any other that
+        has a ``class_probability``.
     draws, burn_in : int
         Sweeps that are kept, and sweeps before them.
     screening : float
@@ -195,10 +194,8 @@ class Classifier:
         self.skipped: dict[int, str] = {}
         self._alone = OneAtATime("Classifier")
         if rule == "evidence":
-            chosen = CarlinChibBurst(within_class=RandomWalk(n_moves=5))
-            make: Callable[[], Any] = partial(
-                compile_class_weights, self.family, chosen if e_step is None else e_step, screening
-            )
+            chosen = CarlinChibBurst() if e_step is None else e_step
+            make: Callable[[], Any] = partial(compile_class_weights, self.family, chosen, screening)
         else:
             make = partial(compile_expected_likelihood, self.family)
         self._crew = Crew(make, executor)

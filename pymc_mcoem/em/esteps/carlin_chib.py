@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import softmax
 
-from pymc_mcoem.carlin_chib.moves.hamiltonian import Hamiltonian
+from pymc_mcoem.carlin_chib.moves.defaults import BURST_MOVE
 from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk, WithinClassMove
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriorRule
 from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
@@ -84,7 +84,7 @@ class CarlinChibBurst:
     """
 
     pseudo_priors: PseudoPriorRule = field(default_factory=Laplace)
-    within_class: WithinClassMove = field(default_factory=Hamiltonian)
+    within_class: WithinClassMove = BURST_MOVE
     rao_blackwell: bool = False
     backend: str | None = None
 
