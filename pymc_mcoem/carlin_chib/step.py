@@ -20,6 +20,7 @@ from pymc_mcoem.carlin_chib.chain_starts import DefaultStart
 from pymc_mcoem.carlin_chib.engines import Swept
 from pymc_mcoem.carlin_chib.equal_visits import first_tilt, next_tilt
 from pymc_mcoem.carlin_chib.moves.adaptation import ShapeOfMoves
+from pymc_mcoem.carlin_chib.moves.defaults import STEP_MOVE
 from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.carlin_chib.problem import (
     find_index,
@@ -54,8 +55,6 @@ MAX_FITS = 16
 
 #: By how many sweeps at most the pseudo-priors are judged.
 N_JUDGED = 500
-
-_DEFAULT_MOVE = RandomWalk()
 
 
 @dataclass_state
@@ -231,7 +230,7 @@ class CarlinChib(BlockedStep):
         class_index: TensorVariable | str | None = None,
         blocks: Mapping[int, Sequence[TensorVariable | str]] | None = None,
         pseudo_priors: PseudoPriorRule | None = None,
-        within_class: WithinClassMove | None = _DEFAULT_MOVE,
+        within_class: WithinClassMove | None = STEP_MOVE,
         index_move: Literal["gibbs", "metropolised"] = "gibbs",
         auxiliaries: Literal["refreshed", "frozen"] = "refreshed",
         jump: AnnealedJump | None = None,

@@ -63,9 +63,9 @@ class Classifier:
         ``"expected_likelihood"``: the paper's rule, `ExpectedLikelihood` of each class, without
         the classes' weights.
     e_step : EStep, optional
-        Computes posterior class probabilities: `CarlinChibBurst` (default, with five random-walk
-        moves), `LaplaceGaussian` (by Laplace's evidence, or with importance weights), or any other
-        that has a ``class_probability``.
+        Computes posterior class probabilities: `CarlinChibBurst` (default), `LaplaceGaussian` (by
+        Laplace's evidence, or with importance weights), or any other that has a
+        ``class_probability``.
     draws, burn_in : int
         Sweeps that are used, and sweeps before them.
     screening : float
@@ -75,8 +75,8 @@ class Classifier:
         approximation errs by no more than 20 in the log-evidence of one class against another's;
         see the notes of `pymc_mcoem.classification.screening.ScreenedClassWeights`. Sweeps are
         saved, the search for modes is not: with 40 classes bursts of 500 sweeps take half the time,
-        bursts of 50 sweeps as much as before (``benchmarks/screening.py``). An `e_step` that draws
-        nothing, as ``LaplaceGaussian()``, is not screened.
+        bursts of 50 sweeps as much as before. An `e_step` that draws nothing, as
+        ``LaplaceGaussian()``, is not screened.
     random_seed : int
         Observation i of a call has a generator of its own, made from the seed and i.
     progressbar : bool

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from scipy.special import softmax
 
-from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
 from pymc_mcoem.classification.expected_likelihood import (
     CompiledExpectedLikelihood,
@@ -93,7 +92,7 @@ def compile_class_weights(
     ----------
     family : Family
     e_step : EStep, optional
-        Default: `CarlinChibBurst` with five random-walk moves.
+        Default: `CarlinChibBurst()`.
     screening : float
         As of `Classifier`.
 
@@ -103,7 +102,7 @@ def compile_class_weights(
         If the E-step gives no class probabilities.
     """
     if e_step is None:
-        e_step = CarlinChibBurst(within_class=RandomWalk(n_moves=5))
+        e_step = CarlinChibBurst()
     if screening and not _draws_nothing(e_step):
         with strict_arithmetic():
             compile_for = partial(_compile_for, family, e_step)

@@ -380,7 +380,7 @@ class TemplateMixture(TemplateFamily):
         draws, burn_in : int
             Sweeps kept, and sweeps before them, of each burst.
         e_step : CarlinChibBurst, optional
-            How draws are made. Default: Laplace pseudo-priors, five random-walk moves a sweep.
+            How draws are made. Default: as in `OnlineEM`.
         random_seed : int
             The same seed gives the same numbers.
 

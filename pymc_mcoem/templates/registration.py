@@ -10,7 +10,6 @@ import numpy as np
 import pytensor.tensor as pt
 import xarray as xr
 
-from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.compiling.threads import one_blas_thread
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.runs.settings import seed_entropy
@@ -41,7 +40,7 @@ class Registrar:
     alone : TemplateMixture
         The same with one class, whose statistics are replaced here.
     e_step : CarlinChibBurst, optional
-        Draws the latents. Default: five random-walk moves in each sweep.
+        How draws are made. Default: as in `OnlineEM`.
 
     Notes
     -----
@@ -57,7 +56,7 @@ class Registrar:
         alone: TemplateFamily,
         e_step: CarlinChibBurst | None = None,
     ) -> None:
-        settings = CarlinChibBurst(within_class=RandomWalk(n_moves=5)) if e_step is None else e_step
+        settings = CarlinChibBurst() if e_step is None else e_step
         self.mixture = mixture
         self._jumping = settings.compile(mixture) if mixture.n_classes > 1 else None
         alone.statistics = _statistics(alone)

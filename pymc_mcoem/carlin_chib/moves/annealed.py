@@ -60,7 +60,7 @@ class AnnealedJump:
     Cost: 2 (T - 1) (n_leapfrog + 1) + 2 evaluations of density and gradient. It pays where draws
     from pseudo-priors hardly ever hit. On nine images of 16 × 16 pixels with 78 latents, had the
     two likeliest classes weighed the same, 200 temperatures succeeded in more than 0.05 of their
-    attempts on seven, draws from Laplace approximations on four (``benchmarks/pseudo_priors.py``).
+    attempts on seven, draws from Laplace approximations on four.
 
     Examples
     --------

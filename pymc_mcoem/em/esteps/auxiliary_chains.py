@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import logsumexp, softmax
 
-from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk, WithinClassMove
+from pymc_mcoem.carlin_chib.moves.defaults import BURST_MOVE
+from pymc_mcoem.carlin_chib.moves.within_class import WithinClassMove
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriorRule, PseudoPriors
 from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
 from pymc_mcoem.compiling.backends import require_backend
@@ -34,7 +35,7 @@ class AuxiliaryChains:
         The densities κ_j of the estimates, where the chains start, and what moves are shaped
         like. Default: `Laplace`.
     within_class : WithinClassMove
-        Default: `RandomWalk`.
+        Default: `Hamiltonian`, as in `CarlinChibBurst`.
     coverage : float
         Probability of the ellipsoid around its mean that each κ_j is cut down to; 1 leaves the
         pseudo-prior whole.
@@ -90,6 +91,7 @@ class AuxiliaryChains:
     --------
     >>> import pymc as pm
     >>> from pymc_mcoem.em.family import Family
+    >>> from pymc_mcoem.moves import RandomWalk
     >>> class Pair(Family):
     ...     observation = ("y",)
     ...
@@ -110,7 +112,7 @@ class AuxiliaryChains:
     """
 
     pseudo_priors: PseudoPriorRule = field(default_factory=Laplace)
-    within_class: WithinClassMove = field(default_factory=RandomWalk)
+    within_class: WithinClassMove = BURST_MOVE
     coverage: float = 0.9
     draw_class: bool = False
     backend: str | None = None

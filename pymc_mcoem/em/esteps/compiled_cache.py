@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
     from pymc_mcoem.em.family import Family
 
-__all__ = ["KEPT", "compiled_for"]
+__all__ = ["CAPACITY", "compiled_for"]
 
-#: What a family keeps: what was used last.
-KEPT = 8
+#: How many compiled E-steps a family keeps: those that were used last.
+CAPACITY = 8
 
 
 class Settings[Compiled](Protocol):
@@ -68,7 +68,7 @@ def compiled_for[Compiled](family: Family, settings: Settings[Compiled]) -> Comp
                 return compiled
             kept[key] = compiled, _parts(family)
         kept.move_to_end(key)
-        while len(kept) > KEPT:
+        while len(kept) > CAPACITY:
             kept.popitem(last=False)
         found: Compiled = kept[key][0]
         return found

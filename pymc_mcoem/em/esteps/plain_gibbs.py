@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import softmax
 
-from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk, WithinClassMove
+from pymc_mcoem.carlin_chib.moves.defaults import BURST_MOVE
+from pymc_mcoem.carlin_chib.moves.within_class import WithinClassMove
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriorRule, PseudoPriors
 from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
 from pymc_mcoem.carlin_chib.sweeps import Sweeps
@@ -35,7 +36,7 @@ class PlainGibbs:
         What within-class moves are shaped like, and where the chain starts; the class is drawn
         without them. Default: `Laplace`.
     within_class : WithinClassMove
-        Default: `RandomWalk`.
+        Default: `Hamiltonian`, as in `CarlinChibBurst`.
     backend : str or None
         ``"numba"``, ``"c"`` or ``"jax"``, as in ``pm.sample``; see `CarlinChibBurst`.
 
@@ -59,8 +60,8 @@ class PlainGibbs:
     would be less than once in a thousand times, the result's troubles say so; the evidence
     reported is that estimate.
 
-    Cost: a sweep evaluates the density once for each class and once for each random-walk move,
-    as a Carlin-Chib sweep does.
+    Cost: a sweep evaluates the density once for each class, and what its moves cost, as a
+    Carlin-Chib sweep does.
 
     Examples
     --------
@@ -69,6 +70,7 @@ class PlainGibbs:
 
     >>> import pymc as pm
     >>> from pymc_mcoem.em.family import Family
+    >>> from pymc_mcoem.moves import RandomWalk
     >>> class Pair(Family):
     ...     observation = ("y",)
     ...
@@ -92,7 +94,7 @@ class PlainGibbs:
     """
 
     proposals: PseudoPriorRule = field(default_factory=Laplace)
-    within_class: WithinClassMove = field(default_factory=RandomWalk)
+    within_class: WithinClassMove = BURST_MOVE
     backend: str | None = None
 
     def __post_init__(self) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.density.geometry import LatentGeometry
-from pymc_mcoem.em.esteps.compiled_cache import KEPT, compiled_for
+from pymc_mcoem.em.esteps.compiled_cache import CAPACITY, compiled_for
 from tests.helpers.toy_families import CompiledNoisy, NormalMixture, mixture_stream
 from tests.helpers.toy_runs import THETA, assert_same, driver
 
@@ -128,9 +128,9 @@ def test_a_family_that_was_changed_is_compiled_anew(family):
 
 
 def test_what_was_used_last_is_kept(family):
-    kept = [compiled_for(family, Counting(number)) for number in range(KEPT)]
+    kept = [compiled_for(family, Counting(number)) for number in range(CAPACITY)]
     compiled_for(family, Counting(0))
-    compiled_for(family, Counting(KEPT))
+    compiled_for(family, Counting(CAPACITY))
     assert compiled_for(family, Counting(0)) is kept[0]
     assert compiled_for(family, Counting(1)) is not kept[1]
 
