@@ -287,18 +287,14 @@ def test_an_observation_that_spoils_the_start_is_named(stream):
     equal_but_for_positions(em, clean)
 
 
-@pytest.fixture(scope="module")
-def mixture():
-    return TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
-
-
 @pytest.mark.parametrize("value", [1e101, -1e200, np.finfo(float).max])
 @pytest.mark.parametrize("start", ["kmeans", "random"])
-def test_what_is_too_large_to_be_squared_is_refused(mixture, rng, start, value):
+def test_what_is_too_large_to_be_squared_is_refused(rng, start, value):
     """One such image among those that are held for the start stopped a run for good."""
     images = rng.random((14, 3, 3))
     spoilt = np.insert(images, 3, images[3], axis=0)
     spoilt[3, 0, 0] = value
+    mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
     options = {"e_step": FixedLatents(), "n_start": 10, "start": start, "random_seed": 1}
     em = OnlineEM(mixture, on_error="skip", progressbar=False, **options).partial_fit(spoilt)
     clean = OnlineEM(mixture, progressbar=False, **options).partial_fit(images)
@@ -435,6 +431,11 @@ def test_whatever_is_bad_and_wherever_it_is_cut(
         em = OnlineEM.load(path, family, e_step=Failing(), progressbar=False)
     equal_but_for_positions(em, driver(family, e_step=Failing(), **options).partial_fit(values))
     assert em.position == len(records)
+
+
+@pytest.fixture(scope="module")
+def mixture():
+    return TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
 
 
 @pytest.fixture(scope="module")

@@ -259,16 +259,6 @@ def test_the_mean_of_mini_batches_is_checked_and_formed_anew(family, values):
     assert saem._state is before
 
 
-@pytest.fixture(scope="module")
-def mixture():
-    return TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
-
-
-@pytest.fixture(scope="module")
-def compiled(mixture):
-    return FixedLatents().compile(mixture)
-
-
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
@@ -278,9 +268,9 @@ def compiled(mixture):
     ],
 )
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
-def test_statistics_that_cannot_be_never_reach_the_parameters(
-    mixture, compiled, rng, name, value, reason, fraction
-):
+def test_statistics_that_cannot_be_never_reach_the_parameters(rng, name, value, reason, fraction):
+    mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
+    compiled = FixedLatents().compile(mixture)
     images = rng.normal(size=(10, 3, 3))
 
     def learnt(observations):
