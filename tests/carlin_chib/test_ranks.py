@@ -27,8 +27,18 @@ from pymc_mcoem.carlin_chib.step import CarlinChib
 
 N_RUNS, N_RANKS, TUNE = 200, 9, 40
 
+#: Searches from draws of the prior take most of the time of a short chain, and where classes have
+#: one mode each they change no bit.
+ONE_SEARCH = Laplace(n_prior_draws=0)
+
 #: A right step has a smaller p once in 2,000 runs of these tests: five, each of ten at most.
 LEAST_P = 1e-5
+
+
+@pytest.fixture(autouse=True)
+def without_judgement(monkeypatch):
+    """Leave out the sweeps by which pseudo-priors are judged, which change no chain."""
+    monkeypatch.setattr(step_module, "N_JUDGED", 0)
 
 
 @dataclass(frozen=True)
@@ -60,7 +70,7 @@ class Case:
 
 def smallest_p(case: Case, rng: np.random.Generator) -> float:
     """Return the least p-value of uniform ranks, over quantities, of many calibration runs."""
-    ranks = []
+    ranks, start = [], case.model.initial_point(0)
     for _ in range(N_RUNS):
         truth, seen = case.simulate(rng)
         with case.model:
@@ -69,7 +79,7 @@ def smallest_p(case: Case, rng: np.random.Generator) -> float:
         case.sweep.setup_chain(rng, TUNE, draws)
         if isinstance(case.sweep, CompoundStep):
             case.sweep.reset_tuning()
-        point = case.model.initial_point(0)
+        point = start
         found = []
         for t in range(TUNE + draws):
             if t == TUNE:
@@ -132,6 +142,7 @@ def nested():
         pm.Normal("y", centre, switch(has(k, 3), spread, 1.0), observed=seen)
         step = CarlinChib(
             blocks={0: [], 1: [level], 2: [level, slope], 3: [level, slope, spread]},
+            pseudo_priors=ONE_SEARCH,
             within_class=RandomWalk(n_moves=5),
         )
 
@@ -279,10 +290,12 @@ def jumping():
     return Case(model, step, step, simulate, quantities, thin=8)
 
 
+@pytest.mark.slow
 def test_annealed_jumps(jumping, rng):
     assert smallest_p(jumping, rng) > LEAST_P
 
 
+@pytest.mark.slow
 def test_annealed_jumps_without_the_stretch_fail(jumping, rng, monkeypatch):
     """The pseudo-priors' widths belong to the ratio."""
     at = annealed.Bridge.at
@@ -366,27 +379,20 @@ def tight(frozen):
         pm.set_data({"spreads": FROZEN_SPREADS})
 
 
-@pytest.fixture
-def without_judgement(monkeypatch):
-    """Leave out the sweeps by which pseudo-priors of frozen auxiliaries are judged."""
-    monkeypatch.setattr(step_module, "N_JUDGED", 0)
-
-
-def test_frozen_auxiliaries_beside_a_hyperparameter(frozen, rng, without_judgement):
+def test_frozen_auxiliaries_beside_a_hyperparameter(frozen, rng):
     assert smallest_p(frozen, rng) > LEAST_P
 
 
 @pytest.mark.slow
-def test_a_step_that_does_not_follow_its_hyperparameter_fails(
-    tight, rng, monkeypatch, without_judgement
-):
+def test_a_step_that_does_not_follow_its_hyperparameter_fails(tight, rng, monkeypatch):
     at_the_last_fit(tight, monkeypatch)
     assert smallest_p(tight, rng) < LEAST_P
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_standardised", [True, False])
 def test_frozen_auxiliaries_follow_pseudo_priors_that_follow_a_hyperparameter(
-    tight, rng, monkeypatch, without_judgement, is_standardised
+    tight, rng, monkeypatch, is_standardised
 ):
     """Pseudo-priors may be refitted at every sweep if auxiliaries are kept standardised only."""
     step, fit = tight.step, tight.step._engine.fit

@@ -256,7 +256,7 @@ def linear():
 def test_a_saved_run_goes_on_with_other_settings(linear, e_step, others, tmp_path):
     """With mini-batches some observations hold what the old settings left, others the new."""
     family = linear
-    ys, start = np.random.default_rng(2).normal(size=(8, 3)), family.model_parameters()
+    ys, start = np.random.default_rng(2).normal(size=(8, 3)), family.declared_parameters()
     made = run(family, start, sweeps=2, e_step=E_STEPS[e_step], batch_fraction=0.5).fit(ys, 2)
     made.save(tmp_path / "made.nc")
 
@@ -273,7 +273,7 @@ def test_a_saved_run_goes_on_with_other_settings(linear, e_step, others, tmp_pat
 def test_moves_of_another_e_step_find_step_sizes_of_their_own(linear, move, tmp_path):
     """Though the gain is below 1 by then, and the sizes that are saved have the same shape."""
     family = linear
-    ys, start = np.random.default_rng(3).normal(size=(6, 3)), family.model_parameters()
+    ys, start = np.random.default_rng(3).normal(size=(6, 3)), family.declared_parameters()
     made = run(
         family,
         start,

@@ -242,13 +242,14 @@ def test_the_first_is_told_once(family, values, caplog):
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
 def test_statistics_that_cannot_be_never_reach_the_parameters(rng, name, value, reason, fraction):
     mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
+    compiled = FixedLatents().compile(mixture)
     images = rng.normal(size=(10, 3, 3))
 
     def learnt(observations):
         saem = SAEM(
             mixture,
             parameters=mixture.parameters,
-            e_step=Spoilt(FixedLatents().compile(mixture), name, value),
+            e_step=Spoilt(compiled, name, value),
             on_error="skip",
             batch_fraction=fraction,
             random_seed=1,
