@@ -67,7 +67,7 @@ def observations(n: int) -> np.ndarray:
 @cache
 def compiled_burst() -> Any:
     """The package's own E-step, compiled once in every process."""
-    return mcoem.CarlinChibBurst(within_class=mcoem.RandomWalk()).compile(setting()[0])
+    return mcoem.esteps.CarlinChibBurst(within_class=mcoem.moves.RandomWalk()).compile(setting()[0])
 
 
 def explain(images: np.ndarray) -> int:

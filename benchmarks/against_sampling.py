@@ -149,7 +149,7 @@ def bursts(
     family: mcoem.Family, arranged: Callable[[Values], Any], **settings: Any
 ) -> Callable[[Values, Length, int], Found]:
     """Return bursts; step sizes go from one to the next, as in learning."""
-    e_step = mcoem.CarlinChibBurst(**settings).compile(family)
+    e_step = mcoem.esteps.CarlinChibBurst(**settings).compile(family)
     state = e_step.initial_state()
 
     def explain(values: Values, length: Length, seed: int) -> Found:
@@ -178,7 +178,7 @@ def contestants(
 
     return {
         BURST: bursts(family, arranged),
-        WALK: bursts(family, arranged, within_class=mcoem.RandomWalk()),
+        WALK: bursts(family, arranged, within_class=mcoem.moves.RandomWalk()),
         LOOP: loop(model, average, lambda: None, False),
         LOOP + MADE_ONCE: loop(model, average, defaults, True),
         OURS: loop(model, average, mcoem.CarlinChib, False),
@@ -352,13 +352,15 @@ def digits(given: argparse.Namespace, lengths: dict[str, Any]) -> None:
     """Measure on digits, and print what the chains say."""
     mixture = mcoem.TemplateMixture.for_images((16, 16), n_classes=4)
     stream = images(20 + given.images, seed=1)
-    e_step = mcoem.CarlinChibBurst(within_class=mcoem.RandomWalk())
+    e_step = mcoem.esteps.CarlinChibBurst(within_class=mcoem.moves.RandomWalk())
     em = mcoem.OnlineEM(mixture, e_step=e_step, random_seed=1, progressbar=False)
     em.partial_fit(stream[:20])
     theta = {name: np.array(value) for name, value in em.parameters.items()}
     cases = [{**theta, **mixture.encode(image)} for image in stream[20:]]
     # A user writes the statistics too; the package's own take little time beside sampling.
-    long = mcoem.CarlinChibBurst(within_class=mcoem.Hamiltonian(1, 10)).compile(mixture)
+    long = mcoem.esteps.CarlinChibBurst(within_class=mcoem.moves.Hamiltonian(1, 10)).compile(
+        mixture
+    )
 
     def arranged(statistics: Any) -> dict[str, np.ndarray]:
         vectors = flat(statistics, mixture)

@@ -54,7 +54,7 @@ FIRST_UPDATE, AVERAGE_FROM = 100, 300
 LOST = 30.0
 #: Of all streams, those that bursts learn too, to the first checkpoint.
 BURST_SHARE = 0.6
-BURST = mcoem.CarlinChibBurst(within_class=mcoem.RandomWalk(n_moves=1))
+BURST = mcoem.esteps.CarlinChibBurst(within_class=mcoem.moves.RandomWalk(n_moves=1))
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Setting:
 
     @property
     def step_size(self) -> Callable[[int], float]:
-        return AsFast(self.batch_size) if self.as_fast else mcoem.StepSize()
+        return AsFast(self.batch_size) if self.as_fast else mcoem.schedules.StepSize()
 
 
 EXACT = (*(Setting(size) for size in (1, 2, 5, 10, 30, 100)), Setting(100, as_fast=True))
@@ -120,10 +120,10 @@ def learn(family: ShiftedCurves, setting: Setting, curves: np.ndarray, seed: int
     em = mcoem.OnlineEM(
         family,
         parameters=begin(setting, np.random.default_rng([seed, 1])),
-        e_step=BURST if setting.bursts else mcoem.Exact(),
+        e_step=BURST if setting.bursts else mcoem.esteps.Exact(),
         step_size=setting.step_size,
-        update_schedule=mcoem.UpdateSchedule.at([FIRST_UPDATE]),
-        burst_length=mcoem.BurstLength(draws=10, burn_in=10),
+        update_schedule=mcoem.schedules.UpdateSchedule.at([FIRST_UPDATE]),
+        burst_length=mcoem.schedules.BurstLength(draws=10, burn_in=10),
         batch_size=setting.batch_size,
         average_from=AVERAGE_FROM,
         random_seed=[seed, 2],

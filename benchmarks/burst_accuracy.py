@@ -71,34 +71,34 @@ LENGTHS = [
 #: Of long runs: the angle of two of three starting points, and how searches from them cool.
 ANGLE = 0.35
 COOLINGS = [None, (30.0, 5.0), (3.0,), (100.0, 30.0, 10.0, 3.0)]
-PATIENT = mcoem.Laplace(
+PATIENT = mcoem.pseudo_priors.Laplace(
     max_iterations=60,
     race=Race(n_iterations=6, margins=(100.0, 50.0)),
     cooling=Cooling(n_iterations=6),
 )
-HASTY = mcoem.Laplace.hasty()
-HAMILTONIAN = mcoem.Hamiltonian(n_moves=1, n_leapfrog=8)
+HASTY = mcoem.pseudo_priors.Laplace.hasty()
+HAMILTONIAN = mcoem.moves.Hamiltonian(n_moves=1, n_leapfrog=8)
 KINDS: dict[str, tuple[Any, list[tuple[int, int]]]] = {
-    PAPER: (mcoem.CarlinChibBurst.as_in_paper(), [(100, 400)]),
+    PAPER: (mcoem.esteps.CarlinChibBurst.as_in_paper(), [(100, 400)]),
     **{
-        kind: (mcoem.CarlinChibBurst(**options), LENGTHS)
+        kind: (mcoem.esteps.CarlinChibBurst(**options), LENGTHS)
         for kind, options in {
-            "random walk, 20 moves": {"within_class": mcoem.RandomWalk(20)},
-            "random walk, 5 moves": {"within_class": mcoem.RandomWalk(5)},
+            "random walk, 20 moves": {"within_class": mcoem.moves.RandomWalk(20)},
+            "random walk, 5 moves": {"within_class": mcoem.moves.RandomWalk(5)},
             "Hamiltonian, 8 steps": {"within_class": HAMILTONIAN},
-            "Hamiltonian, 4 steps": {"within_class": mcoem.Hamiltonian(1, 4)},
-            "independence, 5 moves": {"within_class": mcoem.Independence(5)},
+            "Hamiltonian, 4 steps": {"within_class": mcoem.moves.Hamiltonian(1, 4)},
+            "independence, 5 moves": {"within_class": mcoem.moves.Independence(5)},
             "Hamiltonian, Rao-Blackwell": {"within_class": HAMILTONIAN, "rao_blackwell": True},
             "Hamiltonian, patient modes": {"within_class": HAMILTONIAN, "pseudo_priors": PATIENT},
             "Hamiltonian, hasty modes": {"within_class": HAMILTONIAN, "pseudo_priors": HASTY},
             "Hamiltonian, prior covariance": {
                 "within_class": HAMILTONIAN,
-                "pseudo_priors": mcoem.PriorCovariance(),
+                "pseudo_priors": mcoem.pseudo_priors.PriorCovariance(),
             },
         }.items()
     },
     "Laplace, importance weights": (
-        mcoem.LaplaceGaussian(importance=True),
+        mcoem.esteps.LaplaceGaussian(importance=True),
         sorted({(0, burn_in + draws) for burn_in, draws in LENGTHS}),
     ),
 }
@@ -113,7 +113,7 @@ class Thorough:
         starts = [undeformed, undeformed.copy(), undeformed.copy()]
         starts[1][0], starts[2][0] = ANGLE, -ANGLE
         searches = [
-            mcoem.Laplace(
+            mcoem.pseudo_priors.Laplace(
                 race=None,
                 max_iterations=200,
                 cooling=None if hot is None else Cooling(hot, n_iterations=20),
@@ -145,7 +145,7 @@ def images(n: int, seed: int) -> np.ndarray:
 
 def learned(mixture: Any, stream: np.ndarray) -> dict[str, dict[str, np.ndarray]]:
     """Return θ at each stage of one run."""
-    e_step = mcoem.CarlinChibBurst(within_class=mcoem.RandomWalk())
+    e_step = mcoem.esteps.CarlinChibBurst(within_class=mcoem.moves.RandomWalk())
     em = mcoem.OnlineEM(mixture, e_step=e_step, random_seed=1, progressbar=False)
     found = {}
     for stage, n in STAGES.items():
@@ -203,8 +203,8 @@ def measure(given: argparse.Namespace) -> xr.Dataset:
     stream = images(max(STAGES.values()) + given.images, seed=1)
     thetas = learned(mixture, stream)
     others = stream[max(STAGES.values()) :]
-    long = mcoem.CarlinChibBurst(
-        pseudo_priors=Thorough(), within_class=mcoem.Hamiltonian(1, 10)
+    long = mcoem.esteps.CarlinChibBurst(
+        pseudo_priors=Thorough(), within_class=mcoem.moves.Hamiltonian(1, 10)
     ).compile(mixture)
     truths = {
         (stage, index): truth(long, mixture, theta, image, given.draws)

@@ -38,9 +38,10 @@ import pymc_mcoem as mcoem
 from pymc_mcoem.em.esteps.compiled_cache import compiled_for
 
 BURN_IN = 10
-MOVE = mcoem.RandomWalk(n_moves=1)
+MOVE = mcoem.moves.RandomWalk(n_moves=1)
 E_STEPS = {
-    kind: mcoem.CarlinChibBurst(within_class=MOVE, rao_blackwell=kind) for kind in (False, True)
+    kind: mcoem.esteps.CarlinChibBurst(within_class=MOVE, rao_blackwell=kind)
+    for kind in (False, True)
 }
 #: Standard deviations of the noise at which bursts of 50 draws are looked at as well.
 OTHER_NOISES = (0.2, 0.4, 0.6, 0.9, 1.4)
@@ -103,7 +104,9 @@ def at_truth(n_bursts: int, fisher: np.ndarray) -> xr.DataArray:
     small shifts have several modes, so mode searches start from three points there.
     """
     curves = simulate(TRUTH, n_bursts, np.random.default_rng(3))
-    poor = mcoem.CarlinChibBurst(pseudo_priors=mcoem.PriorCovariance(), within_class=MOVE)
+    poor = mcoem.esteps.CarlinChibBurst(
+        pseudo_priors=mcoem.pseudo_priors.PriorCovariance(), within_class=MOVE
+    )
     forms = {
         "visits": E_STEPS[False],
         "Rao-Blackwell": E_STEPS[True],
@@ -117,7 +120,7 @@ def at_truth(n_bursts: int, fisher: np.ndarray) -> xr.DataArray:
         errors = burst_errors(forms[form], family, TRUTH, curves, draws=draws, burn_in=burn_in)
         rows.append(factor_and_shift(errors, fisher))
     family = ShiftedCurves(TRUTH, starts=(-0.6, 0.0, 0.6))
-    e_step = mcoem.CarlinChibBurst(within_class=MOVE)
+    e_step = mcoem.esteps.CarlinChibBurst(within_class=MOVE)
     for noise in track(OTHER_NOISES, "Other noise levels", console=console):
         truth = {**TRUTH, "noise_variance": np.array(noise**2)}
         curves = simulate(truth, n_bursts, np.random.default_rng(3))

@@ -43,8 +43,8 @@ def main() -> None:
     tell_versions()
 
     mixture = mcoem.TemplateMixture.for_images((16, 16), n_classes=arguments.classes)
-    move = mcoem.RandomWalk(n_moves=20)
-    compiled = mcoem.CarlinChibBurst(within_class=move).compile(mixture)
+    move = mcoem.moves.RandomWalk(n_moves=20)
+    compiled = mcoem.esteps.CarlinChibBurst(within_class=move).compile(mixture)
     cheap = WeightedStatistics(WithoutGram(mixture), compiled.density)
     rng = np.random.default_rng(1)
     parameters = mixture.initialize([rng.random((16, 16)) for _ in range(20)], rng, "random")

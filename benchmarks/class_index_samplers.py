@@ -242,7 +242,7 @@ def identical(rng: np.random.Generator) -> Problem:
                 plain,
                 lambda: mcoem.CarlinChib(
                     blocks=blocks,
-                    within_class=mcoem.RandomWalk(n_moves=2),
+                    within_class=mcoem.moves.RandomWalk(n_moves=2),
                     index_move="metropolised",
                 ),
             ),
@@ -292,7 +292,7 @@ def levels(rng: np.random.Generator) -> Problem:
                 plain,
                 lambda: mcoem.CarlinChib(
                     blocks=blocks,
-                    within_class=mcoem.RandomWalk(n_moves=2),
+                    within_class=mcoem.moves.RandomWalk(n_moves=2),
                     index_move="metropolised",
                 ),
             ),
@@ -358,7 +358,7 @@ def regressions(rng: np.random.Generator) -> Problem:
                 plain,
                 lambda: mcoem.CarlinChib(
                     blocks=blocks,
-                    within_class=mcoem.RandomWalk(n_moves=2),
+                    within_class=mcoem.moves.RandomWalk(n_moves=2),
                     index_move="metropolised",
                 ),
             ),
@@ -411,7 +411,7 @@ def plate(rng: np.random.Generator, n_rows: int = 500) -> Problem:
             "CarlinChib": with_pymc(
                 plain,
                 lambda: mcoem.CarlinChib(
-                    within_class=mcoem.RandomWalk(n_moves=2), index_move="metropolised"
+                    within_class=mcoem.moves.RandomWalk(n_moves=2), index_move="metropolised"
                 ),
             ),
             "CarlinChib, defaults": with_pymc(plain, mcoem.CarlinChib),
@@ -470,7 +470,7 @@ def annealed(
 
 def most_ambiguous(mixture: Any, parameters: xr.Dataset, images: np.ndarray) -> np.ndarray:
     """Return the image whose two best classes have the nearest evidence, by Laplace."""
-    rule = mcoem.CarlinChibBurst().compile(mixture).pseudo_priors
+    rule = mcoem.esteps.CarlinChibBurst().compile(mixture).pseudo_priors
     theta = {name: np.asarray(value) for name, value in parameters.items()}
     gaps = []
     for image in images:
@@ -486,7 +486,7 @@ def digit(rng: np.random.Generator, data: str | None) -> Problem:
     images = digits["images"].values[digits["labels"].values == 2][:156]
     images = images + 0.2 * np.random.default_rng(2).standard_normal(images.shape)
     mixture = mcoem.TemplateMixture.for_images((16, 16), n_classes=4)
-    e_step = mcoem.CarlinChibBurst(within_class=mcoem.RandomWalk())
+    e_step = mcoem.esteps.CarlinChibBurst(within_class=mcoem.moves.RandomWalk())
     em = mcoem.OnlineEM(mixture, e_step=e_step, random_seed=1, progressbar=False)
     em.partial_fit(images[:60])
     learned = em.parameters
@@ -550,8 +550,8 @@ def digit(rng: np.random.Generator, data: str | None) -> Problem:
             "CarlinChib, annealed jumps": with_pymc(
                 model,
                 lambda: mcoem.CarlinChib(
-                    within_class=mcoem.Hamiltonian(n_moves=1, n_leapfrog=8),
-                    jump=mcoem.AnnealedJump(n_temperatures=30),
+                    within_class=mcoem.moves.Hamiltonian(n_moves=1, n_leapfrog=8),
+                    jump=mcoem.moves.AnnealedJump(n_temperatures=30),
                 ),
                 "class_index",
             ),

@@ -76,7 +76,7 @@ def measure(side: int, n_classes: int, n_observations: int) -> list[str]:
     shown = shown + 0.2 * rng.standard_normal(shown.shape)
     theta = theta_of(mixture, images)
     began = time.perf_counter()
-    compiled = mcoem.CarlinChibBurst().compile(mixture)
+    compiled = mcoem.esteps.CarlinChibBurst().compile(mixture)
     total = compiled.statistics.zeros() | {"class_weight": np.zeros(n_classes)}
     seconds: dict[str, list[float]] = {part: [] for part in PARTS}
     plausible = []
@@ -144,7 +144,7 @@ class Plate:
             k = pm.Categorical("k", WEIGHTS, shape=n_rows)
             latent = pm.Normal("latent", pm.math.stack(list(CENTERS))[k], 0.6, shape=n_rows)
             pm.Normal("y", latent, 0.5, observed=y)
-            self.step = mcoem.CarlinChib(within_class=mcoem.RandomWalk(n_moves=2))
+            self.step = mcoem.CarlinChib(within_class=mcoem.moves.RandomWalk(n_moves=2))
         self.step.setup_chain(rng, 20, 1_000)
         self.point = model.initial_point(0)
         self.sweep(20)
@@ -193,8 +193,8 @@ def tell_paper(given: argparse.Namespace) -> None:
         mixture = mcoem.TemplateMixture.for_images((16, 16), n_classes=n_classes)
         em = mcoem.OnlineEM.as_in_paper(
             mixture,
-            burst_length=mcoem.BurstLength(draws=400, burn_in=100),
-            update_schedule=mcoem.UpdateSchedule.at([1]),
+            burst_length=mcoem.schedules.BurstLength(draws=400, burn_in=100),
+            update_schedule=mcoem.schedules.UpdateSchedule.at([1]),
             n_start=1,
             random_seed=1,
             progressbar=False,
@@ -213,7 +213,7 @@ def tell_paper(given: argparse.Namespace) -> None:
         )
     em = mcoem.OnlineEM(
         mcoem.TemplateMixture.for_images((16, 16), n_classes=2),
-        burst_length=mcoem.BurstLength(draws=1, burn_in=1),
+        burst_length=mcoem.schedules.BurstLength(draws=1, burn_in=1),
         random_seed=1,
         progressbar=False,
     )

@@ -257,8 +257,8 @@ def measure(n_classes: int, folder: Path) -> tuple[Costs, dict[str, Any]]:
     mixture = mcoem.TemplateMixture.for_images((16, 16), n_classes=n_classes)
     parameters = mixture.initialize(list(images[:200]), np.random.default_rng(1), "kmeans")
     parameters = mixture.check_parameters(parameters)
-    parcel = Parcel.of(partial(Explainer.of, mixture, mcoem.CarlinChibBurst()))
-    length = mcoem.BurstLength()(1)
+    parcel = Parcel.of(partial(Explainer.of, mixture, mcoem.esteps.CarlinChibBurst()))
+    length = mcoem.schedules.BurstLength()(1)
 
     def order(number: int) -> Order:
         rng = np.random.default_rng(np.random.SeedSequence(1, spawn_key=(number,)))
@@ -327,7 +327,7 @@ def statistics_seconds(
     mixture: mcoem.TemplateMixture, parameters: dict[str, np.ndarray], image: np.ndarray, draws: int
 ) -> float:
     """Return seconds of the statistics of a burst, all of its draws in one class."""
-    compiled = mcoem.CarlinChibBurst().compile(mixture)
+    compiled = mcoem.esteps.CarlinChibBurst().compile(mixture)
     values = {**parameters, **mixture.encode(image)}
     inputs = {
         name: np.asarray(values[name], dtype=symbol.dtype)

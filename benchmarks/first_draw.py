@@ -105,7 +105,7 @@ def explain() -> list[float]:
         mixture,
         parameters=theta,
         n_start=1,
-        update_schedule=mcoem.UpdateSchedule.never(),
+        update_schedule=mcoem.schedules.UpdateSchedule.never(),
         random_seed=1,
         progressbar=False,
     )

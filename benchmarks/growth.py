@@ -169,17 +169,17 @@ def main() -> None:
     )
     # not needed to learn, but to know each class's mean warp
     mixture.statistics["deformation"] = mixture.model["deformation"]
-    e_step = mcoem.CarlinChibBurst(within_class=mcoem.RandomWalk(n_moves=5))
+    e_step = mcoem.esteps.CarlinChibBurst(within_class=mcoem.moves.RandomWalk(n_moves=5))
     make: Any = mcoem.OnlineEM
     options: dict[str, Any] = {}
     if arguments.paper:
         make = mcoem.OnlineEM.as_in_paper
         e_step = mixture.paper_settings()["e_step"]
     elif arguments.plain:
-        e_step = mcoem.CarlinChibBurst()
+        e_step = mcoem.esteps.CarlinChibBurst()
     else:
         options["average_from"] = arguments.iterations // 2
-        options["step_size"] = mcoem.StepSize(arguments.exponent)
+        options["step_size"] = mcoem.schedules.StepSize(arguments.exponent)
         if arguments.random or arguments.compete:
             options["start"] = "random"
     # all runs use it too: it is compiled before the first seed's clock starts

@@ -33,25 +33,29 @@ from pymc_mcoem.laplace.approximation import Cooling, Race
 LEARNT = (20, 100, 300)
 ONE: dict[str, Any] = {"n_starts": 1, "max_iterations": 60}
 SEARCHES = {
-    "three points, cooled, no race": mcoem.Laplace(race=None, max_iterations=60),
-    "three points, no race": mcoem.Laplace(race=None, cooling=None, max_iterations=60),
-    "one point, no race": mcoem.Laplace(race=None, cooling=None, **ONE),
-    "one, cooled, no race": mcoem.Laplace(race=None, **ONE),
-    "one, cooled for 8, race 8, margin 100": mcoem.Laplace(
+    "three points, cooled, no race": mcoem.pseudo_priors.Laplace(race=None, max_iterations=60),
+    "three points, no race": mcoem.pseudo_priors.Laplace(
+        race=None, cooling=None, max_iterations=60
+    ),
+    "one point, no race": mcoem.pseudo_priors.Laplace(race=None, cooling=None, **ONE),
+    "one, cooled, no race": mcoem.pseudo_priors.Laplace(race=None, **ONE),
+    "one, cooled for 8, race 8, margin 100": mcoem.pseudo_priors.Laplace(
         race=Race(8, (100.0,)), cooling=Cooling(n_iterations=8), **ONE
     ),
-    "one, cooled twice, race 6, margins 100, 50": mcoem.Laplace(
+    "one, cooled twice, race 6, margins 100, 50": mcoem.pseudo_priors.Laplace(
         race=Race(6, (100.0, 50.0)), cooling=Cooling((30.0, 5.0), 5), **ONE
     ),
-    "one, cooled for 6, race 6, margins 100, 50": mcoem.Laplace(
+    "one, cooled for 6, race 6, margins 100, 50": mcoem.pseudo_priors.Laplace(
         race=Race(6, (100.0, 50.0)), cooling=Cooling(n_iterations=6), **ONE
     ),
-    "one, not cooled, the default's race": mcoem.Laplace(n_starts=1, cooling=None),
-    "one, cooled for 3, race 3, margins 100, 50: the default": mcoem.Laplace(n_starts=1),
-    "one, cooled for 2, race 2, margins 50, 30, 20": mcoem.Laplace(
+    "one, not cooled, the default's race": mcoem.pseudo_priors.Laplace(n_starts=1, cooling=None),
+    "one, cooled for 3, race 3, margins 100, 50: the default": mcoem.pseudo_priors.Laplace(
+        n_starts=1
+    ),
+    "one, cooled for 2, race 2, margins 50, 30, 20": mcoem.pseudo_priors.Laplace(
         n_starts=1, race=Race(2, (50.0, 30.0, 20.0)), cooling=Cooling(n_iterations=2)
     ),
-    "three, the default's cooling and race": mcoem.Laplace(),
+    "three, the default's cooling and race": mcoem.pseudo_priors.Laplace(),
 }
 MOST = next(iter(SEARCHES))
 #: Of the two turned starting points, in radians.
@@ -63,8 +67,8 @@ def thetas(mixture: mcoem.TemplateMixture, images: np.ndarray) -> list[dict[str,
     em = mcoem.OnlineEM(
         mixture,
         n_start=LEARNT[0],
-        e_step=mcoem.LaplaceGaussian(search=mcoem.Laplace(race=None)),
-        burst_length=mcoem.BurstLength(draws=20, burn_in=0),
+        e_step=mcoem.esteps.LaplaceGaussian(search=mcoem.pseudo_priors.Laplace(race=None)),
+        burst_length=mcoem.schedules.BurstLength(draws=20, burn_in=0),
         random_seed=1,
         progressbar=False,
     )

@@ -85,12 +85,14 @@ A_CLASS = (5, 75)
 FIRST_UPDATES = (10, 15, 20)
 #: Test images that are classified at a time.
 BLOCK = 100
-SEARCH = mcoem.Laplace()
-BY_LAPLACE = mcoem.LaplaceGaussian(search=SEARCH)
-BY_IMPORTANCE = mcoem.LaplaceGaussian(importance=True, search=SEARCH)
+SEARCH = mcoem.pseudo_priors.Laplace()
+BY_LAPLACE = mcoem.esteps.LaplaceGaussian(search=SEARCH)
+BY_IMPORTANCE = mcoem.esteps.LaplaceGaussian(importance=True, search=SEARCH)
 #: Kept draws of every class and sweeps before them, where an image is named by draws.
 DRAWS, BURN_IN = 100, 10
-BY_BURSTS = mcoem.CarlinChibBurst(pseudo_priors=SEARCH, within_class=mcoem.RandomWalk(n_moves=5))
+BY_BURSTS = mcoem.esteps.CarlinChibBurst(
+    pseudo_priors=SEARCH, within_class=mcoem.moves.RandomWalk(n_moves=5)
+)
 
 
 @dataclass(frozen=True)
@@ -224,8 +226,8 @@ def learn(task: tuple[Job, int]) -> None:
     compiled_for(mixture, e_step)  # before the clock starts, but for what the first call compiles
     options = {
         "e_step": e_step,
-        "burst_length": mcoem.BurstLength(draws=20, burn_in=5),
-        "step_size": mcoem.StepSize(job.settings.step_exponent),
+        "burst_length": mcoem.schedules.BurstLength(draws=20, burn_in=5),
+        "step_size": mcoem.schedules.StepSize(job.settings.step_exponent),
         "progressbar": False,
     }
     began = time.perf_counter()
@@ -244,7 +246,7 @@ def learn(task: tuple[Job, int]) -> None:
         em = mcoem.OnlineEM(
             mixture,
             # the paper's updates, the first one after all images where they are fewer
-            update_schedule=mcoem.UpdateSchedule.at(
+            update_schedule=mcoem.schedules.UpdateSchedule.at(
                 sorted({min(n, len(images)) for n in FIRST_UPDATES})
             ),
             n_start=min(50, len(images)),

@@ -65,12 +65,12 @@ def rivals(
     # two processes on one terminal: this one keeps quiet
     logging.getLogger("pymc_mcoem").setLevel(logging.ERROR)
     mixture = make_mixture(n_classes)
-    e_step = mcoem.FixedLatents()
+    e_step = mcoem.esteps.FixedLatents()
     still = mcoem.OnlineEM(
         mixture,
         e_step=e_step,
         n_start=N_START,
-        step_size=mcoem.StepSize(0.75),
+        step_size=mcoem.schedules.StepSize(0.75),
         random_seed=seed,
         progressbar=False,
     ).partial_fit(images[train])
@@ -166,13 +166,13 @@ def main() -> None:
     )
     began = time.perf_counter()
     mixture = make_mixture(arguments.classes)
-    e_step = mcoem.CarlinChibBurst(within_class=mcoem.RandomWalk(n_moves=5))
+    e_step = mcoem.esteps.CarlinChibBurst(within_class=mcoem.moves.RandomWalk(n_moves=5))
     em = mcoem.OnlineEM(
         mixture,
         e_step=e_step,
-        burst_length=mcoem.BurstLength(draws=25, burn_in=10),
+        burst_length=mcoem.schedules.BurstLength(draws=25, burn_in=10),
         n_start=N_START,
-        step_size=mcoem.StepSize(0.75),
+        step_size=mcoem.schedules.StepSize(0.75),
         random_seed=arguments.seed,
     )
     em.partial_fit(images[train[:N_START]])

@@ -117,7 +117,7 @@ def one_pass(family, ys, e_step):
     em = mcoem.OnlineEM(
         family,
         e_step=e_step,
-        burst_length=mcoem.BurstLength(draws=50, burn_in=25),
+        burst_length=mcoem.schedules.BurstLength(draws=50, burn_in=25),
         average_from=len(ys) // 10,
         random_seed=1,
         progressbar=False,
@@ -130,7 +130,7 @@ def passes(family, ys, e_step, rng, n_passes=8, n_forgotten=2):
     em = mcoem.OnlineEM(
         family,
         e_step=e_step,
-        burst_length=mcoem.BurstLength(draws=50, burn_in=25),
+        burst_length=mcoem.schedules.BurstLength(draws=50, burn_in=25),
         random_seed=2,
         progressbar=False,
     )
@@ -155,10 +155,10 @@ def compare(ys, rng, n_passes=8):
     return {
         "best": best,
         "error": standard_errors(best, ys),
-        "exact, one pass": one_pass(family, ys, mcoem.Exact()),
-        "bursts, one pass": one_pass(family, ys, mcoem.CarlinChibBurst()),
-        "exact, passes": passes(family, ys, mcoem.Exact(), rng, n_passes),
-        "bursts, passes": passes(family, ys, mcoem.CarlinChibBurst(), rng, n_passes),
+        "exact, one pass": one_pass(family, ys, mcoem.esteps.Exact()),
+        "bursts, one pass": one_pass(family, ys, mcoem.esteps.CarlinChibBurst()),
+        "exact, passes": passes(family, ys, mcoem.esteps.Exact(), rng, n_passes),
+        "bursts, passes": passes(family, ys, mcoem.esteps.CarlinChibBurst(), rng, n_passes),
     }
 
 

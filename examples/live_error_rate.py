@@ -41,8 +41,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 console = Console()
-SWEEPS = mcoem.CarlinChibBurst(within_class=mcoem.RandomWalk(n_moves=10))
-JUDGE = mcoem.LaplaceGaussian()
+SWEEPS = mcoem.esteps.CarlinChibBurst(within_class=mcoem.moves.RandomWalk(n_moves=10))
+JUDGE = mcoem.esteps.LaplaceGaussian()
 #: Seconds an iteration in the paper's two tables, on its authors' machine.
 PAPER = {"online EM": (20, 170), "SAEM-50": (225, None), "SAEM-300": (1_570, None)}
 PAPER |= {"SAEM-500": (None, 17_570)}
@@ -156,8 +156,8 @@ def make_driver(setting: Setting, method: str, group: int) -> mcoem.OnlineEM | m
     if chosen.batch_fraction is None:
         return mcoem.OnlineEM(
             mixture,
-            burst_length=mcoem.BurstLength(draws=40, burn_in=20),
-            update_schedule=mcoem.UpdateSchedule.at([10, 15, 20]),
+            burst_length=mcoem.schedules.BurstLength(draws=40, burn_in=20),
+            update_schedule=mcoem.schedules.UpdateSchedule.at([10, 15, 20]),
             revival=mcoem.Revival() if chosen.revival else None,
             **common,
         )
@@ -166,7 +166,9 @@ def make_driver(setting: Setting, method: str, group: int) -> mcoem.OnlineEM | m
         sweeps=20,
         # searches for modes are most of a visit, and chains go on: this is to SAEM's advantage
         refit_every=5,
-        step_size=mcoem.PhasedStepSize(n_constant=5 if chosen.batch_fraction == 1 else 50),
+        step_size=mcoem.schedules.PhasedStepSize(
+            n_constant=5 if chosen.batch_fraction == 1 else 50
+        ),
         batch_fraction=chosen.batch_fraction,
         **common,
     )

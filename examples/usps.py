@@ -32,7 +32,7 @@ import matplotlib.pyplot as plt
 
 NOISE = 0.2
 N_CLASSES = 4
-E_STEP = mcoem.CarlinChibBurst(within_class=mcoem.RandomWalk(n_moves=10))
+E_STEP = mcoem.esteps.CarlinChibBurst(within_class=mcoem.moves.RandomWalk(n_moves=10))
 console = Console()
 
 
@@ -68,8 +68,8 @@ def learn(task: tuple[int, int, int, int]) -> xr.Dataset:
     em = mcoem.OnlineEM(
         make_mixture(),
         e_step=E_STEP,
-        burst_length=mcoem.BurstLength(draws=40, burn_in=20),
-        update_schedule=mcoem.UpdateSchedule.at([10, 15, 20]),
+        burst_length=mcoem.schedules.BurstLength(draws=40, burn_in=20),
+        update_schedule=mcoem.schedules.UpdateSchedule.at([10, 15, 20]),
         random_seed=[seed, digit],
         progressbar=False,
     )

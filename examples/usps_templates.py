@@ -43,7 +43,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 
 NOISE = 0.2
-E_STEP = mcoem.CarlinChibBurst(within_class=mcoem.RandomWalk(n_moves=10))
+E_STEP = mcoem.esteps.CarlinChibBurst(within_class=mcoem.moves.RandomWalk(n_moves=10))
 #: A run is saved after so many parts of its stream, but not more often than after `LEAST` images.
 PARTS, LEAST = 20, 25
 #: Observations, near the end of the stream, whose labels name the classes of panel (c).
@@ -110,9 +110,9 @@ def open_run(run: Run) -> mcoem.OnlineEM:
     return mcoem.OnlineEM(
         mixture,
         e_step=E_STEP,
-        burst_length=mcoem.BurstLength(draws=40, burn_in=20),
-        update_schedule=None if unlabelled else mcoem.UpdateSchedule.at([10, 15, 20]),
-        step_size=mcoem.StepSize(0.75),
+        burst_length=mcoem.schedules.BurstLength(draws=40, burn_in=20),
+        update_schedule=None if unlabelled else mcoem.schedules.UpdateSchedule.at([10, 15, 20]),
+        step_size=mcoem.schedules.StepSize(0.75),
         n_start=200 if unlabelled else 50,
         random_seed=[run.seed, 10 if unlabelled else run.digit],
         progressbar=False,

@@ -204,7 +204,7 @@ def test_a_classifier_blames_nothing(on_error, rng):
     classifier = mcoem.Classifier(
         mixture,
         mixture.parameters,
-        e_step=mcoem.FixedLatents(),
+        e_step=mcoem.esteps.FixedLatents(),
         on_error=on_error,
         progressbar=False,
     )
@@ -250,7 +250,7 @@ def test_pm_sample_keeps_the_draws_that_it_has(monkeypatch, without_compiler):
         x = pm.Normal("x", 2.0 * index, 1.0)
         pm.Normal("y", x, 1.0, observed=1.0)
     step = mcoem.CarlinChib(
-        model=model, within_class=mcoem.RandomWalk(2), compile_kwargs={"mode": "FAST_COMPILE"}
+        model=model, within_class=mcoem.moves.RandomWalk(2), compile_kwargs={"mode": "FAST_COMPILE"}
     )
     swept, calls = step._engine.sweep, []
 
@@ -888,7 +888,7 @@ def work(executor):
         classifier = mcoem.Classifier(
             mixture,
             mixture.parameters,
-            e_step=mcoem.FixedLatents(),
+            e_step=mcoem.esteps.FixedLatents(),
             on_error="skip",
             random_seed=1,
             progressbar=False,

@@ -120,7 +120,8 @@ def predict_then_learn(
 
     Examples
     --------
-    >>> from pymc_mcoem import FixedLatents, OnlineEM, TemplateMixture
+    >>> from pymc_mcoem import OnlineEM, TemplateMixture
+    >>> from pymc_mcoem.esteps import FixedLatents
     >>> mixture = TemplateMixture.for_images((3, 3), n_classes=1, n_landmarks=2)
     >>> learners = {
     ...     name: OnlineEM(mixture, e_step=FixedLatents(), n_start=1, random_seed=1)

@@ -43,7 +43,7 @@ def make(variables, **options):
     return mcoem.CarlinChib(
         list(variables),
         class_index=variables[0],
-        within_class=mcoem.RandomWalk(n_moves=1),
+        within_class=mcoem.moves.RandomWalk(n_moves=1),
         **options,
     )
 

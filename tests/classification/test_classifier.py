@@ -98,7 +98,7 @@ def exact_class_weights(mixture, by_label, label_weights, curve):
 
 @pytest.mark.parametrize(
     "e_step",
-    [None, mcoem.LaplaceGaussian(importance=True)],
+    [None, mcoem.esteps.LaplaceGaussian(importance=True)],
     ids=["bursts", "importance weights"],
 )
 def test_class_weights_agree_with_quadrature(mixture, by_label, rng, e_step):
@@ -140,7 +140,7 @@ def simulate(mixture, by_label, label_weights, n_curves, rng):
 
 @pytest.mark.parametrize(
     "e_step",
-    [None, mcoem.LaplaceGaussian(importance=True)],
+    [None, mcoem.esteps.LaplaceGaussian(importance=True)],
     ids=["bursts", "importance weights"],
 )
 def test_probabilities_of_simulated_curves_agree_with_quadrature(mixture, by_label, rng, e_step):
@@ -162,7 +162,7 @@ def test_probabilities_of_simulated_curves_agree_with_quadrature(mixture, by_lab
     assert np.all(off < 5 * error + 1e-3)
     # so that the tolerance says something: Laplace's evidences do not pass
     assert np.quantile(error, 0.9) < 0.005
-    laplace = make_classifier(mixture, by_label, mcoem.LaplaceGaussian())
+    laplace = make_classifier(mixture, by_label, mcoem.esteps.LaplaceGaussian())
     assert np.any(np.abs(laplace.class_probabilities(curves) - exact) > 5 * error + 1e-3)
 
 
@@ -196,7 +196,7 @@ def test_expected_likelihoods_agree_with_quadrature(mixture, by_label, rng):
 def test_other_e_steps_weigh_classes_too(mixture, by_label, rng):
     """As they do when they are called themselves; each is tested on its own against quadrature."""
     curve = np.exp(-((POINTS - 0.1) ** 2) / 0.3) + 0.3 * rng.standard_normal(POINTS.size)
-    for e_step in (mcoem.LaplaceGaussian(), mcoem.LaplaceGaussian(importance=True)):
+    for e_step in (mcoem.esteps.LaplaceGaussian(), mcoem.esteps.LaplaceGaussian(importance=True)):
         classifier = mcoem.Classifier(mixture, by_label, e_step=e_step, progressbar=False)
         found = classifier.class_probabilities([curve])[0]
         with strict_arithmetic():
@@ -232,7 +232,7 @@ def test_score_is_the_share_of_right_labels(classifier, rng):
         classifier.score(curves, found[:3])
 
 
-@pytest.mark.parametrize("e_step", [mcoem.FixedLatents(), mcoem.LaplaceGaussian()])
+@pytest.mark.parametrize("e_step", [mcoem.esteps.FixedLatents(), mcoem.esteps.LaplaceGaussian()])
 def test_permuted_labels_and_classes_change_names_only(mixture, by_label, e_step):
     """With E-steps that draw nothing there is no Monte Carlo error between the two."""
     curves = np.random.default_rng(3).normal(size=(5, POINTS.size))
@@ -270,7 +270,7 @@ def test_one_mixture_labels_classes_by_number_or_by_name(mixture, by_label):
 
 def test_fit_names_the_classes_by_labeled_observations(mixture, by_label, rng):
     curves, labels = rng.normal(size=(12, POINTS.size)), list("ba" * 6)
-    options = {"e_step": mcoem.FixedLatents(), "progressbar": False}
+    options = {"e_step": mcoem.esteps.FixedLatents(), "progressbar": False}
     classifier = mcoem.Classifier(mixture, by_label["left"], **options)
     weights = classifier.class_probabilities(curves)
     assert classifier.fit(curves, labels) is classifier
@@ -285,7 +285,7 @@ def test_fit_names_the_classes_by_labeled_observations(mixture, by_label, rng):
 def test_columns_are_in_the_order_that_scikit_learn_expects(mixture, by_label, rng):
     """Its metrics sort labels and take columns for sorted ones."""
     curves = rng.normal(size=(20, POINTS.size))
-    options = {"e_step": mcoem.FixedLatents(), "progressbar": False}
+    options = {"e_step": mcoem.esteps.FixedLatents(), "progressbar": False}
     classifier = mcoem.Classifier(mixture, by_label["left"], ["b", "a"], **options)
     weights = classifier.class_probabilities(curves)
     np.testing.assert_array_equal(classifier.predict_proba(curves), weights[:, ::-1])
@@ -310,7 +310,7 @@ def test_bad_arguments_are_refused_by_name(mixture, by_label, classifier):
         mcoem.Classifier(mixture, parameters, rule="best")
     with pytest.raises(ValueError, match="which the rule 'expected_likelihood' has no use for"):
         mcoem.Classifier(
-            mixture, parameters, rule="expected_likelihood", e_step=mcoem.FixedLatents()
+            mixture, parameters, rule="expected_likelihood", e_step=mcoem.esteps.FixedLatents()
         )
     with pytest.raises(ValueError, match="observations: got none"):
         classifier.predict([])
@@ -342,7 +342,7 @@ def test_labels_of_any_kind(mixture, by_label, labels, rng):
     parameters = next(each for each in by_label.values() if each.sizes["class"] > 1)
     n_classes = parameters.sizes["class"]
     given = labels[:n_classes]
-    options = {"e_step": mcoem.FixedLatents(), "progressbar": False}
+    options = {"e_step": mcoem.esteps.FixedLatents(), "progressbar": False}
     curves = rng.normal(size=(5, 6))
     numbers = mcoem.Classifier(mixture, parameters, **options).predict(curves)
     found = mcoem.Classifier(mixture, parameters, given, **options)
@@ -358,7 +358,7 @@ def test_fixed_latents_weigh_classes_by_their_likelihood(mixture, by_label, rng)
     parameters = mixture.check_parameters(by_label["left"])
     curve = np.exp(-((POINTS + 0.3) ** 2) / 0.3) + 0.2 * rng.standard_normal(6)
     curve[4] = np.nan
-    step = mcoem.FixedLatents().compile(mixture)
+    step = mcoem.esteps.FixedLatents().compile(mixture)
     result = step(mixture.encode(curve), parameters, rng, step.initial_state(), draws=1, burn_in=0)
     design = mixture.settings.basis.matrix(POINTS[:, None])
     seen = ~np.isnan(curve)
@@ -512,9 +512,9 @@ def test_a_mixture_for_each_label_takes_the_starting_points_over(by_label, rng):
         mcoem.DisplacementField([[0.0]], width=WIDTH),
         n_classes=2,
     )
-    one = mcoem.Classifier(mixture, by_label, e_step=mcoem.LaplaceGaussian())
+    one = mcoem.Classifier(mixture, by_label, e_step=mcoem.esteps.LaplaceGaussian())
     one.class_probabilities(rng.normal(size=(1, POINTS.size)))
     mixture.geometry = replace(mixture.geometry, starts=np.linspace(-1.0, 1.0, 5)[:, None])
-    other = mcoem.Classifier(mixture, by_label, e_step=mcoem.LaplaceGaussian())
+    other = mcoem.Classifier(mixture, by_label, e_step=mcoem.esteps.LaplaceGaussian())
     np.testing.assert_array_equal(other.family.geometry.starts, mixture.geometry.starts)
     assert other.executor.compiled is not one.executor.compiled

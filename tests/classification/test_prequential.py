@@ -79,7 +79,12 @@ def larger(mixture):
 
 def unwarped(mixture, **settings):
     """Return a driver in closed form."""
-    given = {"e_step": mcoem.FixedLatents(), "random_seed": 1, "progressbar": False, "n_start": 3}
+    given = {
+        "e_step": mcoem.esteps.FixedLatents(),
+        "random_seed": 1,
+        "progressbar": False,
+        "n_start": 3,
+    }
     return mcoem.OnlineEM(mixture, **(given | settings))
 
 
@@ -104,7 +109,7 @@ def test_a_mixture_for_each_label_as_by_hand(mixture, larger, rng):
 
     learners, others = make(), make()
     found = mcoem.predict_then_learn(
-        learners, stream, labels, e_step=mcoem.FixedLatents(), window=7, **QUIET
+        learners, stream, labels, e_step=mcoem.esteps.FixedLatents(), window=7, **QUIET
     )
     predicted, asked = [], []
     for number, (curve, label) in enumerate(zip(stream, labels, strict=True)):
@@ -113,7 +118,7 @@ def test_a_mixture_for_each_label_as_by_hand(mixture, larger, rng):
             classifier = mcoem.Classifier(
                 mixture,
                 {name: em.parameters for name, em in others.items()},
-                e_step=mcoem.FixedLatents(),
+                e_step=mcoem.esteps.FixedLatents(),
                 **QUIET,
             )
             predicted.append(classifier.predict([curve])[0])
@@ -184,7 +189,7 @@ def test_no_curve_has_a_part_in_its_own_prediction(mixture, rng):
     stream, labels = rng.normal(size=(size, 6)), rng.integers(2, size=size)
     settings = {"n_start": 1, "step_size": lambda n: 1.0, "update_schedule": lambda n: True}
     learners = {label: unwarped(mixture, **settings) for label in (0, 1)}
-    e_step = mcoem.FixedLatents()
+    e_step = mcoem.esteps.FixedLatents()
     rate = mcoem.predict_then_learn(learners, stream, labels, e_step=e_step, **QUIET)
     error = np.sqrt(0.25 / size)
     assert abs(rate["cumulative"][-1] - 0.5) < 5 * error
@@ -240,14 +245,14 @@ def test_labels_may_be_renamed_and_reordered(mixture, larger, rng):
         {"left": unwarped(larger), "right": unwarped(mixture)},
         stream,
         labels,
-        e_step=mcoem.FixedLatents(),
+        e_step=mcoem.esteps.FixedLatents(),
         **QUIET,
     )
     second = mcoem.predict_then_learn(
         {3: unwarped(mixture), 7: unwarped(larger)},
         stream,
         [renamed[label] for label in labels],
-        e_step=mcoem.FixedLatents(),
+        e_step=mcoem.esteps.FixedLatents(),
         **QUIET,
     )
     values, names = toy_stream(rng)
@@ -284,13 +289,13 @@ def test_records_and_labels_are_read_in_turn(rng):
 def test_nothing_is_compiled_along_the_way(mixture, rng, monkeypatch):
     stream, labels = curves(rng, 20)
     compiled = []
-    compile_once = mcoem.FixedLatents.compile
+    compile_once = mcoem.esteps.FixedLatents.compile
 
     def counted(self, family):
         compiled.append(family.n_classes)
         return compile_once(self, family)
 
-    monkeypatch.setattr(mcoem.FixedLatents, "compile", counted)
+    monkeypatch.setattr(mcoem.esteps.FixedLatents, "compile", counted)
     one, two = (mixture.with_classes(n_classes) for n_classes in (1, 2))
     learners = {"left": unwarped(two), "right": unwarped(one)}
     before = []
@@ -300,7 +305,9 @@ def test_nothing_is_compiled_along_the_way(mixture, rng, monkeypatch):
             before.append(len(compiled))
             yield curve
 
-    mcoem.predict_then_learn(learners, watched(), labels, e_step=mcoem.FixedLatents(), **QUIET)
+    mcoem.predict_then_learn(
+        learners, watched(), labels, e_step=mcoem.esteps.FixedLatents(), **QUIET
+    )
     # the two that learn and the one that classifies, before the first record
     assert sorted(compiled) == [1, 2, 3] and before == [3] * 20
 
@@ -409,14 +416,14 @@ def test_drivers_that_know_are_asked_at_once(mixture, rng):
     for name, em in learners.items():
         em.partial_fit(stream[:50][labels[:50] == name])
     rate = mcoem.predict_then_learn(
-        learners, stream[50:], labels[50:], e_step=mcoem.FixedLatents(), **QUIET
+        learners, stream[50:], labels[50:], e_step=mcoem.esteps.FixedLatents(), **QUIET
     )
     np.testing.assert_array_equal(rate["observation"], np.arange(1, 11))
     assert rate["classified"].all()
     # while one holds, the label that was seen most often stands in
     learners["left"] = unwarped(mixture, n_start=30).partial_fit(stream[:2])
     rate = mcoem.predict_then_learn(
-        learners, stream[50:], labels[50:], e_step=mcoem.FixedLatents(), **QUIET
+        learners, stream[50:], labels[50:], e_step=mcoem.esteps.FixedLatents(), **QUIET
     )
     assert not rate["classified"].any() and (rate["predicted"] == "right").all()
 
@@ -437,7 +444,7 @@ def test_what_is_held_has_no_part(mixture, rng):
     # one holds two of the six that it saw, the other all that come
     held = unwarped(mixture, parameters=theta, batch_size=1000)
     learners = {"held": held, "learned": fed(6)}
-    e_step = mcoem.FixedLatents()
+    e_step = mcoem.esteps.FixedLatents()
     rate = mcoem.predict_then_learn(learners, stream, ["held"] * 100, e_step=e_step, **QUIET)
     assert rate["classified"].all()
 
@@ -562,11 +569,13 @@ def test_labels_that_make_no_sense(mixture, rng):
     wrong[5] = "up"
     message = r"observation 5 \(counted from 0\) has label 'up', and learners have \['left', 'rig"
     with pytest.raises(ValueError, match=message):
-        mcoem.predict_then_learn(learners, stream, wrong, e_step=mcoem.FixedLatents(), **QUIET)
+        mcoem.predict_then_learn(
+            learners, stream, wrong, e_step=mcoem.esteps.FixedLatents(), **QUIET
+        )
     assert not any(em.n_seen for em in learners.values())
     with pytest.raises(ValueError, match=message):
         mcoem.predict_then_learn(
-            learners, stream, iter(wrong), e_step=mcoem.FixedLatents(), **QUIET
+            learners, stream, iter(wrong), e_step=mcoem.esteps.FixedLatents(), **QUIET
         )
     assert sum(em.n_seen for em in learners.values()) == 5
     for given, kind, message in (
@@ -609,7 +618,7 @@ def test_drivers_that_make_no_classifier(mixture, rng):
         with pytest.raises(ValueError, match=message):
             mcoem.predict_then_learn({0: em}, stream, [0, 0], **options, **QUIET)
     with pytest.raises(TypeError, match="gives no class probabilities"):
-        mcoem.predict_then_learn(toy(), [1.0, 2.0], [0, 1], e_step=mcoem.Exact(), **QUIET)
+        mcoem.predict_then_learn(toy(), [1.0, 2.0], [0, 1], e_step=mcoem.esteps.Exact(), **QUIET)
     assert em.n_seen == 0
 
 
@@ -619,7 +628,9 @@ def test_mixtures_may_differ_in_what_learning_alone_uses(mixture, rng):
         "left": unwarped(mixture.with_classes(2, noise="class")),
         "right": unwarped(mixture),
     }
-    found = mcoem.predict_then_learn(learners, stream, labels, e_step=mcoem.FixedLatents(), **QUIET)
+    found = mcoem.predict_then_learn(
+        learners, stream, labels, e_step=mcoem.esteps.FixedLatents(), **QUIET
+    )
     assert found["classified"].any()
 
 

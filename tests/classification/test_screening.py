@@ -94,16 +94,16 @@ def probabilities(mixture, parameters, curves, **options):
 class AsIfDrawn:
     """Laplace's evidence from an E-step that is not known to draw nothing, so it is screened."""
 
-    search: mcoem.Laplace = field(default_factory=mcoem.Laplace)
+    search: mcoem.pseudo_priors.Laplace = field(default_factory=mcoem.pseudo_priors.Laplace)
 
     def compile(self, family):
-        return mcoem.LaplaceGaussian(search=self.search).compile(family)
+        return mcoem.esteps.LaplaceGaussian(search=self.search).compile(family)
 
 
 @pytest.fixture(scope="module")
 def by_evidence(mixture, parameters, curves):
     """Return probabilities by Laplace's evidence, and a classifier that screens."""
-    _, full = probabilities(mixture, parameters, curves, e_step=mcoem.LaplaceGaussian())
+    _, full = probabilities(mixture, parameters, curves, e_step=mcoem.esteps.LaplaceGaussian())
     return full, mcoem.Classifier(
         mixture, parameters, screening=0.5, e_step=AsIfDrawn(), progressbar=False
     )
@@ -125,10 +125,10 @@ def test_by_laplaces_evidence_nothing_changes(by_evidence, curves, amount):
 @pytest.mark.parametrize(
     ("e_step", "screens"),
     [
-        (mcoem.LaplaceGaussian(), False),
-        (mcoem.FixedLatents(), False),
-        (mcoem.PosteriorMode(), False),
-        (mcoem.LaplaceGaussian(importance=True), True),
+        (mcoem.esteps.LaplaceGaussian(), False),
+        (mcoem.esteps.FixedLatents(), False),
+        (mcoem.esteps.PosteriorMode(), False),
+        (mcoem.esteps.LaplaceGaussian(importance=True), True),
         (None, True),
     ],
     ids=["Laplace", "fixed latents", "posterior mode", "importance weights", "bursts"],
@@ -163,7 +163,7 @@ def unlike_laplace(mixture):
     curves, log_densities = simulated(mixture, parameters, 60)
     plain = one_mode_a_class(log_densities)
     curves, exact = curves[plain], exact_probabilities(log_densities[plain])
-    _, found = probabilities(mixture, parameters, curves, e_step=mcoem.LaplaceGaussian())
+    _, found = probabilities(mixture, parameters, curves, e_step=mcoem.esteps.LaplaceGaussian())
     beyond = found < np.sort(found, axis=1)[:, -4:-3]
     error = (np.abs(found - exact) * beyond).max(axis=1)
     assert np.sort(error)[-2] > 0.02
@@ -177,7 +177,7 @@ def unlike_laplace(mixture):
 
 @pytest.mark.parametrize(
     ("e_step", "draws"),
-    [(None, 200), (mcoem.LaplaceGaussian(importance=True), 400)],
+    [(None, 200), (mcoem.esteps.LaplaceGaussian(importance=True), 400)],
     ids=["bursts", "importance weights"],
 )
 def test_no_probability_changes_by_more_than_what_is_left_out(
@@ -232,7 +232,7 @@ def test_no_probability_changes_by_more_than_the_amount(mixture):
         loose = make_parameters(mixture, noise=noise, variance=variance)
         curves, log_densities = simulated(mixture, loose, 60)
         exact = exact_probabilities(log_densities)
-        _, by_laplace = probabilities(family, loose, curves, e_step=mcoem.LaplaceGaussian())
+        _, by_laplace = probabilities(family, loose, curves, e_step=mcoem.esteps.LaplaceGaussian())
         for slack in most:
             for truth, found in zip(exact, by_laplace, strict=True):
                 kept = keep_plausible(found, np.exp(-slack) * amount)
@@ -244,7 +244,7 @@ def test_no_probability_changes_by_more_than_the_amount(mixture):
 
 def test_a_classifier_screens_with_slack(mixture, parameters, curves):
     """Where the slack makes a difference more classes are looked at, and exactly those."""
-    _, found = probabilities(mixture, parameters, curves, e_step=mcoem.LaplaceGaussian())
+    _, found = probabilities(mixture, parameters, curves, e_step=mcoem.esteps.LaplaceGaussian())
     amount = 1e-3
     sizes = {
         slack: np.array([len(keep_plausible(one, np.exp(-slack) * amount)) for one in found])
@@ -266,12 +266,20 @@ def test_a_classifier_screens_with_slack(mixture, parameters, curves):
 @pytest.mark.parametrize(
     ("e_step", "search"),
     [
-        (None, mcoem.Laplace()),
-        (mcoem.CarlinChibBurst(pseudo_priors=mcoem.Laplace(race=None)), mcoem.Laplace(race=None)),
-        (mcoem.CarlinChibBurst(pseudo_priors=mcoem.PilotMoments()), mcoem.Laplace(race=None)),
+        (None, mcoem.pseudo_priors.Laplace()),
         (
-            mcoem.LaplaceGaussian(importance=True, search=mcoem.Laplace(tolerance=0.1)),
-            mcoem.Laplace(tolerance=0.1),
+            mcoem.esteps.CarlinChibBurst(pseudo_priors=mcoem.pseudo_priors.Laplace(race=None)),
+            mcoem.pseudo_priors.Laplace(race=None),
+        ),
+        (
+            mcoem.esteps.CarlinChibBurst(pseudo_priors=mcoem.pseudo_priors.PilotMoments()),
+            mcoem.pseudo_priors.Laplace(race=None),
+        ),
+        (
+            mcoem.esteps.LaplaceGaussian(
+                importance=True, search=mcoem.pseudo_priors.Laplace(tolerance=0.1)
+            ),
+            mcoem.pseudo_priors.Laplace(tolerance=0.1),
         ),
     ],
     ids=["default", "thorough bursts", "pilot moments", "rough importance weights"],
@@ -304,7 +312,7 @@ def test_more_starts_find_the_modes_that_one_misses(mixture, amount):
     loose = make_parameters(mixture, noise=0.03, variance=variance)
     curves, log_densities = simulated(mixture, loose, 60)
     exact = exact_probabilities(log_densities)
-    _, found = probabilities(mixture, loose, curves, e_step=mcoem.LaplaceGaussian())
+    _, found = probabilities(mixture, loose, curves, e_step=mcoem.esteps.LaplaceGaussian())
     chosen = np.argsort(-np.abs(found - exact).max(axis=1))[:4]
     many = mixture.with_classes(N_CLASSES)
     starts = np.linspace(-2.5, 2.5, 5)[:, None] * np.sqrt(variance)

@@ -203,7 +203,7 @@ elif sys.argv[1] == "data":
 else:
     side = int(sys.argv[2])
     mixture = mcoem.TemplateMixture.for_images((side, side), n_classes=3)
-    e_step = mcoem.CarlinChibBurst().compile(mixture)
+    e_step = mcoem.esteps.CarlinChibBurst().compile(mixture)
     image = np.random.default_rng(1).normal(size=(side, side))
     e_step(
         mixture.encode(image),

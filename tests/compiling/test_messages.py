@@ -7,8 +7,9 @@ import pytest
 from rich import reconfigure
 from rich.console import Console
 
-from pymc_mcoem import BurstLength, OnlineEM, TemplateMixture
+from pymc_mcoem import OnlineEM, TemplateMixture
 from pymc_mcoem.compiling import messages
+from pymc_mcoem.schedules import BurstLength
 
 
 @pytest.fixture

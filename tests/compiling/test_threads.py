@@ -136,7 +136,7 @@ def test_a_second_call_of_one_object_is_refused(kind, rng):
     """From another thread or from within itself; the first one loses nothing."""
     images = rng.random((9, 3, 3))
     mixture = mcoem.TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
-    options = {"e_step": mcoem.FixedLatents(), "random_seed": 1, "progressbar": False}
+    options = {"e_step": mcoem.esteps.FixedLatents(), "random_seed": 1, "progressbar": False}
 
     def made():
         theta = mixture.parameters

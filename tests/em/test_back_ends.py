@@ -14,23 +14,23 @@ from pymc_mcoem.em.burst import adaptation_gains
 from tests.helpers.linear_normal import LinearNormal
 from tests.helpers.representatives import by_default
 
-WALK = mcoem.RandomWalk(3)
+WALK = mcoem.moves.RandomWalk(3)
 SEEN = {
-    "burst": mcoem.CarlinChibBurst(within_class=WALK),
-    "burst, Hamiltonian, Rao-Blackwell": mcoem.CarlinChibBurst(
-        within_class=mcoem.Hamiltonian(1, 3), rao_blackwell=True
+    "burst": mcoem.esteps.CarlinChibBurst(within_class=WALK),
+    "burst, Hamiltonian, Rao-Blackwell": mcoem.esteps.CarlinChibBurst(
+        within_class=mcoem.moves.Hamiltonian(1, 3), rao_blackwell=True
     ),
-    "burst, prior covariance": mcoem.CarlinChibBurst(
-        within_class=WALK, pseudo_priors=mcoem.PriorCovariance()
+    "burst, prior covariance": mcoem.esteps.CarlinChibBurst(
+        within_class=WALK, pseudo_priors=mcoem.pseudo_priors.PriorCovariance()
     ),
-    "burst, pilot moments": mcoem.CarlinChibBurst(
-        within_class=WALK, pseudo_priors=mcoem.PilotMoments(20)
+    "burst, pilot moments": mcoem.esteps.CarlinChibBurst(
+        within_class=WALK, pseudo_priors=mcoem.pseudo_priors.PilotMoments(20)
     ),
-    "auxiliary chains": mcoem.AuxiliaryChains(within_class=WALK),
-    "plain Gibbs": mcoem.PlainGibbs(within_class=WALK),
-    "importance weights": mcoem.LaplaceGaussian(importance=True),
-    "posterior mode": mcoem.PosteriorMode(),
-    "fixed latents": mcoem.FixedLatents(),
+    "auxiliary chains": mcoem.esteps.AuxiliaryChains(within_class=WALK),
+    "plain Gibbs": mcoem.esteps.PlainGibbs(within_class=WALK),
+    "importance weights": mcoem.esteps.LaplaceGaussian(importance=True),
+    "posterior mode": mcoem.esteps.PosteriorMode(),
+    "fixed latents": mcoem.esteps.FixedLatents(),
 }
 
 
@@ -77,10 +77,10 @@ def learnt(backend):
     family = LinearNormal()
     em = mcoem.OnlineEM(
         family,
-        e_step=mcoem.CarlinChibBurst(backend=backend),
+        e_step=mcoem.esteps.CarlinChibBurst(backend=backend),
         parameters=family.declared_parameters(),
-        burst_length=mcoem.BurstLength(20, 10),
-        update_schedule=mcoem.UpdateSchedule.at([4], every=2),
+        burst_length=mcoem.schedules.BurstLength(20, 10),
+        update_schedule=mcoem.schedules.UpdateSchedule.at([4], every=2),
         random_seed=3,
         progressbar=False,
     ).partial_fit(family.draw(np.random.default_rng(5), 12))
@@ -94,7 +94,7 @@ def explained_templates(kind, backend):
     else:
         grid = np.linspace(0, 1, 12)
         mixture, shape = mcoem.TemplateMixture.for_curves(grid, n_classes=2), (12,)
-    e_step = mcoem.CarlinChibBurst(backend=backend).compile(mixture)
+    e_step = mcoem.esteps.CarlinChibBurst(backend=backend).compile(mixture)
     rng, found = np.random.default_rng(6), []
     theta = mixture.initialize(rng.uniform(size=(9, *shape)), rng, "random")
     for y in rng.uniform(size=(2, *shape)):
@@ -141,7 +141,9 @@ def test_a_run_in_jax_learns_the_same_and_says_so(run_apart):
     assert attributes["backend"] == "jax"
 
 
-@pytest.mark.parametrize("make", [mcoem.CarlinChibBurst, mcoem.AuxiliaryChains, ExpectedLikelihood])
+@pytest.mark.parametrize(
+    "make", [mcoem.esteps.CarlinChibBurst, mcoem.esteps.AuxiliaryChains, ExpectedLikelihood]
+)
 def test_a_back_end_that_is_not_there_is_refused(make, monkeypatch):
     with pytest.raises(ValueError, match=r"backend: got 'cuda'; give one of \['c', 'jax', 'numba'"):
         make(backend="cuda")

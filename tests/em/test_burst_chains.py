@@ -15,7 +15,7 @@ from tests.helpers.checks import LIMIT, chain_agreement
 from tests.helpers.models import N_CLASSES, ScaledMixture
 from tests.helpers.quadrature import Quadrature
 
-E_STEP = mcoem.CarlinChibBurst(within_class=mcoem.RandomWalk(2))
+E_STEP = mcoem.esteps.CarlinChibBurst(within_class=mcoem.moves.RandomWalk(2))
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_the_step_method_agrees(family, rng):
     """Means of two samplers of one posterior, with their Monte Carlo errors."""
     found = sample(family, rng.integers(2**32), draws=4_000, tune=500)
     with family.model:
-        step = mcoem.CarlinChib(within_class=mcoem.RandomWalk(2))
+        step = mcoem.CarlinChib(within_class=mcoem.moves.RandomWalk(2))
         drawn = pm.sample(
             4_000,
             tune=500,
@@ -118,7 +118,9 @@ def test_draws_are_the_same_whoever_makes_them(family):
 
 
 def test_statistics_that_are_not_asked_for_change_no_draw(family):
-    averaged = mcoem.CarlinChibBurst(within_class=mcoem.RandomWalk(2), rao_blackwell=True)
+    averaged = mcoem.esteps.CarlinChibBurst(
+        within_class=mcoem.moves.RandomWalk(2), rao_blackwell=True
+    )
     assert sample(family, 5).identical(sample(family, 5, e_step=averaged))
 
 
@@ -132,7 +134,7 @@ def test_jax_makes_the_same_draws(family, run_apart):
 def draws_of(backend):
     """Draws of a chain that other back ends take in parts."""
     burst._AT_ONCE = 7
-    e_step = mcoem.CarlinChibBurst(within_class=mcoem.RandomWalk(2), backend=backend)
+    e_step = mcoem.esteps.CarlinChibBurst(within_class=mcoem.moves.RandomWalk(2), backend=backend)
     try:
         found = sample(ScaledMixture(), 8, e_step=e_step, draws=15, tune=5, chains=1)
     finally:
@@ -178,8 +180,9 @@ def test_axes_have_the_names_of_the_model():
 
 
 def test_troubles_of_pseudo_priors_are_told(family, caplog):
-    hurried = mcoem.CarlinChibBurst(
-        pseudo_priors=mcoem.Laplace(max_iterations=1, race=None), within_class=mcoem.RandomWalk(2)
+    hurried = mcoem.esteps.CarlinChibBurst(
+        pseudo_priors=mcoem.pseudo_priors.Laplace(max_iterations=1, race=None),
+        within_class=mcoem.moves.RandomWalk(2),
     )
     with caplog.at_level(logging.WARNING, "pymc_mcoem"):
         sample(family, 1, e_step=hurried)
@@ -187,8 +190,8 @@ def test_troubles_of_pseudo_priors_are_told(family, caplog):
 
 
 def test_a_chain_that_does_not_move_is_named(family, caplog, monkeypatch):
-    monkeypatch.setattr(mcoem.RandomWalk, "initial_log_step", lambda self, n_latents: 25.0)
-    far = mcoem.CarlinChibBurst(within_class=mcoem.RandomWalk(3))
+    monkeypatch.setattr(mcoem.moves.RandomWalk, "initial_log_step", lambda self, n_latents: 25.0)
+    far = mcoem.esteps.CarlinChibBurst(within_class=mcoem.moves.RandomWalk(3))
     with caplog.at_level(logging.WARNING, "pymc_mcoem"):
         sample(family, 1, e_step=far, tune=0)
     assert "chains 0, 1 did not move within their class; give more tune" in caplog.text
@@ -203,7 +206,11 @@ def test_a_chain_that_does_not_move_is_named(family, caplog, monkeypatch):
         ({"chains": 0}, ValueError, "chains: got 0"),
         ({"executor": 0}, ValueError, "executor: got 0"),
         ({"executor": "two"}, TypeError, "executor: got 'two'"),
-        ({"e_step": mcoem.Exact()}, TypeError, "e_step: got a Exact; give a CarlinChibBurst"),
+        (
+            {"e_step": mcoem.esteps.Exact()},
+            TypeError,
+            "e_step: got a Exact; give a CarlinChibBurst",
+        ),
         ({"parameters": {"weights": [1.0]}}, ValueError, "parameters: got"),
     ],
 )

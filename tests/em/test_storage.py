@@ -318,7 +318,7 @@ def test_mixtures_of_templates_have_numbers_of_their_own(covariance):
 def test_the_adaptation_of_another_e_step_is_not_gone_on_with(family, stream, tmp_path):
     path = tmp_path / "run.nc"
     driver(family, parameters=THETA).partial_fit(stream[:10]).save(path)
-    em = OnlineEM.load(path, family, e_step=mcoem.Exact(), progressbar=False)
+    em = OnlineEM.load(path, family, e_step=mcoem.esteps.Exact(), progressbar=False)
     em.partial_fit(stream[10:20])
     assert em.n_seen == 20
     em.save(path)

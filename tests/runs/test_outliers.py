@@ -198,7 +198,7 @@ def test_of_images_minus_9999_is_refused_from_the_first_record_on(rng):
     em = OnlineEM(
         mixture,
         parameters=mixture.parameters,
-        e_step=mcoem.FixedLatents(),
+        e_step=mcoem.esteps.FixedLatents(),
         random_seed=1,
         progressbar=False,
     )

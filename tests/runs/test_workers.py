@@ -513,7 +513,7 @@ def test_a_distribution_of_the_models_own_is_known_to_workers(rng):
         em = OnlineEM(
             Bent(),
             parameters={"weights": [0.5, 0.5]},
-            e_step=mcoem.LaplaceGaussian(),
+            e_step=mcoem.esteps.LaplaceGaussian(),
             batch_size=4,
             random_seed=1,
             progressbar=False,

@@ -50,7 +50,8 @@ def compiled_for[Compiled](family: Family, settings: Settings[Compiled]) -> Comp
 
     Examples
     --------
-    >>> from pymc_mcoem import FixedLatents, TemplateMixture
+    >>> from pymc_mcoem import TemplateMixture
+    >>> from pymc_mcoem.esteps import FixedLatents
     >>> mixture = TemplateMixture.for_images((4, 4), n_classes=2, n_landmarks=2)
     >>> first = compiled_for(mixture, FixedLatents())
     >>> compiled_for(mixture, FixedLatents()) is first

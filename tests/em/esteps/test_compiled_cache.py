@@ -80,7 +80,9 @@ def test_classifiers_of_a_mixture_compile_once():
     mixture = mcoem.TemplateMixture.for_images((4, 4), n_classes=2, n_landmarks=2)
     first, second = (
         mcoem.Classifier(
-            mixture, {"a": mixture.parameters, "b": mixture.parameters}, e_step=mcoem.FixedLatents()
+            mixture,
+            {"a": mixture.parameters, "b": mixture.parameters},
+            e_step=mcoem.esteps.FixedLatents(),
         )
         for _ in range(2)
     )
