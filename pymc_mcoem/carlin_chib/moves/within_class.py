@@ -172,8 +172,8 @@ class RandomWalk:
     The increment is ``exp(log_step[I]) * scale[I] @ z`` with ``scale[I]`` a square root of the
     pseudo-prior's covariance and z standard normal: symmetric, so the acceptance ratio is the
     ratio of densities. Cost: one density evaluation a move. While `CarlinChib` tunes, with a single
-    index and one auxiliary a class, the covariance of the chain's own draws in a class takes the
-    pseudo-prior's place in the increments there, once there are five for each latent.
+    index, the covariance of the chain's own draws in a class takes the pseudo-prior's place in the
+    increments there, once there are five for each latent.
 
     Examples
     --------
