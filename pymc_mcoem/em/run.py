@@ -17,7 +17,7 @@ import xarray as xr
 
 from pymc_mcoem.compiling.arithmetic import strict_arithmetic
 from pymc_mcoem.compiling.threads import OneAtATime, one_blas_thread
-from pymc_mcoem.em.checks import check_family, check_shapes
+from pymc_mcoem.em.checks import check_family, check_layout, check_shapes
 from pymc_mcoem.em.esteps.worker_calls import Explainer
 from pymc_mcoem.em.family_record import describe_family, require_family
 from pymc_mcoem.em.history import History
@@ -207,9 +207,22 @@ class Run[State: RunPosition, Settings: RunSettings]:
         return run_bytes(self.driver, saved, self.history_at(state), written_by)
 
     def restore(self, saved: SavedRun, tree: xr.DataTree) -> None:
-        """Go on from what a file held."""
+        """Go on from what a file held.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If parameters or statistics are not those of the family, or not finite.
+        """
+        state: Any = saved.state
+        for arrays in (state.parameters, getattr(state, "average", None)):
+            if arrays is not None:
+                self.family.check_parameters(arrays)
+        if state.statistics:
+            check_layout(self.family, state.statistics)
         self.history.restore(tree, **saved.strides)
-        self.state = saved.state
+        self.history.to_datatree(state, {})
+        self.state = state
 
 
 class Driver[AnyRun: Run[Any, Any]]:
@@ -353,8 +366,8 @@ class Driver[AnyRun: Run[Any, Any]]:
         settings = settings_of(path, tree.attrs["settings"], kind.settings_class, overrides)
         settings["e_step"] = on_backend(settings["e_step"], str(tree.attrs.get("backend", "")))
         made: Any = cls
-        driver: Self = made(family, random_seed=saved.entropy, **settings)
-        with named_damage(path):
+        with named_damage(path, given=("family", *overrides)):
+            driver: Self = made(family, random_seed=saved.entropy, **settings)
             driver.run.restore(saved, tree)
         driver.run.files.add(Path(path))
         return driver

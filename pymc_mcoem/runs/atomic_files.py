@@ -26,6 +26,7 @@ __all__ = [
     "remove_leftovers",
     "replace_file",
     "temporary_beside",
+    "unsealed",
     "write_new",
     "write_whole",
 ]
@@ -135,7 +136,8 @@ def write_whole(path: Path, content: bytes, before: Callable[[], None] | None = 
     OSError
         If it cannot be written. Nothing is left of it then, and the old one is as it was.
     """
-    replace_file(path, (content, _seal(content)), before)
+    seal = SEAL + hashlib.sha256(content).hexdigest().encode()
+    replace_file(path, (content, seal), before)
 
 
 def replace_file(
@@ -196,14 +198,21 @@ def read_whole(path: Path) -> bytes:
     DamagedFileError
         If it is anything else.
     """
-    sealed = path.read_bytes()
-    content, seal = sealed[:-SEAL_LENGTH], sealed[-SEAL_LENGTH:]
-    if not seal.startswith(SEAL):
-        raise DamagedFileError(
-            f"path: {str(path)!r} does not end as saved runs do: it is none, or of another "
-            "version, or was cut short."
-        )
-    if seal != _seal(content):
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        file.seek(max(size - SEAL_LENGTH, 0))
+        if file.read(len(SEAL)) != SEAL:
+            raise DamagedFileError(
+                f"path: {str(path)!r} does not end as saved runs do: it is none, or of another "
+                "version, or was cut short."
+            )
+        if size > _memory():
+            raise DamagedFileError(
+                f"path: {str(path)!r} has {size:,} bytes, more than this machine has memory."
+            )
+        file.seek(0)
+        content = unsealed(file.read())
+    if content is None:
         raise DamagedFileError(
             f"path: {str(path)!r} is damaged: what it holds is not what was written (its checksum "
             "differs). Take an older file, as a Checkpoint keeps beside it."
@@ -211,5 +220,16 @@ def read_whole(path: Path) -> bytes:
     return content
 
 
-def _seal(content: bytes) -> bytes:
-    return SEAL + hashlib.sha256(content).hexdigest().encode()
+def unsealed(sealed: bytes) -> bytes | None:
+    """Return what is sealed, None where the seal is another's or there is none."""
+    content = sealed[:-SEAL_LENGTH]
+    seal = SEAL + hashlib.sha256(content).hexdigest().encode()
+    return content if sealed[-SEAL_LENGTH:] == seal else None
+
+
+def _memory() -> float:
+    """Return the bytes of memory of this machine, as far as it tells."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, ValueError, OSError):
+        return float("inf")

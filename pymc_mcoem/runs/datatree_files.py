@@ -10,7 +10,7 @@ import errno
 import logging
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from xarray.backends import H5NetCDFStore
 
 from pymc_mcoem.interrupts import require_own_fault
 from pymc_mcoem.runs.atomic_files import DamagedFileError, older_names, read_whole, temporary_beside
+from pymc_mcoem.runs.file_limits import bounded_groups
 
 __all__ = ["bytes_of", "named_damage", "read_datatree", "require_file_name"]
 
@@ -57,12 +58,14 @@ def bytes_of(tree: xr.DataTree) -> bytes:
 
 
 @contextmanager
-def named_damage(path: str | os.PathLike[str]) -> Iterator[None]:
+def named_damage(path: str | os.PathLike[str], given: Collection[str] = ()) -> Iterator[None]:
     """Turn whatever is wrong with what a file holds into one error that names the file.
 
     Parameters
     ----------
     path : path-like
+    given : collection of str
+        Arguments that are not from the file: errors that begin with one of these stay as they are.
 
     Raises
     ------
@@ -78,6 +81,8 @@ def named_damage(path: str | os.PathLike[str]) -> Iterator[None]:
     except Exception as error:
         if not isinstance(error, OSError) or error.errno is not None:
             require_own_fault(error)
+        if str(error).partition(":")[0] in given:
+            raise
         # a KeyError has nothing but the key to say
         what = f"{error}" if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         raise DamagedFileError(
@@ -147,10 +152,7 @@ def _tree_in(content: bytes, source: Path, driver: str, kind: str, version: int)
     """Return the tree in a file's bytes."""
     with named_damage(source):
         with h5py.File(h5py.h5f.open_file_image(content)) as file:
-            groups = ["/"]
-            file.visititems(
-                lambda name, part: groups.append(name) if isinstance(part, h5py.Group) else None
-            )
+            groups = bounded_groups(file, len(content))
             with h5netcdf.File(file, "r", decode_vlen_strings=True) as opened:
                 tree = xr.DataTree.from_dict(
                     {

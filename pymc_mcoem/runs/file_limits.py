@@ -1,0 +1,147 @@
+"""What a saved run may hold: a file of another's making is looked through before it is read.
+
+A checksum tells damage and no ill will. HDF5 lets a small file ask for much: links in a circle or
+to other files, groups in groups without end, arrays of sizes that are declared and not there, many
+names for one long text. Saved runs have none of these.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import h5py
+import numpy as np
+
+__all__ = ["bounded_groups"]
+
+#: ``/run/parameters`` is as deep as groups go.
+DEPTH = 2
+#: A dozen are in one, and in one of `SAEM` as many more as there are kinds of chains.
+GROUPS = 1000
+#: Most axes that an array of HDF5 has: its dimensions are named in an attribute of that length.
+AXES = 32
+#: How netCDF marks a length that no array labels: it has a size and no content, and is not read.
+NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
+#: Bytes in a file that say where a text is, if its letters lie elsewhere.
+TEXT_APART = 16
+NUMBERS = (h5py.h5t.TypeIntegerID, h5py.h5t.TypeFloatID)
+
+
+def bounded_groups(file: h5py.File, size: int) -> list[str]:
+    """Return the paths of the groups of a file, parents first, if reading all of it is bounded.
+
+    Parameters
+    ----------
+    file : h5py.File
+    size : int
+        Bytes of the file: what it holds, taken together, may not be more.
+
+    Raises
+    ------
+    ValueError
+        If it is not; the error names the part.
+    """
+    budget = _Budget(size)
+    groups, waiting = [], [("/", 0)]
+    known = {_place(file)}
+    while waiting:
+        path, depth = waiting.pop()
+        group = file[path]
+        groups.append(path)
+        budget.spend_attributes(group, path)
+        for name in group:
+            inner = f"{path.rstrip('/')}/{name}"
+            if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+                raise _refused(inner, "is kept in another place")
+            part = group[name]
+            if _place(part) in known:
+                raise _refused(inner, "has two names")
+            known.add(_place(part))
+            if isinstance(part, h5py.Group):
+                if len(groups) + len(waiting) >= GROUPS:
+                    raise _refused(inner, "is one group too many")
+                if depth == DEPTH:
+                    raise _refused(inner, "lies deeper than anything in one")
+                waiting.append((inner, depth + 1))
+            elif isinstance(part, h5py.Dataset):
+                budget.spend_attributes(part, inner)
+                budget.spend_array(part, inner)
+            else:
+                raise _refused(inner, "is neither a group nor an array")
+    return groups
+
+
+class _Budget:
+    """Bytes that a file can still hold."""
+
+    def __init__(self, size: int) -> None:
+        self.left = size
+
+    def spend(self, size: int, where: str) -> None:
+        self.left -= size
+        if self.left < 0:
+            raise _refused(where, "declares more than the whole file holds")
+
+    def spend_attributes(self, part: h5py.Group | h5py.Dataset, where: str) -> None:
+        for index in range(h5py.h5a.get_num_attrs(part.id)):
+            attribute = h5py.h5a.open(part.id, index=index)
+            kind, count = attribute.get_type(), prod(attribute.shape or ())
+            name = attribute.name.decode(errors="replace")
+            what = f"{name} of {where}"
+            self.spend(count * kind.get_size(), what)
+            if _is_text_apart(kind) or _is_references(kind):
+                if count > AXES:
+                    raise _refused(what, "has more values than an attribute of one")
+                self.spend(sum(map(_length, np.ravel(part.attrs[name]))), what)
+            elif not (
+                isinstance(kind, (*NUMBERS, h5py.h5t.TypeStringID)) or name == "REFERENCE_LIST"
+            ):
+                raise _refused(what, "is of a kind that no attribute of one has")
+
+    def spend_array(self, part: h5py.Dataset, where: str) -> None:
+        if part.external or part.is_virtual:
+            raise _refused(where, "is kept in another place")
+        kind, count = part.id.get_type(), prod(part.shape or ())
+        if not isinstance(kind, (*NUMBERS, h5py.h5t.TypeStringID)):
+            raise _refused(where, "is of a kind that no array of one has")
+        # What can grow is filled up to the length of its dimension when it is read. Lengths of 0
+        # are written so, and dimensions are seen here as well.
+        grows = part.chunks is not None or part.maxshape != part.shape
+        if part.shape is None or (grows and count):
+            raise _refused(where, "is kept in pieces, compressed, or without an end")
+        name = part.attrs.get("NAME", b"")
+        if isinstance(name, bytes) and name.startswith(NO_VARIABLE):
+            return
+        size = count * (TEXT_APART if _is_text_apart(kind) else kind.get_size())
+        self.spend(size, where)
+        if part.id.get_storage_size() != size:
+            raise _refused(where, "declares a size that it does not have")
+        if _is_text_apart(kind):
+            for index in np.ndindex(part.shape):
+                self.spend(_length(part[index]), where)
+
+
+def _place(part: Any) -> tuple[int, int]:
+    info = h5py.h5o.get_info(part.id)
+    return info.fileno, info.addr
+
+
+def _is_text_apart(kind: Any) -> bool:
+    """Say whether a type is of texts whose letters lie elsewhere in the file."""
+    return isinstance(kind, h5py.h5t.TypeStringID) and bool(kind.is_variable_str())
+
+
+def _is_references(kind: Any) -> bool:
+    """Say whether a type is that of the attribute that names an array's dimensions."""
+    return isinstance(kind, h5py.h5t.TypeVlenID) and isinstance(
+        kind.get_super(), h5py.h5t.TypeReferenceID
+    )
+
+
+def _length(value: Any) -> int:
+    return len(value) if hasattr(value, "__len__") else 0
+
+
+def _refused(where: str, why: str) -> ValueError:
+    return ValueError(f"{where!r} {why}; no saved run has such a part")
