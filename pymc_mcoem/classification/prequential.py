@@ -160,8 +160,6 @@ def predict_then_learn(
     ):
         for index, observation in enumerate(read(classes.family, observations)):
             number = index + 1
-            if isinstance(observation, Unreadable):
-                raise observation.error
             data = _encoded(classes.family, observation)
             # The most frequent label, None if there is none yet; no label is None.
             guess = max(counts, key=counts.__getitem__) if counts else None
@@ -434,6 +432,8 @@ def _checked(labels: Any, check: Callable[[Hashable, int], None]) -> Iterator[Ha
 
 def _encoded(family: Family, observation: Any) -> Arrays | None:
     """Return an encoded observation; None for one that the run will refuse."""
+    if isinstance(observation, Unreadable):
+        return None
     try:
         return family.encode(observation)
     except (TypeError, ValueError):

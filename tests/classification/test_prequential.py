@@ -13,6 +13,7 @@ import xarray as xr
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.em.esteps.base import EStepResult
+from tests.helpers.bad_records import Disk
 from tests.helpers.toy_families import NormalMixture, mixture_stream
 from tests.helpers.toy_runs import THETA, assert_same
 
@@ -477,6 +478,22 @@ def test_records_that_are_refused(on_error, rng):
     kept = np.delete(np.arange(40), [4, 30])
     clean = mcoem.predict_then_learn(toy(), values[kept], labels[kept], e_step=Weighing(), **QUIET)
     np.testing.assert_array_equal(found["predicted"], clean["predicted"])
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_records_that_cannot_be_read(on_error, rng):
+    values, labels = toy_stream(rng, 40)
+    em, source = toy(on_error=on_error), Disk(values, [4, 30])
+    if on_error == "raise":
+        with pytest.raises(OSError, match="sector 4"):
+            mcoem.predict_then_learn(em, source, labels, e_step=Weighing(), **QUIET)
+        assert em.n_seen == 4
+        return
+    found = mcoem.predict_then_learn(em, source, labels, e_step=Weighing(), **QUIET)
+    kept = np.delete(np.arange(40), [4, 30])
+    clean = mcoem.predict_then_learn(toy(), values[kept], labels[kept], e_step=Weighing(), **QUIET)
+    np.testing.assert_array_equal(found["predicted"], clean["predicted"])
+    assert set(em.run.history.skipped) == {4, 30}
 
 
 class Failing(Weighing):
