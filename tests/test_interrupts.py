@@ -26,7 +26,7 @@ from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.saem import SAEM
 from pymc_mcoem.interrupts import deferred, patiently, raise_if_interrupted, require_own_fault
 from pymc_mcoem.laplace import dispersed_starts as dispersed
-from pymc_mcoem.runs import executor as crew_module
+from pymc_mcoem.runs import executor as executor_module
 from pymc_mcoem.runs import file_lock
 from pymc_mcoem.runs.datatree_files import named_damage
 from tests.helpers.faults import chosen, fault_at
@@ -229,14 +229,14 @@ def test_a_classifier_blames_nothing(on_error, rng):
 
 
 def test_sample_burst_ends_as_interrupted(monkeypatch):
-    class Pressed(crew_module.Crew):
+    class Pressed(executor_module.Dispatcher):
         def prepare(self):
             pass
 
         def answers(self, orders):
             press()
 
-    monkeypatch.setattr(burst_chains, "Crew", Pressed)
+    monkeypatch.setattr(burst_chains, "Dispatcher", Pressed)
     monkeypatch.setattr(burst_chains, "ModelScale", lambda _: None)
     monkeypatch.setattr(burst_chains, "family_density", lambda _: None)
     mixture = mcoem.TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
@@ -818,14 +818,14 @@ def test_a_burst_returns_the_chains_that_are_done(monkeypatch, caplog):
     options = {"draws": 20, "tune": 5, "random_seed": 1, "progressbar": False}
     whole = mcoem.sample_burst(mixture, np.ones((3, 3)), **options)
 
-    class Pressed(crew_module.Crew):
+    class Pressed(executor_module.Dispatcher):
         def answers(self, orders):
             found = super().answers(orders)
             yield next(found)
             yield next(found)
             press()
 
-    monkeypatch.setattr(burst_chains, "Crew", Pressed)
+    monkeypatch.setattr(burst_chains, "Dispatcher", Pressed)
     found = mcoem.sample_burst(mixture, np.ones((3, 3)), **options)
     assert found["posterior"].equals(whole["posterior"].isel(chain=slice(2)))
     assert "interrupted; 2 of 4 chains are done" in caplog.text

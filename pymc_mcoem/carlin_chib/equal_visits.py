@@ -11,7 +11,7 @@ import numpy as np
 __all__ = ["first_tilt", "next_tilt"]
 
 #: Sweeps after which the gain of a tilt starts to fall.
-_PATIENCE = 20.0
+_FULL_GAIN_SWEEPS = 20.0
 
 
 def first_tilt(log_evidence: np.ndarray) -> np.ndarray:
@@ -63,6 +63,6 @@ def next_tilt(log_tilt: np.ndarray, log_weight: np.ndarray, n_steps: int) -> np.
     >>> next_tilt(np.zeros(2), np.log([0.75, 0.25]), n_steps=1)
     array([-0.25,  0.25])
     """
-    gain = (_PATIENCE / max(n_steps, _PATIENCE)) ** 0.7
+    gain = (_FULL_GAIN_SWEEPS / max(n_steps, _FULL_GAIN_SWEEPS)) ** 0.7
     moved: np.ndarray = log_tilt - gain * (np.exp(log_weight) - 1.0 / len(log_tilt))
     return moved

@@ -27,7 +27,7 @@ from pymc_mcoem.compiling.threads import OneAtATime, one_blas_thread
 from pymc_mcoem.em.progress import CountProgress
 from pymc_mcoem.em.stream import Unreadable, count_observations, read
 from pymc_mcoem.interrupts import deferred, require_readable
-from pymc_mcoem.runs.executor import Crew, WorkerLost, Workers
+from pymc_mcoem.runs.executor import Dispatcher, WorkerLost, Workers
 from pymc_mcoem.runs.failed_records import ON_ERROR, named
 from pymc_mcoem.runs.workers import Order
 
@@ -214,7 +214,7 @@ class Classifier:
             if rule == "evidence"
             else partial(compile_expected_likelihood, self.family, log_label_weight)
         )
-        self.executor = Crew(make, executor)
+        self.executor = Dispatcher(make, executor)
 
     def _merge(
         self,

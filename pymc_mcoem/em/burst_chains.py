@@ -24,7 +24,7 @@ from pymc_mcoem.em.progress import CountProgress
 from pymc_mcoem.interrupts import as_interrupts
 from pymc_mcoem.labelling import dataset_of
 from pymc_mcoem.runs.codec import PACKAGE
-from pymc_mcoem.runs.executor import Crew, Workers
+from pymc_mcoem.runs.executor import Dispatcher, Workers
 from pymc_mcoem.runs.settings import package_version, seed_entropy
 from pymc_mcoem.runs.workers import Order
 from pymc_mcoem.validation import is_whole
@@ -132,9 +132,11 @@ def sample_burst(
     # What can fail fails before hours of sampling, and not after.
     to_model = ModelScale(family_density(family))
     # statistics are not asked for, nor the auxiliaries that only they need
-    crew = Crew(partial(Explainer.of, family, replace(chosen, rao_blackwell=False)), executor)
+    dispatcher = Dispatcher(
+        partial(Explainer.of, family, replace(chosen, rao_blackwell=False)), executor
+    )
     with telling(progressbar):
-        crew.prepare()
+        dispatcher.prepare()
     orders = (
         Order(keep_draws, (data, theta, np.random.default_rng(seed), draws, tune)) for seed in seeds
     )
@@ -145,7 +147,7 @@ def sample_burst(
             as_interrupts(),
             one_blas_thread(),
         ):
-            for each in crew.answers(orders):
+            for each in dispatcher.answers(orders):
                 found.append(each)
                 progress.advance()
     except KeyboardInterrupt:
@@ -153,7 +155,7 @@ def sample_burst(
             raise
         _log.warning("sample_burst: interrupted; %d of %d chains are done.", len(found), chains)
     finally:
-        crew.close()
+        dispatcher.close()
     _tell_troubles(found)
     return _labelled(family, to_model, {**theta, **data}, found, tune)
 

@@ -27,7 +27,7 @@ from pymc_mcoem.em.run_state import (
 from pymc_mcoem.em.schedules import update_is_due
 from pymc_mcoem.em.stream import Unreadable
 from pymc_mcoem.interrupts import raise_if_interrupted, require_own_fault, require_readable
-from pymc_mcoem.runs.failed_records import PATIENCE, LeftOut, named
+from pymc_mcoem.runs.failed_records import MOST_IN_A_ROW, FailedRecord, named
 from pymc_mcoem.runs.outliers import (
     IN_A_ROW,
     Absurd,
@@ -102,7 +102,7 @@ class OnlineRun(Run[RunState, OnlineSettings]):
             if self.settings.on_error == "raise":
                 raise observation.error
             reason = f"reading it failed: {named(observation.error)}"
-            self.leave_out(LeftOut(state.position, reason))
+            self.leave_out(FailedRecord(state.position, reason))
             self.state = replace(state, position=state.position + 1)
             return
         try:
@@ -121,7 +121,7 @@ class OnlineRun(Run[RunState, OnlineSettings]):
         except Exception as error:
             require_readable(error)
             self._count_absurd(error)
-            self.leave_out(LeftOut(state.position, f"refused: {named(error)}", observation))
+            self.leave_out(FailedRecord(state.position, f"refused: {named(error)}", observation))
             self.state = replace(state, position=state.position + 1)
             if self.settings.on_error != "raise":
                 return
@@ -172,7 +172,7 @@ class OnlineRun(Run[RunState, OnlineSettings]):
                 self.leave_out(*failure.left_out())
                 self.state = self.state.without(failure.positions)
                 self._failures += len(failure.culprits)
-                if self.settings.on_error != "raise" and self._failures <= PATIENCE:
+                if self.settings.on_error != "raise" and self._failures <= MOST_IN_A_ROW:
                     continue
                 raise failure.told(
                     "is left out; what was learnt before it stays"
@@ -199,7 +199,7 @@ class OnlineRun(Run[RunState, OnlineSettings]):
                 if spoiler is None:
                     raise
                 reason = f"the start fails with it: {named(error)}"
-                self.leave_out(LeftOut(spoiler.position, reason, spoiler.observation))
+                self.leave_out(FailedRecord(spoiler.position, reason, spoiler.observation))
                 self.state = self.state.without({spoiler.position})
                 if self.settings.on_error == "raise":
                     raise RuntimeError(
@@ -239,7 +239,7 @@ class OnlineRun(Run[RunState, OnlineSettings]):
         held = self.state.pending[: self.settings.n_start]
         found = absurd_among([span(item.observation) for item in held], self.settings.refuse_beyond)
         lost = [
-            LeftOut(held[index].position, f"refused: {named(error)}", held[index].observation)
+            FailedRecord(held[index].position, f"refused: {named(error)}", held[index].observation)
             for index, error in found.items()
         ]
         if lost:

@@ -26,8 +26,8 @@ from pymc_mcoem.em.storage import SavedRun, read_run, run_bytes, settings_of
 from pymc_mcoem.interrupts import patiently, raise_if_interrupted, require_own_fault
 from pymc_mcoem.runs.atomic_files import write_whole
 from pymc_mcoem.runs.datatree_files import named_damage, require_file_name
-from pymc_mcoem.runs.executor import Crew, Workers
-from pymc_mcoem.runs.failed_records import LeftOut, leave_out
+from pymc_mcoem.runs.executor import Dispatcher, Workers
+from pymc_mcoem.runs.failed_records import FailedRecord, leave_out
 from pymc_mcoem.runs.settings import on_backend, run_attributes, seed_entropy
 from pymc_mcoem.runs.workers import ExecutorError, Order
 
@@ -59,7 +59,7 @@ class Run[State: RunPosition, Settings: RunSettings]:
         Every observation has a generator of its own, made from the seed and the observation's
         number, so that going on later needs no more than the two.
     executor : concurrent.futures.Executor, int, Workers or None
-        Makes the E-steps; see `Crew`.
+        Makes the E-steps; see `Dispatcher`.
     """
 
     #: The driver's name, its method that takes observations, and the class of its settings.
@@ -81,7 +81,7 @@ class Run[State: RunPosition, Settings: RunSettings]:
         self.family = family
         self.settings = settings
         self.entropy = seed_entropy(random_seed)
-        self.executor = Crew(partial(Explainer.of, family, settings.e_step), executor)
+        self.executor = Dispatcher(partial(Explainer.of, family, settings.e_step), executor)
         self.history = History(family, settings.keep, settings.thin)
         self.alone = OneAtATime(f"{self.driver}.{self.method}")
         #: Files that this run is saved in.
@@ -169,7 +169,7 @@ class Run[State: RunPosition, Settings: RunSettings]:
                 running = result.statistics if running is None else running
                 yield item, result, 0.0 if self.executor.is_remote else perf_counter() - begun
 
-    def leave_out(self, *records: LeftOut) -> None:
+    def leave_out(self, *records: FailedRecord) -> None:
         """Hand records over and keep the reasons; the log tells of the first, if none is raised."""
         on_error = self.settings.on_error
         leave_out(self.history, on_error, records, tell=on_error != "raise")

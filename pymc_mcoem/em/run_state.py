@@ -11,7 +11,7 @@ import numpy as np
 from pymc_mcoem.em.family import CLASS_WEIGHT
 from pymc_mcoem.em.revival import Revival
 from pymc_mcoem.labelling import Arrays
-from pymc_mcoem.runs.failed_records import LeftOut, check_on_error, named, said
+from pymc_mcoem.runs.failed_records import FailedRecord, check_on_error, named, said
 from pymc_mcoem.runs.outliers import check_refuse_beyond
 from pymc_mcoem.validation import is_whole
 
@@ -300,10 +300,10 @@ class StepError(Exception):
         self.causes = tuple(causes)
         self.positions = frozenset(item.position for item in self.culprits)
 
-    def left_out(self) -> list[LeftOut]:
+    def left_out(self) -> list[FailedRecord]:
         """Return the observations at fault and why they are, for the history."""
         return [
-            LeftOut(item.position, f"learning it failed: {named(cause)}", item.observation)
+            FailedRecord(item.position, f"learning it failed: {named(cause)}", item.observation)
             for item, cause in zip(self.culprits, self.causes, strict=True)
         ]
 

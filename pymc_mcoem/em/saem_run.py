@@ -21,7 +21,7 @@ from pymc_mcoem.em.storage import SavedRun
 from pymc_mcoem.em.stream import Unreadable, read
 from pymc_mcoem.interrupts import require_readable
 from pymc_mcoem.runs.codec import stored_alike
-from pymc_mcoem.runs.failed_records import PATIENCE, LeftOut, named
+from pymc_mcoem.runs.failed_records import MOST_IN_A_ROW, FailedRecord, named
 from pymc_mcoem.runs.outliers import absurd_among, largest, span
 from pymc_mcoem.runs.workers import Order
 
@@ -120,14 +120,16 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
                 if on_error == "raise":
                     raise observation.error
                 reason = f"reading it failed: {named(observation.error)}"
-                taken.lost.append(LeftOut(position, reason))
+                taken.lost.append(FailedRecord(position, reason))
                 continue
             try:
                 item, encoded = self.admit(observation, position)
             except Exception as error:
                 require_readable(error)
                 if on_error != "raise":
-                    taken.lost.append(LeftOut(position, f"refused: {named(error)}", observation))
+                    taken.lost.append(
+                        FailedRecord(position, f"refused: {named(error)}", observation)
+                    )
                     continue
                 kind = TypeError if isinstance(error, TypeError) else ValueError
                 raise kind(
@@ -147,7 +149,7 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
             if on_error == "raise":
                 raise ValueError(f"observation {position} (counted from 0) was refused: {why}")
             observation = taken.encoded.pop(position)
-            taken.lost.append(LeftOut(position, f"refused: {named(why)}", observation))
+            taken.lost.append(FailedRecord(position, f"refused: {named(why)}", observation))
             taken.held.pop(position, None)
         if not taken.n_records:
             raise ValueError("observations: got none; pass at least one observation.")
@@ -187,7 +189,7 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
         """
         report, failures = self.step(self.state, encoded, visited)
         lost = [
-            LeftOut(at, f"learning it failed: {named(error)}", encoded[at])
+            FailedRecord(at, f"learning it failed: {named(error)}", encoded[at])
             for at, error in failures.items()
         ]
         self.leave_out(*lost)
@@ -243,7 +245,7 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
                     failures[state.positions[i]] = result
                     in_a_row += 1
                     skips = self.settings.on_error != "raise"
-                    if not skips or in_a_row > PATIENCE or len(failures) == n:
+                    if not skips or in_a_row > MOST_IN_A_ROW or len(failures) == n:
                         raise _failure(result, state.positions[i], number) from result
                     continue
                 in_a_row = 0
@@ -327,14 +329,14 @@ class _Taken:
         Observations by their positions.
     held : dict of int to ndarray or dict of str to ndarray
         The same as they were given, while there is no start.
-    lost : list of LeftOut
+    lost : list of FailedRecord
         Those that are left out.
     """
 
     n_records: int = 0
     encoded: dict[int, Arrays] = field(default_factory=dict)
     held: dict[int, Any] = field(default_factory=dict)
-    lost: list[LeftOut] = field(default_factory=list)
+    lost: list[FailedRecord] = field(default_factory=list)
 
 
 def _require_same(taken: _Taken, state: SAEMState) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import xarray as xr
 
 from pymc_mcoem.interrupts import patiently, raise_if_interrupted, require_readable
-from pymc_mcoem.runs.failed_records import PATIENCE
+from pymc_mcoem.runs.failed_records import MOST_IN_A_ROW
 from pymc_mcoem.validation import is_whole
 
 __all__ = [
@@ -118,7 +118,7 @@ def read(family: Family, observations: Any, skip: int = 0) -> Iterator[Any]:
     failures = 0
     for record in _source(family, observations).after(skip):
         failures = failures + 1 if isinstance(record, Unreadable) else 0
-        if isinstance(record, Unreadable) and failures > PATIENCE:
+        if isinstance(record, Unreadable) and failures > MOST_IN_A_ROW:
             raise record.error
         yield record
 
@@ -341,7 +341,7 @@ def _after(family: Family, records: Callable[[int], Iterator[Any]], skip: int) -
 
 
 def _has_batches(family: Family, records: Iterator[Any]) -> bool:
-    for given in islice(records, PATIENCE):
+    for given in islice(records, MOST_IN_A_ROW):
         if not isinstance(given, Unreadable):
             try:
                 return _prepared(family, given)[1]

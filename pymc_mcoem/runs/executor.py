@@ -28,7 +28,7 @@ from pymc_mcoem.runs.workers import (
 )
 from pymc_mcoem.validation import is_number, is_whole
 
-__all__ = ["Crew", "WorkerLost", "Workers", "check_executor"]
+__all__ = ["Dispatcher", "WorkerLost", "Workers", "check_executor"]
 
 _log = logging.getLogger("pymc_mcoem")
 
@@ -128,7 +128,7 @@ def check_executor(executor: Any) -> None:
         )
 
 
-class Crew:
+class Dispatcher:
     """Makes calls of one compiled object and gives back the answers in order.
 
     Parameters
@@ -149,8 +149,8 @@ class Crew:
 
     Examples
     --------
-    >>> crew = Crew(lambda: 10)
-    >>> list(crew.answers(Order(pow, (exponent,)) for exponent in range(3)))
+    >>> dispatcher = Dispatcher(lambda: 10)
+    >>> list(dispatcher.answers(Order(pow, (exponent,)) for exponent in range(3)))
     [1, 10, 100]
     """
 

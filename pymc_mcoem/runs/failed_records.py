@@ -16,9 +16,9 @@ import numpy as np
 from pymc_mcoem.runs.atomic_files import remove_leftovers, replace_file
 
 __all__ = [
+    "MOST_IN_A_ROW",
     "ON_ERROR",
-    "PATIENCE",
-    "LeftOut",
+    "FailedRecord",
     "OnError",
     "check_on_error",
     "leave_out",
@@ -29,7 +29,7 @@ __all__ = [
 _log = logging.getLogger("pymc_mcoem")
 
 #: Records in a row that may be left out until the error is raised all the same.
-PATIENCE = 100
+MOST_IN_A_ROW = 100
 #: Letters of a reason that are kept, and of a record that is no numbers.
 REASON, SHOWN = 300, 10_000
 ON_ERROR = ("raise", "skip")
@@ -60,11 +60,11 @@ def named(error: Exception) -> str:
     return f"{type(error).__name__}: {''.join(plain)}"
 
 
-type OnError = Literal["raise", "skip"] | Callable[["LeftOut"], object] | os.PathLike[str]
+type OnError = Literal["raise", "skip"] | Callable[["FailedRecord"], object] | os.PathLike[str]
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class FailedRecord:
     """A record that a run goes on without.
 
     Attributes
@@ -109,7 +109,7 @@ def check_on_error(on_error: Any) -> None:
     elif on_error not in ON_ERROR and not callable(on_error):
         raise ValueError(
             f"on_error: got {on_error!r}; choose one of {ON_ERROR}, or give a function of a "
-            "LeftOut, or a folder as a pathlib.Path."
+            "FailedRecord, or a folder as a pathlib.Path."
         )
 
 
@@ -124,7 +124,7 @@ class KeepsReasons(Protocol):
 
 
 def leave_out(
-    history: KeepsReasons, on_error: Any, records: Sequence[LeftOut], *, tell: bool = True
+    history: KeepsReasons, on_error: Any, records: Sequence[FailedRecord], *, tell: bool = True
 ) -> None:
     """Hand records over that are left out, keep why, and tell of the first one in the log.
 
@@ -137,7 +137,7 @@ def leave_out(
         Of the run.
     on_error : str, callable or path-like
         As given to the driver.
-    records : sequence of LeftOut
+    records : sequence of FailedRecord
     tell : bool
         Whether the log is to have it: not where an error is raised.
 
@@ -163,7 +163,7 @@ def leave_out(
         )
 
 
-def _write(folder: Path, record: LeftOut) -> None:
+def _write(folder: Path, record: FailedRecord) -> None:
     """Write a record to a file of its own, named by its position, whole or not at all.
 
     What another run has left under that name stays: the record then has a number behind it.

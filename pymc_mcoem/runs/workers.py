@@ -43,9 +43,9 @@ __all__ = [
 ]
 
 #: Objects that a worker keeps: of a mixture for each digit, say, the last ones used.
-KEPT = 16
+CAPACITY = 16
 #: Seconds after which a worker notices at the latest that its driver is gone.
-PATIENCE = 2.0
+WATCH_SECONDS = 2.0
 
 _made: OrderedDict[str, Any] = OrderedDict()
 #: How objects are made, by token, in workers of pools of our own.
@@ -224,7 +224,7 @@ def _answer(token: str, content: bytes | None, order: Order) -> Any:
         if token not in _made:
             assert content is not None
             _made[token] = cloudpickle.loads(content)()
-            while len(_made) > KEPT:
+            while len(_made) > CAPACITY:
                 _made.popitem(last=False)
         return order.made_by(_made[token])
     except Exception as error:
@@ -252,7 +252,7 @@ def begin_worker(driver: int, parcel: Parcel) -> None:
 
     def watch() -> None:
         while os.getppid() == driver:
-            time.sleep(PATIENCE)
+            time.sleep(WATCH_SECONDS)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

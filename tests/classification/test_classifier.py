@@ -12,7 +12,7 @@ from scipy.stats import norm
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.compiling.arithmetic import strict_arithmetic
-from pymc_mcoem.runs import executor as crew
+from pymc_mcoem.runs import executor as executor_module
 from pymc_mcoem.runs import workers
 from tests.helpers.bad_records import Unreadable, source_of
 from tests.helpers.executors import AtOnce, lives
@@ -423,7 +423,7 @@ REASONS = {
 def test_what_cannot_be_classified_keeps_its_place(
     mixture, by_label, rng, executor, lots, monkeypatch, caplog
 ):
-    monkeypatch.setattr(crew, "LOTS", lots)
+    monkeypatch.setattr(executor_module, "LOTS", lots)
     monkeypatch.setattr(workers, "_made", type(workers._made)())
     curves, records = spoilt_curves(rng)
     options = {"e_step": Picky(), "progressbar": False}
@@ -481,7 +481,7 @@ def test_an_error_names_the_observation(
 def test_one_that_kills_every_worker_is_named(
     mixture, by_label, rng, tmp_path, on_error, lots, monkeypatch
 ):
-    monkeypatch.setattr(crew, "LOTS", lots)
+    monkeypatch.setattr(executor_module, "LOTS", lots)
     curves = rng.normal(size=(9, POINTS.size))
     records = curves.copy()
     records[3] = 9.0

@@ -10,7 +10,7 @@ import pytest
 import pymc_mcoem as mcoem
 from pymc_mcoem.em import burst, burst_chains
 from pymc_mcoem.em.esteps.compiled_cache import compiled_for
-from pymc_mcoem.runs.executor import Crew
+from pymc_mcoem.runs.executor import Dispatcher
 from tests.helpers.checks import LIMIT, chain_agreement
 from tests.helpers.models import N_CLASSES, ScaledMixture
 from tests.helpers.quadrature import Quadrature
@@ -236,7 +236,7 @@ def test_what_cannot_be_taken_back_fails_before_it_is_sampled(family, monkeypatc
         raise NotImplementedError("no transform")
 
     monkeypatch.setattr(burst_chains, "ModelScale", refuse)
-    monkeypatch.setattr(burst_chains, "Crew", None)
+    monkeypatch.setattr(burst_chains, "Dispatcher", None)
     with pytest.raises(NotImplementedError, match="no transform"):
         sample(family, 1)
 
@@ -244,14 +244,14 @@ def test_what_cannot_be_taken_back_fails_before_it_is_sampled(family, monkeypatc
 def test_workers_are_ended_by_an_interrupt(family, monkeypatch):
     closed = []
 
-    class Interrupted(Crew):
+    class Interrupted(Dispatcher):
         def answers(self, *arguments, **options):
             raise KeyboardInterrupt
 
         def close(self):
             closed.append(self)
 
-    monkeypatch.setattr(burst_chains, "Crew", Interrupted)
+    monkeypatch.setattr(burst_chains, "Dispatcher", Interrupted)
     with pytest.raises(KeyboardInterrupt):
         sample(family, 1, executor=2)
     assert len(closed) == 1

@@ -23,7 +23,7 @@ from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.revival import Revival
 from pymc_mcoem.em.saem import SAEM
 from pymc_mcoem.em.schedules import BurstLength, BurstSize, StepSize, UpdateSchedule
-from pymc_mcoem.runs.failed_records import PATIENCE
+from pymc_mcoem.runs.failed_records import MOST_IN_A_ROW
 from pymc_mcoem.templates import TemplateMixture
 from tests.helpers.bad_records import BAD, Disk, Spoilt, Unreadable, source_of
 from tests.helpers.properties import steady
@@ -143,7 +143,7 @@ def test_a_source_that_gives_nothing_but_errors_ends(family):
     em = driver(family, parameters=THETA, on_error="skip")
     with pytest.raises(OSError, match="gone"):
         em.partial_fit(Dead())
-    assert em.position == PATIENCE
+    assert em.position == MOST_IN_A_ROW
 
 
 def test_what_is_no_source_is_refused_all_the_same(family):
@@ -372,7 +372,7 @@ def test_whatever_an_e_step_gives_is_looked_at(
 def test_failures_are_counted_by_records(family, stream):
     em = driver(family, parameters=THETA, e_step=Towering(), batch_size=4, on_error="skip")
     with pytest.raises(FloatingPointError, match="finite"):
-        em.partial_fit([*stream[:8], *[555.0] * (PATIENCE + 4)])
+        em.partial_fit([*stream[:8], *[555.0] * (MOST_IN_A_ROW + 4)])
     assert em.n_seen == 8
 
 

@@ -14,7 +14,7 @@ from pymc_mcoem.em.esteps.exact import Exact
 from pymc_mcoem.em.esteps.fixed_latents import FixedLatents
 from pymc_mcoem.em.saem import SAEM
 from pymc_mcoem.runs import workers
-from pymc_mcoem.runs.failed_records import PATIENCE
+from pymc_mcoem.runs.failed_records import MOST_IN_A_ROW
 from pymc_mcoem.templates import TemplateMixture
 from tests.helpers.bad_records import BAD, Disk, Spoilt, Unreadable, source_of
 from tests.helpers.executors import AtOnce
@@ -213,7 +213,9 @@ def test_where_nothing_is_left_the_error_is_raised(family, values):
     with pytest.raises(RuntimeError, match=r"observation 2, counted from 0, failed in iteration 1"):
         saem.fit([888.0] * 3, 1)
     saem = run(family, e_step=Failing(), on_error="skip")
-    with pytest.raises(RuntimeError, match=f"observation {5 + PATIENCE}, .*failed in iteration 1"):
+    with pytest.raises(
+        RuntimeError, match=f"observation {5 + MOST_IN_A_ROW}, .*failed in iteration 1"
+    ):
         saem.fit([*values[:5], *[888.0] * 200], 1)
     assert saem.n_iterations == 0
     with pytest.raises(OSError, match="bad sector"):

@@ -28,9 +28,9 @@ from pymc_mcoem.em.esteps.exact import Exact
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.saem import SAEM
 from pymc_mcoem.em.schedules import BurstLength
-from pymc_mcoem.runs import executor as crew_module
+from pymc_mcoem.runs import executor as executor_module
 from pymc_mcoem.runs import workers
-from pymc_mcoem.runs.executor import WINDOW, Crew, WorkerLost
+from pymc_mcoem.runs.executor import WINDOW, Dispatcher, WorkerLost
 from pymc_mcoem.runs.executor import _nothing as workers_do_nothing
 from pymc_mcoem.runs.workers import ExecutorError, Order, Parcel, Unknown, perform
 from tests.helpers.executors import AtOnce, Deadly, lives
@@ -111,7 +111,7 @@ def _threads(made):
 
 
 def test_workers_have_one_blas_thread(at_once):
-    crew = Crew(lambda: None, at_once)
+    crew = Dispatcher(lambda: None, at_once)
     with threadpoolctl.threadpool_limits(limits=2, user_api="blas"):
         outside = _threads(None)
         (inside,) = crew.answers([Order(_threads, ())])
@@ -133,7 +133,7 @@ class _Counted:
 
 
 def test_a_worker_compiles_once(pool):
-    crew = Crew(_Counted, pool)
+    crew = Dispatcher(_Counted, pool)
     found = [found for _ in range(3) for found in crew.answers([Order(_compilations, ())] * 8)]
     assert os.getpid() not in {process for process, _ in found}
     assert {nth for _, nth in found} == {1}
@@ -254,7 +254,7 @@ def fail(_, kind, *arguments):
     ],
 )
 def test_what_a_worker_raises_is_raised_with_its_place(at_once, kind, arguments, seen):
-    crew = Crew(dict, at_once)
+    crew = Dispatcher(dict, at_once)
     # where exceptions are sent by other means than pickle alone, it arrives as it is
     with pytest.raises((seen, kind), match=str(kind(*arguments))) as caught:
         list(crew.answers([Order(fail, (kind, *arguments))]))
@@ -262,7 +262,7 @@ def test_what_a_worker_raises_is_raised_with_its_place(at_once, kind, arguments,
 
 
 def test_a_worker_that_was_started_anew_asks_for_what_it_lacks(at_once):
-    crew = Crew(lambda: [1, 2, 3], at_once)
+    crew = Dispatcher(lambda: [1, 2, 3], at_once)
     assert list(crew.answers([Order(len), Order(sum)])) == [3, 6]
     workers._made.clear()
     assert list(crew.answers([Order(sum)])) == [6]
@@ -301,7 +301,7 @@ def test_no_more_is_read_than_was_handed_out(at_once):
             read.append(number)
             yield Order(pow, (number,))
 
-    answers = Crew(lambda: 2, at_once).answers(orders())
+    answers = Dispatcher(lambda: 2, at_once).answers(orders())
     assert [next(answers) for _ in range(3)] == [1, 2, 4]
     assert len(read) <= 3 + WINDOW
     answers.close()
@@ -316,7 +316,7 @@ def test_a_call_that_kills_alone_is_given_up():
             future.set_result(perform(token, content, orders))
             return future
 
-    crew = Crew(dict, 2)
+    crew = Dispatcher(dict, 2)
     crew._pool = lambda size: Breaking()
     deadly = {len}
     with pytest.raises(WorkerLost, match="it died each time"):
@@ -338,9 +338,9 @@ class Counting(AtOnce):
 @pytest.mark.parametrize(("lots", "together"), [(16, 1), (3, 2), (2, 3), (1, 7)])
 def test_calls_that_are_sent_together_have_the_answers_they_have_alone(lots, together, monkeypatch):
     monkeypatch.setattr(workers, "_made", type(workers._made)())
-    monkeypatch.setattr(crew_module, "LOTS", lots)
+    monkeypatch.setattr(executor_module, "LOTS", lots)
     executor = Counting()
-    crew = Crew(lambda: 2, 1)
+    crew = Dispatcher(lambda: 2, 1)
     crew._pool = lambda size: executor
     orders = [Order(pow, (number,)) for number in range(7)]
     assert list(crew.answers(orders, total=7)) == [2**n for n in range(7)]
@@ -362,28 +362,28 @@ def test_calls_that_are_sent_together_have_the_answers_they_have_alone(lots, tog
 
 def test_nothing_is_tried_again_where_the_object_cannot_be_made(monkeypatch):
     monkeypatch.setattr(workers, "_made", type(workers._made)())
-    monkeypatch.setattr(crew_module, "LOTS", 1)
+    monkeypatch.setattr(executor_module, "LOTS", 1)
     parcel = Parcel.of(lambda: 1 / 0)
     assert len(perform(parcel.token, parcel.content, [Order(len)] * 5).found) == 1
     with pytest.raises(ExecutorError, match="could not compile"):
-        list(Crew(lambda: 1 / 0, AtOnce()).answers([Order(len)] * 5, total=5))
+        list(Dispatcher(lambda: 1 / 0, AtOnce()).answers([Order(len)] * 5, total=5))
 
 
 @pytest.mark.parametrize(("n_workers", "together"), [(1, 8), (2, 8), (4, 6), (20, 1), (300, 1)])
 def test_all_workers_have_enough_to_do(n_workers, together):
     executor = Counting()
-    crew = Crew(dict, n_workers)
+    crew = Dispatcher(dict, n_workers)
     crew._pool = lambda size: executor
     list(crew.answers([Order(len)] * 400, total=400))
     assert executor.lots[0] == together
     # a stream without an end, and an executor that was given, whose size is not known
     assert crew._together(WINDOW, None) == 1
-    assert Crew(dict, executor)._together(WINDOW, 400) == 1
+    assert Dispatcher(dict, executor)._together(WINDOW, 400) == 1
 
 
 @pytest.mark.parametrize("where", ["submit", "future"])
 def test_one_that_kills_among_those_sent_together_is_found(where, monkeypatch):
-    monkeypatch.setattr(crew_module, "LOTS", 3)
+    monkeypatch.setattr(executor_module, "LOTS", 3)
 
     class Breaking(AtOnce):
         def submit(self, function, token, content, orders):
@@ -395,7 +395,7 @@ def test_one_that_kills_among_those_sent_together_is_found(where, monkeypatch):
                 return future
             return super().submit(function, token, content, orders)
 
-    crew = Crew(lambda: 2, 1)
+    crew = Dispatcher(lambda: 2, 1)
     crew._pool = lambda size: Breaking()
     orders = [Order(pow, (number,)) for number in range(6)]
     answers = crew.answers([*orders, Order(len), *orders], total=13)
@@ -477,7 +477,7 @@ def test_an_executor_that_broke_before_it_answered_has_one_process_instead(at_on
         def submit(self, function, /, *arguments, **named):
             raise BrokenProcessPool("gone")
 
-    crew, sizes = Crew(dict, Gone()), []
+    crew, sizes = Dispatcher(dict, Gone()), []
     crew._pool = lambda size: sizes.append(size) or at_once
     assert list(crew.answers([Order(len)])) == [0]
     assert sizes == [1]
@@ -526,10 +526,10 @@ def test_a_distribution_of_the_models_own_is_known_to_workers(rng):
 
 ORPHANS = """
 import os, time
-from pymc_mcoem.runs.executor import Crew
+from pymc_mcoem.runs.executor import Dispatcher
 from pymc_mcoem.runs.workers import Order
 
-crew = Crew(dict, 2)
+crew = Dispatcher(dict, 2)
 crew.prepare()
 list(crew.answers([Order(len)]))
 print(*[process.pid for process in crew._executor._processes.values()], flush=True)
@@ -576,7 +576,7 @@ def wait_for(condition):
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are read from /proc")
 def test_a_crew_that_is_closed_ends_what_its_workers_are_at(tmp_path):
-    crew, file = Crew(dict, 1), tmp_path / "worker"
+    crew, file = Dispatcher(dict, 1), tmp_path / "worker"
     crew.close()  # nothing yet
     crew._submit((Order(rest, (file,)),), whole=True)
     wait_for(lambda: file.exists() and file.read_text())
@@ -589,7 +589,7 @@ def test_a_crew_that_is_closed_ends_what_its_workers_are_at(tmp_path):
 
 
 def test_an_executor_that_was_given_is_not_closed(pool):
-    crew = Crew(dict, pool)
+    crew = Dispatcher(dict, pool)
     crew.close()
     assert list(crew.answers([Order(len)])) == [0]
 
@@ -610,7 +610,7 @@ def test_an_executor_that_was_given_is_not_closed(pool):
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_worker_that_hangs_is_ended(family, stream, tmp_path, kind, times, on_error, monkeypatch):
     """Once: the same bytes. At every try: left out by name, and nothing else is."""
-    monkeypatch.setattr(crew_module, "FIRST", 4.0)
+    monkeypatch.setattr(executor_module, "FIRST", 4.0)
     stream[20] = 7.0
     settings = {"parameters": THETA, "batch_size": 6}
     e_step = Hanging(folder=lives(tmp_path / "left", times))
@@ -622,7 +622,7 @@ def test_a_worker_that_hangs_is_ended(family, stream, tmp_path, kind, times, on_
         e_step=e_step,
         **settings,
         on_error=on_error,
-        executor=crew_module.Workers(pool, 3.0),
+        executor=executor_module.Workers(pool, 3.0),
     )
     if times == 1:
         em.partial_fit(stream)
@@ -644,16 +644,16 @@ def test_a_worker_that_hangs_is_ended(family, stream, tmp_path, kind, times, on_
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_workers_that_hang_as_they_compile_are_no_records_fault(family, stream, monkeypatch):
-    monkeypatch.setattr(crew_module, "FIRST", 1.0)
+    monkeypatch.setattr(executor_module, "FIRST", 1.0)
     pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork"))
     em = driver(
         family,
         e_step=HangingToCompile(),
         parameters=THETA,
         on_error="skip",
-        executor=crew_module.Workers(pool, 1.0),
+        executor=executor_module.Workers(pool, 1.0),
     )
-    with pytest.raises(crew_module.ExecutorError, match="die before they have done anything"):
+    with pytest.raises(executor_module.ExecutorError, match="die before they have done anything"):
         em.partial_fit(stream[:3])
     assert (em.position, em.n_seen) == (1, 1) and "skipped" not in em.history.children
     em.run.executor.close()
@@ -662,7 +662,7 @@ def test_workers_that_hang_as_they_compile_are_no_records_fault(family, stream, 
 def test_what_no_timeout_can_end_is_refused():
     for wrong in (None, ThreadPoolExecutor(1)):
         with pytest.raises(ValueError, match=r"executor: got .*a timeout ends processes"):
-            crew_module.Workers(wrong, 1.0)
+            executor_module.Workers(wrong, 1.0)
     for wrong in (0, -1.0, np.nan, np.inf, "3"):
         with pytest.raises(ValueError, match=r"timeout: got .*positive number of seconds"):
-            crew_module.Workers(2, wrong)
+            executor_module.Workers(2, wrong)
