@@ -1,4 +1,4 @@
-"""What a step method does with one index or with a plate of them, behind one door."""
+"""Engines of the step method: one interface for a single index and for a plate of indices."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Swept:
     acceptance : float
         Share of the within-class moves accepted; nan without any.
     jump_acceptance : float
-        Share of the moves on an annealed jump's way accepted; nan without any.
+        Share of the moves along an annealed jump accepted; nan without any.
     """
 
     class_index: np.ndarray
@@ -83,7 +83,7 @@ class Engine(Protocol):
         jumps: bool = True,
         moves: Any = None,
     ) -> Swept:
-        """Make one sweep, from fresh auxiliaries or from those given, which are updated."""
+        """Make one sweep from fresh auxiliaries, or from given ones, which it updates in place."""
         ...
 
 
@@ -99,9 +99,9 @@ class ScalarEngine:
     mode : str or None
         PyTensor's compilation mode.
     metropolised : bool
-        Draw the index by Metropolised Gibbs.
+        Draw the index by Metropolized Gibbs.
     jump : AnnealedJump or None
-        Made after every sweep.
+        Jump to make after every sweep.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class ScalarEngine:
         self.auxiliaries_shape: tuple[int, ...] = (n_classes, n)
         self.initial_log_step = np.array([move.initial_log_step(size) for size in density.n_active])
         self._noise_size = noise_size(n_classes, n, move, metropolised)
-        # One fit a chain: there is no hurry that would excuse a mode that is only half found.
+        # There is one fit per chain, so every mode search can afford to run to its end.
         rule = Laplace(race=None) if pseudo_priors is None else pseudo_priors
         self._fit = rule.compile(density, geometry, mode)
         self._inactive = (
@@ -129,7 +129,7 @@ class ScalarEngine:
         )
         self._jump = None if jump is None else jump.compile(density, without_jax(mode))
         if self._jump is not None:
-            # its step size is tuned with those of the classes, and stands after them
+            # its step size is tuned with those of the classes, and comes after them
             self.initial_log_step = np.append(self.initial_log_step, self._jump.initial_log_step)
         self._sweeps = compile_sweeps(density, move, metropolised=metropolised, mode=mode)
 
@@ -154,11 +154,10 @@ class ScalarEngine:
         jumps: bool = True,
         moves: PseudoPriors | None = None,
     ) -> Swept:
-        """Make one sweep; inactive latents are then drawn from their priors.
+        """Make one sweep, then draw inactive latents from their priors.
 
-        Where auxiliaries are given, of mixtures the heaviest component alone is drawn from; so it
-        is by a jump. `moves` are normals whose covariances moves within a class go by, instead of
-        the pseudo-priors'.
+        Given auxiliaries, and jumps, use only the heaviest component of a mixture. `moves` are
+        normals whose covariances moves within a class use instead of the pseudo-priors'.
         """
         through = pseudo_priors if moves is None else moves
         here = int(class_index)
@@ -199,14 +198,14 @@ class ScalarEngine:
                 rng, gain, index, moved, log_step[-1], pseudo_priors, others, log_tilt
             )
             if auxiliaries is not None:
-                # the draw that stood for the class entered stands for the one that was left
+                # the auxiliary of the class that was entered becomes that of the class left
                 auxiliaries[int(index)] = auxiliaries[int(jumped.class_index)]
             index, moved = jumped.class_index, jumped.position
             jump_acceptance = jumped.acceptance
             new_log_step = np.append(new_log_step, jumped.log_step)
         if self._inactive is not None:
             moved = self._inactive(int(index), moved, others, rng)
-        with np.errstate(invalid="ignore"):  # of classes that all have no density
+        with np.errstate(invalid="ignore"):  # where no class has any density
             log_weight = log_ratio - np.logaddexp.reduce(log_ratio)
         return Swept(
             index,
@@ -226,7 +225,7 @@ class ScalarEngine:
         pseudo_priors: PseudoPriors,
         through: PseudoPriors,
     ) -> np.ndarray:
-        """Write to `noise` what its auxiliaries are in a sweep of other normals.
+        """Rewrite `noise` so that a sweep with other normals draws the same auxiliaries.
 
         Returns
         -------
@@ -251,19 +250,20 @@ class ScalarEngine:
         through: PseudoPriors,
         others: Sequence[np.ndarray],
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Draw the auxiliaries from mixtures, and write to `noise` what they are in a sweep.
+        """Draw the auxiliaries from mixtures, and write to `noise` the values that give them.
 
-        A sweep maps noise by the heaviest components, whichever component an auxiliary is of. So
-        its moves within a class go by one covariance, which the fit decides and not where the chain
-        is: by that of the mode it is on, moves to another mode would not be as likely as back.
+        A sweep maps noise by the heaviest components, whichever component an auxiliary came from.
+        Its moves within a class therefore use one covariance, which depends on the fit and not on
+        the chain's position: with the covariance of the mode that the chain is at, moves to
+        another mode and back would not be equally likely.
 
-        From one mode of a class to another no such move leads. Before the sweep the chain is
-        therefore proposed a draw of its own class's mixture, by Metropolis and Hastings.
+        Such moves do not lead from one mode of a class to another. Before the sweep the chain is
+        therefore proposed a draw of its own class's mixture, in a Metropolis-Hastings step.
 
         Returns
         -------
         position : ndarray of shape (n_latents,)
-            Where the chain is then.
+            The chain's position after this step.
         log_excess : ndarray of shape (n_classes,)
             To be added to the logarithms of the sweep's weights.
         """
@@ -276,12 +276,12 @@ class ScalarEngine:
             drawn[here] = proposed
             placed_there, log_excess_there = pseudo_priors.placed_in(through, drawn)
             log_p = self._sweeps.log_densities(here, np.stack([position, proposed]), others)
-            # but for the constant of the normals
+            # up to the constant of the normals
             log_kappa = [
                 -0.5 * (z[here] ** 2).sum() - excess[here]
                 for z, excess in ((placed, log_excess), (placed_there, log_excess_there))
             ]
-            # not a number, where the density cannot be evaluated, is not accepted
+            # nan, where the density cannot be evaluated, is not accepted
             with np.errstate(invalid="ignore"):
                 log_ratio = log_p[1] - log_kappa[1] - (log_p[0] - log_kappa[0])
             if -rng.standard_exponential() < log_ratio:
@@ -306,7 +306,7 @@ class PlateEngine:
     Raises
     ------
     ValueError
-        If another rule or move is given, or a rule with starts.
+        If another rule or move, or a rule with starts, is given.
     """
 
     def __init__(
@@ -366,7 +366,7 @@ class PlateEngine:
         jumps: bool = True,
         moves: None = None,
     ) -> Swept:
-        """Make one sweep of all rows; plates are not tilted, and their moves keep their shapes."""
+        """Make one sweep of all rows, without a tilt or an adapted shape of moves."""
         standard, normals = auxiliaries, pseudo_priors
         if pseudo_priors.mixtures is not None and auxiliaries is None:
             position, standard, normals = self._mixed(
@@ -388,16 +388,16 @@ class PlateEngine:
         pseudo_priors: PlatePseudoPriors,
         others: Sequence[np.ndarray],
     ) -> tuple[np.ndarray, np.ndarray, PlatePseudoPriors]:
-        """Draw auxiliaries, those of classes and rows with several modes from their mixtures.
+        """Draw auxiliaries, from mixtures in classes and rows with several modes.
 
-        As `ScalarEngine` does it: rows whose own class has a mixture are first proposed a draw of
-        it, by Metropolis and Hastings. A sweep divides by normals, and what these exceed the
-        mixtures by is put into their normalisers.
+        As in `ScalarEngine`, rows whose own class has a mixture are first proposed a draw of it in
+        a Metropolis-Hastings step. A sweep divides by normals, so the excess of the normals over
+        the mixtures goes into their normalizers.
 
         Returns
         -------
         position : ndarray of shape (n_rows, n_latents)
-            Where the chain is then.
+            The chain's position after this step.
         standard : ndarray of shape (n_rows, n_classes, n_latents)
             The auxiliaries, in units of the normals.
         normals : PlatePseudoPriors
@@ -415,7 +415,7 @@ class PlateEngine:
                 for x in (position, proposed)
             )
             mixture = pseudo_priors.mixtures.mixtures
-            # not a number, where the density cannot be evaluated, is not accepted
+            # nan, where the density cannot be evaluated, is not accepted
             with np.errstate(invalid="ignore"):
                 log_ratio = log_p_there - mixture.log_density(drawn)
                 log_ratio -= log_p - mixture.log_density(here)

@@ -1,8 +1,8 @@
-"""Pseudo-priors judged by the auxiliaries that were drawn from them.
+"""Judge pseudo-priors by the auxiliaries that were drawn from them.
 
-At every sweep the weight of a class that is not active is an importance ratio, target over
-pseudo-prior, at a draw of the pseudo-prior. A sample of them says how well the two agree. Where
-auxiliaries are frozen they are hardly a sample, and the step draws one for the purpose.
+At every sweep the weight of an inactive class is an importance ratio, target over pseudo-prior,
+at a draw of the pseudo-prior. A sample of these ratios says how well the two agree. Frozen
+auxiliaries are hardly a sample, so the step then draws one for this purpose.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from pymc_mcoem.carlin_chib.pareto import pareto_k
 
 __all__ = ["Judge", "Verdict"]
 
-#: Fewer ratios than this tell nothing.
+#: Fewer ratios than this are not judged.
 _MIN_DRAWS = 100
 
-#: An effective share below the first is worth a word, and one below the second where Pareto k,
-#: from so few draws itself uncertain, says that it cannot be believed.
+#: An effective share below the first is reported; so is one below the second if Pareto k, itself
+#: uncertain with so few draws, says that the share cannot be trusted.
 _MIN_SHARE = 0.1
 _MIN_DOUBTFUL_SHARE = 0.5
 _MAX_PARETO_K = 0.7
 
-#: A class whose evidence is so many nats below the best one's is not visited in any case.
+#: A class whose evidence is this many nats below the best one's is hardly ever visited anyway.
 _MAX_GAP = 10.0
 
 
@@ -36,13 +36,14 @@ class Verdict:
     ----------
     class_number : int
     pareto_k : float
-        Of the row that is worst; not computed, nan, on a plate.
+        Pareto k of the ratios; nan on a plate, where it is not computed.
     effective_share : float
-        Share of its draws that importance weighting leaves over, the least of all rows.
+        Effective sample size of the importance weights over the number of draws; on a plate the
+        smallest of all rows.
     n_draws : int
-        By which it was judged.
+        Number of draws by which it was judged.
     n_rows : int
-        Rows of a plate where it is poor; 1 without a plate.
+        Number of rows of a plate in which it is poor; 1 without a plate.
     """
 
     class_number: int
@@ -62,9 +63,9 @@ class Verdict:
 
 @dataclass(frozen=True)
 class _Seen:
-    """Sums over sweeps; all but the first two of shape (n_rows, n_classes)."""
+    """Sums over sweeps; all but the first two have shape (n_rows, n_classes)."""
 
-    own: np.ndarray  # (n_sweeps, n_rows, n_classes), as the next
+    own: np.ndarray  # (n_sweeps, n_rows, n_classes), like the next
     drawn: np.ndarray
     n_drawn: np.ndarray
     total: np.ndarray
@@ -74,20 +75,20 @@ class _Seen:
 
 
 class Judge:
-    """Keeps importance ratios of the first sweeps after a fit.
+    """Store importance ratios of the first sweeps after a fit, and judge pseudo-priors by them.
 
     Parameters
     ----------
     n_sweeps : int
-        How many are kept at most; 0 keeps none and finds nothing.
+        Most sweeps to store; 0 stores none and finds nothing.
     log_evidence : ndarray of shape (n_classes,) or (n_classes, n_rows), optional
-        What the rule that made the pseudo-priors believes of the classes' evidence; nan where it
-        believes nothing. By the ratios themselves, those of a bad pseudo-prior would be too small.
+        Estimates of the classes' evidence by the rule that made the pseudo-priors; nan where it
+        gives none. An estimate from the ratios themselves is too small for a bad pseudo-prior.
 
     Notes
     -----
     A pseudo-prior far narrower than its target has ratios that are all alike: its own draws
-    cannot tell.
+    cannot reveal this.
 
     Examples
     --------
@@ -106,12 +107,12 @@ class Judge:
         self._ratios: list[np.ndarray] = []
 
     def see(self, class_index: np.ndarray, log_ratio: np.ndarray) -> None:
-        """Take note of a sweep.
+        """Store the ratios of a sweep.
 
         Parameters
         ----------
         class_index : ndarray of int, shape () or (n_rows,)
-            Before the sweep: the class whose ratio is not at a draw of its pseudo-prior.
+            Class before the sweep, whose ratio is not at a draw of its pseudo-prior.
         log_ratio : ndarray of shape (n_classes,) or (n_rows, n_classes)
         """
         if len(self._ratios) < self.n_sweeps:
@@ -119,10 +120,10 @@ class Judge:
             self._ratios.append(np.array(log_ratio))
 
     def has_seen_enough(self) -> bool:
-        """Say whether each class that the chain might change to or from can be judged.
+        """Return whether each class that the chain might change to or from can be judged.
 
-        Of a class that is always active there are no draws; where it is the only one in reach,
-        none are needed.
+        A class that is always active has no draws; if it is the only one in reach, none are
+        needed.
         """
         if not self._ratios:
             return False
@@ -132,7 +133,7 @@ class Judge:
         return bool(((matters.sum(axis=1) < 2) | (known | ~matters).all(axis=1)).all())
 
     def verdicts(self) -> list[Verdict]:
-        """Return what there is to say of the classes whose pseudo-priors are poor."""
+        """Return a verdict on each class whose pseudo-prior is poor."""
         if not self._ratios:
             return []
         is_plate = self._ratios[0].ndim == 2
@@ -159,14 +160,14 @@ class Judge:
         return found
 
     def _summed(self) -> _Seen:
-        """Return what the ratios come to, of every row and class."""
+        """Summarize the ratios of every row and class."""
         ratios = np.stack(self._ratios).reshape(len(self._ratios), -1, self._ratios[0].shape[-1])
         classes = np.stack(self._classes).reshape(len(ratios), -1)
         own = classes[..., None] == np.arange(ratios.shape[-1])
         drawn = np.where(own, -np.inf, ratios)
         n_drawn = (~own).sum(axis=0)
         with np.errstate(all="ignore"):
-            # in one pass: of a plate these are many numbers
+            # in one pass: a plate has many of these numbers
             top = drawn.max(axis=0)
             weights = np.exp(drawn - np.where(np.isfinite(top), top, 0.0))
             sums = weights.sum(axis=0)
@@ -177,8 +178,8 @@ class Judge:
         return _Seen(own, drawn, n_drawn, total, share, near, own.all(axis=0))
 
     def _in_reach(self, evidence: np.ndarray, ratios: np.ndarray, own: np.ndarray) -> np.ndarray:
-        """Say of which classes, (n_rows, n_classes), the chain might have something."""
-        # Of a class that is always active there are no draws, but ratios where the chain was.
+        """Return which classes the chain might visit, ``(n_rows, n_classes)``."""
+        # A class that is always active has no draws, only ratios at the chain's own positions.
         always = own.all(axis=0)
         found = evidence.copy()
         found[always] = np.median(ratios[:, always], axis=0)

@@ -47,19 +47,19 @@ __all__ = ["CarlinChib"]
 
 _log = logging.getLogger("pymc_mcoem")
 
-#: How often pseudo-priors are refitted while tuning, where other steps move what they depend on.
+#: Refits of the pseudo-priors during tuning, if other steps move variables that they depend on.
 N_REFITS = 4
 
-#: To so many values of the model's other class indices, together, there is a fit at each.
+#: Most joint values of the model's other class indices for which each value has its own fit.
 MAX_FITS = 16
 
-#: By how many sweeps at most the pseudo-priors are judged.
+#: Most sweeps by which the pseudo-priors are judged.
 N_JUDGED = 500
 
 
 @dataclass_state
 class CarlinChibState(StepMethodState):
-    """What a chain carries besides its point."""
+    """State that a chain carries besides its point."""
 
     tune: bool
     n_tune: int
@@ -83,118 +83,119 @@ class CarlinChib(BlockedStep):
     class by Metropolis moves. The model is left as the user wrote it: auxiliary draws
     stay inside the step.
 
-    Three shapes of problem: latents shared by all classes (the default); latents of each class's
-    own, named by `blocks`, as in model choice; and a plate, that is a vector of indices each with
-    latents of its own along the same first axis.
+    A problem has one of three shapes: latents shared by all classes (the default); separate
+    latents for each class, named by `blocks`, as in model choice; or a plate, which is a vector
+    of indices, each with its own latents along the same first axis.
 
     Parameters
     ----------
     vars : list of (TensorVariable or str), optional
-        The class index and the latents. Default: the model's one Categorical variable and all
-        free continuous variables; on a plate those of them whose first axis is the plate, with
-        `blocks` those in a block.
-        What is left out is sampled by other steps of the same ``pm.sample``.
+        The class index and the latents. Default: the model's only Categorical variable and all
+        free continuous variables; on a plate only those whose first axis is the plate, and with
+        `blocks` only those in a block. Other steps of the same ``pm.sample`` sample the variables
+        that are left out.
     class_index : TensorVariable or str, optional
-        The class index, where `vars` and the model have more than one that it might be. Shape ()
-        or (n_rows,).
+        The class index, if `vars` and the model have several candidates. Shape () or (n_rows,).
     blocks : mapping of int to list of (TensorVariable or str), optional
-        For every class its latents, as ``{0: [a], 1: [b, c]}``; blocks may overlap, and a class
-        without latents has ``[]``. Nothing but its own prior may look at a latent in a class
-        whose block leaves it out: write the model with ``pm.math.switch``. The trace holds
-        prior draws for it there.
+        The latents of every class, as in ``{0: [a], 1: [b, c]}``; blocks may overlap, and a class
+        without latents has ``[]``. In a class whose block leaves out a latent, only the latent's
+        own prior may depend on it: write the model with ``pm.math.switch``. The trace then holds
+        prior draws of the latent.
     pseudo_priors : PseudoPriorRule
-        `Laplace` (default, every mode search run to its end), `PriorCovariance`, `PilotMoments`, or
-        a rule of one's own. A plate takes `Laplace`. Where a class has several modes, `Laplace`
-        makes a mixture of those that it finds; starts may be given to it.
+        `Laplace` (default; it runs every mode search to its end), `PriorCovariance`,
+        `PilotMoments`, or a custom rule. A plate accepts only `Laplace`. If a class has several
+        modes, `Laplace` makes a mixture of those that it finds; it also accepts starting points.
     within_class : WithinClassMove or None
-        Default: ``RandomWalk(n_moves=20)``; `Hamiltonian` and `Independence` are others. None
-        leaves the latents, between jumps, to other
-        step methods, as in ``step=[CarlinChib(within_class=None), pm.NUTS([x])]``.
+        Default: ``RandomWalk(n_moves=20)``. `Hamiltonian` and `Independence` are alternatives.
+        None leaves the latents between jumps to other step methods, as in
+        ``step=[CarlinChib(within_class=None), pm.NUTS([x])]``.
     index_move : {"gibbs", "metropolised"}
         How the index is drawn given its weights: by Gibbs, or by proposing one of the other
         classes (Dellaportas, Forster and Ntzoufras 2002), which leaves a class at least as often.
     auxiliaries : {"refreshed", "frozen"}
-        Whether the latents of the classes that are not active are drawn anew from their
-        pseudo-priors at every sweep, or stay where they are until their class is chosen (the
-        frozen sampler of Douc, Maire and Olsson 2015). They are kept standardised: with
-        :math:`\kappa_j` = Normal(m, L Lᵀ) it is z that stays, in :math:`U_j = m + L z`.
+        Whether the latents of the inactive classes are drawn anew from their pseudo-priors at
+        every sweep, or stay where they are until their class is chosen (the frozen sampler of
+        Douc, Maire and Olsson 2015). Frozen latents are stored standardized: with
+        :math:`\kappa_j` = Normal(m, L Lᵀ), the z in :math:`U_j = m + L z` stays the same.
     jump : AnnealedJump or None
-        Made after every sweep: another class is proposed and reached in stages, for classes that
-        draws from a pseudo-prior hardly ever hit. Not for a plate.
+        A jump made after every sweep: another class is proposed and reached in stages. It helps
+        with classes that draws from a pseudo-prior hardly ever hit. Not available on a plate.
     equalise_visits : bool
-        Tilt the classes' prior probabilities while tuning until all are visited alike, and keep
-        the tilt from then on. The chain then has the tilted posterior: every draw weighs
-        ``exp(-class_tilt[index])``, which `class_index_summary` and `class_latents` see to.
-        Not for a plate.
+        Tilt the classes' prior probabilities during tuning until all classes are visited equally
+        often, and keep the tilt from then on. The chain then samples the tilted posterior: every
+        draw has weight ``exp(-class_tilt[index])``, which `class_index_summary` and
+        `class_latents` apply. Not available on a plate.
     model : pymc.Model, optional
     rng, initial_point, compile_kwargs, blocked
         As PyMC passes them. ``compile_kwargs={"backend": ...}`` chooses the back end, "numba" (the
         default), "c" or "jax", as `pymc.sample` does for the steps that it makes itself (its own
-        ``backend`` does not reach a step that is given to it); ``{"mode": ...}`` one of PyTensor's
-        modes. All make the same draws. What JAX cannot
-        compile, as annealed jumps, is left to numba. JAX has threads: say
-        ``mp_ctx="spawn"`` to `pymc.sample` or sample on one core.
+        ``backend`` does not reach a step that is given to it); ``{"mode": ...}`` chooses one of
+        PyTensor's modes. All of them make the same draws. Parts that JAX cannot compile, such as
+        annealed jumps, are left to numba. JAX uses threads: pass ``mp_ctx="spawn"`` to
+        `pymc.sample` or sample on one core.
 
     Raises
     ------
     ValueError
-        If the model has no class index or several of them and none is named, if a latent is
-        discrete, in no block, or not free where its block says so, if rows of a plate are not
-        independent, if the density is not finite where the chain starts, or if the model has
+        If the model has no class index, or has several and none is named; if a latent is
+        discrete, in no block, or not free although its block says so; if rows of a plate are not
+        independent; if the density is not finite where the chain starts; or if the model has
         changed since the step was made.
     TypeError
-        If `pseudo_priors`, `within_class` or `jump` is no such thing.
+        If `pseudo_priors`, `within_class` or `jump` is of another kind.
 
     Notes
     -----
     Label ``alg:MCMC`` of the paper. Pseudo-priors are fitted when a chain starts, refitted
-    while tuning if other steps move variables that the latents depend on, and frozen
-    afterwards. Where the density looks at other single class indices there is a fit for each of
-    their values, up to sixteen together. A chain whose index and latents start where the model
-    puts them, given the other variables, draws a class and latents of its own first. Initial
-    values given to ``pm.sample`` are kept where they differ from that; to begin in the very
-    class that the model would begin with, say so in the model, ``pm.Categorical(...,
-    initval=0)``. With ``within_class=None`` only the index is asked, for steps before this one
-    may have moved the latents. What goes wrong in a fit is logged by name.
+    during tuning if other steps move variables that the latents depend on, and frozen
+    afterwards. If the density depends on other single class indices, there is a separate fit for
+    each of their joint values, up to sixteen. A chain whose index and latents start at the
+    model's default, given the other variables, first draws its own class and latents. Initial
+    values given to ``pm.sample`` are used if they differ from the default; to begin in exactly
+    the model's default class, say so in the model: ``pm.Categorical(..., initval=0)``. With
+    ``within_class=None`` only the index is compared with the default, because steps before this
+    one may have moved the latents. Trouble in a fit is logged by name.
 
-    Where pseudo-priors are mixtures, auxiliaries are drawn from all components, and before each
-    sweep a draw from its class's mixture is proposed to the chain, by which it gets from one mode
+    If pseudo-priors are mixtures, auxiliaries are drawn from all components, and before each
+    sweep the chain is proposed a draw from its class's mixture, which takes it from one mode
     of the class to another. With frozen auxiliaries, and in a `jump`, only the heaviest
-    component is used. There moves within a class go by the covariance of the heaviest component,
-    wherever the chain is: one that depended on where it is would not be as likely to go back. In
-    other classes a random walk's increments take the shape of the chain's own draws while it is
-    tuned.
+    component is used. In a class with a mixture, moves use the covariance of the heaviest
+    component wherever the chain is: with a covariance that depends on the position, moves back
+    would not be equally likely. In other classes the increments of a random walk take the shape
+    of the chain's own draws during tuning.
 
-    Making the step compiles it, for seconds at least. A step that is made once serves any number of
-    calls of ``pm.sample``, with other data in between too: every chain begins anew.
+    Making the step compiles it, which takes seconds at least. One step serves any number of calls
+    of ``pm.sample``, also with other data in between: every chain begins anew.
 
     Cost of a draw: one density evaluation for each class and each random-walk move; on a plate
-    each is of all rows. A `jump` comes on top. With blocks, every evaluation is of the whole
-    model. Sampler statistics: ``class_of`` (a number made from the index's name, by which
-    summaries know whose statistics these are), ``class_drawn`` (the index, but of a plate),
-    ``class_switched`` (on a plate whether any
-    index did), ``class_n_switched`` (how many did), ``class_switches`` (the same since the chain
-    began, tuning included),
-    ``class_acceptance`` (share of within-class moves accepted) and ``class_log_weight`` of shape
-    (n_classes,), on a plate (n_rows * n_classes,), row after row: the logarithms of the
-    index's full conditional probabilities given the auxiliaries; with `jump` also
-    ``class_jump_acceptance`` (share of the moves on its way accepted, which should be near the
-    jump's target), and with `equalise_visits`
-    ``class_tilt`` of shape (n_classes,), what was added to the logarithms of the prior
-    probabilities, ``class_log_importance``, the logarithm of what the draw weighs, and
-    ``class_tilt_of``, whose they are. ``class_believed_elsewhere`` is how probable the other
-    classes are by the evidence that pseudo-priors brought; nan without any, and on a plate.
-    Where two of these steps are in one ``pm.sample``, PyMC keeps their vectors as objects,
+    each evaluates all rows. A `jump` costs extra. With blocks, every evaluation is of the whole
+    model.
+
+    Sampler statistics: ``class_of`` (a number made from the index's name, by which summaries know
+    which index the statistics belong to), ``class_drawn`` (the index; not on a plate),
+    ``class_switched`` (whether the index switched; on a plate, whether any did),
+    ``class_n_switched`` (how many switched), ``class_switches`` (how many since the chain began,
+    tuning included), ``class_acceptance`` (share of within-class moves accepted) and
+    ``class_log_weight`` of shape (n_classes,), on a plate (n_rows * n_classes,), row after row:
+    the logarithms of the index's full conditional probabilities given the auxiliaries. With
+    `jump` there is also ``class_jump_acceptance`` (share of the moves along the jump accepted,
+    which should be near the jump's target), and with `equalise_visits` there are ``class_tilt``
+    of shape (n_classes,) (what was added to the logarithms of the prior probabilities),
+    ``class_log_importance`` (the logarithm of the draw's weight) and ``class_tilt_of`` (the index
+    that they belong to). ``class_believed_elsewhere`` is the probability of the other classes
+    according to the evidence that the pseudo-priors estimate; nan without estimates, and on a
+    plate. If two of these steps are in one ``pm.sample``, PyMC stores their vectors as objects,
     which a netCDF file cannot hold: drop ``class_log_weight`` from the sample statistics before
     saving.
 
     At the end of tuning the pseudo-priors are judged by the auxiliaries drawn from them since
-    they were fitted, and those that are poor are named in the log with their Pareto k and
-    effective share; a class far below the others is passed over. Frozen auxiliaries are hardly
-    ever new where a pseudo-prior is poor, there are none of a class that was never left, and few
-    where tuning was short: with a single index 500 sweeps are made then that the chain knows
-    nothing of. With several processes these words come from the workers, and stand where those
-    log to: the terminal's error output, unless said otherwise.
+    they were fitted, and poor ones are named in the log with their Pareto k and effective share;
+    a class far below the others is ignored. Frozen auxiliaries hardly ever change if a
+    pseudo-prior is poor, a class that was never left has none, and a short tuning phase has few:
+    in these cases 500 extra sweeps are made that do not affect the chain (on a plate, only with
+    frozen auxiliaries).
+    With several processes these messages come from the workers and appear where the workers log
+    to: the terminal's error output by default.
 
     Examples
     --------
@@ -282,9 +283,9 @@ class CarlinChib(BlockedStep):
         self.n_switches = 0
         self.pseudo_priors: Any = None
         self.fits: dict[tuple[int, ...], Any] = {}
-        # Another move's steps go by pseudo-priors, as a proposal or as a metric; rows of a plate
-        # are too many for a covariance each, and a single latent has no shape but its step's size,
-        # which is tuned.
+        # Other moves use the pseudo-prior as a proposal or as a metric; a plate has too many rows
+        # for a covariance each, and a single latent has no shape beyond its step size, which is
+        # tuned.
         self._adapts_shape = isinstance(move, RandomWalk) and bool(
             move.n_moves and not index.ndim and self._density.n_latents > 1
         )
@@ -298,7 +299,7 @@ class CarlinChib(BlockedStep):
         self._jumps = jump is not None
         self._moves_latents = within_class is not None
         if equalise_visits:
-            # here, in the user's own process: of workers' words nobody may hear
+            # logged here, in the user's own process: messages of workers may go unseen
             _log.warning(
                 "CarlinChib: equalise_visits: chains have a posterior tilted towards classes of "
                 "little weight, and so do averages over their draws; weigh each draw by "
@@ -307,7 +308,7 @@ class CarlinChib(BlockedStep):
             )
         own_stats = dict(self.stats_dtypes_shapes)
         if index.ndim:
-            # it would be a vector, and PyMC wants one type of what two steps tell
+            # it would be a vector, and PyMC requires one type for a statistic that steps share
             del own_stats["class_drawn"]
         if jump is not None:
             own_stats["class_jump_acceptance"] = (np.float64, [])
@@ -330,7 +331,7 @@ class CarlinChib(BlockedStep):
         self._default_start = DefaultStart(model, index, self._density.latents)
 
     def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
-        """Forget the last chain: tuning, counters and pseudo-priors belong to one chain."""
+        """Reset tuning, counters and pseudo-priors, which belong to one chain."""
         super().setup_chain(rng, tune, draws)
         self.tune = tune > 0
         self.n_tune = tune
@@ -347,9 +348,9 @@ class CarlinChib(BlockedStep):
         self._last = None
 
     def stop_tuning(self) -> None:
-        """Stop tuning, and name the pseudo-priors that have shown themselves poor."""
+        """Stop tuning, and log the pseudo-priors that have proved poor."""
         super().stop_tuning()
-        # On a plate rows that stay in a class are common, and sweeps dear.
+        # On a plate, rows that stay in one class are common and sweeps are expensive.
         is_single = self._index.ndim == 0
         if self._is_frozen or (is_single and not self._judge.has_seen_enough()):
             with as_interrupts():
@@ -381,8 +382,8 @@ class CarlinChib(BlockedStep):
         Raises
         ------
         KeyboardInterrupt
-            Of Ctrl-C inside compiled code, which comes up as a `SystemError` there; ``pm.sample``
-            then returns the draws that it has.
+            On Ctrl-C inside compiled code, which raises a `SystemError`; ``pm.sample`` then
+            returns the draws that it has.
         """
         with as_interrupts():
             return self._step(point)
@@ -404,7 +405,7 @@ class CarlinChib(BlockedStep):
         self.pseudo_priors = self.fits[beside]
         if is_first and self._is_tilted:
             self.log_tilt = first_tilt(self.pseudo_priors.log_evidence)
-        # steps that came before may have moved latents that they share
+        # earlier steps may have moved latents that they share with this one
         own_start = is_first and self._default_start.holds(point, of_latents=self._moves_latents)
         self.n_steps += 1
         gain = 2.0 / np.sqrt(self.n_steps) if self.tune else 0.0
@@ -428,7 +429,7 @@ class CarlinChib(BlockedStep):
             return swept, np.asarray(~np.isfinite(swept.log_weight).any(axis=-1))
 
         if own_start:
-            # A pseudo-prior may reach beyond the density's support: where it did, draw again.
+            # A pseudo-prior may reach beyond the density's support: draw again if it did.
             given = before, position
             before, position = self.pseudo_priors.start(self.rng)
             swept, bad = sweep(before, position)
@@ -449,7 +450,7 @@ class CarlinChib(BlockedStep):
         self.log_step = swept.log_step
         if self.tune:
             self._last = before, position, others
-            # the first draws may be the way from a poor start
+            # the first draws may still be moving away from a poor start
             if self._adapts_shape and self.n_steps > self.n_tune // 8:
                 self.shape_of_moves.see(int(swept.class_index), swept.position)
         if not self._is_frozen and beside == self._judged_at:
@@ -468,7 +469,7 @@ class CarlinChib(BlockedStep):
             "class_n_switched": n_switched,
             "class_switches": self.n_switches,
             "class_acceptance": swept.acceptance,
-            # PyMC stacks vectors, and runs the rows of matrices together
+            # PyMC stacks vectors, but joins the rows of matrices
             "class_log_weight": swept.log_weight.ravel(),
             "class_believed_elsewhere": self._believed_elsewhere(before, tilt),
         }
@@ -483,7 +484,7 @@ class CarlinChib(BlockedStep):
         return new, [stats]
 
     def _believed_elsewhere(self, index: np.ndarray, log_tilt: np.ndarray) -> float:
-        """Return how probable the other classes are by the evidence that pseudo-priors brought."""
+        """Return the other classes' probability by the evidence that the pseudo-priors estimate."""
         if self._index.ndim:
             return float("nan")
         log_p = self.pseudo_priors.log_evidence + log_tilt
@@ -493,7 +494,7 @@ class CarlinChib(BlockedStep):
         return float(1.0 - p[int(index)] / p.sum())
 
     def _require_unchanged(self, point: Mapping[str, np.ndarray]) -> None:
-        """Refuse a model that has changed since the step was made for it."""
+        """Raise `ValueError` if the model has changed since the step was made for it."""
         shapes = {value.name: np.shape(point[value.name]) for value in self.vars}
         if (
             _structure(self._model) != self._made_for
@@ -509,10 +510,10 @@ class CarlinChib(BlockedStep):
         return tuple(int(others[position]) for position in self._other_indices)
 
     def _fit(self, others: Sequence[np.ndarray]) -> None:
-        """Fit pseudo-priors for the chain's surroundings, and say what went wrong.
+        """Fit pseudo-priors given the values of the other variables, and log any trouble.
 
-        Another index of the model jumps to and fro, and what fits at one of its values need not
-        fit at the next: there is a fit for each, the chain's own being the first.
+        Other indices of the model jump back and forth, and a fit at one of their values need not
+        suit the next: each value has its own fit, and the chain's present value comes first.
         """
         here = self._values_of_other_indices(others)
         self.fits = {here: self._engine.fit(self.rng, others)}
@@ -527,9 +528,9 @@ class CarlinChib(BlockedStep):
         # Frozen auxiliaries are drawn from the heaviest component alone.
         if self._is_frozen and any(getattr(fit, "mixtures", None) for fit in self.fits.values()):
             _log.warning(
-                "CarlinChib: %s: a class has several modes, and with frozen auxiliaries "
-                "only the pseudo-prior of the heaviest is drawn from; the chain stays exact, but "
-                "may not get from one mode to another. Leave out auxiliaries=.",
+                "CarlinChib: %s: a class has several modes, and frozen auxiliaries are drawn only "
+                "from the pseudo-prior of the heaviest; the chain stays exact, but may not get "
+                "from one mode to another. Leave out auxiliaries=.",
                 self._density.index_value.name,
             )
         self._judge = Judge(N_JUDGED, found.log_evidence)
@@ -543,21 +544,21 @@ class CarlinChib(BlockedStep):
             )
 
     def _judge_by_fresh_draws(self) -> None:
-        """Show the judge draws of the pseudo-priors that are made for it alone.
+        """Give the judge draws of the pseudo-priors that are made only for it.
 
-        Frozen auxiliaries have their pseudo-priors' distribution too, but a class brings a new
-        one only when it is left, which is seldom or never where its pseudo-prior is poor. And of
-        a class that the chain never leaves there is no draw, though it may be the one at fault.
+        Frozen auxiliaries have their pseudo-priors' distribution too, but a class gets a new one
+        only when it is left, which happens seldom or never if its pseudo-prior is poor. A class
+        that the chain never leaves has no draw, although it may be the one at fault.
         """
         if self._last is None:
             return
         index, position, others = self._last
         pseudo_priors = self.fits[self._values_of_other_indices(others)]
         self._judge = Judge(N_JUDGED, pseudo_priors.log_evidence)
-        # a generator of its own, and the same one wherever the chain is resumed
+        # a separate generator, which is the same if the chain is resumed
         rng = np.random.default_rng(copy.deepcopy(self.rng).integers(2**63))
         for t in range(N_JUDGED):
-            # there is no draw of the class that is active, so each is in turn
+            # the active class has no draw, so the classes are active in turn
             active = (index + t) % self.n_classes
             swept = self._engine.sweep(
                 rng,
@@ -576,7 +577,7 @@ class CarlinChib(BlockedStep):
             self._judge.see(active, swept.log_ratio)
 
     def _adapt_shape(self) -> None:
-        """Give random walks the shapes of the chain's own draws in the classes that it knows."""
+        """Give random walks the shapes of the chain's draws in the classes with enough of them."""
         if self.shape_of_moves is None:
             self.shape_of_moves = ShapeOfMoves(self.n_classes, self._density.n_latents)
         shape, fits = self.shape_of_moves, self.fits
@@ -585,7 +586,7 @@ class CarlinChib(BlockedStep):
             self.moves = {
                 values: shape.adapted(found, self._density.active) for values, found in fits.items()
             }
-        # steps tuned to another shape are of another size
+        # a step size tuned to another shape does not suit this one
         begins = np.flatnonzero(adapts & ~shape.is_adapted)
         self.log_step = self.log_step.copy()
         self.log_step[begins] = self._engine.initial_log_step[begins]
@@ -595,7 +596,7 @@ class CarlinChib(BlockedStep):
         return self.tune and bool(self._density.other_values) and self._is_due()
 
     def _is_due(self) -> bool:
-        # The last quarter of tuning is left to the step sizes, which go with the pseudo-priors.
+        # The last quarter of tuning is for the step sizes, which depend on the pseudo-priors.
         due = self.n_steps % max(self.n_tune // N_REFITS, 1) == 0
         return due and self.n_steps <= 0.75 * self.n_tune
 
@@ -613,7 +614,7 @@ class CarlinChib(BlockedStep):
     def _make_progressbar_update_functions() -> tuple[
         Callable[[Mapping[str, Any]], dict[str, Any]]
     ]:
-        # One function serves all chains of a run, so what is counted has to come with the chain.
+        # One function serves all chains of a run, so the chain itself has to supply the counts.
         def update(stats: Mapping[str, Any]) -> dict[str, Any]:
             return {
                 "switches": int(stats["class_switches"]),
@@ -624,12 +625,12 @@ class CarlinChib(BlockedStep):
 
     @staticmethod
     def competence(var: Any, has_grad: bool) -> Competence:
-        """Say that PyMC does not choose this step by itself: it works on several variables."""
+        """Return that PyMC never assigns this step by itself: it takes several variables."""
         return Competence.INCOMPATIBLE
 
 
 def _mode_of(compile_kwargs: Mapping[str, Any] | None) -> Any:
-    """Return PyTensor's mode from what PyMC calls ``compile_kwargs``."""
+    """Return PyTensor's mode from PyMC's ``compile_kwargs``."""
     given = dict(compile_kwargs or {})
     mode, backend = given.pop("mode", None), given.pop("backend", None)
     if given or (mode is not None and backend is not None):
@@ -641,6 +642,6 @@ def _mode_of(compile_kwargs: Mapping[str, Any] | None) -> Any:
 
 
 def _structure(model: pm.Model) -> tuple[tuple[str, ...], ...]:
-    """Return the names of what a model's density is made of."""
+    """Return the names of the variables and potentials in a model's density."""
     kinds = (model.free_RVs, model.observed_RVs, model.potentials)
     return tuple(tuple(str(variable.name) for variable in kind) for kind in kinds)
