@@ -1,7 +1,7 @@
-"""Log-weights on classes that make a chain visit all of them alike.
+"""Log-weights on classes that make a chain visit all of them equally often.
 
-The chain then has the tilted posterior, p(I, X | y) exp(log_tilt[I]) up to a constant; weighing
-its draws by exp(-log_tilt[I]) leads back to the model's.
+The chain then samples the tilted posterior, p(I, X | y) exp(log_tilt[I]) up to a constant;
+weighting its draws by exp(-log_tilt[I]) recovers the model's posterior.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import numpy as np
 
 __all__ = ["first_tilt", "next_tilt"]
 
-#: Sweeps after which the gain of a tilt starts to fall.
+#: Number of sweeps after which the gain of the tilt starts to fall.
 _FULL_GAIN_SWEEPS = 20.0
 
 
 def first_tilt(log_evidence: np.ndarray) -> np.ndarray:
-    """Return minus the log-evidence of the classes, about zero; 0 for classes without any.
+    """Return minus the log-evidence of the classes, centered at zero; 0 for classes without any.
 
     Parameters
     ----------
@@ -38,15 +38,15 @@ def first_tilt(log_evidence: np.ndarray) -> np.ndarray:
 
 
 def next_tilt(log_tilt: np.ndarray, log_weight: np.ndarray, n_steps: int) -> np.ndarray:
-    """Return the tilt after one sweep more: less for what had weight, more for what had none.
+    """Return the tilt after one more sweep: lower for likely classes, higher for unlikely ones.
 
     Parameters
     ----------
     log_tilt : ndarray of shape (n_classes,)
     log_weight : ndarray of shape (n_classes,)
-        Logarithms of the classes' probabilities in the tilted chain, of this sweep.
+        Logarithms of the classes' probabilities in this sweep of the tilted chain.
     n_steps : int
-        Sweeps made, this one included; at least 1.
+        Number of sweeps so far, this one included; at least 1.
 
     Returns
     -------
@@ -54,9 +54,9 @@ def next_tilt(log_tilt: np.ndarray, log_weight: np.ndarray, n_steps: int) -> np.
 
     Notes
     -----
-    Stochastic approximation of the tilt under which all classes have probability
-    1 / n_classes; it works on probabilities rather than on visits, which vary less. The gain is
-    n_steps^(-0.7) once some sweeps are made.
+    This is a stochastic approximation of the tilt under which all classes have probability
+    1 / n_classes. It uses probabilities, which vary less than visits. The gain falls like
+    n_steps^(-0.7) after the first 20 sweeps.
 
     Examples
     --------

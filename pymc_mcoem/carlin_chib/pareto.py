@@ -1,7 +1,7 @@
 """Pareto k of importance ratios: how heavy their tail is.
 
-ArviZ's `psislw` gives the same number. Here it is again, for a chain asks when its tuning ends, in
-every process, and waited up to two seconds for what ArviZ imports.
+ArviZ's `psislw` gives the same number. It is repeated here because every process computes it when
+tuning ends, and importing ArviZ took up to two seconds.
 """
 
 from __future__ import annotations
@@ -10,32 +10,32 @@ import numpy as np
 
 __all__ = ["pareto_k"]
 
-#: A tail is a fifth of the draws, and five at least.
+#: With fewer draws the tail, a fifth of them, would have fewer than five.
 _MIN_DRAWS = 25
 
-#: Log-ratios that differ by less are the same, but for rounding.
+#: Log-ratios that differ by less are the same up to rounding.
 _SAME = 1e-6
 
 
 def pareto_k(log_ratio: np.ndarray) -> float:
-    """Return the shape of a generalised Pareto distribution fitted to the largest ratios.
+    """Return the shape of a generalized Pareto distribution fitted to the largest ratios.
 
     Parameters
     ----------
     log_ratio : ndarray of shape (n,)
-        Logarithms of target over proposal at draws of the proposal, up to a constant. NaN draws
-        are left out; minus infinity is a draw without density.
+        Logarithms of target over proposal at draws of the proposal, up to a constant. NaN values
+        are ignored; minus infinity is a draw without density.
 
     Returns
     -------
     float
-        NaN of fewer than 25 draws, or of draws without density beside one value; minus infinity
-        where all ratios, or all of the largest, are the same.
+        NaN with fewer than 25 draws, or if all draws with density have the same ratio and others
+        have no density; minus infinity if all ratios, or all of the largest, are the same.
 
     Notes
     -----
-    Posterior mean of Zhang and Stephens (2009), drawn towards a half as by ten observations more
-    (Vehtari, Simpson, Gelman, Yao and Gabry 2024).
+    This is the posterior mean of Zhang and Stephens (2009), shrunk toward a half with the weight
+    of ten observations (Vehtari, Simpson, Gelman, Yao and Gabry 2024).
 
     Examples
     --------
@@ -49,7 +49,7 @@ def pareto_k(log_ratio: np.ndarray) -> float:
         return np.nan
     lowest, highest = kept[finite].min(), kept.max()
     if highest - lowest < _SAME:
-        # One value, or one value beside draws without any density.
+        # All ratios are the same, or those of all draws that have a density.
         return -np.inf if finite.all() else np.nan
     ordered = np.sort(np.where(finite, kept, lowest - 700.0) - highest)
     n = int(3 * np.sqrt(len(ordered))) if len(ordered) > 225 else len(ordered) // 5
@@ -67,7 +67,7 @@ def pareto_k(log_ratio: np.ndarray) -> float:
         log_likelihood = n * (np.log(-points / shapes) - shapes - 1)
         weights = np.exp(log_likelihood - log_likelihood.max())
         weights /= weights.sum()
-        # those that are rounding alone would count where a shape is not a number
+        # weights that are mere rounding would count if a shape is nan
         known = weights >= 10 * np.finfo(float).eps
         mean = (points[known] * weights[known]).sum() / weights[known].sum()
         shape = (n * np.log1p(-mean * excess).mean() + 5.0) / (n + 10)

@@ -193,9 +193,8 @@ class CarlinChib(BlockedStep):
     a class far below the others is ignored. Frozen auxiliaries hardly ever change if a
     pseudo-prior is poor, a class that was never left has none, and a short tuning phase has few:
     in these cases 500 extra sweeps are made that do not affect the chain (on a plate, only with
-    frozen auxiliaries).
-    With several processes these messages come from the workers and appear where the workers log
-    to: the terminal's error output by default.
+    frozen auxiliaries). With several processes these messages come from the workers and appear
+    where the workers log to: the terminal's error output by default.
 
     Examples
     --------

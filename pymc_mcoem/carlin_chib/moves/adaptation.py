@@ -1,4 +1,4 @@
-"""The shape of random walks within a class: from the chain's own draws there, while it is tuned."""
+"""Shape random walks within a class like the chain's own draws there, during tuning."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ShapeOfMoves"]
 
-#: Draws of a class for each of its latents without which its walk keeps the pseudo-prior's shape.
+#: Fewest draws per latent of a class; with fewer, its walk keeps the pseudo-prior's shape.
 _FEWEST_DRAWS = 5
 
 
@@ -31,7 +31,7 @@ class ShapeOfMoves:
     squares : ndarray of shape (n_classes, n_latents, n_latents)
         Sums of products of deviations from the mean.
     is_adapted : ndarray of bool of shape (n_classes,)
-        Whose walks have had such a shape.
+        Whether the class's walk has taken the shape of its draws.
 
     Examples
     --------
@@ -64,16 +64,16 @@ class ShapeOfMoves:
         return self.count, self.mean, self.squares, self.is_adapted
 
     def see(self, class_index: int, position: np.ndarray) -> None:
-        """Take a draw ``(n_latents,)`` of a class in."""
+        """Add a draw ``(n_latents,)`` of a class."""
         self.count[class_index] += 1
         away = position - self.mean[class_index]
         self.mean[class_index] += away / self.count[class_index]
         self.squares[class_index] += np.outer(away, position - self.mean[class_index])
 
     def adapts(self, pseudo_priors: PseudoPriors) -> np.ndarray:
-        """Say for which classes enough was seen, ``(n_classes,)``.
+        """Return which classes have enough draws, ``(n_classes,)``.
 
-        Not for those that have several modes: how far these are from one another is no measure of
+        Classes with several modes are excluded: the distance between modes is no measure for
         moves within one.
         """
         enough: np.ndarray = self.count >= _FEWEST_DRAWS * max(self.mean.shape[1], 1)
@@ -83,7 +83,7 @@ class ShapeOfMoves:
     def adapted(
         self, pseudo_priors: PseudoPriors, active: np.ndarray | None = None
     ) -> PseudoPriors:
-        """Return normals with the pseudo-priors' means, to take the shapes of moves from.
+        """Return normals with the pseudo-priors' means that give the moves their shapes.
 
         The pseudo-prior's own covariance counts as much as two draws for each latent.
 

@@ -1,10 +1,10 @@
 """Jumps between two classes along a bridge of densities, for pseudo-priors that fit poorly.
 
-A position is carried over to another class by the standardised form that the pseudo-priors give
-it, z in x = m_j + L_j z, and on its way it is moved under densities between the two classes'.
+A position is carried over to another class in its form standardized by the pseudo-priors, the z
+in x = m_j + L_j z, and on the way it is moved under densities between those of the two classes.
 
-The bridge is crossed in Python, one compiled evaluation of density and gradient after another. As
-loops within loops of one graph it took minutes to compile and three times as long to run.
+The bridge is crossed in Python, one compiled evaluation of density and gradient after another. A
+single graph of nested loops took minutes to compile and three times as long to run.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ __all__ = ["AnnealedJump", "CompiledJump", "Jumped", "proposal_weights"]
 
 @dataclass(frozen=True)
 class AnnealedJump:
-    """A jump that is annealed: another class is proposed, and reached in stages.
+    """Annealed jump: another class is proposed and reached in stages.
 
     Parameters
     ----------
     n_temperatures : int
-        Number T of pieces that the bridge is cut into, at least one. With one the latents are
-        carried over at once, and nothing moves them on the way.
+        Number T of pieces that the bridge is cut into, at least one. With one piece the latents
+        are carried over at once, without moves on the way.
     n_leapfrog : int
         Leapfrog steps of the Hamiltonian move between two pieces, at least one.
     target_acceptance : float
-        Acceptance of these moves that tuning adapts their step size to.
+        Acceptance of these moves that their step size is tuned to.
 
     Raises
     ------
@@ -49,18 +49,18 @@ class AnnealedJump:
 
     Notes
     -----
-    From class i at standardised latents z a class j is proposed, and log p_t = (1 - t) log p_i(z)
-    + t log p_j(z) is crossed at t = 1/T, ..., (T - 1)/T by moves that are reversible with respect
-    to it. With log w = (1/T) Σ (log p_j - log p_i), taken before each of them and after the last,
-    the arrival is accepted with probability min(1, w q(i | j) / q(j | i)), q being the probability
-    of a proposal: annealed importance sampling inside a reversible jump (Karagiannis and Andrieu
-    2013). It is exact, because the way back makes the same moves in reverse. With T = 1 it is
-    a jump along the map between the two normal approximations.
+    From class i at standardized latents z a class j is proposed. At each t = 1/T, ..., (T - 1)/T
+    a move is made that is reversible with respect to the density log p_t = (1 - t) log p_i(z)
+    + t log p_j(z). With log w = (1/T) Σ (log p_j - log p_i), taken before each move and after the
+    last, the arrival is accepted with probability min(1, w q(i | j) / q(j | i)), where q is the
+    probability of a proposal: annealed importance sampling inside a reversible jump (Karagiannis
+    and Andrieu 2013). The jump is exact, because the way back makes the same moves in reverse.
+    With T = 1 it is a jump along the map between the two normal approximations.
 
-    Cost: 2 (T - 1) (n_leapfrog + 1) + 2 evaluations of density and gradient. It pays where draws
-    from pseudo-priors hardly ever hit. On nine images of 16 × 16 pixels with 78 latents, had the
-    two likeliest classes weighed the same, 200 temperatures succeeded in more than 0.05 of their
-    attempts on seven, draws from Laplace approximations on four.
+    Cost: 2 (T - 1) (n_leapfrog + 1) + 2 evaluations of density and gradient. It pays off where
+    draws from pseudo-priors hardly ever hit. On nine images of 16 × 16 pixels with 78 latents, and
+    with equal weights for the two likeliest classes, more than 0.05 of the attempts would succeed
+    on seven images with 200 temperatures and on four with draws from Laplace approximations.
 
     Examples
     --------
@@ -90,17 +90,16 @@ class AnnealedJump:
 
 @dataclass(frozen=True)
 class Jumped:
-    """Where a jump ends, which is where it began if it is not accepted.
+    """End of a jump, which is its start if the jump is not accepted.
 
     Attributes
     ----------
     class_index : ndarray of int, shape ()
     position : ndarray of shape (n_latents,)
     log_step : float
-        Logarithm of the step size of the moves on the way, adapted.
+        Logarithm of the adapted step size of the moves on the way.
     acceptance : float
-        Share of these moves accepted; nan without any, or where the bridge leads out of the
-        support.
+        Share of these moves accepted; nan without any, or if the bridge leaves the support.
     """
 
     class_index: np.ndarray
@@ -110,17 +109,17 @@ class Jumped:
 
 
 def proposal_weights(log_evidence: np.ndarray) -> np.ndarray:
-    """Return how often each class is proposed, before the present one is left out.
+    """Return the probabilities of proposing each class, before the present one is excluded.
 
     Parameters
     ----------
     log_evidence : ndarray of shape (n_classes,)
-        What is believed of log p(y, I = j); nan where nothing is.
+        Estimates of log p(y, I = j); nan where there are none.
 
     Returns
     -------
     ndarray of shape (n_classes,)
-        Half of it by belief and half alike, for belief may err.
+        Half of it follows the estimates and half is uniform, because the estimates may err.
 
     Examples
     --------
@@ -142,14 +141,14 @@ class CompiledJump:
     ----------
     settings : AnnealedJump
     density : ClassDensity
-        Of at least two classes.
+        Density with at least two classes.
     mode : str or None
         PyTensor's compilation mode.
 
     Raises
     ------
     ValueError
-        If there is one class only.
+        If there is only one class.
     """
 
     def __init__(self, settings: AnnealedJump, density: ClassDensity, mode: Any = None) -> None:
@@ -160,7 +159,7 @@ class CompiledJump:
         self.settings = settings
         self.density = density
         self.initial_log_step = -0.25 * math.log(density.n_latents)
-        # a vector of one, for numba is slow to take in arrays without an axis
+        # a vector of length one, because numba is slow to receive arrays without an axis
         index = pt.tensor("class_index", dtype="int64", shape=(1,))
         x = pt.tensor("position", dtype="float64", shape=(density.n_latents,))
         self._function = compile_with_data(
@@ -187,12 +186,12 @@ class CompiledJump:
         ----------
         rng : numpy.random.Generator
         gain : float
-            Of the adaptation of the step size; 0 once the kernel must not change.
+            Gain of the step-size adaptation; 0 once the kernel must not change.
         class_index : ndarray of int, shape ()
         position : ndarray of shape (n_latents,)
         log_step : float
         pseudo_priors : PseudoPriors
-            By which latents are standardised.
+            Pseudo-priors that standardize the latents.
         others : sequence of ndarray
             Values of the model's other variables.
         log_tilt : ndarray of shape (n_classes,)
@@ -203,7 +202,7 @@ class CompiledJump:
         there = propose(rng, proposed, here)
         z = pseudo_priors.whiten[here] @ (position - pseudo_priors.mean[here])
         if self.density.active is not None:
-            # what a class has no part in is standard normal there, and is carried over as such
+            # latents that are inactive in the class are standard normal, and are carried over so
             inactive = ~self.density.active[here]
             z = np.where(inactive, rng.standard_normal(len(z)), z)
         bridge = Bridge(self._function, pseudo_priors, (here, there), log_tilt, others)
@@ -211,7 +210,7 @@ class CompiledJump:
         log_ratio = log_proposal_ratio(proposed, here, there)
         if not math.isnan(acceptance):
             log_step = log_step + gain * (acceptance - self.settings.target_acceptance)
-        # not a number, where a way leads out of a support, is not accepted
+        # nan, where the bridge leaves a support, is not accepted
         if -rng.standard_exponential() < log_work + log_ratio:
             return Jumped(np.asarray(there), bridge.place(1, arrived), log_step, acceptance)
         return Jumped(np.asarray(here), position, log_step, acceptance)
@@ -219,13 +218,13 @@ class CompiledJump:
     def _cross(
         self, bridge: Bridge, rng: np.random.Generator, z: np.ndarray, step: float
     ) -> tuple[np.ndarray, float, float]:
-        """Return where the bridge ends, log w, and the share of moves accepted (nan: none)."""
+        """Return the end of the bridge, log w, and the share of moves accepted (nan: no moves)."""
         n_temperatures, accepted = self.settings.n_temperatures, 0
         with np.errstate(invalid="ignore", over="ignore"):
             there = bridge.at(z)
             log_work = there.difference
             if not math.isfinite(log_work):
-                # no way leads there, and nothing is learnt of the step size
+                # the class cannot be reached, and nothing is learned about the step size
                 return z, log_work, math.nan
             for t in np.arange(1, n_temperatures) / n_temperatures:
                 moved = self._trajectory(bridge, rng, there, t, step)
@@ -251,13 +250,13 @@ class CompiledJump:
 
 @dataclass(frozen=True, eq=False)
 class OnBridge:
-    """A point of the bridge with what its two classes say of it.
+    """Point of the bridge, with the log-densities and gradients of the two classes there.
 
     Attributes
     ----------
     z : ndarray of shape (n_latents,)
     log_target : ndarray of shape (2,)
-        log p(y, I, z) in the class that is left and in the other, up to what both have alike.
+        log p(y, I, z) in the class that is left and in the other, up to a common constant.
     gradient : ndarray of shape (2, n_latents)
     """
 
@@ -267,7 +266,7 @@ class OnBridge:
 
     @property
     def difference(self) -> float:
-        """Return by how much the class ahead has more log-density."""
+        """Return the log-density of the class ahead minus that of the class left."""
         return float(self.log_target[1] - self.log_target[0])
 
     def log_density(self, t: float) -> float:
@@ -287,7 +286,7 @@ class Bridge:
     Attributes
     ----------
     function : callable
-        Of class index, position and other values, to log-density and gradient.
+        Maps class index, position and other values to log-density and gradient.
     pseudo_priors : PseudoPriors
     classes : tuple of two int
         The class that is left, and the other.
@@ -302,7 +301,7 @@ class Bridge:
     others: Sequence[np.ndarray]
 
     def place(self, end: int, z: np.ndarray) -> np.ndarray:
-        """Return the position of standardised latents in the class at an end, 0 or 1."""
+        """Return the position of standardized latents in the class at an end, 0 or 1."""
         j = self.classes[end]
         placed: np.ndarray = self.pseudo_priors.mean[j] + self.pseudo_priors.scale[j] @ z
         return placed
@@ -312,7 +311,7 @@ class Bridge:
         log_target, gradient = np.empty(2), np.empty((2, len(z)))
         for end, j in enumerate(self.classes):
             log_p, slope = self.function(np.array([j]), self.place(end, z), *self.others)
-            # the volume that standardising takes away, as in a pseudo-prior's density
+            # the change of volume by standardizing, as in a pseudo-prior's density
             log_target[end] = log_p - self.pseudo_priors.log_normalizer[j] + self.log_tilt[j]
             gradient[end] = self.pseudo_priors.scale[j].T @ np.asarray(slope)
         log_target[np.isnan(log_target)] = -np.inf
@@ -320,14 +319,14 @@ class Bridge:
 
 
 def propose(rng: np.random.Generator, proposed: np.ndarray, here: int) -> int:
-    """Draw a class other than `here` by weight."""
+    """Draw a class other than `here`, with probabilities proportional to `proposed`."""
     weight = proposed.copy()
     weight[here] = 0.0
     return int(rng.choice(len(weight), p=weight / weight.sum()))
 
 
 def log_proposal_ratio(proposed: np.ndarray, here: int, there: int) -> float:
-    """Return log q(i | j) / q(j | i) of classes i, here, and j, there."""
+    """Return log q(i | j) / q(j | i), where i is `here` and j is `there`."""
 
     def log_probability(origin: int, goal: int) -> float:
         return math.log(proposed[goal] / np.delete(proposed, origin).sum())

@@ -1,4 +1,4 @@
-"""Moves within a class where none is named: one for `pm.sample`, one for bursts."""
+"""Default moves within a class: one for `pm.sample` and one for bursts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 
 __all__ = ["BURST_MOVE", "STEP_MOVE"]
 
-# Effective draws of the index, and of the latent that mixes worst, a second on one core:
+# Effective draws per second on one core, of the index and of the latent that mixes worst:
 #
 #                                        5 moves         20 moves        Hamiltonian
 #   bursts, counts, 1 latent          165,000 168,000   63,000 67,000   102,000 135,000
@@ -17,12 +17,14 @@ __all__ = ["BURST_MOVE", "STEP_MOVE"]
 #   pm.sample, logistic, 10 latents     1,100     480    2,300  2,100     3,000   5,100
 #   pm.sample, funnel, 6 latents                         1,460    130     1,180      90
 #
-# The image has one class. With three, undecided, and 38 latents five moves and the Hamiltonian one
-# gave class weights of the same mean squared error times seconds, 20 moves ten times as much.
+# The image has one class. With three about equally likely classes and 38 latents, five moves and
+# the Hamiltonian move gave class weights with the same mean squared error times seconds, and 20
+# moves gave ten times as much.
 
-#: In bursts, whatever they are for: the pseudo-prior is a good metric and latents may be many.
+#: Default of all bursts: the pseudo-prior is a good metric and there may be many latents.
 BURST_MOVE = Hamiltonian(n_moves=1, n_leapfrog=8)
 
-#: In `pm.sample`: the chain is long enough to take the shape of its own draws, where posteriors are
-#: far from normal; a density needs no gradient; plates take it too; and it is sooner compiled.
+#: Default in `pm.sample`: the chain is long enough for the walk to take the shape of the chain's
+#: draws if the posterior is far from normal; the density needs no gradient; plates accept the move
+#: too; and it compiles faster.
 STEP_MOVE = RandomWalk(n_moves=20)

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Hamiltonian"]
 
-#: A tuned trajectory is no longer, on the scale on which the pseudo-prior is standard normal: a
-#: quarter of a turn is π/2, half a one π.
+#: Longest tuned trajectory on the scale on which the pseudo-prior is standard normal, where a
+#: quarter of a turn is π/2 and half a turn is π.
 _LONGEST = 2.0
 
 
@@ -38,30 +38,31 @@ class Hamiltonian:
     Parameters
     ----------
     n_moves : int
-        Number of trajectories a sweep, at least one.
+        Number of trajectories per sweep, at least one.
     n_leapfrog : int
         Leapfrog steps of a trajectory, at least one.
     target_acceptance : float
-        Acceptance that burn-in tunes the step to.
+        Acceptance that burn-in tunes the step size to.
 
     Raises
     ------
     ValueError
-        If a number is less than one or `target_acceptance` is not between 0 and 1; and when it is
-        compiled for a density that has no gradient.
+        If a number is less than one or `target_acceptance` is not between 0 and 1; also when the
+        move is compiled for a density without a gradient.
 
     Notes
     -----
     On the scale on which the pseudo-prior is standard normal the momentum is standard normal too,
-    so with Laplace pseudo-priors all directions are about as long as one another. There a normal
-    density is a pendulum that is back after a length of 2π, or at its mirror image after π, and
-    trajectories of such a length go nowhere: a tuned one is therefore at most 2 long, and every
-    trajectory has a step of its own, the tuned one times a number between 1/2 and 3/2. They have
-    a fixed number of steps: nothing is chosen by what they meet. A step is half a move, a kick by
-    the gradient in the middle, half a move, so that none is computed twice.
+    so with Laplace pseudo-priors all directions are about equally long. There a trajectory on a
+    normal density swings like a pendulum: it returns to its start after a length of 2π and
+    reaches the mirror image after π, so trajectories of such a length go nowhere. A tuned
+    trajectory is therefore at most 2 long, and every trajectory has its own step size, the tuned
+    one times a random number between 1/2 and 3/2. The number of steps is fixed and does not
+    depend on the density. A step is half a move, a kick by the gradient in the middle, and half a
+    move, so that no gradient is computed twice.
 
-    Cost: `n_leapfrog` gradients, each with two products with the scale, and one density evaluation
-    a move.
+    Cost per move: `n_leapfrog` gradients, each with two products with the scale, and one density
+    evaluation.
 
     Examples
     --------
@@ -84,16 +85,16 @@ class Hamiltonian:
 
     @property
     def kernel(self) -> CompiledKernel:
-        """Its name among compiled kernels."""
+        """Its name and settings among the compiled kernels."""
         settings = (self.n_moves, self.n_leapfrog, self._longest_log_step)
         return CompiledKernel("hamiltonian", settings, needs_gradient=True)
 
     def noise_size(self, n_latents: int) -> int:
-        """Return ``n_moves * (n_latents + 4)``: momentum, log-uniform, and step of a move."""
+        """Return ``n_moves * (n_latents + 4)``: momentum, log-uniform and step per move."""
         return self.n_moves * (n_latents + 4)
 
     def initial_log_step(self, n_latents: int) -> float:
-        """Return the logarithm of n_latents^(-1/4), as for a standard normal target, or less."""
+        """Return log n_latents^(-1/4), as for a standard normal target, or less."""
         return min(-0.25 * math.log(max(n_latents, 1)), self._longest_log_step)
 
     @property
@@ -110,7 +111,7 @@ class Hamiltonian:
         proposal: ClassProposal,
         log_step: TensorVariable,
     ) -> MoveResult:
-        """Build the moves; parameters as in `RandomWalk.build`."""
+        """Build the moves; the parameters are those of `RandomWalk.build`."""
         n = density.n_latents
         rows = noise.reshape((self.n_moves, n + 4))
         scale = active_scale(density, class_index, proposal.scale)
@@ -118,7 +119,7 @@ class Hamiltonian:
         steps = tuned * (0.5 + pt.exp(log_uniform(rows[:, n + 2 :].T)))
 
         def leapfrog(z: Any, p: Any, k: Any, scale: Any, step: Any, x: Any) -> list[Any]:
-            # in the coordinates z of x + scale z, where a move is no product with a matrix
+            # in the coordinates z of x + scale z, where a move needs no matrix product
             middle = z + 0.5 * step * p
             gradient = density.gradient(k, x + matrix_vector(scale, middle))
             kicked = p + step * transposed_product(scale, gradient)
@@ -143,7 +144,7 @@ class Hamiltonian:
             proposed = x + matrix_vector(scale, zs[-1])
             log_p_new = density.log_density(k, proposed)
             kinetic = 0.5 * (momentum**2).sum() - 0.5 * (ps[-1] ** 2).sum()
-            # not a number, where a trajectory has left the density's support, is not accepted
+            # nan, where a trajectory has left the density's support, is not accepted
             accept = pt.lt(log_u, log_p_new - log_p + kinetic)
             return [
                 pt.specify_shape(pt.switch(accept, proposed, x), (n,)),

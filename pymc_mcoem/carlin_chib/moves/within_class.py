@@ -1,7 +1,7 @@
 """Moves of the latents within their class: step (ii) of Algorithm 2 (label ``alg:MCMC``).
 
-A move is a graph of (position, noise); the noise is standard normal and comes from outside, so
-that every back end makes the same move from the same numbers.
+A move is a graph of (position, noise). The noise is standard normal and is passed in, so that
+every back end makes the same move from the same numbers.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def log_uniform(pair: Any) -> Any:
     Notes
     -----
     Half the squared norm of two standard normals is exponential with mean one, so its negative
-    is exactly log U. All randomness of a sweep is thereby one vector of standard normals: drawn
-    row by row or all at once, a generator gives the same numbers.
+    is exactly log U. All randomness of a sweep is therefore one vector of standard normals: a
+    generator gives the same numbers row by row or all at once.
     """
     return -0.5 * (pair[0] ** 2 + pair[1] ** 2)
 
@@ -63,7 +63,7 @@ class MoveResult:
     acceptance : TensorVariable, scalar
         Share of the proposals that were accepted.
     error : TensorVariable, scalar, or None
-        By how much the step size is to grow, if not by what acceptance is above its target.
+        By how much the step size is to grow; None: by the acceptance minus its target.
     """
 
     position: TensorVariable
@@ -71,9 +71,9 @@ class MoveResult:
     error: TensorVariable | None = None
 
     def step_size_error(self, target_acceptance: float) -> Any:
-        """Return what adaptation adds to the logarithm of the step size, but for its gain.
+        """Return what adaptation adds to the logarithm of the step size, before its gain.
 
-        Nothing where the move has no acceptance.
+        It is 0 if the move has no acceptance.
         """
         error = self.acceptance - target_acceptance if self.error is None else self.error
         return pt.switch(pt.isnan(error), 0.0, error)
@@ -81,7 +81,7 @@ class MoveResult:
 
 @dataclass(frozen=True)
 class ClassProposal:
-    """The pseudo-prior of the class at hand, as moves use it.
+    """Pseudo-prior of the present class, in the form that moves use.
 
     Attributes
     ----------
@@ -99,17 +99,17 @@ class ClassProposal:
 
 @dataclass(frozen=True)
 class CompiledKernel:
-    """A move that numba need not make of its graph, for `sweeps_numba` has it written out.
+    """A move that `sweeps_numba` implements, so that numba need not compile its graph.
 
     Attributes
     ----------
     name : str
-        Of the function there.
+        Name of the function in `sweeps_numba`.
     settings : tuple of float
-        That the function reads after step size and target acceptance.
+        What the function reads after step size and target acceptance.
     needs_gradient : bool
     moves_all : bool
-        Whether coordinates that are not active in a class are moved too.
+        Whether coordinates that are inactive in a class are moved too.
     """
 
     name: str
@@ -121,7 +121,7 @@ class CompiledKernel:
 class WithinClassMove(Protocol):
     """A transition that leaves π(· | y, I = j) invariant for every class j.
 
-    A move that has an attribute ``kernel``, a `CompiledKernel`, takes numba less time to compile.
+    Numba compiles a move faster if it has an attribute ``kernel``, a `CompiledKernel`.
     """
 
     @property
@@ -158,7 +158,7 @@ class RandomWalk:
     Parameters
     ----------
     n_moves : int
-        Number r of moves a sweep; 0 leaves the latents to other step methods.
+        Number r of moves per sweep; 0 leaves the latents to other step methods.
     target_acceptance : float
         Acceptance that burn-in tunes the increments to (0.4 in the paper).
 
@@ -169,11 +169,11 @@ class RandomWalk:
 
     Notes
     -----
-    The increment is ``exp(log_step[I]) * scale[I] @ z`` with ``scale[I]`` a square root of the
-    pseudo-prior's covariance and z standard normal: symmetric, so the acceptance ratio is the
-    ratio of densities. Cost: one density evaluation a move. While `CarlinChib` tunes, with a single
-    index, the covariance of the chain's own draws in a class takes the pseudo-prior's place in the
-    increments there, once there are five for each latent.
+    The increment is ``exp(log_step[I]) * scale[I] @ z``, where ``scale[I]`` is a square root of the
+    pseudo-prior's covariance and z is standard normal. It is symmetric, so the acceptance ratio is
+    the ratio of densities. Cost: one density evaluation per move. While `CarlinChib` tunes, with a
+    single index, the covariance of the chain's draws in a class replaces the pseudo-prior's in the
+    increments there, once there are five draws for each latent.
 
     Examples
     --------
@@ -194,17 +194,18 @@ class RandomWalk:
 
     @property
     def kernel(self) -> CompiledKernel:
-        """Its name among compiled kernels."""
+        """Its name and settings among the compiled kernels."""
         return CompiledKernel("random_walk", (self.n_moves,))
 
     def noise_size(self, n_latents: int) -> int:
-        """Return ``n_moves * (n_latents + 2)``: an increment and a log-uniform a move."""
+        """Return ``n_moves * (n_latents + 2)``: an increment and a log-uniform per move."""
         return self.n_moves * (n_latents + 2)
 
     def initial_log_step(self, n_latents: int) -> float:
         """Return the logarithm of 1.7 / sqrt(n_latents).
 
-        On a normal target, 2.38 / sqrt(d) accepts 0.23 in high dimension; 0.4 asks for less.
+        On a high-dimensional normal target 2.38 / sqrt(d) gives an acceptance of 0.23; an
+        acceptance of 0.4 needs a smaller step.
         """
         return math.log(1.7 / math.sqrt(max(n_latents, 1)))
 
@@ -226,12 +227,12 @@ class RandomWalk:
         class_index : scalar
         position : vector of shape (n_latents,)
         log_density : scalar
-            At `position`.
+            Log-density at `position`.
         noise : vector of shape (noise_size,)
         proposal : ClassProposal
-            Of the class.
+            Pseudo-prior of the class.
         log_step : scalar
-            Of the class.
+            Logarithm of the class's step size.
         """
         n = density.n_latents
         if self.n_moves == 0:
@@ -274,7 +275,7 @@ class Independence:
     Parameters
     ----------
     n_moves : int
-        Number of moves a sweep, at least one.
+        Number of moves per sweep, at least one.
 
     Raises
     ------
@@ -285,8 +286,9 @@ class Independence:
     -----
     With Laplace pseudo-priors these are the proposals of f-SAEM (Karimi, Lavielle, Moulines
     2020): the better the pseudo-prior, the more often they are accepted, and every accepted one
-    is a new start. Where the posterior has heavier tails than its pseudo-prior they stick: keep
-    `RandomWalk` there. Nothing is tuned. Cost: one density evaluation a move.
+    does not depend on the position before. If the posterior has heavier tails than its
+    pseudo-prior the chain sticks: keep `RandomWalk` then. Nothing is tuned. Cost: one density
+    evaluation per move.
 
     Examples
     --------
@@ -301,20 +303,20 @@ class Independence:
 
     @property
     def target_acceptance(self) -> float:
-        """Return 1: there is no step size to tune, and no move looks at it."""
+        """Return 1, which is not used: there is no step size to tune."""
         return 1.0
 
     @property
     def kernel(self) -> CompiledKernel:
-        """Its name among compiled kernels."""
+        """Its name and settings among the compiled kernels."""
         return CompiledKernel("independence", (self.n_moves,), moves_all=True)
 
     def noise_size(self, n_latents: int) -> int:
-        """Return ``n_moves * (n_latents + 2)``: a proposal and a log-uniform a move."""
+        """Return ``n_moves * (n_latents + 2)``: a proposal and a log-uniform per move."""
         return self.n_moves * (n_latents + 2)
 
     def initial_log_step(self, n_latents: int) -> float:
-        """Return 0; it is not used."""
+        """Return 0, which is not used."""
         return 0.0
 
     def build(
@@ -327,7 +329,7 @@ class Independence:
         proposal: ClassProposal,
         log_step: TensorVariable,
     ) -> MoveResult:
-        """Build the moves; parameters as in `RandomWalk.build`."""
+        """Build the moves; the parameters are those of `RandomWalk.build`."""
         n = density.n_latents
         assert proposal.mean is not None and proposal.whiten is not None
         rows = noise.reshape((self.n_moves, n + 2))
@@ -373,7 +375,7 @@ class Independence:
 
 
 def active_scale(density: ClassDensity, class_index: Any, scale: Any) -> Any:
-    """Return the scale with zero rows for coordinates that are not active in the class.
+    """Return the scale with zero rows for coordinates that are inactive in the class.
 
     Parameters
     ----------
@@ -387,12 +389,12 @@ def active_scale(density: ClassDensity, class_index: Any, scale: Any) -> Any:
 
 
 def require_a_move(n_moves: int) -> None:
-    """Refuse a number of moves below one.
+    """Require at least one move.
 
     Raises
     ------
     ValueError
-        If it is.
+        If `n_moves` is less than one.
     """
     if n_moves < 1:
         raise ValueError(f"n_moves: got {n_moves}; give at least 1.")
