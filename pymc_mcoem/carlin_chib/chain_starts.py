@@ -1,4 +1,4 @@
-"""Whether a chain starts where the model puts it, or where somebody said."""
+"""Detect whether a chain starts at the model's default or at values that the user gave."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["DefaultStart"]
 
 
 class DefaultStart:
-    """Where a model starts some of its variables, given the others and its present data.
+    """A model's default start of some variables, given the others and its present data.
 
     Parameters
     ----------
@@ -46,33 +46,33 @@ class DefaultStart:
         own = {index, *latents}
         self._others = [rv for rv in model.free_RVs if rv not in own]
         strategies = model.rvs_to_initial_values
-        # A model that says where its index starts has said so for every chain.
+        # If the model says where its index starts, that holds for every chain.
         of_index = strategies.get(index)
         self._index_is_said = of_index is not None and not isinstance(of_index, str)
-        # where one drawn from its prior starts is nobody's wish
+        # variables that start at prior draws have no start that the user chose
         asked = [rv for rv in (index, *latents) if not _is_prior(strategies.get(rv))]
         self._index = [model.rvs_to_values[rv].name for rv in asked if rv is index]
         self._latents = [model.rvs_to_values[rv].name for rv in asked if rv is not index]
-        # As a function, for the initial point may depend on data that are set later.
+        # A function, because the initial point may depend on data that are set later.
         self._initial_point = make_initial_point_fn(model=model)
         self._following: Any = None
 
     def holds(self, point: Mapping[str, np.ndarray], *, of_latents: bool = True) -> bool:
-        """Say whether a point has the index, and the latents, where the model puts them.
+        """Return whether the index and the latents of a point are at the model's default.
 
         Parameters
         ----------
         point : dict of str to ndarray
             By value-variable name.
         of_latents : bool
-            Whether the latents are asked, too.
+            Whether to compare the latents, too.
         """
         if self._index_is_said:
             return False
         default = self._initial_point(0)
         if not _alike(point, default, self._index):
             return False
-        # Either is where the model puts them: steps that came before may have moved the others.
+        # Both count as the default, because earlier steps may have moved the other variables.
         return (
             not of_latents
             or _alike(point, default, self._latents)
@@ -80,10 +80,10 @@ class DefaultStart:
         )
 
     def _given(self, point: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the model's initial point where other variables have the point's values."""
+        """Return the model's initial point if the other variables have the values of `point`."""
         values = [self._model.rvs_to_values[rv] for rv in self._others]
         if self._following is None:
-            # In Python, for it is called once in a chain.
+            # In Python, because it is called once per chain.
             natural = pm.pytensorf.compile(
                 values,
                 self._model.replace_rvs_by_values(self._others),

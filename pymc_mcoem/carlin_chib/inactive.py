@@ -1,4 +1,4 @@
-"""What enters the trace for a latent that is not active: a draw from its prior."""
+"""Draw inactive latents from their priors for the trace."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ __all__ = ["InactiveDraw"]
 
 
 class InactiveDraw:
-    """Draws of the inactive latents from their priors, given the active ones and all others.
+    """Draw inactive latents from their priors, given the active ones and all other variables.
 
-    Others are the model's other free variables, and what it has observed.
+    These are the model's other free variables and its observed ones.
 
     Parameters
     ----------
@@ -42,14 +42,14 @@ class InactiveDraw:
     Raises
     ------
     ValueError
-        If a prior cannot be drawn from, or its draws have no place on the scale of a transform.
+        If a prior cannot be drawn from, or if its draws are not finite after its transform.
 
     Notes
     -----
-    Normal priors with known parameters are drawn by NumPy, and nothing is compiled. Where all
-    priors are normal, or have quantiles that PyMC knows, the draws are a function of standard
-    normals, compiled as sweeps are. Other priors draw themselves, in Python, from generators that
-    are made anew for each draw: several times slower.
+    Normal priors with known parameters are drawn by NumPy, and nothing is compiled. If all priors
+    are normal, or have quantiles that PyMC knows, the draws are a function of standard normals,
+    compiled as sweeps are. Other priors are drawn in Python by their own random variables, from
+    generators made anew for each draw, which is several times slower.
     """
 
     def __init__(self, density: BlockDensity, mode: Any = None) -> None:
@@ -88,8 +88,8 @@ class InactiveDraw:
         )
 
     def _by_themselves(self, density: BlockDensity) -> Any:
-        # In Python: numba takes longer to hand over a generator than this takes to draw, and
-        # there is nothing to compile.
+        # In Python: numba takes longer to pass a generator than Python takes to draw, and there
+        # is nothing to compile.
         inputs, drawn = _graph(density, None)
         return pm.pytensorf.compile(
             [*inputs, *density.other_values],
@@ -99,7 +99,7 @@ class InactiveDraw:
         )
 
     def _try(self, density: BlockDensity, n_draws: int = 10) -> None:
-        """Refuse priors that cannot be drawn from, or not on the scale of their transforms."""
+        """Raise `ValueError` for priors without draws, or without finite transformed draws."""
         point = density.model.initial_point(random_seed=0)
         position, others = density.ravel(point), density.others(point)
         rng = np.random.default_rng(0)
@@ -136,7 +136,7 @@ class InactiveDraw:
         if self._generators is None:
             found = self._function(index, position, rng.standard_normal(self._n_latents), *others)
             return np.asarray(found)
-        # Generators are made anew at each call: all state is that of the one handed in.
+        # Generators are made anew at each call, so that `rng` holds all of the state.
         seeds = rng.integers(2**63, size=len(self._generators))
         for shared, seed in zip(self._generators, seeds, strict=True):
             shared.set_value(np.random.Generator(np.random.PCG64(int(seed))), borrow=True)
@@ -146,8 +146,8 @@ class InactiveDraw:
 def _known_moments(density: BlockDensity) -> tuple[np.ndarray, np.ndarray] | None:
     """Return means and standard deviations of normal priors, each ``(n_latents,)``.
 
-    None where a prior is another one, is transformed, or looks at any variable of the model, data
-    included.
+    It returns None if a prior is not normal, is transformed, or depends on any variable of the
+    model, data included.
     """
     model, constants = density.model, density.constants
     known = {*constants.shared}
@@ -172,13 +172,13 @@ def _known_moments(density: BlockDensity) -> tuple[np.ndarray, np.ndarray] | Non
 def _graph(
     density: BlockDensity, noise: Mapping[TensorVariable, TensorVariable] | None
 ) -> tuple[list[TensorVariable], TensorVariable]:
-    """Return inputs, class index and position, and the position with its inactive part drawn.
+    """Return the inputs (class index and position) and the position with its inactive part drawn.
 
     Parameters
     ----------
     density : BlockDensity
     noise : mapping of latent to tensor of its shape, or None
-        Standard normals to draw each by; None leaves it to the random variables.
+        Standard normals to draw each latent with; None leaves the draws to the random variables.
 
     Raises
     ------
@@ -186,7 +186,7 @@ def _graph(
         If there is noise for a latent whose quantiles are not known.
     """
     model, constants = density.model, density.constants
-    # vectors of one, for numba is slow to take in arrays without an axis
+    # a vector of length one, because numba is slow to receive arrays without an axis
     index = pt.tensor("class_index", dtype="int64", shape=(1,))
     k = index[0]
     position = pt.tensor("position", dtype="float64", shape=(density.n_latents,))
@@ -199,7 +199,7 @@ def _graph(
     starts = np.cumsum([0, *density._sizes])
     firsts = dict(zip(density.latents, starts[:-1], strict=True))
     parts = []
-    # In the order of the model: parents come before what depends on them.
+    # In the model's order, parents come before the variables that depend on them.
     for rv in model.free_RVs:
         if rv is density.class_index:
             continue
@@ -233,7 +233,7 @@ def _quantile(rv: TensorVariable, noise: TensorVariable) -> TensorVariable:
 def _natural(
     rv: TensorVariable, transform: Any, value: TensorVariable, replacement: Mapping[Any, Any]
 ) -> TensorVariable:
-    """Return a value on the scale of its random variable."""
+    """Return an untransformed value, on the scale of its random variable."""
     if transform is None:
         return value
     inputs = clone_replace(list(rv.owner.inputs), replacement, rebuild_strict=False)

@@ -1,4 +1,4 @@
-"""Which of the three shapes a problem has: shared latents, blocks, or a plate."""
+"""Determine which of three shapes a problem has: shared latents, blocks, or a plate."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ __all__ = [
 
 
 def named_variables(model: pm.Model, vars: Any) -> list[TensorVariable]:
-    """Return random variables that are given, by them, their values or names; one or many.
+    """Return the random variables of one or many variables, value variables or names.
 
     Raises
     ------
     ValueError
-        If the model has no variable of a name.
+        If the model has no variable with a given name.
     """
     given = list(vars) if isinstance(vars, (list, tuple)) else [vars]
     unknown = [each for each in given if isinstance(each, str) and each not in model.named_vars]
@@ -59,12 +59,12 @@ def find_index(
     class_index: TensorVariable | str | None,
     vars: Sequence[TensorVariable] | None,
 ) -> TensorVariable:
-    """Return the class index that is given, named, alone among some variables or in the model.
+    """Return the given or named class index, or the only one in `vars` or in the model.
 
     Raises
     ------
     ValueError
-        If there is no such variable, or it is not said which it is.
+        If there is no such variable, or if there are several candidates.
     """
     if isinstance(class_index, str):
         if class_index not in model.named_vars:
@@ -86,12 +86,12 @@ def other_indices(density: ClassDensity, most: int) -> dict[int, int]:
     ----------
     density : ClassDensity
     most : int
-        Of values that they may take together; none is returned where there are more.
+        Most joint values that they may take; if there are more, none is returned.
 
     Returns
     -------
     dict of int to int
-        By position among `other_values`; single indices that the density looks at alone.
+        By position among `other_values`; only single indices that the density depends on.
     """
     looked_at = set(ancestors([density.log_density(0, np.zeros(density.n_latents))]))
     found = {}
@@ -103,12 +103,12 @@ def other_indices(density: ClassDensity, most: int) -> dict[int, int]:
 
 
 def require_settings(pseudo_priors: Any, within_class: Any, jump: Any) -> None:
-    """Refuse settings that are no rule, no move or no jump.
+    """Require a rule, a move and a jump, or None for any of them.
 
     Raises
     ------
     TypeError
-        With what is expected.
+        If one of them is something else; the message says what is expected.
     """
     for name, value, method, examples in (
         ("pseudo_priors", pseudo_priors, "compile", "Laplace(), PriorCovariance()"),
@@ -126,7 +126,7 @@ def make_engine(
     vars: Sequence[TensorVariable] | None,
     blocks: Mapping[int, Sequence[TensorVariable | str]] | None,
 ) -> Callable[..., Engine]:
-    """Return what makes the engine of the shape that the problem has, from its settings.
+    """Return a function that makes the engine for the problem's shape.
 
     Parameters
     ----------
@@ -138,12 +138,12 @@ def make_engine(
     Returns
     -------
     callable
-        Of (pseudo_priors, move, mode, metropolised=...).
+        Takes (pseudo_priors, move, mode, metropolised=...).
 
     Raises
     ------
     ValueError
-        If index, variables and blocks do not go together.
+        If index, variables and blocks do not fit together.
     """
     require_class_index(model, index)
     named = None if vars is None else _named(model, index, vars)
@@ -172,13 +172,13 @@ def make_engine(
         return partial(PlateEngine, PlateDensity(model, index, named))
     latents = continuous if named is None else named
     everything = [rv for rv in model.free_RVs if rv is not index]
-    # What a family declares is about all its latents in their order.
+    # A family's declarations concern all its latents in their order.
     geometry = geometry_of(model) if latents == everything else LatentGeometry()
     return partial(ScalarEngine, ClassDensity(model, index, latents), geometry)
 
 
 def _require_the_same(named: Sequence[TensorVariable], latents: Sequence[TensorVariable]) -> None:
-    """Refuse variables that are in no block, and blocks of variables that are not named."""
+    """Require that the named variables and those of the blocks are the same."""
     homeless = [rv.name for rv in named if rv not in latents]
     if homeless:
         raise ValueError(

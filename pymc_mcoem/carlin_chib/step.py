@@ -527,9 +527,9 @@ class CarlinChib(BlockedStep):
         # Frozen auxiliaries are drawn from the heaviest component alone.
         if self._is_frozen and any(getattr(fit, "mixtures", None) for fit in self.fits.values()):
             _log.warning(
-                "CarlinChib: %s: a class has several modes, and frozen auxiliaries are drawn only "
-                "from the pseudo-prior of the heaviest; the chain stays exact, but may not get "
-                "from one mode to another. Leave out auxiliaries=.",
+                "CarlinChib: %s: a class has several modes, and with frozen auxiliaries "
+                "only the pseudo-prior of the heaviest is drawn from; the chain stays exact, but "
+                "may not get from one mode to another. Leave out auxiliaries=.",
                 self._density.index_value.name,
             )
         self._judge = Judge(N_JUDGED, found.log_evidence)
