@@ -1,11 +1,11 @@
 """The Carlin-Chib sweep as a PyTensor graph: Algorithm 2 of the paper (label ``alg:MCMC``).
 
-The extended target is π(I, U_I | y) Π_{j≠I} κ_j(U_j). Because the auxiliaries U_j, j ≠ I, are
-drawn afresh at every sweep, they are drawn at its start and forgotten at its end: the state of
-the chain is (I, X = U_I) alone. Nothing in this file draws a random number: a sweep is a
-function of (state, noise), noise being standard normal. Whoever calls it owns the generator, so
-that the step method and the burst, on numba and on C, all make the same draws from the same
-numbers, and a chain is reproduced from the state of a NumPy generator.
+The extended target is π(I, U_I | y) Π_{j≠I} κ_j(U_j). The auxiliaries U_j, j ≠ I, are drawn at
+the start of every sweep and discarded at its end, so the state of the chain is only (I, X = U_I).
+Nothing in this file draws a random number: a sweep is a function of (state, noise), where the
+noise is standard normal. The caller owns the generator, so that the step method and the burst, on
+numba and on C, all make the same draws from the same numbers, and a chain is reproduced from the
+state of a NumPy generator.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["PseudoPriorSymbols", "SweepInfo", "SweepState", "build_sweep", "nois
 
 @dataclass(frozen=True)
 class SweepState:
-    """What the next sweep needs.
+    """State that one sweep passes to the next.
 
     Attributes
     ----------
@@ -47,15 +47,15 @@ class SweepState:
 
 @dataclass(frozen=True)
 class SweepInfo:
-    """What a person or an E-step wants to see of a sweep.
+    """Results of a sweep for the user or an E-step.
 
     Attributes
     ----------
     log_weight : vector of shape (n_classes,)
-        log of p(y, I = j, U_j) / κ_j(U_j), not normalised. For j ≠ I its exponential is an
+        log of p(y, I = j, U_j) / κ_j(U_j), not normalized. For j ≠ I its exponential is an
         unbiased estimate of p(y, I = j).
     auxiliaries : matrix of shape (n_classes, n_latents)
-        The U_j for which `log_weight` was computed, that is before the within-class moves.
+        The U_j for which `log_weight` was computed, before the within-class moves.
     acceptance : scalar
         Share of within-class proposals accepted.
     """
@@ -75,7 +75,7 @@ class PseudoPriorSymbols:
     scale, whiten : tensors of shape (n_classes, n_latents, n_latents)
         A square root of each covariance, and its inverse.
     log_normalizer : vector of shape (n_classes,)
-        Of each density: log det whiten − (n_latents / 2) log 2π.
+        For each density, log det whiten − (n_latents / 2) log 2π.
     """
 
     mean: TensorVariable
@@ -107,13 +107,14 @@ def noise_size(
 ) -> int:
     """Return how many standard normals one sweep consumes.
 
-    The auxiliaries of all classes, those of the class index, then the within-class move's.
+    These are, in order, those of the auxiliaries of all classes, of the class index, and of the
+    within-class move.
     """
     return n_classes * n_latents + index_noise_size(metropolised) + move.noise_size(n_latents)
 
 
 def index_noise_size(metropolised: bool) -> int:
-    """Return how many standard normals a draw of the index consumes: two a uniform."""
+    """Return how many standard normals a draw of the index consumes: two for each uniform."""
     return 4 if metropolised else 2
 
 
@@ -132,7 +133,7 @@ def auxiliaries_and_weights(
     class_index : int scalar
     position : vector of shape (n_latents,)
     noise : matrix of shape (n_classes, n_latents)
-        The row of the current class is not looked at.
+        The row of the current class is ignored.
     pseudo_priors : PseudoPriorSymbols
 
     Returns
@@ -143,7 +144,7 @@ def auxiliaries_and_weights(
     """
     drawn = pseudo_priors.mean + matrix_vector(pseudo_priors.scale, noise)
     auxiliaries = pt.set_subtensor(drawn[class_index], position)
-    # Of the active class only the position is given: its standardised form has to be computed.
+    # The active class comes with its position only: its standardized form has to be computed.
     standard = matrix_vector(
         pseudo_priors.whiten[class_index], position - pseudo_priors.mean[class_index]
     )
@@ -158,8 +159,8 @@ def auxiliaries_and_weights(
         sequences=[pt.arange(density.n_classes), auxiliaries],
         return_updates=False,
     )
-    # A density that cannot be evaluated at an auxiliary has no weight; the chain itself can
-    # never have got there, because such a point is never accepted.
+    # A class whose density cannot be evaluated at its auxiliary has no weight; the chain itself
+    # can never be at such a point, because it is never accepted.
     log_target = pt.switch(pt.isnan(log_target), -np.inf, log_target)
     return auxiliaries, log_target, log_target - log_pseudo_prior
 
@@ -181,7 +182,7 @@ def draw_class(log_weight: TensorVariable, pair: TensorVariable) -> TensorVariab
 def draw_other_class(
     log_weight: TensorVariable, class_index: TensorVariable, pairs: TensorVariable
 ) -> TensorVariable:
-    """Propose one of the other classes by weight, and accept or stay: Metropolised Gibbs.
+    """Propose one of the other classes by weight, and accept or stay: Metropolized Gibbs.
 
     Parameters
     ----------
@@ -192,9 +193,9 @@ def draw_other_class(
 
     Notes
     -----
-    Liu (1996); Dellaportas, Forster, Ntzoufras (2002) for model choice. From i the class j is
-    proposed with probability w_j / (1 − w_i) and accepted with min(1, (1 − w_i) / (1 − w_j)): it
-    leaves a class at least as often as Gibbs does.
+    See Liu (1996), and Dellaportas, Forster, Ntzoufras (2002) for model choice. From i the class j
+    is proposed with probability w_j / (1 − w_i) and accepted with probability
+    min(1, (1 − w_i) / (1 − w_j)). The index leaves a class at least as often as with Gibbs.
     """
     weight = pt.exp(log_weight - pt.max(log_weight, axis=0))
     here = (class_index,) if log_weight.ndim == 1 else (class_index, pt.arange(log_weight.shape[1]))
@@ -203,7 +204,7 @@ def draw_other_class(
     threshold = pt.exp(log_uniform(pairs[:2])) * cumulative[-1]
     drawn = pt.minimum(pt.sum(pt.lt(cumulative, threshold), axis=0), log_weight.shape[0] - 1)
     there = (drawn,) if log_weight.ndim == 1 else (drawn, pt.arange(log_weight.shape[1]))
-    # sums of what is left, not one minus a weight that may be nearly one
+    # sum the remaining weights: one minus a weight near one would lose precision
     left_there = pt.set_subtensor(weight[there], 0.0).sum(axis=0)
     accept = pt.lt(log_uniform(pairs[2:]) + pt.log(left_there), pt.log(cumulative[-1]))
     return pt.switch(accept, drawn, class_index)
@@ -236,7 +237,7 @@ def build_sweep(
     metropolised : bool
         Draw the index by `draw_other_class`.
     log_tilt : vector of shape (n_classes,), optional
-        Added to the logarithms of the classes' prior probabilities, and so of their weights.
+        Added to the logarithms of the classes' prior probabilities and thereby of their weights.
 
     Returns
     -------
@@ -246,8 +247,8 @@ def build_sweep(
     Notes
     -----
     Refresh and class draw together are reversible with respect to π(I, X | y); followed by the
-    within-class move the sweep leaves it invariant and is not reversible. Cost: n_classes density
-    evaluations and those of the move.
+    within-class move, the sweep leaves it invariant but is not reversible. Cost: n_classes density
+    evaluations plus those of the move.
     """
     n_classes, n = density.n_classes, density.n_latents
     split = n_classes * n

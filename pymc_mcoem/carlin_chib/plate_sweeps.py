@@ -1,6 +1,6 @@
-"""The sweep of `pymc_mcoem.carlin_chib.kernel`, made for all rows of a plate at once.
+"""The sweep of `pymc_mcoem.carlin_chib.kernel` for all rows of a plate at once.
 
-It costs as many evaluations as with a single index, each linear in the number of rows.
+It needs as many evaluations as with a single index, each linear in the number of rows.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class PlateSweep:
     mode : str or None
         PyTensor's compilation mode.
     metropolised : bool
-        Draw indices by Metropolised Gibbs.
+        Draw indices by Metropolized Gibbs.
 
     Attributes
     ----------
     noise_size : int
-        Standard normals of one row: the auxiliaries of all classes, those of the index, and an
-        increment and two more for each random-walk move.
+        Number of standard normals of one row: those of the auxiliaries of all classes and of the
+        index, and an increment and two more for each random-walk move.
     """
 
     def __init__(
@@ -66,14 +66,14 @@ class PlateSweep:
         self._value: Any = None
         self._flat: FlatFunction | None = None
         if backend_of(mode) == "numba":
-            # what is no array of numbers is left to the graph
+            # a density that needs more than arrays of numbers is left to the graph
             with suppress(NotFlatError):
                 self._compile_flat(density)
                 return
         self._compile_graph(density, move, mode, metropolised)
 
     def _compile_flat(self, density: PlateDensity) -> None:
-        """Make the sweep of `plate_sweeps_numba`."""
+        """Compile the sweep of `plate_sweeps_numba`."""
         # imported where it is used: numba takes a second to import
         from pymc_mcoem.carlin_chib import plate_sweeps_numba
 
@@ -88,7 +88,7 @@ class PlateSweep:
         is_metropolised, n_moves, target_acceptance = self._settings
         with compiling("sweeps, once for all plates"):
             self._held = plate_sweeps_numba.hold(flat.function)
-            # of no class and no row: processes that are forked find it compiled
+            # call with no class and no row, so that forked processes find the compiled code
             self._sweep(
                 self._held,
                 is_metropolised,
@@ -110,7 +110,7 @@ class PlateSweep:
     def __getstate__(self) -> dict[str, Any]:
         state = dict(vars(self))
         if self._flat is not None:
-            # what is compiled has addresses of this process
+            # compiled code contains addresses of this process
             for name in ("_flat", "_held", "_sweep"):
                 del state[name]
         return state
@@ -123,7 +123,7 @@ class PlateSweep:
     def _compile_graph(
         self, density: PlateDensity, move: RandomWalk, mode: Any, metropolised: bool
     ) -> None:
-        """Make the sweep as a graph."""
+        """Compile the sweep as a graph."""
         n_classes, n_rows, n = density.n_classes, density.n_rows, density.n_latents
         n_index = index_noise_size(metropolised)
         noise = pt.tensor("noise", dtype="float64", shape=(n_rows, self.noise_size))
@@ -212,7 +212,7 @@ class PlateSweep:
         others: Sequence[np.ndarray],
         auxiliaries: np.ndarray | None = None,
     ) -> list[np.ndarray]:
-        """Return index, position, log steps, normalised and raw log-weights and acceptance."""
+        """Return index, position, log steps, normalized and raw log-weights, and acceptance."""
         noise = rng.standard_normal((self.n_rows, self.noise_size))
         if auxiliaries is not None:
             noise[:, : auxiliaries[0].size] = auxiliaries.reshape(self.n_rows, -1)
@@ -234,7 +234,7 @@ class PlateSweep:
     def log_densities(
         self, class_index: np.ndarray, position: np.ndarray, others: Sequence[np.ndarray]
     ) -> np.ndarray:
-        """Return log p(y_i, I_i, x_i) of every row, ``(n_rows,)``; where it has several modes."""
+        """Return log p(y_i, I_i, x_i) of every row, ``(n_rows,)``; used if rows have mixtures."""
         k, x = as_argument(class_index, np.int64), as_argument(position)
         if self._flat is not None:
             found = np.empty(self.n_rows)

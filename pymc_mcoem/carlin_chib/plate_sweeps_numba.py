@@ -1,6 +1,6 @@
 """The sweep of all rows of a plate on the numba back end: a loop around the density of all rows.
 
-It makes the same draws from the same noise as the graph of `plate_sweep` does, and is compiled once
+It makes the same draws from the same noise as the graph of `plate_sweeps`, and is compiled once
 for all models: see `sweeps_numba`.
 
 Importing this module imports numba.
@@ -49,7 +49,7 @@ _FUNCTIONS = _FunctionsType([("rows", ROWS)])
 
 @compiled_once(_FUNCTIONS(ROWS))
 def hold(rows: Any) -> Any:
-    """Return a function, held so that a call costs no search for its address."""
+    """Store a function so that no call has to look up its address."""
     held = structref.new(_FUNCTIONS)
     held.rows = rows
     return held
@@ -80,7 +80,7 @@ def sweep(
     held : PlateFunctions
     metropolised : bool
     n_moves, target_acceptance
-        Of the random walk.
+        Settings of the random walk.
     noise : ndarray of shape (n_rows, noise_size)
     gain : float
     class_index, position, initial_log_step, mean, scale, whiten, log_normalizer

@@ -1,4 +1,4 @@
-"""What `CarlinChib` kept beside its draws, found again for one variable of the posterior."""
+"""Find the sample statistics of `CarlinChib` that belong to one variable of the posterior."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ __all__ = [
     "read_statistics",
 ]
 
-#: The sample statistic in which `CarlinChib` keeps the log-probabilities of the classes.
+#: Sample statistic in which `CarlinChib` stores the log-probabilities of the classes.
 LOG_WEIGHT = "class_log_weight"
 
-#: The one in which it keeps what it added to the logarithms of the classes' prior probabilities.
+#: Statistic with what was added to the logarithms of the classes' prior probabilities.
 LOG_TILT = "class_tilt"
 
-#: The one that says whose statistics these are: `index_key` of the index's name.
+#: Statistic that identifies the index of the statistics: `index_key` of its name.
 INDEX = "class_of"
 
-#: The same of tilted indices alone, in the order of their tilts.
+#: The same for tilted indices only, in the order of their tilts.
 TILTED_INDEX = "class_tilt_of"
 
-#: What a draw of a tilted index weighs, as a logarithm.
+#: Logarithm of the importance weight of a draw of a tilted index.
 LOG_IMPORTANCE = "class_log_importance"
 
-#: How probable other classes are by the evidence that pseudo-priors brought.
+#: Probability of the other classes by the evidence that the pseudo-priors estimate.
 BELIEVED = "class_believed_elsewhere"
 
-#: The one in which it keeps the class index itself, if that is a single one.
+#: Statistic with the class index itself, if it is a single one.
 DRAWN = "class_drawn"
 
 _SAMPLE_DIMS = ("chain", "draw")
@@ -47,7 +47,7 @@ _SAMPLE_DIMS = ("chain", "draw")
 
 @dataclass(frozen=True)
 class StepStatistics:
-    """Statistics of the step that drew a variable, and what all steps make its draws weigh.
+    """Statistics of the step that drew a variable, and the weights of its draws by all steps.
 
     Attributes
     ----------
@@ -56,10 +56,10 @@ class StepStatistics:
     log_tilt : ndarray of shape (n_chains, n_draws, n_classes), or None
         What was added to the logarithms of its classes' prior probabilities.
     log_importance : ndarray of shape (n_chains, n_draws), or None
-        Logarithms of what draws weigh, where any index was tilted.
+        Logarithms of the draws' importance weights, if any index was tilted.
     believed : ndarray of shape (n_chains, n_draws), or None
-        How probable the other classes are by the evidence that pseudo-priors brought; nan where
-        they brought none.
+        Probability of the other classes by the evidence that the pseudo-priors estimate; nan where
+        they give no estimate.
     """
 
     log_weight: np.ndarray | None = None
@@ -78,13 +78,13 @@ def read_statistics(stats: Any, values: np.ndarray, name: str | None = None) -> 
     values : ndarray of shape (n_rows, n_chains, n_draws)
         Draws of the variable.
     name : str, optional
-        Of the variable, by which statistics are known to be its own. Those that name no index, of
-        older runs, are known by the draws beside them.
+        Name of the variable, which identifies its statistics. Statistics of older runs, which name
+        no index, are identified by the draws stored with them.
 
     Raises
     ------
     ValueError
-        If several steps drew class indices and some of them, nobody knows which, were tilted.
+        If several steps drew class indices and some were tilted, but it is unknown which.
     """
     if stats is None or LOG_WEIGHT not in stats or values.dtype.kind not in "iu":
         return StepStatistics()
@@ -95,7 +95,7 @@ def read_statistics(stats: Any, values: np.ndarray, name: str | None = None) -> 
     if INDEX in stats:
         return _by_name(stats, weights, values, name)
     if DRAWN not in stats:
-        # of a step that does not say what it drew: its weights are known by being possible
+        # The step does not say what it drew: accept its weights if they allow these draws.
         mine = _rows(weights[0], values) if len(weights) == 1 else None
         if mine is not None:
             drawn = np.take_along_axis(mine, values[..., None], axis=-1)
@@ -110,7 +110,7 @@ def read_statistics(stats: Any, values: np.ndarray, name: str | None = None) -> 
 def _by_name(
     stats: Any, weights: list[np.ndarray], values: np.ndarray, name: str | None
 ) -> StepStatistics:
-    """Return the statistics that name the variable, and what all tilts make of its draws."""
+    """Return the statistics that name the variable, and its draws' weights by all tilts."""
     shape = values.shape[1:]
     importance = _numbers(stats, LOG_IMPORTANCE, shape)
     total = np.sum(importance, axis=0) if importance else None
@@ -132,7 +132,7 @@ def _by_name(
 
 
 def _by_draws(stats: Any, weights: list[np.ndarray], values: np.ndarray) -> StepStatistics:
-    """Return the statistics of the one step that drew just these values."""
+    """Return the statistics of the only step that drew exactly these values."""
     shape = values.shape[1:]
     drawn_by_step = _drawn_by_step(stats, len(weights), shape)
     tilts = _by_step(stats, LOG_TILT, shape)
@@ -151,7 +151,7 @@ def _by_draws(stats: Any, weights: list[np.ndarray], values: np.ndarray) -> Step
         if np.array_equal(np.moveaxis(drawn, -1, 0), values)
     ]
     if len(alike) != 1:
-        # two indices that never moved have the same draws, and not the same weights
+        # two indices that never moved have the same draws but different weights
         return StepStatistics(log_importance=importance)
     (step,) = alike
     mine = _rows(weights[step], values)
@@ -159,7 +159,7 @@ def _by_draws(stats: Any, weights: list[np.ndarray], values: np.ndarray) -> Step
 
 
 def _numbers(stats: Any, name: str, shape: tuple[int, ...]) -> list[np.ndarray]:
-    """Return a statistic that is one number of every step, each (n_chains, n_draws)."""
+    """Return a statistic with one number per step, each (n_chains, n_draws)."""
     if name not in stats:
         return []
     kept = stats[name].transpose(*_SAMPLE_DIMS, ...).values
@@ -170,7 +170,7 @@ def _numbers(stats: Any, name: str, shape: tuple[int, ...]) -> list[np.ndarray]:
 
 
 def _by_step(stats: Any, name: str, shape: tuple[int, ...]) -> list[np.ndarray]:
-    """Return a statistic of every step that kept it, each (n_chains, n_draws, length)."""
+    """Return a statistic of every step that stored it, each (n_chains, n_draws, length)."""
     if name not in stats:
         return []
     kept = stats[name].transpose(*_SAMPLE_DIMS, ...).values
@@ -178,7 +178,7 @@ def _by_step(stats: Any, name: str, shape: tuple[int, ...]) -> list[np.ndarray]:
         return []
     is_nested = kept.dtype == object and isinstance(kept.flat[0], np.ndarray)
     if is_nested or kept.ndim == 4:
-        # vectors of several steps; those of one are stacked, if their lengths are alike
+        # vectors of several steps; they are stacked if their lengths are equal
         columns = kept.reshape(*shape, -1) if is_nested else kept
         return [
             np.array(columns[:, :, step].tolist(), dtype=np.float64).reshape(*shape, -1)
@@ -191,13 +191,13 @@ def _drawn_by_step(stats: Any, n_steps: int, shape: tuple[int, ...]) -> list[np.
     """Return the class indices of every step, each (n_chains, n_draws, n_rows) of int."""
     found = _by_step(stats, DRAWN, shape)
     if n_steps > 1 and len(found) == 1:
-        # one number of each step
+        # one number from each step
         found = [found[0][..., step, None] for step in range(found[0].shape[-1])]
     return [drawn.astype(np.int64) for drawn in found]
 
 
 def _rows(kept: np.ndarray, values: np.ndarray) -> np.ndarray | None:
-    """Return log-weights by row, (n_rows, n_chains, n_draws, n_classes), if they fit."""
+    """Return log-weights by row, (n_rows, n_chains, n_draws, n_classes), None if they misfit."""
     n_rows, n_chains, n_draws = values.shape
     n_classes, rest = divmod(kept.shape[-1], n_rows)
     if rest or n_classes < 1 or values.min() < 0 or values.max() >= n_classes:

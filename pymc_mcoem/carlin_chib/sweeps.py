@@ -1,7 +1,7 @@
-"""Compiled sweeps of the Carlin-Chib kernel, for the step method and for bursts alike.
+"""Compiled sweeps of the Carlin-Chib kernel, for the step method and for bursts.
 
-On numba they are loops that all models share around the density's own functions; on the other back
-ends, and for moves of one's own, they are the graph of `pymc_mcoem.carlin_chib.kernel`.
+On numba they are loops, shared by all models, around the density's own functions; on the other back
+ends, and for custom moves, they are the graph of `pymc_mcoem.carlin_chib.kernel`.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ __all__ = ["CompiledSweeps", "SweepGraph", "Sweeps", "compile_sweeps"]
 
 @dataclass(frozen=True)
 class Sweeps:
-    """Sweeps that follow one another.
+    """Results of consecutive sweeps.
 
     Attributes
     ----------
     class_index : ndarray of int of shape (n_sweeps,)
     position : ndarray of shape (n_sweeps, n_latents)
     log_weight : ndarray of shape (n_sweeps, n_classes)
-        Logarithms of the weights from which the class index was drawn, not normalised.
+        Logarithms of the weights from which the class index was drawn, not normalized.
     auxiliaries : ndarray of shape (n_sweeps, n_classes, n_latents) or None
-        The U_j that `log_weight` belongs to, where asked for.
+        The U_j that `log_weight` belongs to, if requested.
     acceptance : ndarray of shape (n_sweeps,)
     log_step : ndarray of shape (n_classes,)
-        At the end.
+        Logarithms of the step sizes after the last sweep.
     """
 
     class_index: np.ndarray
@@ -61,7 +61,7 @@ class Sweeps:
 
     @classmethod
     def joined(cls, parts: Sequence[Sweeps]) -> Sweeps:
-        """Return sweeps that follow one another as one object."""
+        """Join consecutive sweeps into one object."""
         auxiliaries = [part.auxiliaries for part in parts if part.auxiliaries is not None]
         return cls(
             np.concatenate([part.class_index for part in parts]),
@@ -74,7 +74,7 @@ class Sweeps:
 
 
 class CompiledSweeps(Protocol):
-    """What makes sweeps of one density."""
+    """Function that makes sweeps of one density."""
 
     def __call__(
         self,
@@ -120,7 +120,7 @@ def compile_sweeps(
     keep_auxiliaries: bool = False,
     mode: Any = None,
 ) -> CompiledSweeps:
-    """Compile sweeps.
+    """Compile sweeps for one density and move.
 
     Parameters
     ----------
@@ -129,6 +129,7 @@ def compile_sweeps(
     metropolised
         As in `build_sweep`.
     keep_auxiliaries : bool
+        Whether the sweeps return their auxiliaries.
     mode : str or None
         PyTensor's compilation mode.
 
@@ -139,7 +140,7 @@ def compile_sweeps(
     if _has_kernel(move) and backend_of(mode) == "numba":
         try:
             return _FlatSweeps(density, move, metropolised, keep_auxiliaries)
-        except NotFlatError:  # something that the density needs is no array of numbers
+        except NotFlatError:  # the density needs something that is not an array of numbers
             pass
 
     def build(
@@ -154,7 +155,7 @@ def compile_sweeps(
 
 
 def _has_kernel(move: WithinClassMove) -> bool:
-    """Return whether a move has a kernel of its own: not one of a class whose graph it replaced."""
+    """Return whether a move has a kernel for its graph, which a subclass may have overridden."""
     for kind in type(move).__mro__:
         if "kernel" in vars(kind):
             return True
@@ -164,7 +165,7 @@ def _has_kernel(move: WithinClassMove) -> bool:
 
 
 class _FlatSweeps:
-    """Sweeps by the loops of `sweeps_numba`."""
+    """Sweeps that use the loops of `sweeps_numba`."""
 
     def __init__(
         self,
@@ -208,7 +209,7 @@ class _FlatSweeps:
             self._compile(noise_size(n_classes, n, move, metropolised))
 
     def _compile(self, size: int) -> None:
-        """Make no sweep at all, so that processes which are forked find it compiled."""
+        """Call with zero sweeps to compile, so that forked processes find the compiled code."""
         n_classes, n = self._active.shape
         square = np.zeros((n_classes, n, n))
         self._sweeps(
@@ -231,7 +232,7 @@ class _FlatSweeps:
         )
 
     def __reduce__(self) -> Any:
-        # what is compiled has addresses of this process
+        # compiled code contains addresses of this process
         return _FlatSweeps, self._made_of
 
     def __call__(
@@ -273,17 +274,18 @@ class _FlatSweeps:
 
 
 class SweepGraph:
-    """Sweeps by a graph, in a loop of the back end.
+    """Sweeps that run a graph in a loop of the back end.
 
     Parameters
     ----------
     density : ClassDensity
     build : callable
-        Of state, noise, pseudo-priors, gain and tilt, as `build_sweep` takes them, to the next
+        Maps state, noise, pseudo-priors, gain and tilt, as `build_sweep` takes them, to the next
         state and `SweepInfo`.
     size : int
         How many standard normals a sweep consumes.
     keep_auxiliaries : bool
+        Whether the sweeps return their auxiliaries.
     mode : str or None
         PyTensor's compilation mode.
     """
@@ -360,7 +362,7 @@ class SweepGraph:
     def log_densities(
         self, class_index: int, points: np.ndarray, arguments: Sequence[np.ndarray]
     ) -> np.ndarray:
-        """Return log p(y, I, X) at points, interpreted: few models ask."""
+        """Return log p(y, I, X) at points; interpreted, because few models need it."""
         if self._value is None:
             k = pt.scalar("class_index", dtype="int64")
             x = pt.tensor("position", dtype="float64", shape=(self._density.n_latents,))

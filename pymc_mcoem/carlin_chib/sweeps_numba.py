@@ -1,9 +1,9 @@
 """Sweeps and moves on the numba back end: loops around the functions of a density.
 
 They make the same draws from the same noise as the graphs of `kernel`, `within_class` and
-`hamiltonian` do. What they call are functions of one type for all models
-(`pymc_mcoem.compiling.flat_functions`), so they are compiled once and kept on disk for every model,
-number of classes and size. Sums are taken as they are written.
+`hamiltonian`. The functions that they call have one type for all models
+(`pymc_mcoem.compiling.flat_functions`), so the loops are compiled once and stored on disk for every
+model, number of classes and size. Sums are taken in the order in which they are written.
 
 Importing this module imports numba.
 """
@@ -24,8 +24,8 @@ __all__ = ["SweepFunctions", "hamiltonian", "independence", "random_walk", "swee
 _MATRIX = types.float64[:, ::1]
 
 #: (value, slope, class, position, noise, mean, scale, its transpose, whiten, settings, result,
-#: reals, integers): moves the position. `settings` begins with the logarithm of the step size;
-#: `result` holds the log-density, before and after, then acceptance and the step size's error.
+#: reals, integers): moves the position in place. `settings` begins with the logarithm of the step
+#: size; `result` holds the log-density (read and then updated), acceptance and step-size error.
 MOVE = types.FunctionType(
     types.float64(
         FUNCTION,
@@ -51,7 +51,7 @@ class _FunctionsType(types.StructRef):
 
 
 class SweepFunctions(structref.StructRefProxy):
-    """The functions that sweeps call, held so that a call costs no search for their addresses."""
+    """The functions that sweeps call, stored so that no call has to look up their addresses."""
 
 
 structref.define_boxing(_FunctionsType, SweepFunctions)
@@ -60,7 +60,7 @@ _FUNCTIONS = _FunctionsType([("value", FUNCTION), ("slope", FUNCTION), ("move", 
 
 @compiled_once(_FUNCTIONS(FUNCTION, FUNCTION, MOVE))
 def hold(value: Any, slope: Any, move: Any) -> Any:
-    """Return functions held together."""
+    """Store the functions in one object."""
     held = structref.new(_FUNCTIONS)
     held.value, held.slope, held.move = value, slope, move
     return held
@@ -68,15 +68,15 @@ def hold(value: Any, slope: Any, move: Any) -> Any:
 
 @compiled_once(inner=True)
 def log_uniform(first: float, second: float) -> Any:
-    """Return the logarithm of a uniform variable made of two standard normal ones."""
+    """Return the logarithm of a uniform variable made from two standard normal ones."""
     return -0.5 * (first**2 + second**2)
 
 
 @compiled_once(inner=True)
 def copy(target: np.ndarray, source: np.ndarray) -> None:
-    """Write a vector over another.
+    """Copy a vector into another.
 
-    As an assignment to all of it numba compiles a second and a half of words for an error.
+    For a slice assignment numba would spend a second and a half on compiling an error message.
     """
     for a in range(len(target)):
         target[a] = source[a]
@@ -84,10 +84,10 @@ def copy(target: np.ndarray, source: np.ndarray) -> None:
 
 @compiled_once(inner=True)
 def add_product(target: np.ndarray, transposed: np.ndarray, vector: np.ndarray) -> None:
-    """Add to a vector the product of a matrix, given by its transpose, and a vector.
+    """Add the product of a matrix, given by its transpose, and a vector to `target`.
 
-    Row after row of what is given: inner loops that add up nothing are vector instructions although
-    sums are strict.
+    The loop goes through the rows of the transpose: an inner loop without a sum becomes vector
+    instructions although sums are strict.
     """
     for b in range(len(vector)):
         value, row = vector[b], transposed[b]
@@ -150,7 +150,7 @@ def independence(
     reals: np.ndarray,
     integers: np.ndarray,
 ) -> Any:
-    """Propose from the pseudo-prior itself; settings: -, target acceptance, number of moves."""
+    """Propose from the pseudo-prior; settings: unused, target acceptance, number of moves."""
     n, n_moves = len(x), int(settings[2])
     log_p, accepted, log_k = result[0], 0, 0.0
     for a in range(n):
@@ -210,7 +210,7 @@ def hamiltonian(
             z[a], p[a] = 0.0, row[a]
             kinetic += 0.5 * row[a] ** 2
         for _ in range(n_leapfrog):
-            # in the coordinates z of x + scale z, where a move is no product with a matrix
+            # in the coordinates z of x + scale z, where a move needs no matrix product
             for a in range(n):
                 z[a] += 0.5 * step * p[a]
             copy(proposed, x)
@@ -226,7 +226,7 @@ def hamiltonian(
         new_log_p = value(k, proposed, reals, integers, proposed[:0])
         for a in range(n):
             kinetic -= 0.5 * p[a] ** 2
-        # not a number, where a trajectory has left the density's support, is not accepted
+        # nan, where a trajectory has left the density's support, is not accepted
         if log_uniform(row[n], row[n + 1]) < new_log_p - log_p + kinetic:
             copy(x, proposed)
             log_p = new_log_p
@@ -241,7 +241,7 @@ def hamiltonian(
 
 @compiled_once(inner=True)
 def draw(weight: np.ndarray, first: float, second: float) -> Any:
-    """Draw an index by weights that need not add up to one, from two standard normals."""
+    """Draw an index by weights, which need not sum to one, from two standard normals."""
     total = 0.0
     for j in range(len(weight)):
         total += weight[j]
@@ -258,7 +258,7 @@ def draw(weight: np.ndarray, first: float, second: float) -> Any:
 def draw_class(
     log_weight: np.ndarray, here: int, noise: np.ndarray, metropolised: bool, weight: np.ndarray
 ) -> Any:
-    """Draw the index by Gibbs, or by Metropolised Gibbs from the present one."""
+    """Draw the index by Gibbs, or by Metropolized Gibbs from the present one."""
     best = log_weight[0]
     for j in range(1, len(log_weight)):
         best = max(best, log_weight[j])
@@ -272,7 +272,7 @@ def draw_class(
     for j in range(len(weight)):
         left_here += weight[j]
     there = draw(weight, noise[0], noise[1])
-    # sums of what is left, not one minus a weight that may be nearly one
+    # sum the remaining weights: one minus a weight near one would lose precision
     weight[here], weight[there] = own, 0.0
     if there == here:
         return here
@@ -309,7 +309,7 @@ def sweeps(
     held : SweepFunctions
     metropolised : bool
     settings : ndarray of float
-        Of the move, from its second on.
+        Settings of the move; the first is set here to the logarithm of the step size.
     noise : ndarray of shape (n_sweeps, noise_size)
     gains : ndarray of shape (n_sweeps,)
     class_index, start, initial_log_step, log_tilt, mean, scale, whiten, log_normalizer
@@ -364,8 +364,8 @@ def sweeps(
                 copy(drawn[j], mean[j])
                 add_product(drawn[j], transposed[j], z)
             log_p = value(j, drawn[j], reals, integers, x[:0])
-            # A density that cannot be evaluated at an auxiliary has no weight; the chain itself
-            # can never have got there, because such a point is never accepted.
+            # A class whose density cannot be evaluated at its auxiliary has no weight; the chain
+            # itself can never be at such a point, because it is never accepted.
             log_target[j] = -np.inf if np.isnan(log_p) else log_p
             log_weights[sweep, j] = (
                 log_target[j] - (log_normalizer[j] - 0.5 * squares) + log_tilt[j]

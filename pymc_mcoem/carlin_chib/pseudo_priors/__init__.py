@@ -1,1 +1,1 @@
-"""Pseudo-priors: what the latents of inactive classes are drawn from."""
+"""Pseudo-priors, from which the latents of inactive classes are drawn."""

@@ -1,9 +1,9 @@
-"""Pseudo-priors κ_j: what the latents of the inactive classes are drawn from.
+"""Pseudo-priors κ_j, from which the latents of the inactive classes are drawn.
 
-Section ``subsec:pseudo`` of the paper. Here they are normal on the scale on which PyMC samples
-the latents, or mixtures of normals where a class has several modes; the target does not depend on
-them, only the mixing does. They may depend on θ, on the observation and on variables sampled
-elsewhere, never on the chain's present latents: no search below starts at the chain's position.
+See section ``subsec:pseudo`` of the paper. Here they are normal on the scale on which PyMC samples
+the latents, or mixtures of normals if a class has several modes. They affect the mixing, but not
+the target. They may depend on θ, on the observation and on variables sampled elsewhere, but never
+on the chain's present latents: no search below starts at the chain's position.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
     "PseudoPriors",
 ]
 
-#: How often a chain draws a start from its pseudo-priors, which may reach beyond the support.
+#: Most draws of a chain's start from its pseudo-priors, which may reach beyond the support.
 N_STARTS = 50
 
 
@@ -40,22 +40,22 @@ class PseudoPriors:
     Attributes
     ----------
     mean : ndarray of shape (n_classes, n_latents)
-        Of the heaviest component, as the next three, where there are mixtures.
+        For a mixture, this and the next three describe its heaviest component.
     scale, whiten : ndarray of shape (n_classes, n_latents, n_latents)
         A square root of each covariance, and its inverse.
     log_normalizer : ndarray of shape (n_classes,)
     log_evidence : ndarray of shape (n_classes,)
-        Estimates of log p(y, I = j) where the rule gives them; a chain draws its first class
-        from them. nan where there are none.
+        Estimates of log p(y, I = j), from which a chain draws its first class; nan if the rule
+        gives none.
     troubles : dict of str to int
-        Named troubles of the rule that made them.
+        Named troubles of the rule that made them, with their counts.
     mixtures : Mixtures or None
-        Where some class has several components.
+        Mixtures, if some class has several components.
 
     Notes
     -----
-    What knows of no mixtures takes the heaviest component of each class, by the same attributes
-    as ever. `placed_in` says how a sweep draws from mixtures.
+    Code that does not handle mixtures uses the heaviest component of each class, through the same
+    attributes. `placed_in` says how a sweep draws from mixtures.
 
     Examples
     --------
@@ -136,10 +136,10 @@ class PseudoPriors:
 
     @classmethod
     def from_modes(cls, found: Sequence[Modes]) -> PseudoPriors:
-        """Make pseudo-priors from the distinct modes of each class, the heaviest of a class first.
+        """Make pseudo-priors from the distinct modes of each class, heaviest mode first.
 
-        Components are weighed by their evidence, but for a tenth of the weight, which they have
-        alike, for Laplace's evidence errs.
+        Nine tenths of the weight follow the components' evidence; one tenth is divided equally,
+        because Laplace's evidence is inexact.
         """
         best = Modes.joined([modes.rows([0]) for modes in found])
         n_components = max(len(modes.status) for modes in found)
@@ -170,7 +170,7 @@ class PseudoPriors:
         return values
 
     def restricted(self, active: np.ndarray) -> PseudoPriors:
-        """Return the same, standard normal and independent where a class is not active.
+        """Return pseudo-priors that make a class's inactive latents independent standard normals.
 
         Parameters
         ----------
@@ -184,7 +184,7 @@ class PseudoPriors:
             self.log_evidence,
             self.troubles,
         )
-        # exact zeros and ones: what is inactive has to cancel to the last bit
+        # exact zeros and ones, because inactive latents have to cancel exactly
         identity = np.eye(active.shape[1])
         return replace(
             found,
@@ -208,30 +208,30 @@ class PseudoPriors:
     def placed_in(
         self, moves: PseudoPriors, positions: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return what makes a sweep of other normals one of these pseudo-priors.
+        """Return noise and weights that make a sweep with other normals use these pseudo-priors.
 
         Parameters
         ----------
         moves : PseudoPriors
-            The normals of the sweep, which moves within a class go by too: these pseudo-priors
-            themselves where only their heaviest components are to be mixtures.
+            The normals of the sweep, which moves within a class use too. They may be these
+            pseudo-priors themselves, whose heaviest components then stand for the mixtures.
         positions : ndarray of shape (n_classes, n_latents)
-            Draws of the pseudo-priors, and in the active class the chain's position.
+            Draws from the pseudo-priors, and in the active class the chain's position.
 
         Returns
         -------
         noise : ndarray of shape (n_classes, n_latents)
-            z in U_j = m_j + L_j z of `moves`, by which a sweep is given the positions.
+            The z in U_j = m_j + L_j z of `moves` that gives the positions in a sweep.
         log_excess : ndarray of shape (n_classes,)
-            By how much `moves` have more log-density there than the pseudo-priors: what is to be
-            added to the logarithms of a sweep's weights.
+            Log-density of `moves` minus that of the pseudo-priors there, which is to be added to
+            the logarithms of a sweep's weights.
         """
         noise = np.einsum("jab,jb->ja", moves.whiten, positions - moves.mean)
         log_moves = moves.log_normalizer - 0.5 * (noise**2).sum(axis=1)
         return noise, log_moves - self.log_density(positions)
 
     def start(self, rng: np.random.Generator) -> tuple[int, np.ndarray]:
-        """Draw a class (by evidence, where there is one) and a position from its pseudo-prior.
+        """Draw a class (by evidence, if there is any) and a position from its pseudo-prior.
 
         Parameters
         ----------
@@ -261,9 +261,9 @@ class Mixtures:
     Attributes
     ----------
     log_share : ndarray of shape (n_classes, n_components)
-        Minus infinity where a class has fewer components.
+        Logarithms of the shares; minus infinity where a class has fewer components.
     normals : PseudoPriors
-        Of n_classes n_components rows, class by class.
+        The components, as n_classes * n_components rows, class by class.
 
     Examples
     --------
@@ -279,7 +279,7 @@ class Mixtures:
 
     @property
     def is_mixed(self) -> np.ndarray:
-        """Which classes have several components, ``(n_classes,)``."""
+        """Whether each class has several components, ``(n_classes,)``."""
         found: np.ndarray = np.isfinite(self.log_share).sum(axis=1) > 1
         return found
 
@@ -305,12 +305,12 @@ class Mixtures:
         return drawn
 
     def restricted(self, active: np.ndarray) -> Mixtures:
-        """Return the same, standard normal and independent where a class is not active."""
+        """Return mixtures that make a class's inactive latents independent standard normals."""
         repeated = np.repeat(active, self.log_share.shape[1], axis=0)
         return Mixtures(self.log_share, self.normals.restricted(repeated))
 
     def arrays(self) -> list[np.ndarray]:
-        """Return what two equal mixtures have equal."""
+        """Return the arrays that are equal in equal mixtures."""
         return [self.log_share, *self.normals.as_list()]
 
 
@@ -328,14 +328,14 @@ class CompiledPseudoPriors(Protocol):
 
 
 class PseudoPriorRule(Protocol):
-    """How pseudo-priors are found; `compile` turns the rule into functions for one density."""
+    """Rule for finding pseudo-priors; `compile` turns it into a function for one density."""
 
     def compile(
         self, density: ClassDensity, geometry: LatentGeometry, mode: Any = None
     ) -> CompiledPseudoPriors:
         """Compile for `density`, in one of PyTensor's modes.
 
-        With JAX's, what is not compiled by `pymc_mcoem.compiling.loops` may have to be left to
-        numba (`pymc_mcoem.compiling.backends.without_jax`).
+        With JAX's mode, anything not compiled by `pymc_mcoem.compiling.loops` may have to be left
+        to numba (`pymc_mcoem.compiling.backends.without_jax`).
         """
         ...

@@ -26,55 +26,58 @@ __all__ = ["Laplace"]
 class Laplace:
     """Normal(X*_j, P_j⁻¹): mode and curvature of each class's density (the default).
 
-    Where a class has several modes its pseudo-prior is a mixture of such normals, weighed by
-    Laplace's evidence. They are looked for by `CarlinChib`, and wherever else the data are the
-    model's own; a burst, which takes data as they come, has the highest mode that its family's
-    starting points lead to, and a plate one mode for each row and class.
+    If a class has several modes, its pseudo-prior is a mixture of such normals, weighted by
+    Laplace's evidence. `CarlinChib` searches for several modes, and so does everything else that
+    uses the model's own data; on a plate they are found for each row. A burst, whose data change
+    from call to call, uses the highest mode that its family's starting points lead to.
 
     Parameters
     ----------
     tolerance : float
-        Of the mode search, in units of the log-density; a pseudo-prior needs no exact mode.
+        Tolerance of the mode search, in units of the log-density; a pseudo-prior needs no exact
+        mode.
     max_iterations : int
+        Most iterations of a mode search.
     n_starts : int or None
         How many of the family's starting points are used; None: all of them.
     race : Race or None
-        How starts and classes compete before modes are sought in earnest; None: every search
-        runs to its end.
+        How starts and classes compete before the full mode searches; None: every search runs to
+        its end.
     cooling : Cooling or None
         Enlarged noise that searches from the first starting point begin with, in models that name
         their noise's variance.
     starts : sequence of mapping of str to array, optional
-        Further points to search from in every class, each by names of latents with values as in
-        ``initvals`` of `pymc.sample`, as ``[{"x": -3.0}, {"x": 3.0}]``. Latents that one leaves
-        out have the model's initial values. A plate takes none.
+        Further points to search from in every class. Each maps names of latents to values as in
+        ``initvals`` of `pymc.sample`: ``[{"x": -3.0}, {"x": 3.0}]``. Latents that a point leaves
+        out have the model's initial values. A plate accepts none.
     n_prior_draws : int
-        Draws of the latents from their prior, given the values of all other variables, that
-        searches start from in every class, besides the model's initial point and `starts`. Each
-        chain has its own. There are fewer, but eight at least, where an array of the model holds
-        more than 1,500 numbers or there are more than 170 latents. On a plate they are four of
-        each row, and sixteen in a class where one of them has led some row to another mode. 0:
-        none, and none where the model declares starting points, as the ready-made families do.
+        Number of draws of the latents from their prior, given the values of all other variables,
+        that searches start from in every class, in addition to the model's initial point and
+        `starts`. Each chain has its own draws. There are fewer, but at least eight, if an array of
+        the model holds more than 1,500 numbers or there are more than 170 latents. On a plate
+        there are four for each row, and sixteen in a class in which one of the four has led some
+        row to another mode. There are none with 0, or if the model declares starting points, as
+        the ready-made families do.
 
     Raises
     ------
     ValueError
-        If `n_prior_draws` is no whole number or negative; when compiled, if `starts` name no latent
-        or hold a value of another shape or outside of the support.
+        If `n_prior_draws` is negative or not a whole number; when compiled, if `starts` name no
+        latent or hold a value of another shape or outside the support.
 
     Notes
     -----
-    Of the prior draws in a class, two dozen climb together by steps that look at gradients only:
-    those of most density, and as many others. A search in earnest follows from the highest that is
-    near no mode known, a few times. Two
-    modes are one where they are less than a standard deviation apart under the curvatures of
-    both. Where a prior cannot be drawn from, Cauchy variables around the model's initial point
-    take its place. No covariance is wider than four times the prior draws', and where no mode is
-    found a normal is fitted by importance sampling that starts from them, if there are five draws
-    for each latent: so it is of a covariance and of effects drawn with it, whose density has no
-    highest point. A mode whose surroundings prior draws seldom hit may be missed by some chains,
-    which then disagree, or by all, which nobody can see: give `starts` where you know better.
-    Cost, in interpreted code: for three latents a tenth of a second a fit.
+    Two dozen of the prior draws in a class climb together by steps that use gradients only: the
+    twelve with the highest density, and twelve others. A few times, a full search then starts from
+    the highest of them that is near no known mode. Two modes count as one if they are less than a
+    standard deviation apart under the curvatures of both. If a prior cannot be drawn from, Cauchy
+    variables around the model's initial point take its place. No covariance is wider than four
+    times that of the prior draws. If no mode is found, a normal is fitted by importance sampling
+    that starts from the prior draws, provided there are five draws for each latent; an example is
+    a covariance with effects drawn with it, whose density has no highest point. A mode whose
+    surroundings prior draws seldom hit may be missed by some chains, which then disagree, or by
+    all, which cannot be detected: give `starts` if you know better. Cost, in interpreted code: a
+    tenth of a second per fit for three latents.
 
     Examples
     --------
@@ -106,16 +109,16 @@ class Laplace:
 
     @classmethod
     def hasty(cls, **overrides: Any) -> Laplace:
-        """Return settings for the shortest bursts: searches that end early, races that lose more.
+        """Return settings for the shortest bursts: searches end early, and races drop more.
 
-        On postal digits a burst of one to four draws with them is worth what the paper's is at a
-        fortieth of its time; the default's modes are higher, and such a burst takes a fifth longer
+        On postal digits a burst of one to four draws with them is as accurate as the paper's in a
+        fortieth of its time; the default finds higher modes, and such a burst takes a fifth longer
         (``benchmarks/burst_accuracy.py``).
 
         Parameters
         ----------
         **overrides
-            Settings in place of these.
+            Settings that replace these.
 
         Examples
         --------
@@ -163,7 +166,7 @@ class Laplace:
     def compile_modes(
         self, density: ClassDensity, geometry: LatentGeometry, mode: Any = None
     ) -> Callable[..., Modes]:
-        """Compile the mode search alone: a function of (data, others) to each class's mode."""
+        """Compile only the mode search, as a function of (data, others) that returns `Modes`."""
         search = self._compile_search(density, geometry, mode)
         starts, given = self._starts(density, geometry)
 
@@ -191,6 +194,6 @@ class Laplace:
     def _starts(
         self, density: ClassDensity, geometry: LatentGeometry
     ) -> tuple[Callable[[], np.ndarray], np.ndarray]:
-        """Return what gives the model's or family's starting points, and those given here."""
+        """Return a function that gives the model's or family's starts, and the user's starts."""
         starts = geometry.follow_starts(density)
         return lambda: starts()[: self.n_starts], given_starts(density, self.starts)

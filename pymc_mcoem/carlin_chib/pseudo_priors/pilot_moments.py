@@ -36,11 +36,11 @@ class PilotMoments:
 
     Notes
     -----
-    The chain starts at the family's first starting point, its increments are shaped like the
-    prior covariance and tuned to 40 % acceptance all along; the first half is dropped. A hundred
-    correlated draws give no full-rank covariance in 78 dimensions: the sample covariance S enters
-    as (n S + d · diag V) / (n + d), with n the number of draws kept, d that of latents and V the
-    mean of the sample and the prior variances.
+    The chain starts at the family's first starting point. Its increments are shaped like the
+    prior covariance and tuned to 40 % acceptance throughout. The first half is dropped. A hundred
+    correlated draws give no full-rank covariance in 78 dimensions, so the sample covariance S is
+    replaced by (n S + d · diag V) / (n + d), where n is the number of draws that are not dropped,
+    d the number of latents, and V the mean of the sample and the prior variances.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Pseudo-priors of all rows of a plate, and how they are found at once."""
+"""Pseudo-priors of a plate, found for all rows at once."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 __all__ = ["PlateLaplace", "PlatePseudoPriors"]
 
-#: Searches from prior draws in every class, each of all rows at once; and as many as this where
-#: one of them has led some row to another mode.
+#: Searches from prior draws in every class, each in all rows at once; the second number holds if
+#: one of the first has led some row to another mode.
 _N_DRAWS, _N_DRAWS_OF_SEVERAL = 4, 16
 
 
 @dataclass(frozen=True, eq=False)
 class RowMixtures:
-    """Pseudo-priors that are mixtures, of those classes and rows that have several modes.
+    """Mixtures for the classes and rows that have several modes.
 
     Attributes
     ----------
     classes, rows : ndarray of int, shape (n_mixed,)
     mixtures : Mixtures
-        Of n_mixed "classes", one for each of these.
+        Mixtures of n_mixed "classes", one for each pair of class and row.
     """
 
     classes: np.ndarray
@@ -43,18 +43,18 @@ class RowMixtures:
     mixtures: Mixtures
 
     def as_list(self) -> list[np.ndarray]:
-        """Return what two equal ones have equal."""
+        """Return the arrays that are equal in equal objects."""
         return [self.classes, self.rows, *self.mixtures.arrays()]
 
 
 @dataclass(frozen=True, eq=False)
 class PlatePseudoPriors:
-    """Pseudo-priors of all classes and rows: normals, and mixtures of them where need be.
+    """Pseudo-priors of all classes and rows: normals, and mixtures of them where necessary.
 
     Attributes
     ----------
     mean : ndarray of shape (n_classes, n_rows, n_latents)
-        With the next two, the only normal of a class and row, or the heaviest.
+        This and the next three describe the only or heaviest normal of a class and row.
     scale, whiten : ndarray of shape (n_classes, n_rows, n_latents, n_latents)
     log_normalizer, log_evidence : ndarray of shape (n_classes, n_rows)
     troubles : dict of str to int
@@ -110,18 +110,18 @@ class PlatePseudoPriors:
         return index, position
 
     def standardised(self, classes: Any, rows: Any, position: np.ndarray) -> np.ndarray:
-        """Return positions ``(n, n_latents)`` in units of the normals of some classes and rows."""
+        """Standardize positions ``(n, n_latents)`` by the normals of some classes and rows."""
         away = position - self.mean[classes, rows]
         found: np.ndarray = np.einsum("iab,ib->ia", self.whiten[classes, rows], away)
         return found
 
     def log_excess(self, position: np.ndarray) -> np.ndarray:
-        """Return by how much the normals exceed the mixtures, in logarithms.
+        """Return the log-density of the normals minus that of the mixtures.
 
         Parameters
         ----------
         position : ndarray of shape (n_mixed, n_latents)
-            In each class and row that has a mixture.
+            Position in each class and row that has a mixture.
 
         Returns
         -------
@@ -142,23 +142,24 @@ class PlateLaplace:
     ----------
     density : PlateDensity
     tolerance : float
-        Of the expected gain of a step, in units of the log-density.
+        A search ends when the expected gain of a step, in units of the log-density, is smaller.
     max_iterations : int
+        Most iterations of a search.
     n_prior_draws : int
-        The most that searches start from, in every class.
+        Most prior draws that searches start from, in every class.
 
     Notes
     -----
-    Each class is searched in all rows at once from the model's initial point and, where there is a
-    generator, from a few draws of its prior, which are a chain's own; from more of them where one
-    has led some row to another mode. Distinct modes of a row become a mixture of normals. How many
-    there are nobody can know: of rows whose modes are hard to find some chains miss one, as a rule,
-    and R-hat sees it.
+    Each class is searched in all rows at once from the model's initial point and, given a
+    generator, from a few draws of its prior, which each chain makes for itself; there are more
+    draws if one of these has led some row to another mode. Distinct modes of a row become a
+    mixture of normals. Their number cannot be known: if modes of a row are hard to find, usually
+    only some chains miss one, and R-hat shows it.
 
-    Interpreted: a fit evaluates a few dozen times, each time all rows at once.
-    Rows being independent, the gradient of the summed density holds all rows' gradients, and
-    n_latents more backward passes all their Hessians: the cost of an iteration is linear in the
-    number of rows.
+    The search is interpreted: a fit makes a few dozen evaluations, each of all rows at once. The
+    rows are independent, so the gradient of the summed density holds all rows' gradients, and
+    n_latents more backward passes give all their Hessians: the cost of an iteration is linear in
+    the number of rows.
     """
 
     def __init__(
@@ -181,10 +182,10 @@ class PlateLaplace:
         self._function = density.compile(
             [k, x], [log_p, gradient, -pt.stack(hessian, axis=1)], interpreted_mode()
         )
-        # As a function, for the initial point may depend on data that are set later.
+        # A function, because the initial point may depend on data that are set later.
         self._initial_point = make_initial_point_fn(model=density.model)
         self._prior: PriorDraws | None = None
-        # Whatever a distribution raises that cannot be drawn from: the model itself is sound.
+        # A distribution that cannot be drawn from may raise anything: the model itself is sound.
         with suppress(Exception):
             self._prior = PriorDraws(density, interpreted_mode())
 
@@ -197,14 +198,14 @@ class PlateLaplace:
         ----------
         others : sequence of ndarray
         rng : numpy.random.Generator or None
-            The chain's, which is not moved on.
+            The chain's generator, whose state is not changed.
         """
         start = self.density.ravel(self._initial_point(0))
         own_rng = None if rng is None else np.random.default_rng(deepcopy(rng).integers(2**63))
         classes = range(self.density.n_classes)
         found = [_distinct(self._ends(j, start, own_rng, others)) for j in classes]
         log_evidence = np.stack([np.logaddexp.reduce(each.log_evidence) for each in found])
-        # a class far below a row's best need not have a good mode
+        # a class far below a row's best class needs no converged mode
         matters = log_evidence > log_evidence.max(axis=0) - 20.0
         missed = int((~np.stack([each.converged[0] for each in found]) & matters).sum())
         whiten = np.stack([each.whiten[0] for each in found])
@@ -225,7 +226,7 @@ class PlateLaplace:
         rng: np.random.Generator | None,
         others: Sequence[np.ndarray],
     ) -> _Ends:
-        """Search class j of all rows from the given start, then from prior draws."""
+        """Search class j in all rows from the given start, then from prior draws."""
         found = [self._search(j, start, others)]
         if rng is not None:
             for number in range(min(self.n_prior_draws, _N_DRAWS_OF_SEVERAL)):
@@ -237,7 +238,7 @@ class PlateLaplace:
     def _drawn(
         self, j: int, start: np.ndarray, rng: np.random.Generator, others: Sequence[np.ndarray]
     ) -> np.ndarray:
-        """Draw starts of all rows in class j, from around the given ones without a prior."""
+        """Draw starts of all rows in class j from the prior, or around `start` if that fails."""
         drawn = start + rng.standard_cauchy(start.shape)
         if self._prior is not None:
             with suppress(Exception):
@@ -269,13 +270,13 @@ class PlateLaplace:
             curvature = np.where(better[:, None, None], new_curvature, curvature)
             lowered = np.where(damping < 1e-6, 0.0, damping / 8)
             damping = np.where(better, lowered, np.minimum(np.maximum(damping * 8, 1e-4), 1e12))
-        # where there is no density there is no curvature either
+        # a row without density has no curvature either
         known = np.isfinite(curvature).all(axis=(1, 2)) & np.isfinite(log_p)
         curvature = np.where(known[:, None, None], curvature, np.eye(x.shape[1]))
         values, vectors = np.linalg.eigh(curvature)
         largest = np.maximum(values.max(axis=1, keepdims=True), 1e-8)
         definite = values.min(axis=1) > 1e-10 * largest[:, 0]
-        # a curvature that is no precision is bent until it is one: it only has to be a density
+        # a curvature that is not positive definite is made so: any normal density will do
         values = np.maximum(np.abs(values), 1e-6 * largest)
         bent = np.einsum("iab,ib,icb->iac", vectors, values, vectors)
         precision = np.where(definite[:, None, None], curvature, bent)
@@ -287,15 +288,15 @@ class _Ends:
     """Ends of searches, or distinct modes, of one class in all rows; the first axis counts them."""
 
     mean: np.ndarray  # (n, n_rows, n_latents)
-    precision: np.ndarray  # (n, n_rows, n_latents, n_latents), as the next
+    precision: np.ndarray  # (n, n_rows, n_latents, n_latents), like the next
     whiten: np.ndarray
-    log_normalizer: np.ndarray  # (n, n_rows), as the next two
+    log_normalizer: np.ndarray  # (n, n_rows), like the next two
     log_evidence: np.ndarray
     converged: np.ndarray
 
     @classmethod
     def of(cls, searches: Sequence[tuple[np.ndarray, ...]]) -> _Ends:
-        """Make them of what searches return."""
+        """Make an instance from the results of searches."""
         mean, precision, log_p, converged = (np.stack(part) for part in zip(*searches, strict=True))
         whiten = np.swapaxes(np.linalg.cholesky(precision), -1, -2)
         half_log_det = np.log(np.diagonal(whiten, axis1=-2, axis2=-1)).sum(axis=-1)
@@ -305,16 +306,16 @@ class _Ends:
 
     @property
     def is_mixed(self) -> np.ndarray:
-        """Which rows have several distinct modes, ``(n_rows,)``."""
+        """Whether each row has several distinct modes, ``(n_rows,)``."""
         found: np.ndarray = np.isfinite(self.log_evidence).sum(axis=0) > 1
         return found
 
 
 def _distinct(ends: _Ends) -> _Ends:
-    """Return the distinct modes of each row, those of most evidence first.
+    """Return the distinct modes of each row, in order of decreasing evidence.
 
-    A row has evidence minus infinity where it has no more of them. Two are one where they are less
-    than a standard deviation apart under either curvature; of those the first is kept.
+    Places beyond a row's last mode have evidence minus infinity. Two modes count as one if they are
+    less than a standard deviation apart under either curvature; the first of them is kept.
     """
     n_ends = len(ends.mean)
     kept = ends.converged & np.isfinite(ends.log_evidence)
@@ -325,7 +326,7 @@ def _distinct(ends: _Ends) -> _Ends:
                 np.einsum("ia,iab,ib->i", away, ends.precision[place], away) for place in (one, two)
             ]
             kept[two] &= ~(kept[one] & (np.min(squares, axis=0) < 1.0))
-    # where no search has found a mode, what the first has come to is better than nothing
+    # if no search has found a mode, the end of the first is better than nothing
     kept[0] |= ~kept.any(axis=0)
     log_evidence = np.where(kept, ends.log_evidence, -np.inf)
     log_evidence[log_evidence < log_evidence.max(axis=0) - MAX_GAP] = -np.inf
@@ -344,7 +345,7 @@ def _distinct(ends: _Ends) -> _Ends:
 def _mixtures(found: Sequence[_Ends]) -> RowMixtures | None:
     """Return the mixtures of the classes and rows that have several modes, None if there are none.
 
-    Shares are as in `PseudoPriors.from_modes`.
+    Shares are computed as in `PseudoPriors.from_modes`.
     """
     of = [(j, i) for j, each in enumerate(found) for i in np.flatnonzero(each.is_mixed)]
     if not of:
@@ -369,7 +370,7 @@ def _mixtures(found: Sequence[_Ends]) -> RowMixtures | None:
 def _newton(
     curvature: np.ndarray, gradient: np.ndarray, damping: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return damped steps of all rows, what each promises, and whether it could be computed."""
+    """Return damped steps of all rows, their expected gains, and whether they were computed."""
     diagonal = np.maximum(np.abs(np.diagonal(curvature, axis1=1, axis2=2)), 1e-10)
     identity = np.eye(curvature.shape[-1])
     matrix = curvature + (damping[:, None] * diagonal)[:, :, None] * identity

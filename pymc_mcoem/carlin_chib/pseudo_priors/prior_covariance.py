@@ -1,4 +1,4 @@
-"""Pseudo-priors as wide as the prior, and the prior's covariance where a model does not say it."""
+"""Pseudo-priors as wide as the prior, whose covariance is estimated if the model has none."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class PriorCovariance:
     Parameters
     ----------
     n_prior_draws : int
-        Where the model does not say its prior covariance, how many prior draws estimate it.
+        Number of prior draws that estimate the prior covariance, if the model does not declare it.
     tolerance, max_iterations, cooling
-        Of the mode search, as in `Laplace`.
+        Settings of the mode search, as in `Laplace`.
 
     Examples
     --------
-    The model of `Laplace`'s example: the same modes, and variances of 1 instead of 0.5.
+    The model of `Laplace`'s example has the same modes here, and variances of 1 instead of 0.5.
 
     >>> import pymc as pm
     >>> from pymc_mcoem.density.class_density import ClassDensity
@@ -93,8 +93,8 @@ def compile_prior_covariance(
 ) -> Any:
     """Return a function of (data, rng, others) to prior covariances ``(n_classes, d, d)``.
 
-    From the model's own expression where it has one, else from prior draws of the latents, which
-    the model's present data and the initial values of its other variables condition.
+    They come from the model's own expression if it has one, else from prior draws of the latents
+    given the model's present data and the initial values of its other variables.
     """
     mode = without_jax(mode)
     n_classes, n = density.n_classes, density.n_latents
