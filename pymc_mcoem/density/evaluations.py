@@ -171,6 +171,7 @@ class _FlatEvaluations(Evaluations):
             if not (is_its and (self._metric is None or self._metric is known.metric)):
                 known = None
         self._flat = FlatFunction(self._density, self._graphs, what, written_out=known)
+        self._known = known if self._is_bent else None
 
     def __reduce__(self) -> Any:
         # what is compiled has addresses of this process
@@ -200,10 +201,14 @@ class _FlatEvaluations(Evaluations):
         lengths: np.ndarray,
     ) -> float:
         n = len(x)
-        out = prepared[2]
-        value = self._call(prepared, k, x, settings, out)
-        gradient[:] = out[:n]
-        matrix[:], lengths[:] = out[n:].reshape((2, n, n))
+        reals, integers, out = prepared
+        if self._known is not None:
+            reals[:2] = settings[1:3]
+            value = self._known.evaluate(k, x, reals, integers, gradient, matrix, lengths)
+        else:
+            value = self._call(prepared, k, x, settings, out)
+            gradient[:] = out[:n]
+            matrix[:], lengths[:] = out[n:].reshape((2, n, n))
         if self._metric is None:
             lengths[:] = _by_diagonal(matrix)
         return value
@@ -237,7 +242,7 @@ class _GraphEvaluations(Evaluations):
         return arguments
 
     def _call(self, prepared: Any, k: int, x: np.ndarray, settings: np.ndarray) -> list[np.ndarray]:
-        own = np.array([settings[1], settings[2], 0.0])
+        own = settings[1:3]
         return [np.asarray(each) for each in self._function(np.asarray(k), x, own, *prepared)]
 
     def _written(
