@@ -68,16 +68,13 @@ class WrittenOut(Protocol):
         ...
 
     def evaluate(
-        self,
-        k: int,
-        x: np.ndarray,
-        reals: np.ndarray,
-        integers: np.ndarray,
-        gradient: np.ndarray,
-        matrix: np.ndarray,
-        lengths: np.ndarray,
-    ) -> float:
-        """Write gradient, curvature and what measures steps; return the log-density."""
+        self, classes: np.ndarray, positions: np.ndarray, reals: np.ndarray, integers: np.ndarray
+    ) -> tuple[np.ndarray, ...]:
+        """Return log-densities, gradients, curvatures and what measures steps.
+
+        Of a position (n_latents,) in each of n classes: (n,), (n, n_latents) and two of
+        (n, n_latents, n_latents).
+        """
         ...
 
     def sums(

@@ -93,58 +93,60 @@ class Warp:
         share: float,
         out: np.ndarray,
     ) -> None:
-        """Add minus the second derivatives of −Σ_s w_s (y_s − λ f_s)² / 2 to a matrix.
+        """Add minus the second derivatives of −Σ_s w_s (y_s − λ f_s)² / 2 to matrices.
 
         Parameters
         ----------
-        x : ndarray of shape (n_latents,)
-        derivatives : ndarray of shape (6, n_points)
+        x : ndarray of shape (n, n_latents)
+        derivatives : ndarray of shape (n, 6, n_points)
             λ f at the points, its two derivatives there, and its second ones (11, 12, 22).
-        away, weights : ndarray of shape (n_points,)
+        away, weights : ndarray of shape (n, n_points)
             y − λ f, and w.
         share : float
             Of the residuals; without them it is Gauss and Newton's.
-        out : ndarray of shape (n_latents, n_latents)
+        out : ndarray of shape (n, n_latents, n_latents)
         """
-        slope, residual = derivatives[1:3], share * weights * away
-        weighted = weights * slope
-        bends = residual * derivatives[3:]
-        np.negative(bends, out=bends)
-        bends[:2] += weighted[0] * slope
-        bends[2] += weighted[1] * slope[1]
-        motion, field = self._motion, self._of_field
+        slope, residual = derivatives[:, 1:3], share * weights * away
+        weighted = weights[:, None] * slope
+        bends = -residual[:, None] * derivatives[:, 3:]
+        bends[:, :2] += weighted[:, :1] * slope
+        bends[:, 2] += weighted[:, 1] * slope[:, 1]
+        motion, field, n = self._motion, self._of_field, len(x)
         if self._has_field:
-            out[field, field] += self._along(bends, *self._products).take(self._places)
+            out[:, field, field] += self._along(bends, *self._products).take(self._places, axis=1)
         if self._has_motion:
-            by = _by_motion(x[motion])
-            own = by @ (bends @ self._squares).take(self._places_motion) @ by.T
+            by = _by_motion(x[:, motion])
+            squares = (bends.reshape((3 * n, -1)) @ self._squares).reshape((n, -1))
+            own = by @ squares.take(self._places_motion, axis=1) @ by.transpose((0, 2, 1))
             # it is linear in all its parameters but the angle, with which it turns
-            along, across = (residual * slope) @ self._monomials.T
-            turns = by @ np.concatenate([across, -along])
-            turns[2:4] = -turns[4:]
-            own[0] -= turns
-            own[1:, 0] -= turns[1:]
-            out[motion, motion] += own
+            along, across = ((residual[:, None] * slope) @ self._monomials.T).transpose((1, 0, 2))
+            turns = (by @ np.concatenate([across, -along], axis=1)[:, :, None])[:, :, 0]
+            turns[:, 2:4] = -turns[:, 4:]
+            own[:, 0] -= turns
+            own[:, 1:, 0] -= turns[:, 1:]
+            out[:, motion, motion] += own
         if self._has_motion and self._has_field:
-            moments = (bends[:, None] * self._monomials).reshape((9, -1))
-            crossed = by @ self._along(moments, *self._field).take(self._places_crossed)
-            out[motion, field] += crossed
-            out[field, motion] += crossed.T
+            moments = bends[:, :, None] * self._monomials
+            crossed = by @ self._along(moments, *self._field).take(self._places_crossed, axis=1)
+            out[:, motion, field] += crossed
+            out[:, field, motion] += crossed.transpose((0, 2, 1))
         if self._scale_at >= 0:
-            bent = weights * derivatives[0] - residual
-            row, sloped = np.zeros(x.size), bent * slope
+            bent = weights * derivatives[:, 0] - residual
+            row, sloped = np.zeros(x.shape), bent[:, None] * slope
             if self._has_motion:
-                row[motion] = by @ (sloped @ self._monomials.T).ravel()
+                moments = (sloped @ self._monomials.T).reshape((n, 6, 1))
+                row[:, motion] = (by @ moments)[:, :, 0]
             if self._has_field:
-                row[field] = self._along(sloped, *self._field).ravel()
-            out[self._scale_at] += row
+                row[:, field] = self._along(sloped, *self._field)
+            row[:, self._scale_at] = 0.5 * (bent * derivatives[:, 0]).sum(axis=1)
             out[:, self._scale_at] += row
-            out[self._scale_at, self._scale_at] += bent @ derivatives[0]
+            out[:, :, self._scale_at] += row
 
     def _along(self, weights: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Return Σ_s w_i(s) ψ_l(u_s) of rows of weights, (n_rows, n_first, n_second)."""
-        found: np.ndarray = first @ weights.reshape((-1, *self._shape)) @ second.T
-        return found
+        """Return Σ_s w_i(s) ψ_l(u_s) of weights (n, ..., n_points), those of each in a row."""
+        rows, columns = self._shape
+        found = (weights.reshape((-1, columns)) @ second.T).reshape((-1, rows, len(second)))
+        return (first @ found).reshape((len(weights), -1))
 
 
 def kernel_sums(
@@ -196,26 +198,26 @@ def _halved(factor: np.ndarray, weighted: np.ndarray) -> np.ndarray:
 
 
 def _by_motion(x: np.ndarray) -> np.ndarray:
-    """Return the derivatives of a rigid motion by its parameters, (6, 2 · 3).
+    """Return the derivatives of rigid motions (n, 6) by their parameters, (n, 6, 2 · 3).
 
     As coefficients of 1 and the coordinates of a point, an axis after the other.
     """
-    s, c, zoom = np.sin(x[0]), np.cos(x[0]), x[1]
-    first, second = x[4] - x[2], x[5] - x[3]
-    return np.array(
+    s, c, zoom = np.sin(x[:, 0]), np.cos(x[:, 0]), x[:, 1]
+    first, second = x[:, 4] - x[:, 2], x[:, 5] - x[:, 3]
+    found = np.zeros((len(x), 6, 6))
+    found[:, 0] = np.stack(
         [
-            [
-                -s * first - c * second,
-                -s * zoom,
-                -c * zoom,
-                c * first - s * second,
-                c * zoom,
-                -s * zoom,
-            ],
-            [0.0, c, -s, 0.0, s, c],
-            [1.0 - c, 0.0, 0.0, -s, 0.0, 0.0],
-            [s, 0.0, 0.0, 1.0 - c, 0.0, 0.0],
-            [c, 0.0, 0.0, s, 0.0, 0.0],
-            [-s, 0.0, 0.0, c, 0.0, 0.0],
-        ]
+            -s * first - c * second,
+            -s * zoom,
+            -c * zoom,
+            c * first - s * second,
+            c * zoom,
+            -s * zoom,
+        ],
+        axis=1,
     )
+    found[:, 1, 1] = found[:, 1, 5] = found[:, 4, 0] = found[:, 5, 3] = c
+    found[:, 1, 4] = found[:, 3, 0] = found[:, 4, 3] = s
+    found[:, 1, 2] = found[:, 2, 3] = found[:, 5, 0] = -s
+    found[:, 2, 0] = found[:, 3, 3] = 1.0 - c
+    return found

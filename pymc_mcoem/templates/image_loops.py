@@ -98,33 +98,32 @@ class ImageFunctions:
         return evaluate.function
 
     def evaluate(
-        self,
-        k: int,
-        x: np.ndarray,
-        reals: np.ndarray,
-        integers: np.ndarray,
-        gradient: np.ndarray,
-        matrix: np.ndarray,
-        lengths: np.ndarray,
-    ) -> float:
-        """Write gradient, curvature and what measures steps; return the log-density."""
-        settings, n, d = self._settings, x.size, len(self._precision)
-        found = np.empty(n + 6 * len(settings.points))
-        value: float = self.function(k, x, reals, integers, found)
-        gradient[:], derivatives = found[:n], found[n:].reshape((6, -1))
-        noise, values, mask = (self._part(reals, place) for place in (10, 12, 13))
-        shares = 1.0 / self._part(reals, 8)[k * d : (k + 1) * d]
-        np.multiply(self._precision, shares, out=lengths[:d, :d])
-        lengths[:d, :d] *= shares[:, None]
-        if settings.scale is not None:
-            lengths[d], lengths[:, d], lengths[d, d] = 0.0, 0.0, settings.scale[0]
-        matrix[:] = lengths
-        if settings.scale is not None:
-            matrix[d, d] = settings.scale[1] * np.exp(x[d])
-        self._warp.add_curvature(
-            x, derivatives, values - derivatives[0], mask / (reals[0] * noise[k]), reals[1], matrix
+        self, classes: np.ndarray, positions: np.ndarray, reals: np.ndarray, integers: np.ndarray
+    ) -> tuple[np.ndarray, ...]:
+        """Return log-densities, gradients, curvatures and what measures steps, of each position."""
+        settings, d, function = self._settings, len(self._precision), self.function
+        n, n_latents = positions.shape
+        found = np.empty((n, n_latents + 6 * len(settings.points)))
+        log_density = np.array(
+            [
+                function(k, x, reals, integers, out)
+                for k, x, out in zip(classes.tolist(), positions, found, strict=True)
+            ]
         )
-        return value
+        gradient, derivatives = found[:, :n_latents], found[:, n_latents:].reshape((n, 6, -1))
+        noise, values, mask = (self._part(reals, place) for place in (10, 12, 13))
+        shares = 1.0 / self._part(reals, 8).reshape((-1, d))[classes]
+        lengths = np.zeros((n, n_latents, n_latents))
+        lengths[:, :d, :d] = shares[:, :, None] * self._precision * shares[:, None]
+        if settings.scale is not None:
+            lengths[:, d, d] = settings.scale[0]
+        matrix = lengths.copy()
+        if settings.scale is not None:
+            matrix[:, d, d] = settings.scale[1] * np.exp(positions[:, d])
+        weights = mask / (reals[0] * noise[classes, None])
+        away = values - derivatives[:, 0]
+        self._warp.add_curvature(positions, derivatives, away, weights, reals[1], matrix)
+        return log_density, gradient, matrix, lengths
 
     def sums(
         self, weights: np.ndarray, positions: np.ndarray, values: Mapping[str, np.ndarray]

@@ -99,33 +99,28 @@ def test_the_loops_compute_what_the_model_says(name, rng):
     known, n = density.written_out, density.n_latents
     loops = FlatFunction(density, list, "", written_out=known)
     reals, integers = loops.pack(arguments)
-    for k in range(3):
-        for temperature, share, spread in [(1.0, 1.0, 0.3), (3.0, 0.4, 0.3), (1.0, 0.0, 20.0)]:
-            x = mixture.starts[0] + spread * rng.normal(size=n)
-            value, *rest = map(
-                np.asarray,
-                function(np.asarray(k), x, np.array([temperature, share]), *arguments),
-            )
-            out, slope, found = np.empty(n + 2 * n * n), np.empty(n), np.empty(0)
-            reals[:2] = temperature, share
-            parts = out[:n], *out[n:].reshape((2, n, n))
-            for call, into in [
-                (known.evaluate, parts),
-                (loops.function, [slope]),
-                (loops.function, [found]),
-            ]:
-                seen = call(k, x, reals, integers, *into)
-                np.testing.assert_allclose(seen, value, rtol=1e-12)
-            np.testing.assert_array_equal(out[:n], slope)
-            for part, expected in zip((slope, *out[n:].reshape((2, n, n))), rest[:3], strict=True):
-                scale = np.abs(expected).max()
-                np.testing.assert_allclose(part, expected, rtol=1e-9, atol=1e-12 * scale)
-            sums = known.sums(np.array([0.5]), x[None], data)
-            for part, expected in zip(sums, rest[3:], strict=True):
-                scale = np.abs(expected).max(initial=0.0)
-                np.testing.assert_allclose(
-                    2.0 * part.ravel(), expected, rtol=1e-9, atol=1e-12 * scale
+    classes = np.array([0, 2, 1, 2])
+    for temperature, share, spread in [(1.0, 1.0, 0.3), (3.0, 0.4, 0.3), (1.0, 0.0, 20.0)]:
+        positions = mixture.starts[0] + spread * rng.normal(size=(4, n))
+        reals[:2] = temperature, share
+        together = known.evaluate(classes, positions, reals, integers)
+        for k, x, *found in zip(classes, positions, *together, strict=True):
+            expected = list(
+                map(
+                    np.asarray,
+                    function(np.asarray(k), x, np.array([temperature, share]), *arguments),
                 )
+            )
+            slope = np.empty(n)
+            for into in (slope, np.empty(0)):
+                seen = loops.function(k, x, reals, integers, into)
+                np.testing.assert_allclose(seen, expected[0], rtol=1e-12)
+            np.testing.assert_array_equal(found[1], slope)
+            sums = known.sums(np.array([0.5]), x[None], data)
+            found += [2.0 * each.ravel() for each in sums]
+            for part, whole in zip(found, expected, strict=True):
+                scale = np.abs(whole).max(initial=0.0)
+                np.testing.assert_allclose(part, whole, rtol=1e-9, atol=1e-12 * scale)
 
 
 @pytest.mark.parametrize("name", ["both", "motion of scattered points", "everything"])
