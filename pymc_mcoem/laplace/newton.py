@@ -43,90 +43,61 @@ def iterate(
     searches : Searches
         Changed.
     rows : iterable of int
-        Which of them go on; those that are done do not.
+        Which of them go on, of known density; those that are done do not.
     settings : ndarray of float
         Tolerance, temperature, share of the residuals; then the least damping that helps, how it
         rises, and what is as good as none.
     limit : int
         Of evaluations of each.
     """
-    least, raising = settings[3:5].tolist()
-    rows = [row for row in rows if not searches.done[row]]
+    tolerance, least, raising, free = settings[0], *settings[3:6].tolist()
     for _ in range(limit):
-        steps = {}
-        for row in rows:
-            step, used = np.zeros_like(searches.position[row]), 0.0
-            if searches.log_density[row] > -np.inf:
-                step, used = solve(
-                    searches.matrix[row],
-                    searches.lengths[row],
-                    searches.gradient[row],
-                    float(searches.damping[row]),
-                    least,
-                    raising,
-                )
-            if used < np.inf:
-                steps[row] = step, used
-        if not steps:
-            return
-        tried = list(steps)
-        searches.n_iterations[tried] += 1
-        candidates = searches.position[tried] + [step for step, _ in steps.values()]
-        found = evaluate(searches.classes[tried], candidates, searches.matrix[tried], settings)
-        answers = zip(*found, strict=True)
-        rows = [
-            row
-            for (row, step), answer in zip(steps.items(), answers, strict=True)
-            if _goes_on(searches, row, *step, settings, *answer)
+        rows = [row for row in rows if not searches.done[row]]
+        solved = [
+            solve(
+                searches.matrix[row],
+                searches.lengths[row],
+                searches.gradient[row],
+                float(searches.damping[row]),
+                least,
+                raising,
+            )
+            for row in rows
         ]
-
-
-def _goes_on(
-    searches: Searches,
-    row: int,
-    step: np.ndarray,
-    used: float,
-    settings: np.ndarray,
-    value: float,
-    *found: np.ndarray,
-) -> bool:
-    """Take or refuse a step, change the damping, and return whether the search goes on."""
-    log_p, value = float(searches.log_density[row]), float(value)
-    if log_p == -np.inf:
-        searches.gradient[row], searches.matrix[row], searches.lengths[row] = found
-        if np.isfinite(value):
-            searches.log_density[row] = value
-        return bool(np.isfinite(value))
-    tolerance, free = float(settings[0]), float(settings[5])
-    gain = 0.5 * float(searches.gradient[row] @ step)
-    length = float(step @ (searches.lengths[row] @ step))
-    # δᵀg − δᵀPδ / 2, of (P + μM) δ = g
-    expected = gain + 0.5 * used * length
-    gained = value - log_p if np.isfinite(value) else 0.0
-    # what is lost in the rounding of the density is believed
-    rounding = 1e-14 * (1.0 + abs(log_p))
-    ratio = 1.0
-    if expected > rounding:
-        ratio = min(max(gained / expected, -1e3), 1e3)
-    # A damped step promises too little: only one that damping hardly shortens may end the
-    # search. Without a slope it says nothing, for on a saddle there is none either.
-    hardly = used * length <= 0.2 * gain and gain > 0.0
-    ends = gain < tolerance and (hardly or used < free)
-    if np.isfinite(value) and gained >= -rounding:
-        searches.position[row] += step
-        searches.gradient[row], searches.matrix[row], searches.lengths[row] = found
-        searches.log_density[row] = value
+        rows = [row for row, (_, used) in zip(rows, solved, strict=True) if used < np.inf]
+        if not rows:
+            return
+        step = np.array([step for step, used in solved if used < np.inf])
+        used = np.array([used for _, used in solved if used < np.inf])
+        candidate, log_p = searches.position[rows] + step, searches.log_density[rows]
+        value, *found = evaluate(searches.classes[rows], candidate, searches.matrix[rows], settings)
+        searches.n_iterations[rows] += 1
+        gain = 0.5 * (searches.gradient[rows] * step).sum(axis=1)
+        length = (step * (searches.lengths[rows] @ step[:, :, None])[:, :, 0]).sum(axis=1)
+        # δᵀg − δᵀPδ / 2, of (P + μM) δ = g
+        expected = gain + 0.5 * used * length
+        gained = np.where(np.isfinite(value), value - log_p, -np.inf)
+        # what is lost in the rounding of the density is believed
+        rounding = 1e-14 * (1.0 + np.abs(log_p))
+        ratio = np.ones(len(rows))
+        np.divide(gained, expected, out=ratio, where=expected > rounding)
+        # A damped step promises too little: only one that damping hardly shortens may end the
+        # search. Without a slope it says nothing, for on a saddle there is none either.
+        hardly = (used * length <= 0.2 * gain) & (gain > 0.0)
+        searches.done[rows] = (gain < tolerance) & (hardly | (used < free))
         # where the density is as quadratic as a nearly free step takes it to be, damping only
         # delays
-        lowest = 0.0 if abs(ratio - 1.0) < 0.05 and used < free else 0.2
-        damping = used * max(lowest, 1.0 - (2.0 * ratio - 1.0) ** 3)
-        searches.damping[row] = 0.0 if damping < 1e-6 else damping
-        searches.growth[row] = 2.0
-    else:
-        searches.damping[row] = max(used, 1e-3) * searches.growth[row]
-        searches.growth[row] *= 2.0
-    searches.done[row] = ends
-    return not ends
+        lowest = np.where((np.abs(ratio - 1.0) < 0.05) & (used < free), 0.0, 0.2)
+        lower = used * np.maximum(lowest, 1.0 - (2.0 * ratio.clip(-1e3, 1e3) - 1.0) ** 3)
+        taken = gained >= -rounding
+        growth = searches.growth[rows]
+        searches.damping[rows] = np.where(
+            taken, np.where(lower < 1e-6, 0.0, lower), np.maximum(used, 1e-3) * growth
+        )
+        searches.growth[rows] = np.where(taken, 2.0, 2.0 * growth)
+        better = np.array(rows)[taken]
+        searches.position[better] = candidate[taken]
+        searches.know(better, value[taken], *(each[taken] for each in found))
 
 
 def solve(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotrs
@@ -166,6 +167,18 @@ class Searches:
         self.gradient[row] = 0.0
         self.matrix[row] = np.eye(self.matrix.shape[1])
         self.done[row] = False
+
+    def know(
+        self,
+        rows: Any,
+        log_density: np.ndarray,
+        gradient: np.ndarray,
+        matrix: np.ndarray,
+        lengths: np.ndarray,
+    ) -> None:
+        """Write down what an evaluation found where searches are, minus infinity for no density."""
+        self.log_density[rows] = np.where(np.isfinite(log_density), log_density, -np.inf)
+        self.gradient[rows], self.matrix[rows], self.lengths[rows] = gradient, matrix, lengths
 
     def within(self, rows: set[int], margin: float, trust: float) -> set[int]:
         """Return those rows that may still come within a margin of the highest of them.

@@ -219,10 +219,18 @@ class ModeSearch:
         temperature: float = 1.0,
     ) -> None:
         """Let searches go on for so many iterations, or to where they end."""
-        for row in rows:
-            if searches.temperature[row] != temperature:
+        settings = self._settings(temperature, 1.0)
+        # all of them or none
+        new = [row for row in sorted(rows) if searches.temperature[row] != temperature]
+        if new:
+            for row in new:
                 searches.heat(row, temperature, self._measured_by_prior)
-        iterate(evaluate, searches, sorted(rows), self._settings(temperature, 1.0), limit)
+            there = searches.classes[new], searches.position[new], searches.matrix[new]
+            searches.know(new, *evaluate(*there, settings))
+            searches.n_iterations[new] += 1
+            limit -= 1
+        known = [row for row in sorted(rows) if searches.log_density[row] > -np.inf]
+        iterate(evaluate, searches, known, settings, limit)
 
     def _settings(self, temperature: float, residual_share: float) -> np.ndarray:
         scales = self._damping
