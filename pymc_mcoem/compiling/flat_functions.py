@@ -67,13 +67,22 @@ class WrittenOut(Protocol):
         """
         ...
 
-    def evaluate(
-        self, classes: np.ndarray, positions: np.ndarray, reals: np.ndarray, integers: np.ndarray
-    ) -> tuple[np.ndarray, ...]:
-        """Return log-densities, gradients, curvatures and what measures steps.
+    def metrics(self, reals: np.ndarray) -> np.ndarray:
+        """Return what measures steps in each class, (n_classes, n_latents, n_latents)."""
+        ...
 
-        Of a position (n_latents,) in each of n classes: (n,), (n, n_latents) and two of
-        (n, n_latents, n_latents).
+    def evaluate(
+        self,
+        classes: np.ndarray,
+        positions: np.ndarray,
+        reals: np.ndarray,
+        integers: np.ndarray,
+        metrics: np.ndarray,
+    ) -> tuple[np.ndarray, ...]:
+        """Return log-densities, gradients and curvatures.
+
+        Of a position (n_latents,) in each of n classes: (n,), (n, n_latents) and
+        (n, n_latents, n_latents). `metrics` are those of `reals`.
         """
         ...
 

@@ -176,8 +176,10 @@ class _FlatEvaluations(Evaluations):
         return _FlatEvaluations, self._made_of
 
     def _prepared(self, arguments: Sequence[np.ndarray]) -> Any:
-        n = self._density.n_latents
-        return *self._flat.pack(arguments), np.empty(n + 2 * n * n)
+        n, (reals, integers) = self._density.n_latents, self._flat.pack(arguments)
+        if self._known is not None:
+            return reals, integers, self._known.metrics(reals)
+        return reals, integers, np.empty(n + 2 * n * n)
 
     def _call(
         self, prepared: Any, k: int, x: np.ndarray, settings: np.ndarray, out: np.ndarray
@@ -197,12 +199,12 @@ class _FlatEvaluations(Evaluations):
     ) -> tuple[np.ndarray, ...]:
         if self._known is None:
             return super()._evaluate(prepared, classes, positions, guesses, settings)
-        reals, integers, _ = prepared
+        reals, integers, metrics = prepared
         reals[:2] = settings[1:3]
         # a density may overflow somewhere
         with np.errstate(all="ignore"):
-            *found, lengths = self._known.evaluate(classes, positions, reals, integers)
-        return *found, lengths if self._metric is not None else _by_diagonal(found[-1])
+            found = self._known.evaluate(classes, positions, reals, integers, metrics)
+        return *found, metrics[classes] if self._metric is not None else _by_diagonal(found[-1])
 
     def _written(self, prepared: Any, k: int, x: np.ndarray, settings: np.ndarray) -> Sequence[Any]:
         n, out = len(x), prepared[2]

@@ -11,7 +11,7 @@ evaluation, and numba took longer to compile the loop than a first image should 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,7 +29,7 @@ MOST_DAMPING = 1e12
 def iterate(
     evaluate: Callable[..., tuple[np.ndarray, ...]],
     searches: Searches,
-    rows: Iterable[int],
+    rows: np.ndarray,
     settings: np.ndarray,
     limit: int,
 ) -> None:
@@ -42,7 +42,7 @@ def iterate(
         returns log-densities (n,), gradients, and P and M, (n, n_latents, n_latents).
     searches : Searches
         Changed.
-    rows : iterable of int
+    rows : ndarray of int
         Which of them go on, of known density; those that are done do not.
     settings : ndarray of float
         Tolerance, temperature, share of the residuals; then the least damping that helps, how it
@@ -52,28 +52,20 @@ def iterate(
     """
     tolerance, least, raising, free = settings[0], *settings[3:6].tolist()
     for _ in range(limit):
-        rows = [row for row in rows if not searches.done[row]]
-        solved = [
-            solve(
-                searches.matrix[row],
-                searches.lengths[row],
-                searches.gradient[row],
-                float(searches.damping[row]),
-                least,
-                raising,
-            )
-            for row in rows
-        ]
-        rows = [row for row, (_, used) in zip(rows, solved, strict=True) if used < np.inf]
-        if not rows:
+        rows = rows[~searches.done[rows]]
+        lengths, gradient = searches.lengths[rows], searches.gradient[rows]
+        matrix, damping = searches.matrix[rows], searches.damping[rows]
+        step, used = solve(matrix, lengths, gradient, damping, least, raising)
+        if not (helps := used < np.inf).all():
+            rows, step, used, gradient = rows[helps], step[helps], used[helps], gradient[helps]
+            matrix, lengths = matrix[helps], lengths[helps]
+        if not rows.size:
             return
-        step = np.array([step for step, used in solved if used < np.inf])
-        used = np.array([used for _, used in solved if used < np.inf])
         candidate, log_p = searches.position[rows] + step, searches.log_density[rows]
-        value, *found = evaluate(searches.classes[rows], candidate, searches.matrix[rows], settings)
+        value, *found = evaluate(searches.classes[rows], candidate, matrix, settings)
         searches.n_iterations[rows] += 1
-        gain = 0.5 * (searches.gradient[rows] * step).sum(axis=1)
-        length = (step * (searches.lengths[rows] @ step[:, :, None])[:, :, 0]).sum(axis=1)
+        gain = 0.5 * (gradient * step).sum(axis=1)
+        length = (step * (lengths @ step[:, :, None])[:, :, 0]).sum(axis=1)
         # δᵀg − δᵀPδ / 2, of (P + μM) δ = g
         expected = gain + 0.5 * used * length
         gained = np.where(np.isfinite(value), value - log_p, -np.inf)
@@ -95,7 +87,7 @@ def iterate(
             taken, np.where(lower < 1e-6, 0.0, lower), np.maximum(used, 1e-3) * growth
         )
         searches.growth[rows] = np.where(taken, 2.0, 2.0 * growth)
-        better = np.array(rows)[taken]
+        better = rows[taken]
         searches.position[better] = candidate[taken]
         searches.know(better, value[taken], *(each[taken] for each in found))
 
@@ -104,22 +96,23 @@ def solve(
     matrix: np.ndarray,
     lengths: np.ndarray,
     gradient: np.ndarray,
-    damping: float,
+    damping: np.ndarray,
     least: float,
     raising: float,
-) -> tuple[np.ndarray, float]:
-    """Return a damped step and the damping that it took, infinite where none helps; see `iterate`.
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return damped steps of n searches and the damping that each took; see `iterate`.
 
-    Both matrices are symmetric.
+    Damping is infinite where none helps. All matrices (n, n_latents, n_latents) are symmetric.
     """
-    used = damping
-    while used <= MOST_DAMPING:
-        # the transpose is the same matrix in the order that LAPACK takes without a copy
-        damped = (matrix + used * lengths).T
-        factor, failed = dpotrf(damped, lower=True, clean=False, overwrite_a=True)
-        if not failed:
-            step, _ = dpotrs(factor, gradient, lower=True)
-            if np.isfinite(step).all():
-                return step, used
-        used = max(raising * used, least)
-    return gradient, np.inf
+    step, used, left = np.empty_like(gradient), damping.copy(), np.arange(len(damping))
+    while left.size:
+        damped = matrix[left] + used[left, None, None] * lengths[left]
+        for row, each in zip(left.tolist(), damped, strict=True):
+            # the transpose is the same matrix in the order that LAPACK takes without a copy
+            factor, failed = dpotrf(each.T, lower=True, clean=False, overwrite_a=True)
+            step[row] = np.nan if failed else dpotrs(factor, gradient[row], lower=True)[0]
+        left = left[~np.isfinite(step[left]).all(axis=1)]
+        raised = np.maximum(raising * used[left], least)
+        used[left] = np.where(raised <= MOST_DAMPING, raised, np.inf)
+        left = left[raised <= MOST_DAMPING]
+    return step, used

@@ -151,22 +151,19 @@ class Searches:
             damping,
         )
 
-    def heat(self, row: int, temperature: float, measured_by_prior: bool) -> None:
-        """Let a search go on at another temperature, where it is.
+    def heat(self, rows: np.ndarray, temperature: float, measured_by_prior: bool) -> None:
+        """Let searches go on at another temperature, where they are.
 
         A prior does not get wider with the noise, so steps of the same trust take a multiple of its
         precision that falls as the temperature rises; a curvature falls with it by itself.
         """
-        if not np.isfinite(self.log_density[row]):
-            # also where nothing was found: what damping had grown to says nothing
-            self.damping[row] = self.first_damping
-        elif measured_by_prior:
-            self.damping[row] *= self.temperature[row] / temperature
-        self.temperature[row] = temperature
-        self.log_density[row] = -np.inf
-        self.gradient[row] = 0.0
-        self.matrix[row] = np.eye(self.matrix.shape[1])
-        self.done[row] = False
+        is_known = np.isfinite(self.log_density[rows])
+        ratio = self.temperature[rows] / temperature if measured_by_prior else 1.0
+        # also where nothing was found: what damping had grown to says nothing
+        self.damping[rows] = np.where(is_known, self.damping[rows] * ratio, self.first_damping)
+        self.temperature[rows], self.log_density[rows] = temperature, -np.inf
+        self.gradient[rows], self.matrix[rows] = 0.0, np.eye(self.matrix.shape[1])
+        self.done[rows] = False
 
     def know(
         self,

@@ -220,16 +220,16 @@ class ModeSearch:
     ) -> None:
         """Let searches go on for so many iterations, or to where they end."""
         settings = self._settings(temperature, 1.0)
+        asked = np.array(sorted(rows))
         # all of them or none
-        new = [row for row in sorted(rows) if searches.temperature[row] != temperature]
-        if new:
-            for row in new:
-                searches.heat(row, temperature, self._measured_by_prior)
+        new = asked[searches.temperature[asked] != temperature]
+        if new.size:
+            searches.heat(new, temperature, self._measured_by_prior)
             there = searches.classes[new], searches.position[new], searches.matrix[new]
             searches.know(new, *evaluate(*there, settings))
             searches.n_iterations[new] += 1
             limit -= 1
-        known = [row for row in sorted(rows) if searches.log_density[row] > -np.inf]
+        known = asked[searches.log_density[asked] > -np.inf]
         iterate(evaluate, searches, known, settings, limit)
 
     def _settings(self, temperature: float, residual_share: float) -> np.ndarray:

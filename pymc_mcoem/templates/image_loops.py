@@ -98,9 +98,14 @@ class ImageFunctions:
         return evaluate.function
 
     def evaluate(
-        self, classes: np.ndarray, positions: np.ndarray, reals: np.ndarray, integers: np.ndarray
+        self,
+        classes: np.ndarray,
+        positions: np.ndarray,
+        reals: np.ndarray,
+        integers: np.ndarray,
+        metrics: np.ndarray,
     ) -> tuple[np.ndarray, ...]:
-        """Return log-densities, gradients, curvatures and what measures steps, of each position."""
+        """Return log-densities, gradients and curvatures, of each position."""
         settings, d, function = self._settings, len(self._precision), self.function
         n, n_latents = positions.shape
         found = np.empty((n, n_latents + 6 * len(settings.points)))
@@ -112,18 +117,24 @@ class ImageFunctions:
         )
         gradient, derivatives = found[:, :n_latents], found[:, n_latents:].reshape((n, 6, -1))
         noise, values, mask = (self._part(reals, place) for place in (10, 12, 13))
-        shares = 1.0 / self._part(reals, 8).reshape((-1, d))[classes]
-        lengths = np.zeros((n, n_latents, n_latents))
-        lengths[:, :d, :d] = shares[:, :, None] * self._precision * shares[:, None]
-        if settings.scale is not None:
-            lengths[:, d, d] = settings.scale[0]
-        matrix = lengths.copy()
+        matrix = metrics[classes]
         if settings.scale is not None:
             matrix[:, d, d] = settings.scale[1] * np.exp(positions[:, d])
         weights = mask / (reals[0] * noise[classes, None])
         away = values - derivatives[:, 0]
         self._warp.add_curvature(positions, derivatives, away, weights, reals[1], matrix)
-        return log_density, gradient, matrix, lengths
+        return log_density, gradient, matrix
+
+    def metrics(self, reals: np.ndarray) -> np.ndarray:
+        """Return what measures steps in each class, (n_classes, n_latents, n_latents)."""
+        settings, d = self._settings, len(self._precision)
+        n = d if settings.scale is None else d + 1
+        shares = 1.0 / self._part(reals, 8).reshape((-1, d))
+        found = np.zeros((len(shares), n, n))
+        found[:, :d, :d] = shares[:, :, None] * self._precision * shares[:, None]
+        if settings.scale is not None:
+            found[:, d, d] = settings.scale[0]
+        return found
 
     def sums(
         self, weights: np.ndarray, positions: np.ndarray, values: Mapping[str, np.ndarray]
