@@ -12,18 +12,140 @@ evaluation, and numba took longer to compile the loop than a first image should 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotrs
 
-if TYPE_CHECKING:
-    from pymc_mcoem.laplace.schedule import Searches
-
-__all__ = ["MOST_DAMPING", "iterate", "solve"]
+__all__ = ["MOST_DAMPING", "Searches", "iterate", "solve"]
 
 #: Damping beyond which no step is tried.
 MOST_DAMPING = 1e12
+
+
+@dataclass
+class Searches:
+    """Searches under way, one row each.
+
+    Attributes
+    ----------
+    classes : ndarray of int of shape (n,)
+    position, gradient : ndarray of shape (n, n_latents)
+    damping, growth, log_density : ndarray of shape (n,)
+        `growth` is by how much damping grows where a step fails.
+    matrix, lengths : ndarray of shape (n, n_latents, n_latents)
+        The curvature that the next step is made with, and what measures how long it is.
+    temperature : ndarray of shape (n,)
+        That what is known of the density was evaluated at; nan before it was.
+    done : ndarray of bool of shape (n,)
+    n_iterations : ndarray of int of shape (n,)
+    first_damping : float
+    """
+
+    classes: np.ndarray
+    position: np.ndarray
+    damping: np.ndarray
+    growth: np.ndarray
+    temperature: np.ndarray
+    log_density: np.ndarray
+    gradient: np.ndarray
+    matrix: np.ndarray
+    lengths: np.ndarray
+    done: np.ndarray
+    n_iterations: np.ndarray
+    first_damping: float
+
+    @classmethod
+    def begin(cls, classes: np.ndarray, starts: np.ndarray, damping: float) -> Searches:
+        """Return searches from starts ``(n_classes, n_starts, n_latents)``, class by class."""
+        rows = np.repeat(classes, starts.shape[1])
+        n, size = len(rows), starts.shape[2]
+        return cls(
+            rows,
+            starts.reshape(n, size).copy(),
+            np.full(n, damping),
+            np.full(n, 2.0),
+            np.full(n, np.nan),
+            np.full(n, -np.inf),
+            np.zeros((n, size)),
+            np.tile(np.eye(size), (n, 1, 1)),
+            np.tile(np.eye(size), (n, 1, 1)),
+            np.zeros(n, dtype=bool),
+            np.zeros(n, dtype=int),
+            damping,
+        )
+
+    def heat(self, rows: np.ndarray, temperature: float, measured_by_prior: bool) -> None:
+        """Let searches go on at another temperature, where they are.
+
+        A prior does not get wider with the noise, so steps of the same trust take a multiple of its
+        precision that falls as the temperature rises; a curvature falls with it by itself.
+        """
+        is_known = np.isfinite(self.log_density[rows])
+        ratio = self.temperature[rows] / temperature if measured_by_prior else 1.0
+        # also where nothing was found: what damping had grown to says nothing
+        self.damping[rows] = np.where(is_known, self.damping[rows] * ratio, self.first_damping)
+        self.temperature[rows], self.log_density[rows] = temperature, -np.inf
+        self.gradient[rows], self.matrix[rows] = 0.0, np.eye(self.matrix.shape[1])
+        self.done[rows] = False
+
+    def know(
+        self,
+        rows: Any,
+        log_density: np.ndarray,
+        gradient: np.ndarray,
+        matrix: np.ndarray,
+        lengths: np.ndarray,
+    ) -> None:
+        """Write down what an evaluation found where searches are, minus infinity for no density."""
+        self.log_density[rows] = np.where(np.isfinite(log_density), log_density, -np.inf)
+        self.gradient[rows], self.matrix[rows], self.lengths[rows] = gradient, matrix, lengths
+
+    def within(self, rows: set[int], margin: float, trust: float) -> set[int]:
+        """Return those rows that may still come within a margin of the highest of them.
+
+        One that is further behind may, if `trust` times what its next Newton step promises would
+        do.
+        """
+        asked = np.array(sorted(rows), dtype=np.int64)
+        height = np.where(np.isfinite(self.log_density), self.log_density, -np.inf)[asked]
+        least = height.max(initial=-np.inf) - margin
+        behind = height < least
+        if trust > 0 and behind.any():
+            height[behind] += trust * self._promised(asked[behind])
+        return set(asked[height >= least].tolist())
+
+    def _promised(self, rows: np.ndarray) -> np.ndarray:
+        """Return what next Newton steps promise, with a ridge where they need one."""
+        gradient, matrix = self.gradient[rows], self.matrix[rows]
+        known = np.isfinite(gradient).all(axis=1) & np.isfinite(matrix).all(axis=(1, 2))
+        gradient, matrix = gradient[known], matrix[known]
+        size = np.abs(np.diagonal(matrix, axis1=1, axis2=2)).max(axis=1, initial=1e-8)
+        ridge = size[:, None, None] * np.eye(matrix.shape[1])
+        step, used = solve(matrix, ridge, gradient, np.zeros(len(size)), 1e-2, 10.0)
+        found = np.zeros(len(rows))
+        found[known] = np.where(used < np.inf, 0.5 * (gradient * step).sum(axis=1), 0.0)
+        return found
+
+    def ahead(self, rows: np.ndarray, alive: set[int]) -> list[int]:
+        """Return the row with the highest density of each class, of those alive if any is.
+
+        Else of those that were searched at temperature 1.
+
+        Parameters
+        ----------
+        rows : ndarray of int of shape (n_classes, n_starts)
+        alive : set of int
+        """
+        height = np.where(np.isnan(self.log_density), -np.inf, self.log_density)
+        found = []
+        for own in rows.tolist():
+            living = [row for row in own if row in alive]
+            # else of those whose density is that of the others, if any got so far
+            comparable = living or [row for row in own if self.temperature[row] == 1.0]
+            found.append(max(comparable or own[:1], key=lambda row: height[row]))
+        return found
 
 
 def iterate(
@@ -104,7 +226,8 @@ def solve(
 
     Damping is infinite where none helps. All matrices (n, n_latents, n_latents) are symmetric.
     """
-    step, used, left = np.empty_like(gradient), damping.copy(), np.arange(len(damping))
+    step, used = np.zeros_like(gradient), np.where(damping <= MOST_DAMPING, damping, np.inf)
+    left = np.flatnonzero(used < np.inf)
     while left.size:
         damped = matrix[left] + used[left, None, None] * lengths[left]
         for row, each in zip(left.tolist(), damped, strict=True):
@@ -112,7 +235,7 @@ def solve(
             factor, failed = dpotrf(each.T, lower=True, clean=False, overwrite_a=True)
             step[row] = np.nan if failed else dpotrs(factor, gradient[row], lower=True)[0]
         left = left[~np.isfinite(step[left]).all(axis=1)]
-        raised = np.maximum(raising * used[left], least)
-        used[left] = np.where(raised <= MOST_DAMPING, raised, np.inf)
-        left = left[raised <= MOST_DAMPING]
+        used[left] = np.maximum(raising * used[left], least)
+        used[used > MOST_DAMPING] = np.inf
+        left = left[used[left] < np.inf]
     return step, used

@@ -26,8 +26,8 @@ import numpy as np
 from pymc_mcoem.density.class_density import ClassDensity, as_argument
 from pymc_mcoem.density.evaluations import compile_evaluations
 from pymc_mcoem.laplace.modes import Modes, ModeStatus, positive_definite
-from pymc_mcoem.laplace.newton import iterate
-from pymc_mcoem.laplace.schedule import Cooling, Race, Searches
+from pymc_mcoem.laplace.newton import Searches, iterate
+from pymc_mcoem.laplace.schedule import Cooling, Race
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
