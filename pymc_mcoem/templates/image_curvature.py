@@ -205,17 +205,10 @@ def _by_motion(x: np.ndarray) -> np.ndarray:
     s, c, zoom = np.sin(x[:, 0]), np.cos(x[:, 0]), x[:, 1]
     first, second = x[:, 4] - x[:, 2], x[:, 5] - x[:, 3]
     found = np.zeros((len(x), 6, 6))
-    found[:, 0] = np.stack(
-        [
-            -s * first - c * second,
-            -s * zoom,
-            -c * zoom,
-            c * first - s * second,
-            c * zoom,
-            -s * zoom,
-        ],
-        axis=1,
-    )
+    found[:, 0, 0], found[:, 0, 3] = -s * first - c * second, c * first - s * second
+    found[:, 0, 1] = found[:, 0, 5] = -s * zoom
+    found[:, 0, 4] = c * zoom
+    found[:, 0, 2] = -found[:, 0, 4]
     found[:, 1, 1] = found[:, 1, 5] = found[:, 4, 0] = found[:, 5, 3] = c
     found[:, 1, 4] = found[:, 3, 0] = found[:, 4, 3] = s
     found[:, 1, 2] = found[:, 2, 3] = found[:, 5, 0] = -s
