@@ -172,7 +172,7 @@ def iterate(
     limit : int
         Of evaluations of each.
     """
-    tolerance, least, raising, free = settings[0], *settings[3:6].tolist()
+    tolerance, _, _, least, raising, free = settings.tolist()
     for _ in range(limit):
         rows = rows[~searches.done[rows]]
         lengths, gradient = searches.lengths[rows], searches.gradient[rows]
@@ -209,9 +209,9 @@ def iterate(
             taken, np.where(lower < 1e-6, 0.0, lower), np.maximum(used, 1e-3) * growth
         )
         searches.growth[rows] = np.where(taken, 2.0, 2.0 * growth)
-        better = rows[taken]
-        searches.position[better] = candidate[taken]
-        searches.know(better, value[taken], *(each[taken] for each in found))
+        own = slice(None) if taken.all() else taken
+        searches.position[rows[own]] = candidate[own]
+        searches.know(rows[own], value[own], *(each[own] for each in found))
 
 
 def solve(
@@ -229,7 +229,10 @@ def solve(
     step, used = np.zeros_like(gradient), np.where(damping <= MOST_DAMPING, damping, np.inf)
     left = np.flatnonzero(used < np.inf)
     while left.size:
-        damped = matrix[left] + used[left, None, None] * lengths[left]
+        # all of them at first, which need no copies
+        own = slice(None) if left.size == len(used) else left
+        damped = used[own, None, None] * lengths[own]
+        damped += matrix[own]
         for row, each in zip(left.tolist(), damped, strict=True):
             # the transpose is the same matrix in the order that LAPACK takes without a copy
             factor, failed = dpotrf(each.T, lower=True, clean=False, overwrite_a=True)

@@ -145,8 +145,9 @@ class Warp:
     def _along(self, weights: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Return Σ_s w_i(s) ψ_l(u_s) of weights (n, ..., n_points), those of each in a row."""
         rows, columns = self._shape
-        found = (weights.reshape((-1, columns)) @ second.T).reshape((-1, rows, len(second)))
-        return (first @ found).reshape((len(weights), -1))
+        along_second = (weights.reshape((-1, columns)) @ second.T).reshape((-1, rows, len(second)))
+        found: np.ndarray = (first @ along_second).reshape((len(weights), -1))
+        return found
 
 
 def kernel_sums(

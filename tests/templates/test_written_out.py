@@ -103,18 +103,19 @@ def test_the_loops_compute_what_the_model_says(name, rng):
     for temperature, share, spread in [(1.0, 1.0, 0.3), (3.0, 0.4, 0.3), (1.0, 0.0, 20.0)]:
         positions = mixture.starts[0] + spread * rng.normal(size=(4, n))
         reals[:2] = temperature, share
-        together = known.evaluate(classes, positions, reals, integers)
+        metrics = known.metrics(reals)
+        together = known.evaluate(classes, positions, reals, integers, metrics)
         for k, x, *found in zip(classes, positions, *together, strict=True):
-            expected = list(
-                map(
-                    np.asarray,
-                    function(np.asarray(k), x, np.array([temperature, share]), *arguments),
-                )
-            )
+            settings = np.array([temperature, share])
+            expected = [
+                np.asarray(each) for each in function(np.asarray(k), x, settings, *arguments)
+            ]
+            found.append(metrics[k])
             slope = np.empty(n)
             for into in (slope, np.empty(0)):
                 seen = loops.function(k, x, reals, integers, into)
                 np.testing.assert_allclose(seen, expected[0], rtol=1e-12)
+            assert found[0] == seen
             np.testing.assert_array_equal(found[1], slope)
             sums = known.sums(np.array([0.5]), x[None], data)
             found += [2.0 * each.ravel() for each in sums]
