@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 __all__ = ["N_SETTINGS", "FlatFunction", "NotFlatError", "WrittenOut"]
 
-#: The real numbers begin with: the temperature of the noise, the share of the residuals in the
-#: curvature, and whether sufficient statistics are asked for.
-N_SETTINGS = 3
+#: The real numbers begin with: the temperature of the noise, and the share of the residuals in the
+#: curvature.
+N_SETTINGS = 2
 
 
 class NotFlatError(Exception):
@@ -42,10 +42,7 @@ class NotFlatError(Exception):
 
 
 class WrittenOut(Protocol):
-    """A density, its derivatives and sufficient statistics as one compiled function of flat arrays.
-
-    It returns the log-density and fills what it is to write to: nothing, the gradient, or gradient,
-    curvature and what measures steps; or the statistics, where these are asked for.
+    """A density, its derivatives and sufficient statistics, of flat arrays.
 
     Attributes
     ----------
@@ -64,7 +61,38 @@ class WrittenOut(Protocol):
 
     @property
     def function(self) -> Any:
-        """Compiled by numba, of the type `pymc_mcoem.compiling.flat_functions_numba.FUNCTION`."""
+        """Compiled by numba, of the type `pymc_mcoem.compiling.flat_functions_numba.FUNCTION`.
+
+        Returns the log-density, and writes the gradient where there is room for it.
+        """
+        ...
+
+    def metrics(self, reals: np.ndarray) -> np.ndarray:
+        """Return what measures steps in each class, (n_classes, n_latents, n_latents)."""
+        ...
+
+    def evaluate(
+        self,
+        classes: np.ndarray,
+        positions: np.ndarray,
+        reals: np.ndarray,
+        integers: np.ndarray,
+        metrics: np.ndarray,
+    ) -> tuple[np.ndarray, ...]:
+        """Return log-densities, gradients and curvatures.
+
+        Of a position (n_latents,) in each of n classes: (n,), (n, n_latents) and
+        (n, n_latents, n_latents). `metrics` are those of `reals`.
+        """
+        ...
+
+    def sums(
+        self, weights: np.ndarray, positions: np.ndarray, values: Mapping[str, np.ndarray]
+    ) -> list[np.ndarray]:
+        """Return Σ_t w_t S(x_t) of draws (n_draws, n_latents), in the statistics' order.
+
+        `values` are data of the model by name.
+        """
         ...
 
     def pack(self, values: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -108,7 +136,7 @@ class FlatFunction:
         returns: bool = True,
         written_out: WrittenOut | None = None,
     ) -> None:
-        self._settings = np.array([1.0, 1.0, 0.0 if returns else 1.0])
+        self._settings = np.ones(N_SETTINGS)
         self._density, self._written_out = density, written_out
         with compiling(what):
             if written_out is not None:

@@ -56,10 +56,9 @@ class Evaluations:
         self._written_out, self._metric, self._replaced = written_out, metric, replaced
         self._is_bent = written_out is not None
 
-    def at(self, arguments: Sequence[np.ndarray]) -> Callable[..., float]:
+    def at(self, arguments: Sequence[np.ndarray]) -> Callable[..., tuple[np.ndarray, ...]]:
         """Return `newton.iterate`'s function for what `ClassDensity.arguments` returns."""
-        evaluate = self._written if self._is_bent else self._by_differences
-        return partial(evaluate, self._prepared(arguments))
+        return partial(self._evaluate, self._prepared(arguments))
 
     @property
     def takes_many_points(self) -> bool:
@@ -95,18 +94,25 @@ class Evaluations:
         """Return the arguments as evaluations take them."""
         raise NotImplementedError
 
-    def _written(
+    def _evaluate(
         self,
         prepared: Any,
-        k: int,
-        x: np.ndarray,
-        guess: np.ndarray,
+        classes: np.ndarray,
+        positions: np.ndarray,
+        guesses: np.ndarray,
         settings: np.ndarray,
-        gradient: np.ndarray,
-        matrix: np.ndarray,
-        lengths: np.ndarray,
-    ) -> float:
-        """Evaluate a density whose curvature is written out; see `newton.iterate`."""
+    ) -> tuple[np.ndarray, ...]:
+        """Evaluate the density at a position in each of some classes; see `newton.iterate`."""
+        each = [
+            self._written(prepared, k, x, settings)
+            if self._is_bent
+            else self._by_differences(prepared, k, x, guess, settings)
+            for k, x, guess in zip(classes.tolist(), positions, guesses, strict=True)
+        ]
+        return tuple(np.array(part) for part in zip(*each, strict=True))
+
+    def _written(self, prepared: Any, k: int, x: np.ndarray, settings: np.ndarray) -> Sequence[Any]:
+        """Evaluate a density whose curvature is written out."""
         raise NotImplementedError
 
     def _slopes(
@@ -116,16 +122,8 @@ class Evaluations:
         raise NotImplementedError
 
     def _by_differences(
-        self,
-        prepared: Any,
-        k: int,
-        x: np.ndarray,
-        guess: np.ndarray,
-        settings: np.ndarray,
-        gradient: np.ndarray,
-        matrix: np.ndarray,
-        lengths: np.ndarray,
-    ) -> float:
+        self, prepared: Any, k: int, x: np.ndarray, guess: np.ndarray, settings: np.ndarray
+    ) -> Sequence[Any]:
         """Evaluate a density and its curvature by differences of gradients."""
         # how far apart they are taken
         size, bend = np.maximum(1.0, np.abs(x)), np.abs(np.diagonal(guess))
@@ -136,7 +134,6 @@ class Evaluations:
         # a density may overflow or have no logarithm where a step has gone too far
         with np.errstate(all="ignore"):
             values, slopes = self._slopes(prepared, k, points, settings)
-            gradient[:] = slopes[0]
             n = len(x)
             forward = (slopes[0] - slopes[1 : n + 1]) / steps[:, None]
             backward = (slopes[n + 1 :] - slopes[0]) / steps[:, None]
@@ -148,14 +145,15 @@ class Evaluations:
             weight = np.where(is_in[0] == is_in[1], weight, is_in[0])[:, None]
             bend = np.where(weight > 0, weight * forward, 0.0)
             bend += np.where(weight < 1, (1 - weight) * backward, 0.0)
-        matrix[:] = 0.5 * (bend + bend.T)
-        lengths[:] = _by_diagonal(matrix)
-        return float(values[0])
+        matrix = 0.5 * (bend + bend.T)
+        return values[0], slopes[0], matrix, _by_diagonal(matrix)
 
 
-def _by_diagonal(matrix: np.ndarray) -> np.ndarray:
-    """Return what measures steps where nothing else is said."""
-    return np.diag(np.maximum(np.abs(np.diagonal(matrix)), 1e-10))
+def _by_diagonal(matrices: np.ndarray) -> np.ndarray:
+    """Return what measures steps where nothing else is said, of one matrix or many."""
+    diagonal = np.maximum(np.abs(np.diagonal(matrices, axis1=-2, axis2=-1)), 1e-10)
+    found: np.ndarray = diagonal[..., None] * np.eye(matrices.shape[-1])
+    return found
 
 
 class _FlatEvaluations(Evaluations):
@@ -171,14 +169,17 @@ class _FlatEvaluations(Evaluations):
             if not (is_its and (self._metric is None or self._metric is known.metric)):
                 known = None
         self._flat = FlatFunction(self._density, self._graphs, what, written_out=known)
+        self._known = known if self._is_bent else None
 
     def __reduce__(self) -> Any:
         # what is compiled has addresses of this process
         return _FlatEvaluations, self._made_of
 
     def _prepared(self, arguments: Sequence[np.ndarray]) -> Any:
-        n = self._density.n_latents
-        return *self._flat.pack(arguments), np.empty(n + 2 * n * n)
+        n, (reals, integers) = self._density.n_latents, self._flat.pack(arguments)
+        if self._known is not None:
+            return reals, integers, self._known.metrics(reals)
+        return reals, integers, np.empty(n + 2 * n * n)
 
     def _call(
         self, prepared: Any, k: int, x: np.ndarray, settings: np.ndarray, out: np.ndarray
@@ -188,25 +189,34 @@ class _FlatEvaluations(Evaluations):
         value: float = self._flat.function(k, x, reals, integers, out)
         return value
 
-    def _written(
+    def _evaluate(
         self,
         prepared: Any,
-        k: int,
-        x: np.ndarray,
-        guess: np.ndarray,
+        classes: np.ndarray,
+        positions: np.ndarray,
+        guesses: np.ndarray,
         settings: np.ndarray,
-        gradient: np.ndarray,
-        matrix: np.ndarray,
-        lengths: np.ndarray,
-    ) -> float:
-        n = len(x)
-        out = prepared[2]
+    ) -> tuple[np.ndarray, ...]:
+        if self._known is None:
+            return super()._evaluate(prepared, classes, positions, guesses, settings)
+        reals, integers, metrics = prepared
+        reals[:2] = settings[1:3]
+        # a density may overflow somewhere
+        with np.errstate(all="ignore"):
+            found = self._known.evaluate(classes, positions, reals, integers, metrics)
+        return *found, metrics[classes] if self._metric is not None else _by_diagonal(found[-1])
+
+    def _written(self, prepared: Any, k: int, x: np.ndarray, settings: np.ndarray) -> Sequence[Any]:
+        n, out = len(x), prepared[2]
         value = self._call(prepared, k, x, settings, out)
-        gradient[:] = out[:n]
-        matrix[:], lengths[:] = out[n:].reshape((2, n, n))
-        if self._metric is None:
-            lengths[:] = _by_diagonal(matrix)
-        return value
+        # copies, for the next call writes to the same place
+        gradient, (matrix, lengths) = out[:n].copy(), out[n:].reshape((2, n, n)).copy()
+        return (
+            value,
+            gradient,
+            matrix,
+            lengths if self._metric is not None else _by_diagonal(matrix),
+        )
 
     def _slopes(
         self, prepared: Any, k: int, points: np.ndarray, settings: np.ndarray
@@ -237,23 +247,12 @@ class _GraphEvaluations(Evaluations):
         return arguments
 
     def _call(self, prepared: Any, k: int, x: np.ndarray, settings: np.ndarray) -> list[np.ndarray]:
-        own = np.array([settings[1], settings[2], 0.0])
+        own = settings[1:3]
         return [np.asarray(each) for each in self._function(np.asarray(k), x, own, *prepared)]
 
-    def _written(
-        self,
-        prepared: Any,
-        k: int,
-        x: np.ndarray,
-        guess: np.ndarray,
-        settings: np.ndarray,
-        gradient: np.ndarray,
-        matrix: np.ndarray,
-        lengths: np.ndarray,
-    ) -> float:
+    def _written(self, prepared: Any, k: int, x: np.ndarray, settings: np.ndarray) -> Sequence[Any]:
         with np.errstate(all="ignore"):
-            value, gradient[:], matrix[:], lengths[:] = self._call(prepared, k, x, settings)
-        return float(value)
+            return self._call(prepared, k, x, settings)
 
     def _slopes(
         self, prepared: Any, k: int, points: np.ndarray, settings: np.ndarray

@@ -171,6 +171,7 @@ class WeightedStatistics:
         k = pt.scalar("class_index", dtype="int64")
         self._padded = False
         self._function: Any = None
+        self._written_out: WrittenOut | None = None
         self._shapes: list[tuple[int, ...]] = []
         if not self.names:
             return
@@ -188,11 +189,12 @@ class WeightedStatistics:
 
         self._padded = uses_jax(mode)
         if backend_of(mode) == "numba":
+            known = density.written_out
+            if known is not None and known.statistics == family.statistics:
+                self._written_out = known
+                return
             with suppress(NotFlatError):
-                known = density.written_out
-                if known is not None and known.statistics != family.statistics:
-                    known = None
-                self._function = _FlatSums(density, expressions, self._shapes, known)
+                self._function = _FlatSums(density, expressions, self._shapes)
                 return
 
         def add(w: Any, x: Any, *rest: Any) -> list[Any]:
@@ -249,7 +251,7 @@ class WeightedStatistics:
         total["class_weight"] = np.bincount(
             class_index, weights=weights, minlength=self.density.n_classes
         )
-        if self._function is None:
+        if not self.names:
             return total
         arguments = self.density.arguments(data, others)
         for j in np.unique(class_index):
@@ -257,12 +259,15 @@ class WeightedStatistics:
             own_weights, own_positions = weights[chosen], positions[chosen]
             if self._padded:
                 own_weights, own_positions = _padded(own_weights, own_positions)
-            sums = self._function(
-                as_argument(j, np.int64),
-                as_argument(own_weights),
-                as_argument(own_positions),
-                *arguments,
-            )
+            if self._written_out is not None:
+                sums = self._written_out.sums(own_weights, own_positions, data)
+            else:
+                sums = self._function(
+                    as_argument(j, np.int64),
+                    as_argument(own_weights),
+                    as_argument(own_positions),
+                    *arguments,
+                )
             for name, value in zip(self.names, sums, strict=True):
                 total[name][j] = value
         return total
@@ -276,7 +281,6 @@ class _FlatSums:
         density: ClassDensity,
         expressions: Sequence[Any],
         shapes: Sequence[tuple[int, ...]],
-        written_out: WrittenOut | None,
     ) -> None:
         # imported where it is used: numba takes a second to import
         from pymc_mcoem.em import sums_numba
@@ -286,7 +290,6 @@ class _FlatSums:
             lambda k, x, _: density.place(list(expressions), k, x),
             "sufficient statistics",
             returns=False,
-            written_out=written_out,
         )
         self._sum = sums_numba.weighted_sum
         self._shapes = shapes

@@ -4,123 +4,241 @@
 what a step gained and what it was to gain, and grows at once where P + μ M is not positive
 definite.
 
-In Python, for an iteration costs some twenty microseconds beside the evaluation of the density and
-its derivatives, and numba took longer to compile the loop than a first image should wait.
+Searches take a step each before any takes the next, so that what is NumPy's of their densities can
+be computed together. In Python, for an iteration costs some twenty microseconds beside the
+evaluation, and numba took longer to compile the loop than a first image should wait.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotrs
 
-__all__ = ["MOST_DAMPING", "iterate", "solve"]
+__all__ = ["MOST_DAMPING", "Searches", "iterate", "solve"]
 
 #: Damping beyond which no step is tried.
 MOST_DAMPING = 1e12
 
 
+@dataclass
+class Searches:
+    """Searches under way, one row each.
+
+    Attributes
+    ----------
+    classes : ndarray of int of shape (n,)
+    position, gradient : ndarray of shape (n, n_latents)
+    damping, growth, log_density : ndarray of shape (n,)
+        `growth` is by how much damping grows where a step fails.
+    matrix, lengths : ndarray of shape (n, n_latents, n_latents)
+        The curvature that the next step is made with, and what measures how long it is.
+    temperature : ndarray of shape (n,)
+        That what is known of the density was evaluated at; nan before it was.
+    done : ndarray of bool of shape (n,)
+    n_iterations : ndarray of int of shape (n,)
+    first_damping : float
+    """
+
+    classes: np.ndarray
+    position: np.ndarray
+    damping: np.ndarray
+    growth: np.ndarray
+    temperature: np.ndarray
+    log_density: np.ndarray
+    gradient: np.ndarray
+    matrix: np.ndarray
+    lengths: np.ndarray
+    done: np.ndarray
+    n_iterations: np.ndarray
+    first_damping: float
+
+    @classmethod
+    def begin(cls, classes: np.ndarray, starts: np.ndarray, damping: float) -> Searches:
+        """Return searches from starts ``(n_classes, n_starts, n_latents)``, class by class."""
+        rows = np.repeat(classes, starts.shape[1])
+        n, size = len(rows), starts.shape[2]
+        return cls(
+            rows,
+            starts.reshape(n, size).copy(),
+            np.full(n, damping),
+            np.full(n, 2.0),
+            np.full(n, np.nan),
+            np.full(n, -np.inf),
+            np.zeros((n, size)),
+            np.tile(np.eye(size), (n, 1, 1)),
+            np.tile(np.eye(size), (n, 1, 1)),
+            np.zeros(n, dtype=bool),
+            np.zeros(n, dtype=int),
+            damping,
+        )
+
+    def heat(self, rows: np.ndarray, temperature: float, measured_by_prior: bool) -> None:
+        """Let searches go on at another temperature, where they are.
+
+        A prior does not get wider with the noise, so steps of the same trust take a multiple of its
+        precision that falls as the temperature rises; a curvature falls with it by itself.
+        """
+        is_known = np.isfinite(self.log_density[rows])
+        ratio = self.temperature[rows] / temperature if measured_by_prior else 1.0
+        # also where nothing was found: what damping had grown to says nothing
+        self.damping[rows] = np.where(is_known, self.damping[rows] * ratio, self.first_damping)
+        self.temperature[rows], self.log_density[rows] = temperature, -np.inf
+        self.gradient[rows], self.matrix[rows] = 0.0, np.eye(self.matrix.shape[1])
+        self.done[rows] = False
+
+    def know(
+        self,
+        rows: Any,
+        log_density: np.ndarray,
+        gradient: np.ndarray,
+        matrix: np.ndarray,
+        lengths: np.ndarray,
+    ) -> None:
+        """Write down what an evaluation found where searches are, minus infinity for no density."""
+        self.log_density[rows] = np.where(np.isfinite(log_density), log_density, -np.inf)
+        self.gradient[rows], self.matrix[rows], self.lengths[rows] = gradient, matrix, lengths
+
+    def within(self, rows: set[int], margin: float, trust: float) -> set[int]:
+        """Return those rows that may still come within a margin of the highest of them.
+
+        One that is further behind may, if `trust` times what its next Newton step promises would
+        do.
+        """
+        asked = np.array(sorted(rows), dtype=np.int64)
+        height = np.where(np.isfinite(self.log_density), self.log_density, -np.inf)[asked]
+        least = height.max(initial=-np.inf) - margin
+        behind = height < least
+        if trust > 0 and behind.any():
+            height[behind] += trust * self._promised(asked[behind])
+        return set(asked[height >= least].tolist())
+
+    def _promised(self, rows: np.ndarray) -> np.ndarray:
+        """Return what next Newton steps promise, with a ridge where they need one."""
+        gradient, matrix = self.gradient[rows], self.matrix[rows]
+        known = np.isfinite(gradient).all(axis=1) & np.isfinite(matrix).all(axis=(1, 2))
+        gradient, matrix = gradient[known], matrix[known]
+        size = np.abs(np.diagonal(matrix, axis1=1, axis2=2)).max(axis=1, initial=1e-8)
+        ridge = size[:, None, None] * np.eye(matrix.shape[1])
+        step, used = solve(matrix, ridge, gradient, np.zeros(len(size)), 1e-2, 10.0)
+        found = np.zeros(len(rows))
+        found[known] = np.where(used < np.inf, 0.5 * (gradient * step).sum(axis=1), 0.0)
+        return found
+
+    def ahead(self, rows: np.ndarray, alive: set[int]) -> list[int]:
+        """Return the row with the highest density of each class, of those alive if any is.
+
+        Else of those that were searched at temperature 1.
+
+        Parameters
+        ----------
+        rows : ndarray of int of shape (n_classes, n_starts)
+        alive : set of int
+        """
+        height = np.where(np.isnan(self.log_density), -np.inf, self.log_density)
+        found = []
+        for own in rows.tolist():
+            living = [row for row in own if row in alive]
+            # else of those whose density is that of the others, if any got so far
+            comparable = living or [row for row in own if self.temperature[row] == 1.0]
+            found.append(max(comparable or own[:1], key=lambda row: height[row]))
+        return found
+
+
 def iterate(
-    evaluate: Callable[..., float],
-    k: int,
-    x: np.ndarray,
-    state: np.ndarray,
-    gradient: np.ndarray,
-    matrix: np.ndarray,
-    lengths: np.ndarray,
+    evaluate: Callable[..., tuple[np.ndarray, ...]],
+    searches: Searches,
+    rows: np.ndarray,
     settings: np.ndarray,
     limit: int,
-) -> int:
-    """Go on with a search, and return how many points were evaluated.
+) -> None:
+    """Go on with searches, all of them a step at a time.
 
     Parameters
     ----------
     evaluate : callable
-        Of a class, a position, what is guessed of P there, `settings`, and the gradient, P and M
-        to write; returns the log-density.
-    k : int
-        Class.
-    x, gradient : ndarray of shape (n_latents,)
-        Where the search is; both are changed.
-    state : ndarray of shape (4,)
-        Log-density at `x`, minus infinity where nothing is known yet; damping; whether the search
-        has come to its end; by how much damping grows where the next step fails. Changed.
-    matrix, lengths : ndarray of shape (n_latents, n_latents)
-        P and M at `x`, or what is guessed of P where nothing is known yet; changed.
+        Of classes (n,), positions (n, n_latents), what is guessed of P there, and `settings`;
+        returns log-densities (n,), gradients, and P and M, (n, n_latents, n_latents).
+    searches : Searches
+        Changed.
+    rows : ndarray of int
+        Which of them go on, of known density; those that are done do not.
     settings : ndarray of float
         Tolerance, temperature, share of the residuals; then the least damping that helps, how it
         rises, and what is as good as none.
     limit : int
-        Of evaluations.
+        Of evaluations of each.
     """
-    tolerance, least, raising, free = settings[0], *settings[3:6]
-    for count in range(limit):
-        log_p, damping, _, growth = state.tolist()
-        if log_p == -np.inf:
-            value = evaluate(k, x, matrix, settings, gradient, matrix, lengths)
-            if not np.isfinite(value):
-                return count + 1
-            state[0] = value
-            continue
+    tolerance, _, _, least, raising, free = settings.tolist()
+    for _ in range(limit):
+        rows = rows[~searches.done[rows]]
+        lengths, gradient = searches.lengths[rows], searches.gradient[rows]
+        matrix, damping = searches.matrix[rows], searches.damping[rows]
         step, used = solve(matrix, lengths, gradient, damping, least, raising)
-        if used == np.inf:
-            return count
-        candidate = x + step
-        found = np.empty_like(gradient), np.empty_like(matrix), np.empty_like(lengths)
-        value = evaluate(k, candidate, matrix, settings, *found)
-        gain, length = 0.5 * float(gradient @ step), float(step @ (lengths @ step))
+        if not (helps := used < np.inf).all():
+            rows, step, used, gradient = rows[helps], step[helps], used[helps], gradient[helps]
+            matrix, lengths = matrix[helps], lengths[helps]
+        if not rows.size:
+            return
+        candidate, log_p = searches.position[rows] + step, searches.log_density[rows]
+        value, *found = evaluate(searches.classes[rows], candidate, matrix, settings)
+        searches.n_iterations[rows] += 1
+        gain = 0.5 * (gradient * step).sum(axis=1)
+        length = (step * (lengths @ step[:, :, None])[:, :, 0]).sum(axis=1)
         # δᵀg − δᵀPδ / 2, of (P + μM) δ = g
         expected = gain + 0.5 * used * length
-        gained = value - log_p if np.isfinite(value) else 0.0
+        gained = np.where(np.isfinite(value), value - log_p, -np.inf)
         # what is lost in the rounding of the density is believed
-        rounding = 1e-14 * (1.0 + abs(log_p))
-        ratio = 1.0
-        if expected > rounding:
-            ratio = min(max(gained / expected, -1e3), 1e3)
+        rounding = 1e-14 * (1.0 + np.abs(log_p))
+        ratio = np.ones(len(rows))
+        np.divide(gained, expected, out=ratio, where=expected > rounding)
         # A damped step promises too little: only one that damping hardly shortens may end the
         # search. Without a slope it says nothing, for on a saddle there is none either.
-        hardly = used * length <= 0.2 * gain and gain > 0.0
-        ends = gain < tolerance and (hardly or used < free)
-        if np.isfinite(value) and gained >= -rounding:
-            x[:] = candidate
-            gradient[:], matrix[:], lengths[:] = found
-            log_p = value
-            # where the density is as quadratic as a nearly free step takes it to be, damping only
-            # delays
-            lowest = 0.0 if abs(ratio - 1.0) < 0.05 and used < free else 0.2
-            damping = used * max(lowest, 1.0 - (2.0 * ratio - 1.0) ** 3)
-            damping = 0.0 if damping < 1e-6 else damping
-            growth = 2.0
-        else:
-            damping = max(used, 1e-3) * growth
-            growth *= 2.0
-        state[:] = log_p, damping, ends, growth
-        if ends:
-            return count + 1
-    return limit
+        hardly = (used * length <= 0.2 * gain) & (gain > 0.0)
+        searches.done[rows] = (gain < tolerance) & (hardly | (used < free))
+        # where the density is as quadratic as a nearly free step takes it to be, damping only
+        # delays
+        lowest = np.where((np.abs(ratio - 1.0) < 0.05) & (used < free), 0.0, 0.2)
+        lower = used * np.maximum(lowest, 1.0 - (2.0 * ratio.clip(-1e3, 1e3) - 1.0) ** 3)
+        taken = gained >= -rounding
+        growth = searches.growth[rows]
+        searches.damping[rows] = np.where(
+            taken, np.where(lower < 1e-6, 0.0, lower), np.maximum(used, 1e-3) * growth
+        )
+        searches.growth[rows] = np.where(taken, 2.0, 2.0 * growth)
+        own = slice(None) if taken.all() else taken
+        searches.position[rows[own]] = candidate[own]
+        searches.know(rows[own], value[own], *(each[own] for each in found))
 
 
 def solve(
     matrix: np.ndarray,
     lengths: np.ndarray,
     gradient: np.ndarray,
-    damping: float,
+    damping: np.ndarray,
     least: float,
     raising: float,
-) -> tuple[np.ndarray, float]:
-    """Return a damped step and the damping that it took, infinite where none helps; see `iterate`.
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return damped steps of n searches and the damping that each took; see `iterate`.
 
-    Both matrices are symmetric.
+    Damping is infinite where none helps. All matrices (n, n_latents, n_latents) are symmetric.
     """
-    used = damping
-    while used <= MOST_DAMPING:
-        # the transpose is the same matrix in the order that LAPACK takes without a copy
-        damped = (matrix + used * lengths).T
-        factor, failed = dpotrf(damped, lower=True, clean=False, overwrite_a=True)
-        if not failed:
-            step, _ = dpotrs(factor, gradient, lower=True)
-            if np.isfinite(step).all():
-                return step, used
-        used = max(raising * used, least)
-    return gradient, np.inf
+    step, used = np.zeros_like(gradient), np.where(damping <= MOST_DAMPING, damping, np.inf)
+    left = np.flatnonzero(used < np.inf)
+    while left.size:
+        # all of them at first, which need no copies
+        own = slice(None) if left.size == len(used) else left
+        damped = used[own, None, None] * lengths[own]
+        damped += matrix[own]
+        for row, each in zip(left.tolist(), damped, strict=True):
+            # the transpose is the same matrix in the order that LAPACK takes without a copy
+            factor, failed = dpotrf(each.T, lower=True, clean=False, overwrite_a=True)
+            step[row] = np.nan if failed else dpotrs(factor, gradient[row], lower=True)[0]
+        left = left[~np.isfinite(step[left]).all(axis=1)]
+        used[left] = np.maximum(raising * used[left], least)
+        used[used > MOST_DAMPING] = np.inf
+        left = left[used[left] < np.inf]
+    return step, used

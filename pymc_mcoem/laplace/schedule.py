@@ -1,13 +1,10 @@
-"""Which searches for modes run how long: cooling, the race of classes, and searches under way."""
+"""Which searches for modes run how long: cooling, and the race of classes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from scipy.linalg.lapack import dpotrf, dpotrs
-
-__all__ = ["Cooling", "Race", "Searches"]
+__all__ = ["Cooling", "Race"]
 
 
 @dataclass(frozen=True)
@@ -97,124 +94,3 @@ class Race:
             )
         if not self.trust >= 0:
             raise ValueError(f"trust: got {self.trust}; give a number, or 0 for none.")
-
-
-@dataclass
-class Searches:
-    """Searches under way, one row each.
-
-    Attributes
-    ----------
-    classes : ndarray of int of shape (n,)
-    position, gradient : ndarray of shape (n, n_latents)
-    damping, growth, log_density : ndarray of shape (n,)
-        `growth` is by how much damping grows where a step fails.
-    matrix, lengths : ndarray of shape (n, n_latents, n_latents)
-        The curvature that the next step is made with, and what measures how long it is.
-    temperature : ndarray of shape (n,)
-        That what is known of the density was evaluated at; nan before it was.
-    done : ndarray of bool of shape (n,)
-    n_iterations : ndarray of int of shape (n,)
-    first_damping : float
-    """
-
-    classes: np.ndarray
-    position: np.ndarray
-    damping: np.ndarray
-    growth: np.ndarray
-    temperature: np.ndarray
-    log_density: np.ndarray
-    gradient: np.ndarray
-    matrix: np.ndarray
-    lengths: np.ndarray
-    done: np.ndarray
-    n_iterations: np.ndarray
-    first_damping: float
-
-    @classmethod
-    def begin(cls, classes: np.ndarray, starts: np.ndarray, damping: float) -> Searches:
-        """Return searches from starts ``(n_classes, n_starts, n_latents)``, class by class."""
-        rows = np.repeat(classes, starts.shape[1])
-        n, size = len(rows), starts.shape[2]
-        return cls(
-            rows,
-            starts.reshape(n, size).copy(),
-            np.full(n, damping),
-            np.full(n, 2.0),
-            np.full(n, np.nan),
-            np.full(n, -np.inf),
-            np.zeros((n, size)),
-            np.tile(np.eye(size), (n, 1, 1)),
-            np.tile(np.eye(size), (n, 1, 1)),
-            np.zeros(n, dtype=bool),
-            np.zeros(n, dtype=int),
-            damping,
-        )
-
-    def heat(self, row: int, temperature: float, measured_by_prior: bool) -> None:
-        """Let a search go on at another temperature, where it is.
-
-        A prior does not get wider with the noise, so steps of the same trust take a multiple of its
-        precision that falls as the temperature rises; a curvature falls with it by itself.
-        """
-        if not np.isfinite(self.log_density[row]):
-            # also where nothing was found: what damping had grown to says nothing
-            self.damping[row] = self.first_damping
-        elif measured_by_prior:
-            self.damping[row] *= self.temperature[row] / temperature
-        self.temperature[row] = temperature
-        self.log_density[row] = -np.inf
-        self.gradient[row] = 0.0
-        self.matrix[row] = np.eye(self.matrix.shape[1])
-        self.done[row] = False
-
-    def within(self, rows: set[int], margin: float, trust: float) -> set[int]:
-        """Return those rows that may still come within a margin of the highest of them.
-
-        One that is further behind may, if `trust` times what its next Newton step promises would
-        do.
-        """
-        height = np.where(np.isfinite(self.log_density), self.log_density, -np.inf)
-        least = max((height[row] for row in rows), default=-np.inf) - margin
-        return {
-            row
-            for row in rows
-            if height[row] >= least
-            or (trust > 0 and height[row] + trust * self._promised(row) >= least)
-        }
-
-    def _promised(self, row: int) -> float:
-        """Return what the next Newton step promises, with a ridge where it needs one."""
-        gradient, matrix = self.gradient[row], self.matrix[row]
-        if not (np.isfinite(gradient).all() and np.isfinite(matrix).all()):
-            return 0.0
-        diagonal = np.diagonal(matrix)
-        size = max(float(np.abs(diagonal).max(initial=0.0)), 1e-8)
-        for ridge in (0.0, *(size * 10.0**power for power in range(-2, 3))):
-            damped = matrix.copy()
-            damped.flat[:: len(matrix) + 1] = diagonal + ridge
-            # the transpose is the same matrix in the order that LAPACK takes without a copy
-            factor, failed = dpotrf(damped.T, lower=True, clean=False, overwrite_a=True)
-            if not failed:
-                step, _ = dpotrs(factor, gradient, lower=True)
-                return 0.5 * float(gradient @ step)
-        return 0.0
-
-    def ahead(self, rows: np.ndarray, alive: set[int]) -> list[int]:
-        """Return the row with the highest density of each class, of those alive if any is.
-
-        Else of those that were searched at temperature 1.
-
-        Parameters
-        ----------
-        rows : ndarray of int of shape (n_classes, n_starts)
-        alive : set of int
-        """
-        height = np.where(np.isnan(self.log_density), -np.inf, self.log_density)
-        found = []
-        for own in rows.tolist():
-            living = [row for row in own if row in alive]
-            # else of those whose density is that of the others, if any got so far
-            comparable = living or [row for row in own if self.temperature[row] == 1.0]
-            found.append(max(comparable or own[:1], key=lambda row: height[row]))
-        return found

@@ -26,8 +26,8 @@ import numpy as np
 from pymc_mcoem.density.class_density import ClassDensity, as_argument
 from pymc_mcoem.density.evaluations import compile_evaluations
 from pymc_mcoem.laplace.modes import Modes, ModeStatus, positive_definite
-from pymc_mcoem.laplace.newton import iterate
-from pymc_mcoem.laplace.schedule import Cooling, Race, Searches
+from pymc_mcoem.laplace.newton import Searches, iterate
+from pymc_mcoem.laplace.schedule import Cooling, Race
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -215,32 +215,22 @@ class ModeSearch:
         searches: Searches,
         rows: set[int],
         limit: int,
-        evaluate: Callable[..., float],
+        evaluate: Callable[..., tuple[np.ndarray, ...]],
         temperature: float = 1.0,
     ) -> None:
         """Let searches go on for so many iterations, or to where they end."""
         settings = self._settings(temperature, 1.0)
-        for row in sorted(rows):
-            if searches.temperature[row] != temperature:
-                searches.heat(row, temperature, self._measured_by_prior)
-            if searches.done[row]:
-                continue
-            state = np.array(
-                [searches.log_density[row], searches.damping[row], 0.0, searches.growth[row]]
-            )
-            searches.n_iterations[row] += iterate(
-                evaluate,
-                int(searches.classes[row]),
-                searches.position[row],
-                state,
-                searches.gradient[row],
-                searches.matrix[row],
-                searches.lengths[row],
-                settings,
-                limit,
-            )
-            searches.log_density[row], searches.damping[row] = state[:2]
-            searches.done[row], searches.growth[row] = bool(state[2]), state[3]
+        asked = np.array(sorted(rows))
+        # all of them or none
+        new = asked[searches.temperature[asked] != temperature]
+        if new.size:
+            searches.heat(new, temperature, self._measured_by_prior)
+            there = searches.classes[new], searches.position[new], searches.matrix[new]
+            searches.know(new, *evaluate(*there, settings))
+            searches.n_iterations[new] += 1
+            limit -= 1
+        known = asked[searches.log_density[asked] > -np.inf]
+        iterate(evaluate, searches, known, settings, limit)
 
     def _settings(self, temperature: float, residual_share: float) -> np.ndarray:
         scales = self._damping
@@ -260,33 +250,21 @@ class ModeSearch:
         searches: Searches,
         rows: list[int],
         followed: set[int],
-        evaluate: Callable[..., float],
+        evaluate: Callable[..., tuple[np.ndarray, ...]],
     ) -> Modes:
         """Evaluate the density where searches ended, and name how they did.
 
         Those that were left behind may have been under more noise, and where the curvature is
         written out precisions are those of Gauss and Newton.
         """
-        settings = self._settings(1.0, 0.0)
-        n = self.density.n_latents
-        log_density, gradient = np.full(len(rows), -np.inf), np.zeros((len(rows), n))
-        precision = np.full((len(rows), n, n), np.nan)
-        for place, row in enumerate(rows):
-            state = np.array([-np.inf, self._damping.first, 0.0, 2.0])
-            # what is known of the curvature says how far apart differences are to be taken
-            precision[place] = searches.matrix[row]
-            iterate(
-                evaluate,
-                int(searches.classes[row]),
-                searches.position[row].copy(),
-                state,
-                gradient[place],
-                precision[place],
-                np.eye(n),
-                settings,
-                1,
-            )
-            log_density[place] = state[0]
+        # what is known of the curvature says how far apart differences are to be taken
+        log_density, gradient, precision, _ = evaluate(
+            searches.classes[rows],
+            searches.position[rows],
+            searches.matrix[rows],
+            self._settings(1.0, 0.0),
+        )
+        log_density = np.where(np.isfinite(log_density), log_density, -np.inf)
         factors, status = np.empty_like(precision), []
         for place, row in enumerate(rows):
             regular = positive_definite(precision[place])

@@ -125,9 +125,9 @@ class TemplateFamily(Family):
         """
         ready = super().ready(statistics, effective_size=effective_size)
         precision = self.priors.precision(self.gram) / effective_size
-        for index in np.flatnonzero(ready):
+        grams = self.settings.basis.unpack_gram(np.asarray(statistics["template_gram"])[ready])
+        for index, gram in zip(np.flatnonzero(ready), grams, strict=True):
             try:
-                gram = self.settings.basis.unpack_gram(statistics["template_gram"][index])
                 np.linalg.cholesky(gram + precision)
             except np.linalg.LinAlgError:
                 ready[index] = False

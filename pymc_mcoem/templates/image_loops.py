@@ -14,6 +14,7 @@ from scipy.special import gammaln
 
 from pymc_mcoem.compiling.flat_functions import N_SETTINGS
 from pymc_mcoem.compiling.linear_algebra import symmetric_inverse
+from pymc_mcoem.templates.image_curvature import Warp, kernel_sums
 from pymc_mcoem.templates.warps.deformations import Deformation, SumOfDeformations
 from pymc_mcoem.templates.warps.displacement_field import DisplacementField
 from pymc_mcoem.templates.warps.rigid_motion import RigidMotion
@@ -38,6 +39,7 @@ def image_functions(settings: TemplateSettings, built: TemplateModel) -> ImageFu
         and set(kinds) <= {RigidMotion, DisplacementField}
         and settings.basis.is_own_kind
         and settings.basis.grid is not None
+        and settings.basis.grid.overlaps
         and settings.covariance != "full"
         and settings.noise_correlation is None
         and len(settings.points) > 1
@@ -50,7 +52,7 @@ def image_functions(settings: TemplateSettings, built: TemplateModel) -> ImageFu
 
 
 class ImageFunctions:
-    """The loops of `image_loops_numba` for one mixture.
+    """The loops of `image_loops_numba` and the sums of `image_curvature` for one mixture.
 
     It is a `pymc_mcoem.compiling.flat_functions.WrittenOut`.
 
@@ -69,7 +71,8 @@ class ImageFunctions:
         base = settings.whole_covariance
         log_deviations = np.log(np.diagonal(np.linalg.cholesky(base))).sum()
         self._log_constant = -log_deviations - 0.5 * len(base) * np.log(2.0 * np.pi)
-        sizes, fixed = _sizes_and_tables(settings, symmetric_inverse(base))
+        precision = symmetric_inverse(base)
+        sizes, fixed = _sizes_and_tables(settings, precision)
         self._fixed = np.concatenate([table.ravel() for table in fixed])
         n_classes, n_points = settings.n_classes, len(settings.points)
         lengths = [table.size for table in fixed]
@@ -77,9 +80,15 @@ class ImageFunctions:
         lengths += [n_classes * settings.basis.n_basis, n_points, n_points]
         places = N_SETTINGS + np.concatenate([[0], np.cumsum(lengths)])
         self._integers = np.concatenate([sizes, places]).astype(np.int64)
-        # of kernels at points: three tables, of twice as many for products of kernels
         assert settings.basis.grid is not None
-        self._n_scratch = n_points * (6 * max(settings.basis.grid.length) + 8)
+        # of kernels at points: one table of one axis, and as many of the other as derivatives
+        first, second = settings.basis.grid.length
+        self._n_scratch = n_points * (4 * first + second)
+        self._precision, self._places = precision, places
+        *_, motion_at, field_at, self._scale_at = sizes
+        self._warp = Warp(
+            settings.points, [fixed[2], fixed[4]], motion_at, field_at, self._scale_at
+        )
 
     @property
     def function(self) -> Any:
@@ -88,6 +97,72 @@ class ImageFunctions:
         from pymc_mcoem.templates.image_loops_numba import evaluate
 
         return evaluate.function
+
+    def evaluate(
+        self,
+        classes: np.ndarray,
+        positions: np.ndarray,
+        reals: np.ndarray,
+        integers: np.ndarray,
+        metrics: np.ndarray,
+    ) -> tuple[np.ndarray, ...]:
+        """Return log-densities, gradients and curvatures, of each position."""
+        settings, d, function = self._settings, len(self._precision), self.function
+        n, n_latents = positions.shape
+        found = np.empty((n, n_latents + 6 * len(settings.points)))
+        log_density = np.array(
+            [
+                function(k, x, reals, integers, out)
+                for k, x, out in zip(classes.tolist(), positions, found, strict=True)
+            ]
+        )
+        gradient, derivatives = found[:, :n_latents], found[:, n_latents:].reshape((n, 6, -1))
+        noise, values, mask = (self._part(reals, place) for place in (10, 12, 13))
+        matrix = metrics[classes]
+        if settings.scale is not None:
+            matrix[:, d, d] = settings.scale[1] * np.exp(positions[:, d])
+        weights = mask / (reals[0] * noise[classes, None])
+        away = values - derivatives[:, 0]
+        self._warp.add_curvature(positions, derivatives, away, weights, reals[1], matrix)
+        return log_density, gradient, matrix
+
+    def metrics(self, reals: np.ndarray) -> np.ndarray:
+        """Return what measures steps in each class, (n_classes, n_latents, n_latents)."""
+        settings, d = self._settings, len(self._precision)
+        n = d if settings.scale is None else d + 1
+        shares = 1.0 / self._part(reals, 8).reshape((-1, d))
+        found = np.zeros((len(shares), n, n))
+        found[:, :d, :d] = shares[:, :, None] * self._precision * shares[:, None]
+        if settings.scale is not None:
+            found[:, d, d] = settings.scale[0]
+        return found
+
+    def sums(
+        self, weights: np.ndarray, positions: np.ndarray, values: Mapping[str, np.ndarray]
+    ) -> list[np.ndarray]:
+        """Return Σ_t w_t S(x_t) of draws (n_draws, n_latents), in the statistics' order."""
+        settings = self._settings
+        assert settings.basis.grid is not None
+        mask = np.ravel(values["observed_mask"])
+        response = np.ravel(values["observed_values"]) * mask
+        scales = np.ones(len(weights))
+        if settings.scale is not None:
+            scales = np.exp(positions[:, self._scale_at])
+        warped = self._warp(positions)
+        once, twice = weights * scales, weights * scales**2
+        sums = kernel_sums(
+            settings.basis.grid, warped, once[:, None] * response, twice[:, None] * mask
+        )
+        away = positions[:, settings.learned] - settings.deformation.mean[settings.learned]
+        total = weights.sum()
+        found = [*sums, (weights * away.T) @ away, total * (response @ response)]
+        found.append(total * mask.sum())
+        if settings.scale is not None:
+            found += [once.sum(), weights @ positions[:, self._scale_at]]
+        return [np.asarray(each) for each in found]
+
+    def _part(self, reals: np.ndarray, place: int) -> np.ndarray:
+        return reals[self._places[place] : self._places[place + 1]]
 
     def pack(self, values: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Return the two vectors that the loops take, from θ and an observation by name."""
@@ -126,7 +201,7 @@ def _parts(settings: TemplateSettings) -> tuple[Deformation, ...]:
 def _sizes_and_tables(
     settings: TemplateSettings, precision: np.ndarray
 ) -> tuple[list[int], list[np.ndarray]]:
-    """Return the numbers and arrays of `images_numba` that are the same for all observations."""
+    """Return numbers and arrays of `image_loops_numba` that are the same for all observations."""
     basis, points = settings.basis, settings.points
     assert basis.grid is not None
     grid = basis.grid
@@ -139,14 +214,10 @@ def _sizes_and_tables(
         places[type(part)], at = at, at + part.n_parameters
         if isinstance(part, DisplacementField):
             field = part.factors(points) or field
-    indices = [np.triu_indices(len(each)) for each in field]
-    pairs = [each[p] * each[q] for each, (p, q) in zip(field, indices, strict=True)]
     tables = [
         np.array(numbers),
         points.T,
         *(each for factor in field for each in (factor, factor.T)),
-        pairs[0],
-        pairs[1].T,
         settings.deformation.mean,
         precision,
     ]

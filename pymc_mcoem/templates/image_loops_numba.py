@@ -1,4 +1,4 @@
-"""Density, derivatives and statistics of images under templates, compiled once for all of them.
+"""Density and gradient of images under templates, compiled once for all of them.
 
 What `model` declares as a graph stands here as loops, for templates on an evenly spaced grid that a
 rigid motion, a field of displacements on a grid, or both move. Nothing depends on the number of
@@ -8,6 +8,7 @@ numba compiles a function again for every number that is written in a call of it
 whatever calls it. So there is one door, vectors alone are passed around (matrices as their rows one
 after another), and what is called takes what it is told from arrays. Inner loops run along rows and
 add up nothing within one: they are vector instructions although sums are taken as they are written.
+What draws do not need, curvature and statistics, is not compiled: see `image_curvature`.
 
 Importing this module imports numba.
 """
@@ -54,8 +55,6 @@ ARRAYS = (
     "field_first_transposed",
     "field_second",
     "field_second_transposed",
-    "pairs_first",  # products of two of them, of each pair once
-    "pairs_second_transposed",
     "mean",
     "precision",
     "deviations",
@@ -264,179 +263,21 @@ def template_values(
 
 
 @compiled_once(inner=True)
-def affine(x: np.ndarray, out: np.ndarray) -> None:
-    """Write the derivatives of a rigid motion by its parameters, (6, 2, 3).
-
-    As coefficients of 1 and the coordinates of a point, an axis after the other.
-    """
-    sine, cosine, zoom = np.sin(x[0]), np.cos(x[0]), x[1]
-    first, second = x[4] - x[2], x[5] - x[3]
-    for a in range(out.size):
-        out[a] = 0.0
-    out[0], out[1], out[2] = -(sine * first + cosine * second), -sine * zoom, -cosine * zoom
-    out[3], out[4], out[5] = cosine * first - sine * second, cosine * zoom, -sine * zoom
-    out[7], out[8], out[10], out[11] = cosine, -sine, sine, cosine
-    out[12], out[15], out[18], out[21] = 1.0 - cosine, -sine, sine, 1.0 - cosine
-    out[24], out[27], out[30], out[33] = cosine, sine, -sine, cosine
-
-
-@compiled_once(inner=True)
 def along_field(
     weights: np.ndarray,
-    n: int,
     sizes: np.ndarray,
     field_first: np.ndarray,
     field_second_transposed: np.ndarray,
-    n_first: int,
-    n_second: int,
     out: np.ndarray,
 ) -> None:
-    """Add Σ_s w_i(s) ψ_l(u_s) of n rows of weights, for n_first × n_second kernels, to n rows."""
+    """Add Σ_s w_i(s) ψ_l(u_s) of weights for two axes, to one after the other."""
     n_rows, n_columns = sizes[_N_ROWS], sizes[_N_COLUMNS]
-    table = np.empty(n_first * n_columns)
-    for i in range(n):
-        for a in range(table.size):
-            table[a] = 0.0
-        product(field_first, weights[i * n_rows * n_columns :], n_first, n_rows, n_columns, table)
-        own = out[i * n_first * n_second :]
-        product(table, field_second_transposed, n_first, n_columns, n_second, own)
-
-
-@compiled_once(inner=True)
-def bend_motion(
-    x: np.ndarray,
-    slopes: np.ndarray,
-    bends: np.ndarray,
-    points: np.ndarray,
-    sizes: np.ndarray,
-    field_first: np.ndarray,
-    field_second_transposed: np.ndarray,
-    by: np.ndarray,
-    matrix: np.ndarray,
-    n_latents: int,
-    factor: float,
-) -> None:
-    """Add the second derivatives by the rigid motion, and by it and the field, times a factor.
-
-    The motion is linear in all its parameters but the angle, with which it turns.
-    """
-    n, at, field = points.size // 2, sizes[_MOTION_AT], sizes[_FIELD_AT]
-    six = by.size // 6
-    # Σ_s w(s) of 1 and the coordinates, and of their products
-    of_slopes, of_bends, monomials = np.zeros(six), np.zeros(by.size), np.ones(3)
-    for s in range(n):
-        monomials[1], monomials[2] = points[s], points[n + s]
-        for p in range(3):
-            of_slopes[p] += slopes[s] * monomials[p]
-            of_slopes[3 + p] += slopes[n + s] * monomials[p]
-            for q in range(3):
-                pair = monomials[p] * monomials[q]
-                for axis in range(2):
-                    for other in range(2):
-                        place = (3 * axis + p) * 6 + 3 * other + q
-                        of_bends[place] += bends[(axis + other) * n + s] * pair
-    half = np.zeros(by.size)
-    product(by, of_bends, six, six, six, half)
-    for i in range(6):
-        for j in range(6):
-            total = 0.0
-            for p in range(6):
-                total += half[6 * i + p] * by[6 * j + p]
-            matrix[(at + i) * n_latents + at + j] += factor * total
-    sine, cosine = np.sin(x[at]), np.cos(x[at])
-    along, across = of_slopes[1] + of_slopes[5], of_slopes[4] - of_slopes[2]
-    turns = np.zeros(six)
-    for p in range(3):
-        turns[0] += 0.5 * (of_slopes[3 + p] * by[p] - of_slopes[p] * by[3 + p])
-    turns[1] = cosine * across - sine * along
-    turns[4] = cosine * of_slopes[3] - sine * of_slopes[0]
-    turns[5] = -(cosine * of_slopes[0] + sine * of_slopes[3])
-    turns[2], turns[3] = -turns[4], -turns[5]
-    for i in range(6):
-        matrix[at * n_latents + at + i] += factor * turns[i]
-        matrix[(at + i) * n_latents + at] += factor * turns[i]
-    if field < 0:
-        return
     first, second = sizes[_LANDMARKS_FIRST], sizes[_LANDMARKS_SECOND]
-    landmarks = first * second
-    weighted = np.empty(2 * six * n)
     for axis in range(2):
-        for p in range(3):
-            for other in range(2):
-                into, of = weighted[((3 * axis + p) * 2 + other) * n :], bends[(axis + other) * n :]
-                for s in range(n):
-                    into[s] = of[s] if p == 0 else of[s] * points[(p - 1) * n + s]
-    sums, crossed = np.zeros(2 * six * landmarks), np.zeros(2 * six * landmarks)
-    twelve = six + six
-    along_field(weighted, twelve, sizes, field_first, field_second_transposed, first, second, sums)
-    product(by, sums, six, six, landmarks + landmarks, crossed)
-    for i in range(6):
-        for b in range(2 * landmarks):
-            value = factor * crossed[i * 2 * landmarks + b]
-            matrix[(at + i) * n_latents + field + b] += value
-            matrix[(field + b) * n_latents + at + i] += value
-
-
-@compiled_once(inner=True)
-def bend_field(
-    sums: np.ndarray, sizes: np.ndarray, matrix: np.ndarray, n_latents: int, factor: float
-) -> None:
-    """Add the second derivatives by the field, times a factor.
-
-    ψ_p ψ_q of landmarks on a grid is a product of one factor an axis, the same for (p, q) and
-    (q, p). `sums` has one for every pair of axes and such pairs: each goes where it belongs.
-    """
-    at, first, second = sizes[_FIELD_AT], sizes[_LANDMARKS_FIRST], sizes[_LANDMARKS_SECOND]
-    n_first, n_second = first * (first + 1) // 2, second * (second + 1) // 2
-    for axis in range(2):
-        for other in range(2):
-            own = sums[(axis + other) * n_first * n_second :]
-            for p in range(first):
-                for q in range(first):
-                    low, high = min(p, q), max(p, q)
-                    of_first = (low * (2 * first - low + 1)) // 2 + high - low
-                    for r in range(second):
-                        row = (at + (axis * first + p) * second + r) * n_latents
-                        for t in range(second):
-                            low, high = min(r, t), max(r, t)
-                            of_second = (low * (2 * second - low + 1)) // 2 + high - low
-                            column = at + (other * first + q) * second + t
-                            matrix[row + column] += factor * own[of_first * n_second + of_second]
-
-
-@compiled_once(inner=True)
-def kernel_sums(
-    points: np.ndarray,
-    weights: np.ndarray,
-    grid: np.ndarray,
-    share: float,
-    n_first: int,
-    n_second: int,
-    scratch: np.ndarray,
-    out: np.ndarray,
-) -> None:
-    """Write Σ_s w_s φ_l(u_s) of kernels on a grid of a share of the spacing.
-
-    With a half of it the bandwidth is smaller by √2: the product of two kernels is one halfway
-    between them.
-    """
-    n, bandwidth = weights.size, grid[4] * np.sqrt(share)
-    # rows that are as long as a few vector instructions
-    width = (n_second + 7) // 8 * 8
-    left, scratch = scratch[: n_first * n], scratch[n_first * n :]
-    right, scratch = scratch[: n_second * n], scratch[n_second * n :]
-    kernels(points[:n], grid[0], share * grid[2], bandwidth, left)
-    kernels(points[n:], grid[1], share * grid[3], bandwidth, right)
-    turned, sums = scratch[: n * width], np.zeros(n_first * width)
-    for s in range(n * width):
-        turned[s] = 0.0
-    for s in range(n):
-        for b in range(n_second):
-            turned[s * width + b] = weights[s] * right[b * n + s]
-    product(left, turned, n_first, n, width, sums)
-    for a in range(n_first):
-        for b in range(n_second):
-            out[a * n_second + b] = sums[a * width + b]
+        table = np.zeros(first * n_columns)
+        product(field_first, weights[axis * n_rows * n_columns :], first, n_rows, n_columns, table)
+        own = out[axis * first * second :]
+        product(table, field_second_transposed, first, n_columns, second, own)
 
 
 @compiled_once(FUNCTION.signature)
@@ -444,61 +285,29 @@ def evaluate(
     k: int, x: np.ndarray, reals: np.ndarray, integers: np.ndarray, out: np.ndarray
 ) -> Any:
     """Return the log-density, and write what there is room for."""
-    temperature, share = reals[0], reals[1]
-    what = 0 if out.size == 0 else 1 if out.size == x.size else 2
-    if reals[2] > 0.0:
-        what = 3
+    # nothing, the gradient, or it and the template at the points with its derivatives
+    degree = 0 if out.size == 0 else 1 if out.size == x.size else 2
     sizes, places = integers[:_N_SIZES], integers[_N_SIZES:]
     grid, points = reals[places[0] : places[1]], reals[places[1] : places[2]]
     field_first, field_first_transposed = reals[places[2] :], reals[places[3] :]
     field_second, field_second_transposed = reals[places[4] :], reals[places[5] :]
-    mean, precision = reals[places[8] : places[9]], reals[places[9] :]
+    mean, precision = reals[places[6] : places[7]], reals[places[7] :]
     n, d, n_latents = points.size // 2, mean.size, x.size
-    values, mask = reals[places[14] : places[15]], reals[places[15] : places[16]]
-    n_basis = (places[14] - places[13]) // (places[13] - places[12])
-    template = reals[places[13] + k * n_basis : places[13] + (k + 1) * n_basis]
+    values, mask = reals[places[12] : places[13]], reals[places[13] : places[14]]
+    n_basis = (places[12] - places[11]) // (places[11] - places[10])
+    template = reals[places[11] + k * n_basis : places[11] + (k + 1) * n_basis]
     n_first = sizes[_N_FIRST]
     n_second = n_basis // n_first
-    first, second = sizes[_LANDMARKS_FIRST], sizes[_LANDMARKS_SECOND]
     scale_at, motion_at, field_at = sizes[_SCALE_AT], sizes[_MOTION_AT], sizes[_FIELD_AT]
     scale = np.exp(x[scale_at]) if scale_at >= 0 else 1.0
     # what is large is not allocated: memory that is given back and taken again is slow
-    scratch = reals[places[16] :]
+    scratch = reals[places[14] :]
 
     warped = np.empty(2 * n)
     warp(x, sizes, points, field_first_transposed, field_second, warped)
-    weights = np.empty(2 * n)
-    if what == 3:
-        squares, seen = 0.0, 0.0
-        for s in range(n):
-            weights[s] = scale * values[s] * mask[s]
-            weights[n + s] = scale * scale * mask[s]
-            squares += (values[s] * mask[s]) ** 2
-            seen += mask[s]
-        at = 0
-        for round in range(2):
-            rows, columns = (round + 1) * n_first - round, (round + 1) * n_second - round
-            into = out[at : at + rows * columns]
-            own = weights[round * n : (round + 1) * n]
-            kernel_sums(warped, own, grid, 1.0 / (1 + round), rows, columns, scratch, into)
-            at += into.size
-        if field_at >= 0:
-            learned = 2 * first * second
-            z = np.empty(learned)
-            for a in range(learned):
-                z[a] = x[field_at + a] - mean[field_at + a]
-            for a in range(learned):
-                row = out[at : at + learned]
-                for b in range(learned):
-                    row[b] = z[a] * z[b]
-                at += learned
-        out[at], out[at + 1] = squares, seen
-        if scale_at >= 0:
-            out[at + 2], out[at + 3] = scale, x[scale_at]
-        return 0.0
 
-    # the prior and its gradient
-    deviations = reals[places[10] + k * d :]
+    # the prior
+    deviations = reals[places[8] + k * d :]
     standard, steep = np.empty(d), np.zeros(d)
     for a in range(d):
         standard[a] = (x[a] - mean[a]) / deviations[a]
@@ -507,8 +316,7 @@ def evaluate(
     total = 0.0
     for a in range(d):
         total -= 0.5 * standard[a] * steep[a]
-        steep[a] = -steep[a] / deviations[a]
-    found = total + reals[places[11] + k]
+    found = total + reals[places[9] + k]
     if scale_at >= 0:
         found += grid[7] + grid[5] * x[scale_at] - grid[6] * scale
 
@@ -517,12 +325,12 @@ def evaluate(
     right, summed = scratch[: n_second * n], scratch[n_second * n :]
     kernels(warped[:n], grid[0], grid[2], grid[4], left)
     kernels(warped[n:], grid[1], grid[3], grid[4], right)
-    derivatives = np.empty((what + 1) * (what + 2) // 2 * n)
-    template_values(left, right, warped, template, grid, n_first, what, summed, derivatives)
+    derivatives = out[n_latents:] if degree == 2 else np.empty((2 * degree + 1) * n)
+    template_values(left, right, warped, template, grid, n_first, degree, summed, derivatives)
     if scale_at >= 0:
         for s in range(derivatives.size):
             derivatives[s] *= scale
-    variance = temperature * reals[places[12] + k]
+    variance = reals[0] * reals[places[10] + k]
     inverse = 1.0 / variance
     squares, seen = 0.0, 0.0
     for s in range(n):
@@ -530,108 +338,42 @@ def evaluate(
         squares += weight * away * away
         seen += weight
     found -= 0.5 * (squares * inverse + seen * np.log(2.0 * np.pi * variance))
-    if what == 0:
+    if degree == 0:
         return found
 
-    ahead, aside = derivatives[n : 2 * n], derivatives[2 * n : 3 * n]
-    by = np.empty(36)
-    if motion_at >= 0:
-        affine(x[motion_at:], by)
-    # the gradient; then, of the curvature, the row of the scale
-    for round in range(1 if what == 1 or scale_at < 0 else 2):
-        of_scale = 0.0
-        for s in range(n):
-            residual = mask[s] * (values[s] - derivatives[s])
-            if round == 1:
-                residual = share * residual - mask[s] * derivatives[s]
-            residual *= inverse
-            weights[s], weights[n + s] = residual * ahead[s], residual * aside[s]
-            of_scale += residual * derivatives[s]
-        into = np.zeros(n_latents)
-        if motion_at >= 0:
-            for axis in range(2):
-                total, by_row, by_column = 0.0, 0.0, 0.0
-                for s in range(n):
-                    total += weights[axis * n + s]
-                    by_row += weights[axis * n + s] * points[s]
-                    by_column += weights[axis * n + s] * points[n + s]
-                for i in range(6):
-                    into[motion_at + i] += (
-                        by[6 * i + 3 * axis] * total
-                        + by[6 * i + 3 * axis + 1] * by_row
-                        + by[6 * i + 3 * axis + 2] * by_column
-                    )
-        if field_at >= 0:
-            two = 2 + 0 * d
-            along_field(
-                weights,
-                two,
-                sizes,
-                field_first,
-                field_second_transposed,
-                first,
-                second,
-                into[field_at:],
-            )
-        if round == 0:
-            for a in range(d):
-                out[a] = into[a] + steep[a]
-            if scale_at >= 0:
-                out[scale_at] = of_scale + grid[5] - grid[6] * scale
-        else:
-            curvature = out[n_latents:]
-            for a in range(d):
-                curvature[a * n_latents + scale_at] = -into[a]
-                curvature[scale_at * n_latents + a] = -into[a]
-            curvature[scale_at * n_latents + scale_at] = grid[6] * scale - of_scale
-    if what == 1:
-        return found
-
-    curvature, metric = out[n_latents:], out[n_latents + n_latents * n_latents :]
-    for a in range(d):
-        for b in range(d):
-            value = precision[a * d + b] / (deviations[a] * deviations[b])
-            curvature[a * n_latents + b] = value
-            metric[a * n_latents + b] = value
-    if scale_at >= 0:
-        for a in range(d):
-            metric[a * n_latents + scale_at] = 0.0
-            metric[scale_at * n_latents + a] = 0.0
-        metric[scale_at * n_latents + scale_at] = grid[5]
-    bends = np.empty(3 * n)
+    weights = np.empty(2 * n)
     for s in range(n):
-        residual = share * mask[s] * (values[s] - derivatives[s])
-        weights[s], weights[n + s] = residual * ahead[s], residual * aside[s]
-        bends[s] = residual * derivatives[3 * n + s] - mask[s] * ahead[s] * ahead[s]
-        bends[n + s] = residual * derivatives[4 * n + s] - mask[s] * ahead[s] * aside[s]
-        bends[2 * n + s] = residual * derivatives[5 * n + s] - mask[s] * aside[s] * aside[s]
+        residual = inverse * mask[s] * (values[s] - derivatives[s])
+        weights[s], weights[n + s] = (
+            residual * derivatives[n + s],
+            residual * derivatives[2 * n + s],
+        )
+    for a in range(d):
+        out[a] = -steep[a] / deviations[a]
     if motion_at >= 0:
-        bend_motion(
-            x,
-            weights,
-            bends,
-            points,
-            sizes,
-            field_first,
-            field_second_transposed,
-            by,
-            curvature,
-            n_latents,
-            -inverse,
-        )
+        ahead, aside, spread, spin = 0.0, 0.0, 0.0, 0.0
+        for s in range(n):
+            u, v = weights[s], weights[n + s]
+            ahead += u
+            aside += v
+            spread += u * points[s] + v * points[n + s]
+            spin += v * points[s] - u * points[n + s]
+        motion, own = x[motion_at:], out[motion_at:]
+        sine, cosine = np.sin(motion[0]), np.cos(motion[0])
+        # as seen from before the turn
+        along, across = cosine * ahead + sine * aside, cosine * aside - sine * ahead
+        own[0] += (motion[4] - motion[2]) * across - (motion[5] - motion[3]) * along
+        own[0] += motion[1] * (cosine * spin - sine * spread)
+        own[1] += cosine * spread + sine * spin
+        own[2] += ahead - along
+        own[3] += aside - across
+        own[4] += along
+        own[5] += across
     if field_at >= 0:
-        n_first, n_second = first * (first + 1) // 2, second * (second + 1) // 2
-        three = 3 + 0 * d
-        sums = np.zeros(3 * n_first * n_second)
-        along_field(
-            bends,
-            three,
-            sizes,
-            reals[places[6] :],
-            reals[places[7] :],
-            n_first,
-            n_second,
-            sums,
-        )
-        bend_field(sums, sizes, curvature, n_latents, -inverse)
+        along_field(weights, sizes, field_first, field_second_transposed, out[field_at:])
+    if scale_at >= 0:
+        out[scale_at] = grid[5] - grid[6] * scale
+        for s in range(n):
+            away = mask[s] * (values[s] - derivatives[s])
+            out[scale_at] += inverse * away * derivatives[s]
     return found

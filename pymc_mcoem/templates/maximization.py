@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
-from scipy.linalg import LinAlgError, cho_factor, cho_solve, solve_triangular
+from scipy.linalg import LinAlgError, solve_triangular
+from scipy.linalg.lapack import dpotrf, dpotrs
 from scipy.optimize import nnls
 
 from pymc_mcoem.templates.priors import TemplatePriors
@@ -138,7 +139,11 @@ def _templates(
             elif coefficients == "nonnegative":
                 template = _nonnegative(class_gram + precision, right)
             else:
-                template = cho_solve(cho_factor(class_gram + precision, lower=True), right)
+                # LAPACK itself: its wrappers cost as much as it does, once a class and image
+                factor, failed = dpotrf(class_gram + precision, lower=True, clean=False)
+                if failed:
+                    raise LinAlgError
+                template, _ = dpotrs(factor, right, lower=True)
         except LinAlgError:
             raise ValueError(
                 f"statistics: class {index} has mass {statistics['class_weight'][index]:.3g} and "

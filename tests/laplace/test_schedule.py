@@ -8,15 +8,15 @@ import pytest
 from pymc_mcoem.density.class_density import ClassDensity
 from pymc_mcoem.density.geometry import LatentGeometry
 from pymc_mcoem.laplace.modes import ModeStatus
-from pymc_mcoem.laplace.schedule import Cooling, Race, Searches
+from pymc_mcoem.laplace.newton import Searches
+from pymc_mcoem.laplace.schedule import Cooling, Race
 from pymc_mcoem.laplace.search import ModeSearch
 
 
 def under_way(heights, gradients, curvatures):
     """Three searches with one latent each, as after some iterations at temperature 1."""
     searches = Searches.begin(np.arange(3), np.zeros((3, 1, 1)), damping=2.0)
-    for row in range(3):
-        searches.heat(row, 1.0, measured_by_prior=True)
+    searches.heat(np.arange(3), 1.0, measured_by_prior=True)
     searches.log_density[:] = heights
     searches.gradient[:, 0] = gradients
     searches.matrix[:, 0, 0] = curvatures
@@ -71,16 +71,15 @@ def test_a_class_left_behind_is_described_by_its_best_cold_start():
 def test_damping_begins_anew_where_nothing_was_found():
     searches = under_way([-np.inf, 0.0, np.nan], [0.0, 0.0, 0.0], [1.0, 1.0, 1.0])
     searches.damping[:] = 1e13
-    for row in range(3):
-        searches.heat(row, 10.0, measured_by_prior=True)
+    searches.heat(np.arange(3), 10.0, measured_by_prior=True)
     np.testing.assert_allclose(searches.damping, [2.0, 1e12, 2.0])
 
 
 def test_damping_is_the_same_in_units_of_what_falls_with_the_noise():
     searches = under_way([0.0, 0.0, 0.0], [1.0, 1.0, 1.0], [4.0, 4.0, 4.0])
     searches.done[:] = True
-    searches.heat(0, 10.0, measured_by_prior=True)
-    searches.heat(1, 10.0, measured_by_prior=False)
+    searches.heat(np.array([0]), 10.0, measured_by_prior=True)
+    searches.heat(np.array([1]), 10.0, measured_by_prior=False)
     np.testing.assert_allclose(searches.damping, [0.2, 2.0, 2.0])
     # what was known is of another temperature
     np.testing.assert_array_equal(searches.log_density, [-np.inf, -np.inf, 0.0])

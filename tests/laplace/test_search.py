@@ -51,6 +51,14 @@ def search_images(backend):
     assert cooled.gradient_norm.max() < 1e-3
     assert cold.gradient_norm.max() < 1e-3
     assert cooled.log_density.sum() >= cold.log_density.sum() - 1.0
+    # classes step together: each goes where it would go alone
+    alone = [
+        ModeSearch(density, **settings)(mixture.geometry.starts, data, classes=np.array([k]))
+        for k in range(3)
+    ]
+    np.testing.assert_array_equal(cold.n_iterations, [one.n_iterations[0] for one in alone])
+    np.testing.assert_allclose(cold.log_density, [one.log_density[0] for one in alone], rtol=1e-12)
+    np.testing.assert_allclose(cold.mean, [one.mean[0] for one in alone], rtol=0, atol=1e-7)
 
 
 @pytest.fixture(scope="module")

@@ -95,35 +95,53 @@ def test_the_loops_compute_what_the_model_says(name, rng):
     mixture = MIXTURES[name]()
     density = family_density(mixture)
     assert density.written_out is not None
-    function, arguments = graphs(mixture, density), density.arguments(data_of(mixture, rng))
-    loops, sums = (
-        FlatFunction(density, list, "", returns=returns, written_out=density.written_out)
-        for returns in (True, False)
-    )
-    n = density.n_latents
-    (reals, integers), of_sums = loops.pack(arguments), sums.pack(arguments)
-    for k in range(3):
-        for temperature, share, spread in [(1.0, 1.0, 0.3), (3.0, 0.4, 0.3), (1.0, 0.0, 20.0)]:
-            x = mixture.geometry.starts[0] + spread * rng.normal(size=n)
-            value, *rest = map(
-                np.asarray,
-                function(np.asarray(k), x, np.array([temperature, share]), *arguments),
-            )
-            out, slope, found = np.empty(n + 2 * n * n), np.empty(n), np.empty(0)
-            reals[:2] = temperature, share
-            for into in (out, slope, found):
+    function, arguments = graphs(mixture, density), density.arguments(data := data_of(mixture, rng))
+    known, n = density.written_out, density.n_latents
+    loops = FlatFunction(density, list, "", written_out=known)
+    reals, integers = loops.pack(arguments)
+    classes = np.array([0, 2, 1, 2])
+    for temperature, share, spread in [(1.0, 1.0, 0.3), (3.0, 0.4, 0.3), (1.0, 0.0, 20.0)]:
+        positions = mixture.geometry.starts[0] + spread * rng.normal(size=(4, n))
+        reals[:2] = temperature, share
+        metrics = known.metrics(reals)
+        together = known.evaluate(classes, positions, reals, integers, metrics)
+        for k, x, *found in zip(classes, positions, *together, strict=True):
+            settings = np.array([temperature, share])
+            expected = [
+                np.asarray(each) for each in function(np.asarray(k), x, settings, *arguments)
+            ]
+            found.append(metrics[k])
+            slope = np.empty(n)
+            for into in (slope, np.empty(0)):
                 seen = loops.function(k, x, reals, integers, into)
-                np.testing.assert_allclose(seen, value, rtol=1e-12)
-            np.testing.assert_array_equal(out[:n], slope)
-            for part, expected in zip((slope, *out[n:].reshape((2, n, n))), rest[:3], strict=True):
-                scale = np.abs(expected).max()
-                np.testing.assert_allclose(part, expected, rtol=1e-9, atol=1e-12 * scale)
-            expected = np.concatenate(rest[3:])
-            found = np.empty(expected.size)
-            sums.function(k, x, *of_sums, found)
-            np.testing.assert_allclose(
-                found, expected, rtol=1e-9, atol=1e-12 * np.abs(expected).max()
-            )
+                np.testing.assert_allclose(seen, expected[0], rtol=1e-12)
+            assert found[0] == seen
+            np.testing.assert_array_equal(found[1], slope)
+            sums = known.sums(np.array([0.5]), x[None], data)
+            found += [2.0 * each.ravel() for each in sums]
+            for part, whole in zip(found, expected, strict=True):
+                scale = np.abs(whole).max(initial=0.0)
+                np.testing.assert_allclose(part, whole, rtol=1e-9, atol=1e-12 * scale)
+
+
+@pytest.mark.parametrize("name", ["both", "motion of scattered points", "everything"])
+def test_sums_of_draws_are_those_of_each(name, rng):
+    """Of more draws than are taken together."""
+    mixture = MIXTURES[name]()
+    known, data, n = mixture.written_out, data_of(mixture, rng), 70
+    positions = mixture.geometry.starts[0] + 0.3 * rng.normal(
+        size=(n, len(mixture.geometry.starts[0]))
+    )
+    weights = rng.uniform(size=n)
+    whole = known.sums(weights, positions, data)
+    each = [
+        known.sums(weight[None], x[None], data)
+        for weight, x in zip(weights, positions, strict=True)
+    ]
+    for part, parts in zip(whole, zip(*each, strict=True), strict=True):
+        expected = sum(parts)
+        scale = np.abs(expected).max(initial=0.0)
+        np.testing.assert_allclose(part, expected, rtol=1e-9, atol=1e-12 * scale)
 
 
 @pytest.mark.slow

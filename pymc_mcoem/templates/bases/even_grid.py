@@ -65,6 +65,11 @@ class EvenGrid:
         """Return the coordinates on an axis."""
         return self.start[index] + self.spacing[index] * np.arange(self.length[index])
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether neighboring kernels have a product that is a number above zero."""
+        return max(map(abs, self.spacing)) < 30.0 * self.bandwidth
+
     def halved(self) -> EvenGrid:
         """Return the grid of the products of two kernels: halfway between any two centres.
 

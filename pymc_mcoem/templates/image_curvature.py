@@ -1,0 +1,217 @@
+"""Curvature and sufficient statistics of images under templates, in NumPy.
+
+A search evaluates a curvature some forty times an image, and statistics are summed once: what numba
+would save of either is less than the seconds in which it compiles them. Density, gradient and the
+template's derivatives, which draws need thousands of times, are those of `image_loops_numba`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pymc_mcoem.templates.bases.even_grid import EvenGrid
+
+__all__ = ["Warp", "kernel_sums"]
+
+#: Points whose kernels are taken together, few enough for a processor's cache.
+_N_TOGETHER = 1024
+#: Of two axes: where their second derivative stands among (11, 12, 22).
+_PAIR = np.array([[0, 1], [1, 2]])
+
+
+class Warp:
+    """A rigid motion, a displacement field on a grid, or both, of the points of an image.
+
+    Parameters
+    ----------
+    points : ndarray of shape (n_points, 2)
+    field : sequence of ndarray
+        Kernels of the field along each axis, (n_landmarks, n_points) of that axis.
+    motion_at, field_at, scale_at : int
+        Where their latents begin; −1 where there are none.
+    """
+
+    def __init__(
+        self,
+        points: np.ndarray,
+        field: Sequence[np.ndarray],
+        motion_at: int,
+        field_at: int,
+        scale_at: int,
+    ) -> None:
+        self._points, self._field = np.ascontiguousarray(points.T), list(field)
+        self._scale_at, self._has_motion, self._has_field = scale_at, motion_at >= 0, field_at >= 0
+        self._motion = slice(motion_at, motion_at + 6)
+        self._shape = tuple(each.shape[1] for each in field)
+        lengths = [len(each) for each in field]
+        n_landmarks = lengths[0] * lengths[1]
+        self._of_field = slice(field_at, field_at + 2 * n_landmarks)
+        # 1 and the coordinates, and their products
+        self._monomials = np.stack([np.ones(len(points)), *self._points])
+        self._squares = (self._monomials[:, None] * self._monomials).reshape((9, -1)).T.copy()
+        # ψ_p ψ_q is a product of one factor an axis, the same for (p, q) and (q, p): one of each
+        pairs = [np.triu_indices(length) for length in lengths]
+        self._products = [each[p] * each[q] for each, (p, q) in zip(field, pairs, strict=True)]
+        first, second = (np.zeros((length, length), dtype=np.int64) for length in lengths)
+        for table, (p, q) in zip((first, second), pairs, strict=True):
+            table[p, q] = table[q, p] = np.arange(len(p))
+        # where what stands in (i, j) of a matrix is among such sums: of the field, of the motion
+        # (axis and monomial), of both
+        pair = _PAIR[:, None, None, :, None, None]
+        place = pair * len(pairs[0][0]) + first[:, None, None, :, None]
+        place = place * len(pairs[1][0]) + second[:, None, None]
+        self._places = place.reshape((2 * n_landmarks, 2 * n_landmarks))
+        three, landmark = np.arange(3), np.arange(n_landmarks)
+        place = _PAIR[:, None, :, None] * 9 + 3 * three[:, None, None] + three
+        self._places_motion = place.reshape((6, 6))
+        place = (_PAIR[:, None, :, None] * 3 + three[:, None, None]) * n_landmarks + landmark
+        self._places_crossed = place.reshape((6, 2 * n_landmarks))
+
+    def __call__(self, positions: np.ndarray) -> np.ndarray:
+        """Return where latents (n, n_latents) take the points to, (n, 2, n_points)."""
+        found = np.broadcast_to(self._points, (len(positions), *self._points.shape))
+        if self._has_motion:
+            angle, zoom, *shifts = positions[:, self._motion].T
+            turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+            center, to = np.stack(shifts[:2], axis=1), np.stack(shifts[2:], axis=1)
+            moved = zoom[:, None, None] * found + (to - center)[:, :, None]
+            found = turn.transpose((2, 0, 1)) @ moved + center[:, :, None]
+        if self._has_field:
+            lengths = [len(each) for each in self._field]
+            weights = positions[:, self._of_field].reshape((len(positions), 2, *lengths))
+            found = found + (self._field[0].T @ weights @ self._field[1]).reshape(found.shape)
+        return found
+
+    def add_curvature(
+        self,
+        x: np.ndarray,
+        derivatives: np.ndarray,
+        away: np.ndarray,
+        weights: np.ndarray,
+        share: float,
+        out: np.ndarray,
+    ) -> None:
+        """Add minus the second derivatives of −Σ_s w_s (y_s − λ f_s)² / 2 to matrices.
+
+        Parameters
+        ----------
+        x : ndarray of shape (n, n_latents)
+        derivatives : ndarray of shape (n, 6, n_points)
+            λ f at the points, its two derivatives there, and its second ones (11, 12, 22).
+        away, weights : ndarray of shape (n, n_points)
+            y − λ f, and w.
+        share : float
+            Of the residuals; without them it is Gauss and Newton's.
+        out : ndarray of shape (n, n_latents, n_latents)
+        """
+        slope, residual = derivatives[:, 1:3], share * weights * away
+        weighted = weights[:, None] * slope
+        bends = -residual[:, None] * derivatives[:, 3:]
+        bends[:, :2] += weighted[:, :1] * slope
+        bends[:, 2] += weighted[:, 1] * slope[:, 1]
+        motion, field, n = self._motion, self._of_field, len(x)
+        if self._has_field:
+            out[:, field, field] += self._along(bends, *self._products).take(self._places, axis=1)
+        if self._has_motion:
+            by = _by_motion(x[:, motion])
+            squares = (bends.reshape((3 * n, -1)) @ self._squares).reshape((n, -1))
+            own = by @ squares.take(self._places_motion, axis=1) @ by.transpose((0, 2, 1))
+            # it is linear in all its parameters but the angle, with which it turns
+            along, across = ((residual[:, None] * slope) @ self._monomials.T).transpose((1, 0, 2))
+            turns = (by @ np.concatenate([across, -along], axis=1)[:, :, None])[:, :, 0]
+            turns[:, 2:4] = -turns[:, 4:]
+            own[:, 0] -= turns
+            own[:, 1:, 0] -= turns[:, 1:]
+            out[:, motion, motion] += own
+        if self._has_motion and self._has_field:
+            moments = bends[:, :, None] * self._monomials
+            crossed = by @ self._along(moments, *self._field).take(self._places_crossed, axis=1)
+            out[:, motion, field] += crossed
+            out[:, field, motion] += crossed.transpose((0, 2, 1))
+        if self._scale_at >= 0:
+            bent = weights * derivatives[:, 0] - residual
+            row, sloped = np.zeros(x.shape), bent[:, None] * slope
+            if self._has_motion:
+                moments = (sloped @ self._monomials.T).reshape((n, 6, 1))
+                row[:, motion] = (by @ moments)[:, :, 0]
+            if self._has_field:
+                row[:, field] = self._along(sloped, *self._field)
+            row[:, self._scale_at] = 0.5 * (bent * derivatives[:, 0]).sum(axis=1)
+            out[:, self._scale_at] += row
+            out[:, :, self._scale_at] += row
+
+    def _along(self, weights: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Return Σ_s w_i(s) ψ_l(u_s) of weights (n, ..., n_points), those of each in a row."""
+        rows, columns = self._shape
+        along_second = (weights.reshape((-1, columns)) @ second.T).reshape((-1, rows, len(second)))
+        found: np.ndarray = (first @ along_second).reshape((len(weights), -1))
+        return found
+
+
+def kernel_sums(
+    grid: EvenGrid, warped: np.ndarray, once: np.ndarray, twice: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return sums of a grid's kernels at points, and of their products.
+
+    Parameters
+    ----------
+    grid : EvenGrid
+    warped : ndarray of shape (n, 2, n_points)
+    once, twice : ndarray of shape (n, n_points)
+        Weights of kernels, and of products.
+
+    Returns
+    -------
+    tuple of ndarray
+        As `GaussianBasis.project` and `GaussianBasis.gram_sums` of all (n · n_points) points:
+        (n_first · n_second,) and (2 n_first − 1, 2 n_second − 1).
+    """
+    values = np.zeros(grid.length)
+    moments = np.zeros(grid.halved().length)
+    step = max(_N_TOGETHER // warped.shape[2], 1)
+    for begin in range(0, len(warped), step):
+        some = slice(begin, begin + step)
+        factors = []
+        for axis in range(2):
+            centers = grid.axis(axis) / grid.bandwidth
+            away = centers[:, None] - warped[some, axis].ravel() / grid.bandwidth
+            away *= -away
+            factors.append(np.exp(away, out=away))
+        first, second = factors
+        values += (first * once[some].ravel()) @ second.T
+        weighted = first * twice[some].ravel()
+        moments += _halved(first, weighted) @ _halved(second, second).T
+    # the product of neighbors is a constant times the kernel halfway between them
+    constants = np.exp(0.5 * np.square(np.array(grid.spacing) / grid.bandwidth))
+    moments[1::2] *= constants[0]
+    moments[:, 1::2] *= constants[1]
+    return values.ravel(), moments
+
+
+def _halved(factor: np.ndarray, weighted: np.ndarray) -> np.ndarray:
+    """Return products of kernels with themselves and with their neighbors, in order of place."""
+    found = np.empty((2 * len(factor) - 1, factor.shape[1]))
+    np.multiply(factor, weighted, out=found[::2])
+    np.multiply(factor[1:], weighted[:-1], out=found[1::2])
+    return found
+
+
+def _by_motion(x: np.ndarray) -> np.ndarray:
+    """Return the derivatives of rigid motions (n, 6) by their parameters, (n, 6, 2 · 3).
+
+    As coefficients of 1 and the coordinates of a point, an axis after the other.
+    """
+    s, c, zoom = np.sin(x[:, 0]), np.cos(x[:, 0]), x[:, 1]
+    first, second = x[:, 4] - x[:, 2], x[:, 5] - x[:, 3]
+    found = np.zeros((len(x), 6, 6))
+    found[:, 0, 0], found[:, 0, 3] = -s * first - c * second, c * first - s * second
+    found[:, 0, 1] = found[:, 0, 5] = -s * zoom
+    found[:, 0, 4] = c * zoom
+    found[:, 0, 2] = -found[:, 0, 4]
+    found[:, 1, 1] = found[:, 1, 5] = found[:, 4, 0] = found[:, 5, 3] = c
+    found[:, 1, 4] = found[:, 3, 0] = found[:, 4, 3] = s
+    found[:, 1, 2] = found[:, 2, 3] = found[:, 5, 0] = -s
+    found[:, 2, 0] = found[:, 3, 3] = 1.0 - c
+    return found
