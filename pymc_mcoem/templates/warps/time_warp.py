@@ -27,7 +27,7 @@ class TimeWarp(Deformation):
                        {\int_{u'_i}^{u'_f} \exp \sum_k β_k ψ_k(v) dv},
 
     with ψ_k(v) = exp(−(v − q_k)²/τ²) around equally spaced q_k from u'_i to u'_f. D maps the outer
-    interval [u'_i, u'_f] onto [u_i, u_f], so that no point leaves it for any β.
+    interval [u'_i, u'_f] onto [u_i, u_f], so that warped points lie in [u_i, u_f] for any β.
     β ~ Normal((mean, …, mean), γ² Id), and all of it is learned.
 
     Parameters
