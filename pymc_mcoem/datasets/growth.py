@@ -193,7 +193,7 @@ def _checked(heights: Any, ages: Any, at: Any) -> tuple[np.ndarray, np.ndarray, 
     if ages.ndim != 1 or ages.size < 5 or table.ndim != 2 or table.shape[1] != ages.size:
         raise ValueError(
             f"heights has shape {np.shape(heights)} and ages {ages.shape}; give one height for "
-            "each of at least five ages, in a row a child."
+            "each of at least five ages, with one row per child."
         )
     if not np.isfinite(ages).all():
         raise ValueError(f"ages is {ages}, which is not finite; drop those ages and heights.")

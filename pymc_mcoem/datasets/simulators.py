@@ -283,9 +283,9 @@ def _share(name: str, value: float) -> float:
 def _increasing(name: str, value: ArrayLike) -> np.ndarray:
     points = np.asarray(value, dtype=np.float64)
     if points.ndim != 1 or len(points) < 2:
-        raise ValueError(f"{name}: got shape {points.shape}; give at least two numbers in a row.")
+        raise ValueError(f"{name}: got shape {points.shape}; give a vector of two or more.")
     if not np.isfinite(points).all() or not (np.diff(points) > 0.0).all():
-        raise ValueError(f"{name}: got {points}; sort them, drop doubles and what is not finite.")
+        raise ValueError(f"{name}: got {points}; sort them, drop equal and nonfinite ones.")
     return points
 
 
@@ -299,7 +299,7 @@ def _probabilities(name: str, value: Sequence[float] | None, n_classes: int) -> 
         )
     if not (weights >= 0.0).all() or not np.isclose(weights.sum(), 1.0):
         raise ValueError(
-            f"{name}: got {weights}, of sum {weights.sum()}; give numbers of at least 0 that sum "
-            "to one."
+            f"{name}: got {weights}, which sum to {weights.sum()}; give numbers of at least 0 that "
+            "sum to one."
         )
     return weights / weights.sum()

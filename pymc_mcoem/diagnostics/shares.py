@@ -237,13 +237,13 @@ def share_flags(
     if (too_far := (rhat > rhat_limit).any(axis=1)).any():
         flags.append(
             f"R-hat is {np.nanmax(rhat[too_far]):.3g}, above {limits.rhat_max:g}"
-            f"{', and more than chance makes of so many' if many else ''}"
+            f"{', and more than chance explains for so many' if many else ''}"
             f"{_rows(chains, too_far)}"
         )
     if (too_few := ess < ess_limit).any():
         flags.append(
             f"the effective sample size is {np.nanmin(ess):.0f}, below {limits.ess_min:.0f}"
-            f"{', and less than chance makes of so many' if many else ''}"
+            f"{', and less than chance explains for so many' if many else ''}"
             f"{_rows(chains, too_few)}"
         )
     between = tests["p_between"].values.reshape(n_rows)

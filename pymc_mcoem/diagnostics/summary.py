@@ -285,7 +285,7 @@ def class_index_summary(
         flags += of_latents
         notes += notes_on_latents
     if n_chains == 1:
-        notes.append("one chain alone has no R-hat; run several, started apart")
+        notes.append("one chain alone has no R-hat; run several from different starting points")
     if "pareto_k" in table and (bad := table["pareto_k"].values > GOOD_PARETO_K).any():
         names = f"{int(bad.sum())} of {bad.size} classes of the plate"
         if not chains.plate.ndim:
@@ -294,7 +294,7 @@ def class_index_summary(
     if is_tilted:
         notes.append(
             "the chains have a posterior tilted by class_tilt; shares, errors and R-hat are those "
-            "of draws weighed back"
+            "of reweighted draws"
         )
     if flags:
         warnings.warn(
@@ -372,7 +372,7 @@ def _latents(
         )
     if n_left:
         notes.append(
-            f"{n_left} latents were not looked at, for there are many; name those that "
+            f"{n_left} latents were not looked at, because there are many; name those that "
             "matter in latents"
         )
     return worst_latents(chains, looked_at), unmixed_latents(chains, looked_at, limits), notes

@@ -120,7 +120,7 @@ def unmoved_flags(
         chain = "chain" if len(first.chains) == 1 else "chains"
         text = f"{chain} {which}{' of ' + where if where else ''} {phrase}: {first.reason}"
         if len(alike) > 1:
-            text += f" (and so in {len(alike) - 1} more indices of the plate)"
+            text += f" (likewise in {len(alike) - 1} more indices of the plate)"
         (flags if verdict in ("stuck", "unknown") else notes).append(text)
     return flags, notes
 
@@ -186,12 +186,12 @@ def _verdict_by_weights(
     counts = int(still.sum()) // group_size, n_groups, len(chains.codes)
     expected = log_weight.shape[1] * np.mean(-np.expm1(np.minimum(log_weight[..., stay], 0.0)))
     if not _may_be_chance(float(expected) * group_size, *counts):
-        return "stuck", f"by its own weights {expected:.1f} switches a chain were due"
+        return "stuck", f"by its own weights {expected:.1f} switches per chain were due"
     if chains.believed is not None and len(chains.codes) == 1:
         due = float(np.nansum(chains.believed[still, 1:], axis=1).mean())
         if not _may_be_chance(due * group_size, *counts):
             return "unknown", (
-                f"by its own weights {expected:.1g} switches a chain were due, by the evidence "
+                f"by its own weights {expected:.1g} switches per chain were due, by the evidence "
                 f"that its pseudo-priors brought {due:.1f}"
             )
     beside = [name for name, narrow in chains.companions.items() if narrow[row]]
@@ -201,7 +201,7 @@ def _verdict_by_weights(
             "through all its classes either: the two may have weight together"
         )
     return "no weight", (
-        f"the other classes have no weight ({expected:.1g} switches a chain were to be expected) "
+        f"the other classes have no weight ({expected:.1g} switches per chain were expected) "
         "and no fault of the pseudo-priors is seen"
     )
 

@@ -104,7 +104,7 @@ def plot_error_rate(
     for name, rate in runs.items():
         if not isinstance(rate, xr.Dataset) or not {"recent", "lower", "upper"} <= set(rate):
             raise ValueError(
-                f"rates: that of {name!r} has not recent, lower and upper; give what "
+                f"rates: that of {name!r} lacks recent, lower or upper; give what "
                 "live_error_rate returned."
             )
         if x not in rate.variables:

@@ -102,7 +102,7 @@ class CurveGrid:
         if not (np.diff(points) > 0).all():
             raise ValueError(
                 f"ages is {points}, which does not increase; sort the ages and the curves' "
-                "columns with them, and drop doubles."
+                "columns with them, and drop duplicates."
             )
         ends = as_numbers("interval", (points[0], points[-1]) if interval is None else interval)
         if ends.shape != (2,) or not np.isfinite(ends).all() or not ends[0] < ends[1]:

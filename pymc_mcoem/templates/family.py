@@ -191,7 +191,7 @@ class TemplateFamily(Family):
         return {**parameters, "noise_variance": variance}
 
     def to_dataset(self, parameters: Mapping[str, np.ndarray]) -> xr.Dataset:
-        """Label parameters with the model's dims and coords, and kernels with their centres.
+        """Label parameters with the model's dims and coords, and kernels with their centers.
 
         Along ``basis`` there is a coordinate for each axis of the points, such as ``basis_age``, or
         ``basis_row`` and ``basis_column``, in the unit of the points.

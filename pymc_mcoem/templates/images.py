@@ -134,7 +134,7 @@ def _landmark_counts(
     )
     if len(given) != 2 or any(int(count) != count or count < 2 for count in given):
         raise ValueError(
-            f"n_landmarks is {n_landmarks!r}; give one number of landmarks a side or a pair, at "
+            f"n_landmarks is {n_landmarks!r}; give one number of landmarks per side or a pair, at "
             "least two."
         )
     return int(given[0]), int(given[1])

@@ -207,8 +207,8 @@ class _DeformationPrior:
     """Γ_j of the current class, blockwise, as a Cholesky factor, a covariance or a precision.
 
     With s the vector of standard deviations (√γ² on learned coordinates, one on the others),
-    Γ = diag(s) M diag(s), whose Cholesky factor is diag(s) chol(M): nothing is factorised in
-    the graph unless the covariance is full.
+    Γ = diag(s) M diag(s), whose Cholesky factor is diag(s) chol(M): the graph contains no
+    factorization unless the covariance is full.
     """
 
     def __init__(

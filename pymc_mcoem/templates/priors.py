@@ -56,7 +56,7 @@ class TemplatePriors:
 
     Notes
     -----
-    The paper maximises the likelihood alone.
+    The paper maximizes the likelihood alone.
 
     Examples
     --------

@@ -143,7 +143,7 @@ def check_settings(
         locations = locations[:, None]
     if locations.ndim != 2 or locations.size == 0 or not np.isfinite(locations).all():
         raise ValueError(
-            f"points has shape {np.shape(points)}; give finite numbers, one row a point, "
+            f"points has shape {np.shape(points)}; give finite numbers, one row per point, "
             "(n_points, n_dims)."
         )
     dims = {locations.shape[1], basis.n_dims, deformation.n_dims}

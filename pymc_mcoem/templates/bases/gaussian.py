@@ -75,7 +75,7 @@ class GaussianBasis:
             array = array[:, None]
         if array.ndim != 2 or 0 in array.shape:
             raise ValueError(
-                f"centres has shape {np.shape(centres)}; give one row a kernel, (n_basis, n_dims)."
+                f"centres has shape {np.shape(centres)}; give one row per kernel (n_basis, n_dims)."
             )
         if not np.isfinite(array).all():
             raise ValueError("centres holds values that are not finite; drop or repair them.")

@@ -65,7 +65,7 @@ class DisplacementField(Deformation):
             array = array[:, None]
         if array.ndim != 2 or 0 in array.shape or not np.isfinite(array).all():
             raise ValueError(
-                f"landmarks has shape {np.shape(landmarks)}; give finite numbers, one row a "
+                f"landmarks has shape {np.shape(landmarks)}; give finite numbers, one row per "
                 "landmark, (n_landmarks, n_dims)."
             )
         if not (is_number(width) and width > 0):

@@ -103,8 +103,8 @@ class TimeWarp(Deformation):
         self.outer = _ends("outer", (begin - margin, end + margin) if outer is None else outer)
         if self.outer[0] > begin or self.outer[1] < end:
             raise ValueError(
-                f"outer is {self.outer}, which does not hold the interval {self.interval}; widen "
-                "it."
+                f"outer is {self.outer}, which does not contain the interval {self.interval}; "
+                "widen it."
             )
         for name, count, least in (("n_kernels", n_kernels, 2), ("n_nodes", n_nodes, 3)):
             whole = isinstance(count, (int, np.integer)) and not isinstance(count, bool)
