@@ -285,7 +285,9 @@ def _increasing(name: str, value: ArrayLike) -> np.ndarray:
     if points.ndim != 1 or len(points) < 2:
         raise ValueError(f"{name}: got shape {points.shape}; give a vector of two or more.")
     if not np.isfinite(points).all() or not (np.diff(points) > 0.0).all():
-        raise ValueError(f"{name}: got {points}; sort them, drop equal and nonfinite ones.")
+        raise ValueError(
+            f"{name}: got {points}; sort them, and drop duplicates and values that are not finite."
+        )
     return points
 
 
