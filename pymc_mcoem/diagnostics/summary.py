@@ -80,7 +80,7 @@ class ClassIndexSummary:
     flags : tuple of str
         Messages about problems; empty if there are none.
     notes : tuple of str
-        Messages that are worth knowing but are no problems.
+        Messages that do not point to a problem.
     name : str
         Name of the class index.
     """

@@ -24,7 +24,7 @@ _PHRASES = {
 #: More chains than this are counted, not named.
 _MAX_NAMED = 8
 
-#: Less probable events are not taken for chance: that of no switch if five are expected.
+#: Smallest probability that counts as chance: that of no switch if five are expected.
 LEAST_PROBABLE = float(np.exp(-5.0))
 
 

@@ -281,8 +281,8 @@ def homogeneity_test(codes: np.ndarray, n_classes: int) -> HomogeneityTest:
 
     Notes
     -----
-    The chi-square distribution holds for many draws. Classes of which fewer than 5 effective
-    draws are expected in each chain are pooled, rarest first.
+    The chi-square distribution holds for many draws. Classes with fewer than 5 expected effective
+    draws in each chain are pooled, rarest first.
 
     References
     ----------

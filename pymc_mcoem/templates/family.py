@@ -377,7 +377,7 @@ class TemplateFamily(Family):
         Raises
         ------
         ValueError
-            If there is no observation or `start` is another word.
+            If there is no observation or `start` is unknown.
 
         Notes
         -----

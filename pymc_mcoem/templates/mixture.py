@@ -476,7 +476,7 @@ class TemplateMixture(TemplateFamily):
         self.set_model_parameters(parameters)
 
     def _own_hints(self) -> dict[str, Any]:
-        """Return the parts of the geometry that can be changed and are no graph of the model."""
+        """Return the fields of the geometry that a user can change and that are not graphs."""
         return {
             "starts": self.geometry.starts,
             "noise_variance": self.geometry.noise_variance,
