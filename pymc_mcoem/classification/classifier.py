@@ -55,7 +55,7 @@ class Classifier:
         between labels.
     labels : sequence, optional
         With one mixture: a label for each class. Default: the number of the class, until `fit`
-        names the classes by labeled observations. Not with a mixture per label.
+        names the classes by labeled observations. Must be None with a mixture per label.
     label_weights : mapping of label to float, optional
         Prior weights of labels, with a mixture per label; equal by default.
     rule : {"evidence", "expected_likelihood"}
@@ -73,9 +73,9 @@ class Classifier:
         allowed for leaving out hopeless classes before the sweeps or draws. These then cost as much
         as four or sixteen classes do. With 0 no class is left out. The bound holds while Laplace's
         approximation errs by no more than 20 in the log-evidence of one class against another's;
-        see the notes of `pymc_mcoem.classification.screening.ScreenedClassWeights`. Sweeps are
-        saved, the search for modes is not: with 40 classes bursts of 500 sweeps take half the time,
-        bursts of 50 sweeps as much as before. An `e_step` that draws nothing, as
+        see the notes of `pymc_mcoem.classification.screening.ScreenedClassWeights`. Screening saves
+        sweeps but no mode searches: with 40 classes bursts of 500 sweeps take half the time,
+        bursts of 50 sweeps as much as before. An `e_step` that draws nothing, such as
         ``LaplaceGaussian()``, is not screened.
     random_seed : int
         Observation i of a call has a generator of its own, made from the seed and i.
@@ -91,7 +91,7 @@ class Classifier:
     Attributes
     ----------
     classes_ : ndarray of shape (n_labels,)
-        The labels, sorted if they can be compared, as scikit-learn's.
+        The labels, sorted if they can be compared, as in scikit-learn.
     class_labels : tuple of length n_classes
         Label of each class.
     skipped : dict of int to str
@@ -101,7 +101,7 @@ class Classifier:
     ------
     ValueError
         If labels do not fit classes, weights are not positive, a parameter has a wrong shape, or
-        `rule` is another word.
+        `rule` is unknown.
 
     Notes
     -----
@@ -111,15 +111,15 @@ class Classifier:
     sweeps; by the paper's rule (label ``classif1``) both in every class.
 
     If warps are loose and noise is low, a class's posterior has several modes. A search from one
-    starting point may miss the best, and bursts and importance weights are then wrong too. Of
-    60 curves simulated from 20 classes (noise variance 0.03), bursts of 500 sweeps were off by 0.01
-    at most for a deformation variance of 0.02, by 0.15 for 0.1 and by 0.91 for 0.3, with more than
-    0.1 for 0, 1 and 6 curves; with nine starting points (``mixture.geometry``) by 0.01, 0.02 and
-    0.05.
+    starting point may miss the best, and bursts and importance weights are then wrong too. For
+    60 curves simulated from 20 classes (noise variance 0.03), bursts of 500 sweeps were off by at
+    most 0.01, 0.15 and 0.91 with deformation variances of 0.02, 0.1 and 0.3, and by more than 0.1
+    for 0, 1 and 6 curves; with nine starting points (``mixture.geometry``) by at most 0.01, 0.02
+    and 0.05.
 
     Examples
     --------
-    A class learns what it is called from two labeled images:
+    Two labeled images name the classes:
 
     >>> from pymc_mcoem.em.esteps.fixed_latents import FixedLatents
     >>> from pymc_mcoem.templates import TemplateMixture
@@ -252,8 +252,8 @@ class Classifier:
     def fit(self, observations: Any, labels: Sequence[Hashable] | np.ndarray) -> Self:
         """Name the classes of one mixture by labeled observations.
 
-        Each class takes the label that has the largest weight in it, see `majority_labels`. The
-        parameters stay as they were learned.
+        Each class gets the label that has the largest weight in it, see `majority_labels`. The
+        learned parameters do not change.
 
         Parameters
         ----------
@@ -269,7 +269,7 @@ class Classifier:
         Raises
         ------
         ValueError
-            If the classifier has a mixture per label, whose classes have their labels already, or
+            If the classifier has a mixture per label, so that classes already have labels, or
             there are more or fewer labels than observations.
         """
         if self._has_own_labels:
@@ -282,7 +282,7 @@ class Classifier:
     def class_probabilities(self, observations: Any) -> np.ndarray:
         """Return class probabilities, ``(n, n_classes)``.
 
-        By the rule ``"expected_likelihood"`` they are the scores of the classes over their sum.
+        With the rule ``"expected_likelihood"`` they are the classes' scores divided by their sum.
 
         Parameters
         ----------
@@ -292,12 +292,12 @@ class Classifier:
         Raises
         ------
         ValueError, TypeError
-            If there is no observation, or the family refuses one, which is named.
+            If there is no observation, or the family refuses one. The error names it.
         FloatingPointError, RuntimeError
-            If the probabilities of one fail, which is named. A RuntimeError also if another
-            thread calls at the same time.
+            If the probabilities of an observation fail. The error names it. A RuntimeError also
+            if another thread calls at the same time.
         Exception
-            What the source raises.
+            Any exception that the source raises.
         """
         with (
             deferred("observations") as interrupts,
@@ -321,7 +321,7 @@ class Classifier:
                     found[index] = answer
                 progress.advance()
                 between()
-        # Some are refused before others have their answer.
+        # Observations may be refused before earlier ones have their answer.
         self.skipped = dict(sorted(self.skipped.items()))
         n = len(found) + len(self.skipped)
         if not n:
@@ -351,7 +351,7 @@ class Classifier:
                 sent.append((index, order))
                 yield order
 
-        # Compiling comes first: what fails there is no observation's fault.
+        # Compiling comes first, because its failures are no observation's fault.
         self.executor.prepare()
         while True:
             try:
@@ -368,7 +368,7 @@ class Classifier:
                 yield index, Unclassified(named(error))
 
     def _orders(self, observations: Any) -> Iterator[tuple[int, Order]]:
-        """Yield the index and the call for each observation, none earlier than it is asked for."""
+        """Yield the index and the call for each observation, reading one only when needed."""
         for index, observation in enumerate(read(self.family, observations)):
             if isinstance(observation, Unreadable):
                 if self.on_error == "raise":
@@ -410,7 +410,7 @@ class Classifier:
         Returns
         -------
         ndarray of shape (n,)
-            With ``on_error="skip"`` an array of objects, None if it could not be classified.
+            With ``on_error="skip"`` an array of objects, None where classification failed.
         """
         found = self.classes_[self.predict_proba(observations).argmax(axis=1)]
         if self.on_error == "skip":

@@ -43,7 +43,7 @@ def live_error_rate(
 ) -> xr.Dataset:
     """Return the error rate along a stream whose observations are classified, then learned.
 
-    Each observation first tests and then teaches, so that no data are held back.
+    Each observation is first used for testing and then for learning, so no data are held out.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def live_error_rate(
     Notes
     -----
     Bounds are quantiles of Beta(e + 1/2, w − e + 1/2) given e errors among w observations (the
-    interval of Jeffreys; 0 and 1 if there were no errors or only errors). They cover chance alone:
+    interval of Jeffreys; 0 and 1 if there were no errors or only errors). They cover chance only:
     the rate itself changes as the run learns, and neighboring windows overlap. Early errors have a
     lasting effect on ``cumulative``.
 

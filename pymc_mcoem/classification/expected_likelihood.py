@@ -28,13 +28,13 @@ __all__ = ["CompiledExpectedLikelihood", "ExpectedLikelihood"]
 
 @dataclass(frozen=True)
 class ExpectedLikelihood:
-    """Settings of the paper's rule: how well each class explains an observation after bending.
+    """Settings of the paper's rule, the mean likelihood of an observation once a class is fitted.
 
     Parameters
     ----------
     pseudo_priors : PseudoPriorRule
-        Starting points of chains and shape of their moves. Default: `Laplace`, with a full mode
-        search in every class.
+        Starting points of chains and shape of their moves. Default: `Laplace`, with a complete
+        mode search in every class.
     within_class : WithinClassMove
         Default: `RandomWalk` with five moves in each sweep.
     backend : str or None
@@ -48,8 +48,8 @@ class ExpectedLikelihood:
         log (1/T) Σ_t g(y | I = j, X_t),
 
     the logarithm of a mean of normalized densities of the observation given its latents. It is
-    not the evidence, which averages over the prior of the latents: a class that has to bend far
-    to explain an observation is not penalized here. Weights of classes do not enter.
+    not the evidence, which averages over the prior of the latents: a class that needs a large
+    deformation to explain an observation is not penalized here. Weights of classes have no effect.
 
     The cost is a mode search in every class, and a density evaluation for each sweep and move.
     """

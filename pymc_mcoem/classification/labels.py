@@ -12,7 +12,7 @@ __all__ = ["as_labels", "majority_labels", "unique_labels"]
 
 
 def as_labels(labels: Sequence[Hashable] | np.ndarray) -> np.ndarray:
-    """Return labels as an array with one entry for each, of dtype object where NumPy has no other.
+    """Return labels as an array with one entry for each, of dtype object if no other fits.
 
     Parameters
     ----------
@@ -22,7 +22,7 @@ def as_labels(labels: Sequence[Hashable] | np.ndarray) -> np.ndarray:
     Returns
     -------
     ndarray
-        Of one axis, unless an array with more was given.
+        With one axis, unless an array with more was given.
 
     Examples
     --------
@@ -65,12 +65,12 @@ def majority_labels(
         Class probabilities of n labeled observations. Rows that are not finite, of observations
         that could not be classified, are ignored.
     labels : sequence of length n
-        Numbers, words, tuples or others that are hashable.
+        Numbers, words, tuples or other hashable objects.
 
     Returns
     -------
     list of length n_classes
-        A class without weight has the most frequent label.
+        A class without weight gets the most frequent label.
 
     Raises
     ------

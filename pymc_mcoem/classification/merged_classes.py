@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["merge_parameters", "merged_mixture"]
 
-#: Mixtures of all classes, by their number: classifiers of one mixture compile once.
+#: Mixtures of all classes, by their number, so that classifiers of one mixture compile once.
 _merged: WeakKeyDictionary[TemplateMixture, dict[int, TemplateMixture]] = WeakKeyDictionary()
 
 
@@ -27,7 +27,7 @@ def merged_mixture(mixture: TemplateMixture, n_classes: int) -> TemplateMixture:
     known = _merged.setdefault(mixture, {})
     if n_classes not in known:
         known[n_classes] = mixture.with_classes(n_classes, noise="class", priors=None)
-    # Starting points that a user has set hold here too.
+    # Starting points that a user has set apply here too.
     found = known[n_classes]
     found.geometry = replace(found.geometry, starts=mixture.geometry.starts)
     return known[n_classes]

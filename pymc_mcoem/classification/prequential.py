@@ -49,13 +49,13 @@ def predict_then_learn(
 ) -> xr.Dataset:
     """Classify each observation of a stream by what was learned before it, then learn it.
 
-    The error rate along the stream takes no held-back data and no second pass.
+    The error rate along the stream needs no held-out data and no second pass.
 
     Parameters
     ----------
     learners : OnlineEM, or mapping of label to OnlineEM
-        With one for each label, an observation is classified by the mixtures of all labels, and
-        then learned by that of its own label. A single one learns all observations; their labels
+        With a mapping, an observation is classified by the mixtures of all labels, and
+        then learned by that of its own label. A single driver learns all observations; their labels
         only name its classes.
     observations : array_like, DataArray, or iterable
         As `OnlineEM.partial_fit` takes them. Consumed lazily, never read ahead.
@@ -89,29 +89,29 @@ def predict_then_learn(
         labels are not alike, or no observation was classified: there are fewer than `every`, or
         there is one and nothing was known before it. What was learned until then stays learned.
     TypeError
-        If `learners` are no `OnlineEM`, those of labels learn no `TemplateMixture`, or `e_step`
-        gives no class probabilities.
+        If `learners` are not `OnlineEM`, those of labels do not learn a `TemplateMixture`, or
+        `e_step` gives no class probabilities.
     Exception
-        What the source or `OnlineEM.partial_fit` raises; a note of the exception has the number
-        of the record in this stream. With ``on_error="skip"`` the stream goes on without a record
-        that is refused or cannot be learned.
+        Any exception that the source or `OnlineEM.partial_fit` raises, with a note that gives the
+        number of the record in this stream. With ``on_error="skip"`` the stream goes on without a
+        record that is refused or cannot be learned.
 
     Notes
     -----
-    The parameters that classify are `OnlineEM.learned_parameters`: observations that are held have
-    no part in them. The predicted label has the largest sum of class probabilities. Mixtures of
-    labels have equal prior weights. A class of a single driver has the label with the largest
-    weight among the observations learned in this call, by the class weights of their E-steps. A
-    class without weight has the most frequent label. Of labels with equal weight the one that came
-    first wins.
+    Observations are classified with `OnlineEM.learned_parameters`, which do not depend on
+    observations that are still held. The predicted label has the largest sum of class
+    probabilities. Mixtures of labels have equal prior weights. A class of a single driver has the
+    label with the largest weight among the observations learned in this call, by the class weights
+    of their E-steps. A class without weight has the most frequent label. Of labels with equal
+    weight the first one seen wins.
 
-    Until every driver has parameters (`n_start` observations of each are held), the prediction is
-    the most frequent label until then, with those that drivers saw before the call. A rare label
-    therefore delays all: give its driver ``parameters=`` or a small `n_start`. An observation with
-    no label before it is not in the result.
+    Until every driver has parameters (each holds its first `n_start` observations), the prediction
+    is the most frequent label so far, including those that drivers saw before the call. A rare
+    label therefore delays all: give its driver ``parameters=`` or a small `n_start`. An observation
+    with no label before it is not in the result.
 
     Everything is compiled once, before it is needed, so that ``seconds`` contain no compilation.
-    A run learns bitwise the same as by `OnlineEM.partial_fit`.
+    A run learns bitwise the same as with `OnlineEM.partial_fit`.
 
     References
     ----------
@@ -221,7 +221,7 @@ def predict_then_learn(
 
 
 class _LabelMixtures:
-    """A run for each label; the classes of all are merged into one mixture, which classifies."""
+    """A run for each label; one mixture with the classes of all of them classifies."""
 
     def __init__(self, learners: Mapping[Hashable, OnlineEM]) -> None:
         mixture = _require_alike(learners)
@@ -267,7 +267,7 @@ class _LabelMixtures:
 
     def learn(self, observation: Any, label: Hashable) -> None:
         """Let the run of the label learn."""
-        # What it knows is read again when it is needed, also where learning fails.
+        # Its parameters are read again when they are needed, even if learning fails.
         self._learned.pop(label, None)
         self._learners[label].partial_fit([observation])
 
@@ -315,14 +315,14 @@ class _NamedClasses:
         ]
 
     def learn(self, observation: Any, label: Hashable) -> None:
-        """Let the run learn, and add the class weights of what it learned to those of labels."""
+        """Let the run learn, and add the class weights of learned observations to their labels."""
         learner = self.learners[0]
         self._labels.append((learner.position, label))
         learner.partial_fit([observation], callback=self._add)
         self._drop_skipped()
 
     def _drop_skipped(self) -> None:
-        """Forget the labels of observations that are held no more, and will not be learned."""
+        """Forget the labels of observations that were held and will not be learned."""
         skipped = self.learners[0].run.history.skipped
         if skipped:
             self._labels = [each for each in self._labels if each[0] not in skipped]
@@ -396,7 +396,7 @@ def _read_labels(
     checked = _checked(labels, check)
     try:
         number = len(labels)
-    except TypeError:  # what is read but once, and passes without an end
+    except TypeError:  # an iterator, possibly endless
         return checked
     if total is not None and number != total:
         raise ValueError(

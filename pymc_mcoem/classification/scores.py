@@ -1,4 +1,4 @@
-"""Rules that weigh the classes of an observation, compiled, and calls that a worker can make."""
+"""Compiled rules that weigh the classes of an observation, and calls that a worker can make."""
 
 from __future__ import annotations
 
@@ -83,10 +83,10 @@ def generator_of(random_seed: int, index: int) -> np.random.Generator:
 def compile_class_weights(
     family: Any, e_step: EStep | None = None, screening: float = 0.0
 ) -> ClassWeights:
-    """Compile posterior class probabilities, on request without hopeless classes.
+    """Compile posterior class probabilities, with hopeless classes left out on request.
 
-    An E-step without sweeps or draws is not screened: finding hopeless classes costs as much as
-    its whole work.
+    An E-step without sweeps or draws is not screened, because finding hopeless classes costs as
+    much as the E-step.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def compile_class_weights(
     e_step : EStep, optional
         Default: `CarlinChibBurst()`.
     screening : float
-        As of `Classifier`.
+        As for `Classifier`.
 
     Raises
     ------
@@ -131,7 +131,7 @@ def _compile_for(family: Any, e_step: EStep, n_classes: int) -> CompiledClassWei
     if n_classes != family.n_classes:
         starts = family.geometry.starts
         family = family.with_classes(n_classes, noise="class", priors=None)
-        # Starting points that a user has set hold for fewer classes too.
+        # Starting points that a user has set apply to fewer classes too.
         family.geometry = replace(family.geometry, starts=starts)
     compiled = compiled_for(family, e_step)
     if not isinstance(compiled, CompiledClassWeights):
@@ -149,7 +149,7 @@ def compile_expected_likelihood(family: Family, log_label_weight: np.ndarray) ->
 
 @dataclass(frozen=True)
 class _ExpectedLikelihoods:
-    """Share of each class's expected likelihood of the sum of all."""
+    """Each class's expected likelihood divided by the sum of all."""
 
     compiled: CompiledExpectedLikelihood
     log_label_weight: np.ndarray

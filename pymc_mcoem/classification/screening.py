@@ -57,12 +57,12 @@ class ScreenedClassWeights:
     ----------
     family : Family
     compile_for : callable
-        Maps a number of classes to class weights compiled for a family with so many.
+        Maps a number of classes to class weights compiled for a family with that many.
     amount : float
         Largest change of class and label probabilities.
     search : Laplace
-        Mode search. It is that of the rule `compile_for` compiles, so that classes are screened by
-        the modes from which their sweeps or draws would begin.
+        Mode search. It should be that of the rule `compile_for` compiles, so that classes are
+        screened by the modes from which their sweeps or draws would begin.
     slack : float
         Allowed error of Laplace's approximation in the log-evidence of one class against another's.
 
@@ -71,29 +71,29 @@ class ScreenedClassWeights:
     Classes that are left out keep the probability that Laplace's approximation gives them, and the
     others share the rest in the proportions that `compile_for`'s rule finds among them. With p the
     class probabilities that this rule finds among all classes, l those by Laplace's approximation,
-    L the classes left out, q = p(L) and λ = l(L), the answer is, apart from Monte Carlo
+    L the classes left out, q = p(L) and λ = l(L), the result is, apart from Monte Carlo
     error,
 
         l_j for j in L,    p_j (1 − λ) / (1 − q) for the others.
 
-    The probability of any set A of classes, as of one class or of a label, changes by
+    The probability of any set A of classes, such as those of a label, changes by
 
         l(A ∩ L) − p(A ∩ L) + (q − λ) p(A without L) / (1 − q),
 
-    which lies between −max(q, λ) and max(q, λ). No less will do, as a label whose classes are all
-    left out may lose all of q. Where no class is left out nothing changes at all.
+    which lies between −max(q, λ) and max(q, λ). The bound is sharp: a label whose classes are all
+    left out may lose all of q. If no class is left out, nothing changes.
 
     Classes are left out while λ ≤ exp(−`slack`) `amount`. If Laplace's approximation errs by no
     more than `slack` in the log-evidence of any class against any other's, then
-    q ≤ exp(`slack`) λ ≤ `amount`: nothing changes by more than `amount`. What is
-    hopeless lies tens to hundreds behind. Of curves simulated from 20 classes it erred by at most
-    6 where five starting points found every mode. With one starting point, loose warps and low
-    noise it missed modes and erred by up to 112: there q may be anything, but sweeps and draws,
-    which begin at the same modes, are as wrong without screening. So it is with a class that loses
-    the race of the searches (`Race`) and should not have: of 90 postal digits under 40 loosely
-    warped templates one lost a class that had nearly all the probability, by any rule whose search
-    has the default race. More starting points (`Family.geometry`) and ``Laplace(race=None)`` find
-    more modes, here and in the sweeps.
+    q ≤ exp(`slack`) λ ≤ `amount`, and no probability changes by more than `amount`. The
+    log-evidence of hopeless classes is lower by tens to hundreds. For curves simulated from 20
+    classes the approximation erred by at most 6 if five starting points found every mode. With one
+    starting point, loose warps and low noise it missed modes and erred by up to 112: q may then be
+    anything, but sweeps and draws, which begin at the same modes, are as wrong without screening.
+    The same holds for a class that wrongly loses the race of the searches (`Race`): of 90 postal
+    digits under 40 loosely warped templates one lost a class that had nearly all the probability,
+    with any rule whose search has the default race. More starting points (`Family.geometry`) and
+    ``Laplace(race=None)`` find more modes, here and in the sweeps.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class ScreenedClassWeights:
         return found
 
     def _by_class(self, parameters: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return parameters with a first axis of classes, also a noise shared by all."""
+        """Return parameters with a first axis of classes, including a shared noise variance."""
         return {
             name: np.broadcast_to(value, self._n_classes) if np.ndim(value) == 0 else value
             for name, value in parameters.items()

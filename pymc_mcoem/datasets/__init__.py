@@ -1,4 +1,4 @@
-"""Real data by name, and simulators with known truth."""
+"""Loaders of real data, and simulators with known truth."""
 
 from pymc_mcoem.datasets.digits import load_digits, load_usps
 from pymc_mcoem.datasets.growth import growth_velocity, load_growth

@@ -32,9 +32,9 @@ def load_digits() -> xr.Dataset:
     Returns
     -------
     xarray.Dataset
-        ``images``, float of shape ``(1797, 8, 8)`` and dims ``(observation, row, column)``: grey
+        ``images``, float of shape ``(1797, 8, 8)`` and dims ``(observation, row, column)``: gray
         levels from 0 (paper) to 1 (ink), row 0 at the top. ``labels``, integer of shape
-        ``(1797,)``: the digit.
+        ``(1797,)``: the digits.
 
     Notes
     -----
@@ -49,7 +49,7 @@ def load_digits() -> xr.Dataset:
     >>> float(digits.images.min()), float(digits.images.max())
     (0.0, 1.0)
     """
-    # Imported here: scikit-learn's data sets take longer to import than to read.
+    # Imported here because scikit-learn's data sets take longer to import than to read.
     from sklearn.datasets import load_digits as load_bundled
 
     bundled = load_bundled()
@@ -61,32 +61,32 @@ def load_digits() -> xr.Dataset:
 def load_usps(split: str = "train", directory: str | os.PathLike[str] | None = None) -> xr.Dataset:
     """Return handwritten digits from U.S. Postal Service envelopes, images of 16 by 16.
 
-    The training set ``zip.train`` of *The Elements of Statistical Learning*, deslanted and
-    size-normalised, in one of two files: ``zip.train.RData``, the public source with all 7,291
-    images, or ``usps_zip.npz``, 5,791 of them in the order of the source. A folder that has both
-    answers with the second.
+    They are the training set ``zip.train`` of *The Elements of Statistical Learning*, deslanted
+    and size-normalized, in one of two files: ``zip.train.RData``, the public source with all 7,291
+    images, or ``usps_zip.npz``, 5,791 of them in the order of the source. If a folder has both,
+    the second is read.
 
     Parameters
     ----------
     split : str
-        Only ``"train"`` is there.
+        Only ``"train"`` is available.
     directory : path_like, optional
-        Folder with one of the two files. Without it the folder that the environment variable
-        ``PYMC_MCOEM_DATA`` names is looked at; where there is neither, the public source is
+        Folder with one of the two files. Default: the folder that the environment variable
+        ``PYMC_MCOEM_DATA`` names; if this is not set or has neither file, the public source is
         downloaded once, checked, and kept in pooch's cache.
 
     Returns
     -------
     xarray.Dataset
         ``images``, float of shape ``(n_observations, 16, 16)`` and dims
-        ``(observation, row, column)``: grey levels from 0 (paper) to 1 (ink), row 0 at the top.
-        ``labels``, integer of shape ``(n_observations,)``: the digit. The attribute ``source``
+        ``(observation, row, column)``: gray levels from 0 (paper) to 1 (ink), row 0 at the top.
+        ``labels``, integer of shape ``(n_observations,)``: the digits. The attribute ``source``
         names the file.
 
     Raises
     ------
     ValueError
-        If `split` is unknown, or if a file is not the one whose checksum is known.
+        If `split` is unknown, or a file does not have the expected checksum.
     FileNotFoundError
         If `directory` has neither file, or if none was found and the download failed.
     ModuleNotFoundError
@@ -103,7 +103,7 @@ def load_usps(split: str = "train", directory: str | os.PathLike[str] | None = N
     >>> usps = load_usps()  # doctest: +SKIP
     >>> twos = usps.images[usps.labels == 2]  # doctest: +SKIP
 
-    The test set is not there:
+    The test set is not available:
 
     >>> load_usps("test")
     Traceback (most recent call last):
@@ -163,7 +163,7 @@ def _check_sha256(path: Path, expected: str) -> None:
 
 
 def _read_usps_source(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return grey levels in [-1, 1], ``(n, 16, 16)``, and labels ``(n,)`` from the R file."""
+    """Return gray levels in [-1, 1], ``(n, 16, 16)``, and labels ``(n,)`` from the R file."""
     require_rdata("load_usps", USPS_FILE)
     table = np.asarray(read_r_file(path)["zip.train"], dtype=np.float64)
     return table[:, 1:].reshape(-1, 16, 16), table[:, 0]

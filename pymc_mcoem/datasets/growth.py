@@ -1,4 +1,4 @@
-"""Heights of children of the Berkeley growth study, and velocities from heights."""
+"""Heights of children in the Berkeley growth study, and velocities from heights."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ GROWTH_SOURCE_URL = (
 def load_growth(directory: str | os.PathLike[str] | None = None) -> xr.Dataset:
     """Return the heights of 39 boys and 54 girls at 31 ages from 1 to 18 years.
 
-    The Berkeley growth study, from one of two files: ``berkeley_growth.csv``, or ``growth.rda`` of
-    the R package fda, the public source. A folder that has both answers with the first; both hold
-    the same numbers.
+    They are from the Berkeley growth study, in one of two files: ``berkeley_growth.csv``, or
+    ``growth.rda`` of the R package fda, the public source. If a folder has both, the first is read;
+    both contain the same numbers.
 
     Parameters
     ----------
     directory : path_like, optional
-        Folder with one of the two files. Without it the folder that the environment variable
-        ``PYMC_MCOEM_DATA`` names is looked at; where there is neither, the public source is
+        Folder with one of the two files. Default: the folder that the environment variable
+        ``PYMC_MCOEM_DATA`` names; if this is not set or has neither file, the public source is
         downloaded once, checked, and kept in pooch's cache.
 
     Returns
     -------
     xarray.Dataset
-        ``height`` in centimetres, float of shape ``(93, 31)`` and dims ``(child, age)``; the
+        ``height`` in centimeters, float of shape ``(93, 31)`` and dims ``(child, age)``; the
         coordinates ``age`` in years, ``child`` (``boy01`` ... ``girl54``) and ``sex`` (``"male"``
         or ``"female"``) along ``child``. The attribute ``source`` names the file.
 
     Raises
     ------
     ValueError
-        If a file is not the one whose checksum is known.
+        If a file does not have the expected checksum.
     FileNotFoundError
         If `directory` has neither file, or if none was found and the download failed.
     ModuleNotFoundError
@@ -98,33 +98,33 @@ def growth_velocity(
     smoother: Literal["spline", "monotone"] = "spline",
     smoothing: float | None = None,
 ) -> np.ndarray:
-    """Return the velocities of growth curves, from a smooth of the heights.
+    """Return the velocities of growth curves by smoothing the heights.
 
     Parameters
     ----------
     heights : array_like of shape (n_ages,) or (n_children, n_ages)
         NaN where a height is missing.
     ages : array_like of shape (n_ages,)
-        Increasing, at least five.
+        Increasing ages, at least five.
     at : array_like of shape (n_points,)
-        Ages, from the first to the last of `ages`, at which velocities are wanted.
+        Ages at which velocities are computed, from the first to the last of `ages`.
     smoother : {"spline", "monotone"}
         ``"spline"``: the derivative of SciPy's cubic smoothing spline
         (``make_smoothing_spline``). ``"monotone"``: the velocity is a quadratic spline with
-        coefficients that are not negative, one knot an age, so that heights never fall; its
-        bends are penalised as much as the other's, and the coefficients found by ``nnls``.
+        coefficients that are not negative, one knot per age, so that heights never fall; it has
+        the same roughness penalty, and ``nnls`` finds the coefficients.
     smoothing : float, optional
         Weight of the integrated squared second derivative of the height against the sum of
         squared residuals, in years³. Default: 0.03, for the half-yearly heights of growth
         studies. In simulations with errors of 0.3 cm velocities are then off by 0.3 cm a year
         (root mean square) and a spurt loses 2 to 4 % of its peak; at 0.003, which predicts
-        left-out heights best, errors double.
+        held-out heights best, errors double.
 
     Returns
     -------
     ndarray of shape (n_points,) or (n_children, n_points)
-        In units of height a unit of age. NaN before a child's first height and after the last
-        one: a curve mixture takes these as missing.
+        In units of height per unit of age. NaN before a child's first height and after the last
+        one; a curve mixture takes these as missing.
 
     Raises
     ------
@@ -134,9 +134,9 @@ def growth_velocity(
 
     Notes
     -----
-    The height h minimises Σ_s (h_s − h(u_s))² + smoothing ∫ h''(u)² du, among cubic splines or,
-    monotone, among integrals of quadratic splines that are nowhere negative. The weight has the
-    unit of `ages` to the power three: 0.03 is for years, and would hardly smooth in months.
+    The height h minimizes Σ_s (h_s − h(u_s))² + smoothing ∫ h''(u)² du among cubic splines, or,
+    with ``"monotone"``, among integrals of quadratic splines that are nowhere negative. The weight
+    has the unit of `ages` to the power three: 0.03 is for years, and would hardly smooth in months.
 
     Examples
     --------
@@ -169,13 +169,13 @@ def _monotone(ages: np.ndarray, height: np.ndarray, knots: np.ndarray, weight: f
     padded = np.concatenate([np.repeat(knots[0], degree), knots, np.repeat(knots[-1], degree)])
     size = len(padded) - degree - 1
     basis = BSpline(padded, np.eye(size), degree)
-    # the height at the first age is left free: it is taken out of both sides
+    # the height at the first age is free, so it is subtracted on both sides
     rise = basis.antiderivative()(ages) - basis.antiderivative()(knots[0])
     # ∫ v'² exactly: v' is linear between knots, so Simpson's rule has no error
     left, right = knots[:-1], knots[1:]
     slope, parts = basis.derivative(), []
     for place, share in ((0.0, 1 / 6), (0.5, 4 / 6), (1.0, 1 / 6)):
-        # the right end belongs to the next piece: approached from inside
+        # the right end belongs to the next piece, so it is approached from inside
         where = left + (right - left) * min(place, 1.0 - 1e-12)
         parts.append(np.sqrt(weight * share * (right - left))[:, None] * slope(where))
     centred = rise - rise.mean(axis=0)
@@ -193,7 +193,7 @@ def _checked(heights: Any, ages: Any, at: Any) -> tuple[np.ndarray, np.ndarray, 
     if ages.ndim != 1 or ages.size < 5 or table.ndim != 2 or table.shape[1] != ages.size:
         raise ValueError(
             f"heights has shape {np.shape(heights)} and ages {ages.shape}; give one height for "
-            "each of at least five ages, in a row a child."
+            "each of at least five ages, with one row per child."
         )
     if not np.isfinite(ages).all():
         raise ValueError(f"ages is {ages}, which is not finite; drop those ages and heights.")

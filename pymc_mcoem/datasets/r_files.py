@@ -1,4 +1,4 @@
-"""Files of R packages."""
+"""Download and reading of data files of R packages."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["download_r_file", "read_r_file", "require_rdata"]
 
 
 def require_rdata(caller: str, instead: str) -> None:
-    """Refuse to go on without the package that reads R's files.
+    """Check that the package that reads R's files is installed.
 
     Parameters
     ----------
     caller : str
-        For the message.
+        Function that the message names.
     instead : str
-        A file that can be read without it.
+        A file that can be read without the package.
 
     Raises
     ------
@@ -35,7 +35,7 @@ def require_rdata(caller: str, instead: str) -> None:
 
 
 def read_r_file(path: Path) -> Any:
-    """Return what an ``.rda`` or ``.RData`` file holds, by name."""
+    """Return the contents of an ``.rda`` or ``.RData`` file by name."""
     import rdata
 
     return rdata.read_rda(path)
@@ -47,21 +47,21 @@ def download_r_file(caller: str, url: str, digest: str, *, instead: str) -> Path
     Parameters
     ----------
     caller : str
-        For messages.
+        Function that messages name.
     url : str
     digest : str
         The sha256 that the file must have.
     instead : str
-        A file that can be read without it.
+        A file that can be read without the package rdata.
 
     Raises
     ------
     ModuleNotFoundError
-        If it could not be read afterwards.
+        If the package rdata, which reads the file, is not installed.
     FileNotFoundError
         If the download fails.
     ValueError
-        If what comes is another file.
+        If the downloaded file has another checksum.
     """
     require_rdata(caller, instead)
     name = url.rpartition("/")[2]

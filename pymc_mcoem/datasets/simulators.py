@@ -33,7 +33,7 @@ def simulate_curves(
 ) -> xr.Dataset:
     r"""Draw noisy, warped curves whose template in class j has j bumps.
 
-    No warp turns one bump into two, so the classes can be told apart however strong the warps.
+    No warp turns one bump into two, so the classes can be told apart even with strong warps.
 
     Parameters
     ----------
@@ -42,37 +42,37 @@ def simulate_curves(
     n_classes : int
         Number of templates, at least 1.
     points : array_like of shape (n_points,), optional
-        Increasing design points, at least 2; the warps keep the first and the last where they
-        are. Default: 50 equally spaced ones from 0 to 1.
+        Increasing design points, at least 2; warps do not move the first and the last. Default:
+        50 equally spaced points from 0 to 1.
     weights : sequence of float of shape (n_classes,), optional
         Probabilities of the classes. Default: equal.
     noise_variance : float
         Variance of the noise on every point, at least 0.
     deformation_variance : float
-        Variance of the five coefficients of a warp, at least 0; 0 is no warp.
+        Variance of the five coefficients of a warp, at least 0; 0 for no warp.
     scale_variance : float
-        Variance of the Gamma-distributed factor of mean 1 before a curve, at least 0; 0 is no
-        factor.
+        Variance of the Gamma-distributed factor of mean 1 that multiplies a curve, at least 0; 0
+        for no factor.
     missing : float in [0, 1)
-        Probability of every point to be missing (NaN). A curve that would lose all its points
-        keeps one.
+        Probability that a point is missing (NaN). A curve that would lose all its points keeps
+        one.
     random_seed : int, Generator or None
-        What the draws follow from.
+        Seed or source of the draws.
 
     Returns
     -------
     xarray.Dataset
-        ``curves`` ``(observation, point)``; what made them: ``class_index`` ``(observation,)``,
+        ``curves`` ``(observation, point)``; their latents ``class_index`` ``(observation,)``,
         ``deformation`` ``(observation, coefficient)``, ``scale`` ``(observation,)``; ``warps``
-        ``(observation, point)``, the place on the template's axis that every point shows; and
-        ``templates`` ``(class, point)``, not warped. ``point`` is labelled with `points`.
+        ``(observation, point)``, the place of each point on the template's axis; and
+        ``templates`` ``(class, point)``, not warped. ``point`` is labeled with `points`.
 
     Raises
     ------
     TypeError
-        If a number is not of the kind said above.
+        If a number has another type than given above.
     ValueError
-        If a number is out of the range said above.
+        If a number is out of the range given above.
 
     Notes
     -----
@@ -146,21 +146,21 @@ def simulate_images(
     random_seed: int | np.random.Generator | None = None,
     missing: float = 0.0,
 ) -> xr.Dataset:
-    """Draw observations from a mixture's own model, with what made them.
+    """Draw observations and their latents from the model of a mixture.
 
     Parameters
     ----------
     mixture : TemplateMixture
-        Of images, or of anything else on its grid.
+        A mixture of images, or of other observations on a grid.
     parameters : Dataset, mapping of str to array_like, or None
-        θ, as `mixture` has it; None for the values that its model holds.
+        θ of `mixture`; None for the current values in its model.
     n_observations : int
         Number of images, at least 1.
     random_seed : int, Generator or None
-        What the draws follow from.
+        Seed or source of the draws.
     missing : float in [0, 1)
-        Probability of every pixel to be missing (NaN). An image that would lose all its pixels
-        keeps one.
+        Probability that a pixel is missing (NaN). An image that would lose all its pixels keeps
+        one.
 
     Returns
     -------
@@ -173,15 +173,15 @@ def simulate_images(
     Raises
     ------
     TypeError
-        If `mixture` is of another type, or a number not of the kind said above.
+        If `mixture` or a number has another type than given above.
     ValueError
-        If `parameters` do not fit `mixture`, or a number is out of the range said above.
+        If `parameters` do not fit `mixture`, or a number is out of the range given above.
 
     Notes
     -----
-    Every call compiles the model's draws anew, which takes longer than thousands of draws: ask
-    for all of them at once. The model is labels ``modelFunc`` and ``mixtModelVect`` of the
-    paper. `pymc_mcoem.template_images` shows the templates that `parameters` stand for.
+    Every call compiles the model's draws again, which takes longer than thousands of draws: draw
+    all observations in one call. The model is labels ``modelFunc`` and ``mixtModelVect`` of the
+    paper. `pymc_mcoem.template_images` returns the templates of `parameters`.
 
     Examples
     --------
@@ -203,7 +203,7 @@ def simulate_images(
     model = mixture.condition(np.zeros(settings.grid_shape), parameters)
     names = ["observation", *(variable.name for variable in model.free_RVs)]
     draws = pm.draw([model[name] for name in names], draws=n_observations, random_seed=rng)
-    if n_observations == 1:  # which comes without its axis
+    if n_observations == 1:  # a single draw comes without its axis
         draws = [draw[np.newaxis] for draw in draws]
     dims = {name: model.named_vars_to_dims.get(name, ()) for name in names}
     variables = {
@@ -232,7 +232,7 @@ def _monotone_warps(time: np.ndarray, deformation: np.ndarray) -> np.ndarray:
     centers = np.linspace(0.0, 1.0, deformation.shape[1])
     kernels = np.exp(-(((grid[:, np.newaxis] - centers) / 0.25) ** 2))
     speed = np.exp(deformation @ kernels.T)
-    # The trapezoidal rule on a fixed grid: the same warp whatever the design points.
+    # The trapezoidal rule on a fixed grid, so that the warp does not depend on the design points.
     steps = 0.5 * (speed[:, 1:] + speed[:, :-1])
     distance = np.concatenate([np.zeros((len(speed), 1)), steps.cumsum(axis=1)], axis=1)
     distance /= distance[:, -1:]
@@ -283,9 +283,11 @@ def _share(name: str, value: float) -> float:
 def _increasing(name: str, value: ArrayLike) -> np.ndarray:
     points = np.asarray(value, dtype=np.float64)
     if points.ndim != 1 or len(points) < 2:
-        raise ValueError(f"{name}: got shape {points.shape}; give at least two numbers in a row.")
+        raise ValueError(f"{name}: got shape {points.shape}; give a vector of two or more.")
     if not np.isfinite(points).all() or not (np.diff(points) > 0.0).all():
-        raise ValueError(f"{name}: got {points}; sort them, drop doubles and what is not finite.")
+        raise ValueError(
+            f"{name}: got {points}; sort them, and drop duplicates and values that are not finite."
+        )
     return points
 
 
@@ -299,7 +301,7 @@ def _probabilities(name: str, value: Sequence[float] | None, n_classes: int) -> 
         )
     if not (weights >= 0.0).all() or not np.isclose(weights.sum(), 1.0):
         raise ValueError(
-            f"{name}: got {weights}, of sum {weights.sum()}; give numbers of at least 0 that sum "
-            "to one."
+            f"{name}: got {weights}, which sum to {weights.sum()}; give numbers of at least 0 that "
+            "sum to one."
         )
     return weights / weights.sum()

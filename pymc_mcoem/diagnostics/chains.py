@@ -23,7 +23,7 @@ class IndexChains:
     Attributes
     ----------
     name : str
-        Of the variable.
+        Name of the variable.
     codes : ndarray of int, shape (n_rows, n_chains, n_draws)
         Positions in `classes`. One row without a plate.
     classes : ndarray of shape (n_classes,)
@@ -31,9 +31,9 @@ class IndexChains:
     log_weight : ndarray of shape (n_rows, n_chains, n_draws, n_classes), or None
         Log-probabilities from which the index was drawn, if the step recorded them.
     plate : DataArray
-        Has the plate's dimensions and coordinates; no dimension without a plate.
+        Carries the plate's dimensions and coordinates; it has no dimension without a plate.
     chain, draw : ndarray
-        Coordinates.
+        Coordinates of chains and draws.
     log_tilt : ndarray of shape (n_chains, n_draws, n_classes), or None
         Terms added to the logarithms of the classes' prior probabilities, if this index was
         tilted; it then has one row.
@@ -41,7 +41,7 @@ class IndexChains:
         Logarithms of the weights of draws, up to a constant for each chain, if this or another
         index of the chains was tilted.
     believed : ndarray of shape (n_chains, n_draws), or None
-        Probability of the other classes by the evidence that the step's pseudo-priors contain.
+        Probability of the other classes according to the evidence of the step's pseudo-priors.
     companions : dict of str to ndarray of bool, shape (n_rows,)
         Other discrete variables, and the rows in which they never visited or never left a class;
         all rows for a variable of another shape.
@@ -61,10 +61,10 @@ class IndexChains:
 
     @property
     def weights(self) -> np.ndarray:
-        """Return the weight of each draw, (n_chains, n_draws), one on average in each chain.
+        """Return the weight of each draw, (n_chains, n_draws), with mean one in each chain.
 
-        Weights are ones, except that draws of tilted chains weigh exp(-tilt) of their class. Each
-        chain is scaled by itself, because it has its own tilt.
+        Weights are ones, except that a draw of a tilted chain has the weight exp(-tilt) of its
+        class. Each chain is scaled separately, because it has its own tilt.
         """
         return self._scaled(self.log_importance)
 
@@ -103,12 +103,12 @@ class IndexChains:
         ----------
         values : ndarray of shape (n_rows, ...)
         *dims : str
-            Of the axes after the first.
+            Names of the axes after the first.
 
         Returns
         -------
         DataArray
-            The plate's dimensions, none without a plate, then `dims`.
+            Its dimensions are those of the plate, none without a plate, then `dims`.
         """
         coords: dict[Hashable, Any] = {key: value for key, value in self.plate.coords.items()}
         known = {"chain": self.chain, "class": self.classes}
@@ -143,12 +143,12 @@ def read_chains(
     data : DataTree, Dataset or DataArray
         With dimensions ``chain`` and ``draw``; all others are the plate.
     var_name : str, optional
-        Default: ``class_index``, or else the only integer variable there is.
+        Default: ``class_index``, or else the only integer variable.
     classes : sequence, optional
         Labels of all classes, or names for the codes 0, 1, ... Default: 0 to n_classes - 1 if the
         step recorded the classes' weights, else the labels that were visited, in order.
     group : str
-        Of the DataTree.
+        Group of the DataTree.
 
     Returns
     -------
@@ -157,7 +157,7 @@ def read_chains(
     Raises
     ------
     TypeError
-        If `data` is none of these, or the variable is not one of categories.
+        If `data` has another type, or the variable is not categorical.
     ValueError
         If there is no such variable, a dimension is missing, there are fewer than two draws, or a
         draw is not among `classes`.
@@ -234,12 +234,12 @@ def _coordinate(index: xr.DataArray, dim: str) -> np.ndarray:
 
 
 def find_index(data: Any, var_name: str | None, group: str) -> tuple[xr.DataArray, Any]:
-    """Return the class index and, of a DataTree, its sample statistics or None.
+    """Return the class index, and the sample statistics if a DataTree has any, else None.
 
     Parameters
     ----------
     data, var_name, group
-        As of `read_chains`, which says what is refused.
+        As for `read_chains`, which also documents the errors.
     """
     if isinstance(data, xr.DataArray):
         return data, None
@@ -278,9 +278,9 @@ def find_index(data: Any, var_name: str | None, group: str) -> tuple[xr.DataArra
 
 
 def _companions(data: Any, group: str, index: xr.DataArray, stats: Any) -> dict[str, np.ndarray]:
-    """Return the other discrete variables that did not visit and leave all classes, and where.
+    """Return the other discrete variables that did not visit and leave all classes, and their rows.
 
-    The index may have weight elsewhere beside a value that they did not take or did not leave.
+    The index may have weight elsewhere together with values that some of their chains missed.
     """
     if stats is None:
         # Without statistics there are no weights that depend on other variables.
@@ -288,7 +288,7 @@ def _companions(data: Any, group: str, index: xr.DataArray, stats: Any) -> dict[
     plate = index.shape[:-2]
     found = {}
     for name, values in data[group].to_dataset().items():
-        # Booleans are computed from others, as from this index: PyMC samples integers.
+        # PyMC samples integers; booleans are computed from other variables, such as this index.
         is_sampled = {*_SAMPLE_DIMS} <= set(values.dims) and values.dtype.kind in "iu"
         if name == index.name or not is_sampled:
             continue

@@ -1,4 +1,4 @@
-"""Latents within each class, over the draws in which the class was active."""
+"""Summaries of latents within each class, over the draws in which the class was active."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ __all__ = [
 
 _STATISTICS = ("mean", "sd", "mcse_mean", "ess", "lower", "upper")
 
-#: Fewest draws of a class from which a chain shows how latents mix in it.
+#: Smallest number of draws of a class from which mixing of its latents is computed.
 _MIN_VISITS = 25
 
-#: Largest number of latents, times rows and classes, that are checked; of more, some.
+#: Largest number of latents, times rows and classes, that are checked; of more, a subset.
 _MAX_LOOKED_AT = 5_000
 
-#: Fewest draws of which a hundredth is enough to estimate from.
+#: Smallest number of draws from which the outer hundredths are estimated.
 _MIN_FOR_FAR_TAILS = 400
 
 
@@ -47,8 +47,8 @@ def class_latents(
 ) -> xr.Dataset:
     r"""Summarize latents by class, over the draws in which the class was active.
 
-    While a class is not active, a trace has draws of its latents from another class's posterior,
-    the prior, or a pseudo-prior. These say nothing about the class.
+    While a class is not active, a trace contains draws of its latents from another class's
+    posterior, the prior, or a pseudo-prior. These say nothing about the class.
 
     Parameters
     ----------
@@ -56,12 +56,12 @@ def class_latents(
     var_name : str, optional
         The class index, see `class_index_summary`.
     latents : sequence of str, optional
-        Default: all variables of floats of the group; in a plate those along it, with its
-        dimensions, or with first axes of the plate's lengths if PyMC named either of the two.
+        Default: all float variables of the group; for a plate those along it, which have its
+        dimensions, or first axes of the plate's lengths if PyMC named the dimensions of either.
     blocks : mapping of class to sequence of str, optional
-        The latents of each class, as `CarlinChib` takes them; all others are NaN in that class.
+        The latents of each class, as for `CarlinChib`; all others are NaN in that class.
     probability : float
-        Of the equal-tailed interval.
+        Probability of the equal-tailed interval.
     classes : sequence, optional
     group : str
 
@@ -69,23 +69,23 @@ def class_latents(
     -------
     Dataset
         For every latent an array by plate, ``class``, ``summary`` and the latent's own
-        dimensions; ``summary`` is mean, sd, mcse_mean, ess, lower, upper. And ``active``, by
-        plate and ``class``: the share of draws in which the class was active. Draws of tilted
-        chains are weighed back; an index's own tilt changes its latents' shares, not what they are
-        given their class, but that of another index does. NaN for a class that was active in fewer
-        than two draws.
+        dimensions; ``summary`` is mean, sd, mcse_mean, ess, lower, upper. ``active``, by
+        plate and ``class``, is the share of draws in which the class was active. Draws of tilted
+        chains are reweighted. An index's own tilt changes the shares of its classes but not the
+        latents given a class; the tilt of another index changes both. Summaries are NaN for a
+        class that was active in fewer than two draws.
 
     Raises
     ------
     ValueError
-        As `class_index_summary`; if a latent is not there, does not have the plate's dimensions,
+        As `class_index_summary`; if a latent is missing or does not have the plate's dimensions,
         or `probability` is not between 0 and 1.
 
     Notes
     -----
     The mean over the draws of a class is a ratio of two averages, so its Monte Carlo error is that
-    of the average of :math:`1_k(x - \bar x_k)`, divided by the class's share; the gaps between
-    visits count.
+    of the average of :math:`1_k(x - \bar x_k)`, divided by the class's share. It includes the gaps
+    between visits.
 
     Examples
     --------
@@ -125,7 +125,7 @@ def class_latents(
 
 
 def latents_along_the_plate(chains: IndexChains, variables: xr.Dataset) -> list[str]:
-    """Name the variables of floats that have a value at every draw, on a plate for every row."""
+    """Return the names of float variables with a value at every draw, for a plate in every row."""
     return [
         str(name)
         for name, values in variables.items()
@@ -147,7 +147,7 @@ def along_the_plate(chains: IndexChains, variables: xr.Dataset, name: str) -> xr
     Raises
     ------
     ValueError
-        If there is no such variable or it does not lie along the plate.
+        If there is no such variable or it does not have the plate's dimensions.
     """
     wanted = ("chain", "draw", *chains.plate.dims)
     latent = _renamed(chains, variables[name]) if name in variables else None
@@ -160,7 +160,7 @@ def along_the_plate(chains: IndexChains, variables: xr.Dataset, name: str) -> xr
 
 
 def _renamed(chains: IndexChains, latent: xr.DataArray) -> xr.DataArray:
-    """Give a latent the plate's dimensions where PyMC named its own, or the plate's, by number."""
+    """Rename dimensions of a latent to the plate's where PyMC named either of them by number."""
     own = [dim for dim in latent.dims if dim not in ("chain", "draw")]
     new = {}
     for i, (mine, plates) in enumerate(zip(own, chains.plate.dims, strict=False)):
@@ -200,7 +200,7 @@ def _summarize(
             here, own_weights = x[active], weights[active]
             mean = np.average(here, weights=own_weights)
             error = _error_of_mean(x, active * weights, mean)
-            # as the mean square over n - 1 where all draws weigh alike
+            # with equal weights the sum of squares over n - 1
             sd = np.sqrt(np.average((here - mean) ** 2, weights=own_weights) * _ddof(own_weights))
             ess = (sd / error) ** 2 if error > 0 else np.nan
             quantiles = np.quantile(here, tails, weights=own_weights, method="inverted_cdf")
@@ -221,7 +221,7 @@ def _ddof(weights: np.ndarray) -> float:
 
 
 def _error_of_mean(x: np.ndarray, weight: np.ndarray, mean: float) -> float:
-    """Return the Monte Carlo error of a mean over the draws of a class, weighed by `weight`."""
+    """Return the Monte Carlo error of a mean over the draws of a class, weighted by `weight`."""
     residual = np.where(weight > 0, weight * (x - mean), 0.0)
     if np.ptp(residual) == 0 or residual.shape[1] < 4:
         return np.nan
@@ -238,15 +238,15 @@ class LatentMixing:
     ----------
     row, class_number : int
     name : str
-        Of the latent, with its place in an array.
+        Name of the latent, with its position in an array.
     n_draws : int
     share : float
-        Of all draws.
+        Share of all draws.
     rhat, ess, tail_ess : float
-        Rank-normalized, as of Vehtari et al. (2021); tails are the outer twentieths, and the outer
-        hundredths where draws are many.
+        Rank-normalized, after Vehtari et al. (2021); tails are the outer twentieths, and also the
+        outer hundredths if there are many draws.
     pareto_k : float
-        Of the tails of the draws: above 0.7 the mean is not determined by any number of draws.
+        Pareto k of the tails of the draws: above 0.7 no number of draws determines the mean.
     """
 
     row: int
@@ -269,9 +269,9 @@ def latent_mixing(
     ----------
     chains : IndexChains
     variables : Dataset
-        Of the group that the index is of.
+        Variables of the group of the index.
     latents : sequence of str, optional
-        Default as of `class_latents`.
+        Default as for `class_latents`.
 
     Returns
     -------
@@ -282,7 +282,7 @@ def latent_mixing(
     Raises
     ------
     ValueError
-        If a latent is not there or does not lie along the plate.
+        If a latent is missing or does not have the plate's dimensions.
     """
     if latents is None:
         latents = latents_along_the_plate(chains, variables)
@@ -311,7 +311,7 @@ def latent_mixing(
 def _of_equal_lengths(x: np.ndarray, active: np.ndarray) -> np.ndarray | None:
     """Return the last draws of a class in the chains that visited it, ``(n_chains, n)``.
 
-    Chains that were there for less than half as long as most are left out.
+    Chains with less than half of the median number of visits are left out.
     """
     visits = active.sum(axis=1)
     if visits.max() < _MIN_VISITS:
@@ -338,7 +338,7 @@ def _mixing(draws: np.ndarray) -> tuple[float, float, float, float]:
 def worst_latents(
     chains: IndexChains, looked_at: Sequence[LatentMixing]
 ) -> dict[str, xr.DataArray]:
-    """Return by class the largest R-hat of its latents and their least effective sample sizes.
+    """Return by class the largest R-hat of its latents and their smallest effective sample sizes.
 
     Parameters
     ----------
@@ -360,7 +360,7 @@ def worst_latents(
 def unmixed_latents(
     chains: IndexChains, looked_at: Sequence[LatentMixing], limits: Limits
 ) -> list[str]:
-    """Return in words which latents did not mix within a class, the worst of each kind.
+    """Return messages about latents that did not mix within a class, the worst of each kind.
 
     Parameters
     ----------
@@ -375,7 +375,7 @@ def unmixed_latents(
         for name in ("rhat", "ess", "tail_ess", "pareto_k", "share")
     )
     due = limits.ess_min * share
-    # Heavy tails decide about means, and a small share of the class is no excuse.
+    # Heavy tails determine the mean, so a small share of the class does not lower this limit.
     due_in_tails = np.where(k > GOOD_PARETO_K, limits.ess_min, due)
     limit = limits.rhat(ess, due, len(looked_at))
     if len(chains.codes) > 1:

@@ -1,4 +1,4 @@
-"""Quality of pseudo-priors: Pareto k of target over pseudo-prior, and draws to plot."""
+"""Quality of pseudo-priors: Pareto k of target over pseudo-prior, and draws for plots."""
 
 from __future__ import annotations
 
@@ -31,21 +31,20 @@ GOOD_PARETO_K = 0.7
 
 
 def pareto_k(log_ratio: np.ndarray) -> np.ndarray:
-    """Return Pareto k of importance ratios, class by class.
+    """Return Pareto k of importance ratios for each class.
 
     Parameters
     ----------
     log_ratio : array_like of shape (n_chains, n_draws, n_classes)
         log p(y, k, x) - log q_k(x) at draws x of the pseudo-prior q_k, up to a constant for each
-        class. NaN draws, as of the active class, are skipped; minus infinity is a draw without
-        density.
+        class. NaN, as for the active class, is skipped; minus infinity is a draw without density.
 
     Returns
     -------
     ndarray of shape (n_classes,)
-        Below 0.5 good; above 0.7 the pseudo-prior misses some of its class's posterior. Minus
-        infinity if all ratios are equal, as of a perfect pseudo-prior; NaN with fewer than 25
-        draws.
+        Values below 0.5 are good; above 0.7 the pseudo-prior misses some of its class's posterior.
+        Minus infinity if all ratios are equal, as for a perfect pseudo-prior; NaN with fewer than
+        25 draws.
 
     Raises
     ------
@@ -79,18 +78,18 @@ def jump_pareto_k(chains: IndexChains) -> np.ndarray:
     While the chain is in class a, the odds that the step gives to class j are
     p(j, u_j)/q_j(u_j) times q_a(x)/p(a, x), with u_j from the pseudo-prior of j and x from the
     posterior of a: an importance ratio for the odds of the two classes. For each j, a is
-    the class in which the chains were most often.
+    the other class that the chains visited most often.
 
     Parameters
     ----------
     chains : IndexChains
-        With log-weights.
+        Chains with log-weights.
 
     Returns
     -------
     ndarray of shape (n_rows, n_classes)
-        As of `pareto_k`. A large value points to the pseudo-prior of j or of a. All NaN if draws
-        were thinned, because the class before each draw is not known.
+        Values as from `pareto_k`. A large value points to the pseudo-prior of j or of a. All are
+        NaN if draws were thinned, because the class before each draw is then not known.
 
     Raises
     ------
@@ -133,21 +132,21 @@ def pseudo_prior_draws(
     Parameters
     ----------
     model : pymc.Model, optional
-        By default that of the context. One class index, not a plate, and no other discrete
+        By default that of the context. It has one class index, not a plate, and no other discrete
         variable.
     pseudo_priors : PseudoPriorRule, optional
-        The rule; by default `Laplace` with every mode search run to its end.
+        The rule; by default `Laplace` with complete mode searches.
     class_index, blocks
-        As `CarlinChib` takes them.
+        As for `CarlinChib`.
     draws : int
-        For each class.
+        Number of draws for each class.
     random_seed : int
 
     Returns
     -------
     Dataset
-        The latents by name, with dims ``class``, ``sample`` and their own; NaN where a class's
-        block does not contain the latent.
+        The latents by name, with dims ``class``, ``sample`` and their own; NaN if a class's block
+        does not contain the latent.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Comparison of runs and of the classes that they found: evidence, when to stop."""
+"""Evidence along runs, hints when to stop, and comparison of runs and their classes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 def running_evidence(history: Any, *, window: int = 100) -> xr.DataArray:
     """Return the moving average of the log-evidence along a run.
 
-    In a single pass over a stream, the evidence of an observation is that under the parameters
+    In a single pass over a stream, the evidence of an observation is computed with the parameters
     before it was learned. It then measures prediction, since no observation is used twice. For
     `SAEM`, and in later passes over the same data, it measures fit.
 
@@ -43,7 +43,7 @@ def running_evidence(history: Any, *, window: int = 100) -> xr.DataArray:
     Returns
     -------
     DataArray
-        Dimension ``observation``. The means skip NaN, of E-steps without evidence.
+        With dimension ``observation``. The means skip NaN, which E-steps without evidence give.
 
     Raises
     ------
@@ -73,7 +73,8 @@ class StoppingHint:
     could_stop : bool
     reason : str
     gain, gain_mcse : float
-        Mean log-evidence of the last window less that of the one before, and its error.
+        Mean log-evidence of the last window minus that of the one before, and its Monte Carlo
+        error.
     change : float
         Largest relative change of a parameter between the means of the two windows.
     """
@@ -86,9 +87,9 @@ class StoppingHint:
 
 
 def stopping_hint(history: Any, *, window: int = 200, tolerance: float = 0.02) -> StoppingHint:
-    """Return whether a run still learns, as a hint: nothing is stopped by it.
+    """Return a hint whether a run still learns; it does not stop the run.
 
-    Two windows of observations follow one another at the end of the run. A run could stop when
+    The last two windows of observations are compared. A run could stop when
     the evidence of the second is not above that of the first by more than twice its Monte Carlo
     error, and no parameter's mean over the second differs from that over the first by more
     than `tolerance` of the parameter's size.
@@ -110,15 +111,15 @@ def stopping_hint(history: Any, *, window: int = 200, tolerance: float = 0.02) -
     Raises
     ------
     ValueError
-        If `window` is less than 10 or `tolerance` not positive.
+        If `window` is less than 10 or `tolerance` is not positive.
 
     Notes
     -----
-    The evidence of observations varies more than θ changes from step to step: with a window of 200
-    and a standard deviation of 10 nats, gains under 2 nats are not seen. A decreasing gain ϱ_n
-    makes the change smaller, whether or not θ is near its limit: look at both. There are no
-    standard errors of θ, since the scores of a single pass, at parameters that move, do not give
-    them; repeat the run with other seeds.
+    The evidence varies much between observations: with a window of 200 and a standard deviation
+    of 10 nats, gains under 2 nats are not detected. A decreasing gain ϱ_n makes the change smaller
+    whether or not θ is near its limit, so look at both. There are no standard errors of θ, because
+    the scores of a single pass, at changing parameters, do not give them; repeat the run with other
+    seeds.
 
     Examples
     --------
@@ -139,7 +140,7 @@ def stopping_hint(history: Any, *, window: int = 200, tolerance: float = 0.02) -
     records, path = _observations(history), _group(history, "online_em")
     what, number = "observations", "observation"
     if _driver(history) == "SAEM":
-        # An iteration covers all observations: its mean evidence is one value.
+        # An iteration covers all observations, and its mean evidence is one value.
         what, number = "iterations", "step"
         records = path.isel(step=path["step"].values > 0)
     numbers = records[number].values
@@ -168,27 +169,27 @@ def stopping_hint(history: Any, *, window: int = 200, tolerance: float = 0.02) -
 
 
 def compare_runs(runs: Mapping[str, Any], *, first: int = 1) -> pd.DataFrame:
-    """Compare runs over one stream, as with other numbers of classes, by their predictions.
+    """Compare runs over one stream, such as with different numbers of classes, by prediction.
 
     Parameters
     ----------
     runs : mapping of str to DataTree or OnlineEM
-        Over the same observations in the same order.
+        Runs over the same observations in the same order.
     first : int
-        Number of the first observation that counts, from 1. The start was set from those before.
+        Number of the first observation that counts, from 1. Those before determined the start.
 
     Returns
     -------
     DataFrame
         A row for each ``run``, best first, with columns ``log_evidence``, the mean over
         observations; ``difference`` from the best and its error ``difference_mcse``, from paired
-        observations; ``n_parameters``; ``bic``, the log-evidence of all observations less half the
+        observations; ``n_parameters``; ``bic``, the log-evidence of all observations minus half the
         logarithm of their number for each parameter, so that more is better; ``n_observations``.
 
     Raises
     ------
     ValueError
-        If there are fewer than two runs, one of `SAEM` among them, they have no observations in
+        If there are fewer than two runs, one is of `SAEM`, they have no observations in
         common from `first` on, or they have no evidence.
 
     Notes
@@ -196,10 +197,10 @@ def compare_runs(runs: Mapping[str, Any], *, first: int = 1) -> pd.DataFrame:
     The evidence of an observation was computed before the observation was learned. More classes are
     therefore not rewarded for fitting what they saw: ``log_evidence`` needs no penalty, and
     ``bic``, which has one, is the more cautious of the two. Limits: the burst's evidence is
-    Laplace's approximation, best where warps are small; early observations depend on the start
+    Laplace's approximation, best for small warps; early observations depend on the start
     more than on the model; priors on θ are not counted; the number of classes that predicts best
     is that of clusters worth separating at this sample size, not of kinds in the world. Different
-    seeds end in different optima: compare several of each.
+    seeds end in different optima: compare several runs of each model.
 
     Examples
     --------
@@ -265,9 +266,9 @@ class ClassAlignment(NamedTuple):
     ----------
     order : ndarray of int, shape (n_classes_a,)
         ``templates_b[order]`` are the templates of b in the order of a; -1 for a class of a
-        that has no partner, where b has fewer classes.
+        without a partner, if b has fewer classes.
     distance : ndarray of shape (n_classes_a,)
-        From each template of a to its partner; NaN without one.
+        Distance of each template of a from its partner; NaN without one.
     """
 
     order: np.ndarray
@@ -282,14 +283,14 @@ def align_classes(
 ) -> ClassAlignment:
     """Match the classes of two runs by the distance of their templates.
 
-    Of all one-to-one matches the one with the least sum of distances.
+    The result is the one-to-one match with the smallest sum of distances.
 
     Parameters
     ----------
     templates_a, templates_b : DataArray with dimension class, or array_like (n_classes, ...)
-        On one grid, as `template_images` returns them.
+        Templates on the same grid, as `template_images` returns them.
     metric : str
-        A distance that ``scipy.spatial.distance.cdist`` knows.
+        A metric of ``scipy.spatial.distance.cdist``.
 
     Returns
     -------
@@ -302,7 +303,7 @@ def align_classes(
 
     Notes
     -----
-    There is always a best match, even of runs that found other classes: look at `distance`.
+    There is a best match even if the runs found different classes: look at `distance`.
 
     Examples
     --------
@@ -325,7 +326,7 @@ def align_classes(
 
 
 def adjusted_rand_index(classes_a: ArrayLike, classes_b: ArrayLike) -> float:
-    """Return how far two groupings of the same observations agree, up to renaming of classes.
+    """Return how well two groupings of the same observations agree, up to renaming of classes.
 
     Parameters
     ----------
@@ -335,7 +336,7 @@ def adjusted_rand_index(classes_a: ArrayLike, classes_b: ArrayLike) -> float:
     Returns
     -------
     float
-        1 for the same grouping, about 0 for unrelated ones; may be negative.
+        1 for equal groupings, about 0 for unrelated ones; may be negative.
 
     Raises
     ------
@@ -358,7 +359,7 @@ def adjusted_rand_index(classes_a: ArrayLike, classes_b: ArrayLike) -> float:
             "class for each of the same observations."
         )
     codes = [np.unique(given, return_inverse=True)[1] for given in (first, second)]
-    # Importing scikit-learn takes a second.
+    # imported here because importing scikit-learn takes a second
     from sklearn.metrics import adjusted_rand_score
 
     return float(adjusted_rand_score(*codes))
@@ -415,7 +416,7 @@ def _parameters(path: xr.Dataset) -> list[str]:
 
 def _n_parameters(path: xr.Dataset) -> int:
     total = sum(int(path[name].isel(step=-1).size) for name in _parameters(path))
-    # weights add up to one
+    # weights sum to one, so one of them is not free
     return total - ("weights" in path)
 
 

@@ -1,4 +1,4 @@
-"""Shares of the classes with R-hat, effective sample size and Monte Carlo error, and limits."""
+"""Shares of the classes with R-hat, effective sample size, Monte Carlo error and their limits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pymc_mcoem.diagnostics.chains import IndexChains
 
 __all__ = ["Limits", "class_shares", "rao_blackwell_shares", "share_flags"]
 
-#: Below this many draws ArviZ has no R-hat and no effective sample size.
+#: With fewer draws ArviZ has no R-hat and no effective sample size.
 _MIN_DRAWS = 4
 
 
@@ -49,7 +49,7 @@ def class_shares(chains: IndexChains, superchain_ids: Sequence[int] | None = Non
     Notes
     -----
     Ranks of a variable with two values are an affine map of it. Rank normalization therefore
-    changes nothing, and split R-hat is the rank-normalized R-hat of Vehtari et al. (2021).
+    has no effect, and split R-hat is the rank-normalized R-hat of Vehtari et al. (2021).
 
     References
     ----------
@@ -80,7 +80,7 @@ def class_shares(chains: IndexChains, superchain_ids: Sequence[int] | None = Non
             for name, value in _statistics(indicator, groups).items():
                 found[name][row, k] = value
             if chains.log_importance is not None and np.ptp(indicator) > 0:
-                # The share is a ratio of two averages: its error is that of the residual.
+                # The share is a ratio of two averages, so its error is that of the residual.
                 share = indicator.mean()
                 error = _mcse(indicator - weights * share)
                 found["mcse"][row, k] = error
@@ -96,13 +96,13 @@ def rao_blackwell_shares(chains: IndexChains) -> xr.Dataset:
     Parameters
     ----------
     chains : IndexChains
-        With log-weights.
+        Chains with log-weights.
 
     Returns
     -------
     Dataset
         By plate and ``class``: ``weight`` and ``weight_mcse``, also for classes that were never
-        drawn. For tilted chains, of this index or another, the weights are the model's.
+        drawn. If this index or another was tilted, the weights are those of the model.
 
     Raises
     ------
@@ -141,12 +141,12 @@ def rao_blackwell_shares(chains: IndexChains) -> xr.Dataset:
 
 @dataclass(frozen=True)
 class Limits:
-    r"""Limits beyond which a quantity is flagged, widened where one of many passes by chance.
+    r"""Limits beyond which a quantity is flagged, widened where one of many exceeds them by chance.
 
     Attributes
     ----------
     rhat_max, ess_min, significance : float
-        As of `class_index_summary`.
+        As for `class_index_summary`.
     n_parts : int
         Chains, or halves of chains, that R-hat compares.
 
@@ -184,7 +184,7 @@ class Limits:
         ess : ndarray
             Effective sample sizes of all parts together.
         least : float or ndarray
-            Replaces smaller or missing sizes, which are flagged as such.
+            Replaces smaller or missing sizes, which are flagged separately.
         n_tests : int
             Number of quantities, for Bonferroni's correction.
         """
@@ -210,15 +210,15 @@ class Limits:
 def share_flags(
     chains: IndexChains, shares: xr.Dataset, tests: xr.Dataset, limits: Limits, p_limit: float
 ) -> list[str]:
-    """Return in words which R-hat, effective sample size or test of shares is beyond its limit.
+    """Return messages about R-hat, effective sample size and tests of shares beyond their limits.
 
     Parameters
     ----------
     chains : IndexChains
     shares : Dataset
-        What `class_shares` returned.
+        Result of `class_shares`.
     tests : Dataset
-        By plate ``p_between``; by ``chain`` too ``p_within``.
+        ``p_between`` by plate, and ``p_within`` by plate and ``chain``.
     limits : Limits
     p_limit : float
         Tests with a p-value below it are flagged.
@@ -228,7 +228,7 @@ def share_flags(
     by_class = shares["ess"].values.reshape(n_rows, -1)
     with np.errstate(all="ignore"):
         ess = np.fmin.reduce(by_class, axis=1)
-    # In a single index the limits hold as they are; in a plate some rows pass them by chance.
+    # A single index has the given limits; in a plate some rows exceed them by chance.
     many = n_rows > 1
     n_tests = int(np.isfinite(rhat).sum())
     rhat_limit = limits.rhat(by_class, limits.ess_min, n_tests) if many else limits.rhat_max
@@ -237,13 +237,13 @@ def share_flags(
     if (too_far := (rhat > rhat_limit).any(axis=1)).any():
         flags.append(
             f"R-hat is {np.nanmax(rhat[too_far]):.3g}, above {limits.rhat_max:g}"
-            f"{', and more than chance makes of so many' if many else ''}"
+            f"{', and more than chance explains for so many' if many else ''}"
             f"{_rows(chains, too_far)}"
         )
     if (too_few := ess < ess_limit).any():
         flags.append(
             f"the effective sample size is {np.nanmin(ess):.0f}, below {limits.ess_min:.0f}"
-            f"{', and less than chance makes of so many' if many else ''}"
+            f"{', and less than chance explains for so many' if many else ''}"
             f"{_rows(chains, too_few)}"
         )
     between = tests["p_between"].values.reshape(n_rows)
@@ -258,7 +258,7 @@ def share_flags(
             "beginning and end of a chain differ in their shares of classes "
             f"(p = {np.nanmin(within):.2g}){_rows(chains, change)}"
         )
-    # What could not be computed although several classes were visited is not approved of.
+    # A quantity that could not be computed is flagged if several classes were visited.
     several = np.array([len(np.unique(codes)) > 1 for codes in chains.codes])
     no_ess = np.isnan(ess) & several
     no_rhat = np.isnan(rhat).all(axis=1) & several & ~no_ess
@@ -273,7 +273,7 @@ def share_flags(
 
 
 def _rows(chains: IndexChains, bad: np.ndarray) -> str:
-    """Name the rows of a plate; nothing without a plate."""
+    """Return text that names rows of a plate; empty without a plate."""
     if not chains.plate.ndim:
         return ""
     rows = np.flatnonzero(bad)

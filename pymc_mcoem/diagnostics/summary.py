@@ -1,4 +1,4 @@
-"""A table that shows how well a class index was sampled, and what is wrong in words."""
+"""A table that shows how well a class index was sampled, with messages about problems."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from pymc_mcoem.diagnostics.transitions import (
 
 __all__ = ["ClassIndexSummary", "ClassIndexWarning", "class_index_summary"]
 
-#: Rows of the table that are printed at most.
+#: Largest number of printed rows of the table.
 _MAX_PRINTED = 40
 
 _FORMATS = {
@@ -61,26 +61,26 @@ class ClassIndexSummary:
     Attributes
     ----------
     table : DataFrame
-        One row for each ``class``, in a plate for each index and class, with columns ``share`` of
+        One row for each ``class``, for a plate by index and class, with columns ``share`` of
         visits, its Monte Carlo error ``mcse``, ``ess`` and ``rhat``; ``stationary`` and
         ``stationary_sd`` from the transition matrix, unless chains are tilted; with the statistics
         of `CarlinChib` ``weight`` and ``weight_mcse``, the mean probability of the class, and
-        ``pareto_k`` of its pseudo-prior; with latents beside the index ``latent_rhat``,
+        ``pareto_k`` of its pseudo-prior; if there are latents, ``latent_rhat``,
         ``latent_ess`` and ``latent_tail_ess``, the worst of them in the class.
     chains : Dataset
         By plate and ``chain``: ``n_switches``, ``p_within`` of the test of its beginning against
-        its end, and by ``class`` too ``chain_share``.
+        its end, and, also by ``class``, ``chain_share``.
     transitions : Dataset
         By plate, ``class_from`` and ``class_to``: ``count``, ``probability`` and, with the step's
-        own statistics, ``jump_probability``; by ``chain`` too ``chain_count``.
+        own statistics, ``jump_probability``; also by ``chain``, ``chain_count``.
     overall : Dataset
-        By plate: ``ess``, the least of the classes visited; ``transition_ess``, from the
+        By plate: ``ess``, the smallest of the classes visited; ``transition_ess``, from the
         transition matrix; ``rhat``, the largest; ``p_between`` of the test of chains. Its attribute
         ``p_limit`` is `significance` over the number of tests.
     flags : tuple of str
-        What is wrong, in words; empty if nothing is.
+        Messages about problems; empty if there are none.
     notes : tuple of str
-        What is worth knowing and not wrong.
+        Messages that do not point to a problem.
     name : str
         Name of the class index.
     """
@@ -111,7 +111,7 @@ class ClassIndexSummary:
         return "\n".join([headline, *self._in_order(table, remarks)])
 
     def _in_order(self, table: list[str], remarks: list[str]) -> list[str]:
-        """Put the verdict first where the table of a plate may fill the screen."""
+        """Put the remarks before the table of a plate, which may fill the screen."""
         return [*remarks, *table] if self.overall.dims else [*table, *remarks]
 
     def _headline(self) -> str:
@@ -178,29 +178,28 @@ def class_index_summary(
         With dimensions ``chain`` and ``draw``. All other dimensions of the index are a plate, whose
         indices are summarized one by one.
     var_name : str, optional
-        The class index. Default: ``class_index``, or else the only integer variable there is.
+        The class index. Default: ``class_index``, or else the only integer variable.
     classes : sequence, optional
         Labels of all classes, also of those that were never visited. Names such as
-        ``["peak", "step"]`` stand for the codes 0, 1, ... Default: 0 to n_classes - 1 where
+        ``["peak", "step"]`` stand for the codes 0, 1, ... Default: 0 to n_classes - 1 if
         `CarlinChib` recorded their weights, else the labels that were visited.
     superchain_ids : sequence of int, shape (n_chains,), optional
         Group of each chain, for many short chains: chains of a group started at one point. R-hat
         is then nested R-hat, and a group counts as one chain.
     rhat_max : float
-        R-hat above it is flagged. In a plate, and of latents, it is raised to what one of so many
-        exceeds by chance with probability `significance`.
+        R-hat above it is flagged. For a plate and for latents it is raised to the value that one
+        of so many exceeds by chance with probability `significance`.
     ess_min : float, optional
-        An effective sample size below it is flagged; default 100 for each chain. In a plate it is
-        lowered to what one of so many falls below by chance. For latents within a class it is
-        multiplied by the share of the class.
+        An effective sample size below it is flagged; default 100 for each chain. For a plate it is
+        lowered to the value below which one of so many falls by chance. For latents within a class
+        it is multiplied by the share of the class.
     significance : float
         Level of all tests of equal distributions together (Bonferroni).
     random_seed : int
         Seed of the draws of the stationary distribution.
     latents : sequence of str, optional
         Variables to check within each class, over the draws in which the class was active.
-        Default: all variables of floats beside the index, in a plate those along it. An empty
-        sequence checks none.
+        Default: all float variables, for a plate those along it. An empty sequence checks none.
     group : str
         Group of the DataTree.
 
@@ -211,7 +210,7 @@ def class_index_summary(
     Raises
     ------
     TypeError
-        If `data` is of another type or the variable not one of categories.
+        If `data` has another type or the variable is not categorical.
     ValueError
         If the variable or a dimension is missing, `classes` do not contain a class that was
         visited, `superchain_ids` has another shape, or there are fewer than two draws.
@@ -220,14 +219,14 @@ def class_index_summary(
     -----
     ClassIndexWarning
         Once, if anything is flagged: a chain that never switched although other classes have
-        weight, or about which nothing is known; R-hat, effective sample size and tests beyond
+        weight or may have it; R-hat, effective sample size and tests beyond
         their limits; latents that did not mix within a class, or whose tails were hardly reached.
         A chain that never switched because the other classes have no weight is a note, if Pareto k
-        shows no fault of its pseudo-priors. That takes the statistics of `CarlinChib`.
+        shows no fault of its pseudo-priors. This needs the statistics of `CarlinChib`.
 
     Notes
     -----
-    The verdict covers what the chains visited. No diagnostic sees a class, or a mode within a
+    The verdict covers what the chains visited. No diagnostic detects a class, or a mode within a
     class, that no chain found and of which nothing is recorded. A mode that only some chains found
     makes R-hat large. If a class's pseudo-prior lies far from its posterior and is very narrow,
     Pareto k may be low by chance with few draws.
@@ -258,7 +257,7 @@ def class_index_summary(
     if chains.log_weight is not None:
         table = table.assign(rao_blackwell_shares(chains).data_vars)
         table = table.assign(pareto_k=chains.label(jump_pareto_k(chains), "class"))
-    # Tilted chains have a tilt each, so that they differ between themselves.
+    # Each tilted chain has its own tilt, so that chains differ.
     tests = _tests(chains, between=not is_tilted)
     n_tests = sum(int(np.isfinite(tests[name].values).sum()) for name in tests)
     overall = xr.Dataset(
@@ -286,7 +285,7 @@ def class_index_summary(
         flags += of_latents
         notes += notes_on_latents
     if n_chains == 1:
-        notes.append("one chain alone has no R-hat; run several, started apart")
+        notes.append("one chain alone has no R-hat; run several from different starting points")
     if "pareto_k" in table and (bad := table["pareto_k"].values > GOOD_PARETO_K).any():
         names = f"{int(bad.sum())} of {bad.size} classes of the plate"
         if not chains.plate.ndim:
@@ -295,7 +294,7 @@ def class_index_summary(
     if is_tilted:
         notes.append(
             "the chains have a posterior tilted by class_tilt; shares, errors and R-hat are those "
-            "of draws weighed back"
+            "of reweighted draws"
         )
     if flags:
         warnings.warn(
@@ -337,7 +336,7 @@ def _stationary(chains: IndexChains, random_seed: int) -> xr.Dataset:
 
 
 def _tests(chains: IndexChains, *, between: bool) -> xr.Dataset:
-    """Return p-values: ``p_between`` chains by plate, ``p_within`` by plate and chain."""
+    """Return p-values: ``p_between`` by plate, ``p_within`` by plate and chain."""
     n_classes = chains.n_classes
     within = [
         [test.p_value for test in within_chain_tests(codes, n_classes)] for codes in chains.codes
@@ -373,7 +372,7 @@ def _latents(
         )
     if n_left:
         notes.append(
-            f"{n_left} latents were not looked at, for there are many; name those that "
+            f"{n_left} latents were not looked at, because there are many; name those that "
             "matter in latents"
         )
     return worst_latents(chains, looked_at), unmixed_latents(chains, looked_at, limits), notes

@@ -1,4 +1,4 @@
-"""Chains that never switched: whether they were stuck or the other classes have no weight."""
+"""Diagnosis of chains that never switched: stuck, or without weight in the other classes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PHRASES = {
 #: More chains than this are counted, not named.
 _MAX_NAMED = 8
 
-#: Events less probable than this are not chance: a chain without any of five expected switches.
+#: Smallest probability that counts as chance: that of no switch if five are expected.
 LEAST_PROBABLE = float(np.exp(-5.0))
 
 
@@ -38,15 +38,15 @@ class UnmovedChains:
     Attributes
     ----------
     row : int
-        Of the plate.
+        Row of the plate.
     chains : tuple of int
-        Their positions.
+        Positions of the chains.
     verdict : {"no weight", "chance", "stuck", "unknown"}
         "no weight": no chain moved, and by the step's own weights the other classes have almost
         none; its pseudo-priors show no fault, and every other discrete variable visited all its
         classes. "chance": other chains leave this class so rarely that chains which never do are
         no surprise. "stuck": the other classes have weight, or the pseudo-priors are too bad to
-        know it. "unknown": weights were not recorded, or the evidence of the pseudo-priors
+        tell. "unknown": weights were not recorded, or the evidence of the pseudo-priors
         contradicts them, or they depend on another discrete variable that never visited or never
         left one of its classes.
     reason : str
@@ -61,7 +61,7 @@ class UnmovedChains:
 def unmoved_chains(
     chains: IndexChains, superchain_ids: np.ndarray | None = None
 ) -> list[UnmovedChains]:
-    """Return the chains that never switched, and why, as far as it is known.
+    """Return the chains that never switched, with a verdict and its reason.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def unmoved_chains(
 
     Notes
     -----
-    A chain that stayed in class a knows of class j only through draws of j's pseudo-prior. Their
+    A chain that stayed in class a learns of class j only through draws of j's pseudo-prior. Their
     importance ratios estimate the odds of j without bias, and are reliable where their Pareto k is
     at most 0.7.
     """
@@ -103,7 +103,7 @@ def unmoved_flags(
     ----------
     chains : IndexChains
     superchain_ids : ndarray of int, shape (n_chains,), optional
-        As of `unmoved_chains`.
+        As for `unmoved_chains`.
     """
     flags: list[str] = []
     notes: list[str] = []
@@ -120,7 +120,7 @@ def unmoved_flags(
         chain = "chain" if len(first.chains) == 1 else "chains"
         text = f"{chain} {which}{' of ' + where if where else ''} {phrase}: {first.reason}"
         if len(alike) > 1:
-            text += f" (and so in {len(alike) - 1} more indices of the plate)"
+            text += f" (likewise in {len(alike) - 1} more indices of the plate)"
         (flags if verdict in ("stuck", "unknown") else notes).append(text)
     return flags, notes
 
@@ -138,8 +138,8 @@ def _verdict(
         if chains.log_weight is not None:
             return _verdict_by_weights(chains, row, still, int(stays[0]), n_groups)
         return "unknown", "no chain moved, and there are no weights of classes"
-    # Other chains decide first: a chain's own weights miss what it does not see. The rate is that
-    # of all chains, since that of those that moved would be too high.
+    # Other chains decide first, because a chain's own weights miss what it does not see. The rate
+    # is that of all chains, since the rate of those that moved would be too high.
     before, after = codes[:, :-1], codes[:, 1:]
     here = before == stays[0]
     rate = (np.sum(after[here] != stays[0]) + 0.5) / (here.sum() + 1)
@@ -186,12 +186,12 @@ def _verdict_by_weights(
     counts = int(still.sum()) // group_size, n_groups, len(chains.codes)
     expected = log_weight.shape[1] * np.mean(-np.expm1(np.minimum(log_weight[..., stay], 0.0)))
     if not _may_be_chance(float(expected) * group_size, *counts):
-        return "stuck", f"by its own weights {expected:.1f} switches a chain were due"
+        return "stuck", f"by its own weights {expected:.1f} switches per chain were due"
     if chains.believed is not None and len(chains.codes) == 1:
         due = float(np.nansum(chains.believed[still, 1:], axis=1).mean())
         if not _may_be_chance(due * group_size, *counts):
             return "unknown", (
-                f"by its own weights {expected:.1g} switches a chain were due, by the evidence "
+                f"by its own weights {expected:.1g} switches per chain were due, by the evidence "
                 f"that its pseudo-priors brought {due:.1f}"
             )
     beside = [name for name, narrow in chains.companions.items() if narrow[row]]
@@ -201,7 +201,7 @@ def _verdict_by_weights(
             "through all its classes either: the two may have weight together"
         )
     return "no weight", (
-        f"the other classes have no weight ({expected:.1g} switches a chain were to be expected) "
+        f"the other classes have no weight ({expected:.1g} switches per chain were expected) "
         "and no fault of the pseudo-priors is seen"
     )
 
@@ -213,5 +213,5 @@ def _pareto_k_by_chance(n_draws: int, n_rows: int) -> float:
     """
     n_tail = max(min(n_draws / 5, 3 * np.sqrt(n_draws)), 1.0)
     error = (1 + GOOD_PARETO_K) / np.sqrt(n_tail)
-    # For one row the limit is that of Vehtari et al., whatever the error of the estimate.
+    # For one row the limit is that of Vehtari et al., independent of the error of the estimate.
     return float(GOOD_PARETO_K + error * stats.norm.isf(0.5 / n_rows))

@@ -1,4 +1,4 @@
-"""The class index as a Markov chain: transitions, stationary distribution, equal distributions."""
+"""Transitions of a class index, its stationary distribution, and tests of equal distributions."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = [
     "within_chain_tests",
 ]
 
-#: Smallest value of a transition's gamma draw: rows of a stuck chain's matrix would be zero.
+#: Smallest value of a transition's gamma draw; without it rows of a stuck chain could be zero.
 _TINY = 1e-100
 
-#: Fewest effective draws expected of a class in each chain; rarer classes are pooled.
+#: Smallest number of effective draws expected of a class in each chain; rarer ones are pooled.
 MIN_EXPECTED = 5.0
 
 
@@ -36,13 +36,13 @@ def count_transitions(codes: np.ndarray, n_classes: int) -> np.ndarray:
     Parameters
     ----------
     codes : ndarray of int, shape (..., n_draws)
-        In 0 to n_classes - 1.
+        Classes from 0 to n_classes - 1.
     n_classes : int
 
     Returns
     -------
     ndarray of int, shape (..., n_classes, n_classes)
-        From class (row) to class (column).
+        Counts from class (row) to class (column).
 
     Examples
     --------
@@ -68,7 +68,7 @@ def class_transitions(chains: IndexChains) -> xr.Dataset:
     Dataset
         By plate and ``chain``: ``n_switches``. By plate, ``chain``, ``class_from`` and
         ``class_to``: ``chain_count``. By plate, ``class_from`` and ``class_to``: ``count``;
-        ``probability``, NaN from a class that was never visited; and, where the step recorded
+        ``probability``, NaN from a class that was never visited; and, if the step recorded
         the classes' weights, ``jump_probability``: the mean probability that the step gave to a
         class while the chain was in another. It is known even for jumps that never happened. With
         ``index_move="gibbs"`` it is the acceptance rate of each pair of classes.
@@ -112,7 +112,8 @@ class StationaryDistribution:
         Posterior draws of the stationary distribution; zero in classes without a transition.
     mean, sd : ndarray of shape (n_classes,)
     ess : float
-        Number of independent draws that would determine the shares as well. NaN for one class.
+        Number of independent draws that would determine the shares equally well. NaN for one
+        class.
     """
 
     samples: np.ndarray
@@ -140,7 +141,7 @@ def stationary_distribution(
     counts : ndarray of shape (n_classes, n_classes)
         Transitions from class (row) to class (column), see `count_transitions`; chains summed.
     prior : float, optional
-        ε; default: one over the number of visited classes. Other classes have no part in it.
+        ε; default: one over the number of visited classes. It applies to these classes only.
     n_samples : int
     random_seed : int or Generator
         The result depends on the seed alone; renaming the classes only changes rounding.
@@ -180,7 +181,7 @@ def stationary_distribution(
     visited = np.flatnonzero(amount)
     if not len(visited):
         raise ValueError("counts: got no transition; give a chain of at least two draws.")
-    # Random numbers go to classes in an order that does not depend on their names.
+    # Random numbers are assigned to classes in an order that does not depend on their names.
     order = visited[np.lexsort((np.diag(counts)[visited], amount[visited]))]
     k = len(order)
     epsilon = 1.0 / k if prior is None else prior
@@ -241,7 +242,7 @@ class HomogeneityTest:
     Attributes
     ----------
     statistic, p_value : float
-        NaN where there is nothing to test: fewer than two chains or two classes that are
+        NaN if nothing can be tested: fewer than two chains or two classes that are
         frequent enough, or chains that hardly switch.
     degrees_of_freedom : int
     inflation : float
@@ -259,14 +260,14 @@ def homogeneity_test(codes: np.ndarray, n_classes: int) -> HomogeneityTest:
     """Test whether chains of a class index have the same distribution.
 
     The statistic compares the share of each class in each chain with its share in all chains, by
-    the covariance that the shares of a Markov chain have. The transition matrix of that chain is
-    estimated from all chains together. For independent draws the test is Pearson's; for draws that
-    all have one autocorrelation it is that of Deonovic and Smith.
+    the covariance of shares of a Markov chain, whose transition matrix is estimated from all chains
+    together. For independent draws the test is Pearson's; if all classes have the same
+    autocorrelation, it is that of Deonovic and Smith.
 
     Parameters
     ----------
     codes : ndarray of int, shape (n_chains, n_draws)
-        In 0 to n_classes - 1.
+        Classes from 0 to n_classes - 1.
     n_classes : int
 
     Returns
@@ -280,8 +281,8 @@ def homogeneity_test(codes: np.ndarray, n_classes: int) -> HomogeneityTest:
 
     Notes
     -----
-    The chi-square distribution holds for many draws. Classes of which fewer than 5 effective
-    draws are expected in each chain are pooled, rarest first.
+    The chi-square distribution holds for many draws. Classes with fewer than 5 expected effective
+    draws in each chain are pooled, rarest first.
 
     References
     ----------
@@ -323,7 +324,7 @@ def homogeneity_test(codes: np.ndarray, n_classes: int) -> HomogeneityTest:
     cells = _pool_rare(pooled, n_draws * pooled / inflation)
     if cells.shape[1] < 2:
         return HomogeneityTest(np.nan, 0, np.nan, float(inflation.max()))
-    # One cell follows from the others, because shares sum to one.
+    # One cell is determined by the others, because shares sum to one.
     deviation = ((shares - pooled) @ cells)[:, 1:]
     spread = (cells.T @ covariance @ cells)[1:, 1:]
     statistic = float(n_draws * np.sum(deviation * np.linalg.solve(spread, deviation.T).T))
@@ -343,7 +344,7 @@ def within_chain_tests(
     codes : ndarray of int, shape (n_chains, n_draws)
     n_classes : int
     fraction : float
-        Length of beginning and end as a share of the chain, at most a half.
+        Length of the beginning and of the end as a share of the chain, at most a half.
 
     Returns
     -------
@@ -370,15 +371,15 @@ def within_chain_tests(
 
 
 def _share(amount: np.ndarray, total: np.ndarray) -> np.ndarray:
-    """Divide rows by their totals; NaN where there is none."""
+    """Divide rows by their totals; NaN where a total is zero."""
     return np.where(total[..., None] > 0, amount / np.maximum(total, 1)[..., None], np.nan)
 
 
 def _stationary(matrices: np.ndarray) -> np.ndarray:
     """Return stationary distributions, ``(n, k)``, of transition matrices ``(n, k, k)``.
 
-    By the elimination of Grassmann, Taksar and Heyman, which subtracts nothing and so is exact
-    where classes hardly ever switch.
+    This is the elimination of Grassmann, Taksar and Heyman. It has no subtractions and is
+    therefore accurate even if classes hardly ever switch.
     """
     matrices = matrices.copy()
     k = matrices.shape[-1]

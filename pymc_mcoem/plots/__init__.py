@@ -1,4 +1,4 @@
-"""Plots to the contract of arviz-plots: each returns a PlotCollection, on any of its back ends."""
+"""Plots in the style of arviz-plots: each returns a PlotCollection, for any of its back ends."""
 
 from pymc_mcoem.plots.class_index import plot_class_index
 from pymc_mcoem.plots.class_weights import plot_class_weights

@@ -1,4 +1,4 @@
-"""Chains of a class index as a raster, beside their transition matrix."""
+"""Plot of the chains of a class index as a raster, beside their transition matrix."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["plot_class_index"]
 
 _VISUALS = ("raster", "matrix", "matrix_text", "title", "xlabel", "ylabel", "ticks", "legend")
 
-#: Above this many classes numbers in the cells of the matrix would not be legible.
+#: Largest number of classes for which numbers in the cells of the matrix are legible.
 _MAX_NUMBERED = 12
 
 #: Half the height of a chain's band.
@@ -45,10 +45,10 @@ def plot_class_index(
 ) -> PlotCollection:
     """Draw the chains of a class index over their draws, beside the transition matrix.
 
-    A band for each chain, colored by class: a chain that is stuck has one color, one that is
+    Each chain is a band colored by class: a chain that is stuck has one color, one that is
     sticky has long blocks, chains that agree look alike. The matrix has the share of steps from
-    each class (row) to each class (column), chains together. Both show how chains move, and of
-    tilted ones are the tilted chains' own; `class_index_summary` weighs the tilt back.
+    each class (row) to each class (column) in all chains. Both show how chains move, without
+    correction for a tilt; `class_index_summary` reweights tilted chains.
 
     Parameters
     ----------
@@ -59,21 +59,21 @@ def plot_class_index(
     classes : sequence, optional
         Labels of all classes.
     group : str
-        Of the DataTree.
+        Group of the DataTree.
     coords : mapping, optional
-        Which indices of a plate to draw; each has a row of its own in the figure.
+        Indices of a plate to draw; each has a row of the figure.
     plot_collection : PlotCollection, optional
         With facet dimension ``column``, of raster and transitions, and the plate's dimensions.
     backend : {"matplotlib", "bokeh", "plotly", "none"}, optional
     labeller : labeller, optional
-        Of the plate's indices, in titles.
+        Labels the plate's indices in titles.
     aes_by_visuals : mapping of {str : sequence of str}, optional
         Default: all aesthetics for ``raster``, none for the others.
     visuals : mapping of {str : mapping or bool}, optional
-        False leaves a visual out. Valid keys:
+        False omits a visual. Valid keys:
 
-        * raster -> passed to the back end's ``fill_between_y``, a call a class and chain
-        * matrix -> passed to ``fill_between_y``, a call a cell; ``alpha``, 0.7 by default,
+        * raster -> passed to the back end's ``fill_between_y``, called for each class and chain
+        * matrix -> passed to ``fill_between_y``, called for each cell; ``alpha``, 0.7 by default,
           multiplies the probability
         * matrix_text -> passed to ``text``; off by default above 12 classes
         * title -> passed to ``title``
@@ -113,7 +113,7 @@ def plot_class_index(
     aes_by_visuals.setdefault("raster", plot_collection.aes_set)
 
     def settings(visual: str, default: Any = None) -> tuple[dict[str, Any] | None, Any]:
-        """Return a visual's keywords, None if it is left out, and aesthetics to ignore."""
+        """Return a visual's keywords, or None if it is omitted, and aesthetics to ignore."""
         found = get_visual_kwargs(visuals, visual, default)
         ignored = filter_aes(plot_collection, aes_by_visuals, visual, [])[-1]
         return (None if found is False else found), ignored
@@ -180,7 +180,7 @@ def plot_class_index(
 
 
 def _grid(chains: IndexChains, backend: str, pc_kwargs: dict[str, Any]) -> PlotCollection:
-    """Return an empty figure: raster and matrix side by side, a row for each index of a plate."""
+    """Return an empty figure for raster and matrix side by side, with a row for each index."""
     back_end = import_module(f"arviz_plots.backend.{backend}")
     shape = (len(chains.codes), chains.n_classes, 2)
     frame = chains.label(np.zeros(shape), "class", "column")
@@ -193,17 +193,17 @@ def _grid(chains: IndexChains, backend: str, pc_kwargs: dict[str, Any]) -> PlotC
     pc_kwargs.setdefault("rows", list(chains.plate.dims))
     data = xr.Dataset({chains.name: frame})
     if backend == "matplotlib":
-        # Titles, labels and the legend outside would overlap or be cut off.
+        # Without it titles, labels and the legend outside overlap or are cut off.
         pc_kwargs["figure_kwargs"].setdefault("layout", "constrained")
     pc_kwargs.setdefault("color", class_colors(chains.n_classes))
-    # Rows high enough for titles, and the figure for the legend.
+    # Rows must be high enough for titles, and the figure for the legend.
     n_rows = max(1.4 * len(chains.codes), chains.n_classes / 8)
     pc_kwargs = set_grid_layout(pc_kwargs, back_end, data, num_rows=n_rows)
     return PlotCollection.grid(data, backend=backend, **pc_kwargs)
 
 
 def _at(collection: PlotCollection, column: str) -> PlotCollection:
-    """Point the collection at one of its columns, until its coords are None again."""
+    """Select a column of the collection, until its coords are set to None again."""
     collection.coords = {"column": column}
     return collection
 
@@ -217,12 +217,12 @@ def _indicators(chains: IndexChains) -> xr.Dataset:
 
 def _probabilities(chains: IndexChains) -> xr.Dataset:
     found = class_transitions(chains)["probability"]
-    # As floats: arviz-plots looks for NaN, and leaves out what is nothing else.
+    # -1 replaces NaN, because arviz-plots omits data that are all NaN.
     return xr.Dataset({chains.name: found.fillna(-1.0)})
 
 
 def _draw_bands(da: xr.DataArray, target: Any, **options: Any) -> np.ndarray:
-    """Fill the band of each chain where it was in the class; None where it never was."""
+    """Fill the band of each chain while it was in the class; None if it never was."""
     active = da.transpose("chain", "draw").values > 0
     draws = da["draw"].values.astype(np.float64)
     artists = np.full(len(active), None, dtype=object)
@@ -234,7 +234,7 @@ def _draw_bands(da: xr.DataArray, target: Any, **options: Any) -> np.ndarray:
         step = np.median(np.diff(draws)) / 2
         edges = np.append(draws[starts] - step, draws[-1] + step)
         bottom = len(active) - 1 - position - _HALF
-        # A step function in few corners: each run of draws from its left to its right edge.
+        # A step function with few corners, at the left and right edge of each run of draws.
         top = np.repeat(np.where(here[starts], bottom + 2 * _HALF, bottom), 2)
         x = np.repeat(edges, 2)[1:-1]
         artists[position] = back_end.fill_between_y(
@@ -266,7 +266,7 @@ def _draw_cells(da: xr.DataArray, target: Any, **options: Any) -> np.ndarray:
 
 
 def _write_cells(da: xr.DataArray, target: Any, **options: Any) -> np.ndarray:
-    """Write each probability into its cell; a dash where the class was never left nor kept."""
+    """Write each probability into its cell; a dash if no step began in the class."""
     back_end = backend_from_object(target)
     options = {"color": "B1", **options}
     values = da.transpose("class_from", "class_to").values
@@ -296,7 +296,7 @@ def _write_label(
     isel: Mapping[Any, Any],
     **options: Any,
 ) -> Any:
-    """Write a title or the label of an axis, titles with the index of a plate."""
+    """Write a title or the label of an axis; titles include the index of a plate."""
     back_end = backend_from_object(target)
     words = text[sel["column"]]
     if visual == "title":
@@ -317,7 +317,7 @@ def _set_ticks(
     sel: Mapping[Any, Any],
     **_: Any,
 ) -> None:
-    """Name chains and classes at the axes, and leave no margins."""
+    """Label chains and classes at the axes, and remove margins."""
     back_end = backend_from_object(target)
     if sel["column"] == "raster":
         names = chains.chain
@@ -327,6 +327,6 @@ def _set_ticks(
         names = chains.classes
         back_end.xticks(np.arange(len(names)), [str(name) for name in names], target, **options)
         back_end.xlim((-0.5, len(names) - 0.5), target)
-    # The first at the top, as matrices are read.
+    # The first is at the top, as in a matrix.
     back_end.yticks(np.arange(len(names)), [str(name) for name in names[::-1]], target, **options)
     back_end.ylim((-0.5, len(names) - 0.5), target)

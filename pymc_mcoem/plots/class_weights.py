@@ -1,4 +1,4 @@
-"""Weights of the classes along a run, and which classes the observations went to."""
+"""Plot of the weights of the classes along a run, learned and of recent observations."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ def plot_class_weights(
 ) -> PlotCollection:
     """Draw the weights of the classes over the observations learned.
 
-    A strong line for the weight ω_j that was learned, and a faint one for the mean posterior
-    weight of the class in the last observations. A class that is being lost falls to zero in both;
-    where the faint line departs from the strong one for long, the stream has changed or the gains
-    have become too small to follow.
+    A strong line shows the learned weight ω_j, and a faint one the mean posterior weight of the
+    class in the last observations. If a class is being lost, both fall to zero. If the faint line
+    differs from the strong one for long, the stream has changed or the gains have become too small
+    to follow.
 
     Parameters
     ----------
     history : DataTree
         `OnlineEM.history`, or a saved run as `xarray.open_datatree` opens it.
     window : int
-        Records of observations in the mean of the faint line, which begins when half of them are
-        there.
+        Number of records of observations in the mean of the faint line, which begins after half
+        of them.
     coords : mapping, optional
-        What to draw, as ``{"class": [0, 1]}``.
+        Classes to draw, as ``{"class": [0, 1]}``.
     plot_collection : PlotCollection, optional
         With one plot.
     backend : {"matplotlib", "bokeh", "plotly", "none"}, optional
     aes_by_visuals : mapping of {str : sequence of str}, optional
         Default: all aesthetics for both lines.
     visuals : mapping of {str : mapping or bool}, optional
-        False leaves a visual out. Valid keys:
+        False omits a visual. Valid keys:
 
         * weights, observed -> passed to the back end's ``line``
         * xlabel, ylabel -> passed to ``xlabel`` and ``ylabel``
@@ -72,7 +72,7 @@ def plot_class_weights(
     Notes
     -----
     A family without a parameter ``weights`` has only the faint line. Long runs keep every second,
-    fourth, ... record of observations, and the window counts those that are kept.
+    fourth, ... record of observations, and the window counts the kept records.
 
     Examples
     --------

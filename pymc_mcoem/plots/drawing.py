@@ -1,4 +1,4 @@
-"""Artists of templates, observations and warps: curves, bands, pixels and arrows."""
+"""Drawing of templates, observations and warps as curves, bands, pixels and arrows."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ __all__ = [
     "shade_levels",
 ]
 
-#: Shades between the darkest and the brightest value.
+#: Number of shades between the darkest and the brightest value.
 N_SHADES = 32
 
 
 def shade_levels(*images: xr.DataArray) -> np.ndarray:
-    """Return bounds of shades that all `images` have in common.
+    """Return bounds of shades that all `images` share.
 
     Parameters
     ----------
     *images : DataArray
-        NaN are passed over.
+        NaN are ignored.
 
     Returns
     -------
     ndarray of shape (N_SHADES + 1,)
-        A little beyond the least and the greatest value.
+        Bounds from slightly below the smallest to slightly above the largest value.
 
     Examples
     --------
@@ -45,7 +45,7 @@ def shade_levels(*images: xr.DataArray) -> np.ndarray:
     values = np.concatenate([np.ravel(image.values) for image in images])
     values = values[np.isfinite(values)]
     low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 1.0)
-    # Back ends leave out what lies on the outermost bounds.
+    # Back ends omit values on the outermost bounds.
     more = 1e-6 * max(high - low, abs(high), 1e-12)
     return np.linspace(low - more, high + more, N_SHADES + 1)
 
@@ -53,9 +53,9 @@ def shade_levels(*images: xr.DataArray) -> np.ndarray:
 def draw_pixels(
     da: xr.DataArray, target: Any, *, axes: Sequence[Hashable], levels: Any, **options: Any
 ) -> Any:
-    """Draw an image of pixels, one shade each, rows from top to bottom.
+    """Draw an image of pixels with one shade each, and rows from top to bottom.
 
-    The back ends of arviz-plots have no pixels, but filled contours, which are pixels where each
+    The back ends of arviz-plots draw no pixels but filled contours, which look like pixels if each
     value is given at all four corners.
     """
     image = da.transpose(*axes)
@@ -64,7 +64,7 @@ def draw_pixels(
     back_end = backend_from_object(target)
     defaults: dict[str, Any] = {"cmap": "viridis"}
     if back_end.__name__.startswith("arviz_plots.backend.plotly"):
-        # plotly rounds corners, and takes fewer shades than there are
+        # by default plotly rounds corners and uses fewer shades
         size = float(levels[1] - levels[0])
         bounds = {"start": float(levels[0]), "end": float(levels[-1]), "size": size}
         defaults |= {"contours": bounds, "line_smoothing": 0}
@@ -73,7 +73,7 @@ def draw_pixels(
 
 
 def frame_image(da: xr.DataArray, target: Any, *, axes: Sequence[Hashable], **_: Any) -> None:
-    """Leave no margin around an image, and no ticks."""
+    """Remove margins and ticks of an image."""
     back_end = backend_from_object(target)
     top, left = (_edges(da[dim].values) for dim in axes)
     back_end.xlim((float(left[0]), float(left[-1])), target)
@@ -90,7 +90,7 @@ def draw_curve(da: xr.DataArray, target: Any, *, x: Hashable, **options: Any) ->
 
 
 def draw_points(da: xr.DataArray, target: Any, *, x: Hashable, **options: Any) -> Any:
-    """Draw values along the coordinate `x` as points; NaN are left out."""
+    """Draw values along the coordinate `x` as points, without NaN."""
     known = np.isfinite(da.values)
     return backend_from_object(target).scatter(
         np.asarray(da[x].values, dtype=np.float64)[known], da.values[known], target, **options
@@ -111,7 +111,7 @@ def draw_band(da: xr.DataArray, target: Any, *, x: Hashable, **options: Any) -> 
 
 
 def draw_arrows(da: xr.DataArray, target: Any, *, axes: Sequence[Hashable], **options: Any) -> Any:
-    """Draw displacements, by ``end`` (from, to) and ``coordinate``, as arrows on an image."""
+    """Draw displacements by ``end`` (from, to) and ``coordinate`` as arrows on an image."""
     ends = da.transpose("end", ..., "coordinate").values.reshape(2, -1, 2)
     # rows point downwards
     begin, end = (np.stack([each[:, 1], -each[:, 0]], axis=-1) for each in ends)
@@ -131,7 +131,7 @@ def arrow_path(begin: np.ndarray, end: np.ndarray, head: float = 0.35) -> np.nda
     Returns
     -------
     ndarray of shape (6 n, 2)
-        NaN between the arrows.
+        Corners of the line, with NaN between the arrows.
 
     Examples
     --------
@@ -149,7 +149,7 @@ def arrow_path(begin: np.ndarray, end: np.ndarray, head: float = 0.35) -> np.nda
 
 
 def _edges(centers: np.ndarray) -> np.ndarray:
-    """Return where pixels begin and end, each inner edge twice, from their centers."""
+    """Return the edges of pixels from their centers, with each inner edge twice."""
     centers = np.asarray(centers, dtype=np.float64)
     middle = (centers[1:] + centers[:-1]) / 2
     first, last = 1.5 * centers[0] - 0.5 * centers[1], 1.5 * centers[-1] - 0.5 * centers[-2]

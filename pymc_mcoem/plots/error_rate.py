@@ -1,4 +1,4 @@
-"""The live error rate of one or several runs."""
+"""Plot of the live error rate of one or several runs."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ def plot_error_rate(
 ) -> PlotCollection:
     """Draw the error rate of observations that were classified before they were learned.
 
-    A line for the rate among the last observations, in its band of chance; dashed, the rate since
-    the beginning.
+    A solid line shows the rate among the last observations, with a band for its chance variation,
+    and a dashed line the rate since the beginning.
 
     Parameters
     ----------
     rates : Dataset or mapping of {str : Dataset}
-        What `live_error_rate` or `predict_then_learn` returned, or that of several runs by name.
+        Result of `live_error_rate` or `predict_then_learn`, or those of several runs by name.
     x : {"observation", "seconds"}
-        What rates are drawn against: observations, or the time spent on learning them.
+        Horizontal axis: observations, or the time spent on learning them.
     plot_collection : PlotCollection, optional
         With one plot.
     backend : {"matplotlib", "bokeh", "plotly", "none"}, optional
     aes_by_visuals : mapping of {str : sequence of str}, optional
         Default: all aesthetics for ``recent``, ``band`` and ``cumulative``.
     visuals : mapping of {str : mapping or bool}, optional
-        False leaves a visual out. Valid keys:
+        False omits a visual. Valid keys:
 
         * recent, cumulative -> passed to the back end's ``line``
         * band -> passed to ``fill_between_y``
         * xlabel, ylabel -> passed to ``xlabel`` and ``ylabel``
-        * legend -> passed to `arviz_plots.PlotCollection.add_legend`; of several runs
+        * legend -> passed to `arviz_plots.PlotCollection.add_legend`; several runs only
     **pc_kwargs
         Passed to `arviz_plots.PlotCollection.wrap`.
 
@@ -67,13 +67,13 @@ def plot_error_rate(
     TypeError
         If `rates` is neither a Dataset nor a mapping.
     ValueError
-        If a Dataset is not one of `live_error_rate`, there is none, `x` is another word, or
-        seconds are asked for and a Dataset has none.
+        If a Dataset is not from `live_error_rate`, there is none, `x` is unknown, or `x` is
+        "seconds" and a Dataset has none.
 
     Notes
     -----
-    Compare the paper's figures of error rates over processed images, section ``subsec:5:2``, which
-    count errors on other images instead.
+    The paper's figures of error rates over processed images, section ``subsec:5:2``, count errors
+    on other images instead.
 
     Examples
     --------
@@ -83,7 +83,7 @@ def plot_error_rate(
     >>> collection.viz["recent"]["error_rate"].sizes["run"]
     2
 
-    Against time, where it was measured:
+    Draw it against time, if this was measured:
 
     >>> timed = live_error_rate([0, 1, 1, 0], [1, 1, 1, 0], seconds=[0.0, 0.4, 0.9, 1.3])
     >>> collection = plot_error_rate(timed, x="seconds", backend="none")
@@ -104,7 +104,7 @@ def plot_error_rate(
     for name, rate in runs.items():
         if not isinstance(rate, xr.Dataset) or not {"recent", "lower", "upper"} <= set(rate):
             raise ValueError(
-                f"rates: that of {name!r} has not recent, lower and upper; give what "
+                f"rates: that of {name!r} lacks recent, lower or upper; give what "
                 "live_error_rate returned."
             )
         if x not in rate.variables:
@@ -113,7 +113,7 @@ def plot_error_rate(
                 "seconds= of that run, or draw it against observations."
             )
     names = [each for each in _DRAWN if all(each in rate.variables for rate in runs.values())]
-    # Runs end where they end, and may have classified other observations of their streams.
+    # Runs may have different lengths, and may have classified different observations.
     together = xr.concat(
         [rate[[*names, *({x} - {"observation"})]] for rate in runs.values()],
         dim="run",
@@ -150,6 +150,6 @@ def plot_error_rate(
 
 
 def _draw_known(da: xr.DataArray, target: Any, *, x: Hashable, **options: Any) -> Any:
-    """Draw a line through what is known, past observations that only other runs classified."""
+    """Draw a line through known values, skipping observations that only other runs classified."""
     known = da.isel({da.dims[0]: np.isfinite(da.values)})
     return draw_curve(known, target, x=x, **options)

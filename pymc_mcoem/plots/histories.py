@@ -1,4 +1,4 @@
-"""Parts that plots of a run's history share: its groups, snapshots, lines along the run."""
+"""Common parts of plots of a run's history: its groups, snapshots, and lines along the run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pymc_mcoem.validation import is_whole
 
 __all__ = ["draw_path", "read_path", "sequential_colors", "snapshots"]
 
-#: From early to late: one hue, so that darkness alone tells the order.
+#: Colors of early and late snapshots: one hue, so that darkness shows the order.
 _EARLY, _LATE = (184, 212, 236), (8, 38, 92)
 
 
@@ -23,12 +23,12 @@ def read_path(history: Any) -> xr.Dataset:
     Parameters
     ----------
     history : DataTree
-        As `OnlineEM.history`, or as a saved run is opened.
+        `OnlineEM.history`, or a saved run as `xarray.open_datatree` opens it.
 
     Raises
     ------
     TypeError
-        If it is no DataTree.
+        If it is not a DataTree.
     ValueError
         If it has no group ``online_em`` or nothing was learned.
     """
@@ -48,9 +48,9 @@ def read_path(history: Any) -> xr.Dataset:
 
 
 def snapshots(path: xr.Dataset, n: int, chosen: Sequence[int] | None = None) -> np.ndarray:
-    """Return positions of `n` steps at most: the start, the first M-step, ..., the last.
+    """Return positions of at most `n` steps: the start, the first M-step, ..., the last.
 
-    Those between are ever further apart. If steps are `chosen`, the nearest to them instead.
+    Distances between them increase. If steps are `chosen`, return the nearest to these instead.
 
     Examples
     --------
@@ -90,7 +90,7 @@ def sequential_colors(n: int) -> list[str]:
 def draw_path(
     da: xr.DataArray, target: Any, *, x: Hashable, along: Sequence[Hashable], **options: Any
 ) -> Any:
-    """Draw one line for each element of an array along a run, NaN between them."""
+    """Draw one line along a run for each element of an array, with gaps of NaN between lines."""
     rows = da.transpose(*along, ...).values.reshape(da.sizes[along[0]], -1)
     gap = np.full((1, rows.shape[1]), np.nan)
     lines = np.concatenate([rows, gap]).T.ravel()

@@ -1,4 +1,4 @@
-"""The visuals of a plot: which are drawn, and with which keywords and aesthetics."""
+"""Selection of the visuals of a plot, with their keywords and aesthetics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from arviz_plots.plots.utils import (
 __all__ = ["Layers", "class_colors", "labels", "make_grid", "make_wrap", "write"]
 
 
-#: Petroff's ten colors, which the color-blind tell apart too; ArviZ's own default.
+#: Petroff's ten colors, which are ArviZ's default and can be told apart by the color-blind.
 _COLORS = (
     "#3f90da",
     "#ffa90e",
@@ -45,8 +45,8 @@ _DOTS_PER_INCH = 100
 def class_colors(n: int) -> list[str]:
     """Return a color for each of n classes.
 
-    Up to ten are told apart by the color-blind; further ones differ from their neighbors in
-    hue, by the golden ratio, and in brightness.
+    The color-blind can tell up to ten apart. If there are more, neighbors differ in hue, by the
+    golden ratio, and in brightness.
 
     Examples
     --------
@@ -64,21 +64,21 @@ def class_colors(n: int) -> list[str]:
 
 
 class Layers:
-    """Draw the visuals of one plot onto a collection, as its caller wants them.
+    """Draw the visuals of one plot onto a collection, with the options of its caller.
 
     Parameters
     ----------
     valid : sequence of str
-        Names of the visuals that there are.
+        Names of the available visuals.
     visuals : mapping of {str : mapping or bool} or None
-        False leaves a visual out, True draws it, a mapping holds keywords.
+        False omits a visual, True draws it, and a mapping gives keywords.
     aes_by_visuals : mapping of {str : sequence of str} or None
         Aesthetics of each visual; by default those given to `draw`.
 
     Raises
     ------
     ValueError
-        If a key names no visual.
+        If a key is not the name of a visual.
 
     Examples
     --------
@@ -96,7 +96,7 @@ class Layers:
         self._aes = validate_dict_argument(aes_by_visuals, valid_keys=valid)
 
     def options(self, visual: str, default: bool = True) -> dict[str, Any] | None:
-        """Return the keywords of a visual, None if it is left out."""
+        """Return the keywords of a visual, or None if it is omitted."""
         found = get_visual_kwargs(self._visuals, visual, None if default else False)
         return None if found is False else dict(found)
 
@@ -115,25 +115,25 @@ class Layers:
         artist_dims: Mapping[Any, int] | None = None,
         **options: Any,
     ) -> None:
-        """Map `function` over the plots of `collection`, unless the visual is left out.
+        """Map `function` over the plots of `collection`, unless the visual is omitted.
 
         Parameters
         ----------
         collection : PlotCollection
         visual : str
         function : callable
-            Of a DataArray and ``target``, as `PlotCollection.map` calls it.
+            Function of a DataArray and ``target``, as `PlotCollection.map` calls it.
         data : Dataset, optional
         at : mapping, optional
-            Coordinates of the plots to draw in, where not in all.
+            Coordinates of the plots to draw in. Default: all plots.
         aes : sequence of str
             Aesthetics of the visual, if the caller names none.
         default : bool
-            Whether it is drawn if the caller does not say.
+            Whether the visual is drawn by default.
         store, subset_info, artist_dims
-            As `PlotCollection.map` takes them.
+            As for `PlotCollection.map`.
         **options
-            Keywords, which those of the caller override.
+            Default keywords, which those of the caller override.
         """
         given = self.options(visual, default)
         if given is None:
@@ -163,7 +163,7 @@ class Layers:
         *,
         default: bool = True,
     ) -> None:
-        """Write a title or the label of an axis; `text` of variable and selection says what."""
+        """Write a title or the label of an axis, returned by `text` of variable and selection."""
         writer = partial(write, visual=visual, text=text)
         self.draw(collection, visual, writer, default=default, subset_info=True)
 
@@ -197,21 +197,21 @@ def make_wrap(
     square: bool = False,
     **defaults: Any,
 ) -> PlotCollection:
-    """Return an empty figure whose plots follow one another in rows.
+    """Return an empty figure with plots one after the other in rows.
 
     Parameters
     ----------
     data : Dataset
     backend : str or None
-        None: ArviZ's ``plot.backend``.
+        None for ArviZ's ``plot.backend``.
     pc_kwargs : mapping
-        The caller's, of `PlotCollection.wrap`.
+        Arguments of `PlotCollection.wrap` from the caller.
     aes : mapping, optional
-        Aesthetics and their dimensions, where the caller names none.
+        Default aesthetics and their dimensions.
     square : bool
-        Whether plots are images, whose two axes have one scale.
+        Whether plots are images, whose two axes have the same scale.
     **defaults
-        Of `PlotCollection.wrap`, where the caller says nothing.
+        Default arguments of `PlotCollection.wrap`.
     """
     backend, kwargs = _prepared(data, backend, pc_kwargs, aes, defaults, square)
     back_end = import_module(f"arviz_plots.backend.{backend}")
@@ -224,7 +224,7 @@ def make_wrap(
     if list(kwargs["cols"]) == ["__variable__"] and "figsize" not in kwargs["figure_kwargs"]:
         n_cols = min(len(data.data_vars), kwargs.setdefault("col_wrap", 2))
         n_rows = -(-len(data.data_vars) // n_cols)
-        # Titles lie below the labels of the row above.
+        # Rows need room for titles below the labels of the row above.
         _size(backend, kwargs["figure_kwargs"], 1.6 + 4.6 * n_cols, 0.6 + 2.4 * n_rows)
     if not kwargs["cols"] and "figsize" not in kwargs["figure_kwargs"]:
         _size(backend, kwargs["figure_kwargs"], 7.0, 3.8)
@@ -241,7 +241,7 @@ def make_grid(
     square: bool = False,
     **defaults: Any,
 ) -> PlotCollection:
-    """Return an empty figure with rows and columns; parameters as of `make_wrap`."""
+    """Return an empty figure with rows and columns; parameters as for `make_wrap`."""
     backend, kwargs = _prepared(data, backend, pc_kwargs, aes, defaults, square)
     back_end = import_module(f"arviz_plots.backend.{backend}")
     kwargs.setdefault("rows", [])
@@ -297,7 +297,7 @@ def _prepared(
 
 def _square(backend: str, figure_kwargs: dict[str, Any], n_rows: int, n_cols: int) -> None:
     side = 2.4 if n_cols < 5 else 1.6
-    # Room for titles; plotly has margins besides, and a wide gap below each row.
+    # Room for titles; plotly also has margins, and a wide gap below each row.
     margins, gap = ((1.6, 0.9), 0.55) if backend == "plotly" else ((0.0, 0.35), 0.15)
     _size(backend, figure_kwargs, side * n_cols + margins[0], (side + gap) * n_rows + margins[1])
 

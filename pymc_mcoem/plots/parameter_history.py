@@ -1,4 +1,4 @@
-"""The path of the parameters along a run, with its gains."""
+"""Plot of the path of the parameters along a run, with its gains."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["plot_parameter_history"]
 
 _VISUALS = ("path", "shared_path", "title", "xlabel", "yscale", "legend")
 
-#: Parameters with more numbers than this are left to plots of their own.
+#: Largest number of elements of a parameter that is drawn by default.
 _MAX_NUMBERS = 60
 
 
@@ -36,32 +36,32 @@ def plot_parameter_history(
 ) -> PlotCollection:
     """Draw parameters, gains and other records of a run over the observations learned.
 
-    A plot for each variable, and in it a line for each of its numbers, colored by class.
+    There is a plot for each variable, with a line for each of its elements, colored by class.
 
     Parameters
     ----------
     history : DataTree
         `OnlineEM.history`, or a saved run as `xarray.open_datatree` opens it.
     var_names : str or sequence of str, optional
-        Variables of the group ``online_em``. Default: the parameters with at most 60 numbers, and
-        ``gain``; see `plot_template_history` for the others.
+        Variables of the group ``online_em``. Default: the parameters with at most 60 elements, and
+        ``gain``; see `plot_template_history` for templates.
     coords : mapping, optional
-        What to draw, as ``{"class": [0, 1], "step": slice(100, None)}``.
+        Coordinates to draw, as ``{"class": [0, 1], "step": slice(100, None)}``.
     plot_collection : PlotCollection, optional
         With a plot for each variable.
     backend : {"matplotlib", "bokeh", "plotly", "none"}, optional
     labeller : labeller, optional
-        Of the variables, in titles.
+        Labels the variables in titles.
     aes_by_visuals : mapping of {str : sequence of str}, optional
         Default: all aesthetics for ``path``, none for the others.
     visuals : mapping of {str : mapping or bool}, optional
-        False leaves a visual out. Valid keys:
+        False omits a visual. Valid keys:
 
-        * path -> passed to the back end's ``line``; of variables by class
-        * shared_path -> passed to ``line``; of all others
+        * path -> passed to the back end's ``line``; for variables by class
+        * shared_path -> passed to ``line``; for all others
         * title -> passed to ``title``
         * xlabel -> passed to ``xlabel``
-        * yscale -> False leaves gains and variances on a linear scale
+        * yscale -> False keeps gains and variances on a linear scale
         * legend -> passed to `arviz_plots.PlotCollection.add_legend`
     **pc_kwargs
         Passed to `arviz_plots.PlotCollection.wrap`.
@@ -75,13 +75,12 @@ def plot_parameter_history(
     TypeError, ValueError
         If `history` is not the history of a run in which something was learned.
     KeyError
-        If a variable is not in it, or if a key of `coords` is not.
+        If the history does not contain a variable or a key of `coords`.
 
     Notes
     -----
-    Gains ϱ_n and variances are on a logarithmic scale where the back end has one, which is
-    matplotlib. A path that still has a trend when the
-    gains are small has not arrived.
+    Gains ϱ_n and variances have a logarithmic scale if the back end supports it, as matplotlib
+    does. A path that still has a trend when the gains are small has not converged.
 
     Examples
     --------
@@ -105,7 +104,7 @@ def plot_parameter_history(
     data = path[names].astype(np.float64).sel(dict(coords or {}))
     if plot_collection is None:
         aes: dict[str, list[Hashable]] = {"color": ["class"]} if "class" in data.dims else {}
-        # Variables without classes would be one class more in the legend.
+        # Otherwise variables without classes would add a class to the legend.
         frame = data.broadcast_like(data["class"]) if "class" in data.dims else data
         plot_collection = make_wrap(
             frame, backend, pc_kwargs, aes=aes, cols=["__variable__"], col_wrap=2
@@ -147,7 +146,7 @@ def _default_names(path: xr.Dataset) -> list[str]:
 
 
 def _set_scale(da: xr.DataArray, target: Any, **_: Any) -> None:
-    """Take logarithms of what spans powers of ten."""
+    """Set a logarithmic scale for positive gains and variances."""
     known = da.values[np.isfinite(da.values)]
     name = str(da.name)
     if (name == "gain" or "variance" in name) and known.size and (known > 0).all():

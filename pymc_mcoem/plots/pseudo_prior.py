@@ -1,4 +1,4 @@
-"""Pseudo-priors beside the chain that they served."""
+"""Plot of pseudo-priors beside the chain that used them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["plot_pseudo_prior"]
 
 _VISUALS = ("chain", "pseudo_prior", "title", "xlabel", "ylabel", "legend")
 
-#: With fewer draws of a class its density says nothing.
+#: Smallest number of draws of a class for which a density is drawn.
 _MIN_DRAWS = 20
 _LEGEND = {"chain": "C0", "pseudo_prior": "C1"}
 
@@ -38,40 +38,40 @@ def plot_pseudo_prior(
     visuals: Mapping[str, Mapping[str, Any] | bool] | None = None,
     **pc_kwargs: Any,
 ) -> PlotCollection:
-    """Draw, for each class and latent, the chain while it was in the class and the pseudo-prior.
+    """Draw densities of the chain within each class and of the pseudo-prior, for each latent.
 
-    Where the two densities lie apart, or the dashed pseudo-prior is the narrower one, jumps to the
-    class are rare: the chain stays right, but mixes slowly.
+    If the two densities are far apart, or the dashed pseudo-prior is narrower, jumps to the
+    class are rare: the chain remains correct, but mixes slowly.
 
     Parameters
     ----------
     data : DataTree, Dataset or DataArray
         Draws of the class index and the latents, see `class_index_summary`.
     pseudo_prior : Dataset
-        What `pseudo_prior_draws` returned for the same model.
+        Result of `pseudo_prior_draws` for the same model.
     var_name : str, optional
         The class index.
     latents : str or sequence of str, optional
-        Which to draw; by default all in `pseudo_prior`.
+        Latents to draw; by default all in `pseudo_prior`.
     coords : mapping, optional
-        Of classes and the latents' own dimensions, as ``{"class": [0], "kernel": [3, 4]}``.
+        Coordinates of classes and latents to draw, as ``{"class": [0], "kernel": [3, 4]}``.
     group : str
-        Of the DataTree.
+        Group of the DataTree.
     plot_collection : PlotCollection, optional
         With facet dimensions ``class`` and ``latent``.
     backend : {"matplotlib", "bokeh", "plotly", "none"}, optional
     labeller : labeller, optional
-        Of the latents.
+        Labels the latents.
     aes_by_visuals : mapping of {str : sequence of str}, optional
-        Default: none for any.
+        Default: none for any visual.
     visuals : mapping of {str : mapping or bool}, optional
-        False leaves a visual out. Valid keys:
+        False omits a visual. Valid keys:
 
         * chain, pseudo_prior -> passed to the back end's ``line``
-        * title -> passed to ``title``; of the first row
-        * xlabel -> passed to ``xlabel``; of the last row
+        * title -> passed to ``title``; first row only
+        * xlabel -> passed to ``xlabel``; last row only
         * ylabel -> passed to ``ylabel``
-        * legend -> False leaves out what the titles of the first column say of the lines
+        * legend -> False omits the title of the first plot, which explains the lines
     **pc_kwargs
         Passed to `arviz_plots.PlotCollection.grid`.
 
@@ -82,18 +82,17 @@ def plot_pseudo_prior(
     Raises
     ------
     TypeError, ValueError
-        As `class_index_summary`; if `pseudo_prior` is no Dataset, no latent is left, the index is
-        a plate, or there are more plots than ArviZ's
-        ``plot.max_subplots``.
+        As `class_index_summary`; if `pseudo_prior` is not a Dataset, no latent is left, the index
+        is a plate, or there are more plots than ArviZ's ``plot.max_subplots``.
     KeyError
         If a latent is not in both.
 
     Notes
     -----
-    Kernel density estimates, not normal curves: the model's own scale is not the one on which a
-    pseudo-prior is normal. A class with fewer than 20 draws has no line for the chain. What is
-    shown are the margins; latents that depend on each other differently than the pseudo-prior
-    knows of show themselves in Pareto k only.
+    Densities are kernel estimates, not normal curves, because the pseudo-prior is normal on
+    another scale than the model's. A class with fewer than 20 draws has no line for the chain.
+    Only margins are shown; a wrong dependence between latents in the pseudo-prior is visible in
+    Pareto k only.
 
     Examples
     --------
@@ -214,7 +213,7 @@ def _select(dataset: xr.Dataset, chosen: Mapping[Hashable, Any]) -> xr.Dataset:
 def _columns(
     dataset: xr.Dataset, dims: Sequence[str], labeller: BaseLabeller | None
 ) -> xr.DataArray:
-    """Return all numbers of all variables side by side, by ``latent``."""
+    """Return all elements of all variables side by side, by ``latent``."""
     maker = BaseLabeller() if labeller is None else labeller
     columns, names = [], []
     for name, values in dataset.data_vars.items():
@@ -229,7 +228,7 @@ def _columns(
 
 
 def _density(values: np.ndarray) -> np.ndarray:
-    """Return a grid and the density on it, NaN where there is nothing to tell it by."""
+    """Return a grid and the density on it; all NaN with too few or constant values."""
     known = values[np.isfinite(values)]
     if len(known) < _MIN_DRAWS or np.ptp(known) == 0:
         return _nothing()

@@ -1,4 +1,4 @@
-"""Plot of one observation registered to each class: data, template, warp."""
+"""Plot of one observation registered to each class, with data, template and warp."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _VISUALS = (
     "ticks",
 )
 
-#: Standard deviations on either side in bands.
+#: Standard deviations on either side of the mean in bands.
 _BAND = 2.0
 
 
@@ -61,45 +61,45 @@ def plot_registration(
     visuals: Mapping[str, Mapping[str, Any] | bool] | None = None,
     **pc_kwargs: Any,
 ) -> PlotCollection:
-    """Draw how one observation is registered to each class, a row of plots for each.
+    """Draw how one observation is registered to each class, with a row of plots for each class.
 
-    Curves: the data under the warped template; the warp, from the observation's time to the
-    template's; the observation aligned on the common clock. Bands have two posterior standard
-    deviations on either side. Images: the data, the template, the template as it is warped onto
-    the data, and the displacement field, an arrow from each point of the image to where it lies on
-    the template.
+    For curves a row has the data with the warped template; the warp, from the observation's time
+    to the template's; and the observation aligned on the common clock. Bands have two posterior
+    standard deviations on either side. For images a row has the data, the template, the template
+    warped onto the data, and the displacement field, with arrows from points of the image to their
+    places on the template.
 
     Parameters
     ----------
     registration : Dataset
-        What `TemplateMixture.register` returned.
+        Result of `TemplateMixture.register`.
     observation : array_like of the shape of one observation, optional
-        The data; curves with points of their own as (2, n), points above values. None leaves it
-        out.
+        The data; curves with points of their own as (2, n), points above values. Default: not
+        drawn.
     templates : DataArray of shape ``(class, *grid)``, optional
-        The templates before they are warped, see `template_images`. None leaves them out.
+        The templates before they are warped, see `template_images`. Default: not drawn.
     coords : mapping, optional
-        Which classes to draw, as ``{"class": [0, 2]}``.
+        Classes to draw, as ``{"class": [0, 2]}``.
     max_arrows : int
-        Arrows along each side of an image at most.
+        Largest number of arrows along each side of an image.
     plot_collection : PlotCollection, optional
         With facet dimensions ``class`` and ``panel``.
     backend : {"matplotlib", "bokeh", "plotly", "none"}, optional
     labeller : labeller, optional
-        Of the classes.
+        Labels the classes.
     aes_by_visuals : mapping of {str : sequence of str}, optional
-        Default: none for any.
+        Default: none for any visual.
     visuals : mapping of {str : mapping or bool}, optional
-        False leaves a visual out. Valid keys:
+        False omits a visual. Valid keys:
 
-        * observation -> passed to the back end's ``scatter``, of images to ``contourf``
-        * template, warped -> passed to ``line``, of images to ``contourf``
-        * warp, identity, aligned -> passed to ``line``; of curves
-        * warped_band, warp_band, aligned_band -> passed to ``fill_between_y``; of curves
-        * arrows -> passed to ``line``; of images
+        * observation -> passed to the back end's ``scatter``, for images to ``contourf``
+        * template, warped -> passed to ``line``, for images to ``contourf``
+        * warp, identity, aligned -> passed to ``line``; curves only
+        * warped_band, warp_band, aligned_band -> passed to ``fill_between_y``; curves only
+        * arrows -> passed to ``line``; images only
         * title -> passed to ``title``
         * xlabel, ylabel -> passed to ``xlabel`` and ``ylabel``
-        * ticks -> False leaves an image its axes
+        * ticks -> False keeps the axes of images
     **pc_kwargs
         Passed to `arviz_plots.PlotCollection.grid`.
 
@@ -110,15 +110,15 @@ def plot_registration(
     Raises
     ------
     TypeError
-        If `templates` is no DataArray.
+        If `templates` is not a DataArray.
     ValueError
-        If `registration` is no registration of a curve or an image or has no classes, the shape
-        of the observation or the templates is another, or `max_arrows` is less than 1.
+        If `registration` is not a registration of a curve or an image or has no classes, the shape
+        of the observation or the templates is wrong, or `max_arrows` is less than 1.
 
     Notes
     -----
-    Labels ``modelFunc`` and ``locDef_H`` of the paper. What a row shows is given its class: an
-    improbable class may fit badly and be registered surely.
+    Labels ``modelFunc`` and ``locDef_H`` of the paper. A row shows the posterior given its class:
+    an improbable class may fit badly and still have narrow bands.
 
     Examples
     --------
@@ -191,7 +191,7 @@ def plot_registration(
 
 @dataclass
 class _Content:
-    """Panels of a row, what is drawn into each, and texts by visual, class and panel."""
+    """Panels of a row, the drawings in each, and texts by visual, class and panel."""
 
     panels: list[str]
     drawings: list[tuple[str, Callable[..., Any], xr.DataArray, str, dict[str, Any]]]
@@ -240,7 +240,7 @@ def _curve_panels(
         "aligned": f"{age} on the common clock",
     }
     if not is_default:
-        below["data"] = age  # Lines with options of the caller need words of the caller.
+        below["data"] = age  # The default text may not describe lines with the caller's options.
     beside = {"data": "value", "warp": f"{age} of the template", "aligned": "value"}
     last = found["class"].values.tolist()[-1]
     content.texts = {
@@ -316,7 +316,7 @@ def _axes(registration: Any) -> tuple[str, ...]:
 
 
 def _ends(warp: xr.DataArray, axes: tuple[str, ...]) -> xr.DataArray:
-    """Return where arrows begin and end, in the unit of the labels along `axes`."""
+    """Return the start and end points of arrows, in the unit of the labels along `axes`."""
     point = warp["point"].transpose(*axes, "coordinate")
     ways = []
     for position, axis in enumerate(axes):

@@ -1,4 +1,4 @@
-"""Templates growing along a run."""
+"""Plot of the templates along a run."""
 
 from __future__ import annotations
 
@@ -38,40 +38,40 @@ def plot_template_history(
     visuals: Mapping[str, Mapping[str, Any] | bool] | None = None,
     **pc_kwargs: Any,
 ) -> PlotCollection:
-    """Draw the templates as they were after ever more observations.
+    """Draw the templates after increasing numbers of observations.
 
-    Images: a row for each class, a column for each number of observations. Curves: a plot for
-    each class, with lines that get darker as observations come.
+    Images have a row for each class and a column for each number of observations. Curves have a
+    plot for each class, with darker lines for more observations.
 
     Parameters
     ----------
     history : DataTree
         `OnlineEM.history`, or a saved run as `xarray.open_datatree` opens it.
     mixture : TemplateMixture
-        Of the run.
+        The mixture of the run.
     n_snapshots : int
-        How many states are drawn at most, at least 2: the start, the last one, and others whose
+        Largest number of states to draw, at least 2: the start, the last one, and others whose
         numbers of observations grow geometrically, since templates change most at first.
     steps : sequence of int, optional
-        Which steps of the run to draw instead, each by the nearest that the history keeps.
+        Steps of the run to draw instead; the nearest steps that the history keeps are drawn.
     coords : mapping, optional
-        Which classes to draw, as ``{"class": [0, 2]}``.
+        Classes to draw, as ``{"class": [0, 2]}``.
     plot_collection : PlotCollection, optional
         For images with facet dimensions ``class`` and ``snapshot``, for curves with ``class``.
     backend : {"matplotlib", "bokeh", "plotly", "none"}, optional
     labeller : labeller, optional
-        Of the classes.
+        Labels the classes.
     aes_by_visuals : mapping of {str : sequence of str}, optional
         Default: all aesthetics for ``curve``, none for the others.
     visuals : mapping of {str : mapping or bool}, optional
-        False leaves a visual out. Valid keys:
+        False omits a visual. Valid keys:
 
         * curve -> passed to the back end's ``line``
         * image -> passed to ``contourf``; ``cmap`` is "viridis" by default
         * title -> passed to ``title``
         * xlabel, ylabel -> passed to ``xlabel`` and ``ylabel``
-        * legend -> passed to `arviz_plots.PlotCollection.add_legend`; of curves
-        * ticks -> False leaves an image its axes
+        * legend -> passed to `arviz_plots.PlotCollection.add_legend`; curves only
+        * ticks -> False keeps the axes of images
     **pc_kwargs
         Passed to `arviz_plots.PlotCollection.grid`, for curves to ``wrap``.
 
@@ -82,13 +82,13 @@ def plot_template_history(
     Raises
     ------
     TypeError, ValueError
-        If `history` is not the history of a run in which something was learned, is of another
+        If `history` is not the history of a run in which something was learned, or of another
         mixture, `n_snapshots` is less than 2, or `steps` are not whole numbers.
 
     Notes
     -----
-    Long runs keep every second, fourth, ... step (`OnlineEM`'s ``keep``); the steps nearest to
-    those wanted are drawn.
+    Long runs keep every second, fourth, ... step (`OnlineEM`'s ``keep``); the nearest kept steps
+    are drawn.
 
     Examples
     --------

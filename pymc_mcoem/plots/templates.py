@@ -1,4 +1,4 @@
-"""Learnt templates as curves or images, with the weights of their classes."""
+"""Plot of learned templates as curves or images, with the weights of their classes."""
 
 from __future__ import annotations
 
@@ -36,32 +36,32 @@ def plot_templates(
 ) -> PlotCollection:
     """Draw the templates of all classes, each with the weight of its class.
 
-    Curves share one plot, a color and a kind of line each; images have a plot each and one
-    scale of shades, dark for the least value of all templates and bright for the greatest.
+    Curves share one plot and differ in color and line style. Images have a plot each and a common
+    scale of shades, dark for the smallest value of all templates and bright for the largest.
 
     Parameters
     ----------
     parameters : Dataset
-        θ, of which ``templates`` (class, basis) and ``weights`` (class) are used.
+        Parameters θ; ``templates`` (class, basis) and ``weights`` (class) are used.
     mixture : TemplateMixture
     coords : mapping, optional
-        Which classes to draw, as ``{"class": [0, 2]}``.
+        Classes to draw, as ``{"class": [0, 2]}``.
     plot_collection : PlotCollection, optional
         For images with facet dimension ``class``.
     backend : {"matplotlib", "bokeh", "plotly", "none"}, optional
     labeller : labeller, optional
-        Of the classes.
+        Labels the classes.
     aes_by_visuals : mapping of {str : sequence of str}, optional
         Default: all aesthetics for ``curve``, none for the others.
     visuals : mapping of {str : mapping or bool}, optional
-        False leaves a visual out. Valid keys:
+        False omits a visual. Valid keys:
 
         * curve -> passed to the back end's ``line``
         * image -> passed to ``contourf``; ``cmap`` is "viridis" by default
-        * title -> passed to ``title``; of images
-        * xlabel, ylabel -> passed to ``xlabel`` and ``ylabel``; of curves
-        * legend -> passed to `arviz_plots.PlotCollection.add_legend`; of curves
-        * ticks -> False leaves an image its axes
+        * title -> passed to ``title``; images only
+        * xlabel, ylabel -> passed to ``xlabel`` and ``ylabel``; curves only
+        * legend -> passed to `arviz_plots.PlotCollection.add_legend`; curves only
+        * ticks -> False keeps the axes of images
     **pc_kwargs
         Passed to `arviz_plots.PlotCollection.wrap`.
 
@@ -72,7 +72,7 @@ def plot_templates(
     Raises
     ------
     TypeError, ValueError
-        If `parameters` is not a Dataset with weights, the templates are not of the mixture's size
+        If `parameters` is not a Dataset with weights, the templates do not have the mixture's size
         or have more than two axes, or a key of a visual is not valid.
 
     Notes
@@ -126,7 +126,7 @@ def plot_templates(
 
 
 def require_drawable(mixture: TemplateMixture) -> tuple[str, ...]:
-    """Return the names of a mixture's axes, one of curves or two of images."""
+    """Return the names of a mixture's axes: one for curves, two for images."""
     axes = tuple(mixture.settings.dim_names)
     if len(axes) > 2:
         raise ValueError(

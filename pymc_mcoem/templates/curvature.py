@@ -1,4 +1,4 @@
-"""Curvature of a template model's log-density by the latents, exact and by Gauss and Newton."""
+"""Curvature of a template model's log-density in the latents, exact and Gauss-Newton."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ __all__ = ["CurvatureParts", "curvature", "gauss_newton"]
 
 @dataclass(frozen=True)
 class CurvatureParts:
-    """What the curvature of one observation's model is made of.
+    """Expressions from which the curvature of one observation's model is computed.
 
     Attributes
     ----------
     settings : TemplateSettings
     values, mask : TensorVariable of shape (n_points,)
-        The observation, and one where it is there.
+        The observation, and a mask that is one where a point is observed.
     whiten : callable
-        Of columns ``(anything, n_points)``: masked, and noise of correlation taken out.
+        Masks columns ``(anything, n_points)`` and removes the correlation of the noise.
     precision : TensorVariable of shape (n_parameters, n_parameters)
-        Of the deformation's prior.
+        Precision of the deformation's prior.
     beta : TensorVariable of shape (n_parameters,)
     scale : TensorVariable or None
     points, warped, template, template_values, noise_variance
@@ -57,7 +57,7 @@ def gauss_newton(parts: CurvatureParts) -> TensorVariable:
     """Return JᵀΣ⁻¹J + prior precision, for (deformation, log scale)."""
     settings, scale = parts.settings, parts.scale
     gradient = settings.basis.gradient(parts.warped, parts.template)
-    # kept, so that there is one quotient and not one for every entry
+    # `kept` makes it one quotient instead of one for every entry
     inverse = kept(1.0 / parts.noise_variance)
     short = all(
         _belong(each, "jacobian", ["curvature", "products"])
@@ -71,21 +71,21 @@ def gauss_newton(parts: CurvatureParts) -> TensorVariable:
     precision = parts.precision
     if scale is not None and settings.scale is not None:
         rows = scale * pt.concatenate([rows, parts.template_values[None, :]], axis=0)
-        # −∂² of the log-density a log λ − bλ of log λ, the Jacobian included
+        # −∂² of the log-density of log λ, which is a log λ − bλ with the Jacobian
         precision = _bordered(precision, None, settings.scale[1] * scale)
     rows = parts.whiten(rows)
     return matrix_product(rows, rows.T) * inverse + precision
 
 
 def curvature(parts: CurvatureParts) -> Curvature | None:
-    """Return minus the second derivatives by (deformation, log scale), residuals to be weighed.
+    """Return minus the second derivatives by (deformation, log scale), with a weight of residuals.
 
-    None where the noise is correlated, or the deformation does not know its second derivatives:
-    also where a class derived from one that does warps, or evaluates, in a way of its own, and has
-    not written anew all that they are made of.
-    A point's log-density is g = −m (y − λf)² / 2σ². Its derivatives by where the point is taken
-    to are m (y − λf) λ∇f / σ² and m ((y − λf) λ∇²f − λ²∇f∇fᵀ) / σ²; Gauss and Newton leave out
-    what has the residual y − λf in it.
+    Return None if the noise is correlated, if the deformation does not know its second
+    derivatives, or if a derived class redefines values (of the warp or the basis) without the
+    derivatives that belong to them.
+    A point's log-density is g = −m (y − λf)² / 2σ². Its derivatives by the warped point
+    are m (y − λf) λ∇f / σ² and m ((y − λf) λ∇²f − λ²∇f∇fᵀ) / σ²; Gauss-Newton omits
+    the terms with the residual y − λf.
     """
     settings, deformation = parts.settings, parts.settings.deformation
     if settings.noise_correlation is not None or not _is_known(settings):
@@ -117,7 +117,7 @@ def curvature(parts: CurvatureParts) -> Curvature | None:
     inverse = kept(1.0 / parts.noise_variance)
     matrix = parts.precision - found * inverse
     if parts.scale is not None and settings.scale is not None:
-        # by log λ: ∂g = m (y − λf) λf / σ², of which the derivatives by place and by log λ
+        # ∂g by log λ is m (y − λf) λf / σ², and this its derivatives by place and by log λ
         both = (residual - seen * fitted)[:, None] * pt.stack(columns, axis=1)
         rows = deformation.jacobian(parts.points, parts.beta, both)
         border = -rows.sum(axis=1) * inverse
@@ -127,10 +127,10 @@ def curvature(parts: CurvatureParts) -> Curvature | None:
 
 
 def _is_known(settings: TemplateSettings) -> bool:
-    """Say whether second derivatives belong to the values that they are said to be of."""
+    """Return whether the second derivatives were written for the values that are computed."""
     warps = _with_parts(settings.deformation)
     asked = ["second_derivatives"]
-    if len(warps) > 1:  # what joins them
+    if len(warps) > 1:  # methods that join them
         asked += ["derivatives", "contract", "cross_derivatives"]
     return _belong(settings.basis, "evaluate", ["_bends"]) and all(
         _belong(each, "_columns", asked) for each in warps
@@ -138,14 +138,14 @@ def _is_known(settings: TemplateSettings) -> bool:
 
 
 def _with_parts(deformation: Deformation) -> list[Deformation]:
-    """Return a warp and, where it is a sum, the warps that it is the sum of."""
+    """Return a warp, followed by its terms if it is a sum."""
     return [deformation, *getattr(deformation, "parts", ())]
 
 
 def _belong(made: Any, values: str, derived: Sequence[str]) -> bool:
-    """Say whether methods were written for the values of an object's own class.
+    """Return whether methods were written for the values of an object's own class.
 
-    Those of `Deformation` itself are made of the others.
+    Methods of `Deformation` itself always were: they call the others.
     """
     known = _definer(type(made), values)
     definers = [_definer(type(made), name) for name in derived]
@@ -153,7 +153,7 @@ def _belong(made: Any, values: str, derived: Sequence[str]) -> bool:
 
 
 def _definer(kind: type, name: str) -> type:
-    """Return which of a class and those it is derived from defines a method."""
+    """Return the class that defines a method: `kind` or one of its bases."""
     return next(each for each in kind.__mro__ if name in vars(each))
 
 

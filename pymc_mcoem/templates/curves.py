@@ -1,4 +1,4 @@
-"""Where the kernels of a curve mixture lie, and the priors that it starts with."""
+"""Grid of points and kernels of a curve mixture, and its default priors."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["CurveGrid", "curve_priors"]
 
 #: Bandwidth of the templates' kernels in landmark spacings; see `CurveGrid`.
 BANDWIDTH = 1.5
-#: How far a clock strays by default, in lengths of the interval, and how many curves that prior
-#: is worth; see `curve_priors`.
+#: Default standard deviation of clocks, in lengths of the interval, and number of curves that the
+#: prior is worth; see `curve_priors`.
 STRAY, CURVES = 1 / 40, 200
 
 
@@ -44,23 +44,23 @@ class CurveGrid:
     Raises
     ------
     ValueError
-        If the ages do not increase, are too few, or lie more than an eighth of its length
-        outside the interval; if a number is out of its range.
+        If the ages do not increase, are too few, or lie outside the interval by more than an
+        eighth of its length; if a number is out of its range.
 
     Notes
     -----
-    Section ``subsec:5:1`` of the paper, but for the bandwidth. The rule printed there, ν² =
+    Section ``subsec:5:1`` of the paper, except for the bandwidth. The rule printed there, ν² =
     −d²/log ε with d the distance from a landmark to the nearest design point and ε = 0.1, makes
     the kernel small at the nearest point. With landmarks half a year apart and points 0.53
     years apart ν is then at most 0.35 spacings inside the interval (0.66 for the two landmarks
     beyond it), and zero where a landmark is a design point: kernels do not overlap, a template is
     a row of separate bumps, and warping it moves bumps, not growth.
 
-    Here ν = c h with the landmarks' spacing h, and c is chosen by what coefficients do to a
+    Here ν = c h with the landmarks' spacing h, and c is chosen by the effect of coefficients on a
     template. By Poisson's summation formula Σ_l φ(u − l h), the template of equal coefficients,
-    is constant up to a ripple of 2 exp(−π²c²) of its level. Coefficients that alternate, α(1 ±
-    1), the fastest that there are, leave a wave of 2 exp(−π²c²/4) of the level; the condition
-    number of the kernels' gram matrix is the inverse of that.
+    is constant up to a ripple of 2 exp(−π²c²) of its level. Alternating coefficients α(1 ± 1),
+    which vary fastest, leave a wave of 2 exp(−π²c²/4) of the level; the condition number of the
+    kernels' gram matrix is the inverse of that.
 
     ===== ============== ================= ==================
     c     ripple         alternating wave  condition number
@@ -72,8 +72,8 @@ class CurveGrid:
     2     1.4e-17        1.0e-4            9,700
     ===== ============== ================= ==================
 
-    c = 1.5 is the smallest simple number at which noise from one coefficient to the next makes
-    less than a hundredth of a template's level, while gram matrices are still solved without
+    c = 1.5 is the smallest simple number at which noise from one coefficient to the next changes
+    a template by less than a hundredth of its level, while gram matrices are still solved without
     loss. The paper's 35 landmarks half a year apart then give ν = 0.75 years, kernels of
     standard deviation 0.53: narrower than a growth spurt.
 
@@ -102,7 +102,7 @@ class CurveGrid:
         if not (np.diff(points) > 0).all():
             raise ValueError(
                 f"ages is {points}, which does not increase; sort the ages and the curves' "
-                "columns with them, and drop doubles."
+                "columns with them, and drop duplicates."
             )
         ends = as_numbers("interval", (points[0], points[-1]) if interval is None else interval)
         if ends.shape != (2,) or not np.isfinite(ends).all() or not ends[0] < ends[1]:
@@ -121,15 +121,15 @@ class CurveGrid:
         spacing = length / (n_landmarks - 3)
         self.points = points[:, None]
         self.landmarks = self.interval[0] + spacing * np.arange(-1, n_landmarks - 1)
-        # GaussianBasis refuses what is no positive number
+        # GaussianBasis refuses a bandwidth that is not a positive number
         self.bandwidth = BANDWIDTH * spacing if bandwidth is None else bandwidth
 
 
 def curve_priors(warp: TimeWarp, covariance: str = "scaled") -> TemplatePriors:
-    """Return the priors that curve mixtures have by default.
+    """Return the default priors of curve mixtures.
 
-    γ² is held near the value at which the middle of a curve's clock strays by a fortieth of the
-    interval (standard deviation), as if 200 curves had said so; the rest is as in
+    γ² is held near the value at which the middle of a curve's clock has a standard deviation of a
+    fortieth of the interval. This prior is worth 200 curves; the others are those of
     `TemplatePriors`.
 
     Parameters
@@ -145,12 +145,12 @@ def curve_priors(warp: TimeWarp, covariance: str = "scaled") -> TemplatePriors:
     Notes
     -----
     The paper has no priors on θ and finds γ² of 0.08 and 0.07: clocks that stray by a year, as
-    those of children do. Likelihood alone, or nearly so (``TemplatePriors()``), finds such values
-    here too, and loses the groups: a template of early spurts, given a late clock, looks like the
-    other template, so each class takes members of the other. Templates are told apart by when
-    they rise only if a clock can hardly turn one into the other, which is a choice and nothing
-    that the likelihood makes. On the velocities of the growth study, whose sexes grow two years
-    apart (``benchmarks/growth.py``, 1,000 draws with return):
+    those of children do. The likelihood, with weak priors (``TemplatePriors()``) or none, finds
+    such values here too, and loses the groups: a template of early spurts with a late clock looks
+    like the other template, so each class takes members of the other. Templates that differ in
+    when they rise stay apart only if a clock can hardly turn one into the other. This is a choice
+    that the likelihood does not make. On the velocities of the growth study, whose sexes grow two
+    years apart (``benchmarks/growth.py``, 1,000 draws with replacement):
 
     ========================= ======== =========== =================== =====
     γ²                        strays   as found    own sex's group     seeds
@@ -163,9 +163,9 @@ def curve_priors(warp: TimeWarp, covariance: str = "scaled") -> TemplatePriors:
     held near 0.005           0.25     0.01, 0.01  0.88 to 0.89        4
     ========================= ======== =========== =================== =====
 
-    So the default was chosen with the sexes of that study in view, on a broad optimum. Log-evidence
-    does not choose it: it rises with γ², as curves are followed more closely. For curves whose
-    kinds differ in shape and not in time, looser clocks do no harm: pass
+    The default was thus chosen with the sexes of that study in view, on a broad optimum.
+    Log-evidence does not choose it: it rises with γ², as curves are followed more closely. If the
+    kinds of curves differ in shape and not in time, looser clocks do no harm: pass
     ``TemplatePriors().with_deformation_variance(value, weight)``.
 
     Examples
@@ -179,7 +179,7 @@ def curve_priors(warp: TimeWarp, covariance: str = "scaled") -> TemplatePriors:
 
 
 def _straying_variance(warp: TimeWarp) -> float:
-    """Return the γ² at which the point that the mean clock puts in the middle strays by STRAY."""
+    """Return the γ² at which the middle of the interval strays by STRAY under the mean clock."""
     begin, end = warp.interval
     middle = warp.evaluate([(begin + end) / 2.0], warp.mean)
     steps = 1e-4 * np.eye(warp.n_parameters)

@@ -1,4 +1,4 @@
-"""Description of a template mixture in words and numbers, to tell it from others."""
+"""Description of a template mixture in words and numbers that tell it from others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["describe_mixture"]
 
 
 def describe_mixture(settings: TemplateSettings, priors: TemplatePriors) -> dict[str, str]:
-    """Describe a mixture by text that differs from that of other mixtures.
+    """Return a description of a mixture that differs from those of other mixtures.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What online EM asks of a mixture of warped templates: data in, statistics, M-step out."""
+"""The interface of a mixture of warped templates to online EM: data, statistics and M-step."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class TemplateFamily(Family):
             raise TypeError(f"priors is a {type(priors).__name__}; pass a TemplatePriors.")
         self.settings = check_settings(points, basis, deformation, n_classes, self._options)
         self.gram = basis.gram()
-        # complain about priors of the wrong size now, not at the first M-step
+        # refuse priors of the wrong size now, not at the first M-step
         self.priors.precision(self.gram)
         self.priors.mean(self.settings.n_classes, basis.n_basis)
         self.priors.concentration(self.settings.n_classes)
@@ -88,7 +88,7 @@ class TemplateFamily(Family):
         self.geometry = built.geometry
         self.written_out = image_functions(self.settings, built)
         declare_geometry(built.model, built.geometry)
-        # what making the mixture anew brings by itself; see `TemplateMixture.__reduce__`
+        # attributes that the constructor sets; see `TemplateMixture.__reduce__`
         self._made = frozenset(vars(self))
 
     @property
@@ -99,7 +99,7 @@ class TemplateFamily(Family):
     def maximize(
         self, statistics: Mapping[str, np.ndarray], *, effective_size: float
     ) -> dict[str, np.ndarray]:
-        """Return the parameters that maximise the expected log-likelihood plus log-priors.
+        """Return the parameters that maximize the expected log-likelihood plus log-priors.
 
         See `pymc_mcoem.templates.maximization.maximize_templates` for statistics and formulas.
         """
@@ -115,13 +115,13 @@ class TemplateFamily(Family):
         )
 
     def ready(self, statistics: Mapping[str, np.ndarray], *, effective_size: float) -> np.ndarray:
-        """Say which classes have the weight of one observation and a determined template.
+        """Return which classes have the weight of one observation and a determined template.
 
         Returns
         -------
         ndarray of bool and shape (n_classes,)
-            A template is determined if s3_j + A/n* is positive definite: with the default
-            priors always, without priors once all kernels have been seen.
+            A template is determined if s3_j + A/n* is positive definite. With the default
+            priors it always is, without priors once all kernels have been observed.
         """
         ready = super().ready(statistics, effective_size=effective_size)
         precision = self.priors.precision(self.gram) / effective_size
@@ -134,7 +134,7 @@ class TemplateFamily(Family):
         return ready
 
     def check_statistics(self, statistics: Mapping[str, np.ndarray]) -> None:
-        """Complain about statistics that no observation can have.
+        """Refuse statistics that no observation can have.
 
         Raises
         ------
@@ -148,7 +148,7 @@ class TemplateFamily(Family):
                 raise ValueError(f"statistics: {name} is negative; look at the E-step.")
         for name in ("deformation_outer", "template_gram"):
             for index, matrix in enumerate(statistics[name]):
-                # of most classes an observation has nothing
+                # an observation has nothing in most classes
                 if matrix.any():
                     if name == "template_gram":
                         matrix = self.settings.basis.unpack_gram(matrix)
@@ -164,7 +164,7 @@ class TemplateFamily(Family):
     ) -> dict[str, np.ndarray]:
         """Return the M-step in which classes that are not ready keep their parameters.
 
-        The shared noise variance is maximised given the templates that are kept.
+        The shared noise variance is maximized given the templates that are kept.
         """
         return maximize_templates(
             self._unpacked(statistics),
@@ -191,9 +191,9 @@ class TemplateFamily(Family):
         return {**parameters, "noise_variance": variance}
 
     def to_dataset(self, parameters: Mapping[str, np.ndarray]) -> xr.Dataset:
-        """Label parameters with the model's dims and coords, and kernels with their centres.
+        """Label parameters with the model's dims and coords, and kernels with their centers.
 
-        Along ``basis`` there is a coordinate for each axis of the points, as ``basis_age``, or
+        Along ``basis`` there is a coordinate for each axis of the points, such as ``basis_age``, or
         ``basis_row`` and ``basis_column``, in the unit of the points.
         """
         labelled = super().to_dataset(parameters)
@@ -206,7 +206,7 @@ class TemplateFamily(Family):
         return labelled.assign_coords({f"basis_{name}": ("basis", axis) for name, axis in found})
 
     def describe(self) -> dict[str, str]:
-        """Return what the mixture was made with; see `describe_mixture`."""
+        """Return the arguments of the mixture as text; see `describe_mixture`."""
         return describe_mixture(self.settings, self.priors)
 
     def encode(self, observation: Any) -> dict[str, np.ndarray]:
@@ -215,9 +215,9 @@ class TemplateFamily(Family):
         Parameters
         ----------
         observation : array_like of the shape of one observation
-            NaN, or an entry masked in a masked array, is a missing point. What this method
-            returned is accepted too. With ``own_points`` it may also be points above values,
-            of shape (2, n) with n up to ``own_points``, the points increasing, or a mapping
+            NaN, or an entry masked in a masked array, is a missing point. A result of this
+            method is accepted too. With ``own_points`` it may also be increasing points above
+            values, of shape (2, n) with n up to ``own_points``, or a mapping
             ``{"points": ..., "values": ...}``.
 
         Returns
@@ -225,21 +225,21 @@ class TemplateFamily(Family):
         dict of str to ndarray
             ``observed_values`` with zeros where points are missing and ``observed_mask`` with
             ones where they are not, both of the shape of one observation. With ``own_points``
-            these and ``own_points`` have that length; what fills it up is missing.
+            these and ``own_points`` have that length; the points that fill it up are missing.
 
         Raises
         ------
         TypeError
             If the values are not real numbers.
         ValueError
-            If the shape is another, a value is infinite, all points are missing, or own points
+            If the shape is wrong, a value is infinite, all points are missing, or own points
             do not increase or lie where the warp is not defined.
 
         Warns
         -----
         UserWarning
-            Once, if coefficients are not negative but values are, by more than a tenth of the
-            observation's largest: no template follows them there.
+            Once, if coefficients are not negative but values are below zero by more than a tenth
+            of the observation's largest: no template follows them there.
 
         Examples
         --------
@@ -270,18 +270,18 @@ class TemplateFamily(Family):
                     "are more than noise.",
                     stacklevel=2,
                 )
-                # only now: as an error the warning comes again
+                # set after the warning, which comes again if it is turned into an error
                 self._warned_of_negative_values = True
         return encoded
 
     def as_source(self, observations: Any) -> Any:
-        """Return observations as they are to be read; masked entries become NaN.
+        """Return observations in the form in which they are read; masked entries become NaN.
 
         Raises
         ------
         TypeError
-            With ``own_points``, if they are a bare tuple or two rows of which the first increases
-            within the range of points: points and values of one curve would pass for two curves.
+            With ``own_points``, if they are a bare tuple, or two rows whose first increases within
+            the range of points: points and values of one curve would be taken for two curves.
         """
         if self.settings.own_points is not None and (
             isinstance(observations, tuple) or self._looks_like_points_above_values(observations)
@@ -296,9 +296,10 @@ class TemplateFamily(Family):
         return observations
 
     def is_batch(self, record: Any) -> bool:
-        """Say whether a record of an iterable is an array of several observations.
+        """Return whether a record of an iterable is an array of several observations.
 
-        With ``own_points`` an array (n, 2, n_points): one observation is points above values.
+        With ``own_points`` that is an array (n, 2, n_points), as one observation is points above
+        values.
         """
         if self.settings.own_points is None:
             return super().is_batch(record)
@@ -324,7 +325,7 @@ class TemplateFamily(Family):
         Raises
         ------
         ValueError
-            If a name is missing or unknown, a shape is another, a value is not finite, weights
+            If a name is missing or unknown, a shape is wrong, a value is not finite, weights
             are negative or do not sum to one, or a variance is not positive.
         """
         checked = super().check_parameters(parameters)
@@ -359,14 +360,14 @@ class TemplateFamily(Family):
             The first observations, as `encode` takes them.
         rng : numpy.random.Generator
         start : {"kmeans", "random"}, default "kmeans"
-            ``"kmeans"``: the M-step for observations labelled by k-means, with Φ at the prior
-            mean of the warp (the least-squares fit of the centroids, regularised by the
-            priors; noise from the residuals, weights from the cluster sizes). Classes left
-            without a cluster get the mean template, perturbed. ``"random"``: α ~ Normal(0,
-            K⁻¹) as in the paper (its absolute value, scaled to the observations' mean, where
+            ``"kmeans"``: the M-step for observations labeled by k-means, with Φ at the prior
+            mean of the warp (the least-squares fit of the centroids, regularized by the
+            priors; noise from the residuals, weights from the cluster sizes). Classes
+            without a cluster get a perturbed mean template. ``"random"``: α ~ Normal(0,
+            K⁻¹) as in the paper (its absolute value, scaled to the observations' mean, if
             coefficients are not negative), equal weights, noise as large as the observations'
             variance.
-            Either way the deformation's variance starts at the mode of its prior (0.01 if that
+            In both cases the deformation's variance starts at the mode of its prior (0.01 if it
             has none) times the base covariance.
 
         Returns
@@ -376,7 +377,7 @@ class TemplateFamily(Family):
         Raises
         ------
         ValueError
-            If there is no observation or `start` is another word.
+            If there is no observation or `start` is unknown.
 
         Notes
         -----

@@ -1,4 +1,4 @@
-"""Where the pixels, kernels and landmarks of an image mixture lie, and how templates look."""
+"""Coordinates of the pixels and landmarks of an image mixture, and images of its templates."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ class ImageGrid:
     shape : tuple of (int, int)
         Rows and columns, at least two each.
     n_landmarks : int or tuple of (int, int) or None
-        Landmarks a side, at least two. None: two more than a quarter of the side, at most six.
+        Landmarks on each side, at least two. None: two more than a quarter of the side, at most
+        six.
 
     Attributes
     ----------
     shape : tuple of (int, int)
     axes : list of ndarray
-        Coordinates of rows and of columns: the longer side spans −1 to 1, both have one spacing.
+        Coordinates of rows and of columns. The longer side spans −1 to 1; both have the same
+        spacing.
     points : ndarray of shape (n_pixels, 2)
     bandwidth : float
         1.5 pixel spacings.
@@ -78,7 +80,7 @@ def template_images(
     Parameters
     ----------
     parameters : Dataset or mapping of str to array_like
-        θ, of which ``templates`` is used.
+        Parameters θ; only ``templates`` is used.
     mixture : TemplateMixture
 
     Returns
@@ -89,7 +91,7 @@ def template_images(
     Raises
     ------
     ValueError
-        If the templates are not of the mixture's size.
+        If the templates do not have the mixture's size.
 
     Examples
     --------
@@ -132,7 +134,7 @@ def _landmark_counts(
     )
     if len(given) != 2 or any(int(count) != count or count < 2 for count in given):
         raise ValueError(
-            f"n_landmarks is {n_landmarks!r}; give one number of landmarks a side or a pair, at "
+            f"n_landmarks is {n_landmarks!r}; give one number of landmarks per side or a pair, at "
             "least two."
         )
     return int(given[0]), int(given[1])

@@ -28,13 +28,13 @@ def maximize_templates(
     ready: np.ndarray | None = None,
     present: Mapping[str, np.ndarray] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Return the parameters that maximise n* × (expected log-likelihood) + log-priors.
+    """Return the parameters that maximize n* × (expected log-likelihood) + log-priors.
 
     Parameters
     ----------
     statistics : mapping of str to ndarray
         Running means of δ_{I,j} S: ``"class_weight"`` s1 (C,), ``"template_projection"`` s2
-        (C, L), ``"template_gram"`` s3 (C, L, L), whole (`GaussianBasis.unpack_gram`),
+        (C, L), ``"template_gram"`` s3 (C, L, L), unpacked (`GaussianBasis.unpack_gram`),
         ``"deformation_outer"`` s4 (C, d, d), ``"squared_norm"`` s5 (C,), ``"observed_points"``
         s0 (C,); others are not used.
     effective_size : float
@@ -47,14 +47,14 @@ def maximize_templates(
     covariance : {"scaled", "diagonal", "full"}
         Γ_j = γ_j² M, Γ_j = diag(γ_jk²), or any Γ_j.
     noise : {"shared", "class"}
-        One σ², or one σ_j² a class.
+        One σ², or one σ_j² for each class.
     coefficients : {"real", "nonnegative"}
         Whether α ≥ 0.
     ready : ndarray of bool of shape (C,), optional
-        Classes whose own parameters are maximised; the others keep those of `present`, and a
-        shared σ² is maximised given what they keep. Default: all.
+        Classes whose own parameters are maximized; the others keep those of `present`, and a
+        shared σ² is maximized given these. Default: all.
     present : mapping of str to ndarray, optional
-        θ before the M-step; needed where a class is not ready.
+        θ before the M-step; needed if a class is not ready.
 
     Returns
     -------
@@ -70,8 +70,8 @@ def maximize_templates(
 
     Notes
     -----
-    Labels ``exp_model`` and ``mstep_curvedExp`` of the paper, with conjugate priors: with
-    μ, A the mean and precision of the templates, (a, b) those of an inverse gamma,
+    Labels ``exp_model`` and ``mstep_curvedExp`` of the paper, with conjugate priors. With mean μ
+    and precision A of the templates and parameters (a, b) of an inverse gamma,
 
     * α_j = (s3_j + A/n*)⁻¹ (s2_j + Aμ/n*)
     * σ² = [R + (Σ_j (α_j−μ)ᵀA(α_j−μ) + 2b)/n*] / [s0 + (CL + 2(a+1))/n*],
@@ -80,11 +80,11 @@ def maximize_templates(
     * γ_j² = (tr M⁻¹s4_j + 2b/n*) / (d s1_j + 2(a+1)/n*)
     * Γ_j = (s4_j + Λ/n*) / (s1_j + (ν+d+1)/n*)
 
-    Under α ≥ 0 the first is the quadratic programme min αᵀQα − 2αᵀr with Q and r the matrix and
+    Under α ≥ 0 the first is the quadratic program min αᵀQα − 2αᵀr with Q and r the matrix and
     the right-hand side above: with Q = LLᵀ it is min ‖Lᵀα − L⁻¹r‖², which
     ``scipy.optimize.nnls`` solves.
-    The prior is then the normal cut off at zero. At μ = 0 its normalising constant does not
-    depend on σ², and the second formula is exact; at another μ it leaves that constant out.
+    The prior is then a normal truncated at zero. At μ = 0 its normalizing constant does not
+    depend on σ², and the second formula is exact; at another μ it omits that constant.
     """
     if not effective_size > 0:
         raise ValueError(f"effective_size is {effective_size!r}; give a positive number.")
@@ -123,7 +123,7 @@ def _templates(
     kept: np.ndarray | None,
     coefficients: str,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the templates (C, L) and the penalised residual sums of squares (C,)."""
+    """Return the templates (C, L) and the penalized residual sums of squares (C,)."""
     projections = np.asarray(statistics["template_projection"], dtype=np.float64)
     grams = np.asarray(statistics["template_gram"], dtype=np.float64)
     squares = np.asarray(statistics["squared_norm"], dtype=np.float64)
@@ -151,7 +151,7 @@ def _templates(
                 "raise template_strength of the priors."
             ) from None
         away = template - mean[index]
-        # the quadratic form at the new template; rounding may leave it a hair below zero
+        # the quadratic form at the new template, which rounding may make slightly negative
         fit = squares[index] - 2.0 * template @ projection + template @ class_gram @ template
         residuals[index] = max(fit, 0.0) + away @ precision @ away
         templates[index] = template
@@ -159,7 +159,7 @@ def _templates(
 
 
 def _nonnegative(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return the α ≥ 0 that minimises αᵀ matrix α − 2 αᵀ right."""
+    """Return the α ≥ 0 that minimizes αᵀ matrix α − 2 αᵀ right."""
     lower = np.linalg.cholesky(matrix)
     solution, _ = nnls(lower.T, solve_triangular(lower, right, lower=True))
     return np.asarray(solution)

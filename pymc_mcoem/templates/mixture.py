@@ -1,4 +1,4 @@
-"""`TemplateMixture`: a family of warped templates behind curves and images."""
+"""`TemplateMixture`: a mixture of warped templates for curves and images."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class TemplateMixture(TemplateFamily):
     Parameters
     ----------
     points : array_like of shape (n_points, n_dims)
-        The design points u_s, in C order of the observation's axes. A vector stands for points
-        on the line.
+        The design points u_s, in C order of the observation's axes. A vector means points on the
+        line.
     basis : GaussianBasis
         The dictionary φ_l.
     deformation : Deformation
@@ -48,51 +48,52 @@ class TemplateMixture(TemplateFamily):
     n_classes : int
         Number of templates, at least one.
     scale : tuple of (float, float) or None, default None
-        Shape a and rate b of the Gamma prior of λ; None leaves λ out.
+        Shape a and rate b of the Gamma prior of λ; None for a model without λ.
     coefficients : {"real", "nonnegative"}, default "real"
-        Range of the coefficients α. Under ``"nonnegative"`` templates are nowhere negative, and
-        the M-step is a small quadratic programme.
+        Range of the coefficients α. With ``"nonnegative"`` templates are nowhere negative, and
+        the M-step is a small quadratic program.
     covariance : {"scaled", "diagonal", "full"}, default "scaled"
         The learned block of Γ_j: γ_j² M with the deformation's base covariance M, or
-        diag(γ_jk²), or any.
+        diag(γ_jk²), or any matrix.
     noise : {"shared", "class"}, default "shared"
-        One σ² for all classes or one a class.
+        One σ² for all classes or one for each class.
     noise_correlation : array_like of shape (n_points, n_points) or None, default None
-        Known correlation of the noise. Of an observation with missing points the sub-matrix of
+        Known correlation of the noise. If points of an observation are missing, the submatrix of
         the others is used.
     own_points : int or None, default None
-        Most points that an observation may bring with it, at least ``n_points``; for one
-        dimension and uncorrelated noise. An observation is then either the values at `points`, or
-        points above values, (2, n); see `encode`. None: all observations are at `points`.
+        Largest number of points that an observation may bring with it, at least ``n_points``;
+        for one dimension and uncorrelated noise. An observation is then either the values at
+        `points`, or points above values, (2, n); see `encode`. None: all observations are at
+        `points`.
     priors : TemplatePriors or None
         Priors on θ that keep the M-step closed; None for the weak defaults.
     grid_shape : tuple of int or None
         Shape of one observation; None for ``(n_points,)``.
     dim_names : sequence of str or None
-        Names of the observation's axes; None for ``("point",)``, or ``("row", "column")`` of a
-        grid with two axes.
+        Names of the observation's axes; None for ``("point",)``, or ``("row", "column")`` if the
+        grid has two axes.
     dim_coords : sequence of array_like or None
         Labels along those axes; None for counts from zero.
 
     Attributes
     ----------
     model : pymc.Model
-        One observation's model: the free variables ``class_index``, ``deformation`` and, with a
-        scale, ``scale``; the observed one ``observation``; ``pm.Data`` for θ (``weights``
+        Model of one observation: the free variables ``class_index``, ``deformation`` and, with a
+        scale, ``scale``; the observed variable ``observation``; ``pm.Data`` for θ (``weights``
         (class), ``templates`` (class, basis), ``noise_variance``, ``deformation_variance``
         (class) or (class, learned_coordinate) or ``deformation_covariance`` (class,
         learned_coordinate, learned_coordinate_column)) and for the observation
         (``observed_values`` with zeros where points are missing, ``observed_mask``, and
         ``own_points`` if observations bring theirs).
     parameters : xarray.Dataset
-        The values of θ that the model holds now.
+        Current values of θ in the model.
 
     Raises
     ------
     ValueError
         If shapes do not fit one another or a value is out of range.
     TypeError
-        If `basis`, `deformation` or `priors` is of another type.
+        If `basis`, `deformation` or `priors` has another type.
 
     Notes
     -----
@@ -101,8 +102,8 @@ class TemplateMixture(TemplateFamily):
     λ²ΦᵀΣ⁻¹Φ, ``deformation_outer`` (β−m)(β−m)ᵀ of the learned coordinates, ``squared_norm``
     YᵀΣ⁻¹Y, ``observed_points``, and with a scale ``scale`` and ``log_scale``; Σ is the
     correlation of the observed points. On an evenly spaced grid in the plane, under uncorrelated
-    noise, ``template_gram`` is kept as the sums of `GaussianBasis.gram_sums`, 961 numbers for
-    65,536; `GaussianBasis.unpack_gram` makes matrices of them.
+    noise, ``template_gram`` is stored as the sums of `GaussianBasis.gram_sums`, 961 numbers
+    instead of 65,536; `GaussianBasis.unpack_gram` turns them into matrices.
 
     Examples
     --------
@@ -124,7 +125,7 @@ class TemplateMixture(TemplateFamily):
         landmark_correlation: float = 0.2,
         **options: Any,
     ) -> Self:
-        """Return a mixture for grey images, with the paper's settings for digits.
+        """Return a mixture for gray images, with the paper's settings for digits.
 
         At 16 × 16 these are the paper's: pixels equally spaced from −1 to 1 on each axis, ends
         included; a kernel on each pixel, ν = 0.2; a rigid motion plus 6 × 6 landmarks on
@@ -139,12 +140,12 @@ class TemplateMixture(TemplateFamily):
         n_classes : int
             Number of templates.
         rigid_variance : float, default 0.1
-            Prior variance of angle, zoom, centre and translation.
+            Prior variance of angle, zoom, center and translation.
         n_landmarks : int or tuple of (int, int) or None
-            Landmarks a side, at least two. None: two more than a quarter of the side, at most
-            six, that is 6 at 16 pixels, 4 at 8, 3 at 5.
+            Landmarks on each side, at least two. None: two more than a quarter of the side, at
+            most six, that is 6 for 16 pixels, 4 for 8, 3 for 5.
         landmark_correlation : float, default 0.2
-            Correlation of neighbouring landmarks' displacements.
+            Correlation of neighboring landmarks' displacements.
         **options
             Further options of `TemplateMixture`: `scale`, `covariance`, `noise`,
             `noise_correlation`, `priors`.
@@ -195,13 +196,13 @@ class TemplateMixture(TemplateFamily):
         priors: TemplatePriors | None = None,
         **options: Any,
     ) -> Self:
-        """Return a mixture for curves with clocks of their own, with the paper's settings.
+        """Return a mixture for curves that each have a clock, with the paper's settings.
 
         At ages from 2 to 18 these are the paper's for growth velocities: templates of 35 kernels
         six months apart from 1.5 to 18.5 with coefficients that are not negative, a `TimeWarp`
-        with 20 kernels on 0 to 20 and β ~ Normal(1, γ_j² Id), and a scale λ ~ Gamma(10, 10). On
-        another interval they are moved and stretched with it. Two things are not the paper's: the
-        bandwidth, 1.5 landmark spacings (see `CurveGrid`), and a prior on γ² (see
+        with 20 kernels on 0 to 20 and β ~ Normal(1, γ_j² Id), and a scale λ ~ Gamma(10, 10). For
+        another interval they are moved and stretched with it. Two settings differ from the paper:
+        the bandwidth, 1.5 landmark spacings (see `CurveGrid`), and a prior on γ² (see
         `curve_priors`).
 
         Parameters
@@ -211,8 +212,8 @@ class TemplateMixture(TemplateFamily):
         n_classes : int
             Number of templates.
         interval : tuple of (float, float), optional
-            Ends of the templates' axis. Default: the first and the last age. Ages may lie up to
-            an eighth of its length outside.
+            Ends of the templates' axis. Default: the first and the last age. Ages may lie outside
+            by up to an eighth of its length.
         n_landmarks : int
             Kernels of a template, at least four: one beyond either end of the interval.
         n_warp_kernels : int
@@ -222,12 +223,12 @@ class TemplateMixture(TemplateFamily):
         bandwidth : float, optional
             ν, in the unit of the ages.
         scale : tuple of (float, float) or None
-            Shape and rate of the Gamma prior of λ; None leaves λ out.
+            Shape and rate of the Gamma prior of λ; None for a model without λ.
         coefficients : {"nonnegative", "real"}
             Range of the templates' coefficients.
         priors : TemplatePriors, optional
-            Default: `curve_priors`, which hold γ² near 0.0124 with these kernels, clocks that
-            stray by a fortieth of the interval. Looser clocks make one template imitate another.
+            Default: `curve_priors`, which hold γ² near 0.0124 with these kernels: clocks stray by
+            a fortieth of the interval. With looser clocks one template imitates another.
         **options
             Further options of `TemplateMixture`: `covariance`, `noise`, `noise_correlation`,
             `own_points`.
@@ -239,14 +240,14 @@ class TemplateMixture(TemplateFamily):
         Raises
         ------
         ValueError
-            If the ages do not increase, are too few or outside the interval, or an option is
+            If the ages do not increase, are too few or lie outside the interval, or an option is
             out of its range.
 
         Notes
         -----
         Section ``subsec:5:1`` of the paper, labels ``modelFunc`` and ``locDef_H``. Curves have
         shape (n_points,), NaN where a value is missing. With ``own_points=n`` a curve may also
-        bring up to n ages of its own; nothing is compiled again for it.
+        bring up to n ages of its own, without compiling again.
 
         Examples
         --------
@@ -287,8 +288,8 @@ class TemplateMixture(TemplateFamily):
         ----------
         n_classes : int
         **options
-            Options of `TemplateMixture` to change besides, as ``noise="class"``. Those that are
-            not named stay as they are, priors too: with another `covariance` give priors for it.
+            Other options of `TemplateMixture` to change, such as ``noise="class"``. All others,
+            including priors, stay as they are: with another `covariance` give priors for it.
 
         Examples
         --------
@@ -305,11 +306,11 @@ class TemplateMixture(TemplateFamily):
 
     @property
     def parameters(self) -> xr.Dataset:
-        """The values of θ that the model holds now, labelled."""
+        """Current values of θ in the model, labeled."""
         return self.to_dataset(self.model_parameters())
 
     def paper_settings(self) -> dict[str, Any]:
-        """Return what `OnlineEM.as_in_paper` sets otherwise for time-warped curves."""
+        """Return settings of `OnlineEM.as_in_paper` that differ for time-warped curves."""
         if not isinstance(self.settings.deformation, TimeWarp):
             return {}
         return {
@@ -323,19 +324,19 @@ class TemplateMixture(TemplateFamily):
     def condition(
         self, observation: Any, parameters: Mapping[str, Any] | xr.Dataset | None = None
     ) -> pm.Model:
-        """Return an independent model of one observation, its data set.
+        """Return an independent model of one observation, with its data set.
 
         Parameters
         ----------
         observation : array_like of the shape of one observation
             NaN where points are missing.
         parameters : Dataset or mapping of str to array_like, optional
-            θ; by default the values that `model` holds.
+            θ; by default the current values in `model`.
 
         Returns
         -------
         pymc.Model
-            Shares nothing with `model`: setting the data of one leaves the other as it is.
+            It shares nothing with `model`: setting the data of one does not change the other.
 
         Examples
         --------
@@ -366,21 +367,21 @@ class TemplateMixture(TemplateFamily):
         e_step: CarlinChibBurst | None = None,
         random_seed: int = 0,
     ) -> xr.Dataset:
-        """Register an observation: its class, and for each class its warp and scale.
+        """Register an observation: estimate its class and, for each class, its warp and scale.
 
         Parameters
         ----------
         observation : array_like of the shape of one observation
             As `encode` takes it; NaN where points are missing.
         parameters : Dataset or mapping of str to array_like, optional
-            θ; by default the values that `model` holds.
+            θ; by default the current values in `model`.
         reference : array_like of shape (n_parameters,) or (n_classes, n_parameters), optional
             β of the clock on which curves are aligned, one for all classes or one for each.
             Default: the prior mean, the clock of `template_images`. For a `TimeWarp` only.
         draws, burn_in : int
-            Sweeps kept, and sweeps before them, of each burst.
+            Sweeps that each burst keeps, and sweeps before them.
         e_step : CarlinChibBurst, optional
-            How draws are made. Default: as in `OnlineEM`.
+            Settings of the bursts. Default: as in `OnlineEM`.
         random_seed : int
             The same seed gives the same numbers.
 
@@ -392,17 +393,17 @@ class TemplateMixture(TemplateFamily):
             ``*_mean_averaged`` and ``*_sd_averaged`` over the classes:
 
             - ``warp`` D(u_s, β) at the mixture's points, on the template's axis, with the
-              observation's dims (``row``, ``column``; ``age``), and of images the dim
+              observation's dims (``row``, ``column``; ``age``), and for images the dim
               ``coordinate``, in the unit of the points;
-            - ``template`` λ f_j(D(u_s, β)), the template as it lies over the observation, at
-              missing points too;
-            - ``scale`` λ, where the mixture has one;
+            - ``template`` λ f_j(D(u_s, β)), the template as it lies over the observation, also at
+              missing points;
+            - ``scale`` λ, if the mixture has one;
             - ``deformation`` β (deformation_coordinate);
-            - ``aligned``, of time warps: the observation on the common clock, y(D⁻¹(D(u_s,
+            - ``aligned``, for time warps: the observation on the common clock, y(D⁻¹(D(u_s,
               reference), β)) / λ, with straight lines between its points; NaN where less than
               half of the draws find data.
 
-            The attribute ``troubles`` names what went wrong, as a mode search that did not
+            The attribute ``troubles`` names problems, such as a mode search that did not
             converge; each kind is logged once.
 
         Raises
@@ -413,10 +414,10 @@ class TemplateMixture(TemplateFamily):
         Notes
         -----
         Labels ``modelFunc`` and ``locDef_H`` of the paper. Standard deviations are those of the
-        registration: noise of the observation is not added to ``template``, nor taken out of
-        ``aligned``. Given a class the moments come from a burst in that class alone, so that an
-        improbable class is registered as surely as the others. Cost: a burst that jumps between
-        the classes and one of the same length for each class; the first call compiles.
+        registration: noise of the observation is neither added to ``template`` nor removed from
+        ``aligned``. The moments of each class come from a burst in that class alone, so that an
+        improbable class is registered as accurately as the others. The cost is a burst that jumps
+        between the classes and one of the same length for each class; the first call compiles.
 
         Examples
         --------
@@ -441,7 +442,7 @@ class TemplateMixture(TemplateFamily):
         )
 
     def _made_of(self, n_classes: int, **options: Any) -> Self:
-        """Return a new mixture of the same parts."""
+        """Return a new mixture with the same points, basis and deformation."""
         settings = self.settings
         return type(self)(
             settings.points,
@@ -452,22 +453,22 @@ class TemplateMixture(TemplateFamily):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Say how the mixture is made: where it is read it is made anew.
+        """Return how to rebuild the mixture when it is unpickled.
 
-        What was compiled stays behind, with the traces that compiling leaves in a graph: it is
-        the same mixture, to the last bit of what is computed with it, used or not.
+        Compiled functions, and traces that compiling leaves in a graph, are not stored. A copy
+        computes bitwise the same as the original, whether or not that was used.
         """
         settings = self.settings
         parts = (settings.points, settings.basis, settings.deformation, self.n_classes)
         more = {name: value for name, value in vars(self).items() if name not in self._made}
         more |= {"geometry": self._own_hints(), "_declared": self.declared_parameters()}
-        # the new one has its own of these, from its own model
+        # the new mixture makes these from its own model
         for name in ("_made", "_compiled", "_registrars", "latents"):
             more.pop(name, None)
         return _made_anew, (type(self), parts, self._options), (self.model_parameters(), more)
 
     def __setstate__(self, state: Any) -> None:
-        """Take the values of θ that the model held, and what was added to the mixture."""
+        """Set the values of θ in the model, and attributes that were added to the mixture."""
         parameters, more = state
         built = self.geometry
         vars(self).update(more)
@@ -475,7 +476,7 @@ class TemplateMixture(TemplateFamily):
         self.set_model_parameters(parameters)
 
     def _own_hints(self) -> dict[str, Any]:
-        """Return what can be changed of the geometry, and is no graph of the model."""
+        """Return the fields of the geometry that a user can change and that are not graphs."""
         return {
             "starts": self.geometry.starts,
             "noise_variance": self.geometry.noise_variance,
@@ -486,7 +487,7 @@ class TemplateMixture(TemplateFamily):
         return {}
 
     def __repr__(self) -> str:
-        """Return the sizes and the parts."""
+        """Return the sizes, the basis and the deformation."""
         settings = self.settings
         return (
             f"TemplateMixture({settings.n_classes} classes, observations of shape "
@@ -495,5 +496,5 @@ class TemplateMixture(TemplateFamily):
 
 
 def _made_anew(kind: type[TemplateMixture], parts: tuple[Any, ...], options: Any) -> Any:
-    """Make a mixture that was taken apart to be sent or stored."""
+    """Rebuild a mixture that was pickled."""
     return kind(*parts, **options)

@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 __all__ = ["TemplateModel", "build_template_model"]
 
 
-#: What a missing point weighs in the pointwise log-density. Any sum with an observed point is the
-#: same to the last bit as with zero, and so are its gradients; but ArviZ's LOO refuses columns
-#: of a log-likelihood that do not vary at all, and far below one it gives them elpd zero.
+#: Weight of a missing point in the pointwise log-density. Sums with an observed point, and their
+#: gradients, are bitwise the same as with weight zero; but ArviZ's LOO refuses constant columns
+#: of a log-likelihood, and gives columns far below one an elpd of zero.
 _MISSING_WEIGHT = 1e-200
 
 
 @dataclass(frozen=True)
 class TemplateModel:
-    """A built model with the expressions that its family needs."""
+    """A PyMC model with the expressions that its family needs."""
 
     model: pm.Model
     class_index: TensorVariable
@@ -56,7 +56,7 @@ def build_template_model(
     ----------
     settings : TemplateSettings
     parameters : mapping of str to ndarray
-        First values of the ``pm.Data`` that hold θ.
+        Initial values of the ``pm.Data`` that hold θ.
 
     Returns
     -------
@@ -81,8 +81,8 @@ def build_template_model(
         beta = _deform(settings, prior)
         scale = None
         if settings.scale is not None:
-            # PyTensor would hold a Python float such as 10.0 in single precision, and compute
-            # the density's normalising constant so
+            # PyTensor would store a Python float such as 10.0 in single precision, and compute
+            # the density's normalizing constant in it
             shape, rate = np.float64(settings.scale[0]), np.float64(settings.scale[1])
             scale = pm.Gamma("scale", alpha=shape, beta=rate)
 
@@ -123,7 +123,7 @@ def build_template_model(
 
 
 def _starts(settings: TemplateSettings) -> np.ndarray:
-    """Return where searches for modes start: the deformation's starts, at the scale's mode."""
+    """Return starting points of mode searches: the deformation's, at the mode of the scale."""
     starts = settings.deformation.starts()
     if settings.scale is None:
         return starts
@@ -132,10 +132,11 @@ def _starts(settings: TemplateSettings) -> np.ndarray:
 
 
 def _deform(settings: TemplateSettings, prior: _DeformationPrior) -> TensorVariable:
-    """Add the deformation, Normal(m, Γ_j).
+    """Add the deformation, Normal(m, Γ_j), to the model.
 
-    ``pm.MvNormal`` factorises its covariance at every evaluation. Only a full covariance has to:
-    the others are diag(s) M diag(s), whose density has a quadratic form with a constant matrix.
+    ``pm.MvNormal`` factorizes its covariance at every evaluation. Only a full covariance needs
+    this: the others are diag(s) M diag(s), whose density has a quadratic form with a constant
+    matrix.
     """
     mean = settings.deformation.mean
     if prior.full is not None:
@@ -203,11 +204,11 @@ def _parameter_data(
 
 
 class _DeformationPrior:
-    """Γ_j of the class at hand, blockwise, as a Cholesky factor, a covariance or a precision.
+    """Γ_j of the current class, blockwise, as a Cholesky factor, a covariance or a precision.
 
     With s the vector of standard deviations (√γ² on learned coordinates, one on the others),
-    Γ = diag(s) M diag(s), whose Cholesky factor is diag(s) chol(M): nothing is factorised in
-    the graph unless the covariance is full.
+    Γ = diag(s) M diag(s), whose Cholesky factor is diag(s) chol(M): the graph contains no
+    factorization unless the covariance is full.
     """
 
     def __init__(
@@ -256,17 +257,17 @@ class _DeformationPrior:
                 cholesky(self.full), np.eye(self.learned.size), lower=True, b_ndim=2
             )
             return self._block(self.base_precision, matrix_product(factor.T, factor))
-        # n quotients, kept so that they are not n²
+        # `kept` makes it n quotients instead of n²
         shares = kept(1.0 / pt.as_tensor_variable(self.deviations))
         return self.base_precision * (shares[:, None] * shares[None, :])
 
 
 class _Whitener:
-    """What turns masked points into points with uncorrelated noise of variance σ².
+    """Transform masked points to points with uncorrelated noise of variance σ².
 
-    Under a known correlation C and the mask m the noise of the observed points has the
-    sub-matrix of C. It is embedded as C_eff = diag(m) C diag(m) + diag(1 − m), so that
-    masked points, being zero, stay out and shapes stay fixed.
+    With a known correlation C and the mask m the noise of the observed points has the
+    submatrix of C. It is embedded as C_eff = diag(m) C diag(m) + diag(1 − m), so that
+    masked points, which are zero, have no effect and shapes stay fixed.
     """
 
     def __init__(self, settings: TemplateSettings, mask: TensorVariable) -> None:
@@ -282,7 +283,7 @@ class _Whitener:
         return solve_triangular(self.factor, masked, lower=True, b_ndim=1)
 
     def columns(self, matrix: TensorVariable) -> TensorVariable:
-        """Return what each point's column of a matrix ``(anything, n_points)`` becomes."""
+        """Return the transform of each point's column of a matrix ``(anything, n_points)``."""
         masked = matrix * self.mask[None, :]
         if self.factor is None:
             return masked
@@ -302,7 +303,7 @@ def _observe(
     noise_variance: TensorVariable,
     values: TensorVariable,
 ) -> None:
-    """Add the observed variable: missing points have no density, but they have draws."""
+    """Add the observed variable, in which missing points have draws but no density."""
     shape = settings.observation_shape
     correlation = settings.noise_correlation
     if correlation is None:
@@ -373,7 +374,7 @@ def _pointwise_logp(
 def _pointwise_dist(
     mean: TensorVariable, mask: TensorVariable, noise_variance: TensorVariable, size: Any
 ) -> TensorVariable:
-    # the mask takes part so that shapes agree with the density; missing points are drawn too
+    # the mask is added so that shapes agree with the density; missing points are drawn too
     return pm.Normal.dist(mean + 0.0 * mask, pt.sqrt(noise_variance), size=size)
 
 
@@ -388,7 +389,7 @@ def _statistics(
     """Return S(x, y) of one draw given its class (label ``exp_model``)."""
     basis, response = settings.basis, whitener.vector(values)
     if whitener.factor is None:
-        # separable where the basis is: nothing then needs the design matrix
+        # separable if the basis is: the design matrix is then not needed
         once = response if scale is None else scale * response
         twice = whitener.mask if scale is None else pt.sqr(scale) * whitener.mask
         projection = basis.project(warped, once)
@@ -415,8 +416,8 @@ def _statistics(
 def _with_scale(
     settings: TemplateSettings, matrix: TensorVariable, corner: float
 ) -> TensorVariable:
-    """Return a matrix of the deformation with one more row and column for log scale, if any."""
-    # where nothing of the deformation is learned it is an array
+    """Return a matrix of the deformation with another row and column if there is a log scale."""
+    # it is an array if no coordinate of the deformation is learned
     matrix = pt.as_tensor_variable(matrix)
     if settings.scale is None:
         return matrix
@@ -427,7 +428,7 @@ def _with_scale(
 
 
 def _log_scale_variance(settings: TemplateSettings) -> float:
-    """Return the prior variance of log λ, of λ with a gamma density."""
+    """Return the prior variance of log λ for λ with a gamma density."""
     return 1.0 if settings.scale is None else float(polygamma(1, settings.scale[0]))
 
 

@@ -1,4 +1,4 @@
-"""From one observation, NaN where points are missing, to the numbers that a model takes."""
+"""Encoding of one observation, with NaN for missing points, as the arrays that a model takes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def encode_observation(observation: Any, shape: tuple[int, ...]) -> dict[str, np
     Parameters
     ----------
     observation : array_like of shape `shape`, or mapping
-        NaN, or an entry masked in a masked array, is a missing point. What this function
-        returned is accepted too.
+        NaN, or an entry masked in a masked array, is a missing point. A result of this function
+        is accepted too.
     shape : tuple of int
 
     Returns
@@ -35,7 +35,7 @@ def encode_observation(observation: Any, shape: tuple[int, ...]) -> dict[str, np
     TypeError
         If the values are not real numbers.
     ValueError
-        If the shape is another, a value is infinite, or all points are missing.
+        If the shape is wrong, a value is infinite, or all points are missing.
 
     Examples
     --------
@@ -82,12 +82,12 @@ def encode_own_points(
     ----------
     observation : array_like of shape (2, n) or (n_grid,), or mapping
         Points above values; or values at the points of the grid; or a mapping of ``points`` and
-        ``values`` to vectors of one length. NaN marks missing values. What this function returned
-        is accepted too.
+        ``values`` to vectors of the same length. NaN marks missing values. A result of this
+        function is accepted too.
     grid : ndarray of shape (n_grid,)
         Points of observations that bring none.
     most : int
-        Length of what is returned.
+        Length of the returned arrays.
     check : callable
         Raises ValueError if points (n, 1) lie where they must not.
 
@@ -95,15 +95,15 @@ def encode_own_points(
     -------
     dict of str to ndarray
         ``observed_values`` and ``observed_mask`` as from `encode_observation`, and
-        ``own_points``, each of shape (most,). What is beyond the observation's points is missing
-        and lies at its first point.
+        ``own_points``, each of shape (most,). Entries beyond the observation's points are missing
+        and lie at its first point.
 
     Raises
     ------
     TypeError
         If the values are not real numbers.
     ValueError
-        If a shape is another, there are too many points, points do not increase or lie where
+        If a shape is wrong, there are too many points, points do not increase or lie where
         they must not, a value is infinite, or all are missing.
 
     Examples
@@ -147,7 +147,7 @@ def encode_own_points(
             f"observation has shape {array.shape}; give points above values, (2, n) with n from 1 "
             f"to own_points, {most}, or the values at the mixture's {len(grid)} points."
         )
-    # a point without a value says nothing, wherever it is
+    # points without a value are dropped, wherever they are
     table = table[:, ~np.isnan(table[1])]
     points = table[0]
     if points.size and not (np.isfinite(points).all() and (np.diff(points) > 0).all()):
@@ -162,7 +162,7 @@ def encode_own_points(
 
 
 def _check_points(points: np.ndarray, check: Callable[[np.ndarray], None]) -> None:
-    """Say of what the points are that cannot be."""
+    """Check points; errors name the observation."""
     try:
         check(points[:, None])
     except ValueError as error:
@@ -170,21 +170,21 @@ def _check_points(points: np.ndarray, check: Callable[[np.ndarray], None]) -> No
 
 
 def pad_points(points: np.ndarray, length: int) -> np.ndarray:
-    """Return points (n,) followed by as many copies of the first as make up the length."""
+    """Return points (n,) followed by copies of the first, up to the length."""
     return np.concatenate([points, np.full(length - len(points), points[0])])
 
 
 def drop_missing_points(idata: xr.DataTree) -> xr.DataTree:
     """Return draws and log-likelihoods with the missing points left out.
 
-    ArviZ's LOO counts every point of the grid as an observation. Missing ones add nothing to
-    its estimate, but they do to its standard error; this leaves them out.
+    ArviZ's LOO counts every point of the grid as an observation. Missing points do not change
+    its estimate, but they change its standard error.
 
     Parameters
     ----------
     idata : DataTree
         With a group ``log_likelihood`` (``pymc.compute_log_likelihood``) and a group
-        ``constant_data`` that holds ``observed_mask``, as ``pymc.sample`` writes it.
+        ``constant_data`` that contains ``observed_mask``, as ``pymc.sample`` writes it.
 
     Returns
     -------
@@ -241,7 +241,7 @@ def drop_missing_points(idata: xr.DataTree) -> xr.DataTree:
 
 
 def _joined(observation: Mapping[str, Any]) -> np.ndarray:
-    """Return the array with NaN that an encoded observation stands for."""
+    """Return an encoded observation as an array with NaN."""
     if set(observation) != {"observed_values", "observed_mask"}:
         raise ValueError(
             f"observation: got {sorted(map(str, observation))}; pass an array, or both "

@@ -1,4 +1,4 @@
-"""Conjugate priors on the parameters θ of a template mixture: they keep the M-step closed."""
+"""Conjugate priors on the parameters θ of a template mixture, with an M-step in closed form."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ __all__ = ["TemplatePriors"]
 class TemplatePriors:
     """Priors on templates, noise, class weights and deformation variances.
 
-    Without priors a class that gets no observation has no template, and two observations do
-    not determine a template at every point. The defaults are weak, for observations of the
-    order of one (grey values in [0, 1]) on points of the order of one: they are soon outweighed
-    wherever there are data.
+    Without priors a class without observations has no template, and two observations do
+    not determine a template at every point. The defaults are weak for observations of the
+    order of one (gray values in [0, 1]) on points of the order of one: data soon outweigh them.
 
     Attributes
     ----------
@@ -28,22 +27,22 @@ class TemplatePriors:
     template_strength : float, default 0.1
         α_j | σ² ~ Normal(μ, σ² A⁻¹) with A the strength times `template_precision`. With
         ``"gram"`` the template's values have a prior standard deviation σ / √strength at the
-        centres of the kernels, and are smooth in between.
+        centers of the kernels, and are smooth in between.
     template_precision : {"gram", "identity"} or ndarray of shape (n_basis, n_basis)
-        What the strength multiplies: the kernels' gram matrix K (plus 10⁻⁶ on its diagonal,
-        which keeps wide kernels well conditioned), the identity, or a matrix.
+        Matrix that the strength multiplies: the kernels' gram matrix K (plus 10⁻⁶ on its
+        diagonal, which keeps wide kernels well conditioned), the identity, or a given matrix.
     noise_shape, noise_rate : float, default 1.0 and 0.01
         σ² ~ InverseGamma(shape, rate), whose mode is rate / (shape + 1).
     weight_concentration : float or ndarray of shape (n_classes,), default 2.0
-        ω ~ Dirichlet; 2 is one pseudo-observation a class.
+        ω ~ Dirichlet; 2 is one pseudo-observation for each class.
     deformation_shape, deformation_rate : float, default 1.0 and 0.02
-        γ_j² ~ InverseGamma(shape, rate), mode rate / (shape + 1) = 0.01: one for the class
-        when the covariance is scaled, one for each learned coordinate when it is diagonal.
+        γ_j² ~ InverseGamma(shape, rate), mode rate / (shape + 1) = 0.01: one for each class
+        if the covariance is scaled, one for each learned coordinate if it is diagonal.
     covariance_degrees : float or None, default None
-        Degrees of freedom ν of Γ_j ~ InverseWishart(Λ, ν), used when the covariance is full.
+        Degrees of freedom ν of Γ_j ~ InverseWishart(Λ, ν), used if the covariance is full.
         None: two more than the number of learned coordinates.
     covariance_scale : ndarray of shape (n_learned, n_learned) or None, default None
-        Its scale matrix Λ. None: such that the prior's mode is the base covariance times
+        Scale matrix Λ. None: such that the prior's mode is the base covariance times
         the mode of γ².
 
     Raises
@@ -53,11 +52,11 @@ class TemplatePriors:
 
     See Also
     --------
-    TemplatePriors.with_deformation_variance : hold γ² near a given value.
+    TemplatePriors.with_deformation_variance : Hold γ² near a given value.
 
     Notes
     -----
-    The paper maximises the likelihood alone.
+    The paper maximizes the likelihood alone.
 
     Examples
     --------
@@ -104,7 +103,7 @@ class TemplatePriors:
 
     @property
     def deformation_variance(self) -> float:
-        """Mode of the prior of γ²: what learning starts from."""
+        """Mode of the prior of γ², from which learning starts."""
         return self.deformation_rate / (self.deformation_shape + 1.0)
 
     @property
@@ -120,8 +119,8 @@ class TemplatePriors:
         value : float
             The prior's mode.
         weight : float
-            How many observed coordinates of δ the prior is worth. One observation of a class
-            brings as many as the deformation has learned coordinates: 72 for the paper's
+            Number of observed coordinates of δ that the prior is worth. One observation of a
+            class brings as many as the deformation has learned coordinates: 72 for the paper's
             digits with a scaled covariance, one with a diagonal covariance. With a full
             covariance only the mode is set, and `covariance_degrees` is its weight.
 

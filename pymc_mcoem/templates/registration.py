@@ -1,4 +1,4 @@
-"""Registration of observations: where their points lie on each template, with errors."""
+"""Registration of observations: places of their points on each template, with errors."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ NEGLIGIBLE = 1e-6
 
 
 class Registrar:
-    """Register observations to the classes of a mixture, compiled once.
+    """Register observations to the classes of a mixture, with functions compiled once.
 
     Parameters
     ----------
     mixture : TemplateMixture
     alone : TemplateMixture
-        The same with one class, whose statistics are replaced here.
+        The same mixture with one class, whose statistics are replaced here.
     e_step : CarlinChibBurst, optional
-        How draws are made. Default: as in `OnlineEM`.
+        Settings of the bursts. Default: as in `OnlineEM`.
 
     Notes
     -----
     Class probabilities come from a burst that jumps between the classes. The registration to a
     class comes from a burst in the mixture of that class alone, since p(β, λ | I = j, y) does not
-    depend on ω. An improbable class is thereby registered as accurately as any other, although a
-    jumping chain visits it rarely or never. `TemplateMixture.register` uses this class.
+    depend on ω. An improbable class is therefore registered as accurately as any other, although
+    a jumping chain visits it rarely or never. `TemplateMixture.register` uses this class.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Registrar:
         burn_in: int,
         troubles: list[str],
     ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Return means and standard deviations of class j; name its troubles."""
+        """Return means and standard deviations of class j; append its problems to `troubles`."""
         settings = self.mixture.settings
         rows = {*self.mixture.class_parameters, *self.mixture.weight_parameters}
         alone = {name: value[j : j + 1] if name in rows else value for name, value in theta.items()}
@@ -175,7 +175,7 @@ class Registrar:
             "deformation": (beta.mean(axis=0), beta.std(axis=0)),
         }
         if settings.scale is not None:
-            # the position holds log λ, the transform that PyMC samples a Gamma under
+            # the position contains log λ, as PyMC samples a Gamma on the log scale
             scale = np.exp(positions[:, n_parameters])
             found["scale"] = (np.asarray(scale.mean()), np.asarray(scale.std()))
         if clocks is not None:
@@ -272,7 +272,7 @@ def averaged_moments(
 def _statistics(alone: TemplateFamily) -> dict[str, TensorVariable]:
     """Return first and second moments of warp and template at the mixture's points.
 
-    These points need not have data, also if the observation has points of its own.
+    There need not be data at these points, even if the observation has points of its own.
     """
     model, settings = alone.model, alone.settings
     warped = settings.deformation.coordinates(settings.points, model["deformation"])

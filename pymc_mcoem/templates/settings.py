@@ -1,4 +1,4 @@
-"""Settings that fix the structure of a template mixture, and their checks."""
+"""Settings of the structure of a template mixture, and their checks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class TemplateSettings:
     grid_shape : tuple of int
         Shape of one observation, with ``prod(grid_shape) == n_points``.
     dim_names : tuple of str
-        A name for each axis of the observation.
+        Name of each axis of the observation.
     dim_coords : tuple of ndarray
         Labels along those axes.
     basis, deformation
@@ -129,7 +129,7 @@ def check_settings(
     ValueError
         If shapes do not fit one another or a value is out of range.
     TypeError
-        If the basis or the deformation is of another type.
+        If the basis or the deformation has another type.
     """
     if not isinstance(basis, GaussianBasis):
         raise TypeError(f"basis is a {type(basis).__name__}; pass a GaussianBasis.")
@@ -143,7 +143,7 @@ def check_settings(
         locations = locations[:, None]
     if locations.ndim != 2 or locations.size == 0 or not np.isfinite(locations).all():
         raise ValueError(
-            f"points has shape {np.shape(points)}; give finite numbers, one row a point, "
+            f"points has shape {np.shape(points)}; give finite numbers, one row per point, "
             "(n_points, n_dims)."
         )
     dims = {locations.shape[1], basis.n_dims, deformation.n_dims}

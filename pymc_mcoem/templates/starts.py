@@ -1,4 +1,4 @@
-"""First parameters of a template mixture, from the first observations."""
+"""Initial parameters of a template mixture, from the first observations."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ __all__ = [
     "stack_encoded",
 ]
 
-#: Variance that deformations start with when the priors say nothing.
+#: Initial variance of deformations if the priors give none.
 _DEFAULT_DEFORMATION_VARIANCE = 0.01
 
 
 def start_variance(priors: TemplatePriors) -> float:
-    """Return the γ² that deformations start with: its prior mode, 0.01 if that is zero."""
+    """Return the initial γ² of deformations: its prior mode, or 0.01 if that is zero."""
     return priors.deformation_variance or _DEFAULT_DEFORMATION_VARIANCE
 
 
 def first_parameters(settings: TemplateSettings, priors: TemplatePriors) -> dict[str, np.ndarray]:
-    """Return the values that a model holds before anything is learnt: the priors' modes."""
+    """Return the parameters of a model before anything is learned: the priors' modes."""
     n_classes, variance = settings.n_classes, start_variance(priors)
     noise_shape = (n_classes,) if settings.noise == "class" else ()
     parameters = {
@@ -55,7 +55,7 @@ def first_parameters(settings: TemplateSettings, priors: TemplatePriors) -> dict
 def mean_design(settings: TemplateSettings, points: np.ndarray | None = None) -> np.ndarray:
     """Return λΦ at the prior means of warp and scale, shape (n_points, n_basis).
 
-    The points, of shape (n_points, n_dims), are the mixture's own if none are given.
+    By default the points, of shape (n_points, n_dims), are those of the mixture.
     """
     points = settings.points if points is None else points
     warped = settings.deformation.warp(points, settings.deformation.mean)
@@ -92,10 +92,10 @@ def kmeans_start(
     rng: np.random.Generator,
     own_points: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
-    """Return the M-step's parameters for observations labelled by k-means.
+    """Return the M-step's parameters for observations labeled by k-means.
 
-    Observations on points of their own, (n_observations, n_points), are drawn to the mixture's
-    points by straight lines for the clustering alone.
+    Observations on points of their own, (n_observations, n_points), are interpolated linearly at
+    the mixture's points for the clustering only.
     """
     if own_points is None:
         labels = kmeans_labels(values, mask, settings.n_classes, rng)
@@ -120,7 +120,7 @@ def kmeans_start(
     )
     empty = mass == 0
     if empty.any():
-        # classes without a cluster would all be the prior mean, and stay alike for ever
+        # classes without a cluster would all be the prior mean, and stay equal forever
         middle = mass @ parameters["templates"]
         spread = 0.1 * float(np.std(values[mask > 0]))
         away = random_templates(gram, int(empty.sum()), rng)
@@ -142,14 +142,14 @@ def kmeans_labels(
     ----------
     values, mask : ndarray of shape (n_observations, n_points)
         Observations with zeros where points are missing, and 1 where they are not. For the
-        clustering a missing point takes the mean of the others' values at that point.
+        clustering a missing value is replaced by the other observations' mean at that point.
     n_classes : int
     rng : numpy.random.Generator
 
     Returns
     -------
     ndarray of int, shape (n_observations,)
-        Labels below ``n_classes``; fewer of them when there are fewer distinct observations.
+        Labels below ``n_classes``; fewer of them if there are fewer distinct observations.
     """
     counts = mask.sum(axis=0)
     overall = values.sum() / max(counts.sum(), 1.0)
@@ -157,7 +157,7 @@ def kmeans_labels(
     filled = np.where(mask > 0, values, point_mean)
     n_clusters = min(n_classes, len(np.unique(filled, axis=0)))
     seed = int(rng.integers(2**31 - 1))
-    # imported where it is used: it takes a second to import
+    # imported here because the import takes a second
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
@@ -174,7 +174,7 @@ def labelled_statistics(
     n_classes: int,
     design: np.ndarray,
 ) -> dict[str, np.ndarray]:
-    """Return the statistics of labelled observations that are not deformed beyond the mean.
+    """Return the statistics of labeled observations with the mean deformation.
 
     Parameters
     ----------
@@ -182,12 +182,12 @@ def labelled_statistics(
     labels : ndarray of int, shape (n_observations,)
     n_classes : int
     design : ndarray of shape (n_points, n_basis) or (n_observations, n_points, n_basis)
-        λΦ at the prior means, of all observations or of each.
+        λΦ at the prior means, for all observations or for each.
 
     Returns
     -------
     dict of str to ndarray
-        All that the M-step needs but ``"deformation_outer"``.
+        All statistics that the M-step needs except ``"deformation_outer"``.
     """
     member = (labels[:, None] == np.arange(n_classes)).astype(np.float64) / len(labels)
     points = member.T @ mask
@@ -212,8 +212,8 @@ def random_templates(gram: np.ndarray, n_classes: int, rng: np.random.Generator)
 
     Notes
     -----
-    Section ``subsec:5:2`` of the paper. A millionth of the identity is added to K: it keeps
-    wide kernels invertible.
+    Section ``subsec:5:2`` of the paper. A millionth of the identity is added to K, which is then
+    invertible for wide kernels too.
     """
     factor = np.linalg.cholesky(gram + 1e-6 * np.eye(len(gram)))
     draws = rng.standard_normal((len(gram), n_classes))
@@ -222,7 +222,7 @@ def random_templates(gram: np.ndarray, n_classes: int, rng: np.random.Generator)
 
 
 def _positive_templates(draws: np.ndarray, design: np.ndarray, level: float) -> np.ndarray:
-    """Return absolute draws (n_classes, n_basis), each scaled to a mean level."""
+    """Return absolute draws (n_classes, n_basis), each scaled so that its mean is `level`."""
     templates = np.abs(draws)
     means = (templates @ design.T).mean(axis=1)
     scaled: np.ndarray = templates * (level / means)[:, None]
@@ -232,7 +232,7 @@ def _positive_templates(draws: np.ndarray, design: np.ndarray, level: float) -> 
 def _on_grid(
     grid: np.ndarray, values: np.ndarray, mask: np.ndarray, own_points: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return values and mask on the grid (n_grid,), by straight lines, missing outside."""
+    """Return values and mask on the grid (n_grid,), interpolated linearly, missing outside."""
     drawn = np.full((len(values), len(grid)), np.nan)
     for row, value, seen, points in zip(drawn, values, mask > 0, own_points, strict=True):
         row[:] = np.interp(grid, points[seen], value[seen], left=np.nan, right=np.nan)

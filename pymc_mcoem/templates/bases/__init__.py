@@ -1,1 +1,1 @@
-"""Dictionaries of kernels in which templates are written."""
+"""Dictionaries of kernels for templates."""

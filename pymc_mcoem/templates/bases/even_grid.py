@@ -17,7 +17,7 @@ __all__ = ["EvenGrid"]
 
 @dataclass(frozen=True)
 class EvenGrid:
-    """Centres of Gaussian kernels at all combinations of evenly spaced coordinates in the plane.
+    """Centers of Gaussian kernels at all combinations of evenly spaced coordinates in the plane.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class EvenGrid:
 
     @classmethod
     def from_axes(cls, axes: Sequence[np.ndarray], bandwidth: float) -> EvenGrid | None:
-        """Return the grid of two axes, or None where they are not two or not evenly spaced.
+        """Return the grid of two axes, or None if they are not two or not evenly spaced.
 
         Examples
         --------
@@ -71,10 +71,10 @@ class EvenGrid:
         return max(map(abs, self.spacing)) < 30.0 * self.bandwidth
 
     def halved(self) -> EvenGrid:
-        """Return the grid of the products of two kernels: halfway between any two centres.
+        """Return the grid of the products of two kernels, with points halfway between centers.
 
-        φ_p φ_q = exp(−(p − q)²/2ν²) exp(−2 (u − (p + q)/2)²/ν²) on each axis: a constant times a
-        kernel of bandwidth ν/√2 around the middle, of which there are only 2n − 1.
+        φ_p φ_q = exp(−(p − q)²/2ν²) exp(−2 (u − (p + q)/2)²/ν²) on each axis is a constant times
+        a kernel of bandwidth ν/√2 around the middle. There are only 2n − 1 different middles.
         """
         return EvenGrid(
             self.start,

@@ -1,4 +1,4 @@
-"""Fixed dictionaries of Gaussian kernels, in which templates are written."""
+"""Fixed dictionaries of Gaussian kernels for templates."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ __all__ = ["GaussianBasis"]
 
 
 class GaussianBasis:
-    """Gaussian kernels φ_l(u) = exp(−|u − r_l|² / ν²) around given centres.
+    """Gaussian kernels φ_l(u) = exp(−|u − r_l|² / ν²) around given centers.
 
     Parameters
     ----------
     centres : array_like of shape (n_basis, n_dims)
-        Centres r_l, anywhere. A vector stands for centres on the line, ``n_dims = 1``.
+        Centers r_l, anywhere. A vector means centers on the line, ``n_dims = 1``.
     bandwidth : float
-        The bandwidth ν, in the unit of the centres.
+        The bandwidth ν, in the unit of the centers.
 
     Attributes
     ----------
@@ -45,16 +45,16 @@ class GaussianBasis:
     Raises
     ------
     ValueError
-        If the centres are not finite or not one or two dimensional, or the bandwidth is not
-        positive.
+        If the centers are not finite or not an array of one or two dimensions, or the bandwidth
+        is not positive.
 
     See Also
     --------
-    GaussianBasis.regular : the same functions on a regular grid, much cheaper to evaluate.
+    GaussianBasis.regular : The same functions on a regular grid, much cheaper to evaluate.
 
     Notes
     -----
-    Label ``modelFunc`` of the paper, with the sign of the exponent set right.
+    Label ``modelFunc`` of the paper, with the sign of the exponent corrected.
 
     Examples
     --------
@@ -66,7 +66,7 @@ class GaussianBasis:
 
     centres: np.ndarray
     bandwidth: float
-    #: The evenly spaced grid in the plane that the centres are, if they are.
+    #: The centers as an evenly spaced grid in the plane, if they are one.
     grid: EvenGrid | None = None
 
     def __init__(self, centres: Any, bandwidth: float) -> None:
@@ -75,7 +75,7 @@ class GaussianBasis:
             array = array[:, None]
         if array.ndim != 2 or 0 in array.shape:
             raise ValueError(
-                f"centres has shape {np.shape(centres)}; give one row a kernel, (n_basis, n_dims)."
+                f"centres has shape {np.shape(centres)}; give one row per kernel (n_basis, n_dims)."
             )
         if not np.isfinite(array).all():
             raise ValueError("centres holds values that are not finite; drop or repair them.")
@@ -86,23 +86,23 @@ class GaussianBasis:
 
     @classmethod
     def regular(cls, axes: Sequence[Any], bandwidth: float) -> GaussianBasis:
-        """Return the kernels whose centres are all combinations of coordinates on the axes.
+        """Return the kernels whose centers are all combinations of coordinates on the axes.
 
         A Gaussian in several dimensions is a product of Gaussians in one, so a template on
-        such a grid is evaluated by small matrix products and never by the design matrix.
+        such a grid is evaluated by small matrix products, without the design matrix.
 
         Parameters
         ----------
         axes : sequence of array_like
-            The coordinates on every axis, ``n_dims`` vectors.
+            Coordinates on each axis, ``n_dims`` vectors.
         bandwidth : float
             The bandwidth ν.
 
         Returns
         -------
         GaussianBasis
-            With ``n_basis`` the product of the axes' lengths. Coefficients are in C order: the
-            last axis runs fastest, as in ``coefficient_grid.ravel()`` of a grid indexed
+            ``n_basis`` is the product of the axes' lengths. Coefficients are in C order: the
+            last axis runs fastest, as in ``coefficient_grid.ravel()`` for a grid indexed
             ``[axis 0, axis 1]``.
 
         Raises
@@ -119,7 +119,7 @@ class GaussianBasis:
 
     @property
     def is_own_kind(self) -> bool:
-        """Whether functions are evaluated as this module does, and not by a class derived here."""
+        """Whether the basis is a class of this module, not a class derived from it elsewhere."""
         return type(self) in (GaussianBasis, _RegularGaussianBasis)
 
     @property
@@ -129,7 +129,7 @@ class GaussianBasis:
 
     @property
     def n_dims(self) -> int:
-        """Dimension of the space that the functions live on."""
+        """Dimension of the space on which the functions are defined."""
         return int(self.centres.shape[1])
 
     def evaluate(self, points: Any, coefficients: Any) -> TensorVariable:
@@ -138,7 +138,7 @@ class GaussianBasis:
         Parameters
         ----------
         points : tensor_like of shape (n_points, n_dims), or list of n_dims vectors
-            The points, or their coordinates one axis after the other.
+            The points, or a vector of coordinates for each axis.
         coefficients : tensor_like of shape (n_basis,)
 
         Returns
@@ -246,15 +246,15 @@ class GaussianBasis:
         Returns
         -------
         TensorVariable of shape (n_basis, n_basis)
-            Or, on an evenly spaced grid in the plane, of shape (2 n_first − 1, 2 n_second − 1):
-            the product of two kernels is a constant times a kernel halfway between them, so that
-            all pairs whose numbers add up to the same share one sum.
+            On an evenly spaced grid in the plane, of shape (2 n_first − 1, 2 n_second − 1): the
+            product of two kernels is a constant times a kernel halfway between them, so that
+            all pairs whose indices have the same sum share one entry.
         """
         design = self.design(points).T
         return matrix_product(design * pt.as_tensor_variable(weights)[None, :], design.T)
 
     def unpack_gram(self, sums: np.ndarray) -> np.ndarray:
-        """Return the matrices that sums of `gram_sums` stand for.
+        """Return the matrices that `gram_sums` represents by sums.
 
         Parameters
         ----------
@@ -268,7 +268,7 @@ class GaussianBasis:
         Raises
         ------
         ValueError
-            If the shape is neither.
+            If the shape is neither of these.
 
         Examples
         --------
@@ -291,14 +291,14 @@ class GaussianBasis:
         return sums
 
     def _coordinates(self, points: Any) -> list[TensorVariable]:
-        """Return the coordinates of points, one vector an axis."""
+        """Return the coordinates of points, one vector for each axis."""
         if isinstance(points, list):
             return [pt.as_tensor_variable(column) for column in points]
         points = pt.as_tensor_variable(points)
         return [points[:, axis] for axis in range(self.n_dims)]
 
     def matrix(self, points: np.ndarray) -> np.ndarray:
-        """Return the design matrix as numbers.
+        """Return the design matrix as a NumPy array.
 
         Parameters
         ----------
@@ -313,7 +313,7 @@ class GaussianBasis:
         return values
 
     def gram(self) -> np.ndarray:
-        """Return K, the kernels at one another's centres: K[p, q] = exp(−|r_p − r_q|² / ν²).
+        """Return K, the kernels at one another's centers: K[p, q] = exp(−|r_p − r_q|² / ν²).
 
         Returns
         -------
@@ -336,7 +336,7 @@ class GaussianBasis:
 
 
 class _RegularGaussianBasis(GaussianBasis):
-    """Gaussian kernels on a regular grid: separable."""
+    """Gaussian kernels on a regular grid, evaluated axis by axis."""
 
     def __init__(self, axes: Sequence[Any], bandwidth: float) -> None:
         self.axes = tuple(np.array(axis, dtype=np.float64) for axis in axes)
@@ -355,7 +355,7 @@ class _RegularGaussianBasis(GaussianBasis):
         return pt.exp(pt.sqr(away) * (-1.0 / self.bandwidth**2))
 
     def _factors(self, points: Any) -> list[TensorVariable]:
-        """Return one matrix (axis length, n_points) an axis, whose products are the kernels."""
+        """Return a matrix (axis length, n_points) for each axis; their products are the kernels."""
         return [self._factor(axis, column) for axis, column in enumerate(self._coordinates(points))]
 
     def evaluate(self, points: Any, coefficients: Any) -> TensorVariable:
@@ -414,9 +414,9 @@ class _RegularGaussianBasis(GaussianBasis):
         factors = self._factors(points)
         if len(factors) == 1:
             return factors[0].T
-        # Each factor is spread over all kernels by its rows' numbers. A plain product of
-        # exponentials would be rewritten as the exponential of a sum: n_points × n_basis of
-        # them, which took as long as ΦᵀΦ itself.
+        # Each factor is spread over all kernels by the indices of its rows. PyTensor would rewrite
+        # a plain product of exponentials as the exponential of a sum: n_points × n_basis
+        # exponentials, which took as long as ΦᵀΦ itself.
         indices = np.indices([axis.size for axis in self.axes]).reshape(len(self.axes), -1)
         spread = [factor[where] for factor, where in zip(factors, indices, strict=True)]
         return pt.mul(*spread).T
@@ -437,14 +437,14 @@ class _RegularGaussianBasis(GaussianBasis):
         sums = np.asarray(sums, dtype=np.float64)
         if self.grid is None or sums.shape[-2:] != self.grid.halved().length:
             return super().unpack_gram(sums)
-        # entry (p, q) of the matrix belongs to the sum at p + q: windows of the sums, in order
+        # entry (p, q) of the matrix belongs to the sum at p + q, so its rows are windows of sums
         lengths = self.grid.length
         shared = sliding_window_view(sums, lengths, axis=(-2, -1)) * self._pair_constants()
         whole: np.ndarray = shared.reshape(*sums.shape[:-2], self.n_basis, self.n_basis)
         return whole
 
     def _pair_constants(self) -> np.ndarray:
-        """Return exp(−|r_p − r_q|² / 2ν²), an axis each of p and of q for each axis."""
+        """Return exp(−|r_p − r_q|² / 2ν²), by both axes of p and then both axes of q."""
         first, second = (
             np.exp(-0.5 * np.square((axis[:, None] - axis[None, :]) / self.bandwidth))
             for axis in self.axes

@@ -1,7 +1,7 @@
-"""Sums of Gaussian kernels on an evenly spaced grid, as operators that back ends can do better.
+"""Sums of Gaussian kernels on an evenly spaced grid, as operators that back ends can replace.
 
-Where the numba back end compiles one, `separable_numba` takes its place: kernels along an evenly
-spaced axis are a geometric recurrence from two exponentials a point.
+The numba back end replaces each by one of `separable_numba`: kernels along an evenly spaced axis
+are a geometric recurrence from two exponentials for each point.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 
 
 class SeparableOp(PlainGraph):
-    """An operator on a grid's kernels.
+    """Base class of operators on a grid's kernels.
 
     Parameters
     ----------
@@ -44,10 +44,10 @@ class SeparableOp(PlainGraph):
         super().__init__(inputs)
 
     def for_numba(self, *inputs: TensorVariable) -> list[TensorVariable] | None:
-        """Return the outputs of the recurrence; None for one point, which might be broadcast."""
+        """Return the outputs by recurrence, or None for one point, which might be broadcast."""
         if any(each.type.shape == (1,) for each in inputs[:2]):
             return None
-        # imported where it is used: numba takes a second to import
+        # imported here because importing numba takes a second
         from pymc_mcoem.templates.bases.separable_numba import recurrence
 
         return recurrence(type(self).__name__, self.grid, inputs)
@@ -94,7 +94,7 @@ class KernelSlopes(SeparableOp):
 
 
 class KernelBends(SeparableOp):
-    """(first, second, coefficients) → second derivatives: first twice, both, second twice."""
+    """(first, second, coefficients) → second derivatives: by first twice, both, second twice."""
 
     def plain(self, *inputs: TensorVariable) -> list[TensorVariable]:
         """Return the outputs as a graph of elementary operators."""
@@ -161,7 +161,7 @@ def kernel_bends(
 ) -> list[TensorVariable]:
     """Return the second derivatives of `kernel_values`, (n_points,) each.
 
-    By the first coordinate twice, by both, and by the second one twice.
+    They are by the first coordinate twice, by both, and by the second twice.
     """
     inputs = [*points, coefficients]
     bends: list[TensorVariable] = KernelBends(grid, inputs)(*inputs)
@@ -185,7 +185,7 @@ def kernel_moments(
     Returns
     -------
     TensorVariable of shape (2 n_first − 1, 2 n_second − 1)
-        Entry (a, b) belongs to all pairs of kernels whose numbers add up to a and b.
+        Entry (a, b) belongs to all pairs of kernels whose indices add up to a and b.
     """
     return kernel_sums(grid.halved(), points, weights)
 
@@ -197,5 +197,5 @@ def _share_factors(fgraph: Any) -> None:
     share_factors(fgraph)
 
 
-# After the first merge, so that what is the same is one variable.
+# Registered after the first merge, by which equal variables are one.
 optdb.register("mcoem_share_factors", _share_factors, "numba", position=0.05)

@@ -1,4 +1,4 @@
-"""What takes the place of `pymc_mcoem.templates.bases.separable` on the numba back end."""
+"""Replacements of the operators of `pymc_mcoem.templates.bases.separable` for numba."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ __all__ = [
     "share_factors",
 ]
 
-# Without flags of its own a function that is compiled while another one is takes over that one's,
-# and PyTensor's let sums be reordered: the rounding of exponentials would be undone.
+# Without flags of its own, a function that is compiled during the compilation of another one
+# inherits its flags. PyTensor's flags allow reordering sums, which would undo the rounding of
+# exponentials.
 
 
 @numba.njit(fastmath=False)
 def limited(value: float, most: float) -> float:
-    """Return a number no further than `most` from zero; what is not a number stays so."""
+    """Return a number limited to the range from -most to most; NaN stays NaN."""
     if value > most:
         return most
     if value < -most:
@@ -42,7 +43,7 @@ def limited(value: float, most: float) -> float:
 
 @numba.njit(fastmath=False)
 def check_sizes(first: np.ndarray, second: np.ndarray, others: int, expected: int) -> None:
-    """Refuse what compiled loops would read beyond its end."""
+    """Refuse arrays that compiled loops would read beyond their ends."""
     if first.size != second.size:
         raise ValueError("points: the coordinates on both axes need the same length.")
     if others != expected:
@@ -53,7 +54,7 @@ def check_sizes(first: np.ndarray, second: np.ndarray, others: int, expected: in
 def kernel_factor(
     column: np.ndarray, start: float, spacing: float, length: int, bandwidth: float
 ) -> np.ndarray:
-    """Return exp(−(r_a − u_s)² / ν²) of evenly spaced centres r_a, (length, n_points)."""
+    """Return exp(−(r_a − u_s)² / ν²) of evenly spaced centers r_a, (length, n_points)."""
     out = np.empty(length * column.size)
     kernels(np.ascontiguousarray(column), start, spacing, bandwidth, out)
     return out.reshape((length, column.size))
@@ -102,11 +103,12 @@ def values_and_slopes(
     left, right = kernel_factors(first, second, start, spacing, length, bandwidth)
     n_first, n_second = length
     n = first.size
-    # From the middle of the grid, so that little cancels, and no further than kernels are not zero.
+    # Distances are from the middle of the grid, so that little cancels, and limited to where
+    # kernels are not zero.
     middle_first = 0.5 * spacing[0] * (n_first - 1)
     middle_second = 0.5 * spacing[1] * (n_second - 1)
-    # Derivatives are the kernels times the way to their centre, so tables that are weighted by
-    # the centres' coordinates give them: one matrix product for the second axis.
+    # Derivatives are the kernels times the distance to their center. Tables weighted by the
+    # centers' coordinates give them by one matrix product for the second axis.
     table = np.empty((2 * n_first, n_second))
     for a in range(n_first):
         for b in range(n_second):
@@ -144,7 +146,7 @@ def values_to_bends(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return Σ_l α_l φ_l, its two derivatives, and its second derivatives (11, 12 and 22).
 
-    As `values_and_slopes`, with tables weighted by the squares of the centres' coordinates too.
+    As `values_and_slopes`, with tables also weighted by the squares of the centers' coordinates.
     """
     check_sizes(first, second, coefficients.size, length[0] * length[1])
     left, right = kernel_factors(first, second, start, spacing, length, bandwidth)
@@ -235,7 +237,7 @@ class _Recurrence(Op):
     """An operator on an evenly spaced grid; see `pymc_mcoem.templates.bases.separable.EvenGrid`."""
 
     __props__: tuple[str, ...] = ("start", "spacing", "length", "bandwidth")
-    #: What is compiled, a function of three vectors and the grid's numbers.
+    #: The compiled function, of three vectors and the grid's numbers.
     function: Any
 
     def __init__(self, grid: EvenGrid) -> None:
@@ -243,7 +245,7 @@ class _Recurrence(Op):
         self.length, self.bandwidth = grid.length, grid.bandwidth
 
     def make_node(self, first: Any, second: Any, weights: Any) -> Apply:
-        """Return the node of three vectors."""
+        """Return the node for three vectors."""
         inputs = [pt.as_tensor_variable(each) for each in (first, second, weights)]
         return Apply(self, inputs, self.output_variables(inputs[0]))
 
@@ -252,7 +254,7 @@ class _Recurrence(Op):
         raise NotImplementedError
 
     def perform(self, node: Any, inputs: Any, outputs: Any) -> None:
-        """Compute, for constants that are folded."""
+        """Compute the outputs, when PyTensor folds constants."""
         vectors = (np.ascontiguousarray(value) for value in inputs)
         found = self.function(*vectors, self.start, self.spacing, self.length, self.bandwidth)
         for storage, value in zip(
@@ -330,7 +332,7 @@ def _compile(op: _Recurrence, node: Any = None, **kwargs: Any) -> tuple[Any, int
 
 
 def recurrence(name: str, grid: EvenGrid, inputs: Sequence[Any]) -> list[Any]:
-    """Return the outputs of what takes the place of the operator of that name."""
+    """Return the outputs of the replacement of the operator of that name."""
     if name == "KernelValues":
         return [RecurrentValues(grid)(*inputs)]
     if name == "KernelSums":
@@ -344,9 +346,10 @@ def recurrence(name: str, grid: EvenGrid, inputs: Sequence[Any]) -> list[Any]:
 
 
 def share_factors(fgraph: Any) -> None:
-    """Take values and slopes from the operator of the most where a graph needs several of them.
+    """Replace several operators on the same inputs by the one with the most outputs.
 
-    Outputs of `RecurrentValues`, `RecurrentSlopes` and `RecurrentBends` begin with one another's.
+    The outputs of `RecurrentBends` begin with those of `RecurrentSlopes`, and these with those of
+    `RecurrentValues`.
     """
     kinds = RecurrentValues, RecurrentSlopes, RecurrentBends
     most: dict[Any, Any] = {}

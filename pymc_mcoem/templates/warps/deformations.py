@@ -1,4 +1,4 @@
-"""Warps D(·, β) of the plane or the line: what moves a template's points."""
+"""Warps D(·, β) of the plane or the line, which move a template's points."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ __all__ = ["Deformation", "SumOfDeformations"]
 class Deformation:
     """A warp u ↦ D(u, β) with parameters β ~ Normal(m, Γ).
 
-    Γ is the base covariance M, of which the block of the learned coordinates is scaled or
-    replaced class by class; the other coordinates keep theirs. No covariance joins the two.
-    Warps add up with ``+``: D(u) = u + Σ (D_i(u) − u).
+    Γ is the base covariance M, with its block of learned coordinates scaled or replaced for each
+    class. Learned and other coordinates are uncorrelated.
+    Warps are added with ``+``: D(u) = u + Σ (D_i(u) − u).
 
     Attributes
     ----------
     n_dims : int or None
-        Dimension of the space that is warped.
+        Dimension of the warped space.
     mean : ndarray of shape (n_parameters,)
         Prior mean m.
     covariance : ndarray of shape (n_parameters, n_parameters)
         Base covariance M.
     learned : ndarray of bool, shape (n_parameters,)
-        Which coordinates have a covariance that is learnt.
+        Which coordinates have a learned covariance.
     labels : tuple of str, length n_parameters
         Names of the coordinates of β.
     """
@@ -65,9 +65,9 @@ class Deformation:
         return pt.stack(self.coordinates(points, beta), axis=1)
 
     def coordinates(self, points: np.ndarray, beta: Any) -> list[TensorVariable]:
-        """Return D(u_s, β) as `warp` does, but one vector (n_points,) for each axis.
+        """Return D(u_s, β) as `warp` does, but as one vector (n_points,) for each axis.
 
-        It is what bases take most readily: nothing is put together to be taken apart again.
+        Bases take this form directly, so nothing has to be stacked and split again.
         """
         if not isinstance(points, Variable):
             points = np.asarray(points, np.float64)
@@ -96,7 +96,7 @@ class Deformation:
         Parameters
         ----------
         points, beta, gradient
-            As for `jacobian`. Points whose gradient is zero take no part.
+            As for `jacobian`. Points with zero gradient have no effect.
         """
         rows = self.jacobian(points, beta, gradient)
         return matrix_product(rows, rows.T)
@@ -108,7 +108,7 @@ class Deformation:
         return matrix_product(rows, self.jacobian(points, beta, gradient).T)
 
     def derivatives(self, points: np.ndarray, beta: Any) -> list[TensorVariable] | None:
-        """Return ∂D_k(u_s, β)/∂β, one matrix (n_parameters, n_points) an axis; None: not known.
+        """Return ∂D_k(u_s, β)/∂β, a matrix (n_parameters, n_points) per axis, or None if unknown.
 
         Parameters
         ----------
@@ -120,7 +120,7 @@ class Deformation:
     def contract(
         self, points: np.ndarray, beta: Any, rows: Sequence[TensorVariable]
     ) -> TensorVariable:
-        """Return Σ_k rows_k (∂D_k/∂β)ᵀ of one matrix (n, n_points) an axis, (n, n_parameters)."""
+        """Return Σ_k rows_k (∂D_k/∂β)ᵀ for a matrix (n, n_points) per axis, (n, n_parameters)."""
         derivatives = self.derivatives(points, beta)
         assert derivatives is not None
         both = zip(rows, derivatives, strict=True)
@@ -148,8 +148,8 @@ class Deformation:
         Returns
         -------
         TensorVariable of shape (n_parameters, n_parameters), or None
-            None, the default: not known. Searches for modes then have the Gauss-Newton matrix
-            alone, and take more steps.
+            None, the default, if they are not known. Mode searches then use the Gauss-Newton
+            matrix only, and take more steps.
         """
         return None
 
@@ -161,7 +161,7 @@ class Deformation:
         other: Deformation,
         theirs: Any,
     ) -> TensorVariable | None:
-        """Return the second derivatives of Σ_s g_s by β and the parameters of a warp that adds up.
+        """Return the second derivatives of Σ_s g_s by β and the parameters of an added warp.
 
         Parameters
         ----------
@@ -173,7 +173,7 @@ class Deformation:
         Returns
         -------
         TensorVariable of shape (n_parameters, other.n_parameters), or None
-            None where one of them does not know its `derivatives`.
+            None if one of them does not know its `derivatives`.
         """
         moved = self.derivatives(points, beta)
         if moved is None or other.derivatives(points, theirs) is None:
@@ -185,14 +185,14 @@ class Deformation:
         return other.contract(points, theirs, bent)
 
     def starts(self) -> np.ndarray:
-        """Return where searches for the mode of β start, shape (n_starts, n_parameters)."""
+        """Return starting points of mode searches, shape (n_starts, n_parameters)."""
         return self.mean[None, :].copy()
 
     def check_points(self, points: np.ndarray) -> None:
-        """Raise ValueError where D is not defined at points (n_points, n_dims); here never."""
+        """Raise ValueError if D is not defined at points (n_points, n_dims); here it always is."""
 
     def _columns(self, points: np.ndarray, beta: TensorVariable) -> list[TensorVariable]:
-        """Return the warped points, one vector a dimension."""
+        """Return the warped points, one vector for each dimension."""
         raise NotImplementedError
 
     def __add__(self, other: Deformation) -> SumOfDeformations:
@@ -209,12 +209,12 @@ class Deformation:
 class SumOfDeformations(Deformation):
     """Warps whose displacements add up: D(u) = u + Σ_i (D_i(u) − u).
 
-    β is the parts' parameters one after the other. Written ``a + b``.
+    β contains the parameters of all parts in order. ``a + b`` returns such a sum.
 
     Parameters
     ----------
     parts : sequence of Deformation
-        Sums among them are taken apart.
+        Sums among them are replaced by their parts.
 
     Raises
     ------
@@ -308,7 +308,7 @@ class SumOfDeformations(Deformation):
         slopes: Sequence[TensorVariable],
         bends: Sequence[Sequence[TensorVariable]],
     ) -> TensorVariable | None:
-        """Return the second derivatives by β, block by block; None where a part knows none."""
+        """Return the second derivatives by β, block by block, or None if a part knows none."""
         beta = pt.as_tensor_variable(beta)
         coordinates = [beta[where] for where in self._slices()]
         pairs = list(zip(self.parts, coordinates, strict=True))
@@ -328,7 +328,7 @@ class SumOfDeformations(Deformation):
         return pt.concatenate([pt.concatenate(row, axis=1) for row in blocks], axis=0)
 
     def derivatives(self, points: np.ndarray, beta: Any) -> list[TensorVariable] | None:
-        """Return the parts' ∂D_k/∂β one below the other; None where a part knows none."""
+        """Return the parts' ∂D_k/∂β one below the other, or None if a part knows none."""
         beta = pt.as_tensor_variable(beta)
         found = [
             part.derivatives(points, beta[where])

@@ -24,30 +24,30 @@ class DisplacementField(Deformation):
 
     ψ_k(u) = exp(−|u − q_k|² / width²). β is δ axis by axis (all first coordinates, then all
     second ones), with mean zero and base covariance M = Id ⊗ M_K, where M_K has ones on the
-    diagonal and `correlation` where two landmarks are next to one another: on a common line
-    parallel to an axis with no landmark between. Landmarks diagonal to one another, and
-    landmarks that share no such line with another, are uncorrelated. All of β is learnt.
+    diagonal and `correlation` where two landmarks are neighbors: on a common line parallel to an
+    axis with no landmark between. Landmarks that are diagonal to one another, or share no such
+    line, are uncorrelated. All of β is learned.
 
     Parameters
     ----------
     landmarks : array_like of shape (n_landmarks, n_dims)
-        The points q_k. A vector stands for landmarks on the line.
+        The points q_k. A vector means landmarks on the line.
     width : float
         Width of the ψ_k, in the unit of the landmarks (0.4 for the paper's digits, whose
         kernels are exp(−|u − q|² / 0.16)).
     correlation : float, default 0.2
-        Correlation of neighbouring landmarks' displacements.
+        Correlation of neighboring landmarks' displacements.
 
     Raises
     ------
     ValueError
-        If the landmarks are not finite, the width is not positive, or the correlation makes M
-        not positive definite.
+        If the landmarks are not finite, the width is not positive, or M is not positive definite
+        with this correlation.
 
     Notes
     -----
     Section ``subsec:5:2`` of the paper. On a grid in two dimensions M is positive definite for
-    every correlation in [−0.25, 0.25], whatever the number of landmarks.
+    every correlation in [−0.25, 0.25] and any number of landmarks.
 
     Examples
     --------
@@ -65,7 +65,7 @@ class DisplacementField(Deformation):
             array = array[:, None]
         if array.ndim != 2 or 0 in array.shape or not np.isfinite(array).all():
             raise ValueError(
-                f"landmarks has shape {np.shape(landmarks)}; give finite numbers, one row a "
+                f"landmarks has shape {np.shape(landmarks)}; give finite numbers, one row per "
                 "landmark, (n_landmarks, n_dims)."
             )
         if not (is_number(width) and width > 0):
@@ -100,7 +100,7 @@ class DisplacementField(Deformation):
         Parameters
         ----------
         axes : sequence of array_like
-            The landmarks' coordinates on every axis; the last axis runs fastest.
+            The landmarks' coordinates on each axis; the last axis runs fastest.
         width, correlation : float
             As for the class.
         """
@@ -120,8 +120,8 @@ class DisplacementField(Deformation):
             both = matrix_product(beta.reshape((self.n_dims, len(self.landmarks))), kernels)
             moved = [both[axis] for axis in range(self.n_dims)]
         else:
-            # Sums along one axis, then along the other: a quarter of the work at 16 × 16 points,
-            # and no constant that grows with their number times that of landmarks.
+            # Sums along one axis, then along the other, take a quarter of the work at 16 × 16
+            # points, and need no constant of size points × landmarks.
             first, second = factors
             table = matrix_product(beta.reshape((-1, len(second))), second)
             table = table.reshape((2, len(first), second.shape[1]))
@@ -153,7 +153,7 @@ class DisplacementField(Deformation):
         return self.contract(points, beta, steep)
 
     def derivatives(self, points: np.ndarray, beta: Any) -> list[TensorVariable]:
-        """Return ∂D_k(u_s, β)/∂β, a matrix (n_parameters, n_points) an axis."""
+        """Return ∂D_k(u_s, β)/∂β, a matrix (n_parameters, n_points) for each axis."""
         kernels = self._kernels(np.asarray(points, np.float64))
         axes = np.eye(self.n_dims)
         return [
@@ -163,7 +163,7 @@ class DisplacementField(Deformation):
     def contract(
         self, points: np.ndarray, beta: Any, rows: Sequence[TensorVariable]
     ) -> TensorVariable:
-        """Return Σ_k rows_k (∂D_k/∂β)ᵀ of one matrix (n, n_points) an axis, (n, n_parameters)."""
+        """Return Σ_k rows_k (∂D_k/∂β)ᵀ for a matrix (n, n_points) per axis, (n, n_parameters)."""
         factors = self.factors(points)
         if factors is None:
             kernels = self._kernels(np.asarray(points, np.float64)).T.copy()
@@ -191,9 +191,9 @@ class DisplacementField(Deformation):
         above = [(k, m) for k in axes for m in axes if k <= m]
         factors = self.factors(points)
         if factors is not None:
-            # ψ_p ψ_q of landmarks on a grid is a product of one factor an axis, the same for (p, q)
-            # and (q, p): of the 36² sums over 256 points for each pair of axes, sums over rows
-            # first leave a twentieth of the work, and each goes where it belongs in one step.
+            # ψ_p ψ_q of landmarks on a grid is a product of one factor per axis, the same for
+            # (p, q) and (q, p). Of the 36² sums over 256 points for each pair of axes, summing over
+            # rows first leaves a twentieth of the work; one indexing step puts them in place.
             pairs = [np.triu_indices(len(each)) for each in factors]
             products = (each[p] * each[q] for each, (p, q) in zip(factors, pairs, strict=True))
             sums = _along_both(pt.stack([weights[k][m] for k, m in above]), *products)
@@ -207,7 +207,7 @@ class DisplacementField(Deformation):
         return pt.concatenate([pt.concatenate(row, axis=1) for row in rows], axis=0)
 
     def factors(self, points: Any) -> list[np.ndarray] | None:
-        """Return ψ on each axis, (n_landmarks, n_points) of the axis, where all are on grids."""
+        """Return ψ on each axis, (n_landmarks, n_points) of the axis, or None without grids."""
         axes = None if isinstance(points, Variable) else _axes_of_grid(np.asarray(points))
         if self._axes is None or axes is None:
             return None
@@ -218,7 +218,7 @@ class DisplacementField(Deformation):
 
 
 def _axes_of_grid(points: np.ndarray) -> list[np.ndarray] | None:
-    """Return the axes of points (n, 2) that are a grid in the plane in C order, or None."""
+    """Return the axes of points (n, 2) if they are a grid in the plane in C order, else None."""
     if points.shape[1] != 2:
         return None
     axes = [np.unique(points[:, axis]) for axis in (0, 1)]
@@ -236,12 +236,12 @@ def _along_both(weights: TensorVariable, first: np.ndarray, second: np.ndarray) 
 
 
 def _places_of_pairs(n_first: int, n_second: int) -> np.ndarray:
-    """Return where in the sums of `DisplacementField._quadratic` each entry of its matrix is.
+    """Return the position of each matrix entry among the sums of `DisplacementField._quadratic`.
 
     Returns
     -------
     ndarray of int of shape (n_parameters, n_parameters)
-        Of sums that are numbered by the pair of landmarks on the first axis, then the pair of axes,
+        The sums are numbered by the pair of landmarks on the first axis, then the pair of axes,
         then the pair of landmarks on the second.
     """
     axes, first, second = (_number_of_pair(n) for n in (2, n_first, n_second))
@@ -250,13 +250,14 @@ def _places_of_pairs(n_first: int, n_second: int) -> np.ndarray:
     )
     table = table * (second.max() + 1) + second[None, None, :, None, None, :]
     n_parameters = 2 * n_first * n_second
-    # Small, for numba writes it into the code, and keeps no code on disk that has a megabyte of it.
+    # A small type, because numba writes the array into the code, and does not cache code with a
+    # megabyte of it on disk.
     places: np.ndarray = table.reshape((n_parameters, n_parameters))
     return places.astype(np.min_scalar_type(table.max()))
 
 
 def _number_of_pair(n: int) -> np.ndarray:
-    """Return the number of each unordered pair among those of ``np.triu_indices(n)``, (n, n)."""
+    """Return the index of each unordered pair in ``np.triu_indices(n)``, shape (n, n)."""
     found = np.zeros((n, n), dtype=np.int64)
     above = np.triu_indices(n)
     found[above] = np.arange(len(above[0]))
@@ -265,7 +266,7 @@ def _number_of_pair(n: int) -> np.ndarray:
 
 
 def _neighbours(landmarks: np.ndarray) -> np.ndarray:
-    """Return 1 where two landmarks are next to one another on a line parallel to an axis."""
+    """Return 1 where two landmarks are neighbors on a line parallel to an axis, else 0."""
     n_landmarks, n_dims = landmarks.shape
     adjacent = np.zeros((n_landmarks, n_landmarks))
     tolerance = 1e-9 * max(float(np.ptp(landmarks)), 1e-300)

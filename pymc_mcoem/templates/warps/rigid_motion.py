@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["RigidMotion"]
 
-#: Which of the values in `RigidMotion._affine` are the derivatives by angle, zoom, centre and
-#: translation of the first coordinate, for 1 and the two coordinates, and of the second.
+#: Positions in the values of `RigidMotion._affine` of the derivatives by angle, zoom, center and
+#: translation (rows): coefficients of 1 and the two coordinates for the first coordinate of D, then
+#: for the second.
 _AFFINE = np.array(
     [
         [5, 6, 7, 8, 9, 6],
@@ -29,8 +30,8 @@ _AFFINE = np.array(
         [3, 0, 0, 1, 0, 0],
     ]
 )
-#: Where among the moments of three weights, for the pairs of axes 11, 12 and 22, each product of
-#: two of 1 and the coordinates is: of the first axis, then the second.
+#: Positions of products of two of 1 and the coordinates, for the first axis and then the second,
+#: among the moments of three weights, which are those of the pairs of axes 11, 12 and 22.
 _PRODUCTS = np.kron([[0, 1], [1, 2]], np.full((3, 3), 6)) + np.tile(
     [[0, 1, 2], [1, 3, 4], [2, 4, 5]], (2, 2)
 )
@@ -39,8 +40,8 @@ _PRODUCTS = np.kron([[0, 1], [1, 2]], np.full((3, 3), 6)) + np.tile(
 class RigidMotion(Deformation):
     """Rotation, zoom and translation of the plane: D(u) = R_φ(ϱ u + t − c) + c.
 
-    β = (angle φ, zoom ϱ, centre c (2), translation t (2)) ~ Normal((0, 1, 0, 0, 0, 0),
-    variance · Id), which is not learnt. The angle turns the first axis towards the second.
+    β = (angle φ, zoom ϱ, center c (2), translation t (2)) ~ Normal((0, 1, 0, 0, 0, 0),
+    variance · Id), which is not learned. The angle turns the first axis towards the second.
 
     Parameters
     ----------
@@ -91,15 +92,15 @@ class RigidMotion(Deformation):
         first, second = (
             beta[1] * points[:, axis] + (beta[4 + axis] - beta[2 + axis]) for axis in (0, 1)
         )
-        # sin(−φ), not −sin φ: a difference would be rearranged with what a basis subtracts, in
-        # one way for values and in another for slopes, which then share nothing.
+        # sin(−φ), not −sin φ: PyTensor would combine a difference with those that a basis
+        # subtracts, differently for values and slopes, which could then share nothing.
         return [
             cosine * first + pt.sin(-beta[0]) * second + beta[2],
             sine * first + cosine * second + beta[3],
         ]
 
     def derivatives(self, points: np.ndarray, beta: Any) -> list[TensorVariable]:
-        """Return ∂D_k(u_s, β)/∂β, a matrix (6, n_points) an axis."""
+        """Return ∂D_k(u_s, β)/∂β, a matrix (6, n_points) for each axis."""
         affine, linear = self._affine(beta), _monomials(points, 1).T.copy()
         return [matrix_product(affine[:, 3 * axis : 3 * axis + 3], linear) for axis in (0, 1)]
 
@@ -113,7 +114,7 @@ class RigidMotion(Deformation):
     ) -> TensorVariable | None:
         """Return the second derivatives by β and another's parameters, (6, other.n_parameters).
 
-        ∂D/∂β is affine in the points: six sums for each coordinate, of which all others are made.
+        ∂D/∂β is affine in the points: all sums follow from six for each coordinate.
         """
         if other.derivatives(points, theirs) is None:
             return None
@@ -137,7 +138,7 @@ class RigidMotion(Deformation):
         moments = matrix_product(pt.stack([*slopes, *weights]), _monomials(points, 2))
         bent = moments[2:].ravel()[_PRODUCTS.ravel()].reshape((6, 6))
         found = matrix_product(matrix_product(affine, bent), affine.T)
-        # D is linear in all but the angle, with which it turns
+        # D is linear in all coordinates except the angle
         along, across = -affine[0, :3], affine[0, 3:]
         cosine, sine = affine[4, :1], affine[4, 3:4]
         total, ahead, aside = (
@@ -155,10 +156,10 @@ class RigidMotion(Deformation):
         return found + turning + turning.T
 
     def _affine(self, beta: Any) -> TensorVariable:
-        """Return ∂D/∂β as coefficients of 1 and the coordinates, (6, 6), three columns an axis.
+        """Return ∂D/∂β as coefficients of 1 and the coordinates, (6, 6), three columns per axis.
 
-        Cosine and sine are others than those of `coordinates`: used for numbers too, the same ones
-        would be rearranged there, and where D is computed would not be where its values are.
+        Cosine and sine are not the variables of `coordinates`. If they were, PyTensor would
+        rearrange D there, and its values and derivatives would be computed at different points.
         """
         beta = pt.as_tensor_variable(beta)
         cosine, sine, zoom = pt.cos(beta[:1]), pt.sin(beta[:1]), beta[1:2]
@@ -187,7 +188,7 @@ class RigidMotion(Deformation):
         first, second = (
             beta[1] * points[:, axis] + (beta[4 + axis] - beta[2 + axis]) for axis in (0, 1)
         )
-        # ∇f turned back by R_φᵀ: the derivative with respect to what R_φ is applied to
+        # ∇f turned back by R_φᵀ: the derivative with respect to the argument of R_φ
         back = [
             cosine * gradient[:, 0] + sine * gradient[:, 1],
             cosine * gradient[:, 1] - sine * gradient[:, 0],
@@ -206,7 +207,7 @@ class RigidMotion(Deformation):
 
 
 def _monomials(points: np.ndarray, degree: int) -> np.ndarray:
-    """Return 1, u, v of points (n, 2), and of degree 2 also u², uv, v², (n, 3 or 6)."""
+    """Return 1, u, v of points (n, 2), and for degree 2 also u², uv, v², (n, 3 or 6)."""
     first, second = np.asarray(points, dtype=np.float64).T
     columns = [np.ones_like(first), first, second]
     if degree == 2:

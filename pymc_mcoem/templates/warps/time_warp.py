@@ -1,4 +1,4 @@
-"""Monotone warps of an interval: every curve has a clock of its own."""
+"""Monotone warps of an interval, by which every curve has a clock of its own."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ class TimeWarp(Deformation):
                        {\int_{u'_i}^{u'_f} \exp \sum_k β_k ψ_k(v) dv},
 
     with ψ_k(v) = exp(−(v − q_k)²/τ²) around equally spaced q_k from u'_i to u'_f. D maps the outer
-    interval [u'_i, u'_f] onto [u_i, u_f] and so keeps every point between them inside, whatever β.
-    β ~ Normal((mean, …, mean), γ² Id), all of it learnt.
+    interval [u'_i, u'_f] onto [u_i, u_f], so that warped points lie in [u_i, u_f] for any β.
+    β ~ Normal((mean, …, mean), γ² Id), and all of it is learned.
 
     Parameters
     ----------
     interval : tuple of (float, float)
         Ends u_i < u_f of the template's axis.
     outer : tuple of (float, float), optional
-        Ends u'_i ≤ u_i and u'_f ≥ u_f of what is mapped onto it. Default: an eighth of the
-        interval's length more on either side.
+        Ends u'_i ≤ u_i and u'_f ≥ u_f of the interval that is mapped onto it. Default: an eighth
+        of the interval's length more on either side.
     n_kernels : int
         Number of the ψ_k, at least two.
     width : float, optional
         τ, in the unit of the interval. Default: the outer interval's length over `n_kernels`, a
-        little less than the distance of neighbouring q_k.
+        little less than the distance of neighboring q_k.
     mean : float or array_like of shape (n_kernels,)
         Prior mean of β.
     n_nodes : int
@@ -58,21 +58,22 @@ class TimeWarp(Deformation):
     Raises
     ------
     ValueError
-        If an argument is out of the range said above.
+        If an argument is out of the range given above.
 
     Notes
     -----
     Labels ``locDef_curves`` and ``locDef_H`` of the paper; with ``interval=(2, 18)`` the defaults
-    are its own: outer interval (0, 20), 20 kernels, τ = 1, mean 1. At the prior mean D is not the
-    identity but about u_i + (u − u'_i) (u_f − u_i)/(u'_f − u'_i): a template's own axis is not
-    that of the observations.
+    are the paper's: outer interval (0, 20), 20 kernels, τ = 1, mean 1. At the prior mean D is not
+    the identity but about u_i + (u − u'_i) (u_f − u_i)/(u'_f − u'_i): the axis of a template is
+    not that of the observations.
 
-    The speed is interpolated linearly between the nodes and this broken line is integrated
-    exactly. So D increases, its end points are exact but for rounding, its inverse is in closed
-    form, and all that depends on β is one exponential a node. (Where β makes the speed differ by
-    more than sixteen orders of magnitude, steps are lost in rounding and D has plateaus.) Against
-    the exact integral the default of 201 nodes is off by at most 10⁻³ of the interval's length for
-    β of standard deviation one (10⁻⁴ at 0.3); doubling the nodes divides that by four.
+    The speed is interpolated linearly between the nodes, and this broken line is integrated
+    exactly. D therefore increases, its end points are exact except for rounding, its inverse has
+    a closed form, and only one exponential for each node depends on β. (If β makes the speed
+    differ by more than sixteen orders of magnitude, steps are lost in rounding and D has
+    plateaus.) With the default of 201 nodes the error of the integral is at most 10⁻³ of the
+    interval's length for β of standard deviation one (10⁻⁴ at 0.3); doubling the nodes divides it
+    by four.
 
     Examples
     --------
@@ -102,8 +103,8 @@ class TimeWarp(Deformation):
         self.outer = _ends("outer", (begin - margin, end + margin) if outer is None else outer)
         if self.outer[0] > begin or self.outer[1] < end:
             raise ValueError(
-                f"outer is {self.outer}, which does not hold the interval {self.interval}; widen "
-                "it."
+                f"outer is {self.outer}, which does not contain the interval {self.interval}; "
+                "widen it."
             )
         for name, count, least in (("n_kernels", n_kernels, 2), ("n_nodes", n_nodes, 3)):
             whole = isinstance(count, (int, np.integer)) and not isinstance(count, bool)
@@ -138,7 +139,8 @@ class TimeWarp(Deformation):
     def starts(self) -> np.ndarray:
         """Return the mean, an early and a late clock, shape (3, n_parameters).
 
-        The two others tilt the speed so that the middle moves by about a twelfth of the interval.
+        The early and the late one tilt the speed so that the middle moves by about a twelfth of
+        the interval.
 
         Returns
         -------
@@ -148,7 +150,7 @@ class TimeWarp(Deformation):
         return self.mean + np.stack([0.0 * tilt, tilt, -tilt])
 
     def check_points(self, points: np.ndarray) -> None:
-        """Check that points are where the warp is defined.
+        """Check that the warp is defined at points.
 
         Parameters
         ----------
@@ -157,12 +159,12 @@ class TimeWarp(Deformation):
         Raises
         ------
         ValueError
-            If one is outside the outer interval.
+            If a point is outside the outer interval.
         """
         self._column(points)
 
     def evaluate(self, points: Any, beta: Any) -> np.ndarray:
-        """Return D(u_s, β) as numbers, for one β or many.
+        """Return D(u_s, β) as a NumPy array, for one β or many.
 
         Parameters
         ----------
@@ -177,8 +179,8 @@ class TimeWarp(Deformation):
         Raises
         ------
         ValueError
-            If a point is outside the outer interval, or `beta` has another number of parameters or
-        is not finite.
+            If a point is outside the outer interval, or `beta` has a wrong number of parameters or
+            is not finite.
 
         Examples
         --------
@@ -189,7 +191,7 @@ class TimeWarp(Deformation):
         """
         speed = self._speeds(beta)
         share = speed @ self._weights(self._column(points)) / (speed @ self._whole)[..., None]
-        # rounding may step over the last end, where `inverse` is not defined
+        # rounding may exceed the upper end, beyond which `inverse` is not defined
         return np.asarray(np.minimum(self._stretched(share), self.interval[1]))
 
     def inverse(self, values: Any, beta: Any) -> np.ndarray:
@@ -209,8 +211,8 @@ class TimeWarp(Deformation):
         Raises
         ------
         ValueError
-            If a value is outside the interval, or `beta` has another number of parameters or is
-        not finite.
+            If a value is outside the interval, or `beta` has a wrong number of parameters or is
+            not finite.
 
         Examples
         --------
@@ -234,7 +236,7 @@ class TimeWarp(Deformation):
     def _speeds(self, beta: Any) -> np.ndarray:
         """Return the speed at the nodes, (..., n_nodes), up to a factor for each β."""
         exponents = self._parameters(beta) @ self._kernels.T
-        # the factor cancels in every ratio, and without it the largest may overflow
+        # the factor cancels in every ratio and prevents overflow
         return np.asarray(np.exp(exponents - exponents.max(axis=-1, keepdims=True)))
 
     def _inverse(self, shares: np.ndarray, speed: np.ndarray) -> np.ndarray:
@@ -242,13 +244,13 @@ class TimeWarp(Deformation):
         reached = np.concatenate([[0.0], np.cumsum(areas)])
         wanted = shares * reached[-1]
         cell = np.clip(np.searchsorted(reached, wanted, side="right") - 1, 0, len(areas) - 1)
-        # Inside a cell the area is a t + (b − a) t²/2 of t in [0, 1] times the step; the root in
-        # the form that does not cancel where a and b are nearly equal.
+        # Inside a cell the area is a t + (b − a) t²/2 for t in [0, 1], times the step. This form of
+        # the root does not cancel if a and b are nearly equal.
         first, last = speed[cell], speed[cell + 1]
         rest = np.maximum(wanted - reached[cell], 0.0) / self._step
         root = np.sqrt(np.square(first) + 2.0 * (last - first) * rest)
         bottom = first + root
-        # a cell in which the speed is lost in rounding has no area, and any point of it will do
+        # a cell in which the speed is lost in rounding has no area, and any of its points will do
         share = np.divide(2.0 * rest, bottom, out=np.zeros_like(rest), where=bottom > 0)
         return np.asarray(self.nodes[cell] + self._step * np.minimum(share, 1.0))
 
@@ -288,9 +290,9 @@ class TimeWarp(Deformation):
     ) -> TensorVariable:
         """Return the second derivatives by β of Σ_s g_s(D(u_s, β)).
 
-        With p_i = W_i v_i / Σ W v and q_is = w_is v_i / Σ W v of the speeds v = exp(Kβ) at the
-        nodes, and μ = Σ_i p_i K_i: the share of the way is Σ_i q_is, its derivative
-        r_s = Σ_i (q_is − share_s p_i) K_i, and its second derivative
+        Let p_i = W_i v_i / Σ W v and q_is = w_is v_i / Σ W v with the speeds v = exp(Kβ) at the
+        nodes, and μ = Σ_i p_i K_i. The share of the way is Σ_i q_is, its derivative is
+        r_s = Σ_i (q_is − share_s p_i) K_i, and its second derivative is
         Σ_i (q_is − share_s p_i) K_i K_iᵀ − r_s μᵀ − μ r_sᵀ.
         """
         weights, speed = self._weights(self._column(points)), self._speed(beta)
@@ -323,7 +325,7 @@ class TimeWarp(Deformation):
         return self.interval[0] + (self.interval[1] - self.interval[0]) * share
 
     def _column(self, points: Any) -> Any:
-        """Return points as a vector; numbers are checked, symbols cannot be."""
+        """Return points as a vector; numbers are checked, symbolic points cannot be."""
         if isinstance(points, Variable):
             return points[:, 0]
         column = np.asarray(points, dtype=np.float64)
@@ -338,14 +340,14 @@ class TimeWarp(Deformation):
         return column
 
     def _weights(self, column: Any) -> Any:
-        """Return ∫ from u'_i to u_s of the broken line's hat function of each node.
+        """Return ∫ from u'_i to u_s of the hat function of each node.
 
-        Shape (n_nodes, n_points), symbolic where the points are.
+        The shape is (n_nodes, n_points); the result is symbolic if the points are.
         """
         clip = pt.clip if isinstance(column, Variable) else np.clip
         away = clip((column[None, :] - self.nodes[:, None]) / self._step, -1.0, 1.0)
         begun = np.zeros((self.nodes.size, 1))
-        begun[0] = self._step / 2.0  # of the first hat only the half on the right counts
+        begun[0] = self._step / 2.0  # only the right half of the first hat counts
         return (self._step / 2.0) * (1.0 + away * (2.0 - abs(away))) - begun
 
     def _parameters(self, beta: Any) -> np.ndarray:
