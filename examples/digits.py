@@ -211,7 +211,7 @@ def main() -> None:
     em.history.to_netcdf(history, engine="h5netcdf")
     noise = float(np.sqrt(parameters["noise_variance"]))
     console.print(
-        f"Noise {noise:.3f}; learnt in {learnt:.0f} s, all done in "
+        f"Noise {noise:.3f}; learned in {learnt:.0f} s, all done in "
         f"{time.perf_counter() - began:.0f} s. Wrote {picture} and {history}."
     )
 

@@ -144,7 +144,7 @@ def main() -> None:
             truth = split(seed, arguments.images, arguments.test)["truth"]
             errors.append(100 * float(np.mean(predicted != truth)))
             console.print(
-                f"seed {seed}: error {errors[-1]:.1f} % on {len(truth)} images; learnt in "
+                f"seed {seed}: error {errors[-1]:.1f} % on {len(truth)} images; learned in "
                 f"{learnt - began:.0f} s, classified in {time.perf_counter() - learnt:.0f} s"
             )
     console.print(
