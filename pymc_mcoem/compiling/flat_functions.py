@@ -153,7 +153,7 @@ class FlatFunction:
         rest = graph.inputs[len(own) :]
         odd = [variable for variable in rest if not _is_plain(variable)]
         if odd:
-            raise NotFlatError(f"density: {odd} are no arrays of numbers.")
+            raise NotFlatError(f"density: {odd} are not arrays of numbers.")
         self._kinds = [np.dtype(variable.type.dtype) for variable in rest]
         # Storage of the model's shared data, which come last.
         arrays = function.input_storage[len(own) + len(given) + len(single) :]

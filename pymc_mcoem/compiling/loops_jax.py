@@ -32,8 +32,9 @@ class _Graph:
         function = compile_with_data(density, list(inputs), list(outputs), "JAX")
         if not jax.config.jax_enable_x64:
             raise ValueError(
-                "backend: JAX computes in single precision here, which searches and sweeps are not "
-                "made for; set PyTensor's floatX to float64, or jax.config's jax_enable_x64."
+                "backend: JAX computes in single precision here, but searches and sweeps "
+                "need double precision; set PyTensor's floatX to float64, or jax.config's "
+                "jax_enable_x64."
             )
         n_given = len(inputs) + len(density.data_inputs) + len(density.other_values)
         self._function = function.vm.jit_fn

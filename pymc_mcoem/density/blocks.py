@@ -127,8 +127,8 @@ class BlockDensity(ClassDensity):
                             f"blocks: {rv.name} is not in the block of class {j}, but the density "
                             f"of {name} looks at it there; add it to that block, or write the "
                             f"model so that pm.math.switch({self.class_index.name} == ..., ...) "  # type: ignore[union-attr]
-                            "leaves it out (of arrays that are stacked and then indexed this "
-                            "cannot be seen)."
+                            "leaves it out (this cannot be seen for arrays that are stacked "
+                            "and then indexed)."
                         )
 
     def _require_whole_priors(self, flags: np.ndarray) -> None:

@@ -171,7 +171,7 @@ def require_proper(model: pm.Model, latents: Sequence[TensorVariable]) -> None:
     if winding:
         raise ValueError(
             f"vars: {winding} are angles on PyMC's circular transform, under which they may wind "
-            "around for ever, and there is no probability of a class together with them. Leave "
+            "around forever, so that no class has a probability together with them. Leave "
             "them to another step by naming the other latents in vars, or declare them with "
             "default_transform=pm.distributions.transforms.Interval(-np.pi, np.pi), if next to "
             "none of their posterior lies near π and −π (in blocks, only where the prior's "

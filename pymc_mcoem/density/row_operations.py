@@ -240,7 +240,7 @@ def _entries(node: Any, value: Any, indices: Sequence[Any]) -> list[Any]:
     """Return the index of each axis, slices of everything included."""
     given = list(indices_from_subtensor(indices, node.op.idx_list))
     if any(getattr(each, "dtype", None) == "bool" for each in given):
-        raise Coupled(f"{named(node)} takes what a mask says, it is not known which rows")
+        raise Coupled(f"{named(node)} indexes by a mask, so its rows are not known")
     return given + [slice(None)] * (value.type.ndim - len(given))
 
 

@@ -168,7 +168,7 @@ class _Proof:
         shared = [c for c in conditions if c not in self._axes and c not in self._why]
         own = [self._condition(c) for c in conditions if c not in shared]
         if axis is None:
-            raise Coupled(f"{named(node)} checks rows for what looks at none")
+            raise Coupled(f"{named(node)} checks rows in an expression that depends on none")
         order: list[Any] = ["x"] * expression.type.ndim
         order[axis] = 0
         checked = self.now(expression)

@@ -229,9 +229,7 @@ def _size(variable: Any) -> int:
 
 
 def _no_draws(error: Exception) -> None:
-    _log.info(
-        "Laplace: searches start around the initial point, for want of prior draws: %s", error
-    )
+    _log.info("Laplace: searches start around the initial point, without prior draws: %s", error)
 
 
 def climb(
