@@ -122,7 +122,7 @@ class QuadraticForm(PlainGraph):
 
 
 def quadratic_form(matrix: Any, vector: Any) -> TensorVariable:
-    """Return vᵀ M v, of shape ``(...,)``, of a symmetric ``(n, n)`` and vectors ``(..., n)``.
+    """Return vᵀ M v, ``(...,)``, for a symmetric matrix ``(n, n)`` and vectors ``(..., n)``.
 
     Its gradient 2 M v reuses the product M v of the value. A gradient by PyTensor would compute the
     products by rows and by columns separately, because it does not know that M is symmetric.
