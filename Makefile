@@ -1,21 +1,21 @@
 # make        build the environment in .venv
 # make demo   learn templates of handwritten digits from a stream
-# make test   run the tests; ARGS= are handed to pytest, as in: make test ARGS="--runslow -k burst"
-# make bench  the tables of speed, each beside its rivals, one script after another: two hours
+# make test   run the tests; ARGS= are passed to pytest, as in: make test ARGS="--runslow -k burst"
+# make bench  print the tables of speed with rivals, one script after another, in two hours
 # make lint   check style and types
-# make format rewrite the code in the project's style
+# make format reformat the code in the project's style
 # make docs   build the documentation, notebooks executed: docs/_build/html/index.html
-# make lock   write requirements.lock anew after a change of pyproject.toml; with ARGS=--upgrade
-#             take the newest versions of everything
-# make audit  look for known vulnerabilities in what requirements.lock pins
-# make clean  remove the environment, caches and the documentation built
+# make lock   rewrite requirements.lock after a change of pyproject.toml; with ARGS=--upgrade
+#             take the newest versions of all packages
+# make audit  look for known vulnerabilities in the packages that requirements.lock pins
+# make clean  remove the environment, caches and the built documentation
 #
-# PYTHON=... names the Python to build the environment with; without it one is looked for.
-# With CI=true all that is installed is what requirements.lock pins, hashes checked; otherwise it is
-# what the ranges of pyproject.toml allow, as for everyone who installs the package.
+# PYTHON=... names the Python to build the environment with; by default make looks for one.
+# With CI=true exactly the packages that requirements.lock pins are installed, with their hashes
+# checked. Otherwise any versions in the ranges of pyproject.toml are, as for users of the package.
 
 .DELETE_ON_ERROR:
-# What every script compares with is in its own table; ARGS= names other scripts.
+# Every script prints its rivals in its own table. ARGS= names other scripts.
 speed := density burst_overhead burst_accuracy against_sampling cost_growth two_cores start_up
 .PHONY: environment demo test bench lint format docs lock audit clean
 
@@ -31,8 +31,8 @@ environment: $(equipped)
 demo: $(installed)
 	$(python) examples/digits.py $(ARGS)
 
-# A file's tests stay together, for they share what is dear to make. What is compiled is never given
-# back, gigabytes in the end, so there are two processes at most.
+# The tests of a file run in one process, because they share fixtures that are expensive to make.
+# Memory of compiled code is never freed and reaches gigabytes, so there are at most two processes.
 test: $(equipped)
 	$(python) -m pytest --numprocesses logical --maxprocesses 2 --dist loadfile $(ARGS)
 
@@ -63,8 +63,8 @@ audit: $(locking)
 clean:
 	rm -rf .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist output docs/_build docs/generated
 
-# Only what is declared in pyproject.toml decides what is installed: the package itself is
-# installed in place, so that a change of its code needs nothing here.
+# The installation depends on pyproject.toml only: the package itself is installed in place, so that
+# a change of its code requires no new installation.
 ifeq ($(CI),true)
 
 $(installed): pyproject.toml requirements.lock
@@ -85,7 +85,7 @@ $(installed): pyproject.toml
 	@$(install) --editable .
 	@touch $@
 
-# Tests and checkers come apart: a newcomer's demo does not wait for them.
+# Tests and checkers are installed separately, so that a newcomer's demo does not wait for them.
 $(equipped): $(installed)
 	@echo "Installing what tests and checks need ..."
 	@$(install) --editable '.[dev]'
@@ -103,9 +103,9 @@ $(locking): $(installed)
 
 endif
 
-# An environment that is there and whose Python still runs is kept. Otherwise each candidate is
-# run, not just looked up: a shim of pyenv may stand for a version that is not there, and a
-# system's Python may come without venv. The shell's own words do it all, up to building.
+# An existing environment is kept if its Python still runs. Otherwise each candidate is run, not just
+# looked up, because a shim of pyenv may stand for a version that is not installed, and a system's
+# Python may come without venv. Only builtins of the shell are used until the environment is built.
 define find_or_build
 	suits() { "$$1" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 12))' \
 		</dev/null >/dev/null 2>&1; }; \

@@ -1,11 +1,11 @@
-"""Look for known vulnerabilities in what requirements.lock pins, by pip-audit.
+"""Look for known vulnerabilities in the packages that requirements.lock pins, by pip-audit.
 
     make audit
     make audit ARGS="--ignore-vuln GHSA-xxxx-xxxx-xxxx"    # further arguments of pip-audit
 
-It fails on a known vulnerability, and on whatever else goes wrong. Where no service of advisories
-can be reached, it says that nothing was audited and does not fail: that is no fault of the pins.
-What is pinned for other systems and other versions of Python than this one is not looked at.
+It fails on a known vulnerability and on any other error. If no advisory service can be reached, it
+says that nothing was audited and does not fail, because the pins are not at fault. Packages that
+are pinned for other systems or other versions of Python are not audited.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from rich.console import Console
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCK = "requirements.lock"
-#: Asked in turn until one answers.
+#: Advisory services, asked in turn until one answers.
 SERVICES = ("pypi", "osv")
-#: Words by which pip-audit and what it calls say that there is no way to a service.
+#: Words in the errors of pip-audit and its libraries if a service cannot be reached.
 UNREACHABLE = ("ConnectionError", "Could not connect", "Connection refused", "ReadTimeout")
 
 console = Console(highlight=False, soft_wrap=True)
 
 
 def ask(service: str, arguments: list[str]) -> list[dict[str, Any]] | None:
-    """Return what a service knows of each dependency, None where it cannot be reached."""
+    """Return a service's report on each dependency, or None if it cannot be reached."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.json")
         command = [sys.executable, "-m", "pip_audit", "--requirement", LOCK, "--require-hashes"]
@@ -49,14 +49,14 @@ def ask(service: str, arguments: list[str]) -> list[dict[str, Any]] | None:
 
 
 def main() -> None:
-    """Ask, tell, and fail where there is reason to."""
+    """Ask the services in turn, print the result, and fail if there are vulnerabilities."""
     for service in SERVICES:
         dependencies = ask(service, sys.argv[1:])
         if dependencies is None:
             console.print(f"{service}: cannot be reached.")
             continue
         audited = [each for each in dependencies if "skip_reason" not in each]
-        # a mirror of PyPI answers, and has no advisories
+        # A mirror of PyPI answers, but has no advisories.
         if dependencies and not audited:
             console.print(f"{service}: has nothing on any of {len(dependencies)} packages.")
             continue

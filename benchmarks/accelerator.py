@@ -1,21 +1,21 @@
-"""Bursts of many observations and chains at once on an accelerator, beside processor cores.
+"""Compare bursts of many observations and chains at once on an accelerator with processor cores.
 
 JAX runs the package's own graphs, the density with its gradient and curvature, the Carlin-Chib
-sweep and the statistics, for a whole mini-batch of observations and several chains of each, in
-step. That fills an accelerator; without one JAX runs the same on the processor. The results are
-compared with the package's own burst: modes by their log-density, sweeps by the draws from the same
-noise, whole bursts by their means over many. Each of several chains has a burn-in of its own, and
-the kept draws are divided among them.
+sweep and the statistics, in step for a whole mini-batch of observations and several chains of each.
+That fills an accelerator; without one JAX runs the same on the processor. The results are compared
+with the package's own burst: modes by their log-density, sweeps by the draws from the same noise,
+whole bursts by their means over many. Each chain has its own burn-in, and the kept draws are
+divided among the chains.
 
 The reference is the E-step as `OnlineEM` calls it, in the given number of processes, on the same
-machine and in the same run. Images of 16 × 16 pixels under four classes show discs, noise 0.2;
-bursts of 100 draws after 50 with 20 random-walk moves a sweep.
+machine and in the same run. Images of 16 × 16 pixels under four classes show discs with noise 0.2.
+Bursts have 100 draws after 50 of burn-in, with 20 random-walk moves per sweep.
 
     python benchmarks/accelerator.py                              # JAX's default device
     JAX_PLATFORMS=cpu python benchmarks/accelerator.py --batches 8 --rounds 1
 
-Observations a second include the mode search, the sweeps and the statistics. Compiling comes before
-and is not counted.
+Observations per second include the mode search, the sweeps and the statistics. Compilation comes
+before and is not counted.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from pymc_mcoem.em.burst import adaptation_gains
 
 SIDE, N_CLASSES, NOISE = 16, 4, 0.2
 DRAWS, BURN_IN = 100, 50
-#: Newton steps of every search: the package's stop by themselves, after 5 to 15.
+#: Newton steps of every search. The package's own searches stop after 5 to 15.
 N_STEPS = 20
 
 
@@ -66,12 +66,12 @@ def observations(n: int) -> np.ndarray:
 
 @cache
 def compiled_burst() -> Any:
-    """The package's own E-step, compiled once in every process."""
+    """Return the package's own E-step, compiled once in every process."""
     return mcoem.esteps.CarlinChibBurst(within_class=mcoem.moves.RandomWalk()).compile(setting()[0])
 
 
 def explain(images: np.ndarray) -> int:
-    """Run the package's E-step for each of some observations; return how many there were."""
+    """Run the package's E-step for each observation; return the number of observations."""
     mixture, theta, _ = setting()
     e_step = compiled_burst()
     rng = np.random.default_rng(3)
@@ -94,7 +94,7 @@ class JaxBurst:
     Parameters
     ----------
     n_chains : int
-        Of each observation; the draws that are kept are shared among them.
+        Chains of each observation, among which its kept draws are divided.
     """
 
     def __init__(self, n_chains: int = 1) -> None:
@@ -168,7 +168,7 @@ class JaxBurst:
         return values
 
     def _find_modes(self, data: list[Any]) -> tuple[Any, ...]:
-        """Return mean, scale, whiten, log_normalizer, log_evidence of all, (n, n_classes, ...)."""
+        """Return mean, scale, whiten, log_normalizer, log_evidence, each (n, n_classes, ...)."""
         import jax
         import jax.numpy as jnp
 
@@ -231,7 +231,7 @@ class JaxBurst:
         log_step = jnp.broadcast_to(jnp.asarray(self.log_step), (*shape, N_CLASSES))
 
         def over_all(function: Any, n_own: int, n_given: int = 0, n_pseudo: int = 0) -> Any:
-            """`n_own` arguments are of each chain, `n_pseudo` of each observation."""
+            """Map over `n_own` arguments of each chain and `n_pseudo` of each observation."""
             chains = (*[0] * n_own, *[None] * (n_given + n_pseudo + len(self.names)))
             every = (*[0] * n_own, *[None] * n_given, *[0] * n_pseudo, *self.data_axes)
             return jax.vmap(jax.vmap(function, in_axes=chains), in_axes=every)
@@ -273,7 +273,7 @@ class JaxBurst:
 
 
 def check(burst: JaxBurst, images: np.ndarray) -> str:
-    """Compare modes, and sweeps made of the same noise, with the package's own."""
+    """Compare modes, and sweeps from the same noise, with the package's own."""
     own, rng = compiled_burst(), np.random.default_rng(4)
     data = burst.encode(images)
     found = [np.asarray(each) for each in burst.find_modes(data)]
@@ -307,10 +307,10 @@ def check(burst: JaxBurst, images: np.ndarray) -> str:
 
 
 def compare(n_images: int = 3, n_runs: int = 24, n_chains: int = 2) -> str:
-    """Compare whole bursts on images that several classes may show, by chance errors.
+    """Compare whole bursts on ambiguous images by their Monte Carlo errors.
 
-    Nine pixels in ten are missing. Both sides explain each image as many times; the greatest
-    difference of mean class weights and of mean statistics is told in standard errors of one.
+    Nine pixels in ten are missing. Both sides run the same number of bursts for each image. The
+    greatest difference of mean class weights and of mean statistics is given in standard errors.
     """
     own, burst = compiled_burst(), JaxBurst(n_chains)
     images = observations(n_images)
@@ -350,7 +350,7 @@ def compare(n_images: int = 3, n_runs: int = 24, n_chains: int = 2) -> str:
 
 @contextmanager
 def workers(n: int) -> Iterator[Callable[[np.ndarray], float]]:
-    """Give a function that has processes explain images, and returns observations a second."""
+    """Yield a function that runs E-steps in processes and returns observations per second."""
     with ProcessPoolExecutor(n, mp_context=multiprocessing.get_context("spawn")) as pool:
 
         def measure(images: np.ndarray) -> float:

@@ -1,20 +1,21 @@
-"""Time of an E-step: a burst, beside `pm.sample` called for one observation after another.
+"""Compare the time of a burst as E-step with `pm.sample` called for one observation after another.
 
 Without this package a PyMC user writes the E-step as a loop: the model is built once,
 ``pm.set_data`` gives it the next observation and θ, ``pm.sample`` samples it, and the draws are
 averaged. Every call makes the default steps again, Gibbs for the class index and NUTS for the
-latents: it compiles them or takes them from the cache. On the same observations these take turns:
+latents: it compiles them or reads them from the cache. The contestants take turns on the same
+observations:
 
 * ``CarlinChibBurst().compile(family)``, called for each observation; and the same with twenty
-  random-walk moves a sweep in place of its Hamiltonian one;
-* that loop; and the same with the steps made once and given as ``step=``, which makes the same
+  random-walk moves per sweep in place of its Hamiltonian move;
+* that loop; and the same with the steps made once and given as ``step=``, which gives the same
   draws;
 * a loop over a model with the class summed out by hand, NUTS alone, both ways (curves only);
-* NumPyro's NUTS on the package's own density with the class summed out, compiled once by JAX, where
+* NumPyro's NUTS on the package's own density with the class summed out, compiled once by JAX, if
   NumPyro is installed (`with_numpyro`);
 * the loop with ``step=CarlinChib()`` on the user's model, both ways.
 
-Each runs one chain on one core. Loops have two times: of everything, and of sampling alone as PyMC
+Each runs one chain on one core. Loops have two times: the total, and that of sampling alone as PyMC
 reports it in the posterior's attributes. First calls, which compile, are not counted.
 
 A mean over m independent draws would have the variance of one over m, so
@@ -27,11 +28,12 @@ interpolated between the bursts' lengths on log axes. It is a lower bound where 
 is enough, and 0 where the longest is not. In brackets are 5 and 95 % quantiles over resampled
 observations.
 
-First come the shifted curves of `shifted_curves`, whose E-step is exact, each under the true θ and
-under another. Then postal digits of 16 × 16 pixels, four classes, 78 latents, θ after 20 images.
-Their posteriors have many modes, and the exact means are unknown. The reference is two long runs,
-whose own worth is printed. They are Carlin-Chib chains, so if NUTS is in another mode that counts
-against it, right or wrong; the mean log joint density of the draws shows where.
+The first data are the shifted curves of `shifted_curves`, whose E-step is exact, each under the
+true θ and under another. The second are postal digits of 16 × 16 pixels, with four classes, 78
+latents and θ after 20 images. Their posteriors have many modes, and the exact means are unknown.
+The reference is two long runs, whose own worth is printed. They are Carlin-Chib chains, so if NUTS
+finds another mode this counts against it, right or wrong; the mean log joint density of the draws
+shows where.
 
     python benchmarks/against_sampling.py --quick    # two curves, one image: two minutes
     python benchmarks/against_sampling.py            # half an hour
@@ -73,7 +75,7 @@ import pymc_mcoem as mcoem
 BURST, LOOP, OURS, SUMMED = "burst", "pm.sample, defaults", "pm.sample, CarlinChib()", "summed out"
 MADE_ONCE, WALK = ", made once", "burst, random walk"
 NUMPYRO = "NumPyro, class summed out" + MADE_ONCE
-#: How many lengths of each are left with ``--quick``, one if not said.
+#: Number of lengths of each contestant with ``--quick``, one by default.
 QUICK = {BURST: 5, WALK: 0}
 #: (tuning or burn-in, draws) of each contestant.
 SHORT, MIDDLE, LONG = [(25, 25), (100, 100)], [(500, 500)], [(2_000, 2_000)]
@@ -97,7 +99,7 @@ DIGITS = {
     OURS + MADE_ONCE: [(200, 200), (200, 1_000)],
     NUMPYRO: [(50, 50), (200, 200), (1_000, 1_000)],
 }
-#: Statistics of curves as columns: δ, δ ΦᵀY and δ x²; and those that digits are compared by.
+#: Statistics by which curves are compared, as columns: δ, δ ΦᵀY and δ x²; and those for digits.
 PARTS = {"δ": slice(0, 1), "ΦᵀY": slice(1, 6), "x²": slice(6, 7)}
 DIGIT_PARTS = {"ΦᵀY": "template_projection", "ΦᵀΦ": "template_gram", "ββᵀ": "deformation_outer"}
 
@@ -107,7 +109,7 @@ Length = tuple[int, int]
 
 @dataclass(frozen=True)
 class Found:
-    """What a contestant found for one observation: means, class indices and latents, seconds."""
+    """Result of a contestant for one observation: means, class indices and latents, seconds."""
 
     statistics: dict[str, np.ndarray]
     chain: tuple[np.ndarray, np.ndarray]
@@ -148,7 +150,7 @@ def loop(
 def bursts(
     family: mcoem.Family, arranged: Callable[[Values], Any], **settings: Any
 ) -> Callable[[Values, Length, int], Found]:
-    """Return bursts; step sizes go from one to the next, as in learning."""
+    """Return bursts, whose step sizes are passed from one to the next, as in learning."""
     e_step = mcoem.esteps.CarlinChibBurst(**settings).compile(family)
     state = e_step.initial_state()
 
@@ -204,9 +206,9 @@ def numpyro_loop(
 def in_turn(
     explainers: dict[str, Any], lengths: dict[str, Any], cases: list[Values], repeats: int
 ) -> dict[tuple[str, Length], list[list[Found]]]:
-    """Return what was found by contestant, length and case.
+    """Return the results by contestant, length and case.
 
-    What is fast comes `repeats` times, what is made at each call once.
+    Fast contestants run `repeats` times, those that make their steps at each call once.
     """
     lengths = {kind: each for kind, each in lengths.items() if kind in explainers}
     for kind in lengths:
@@ -227,7 +229,7 @@ def number(value: float) -> str:
 def tell(title: str, results: dict[Any, Any], answers: list[Any], group: int = 1) -> None:
     """Print times, worth and ratios; `answers` has (mean, variance) by name, case by case.
 
-    Cases are resampled in groups of so many.
+    Cases are resampled in groups of the given size.
     """
     names = list(answers[0])
     variance = np.array([[case[name][1] for name in names] for case in answers])
@@ -294,7 +296,7 @@ def by_part(columns: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def mean_statistics(draws: Any, values: Values) -> Any:
-    """Average over draws; without an index each class has its probability given the shift."""
+    """Average over draws; without an index, weigh each class by its probability given the shift."""
     x = draws["shift"].values
     if "class_index" in draws:
         weight = np.eye(len(values["weights"]))[draws["class_index"].values]

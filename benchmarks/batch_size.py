@@ -1,20 +1,20 @@
-"""Cost of mini-batches: the error of θ after the same number of observations.
+"""Measure the cost of mini-batches: the error of θ after the same number of observations.
 
 With ``batch_size=b`` the b observations of a step are explained at the same θ, so that b workers
-can explain them at once; but online EM then takes b times fewer steps. Streams from a mixture of
-shifted curves whose E-step is known exactly (`shifted_curves`), three overlapping classes, each
-learned with several batch sizes from the same start near the truth, the first M-step after 100
-observations. Reported: the root mean squared error of θ over the streams, in units of the Fisher
+can work at the same time, but online EM takes b times fewer steps. The streams come from a mixture
+of shifted curves with an exact E-step (`shifted_curves`) and three overlapping classes. Each is
+learned with several batch sizes from the same start near the truth, with the first M-step after 100
+observations. Reported are the root mean squared error of θ over the streams, in units of the Fisher
 information, √(dᵀ I d / number of parameters), in which an efficient estimator has 1/√n; and its
-ratio to that of batch size 1 on the same streams. Of the last θ, and of its average from
+ratio to that of batch size 1 on the same streams. Both are for the last θ and for its average from
 observation 300 on.
 
 The gain is a function of the number of steps, so a large batch is also another step size: with
-n^−0.6 after N observations (b/N)^0.6, where single observations have N^−0.6 each. The rows "as
-fast" have min(1, b^0.4 n^−0.6), with which b observations are worth as much as they are singly.
+n^−0.6 it is (b/N)^0.6 after N observations, while single observations have N^−0.6 each. The rows
+"as fast" have min(1, b^0.4 n^−0.6), with which b observations are worth as much as they are singly.
 
-The same from a start far from the truth, where a large batch forgets more slowly, and with
-Carlin-Chib bursts of ten draws: on shorter, and for bursts fewer, streams.
+The same is measured from a start far from the truth, where a large batch forgets more slowly, and
+with Carlin-Chib bursts of ten draws, on shorter streams and, for bursts, fewer.
 
     python benchmarks/batch_size.py             # 20 streams, five minutes of one core
     python benchmarks/batch_size.py --quick     # three streams
@@ -47,19 +47,19 @@ from timing import console, make_table, tell_versions
 
 import pymc_mcoem as mcoem
 
-#: Both are whole numbers of all batches, so that no step is smaller than the others.
+#: Both are multiples of all batch sizes, so that no step is smaller than the others.
 CHECKPOINTS = (900, 3_000)
 FIRST_UPDATE, AVERAGE_FROM = 100, 300
-#: n × squared error of the average from which on a stream has gone to another optimum.
+#: A stream whose average has a larger n × squared error has gone to another optimum.
 LOST = 30.0
-#: Of all streams, those that bursts learn too, to the first checkpoint.
+#: Number of streams that bursts learn too, up to the first checkpoint.
 BURST_SHARE = 0.6
 BURST = mcoem.esteps.CarlinChibBurst(within_class=mcoem.moves.RandomWalk(n_moves=1))
 
 
 @dataclass(frozen=True)
 class AsFast:
-    """A gain with which a batch is worth as much as its observations are singly."""
+    """A gain with which a batch is worth as much as its single observations."""
 
     batch_size: int
 
@@ -69,7 +69,7 @@ class AsFast:
 
 @dataclass(frozen=True)
 class Setting:
-    """One way to learn."""
+    """A way to learn."""
 
     batch_size: int
     bursts: bool = False
@@ -86,7 +86,7 @@ class Setting:
 
     @property
     def is_short(self) -> bool:
-        """Whether it ends at the first checkpoint."""
+        """Whether the run ends at the first checkpoint."""
         return self.bursts or self.far
 
     @property
@@ -108,7 +108,7 @@ TABLES = {
 
 
 def begin(setting: Setting, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Return the θ that a run begins at; a far one has templates of half their height."""
+    """Return the initial θ of a run; a far one has templates of half their height."""
     start = perturbed(TRUTH, rng)
     if setting.far:
         start["templates"] = start["templates"] - 0.5 * TRUTH["templates"]

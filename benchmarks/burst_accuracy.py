@@ -1,13 +1,13 @@
-"""How many independent draws a burst is worth, against its time, by kind of burst.
+"""Measure how many independent draws a burst is worth, against its time, by kind of burst.
 
-Postal digits of all kinds with noise, four classes, 78 latents; θ after 20, 100 and 500
-observations (early, middle, late), and 20 other images. Long runs give the posterior means of class
-weights, ΦᵀY, ΦᵀΦ and ββᵀ of each image, twice, and the variance of a single draw. Chains of bursts
-do not leave the modes where their pseudo-priors were fitted, so long runs that began there would
-agree with them by construction. Long runs therefore begin at the modes of highest evidence that a
-dozen searches find in each class, none of which is a search of the bursts that are compared. Then
-every kind of burst runs at several lengths, several times for each image. A mean over m independent
-draws would have the variance of one over m, so
+The data are noisy postal digits of all kinds, with four classes and 78 latents; θ is taken after
+20, 100 and 500 observations (early, middle, late), and 20 other images are explained. Long runs
+give the posterior means of class weights, ΦᵀY, ΦᵀΦ and ββᵀ of each image, twice, and the variance
+of a single draw. Chains of bursts do not leave the modes where their pseudo-priors were fitted, so
+long runs that began there would agree with them by construction. Long runs therefore begin at the
+modes of highest evidence that a dozen searches find in each class, none of which is a search of the
+compared bursts. Then every kind of burst runs at several lengths, several times for each image. A
+mean over m independent draws would have the variance of one over m, so
 
     worth = variance of one draw / mean squared error of the burst, summed over images,
 
@@ -16,7 +16,7 @@ result is the time in which each kind reaches the worth of the paper's burst (50
 burn-in, 20 random-walk moves a sweep, pilot chains), interpolated between its lengths on log axes,
 as a ratio. It is a lower bound where the shortest length is enough, and 0 where the longest is not.
 Long runs have an error too, and bursts that are worth more than the long runs cannot be compared.
-The last table shows what lengths of each image's own could save, if a rule knew as much as other
+The last table shows what a length adapted to each image could save, if a rule knew as much as other
 bursts of that image tell.
 
     python benchmarks/burst_accuracy.py --quick
@@ -68,7 +68,7 @@ LENGTHS = [
     (25, 100),
     (50, 250),
 ]
-#: Of long runs: the angle of two of three starting points, and how searches from them cool.
+#: For long runs: the angle of two of three starting points, and the cooling of their searches.
 ANGLE = 0.35
 COOLINGS = [None, (30.0, 5.0), (3.0,), (100.0, 30.0, 10.0, 3.0)]
 PATIENT = mcoem.pseudo_priors.Laplace(
@@ -106,7 +106,7 @@ KINDS: dict[str, tuple[Any, list[tuple[int, int]]]] = {
 
 @dataclass(frozen=True)
 class Thorough:
-    """A dozen searches in each class, of which the mode with the highest evidence is taken."""
+    """The mode with the highest evidence of a dozen searches in each class."""
 
     def compile(self, density: Any, geometry: Any, mode: Any = None) -> Any:
         undeformed = geometry.starts_of(density)[0]
@@ -155,7 +155,7 @@ def learned(mixture: Any, stream: np.ndarray) -> dict[str, dict[str, np.ndarray]
 
 
 def flat(statistics: dict[str, np.ndarray], mixture: Any) -> dict[str, np.ndarray]:
-    """Return the statistics that are compared, each as one vector."""
+    """Return the compared statistics, each as one vector."""
     whole = {name: statistics[name] for name in NAMES}
     whole["template_gram"] = mixture.settings.basis.unpack_gram(whole["template_gram"])
     return {name: np.ravel(value) for name, value in whole.items()}
@@ -164,7 +164,7 @@ def flat(statistics: dict[str, np.ndarray], mixture: Any) -> dict[str, np.ndarra
 def truth(
     e_step: CompiledCarlinChibBurst, mixture: Any, theta: Any, image: np.ndarray, draws: int
 ) -> dict[str, dict[str, Any]]:
-    """Return of each statistic its mean, its error, and the variance of one draw, summed."""
+    """Return each statistic's mean, its error, and the variance of one draw, summed."""
     data = mixture.encode(image)
     halves, variances = [], []
     for seed in (1, 2):
@@ -270,7 +270,7 @@ def measure(given: argparse.Namespace) -> xr.Dataset:
 
 
 def seconds_until(worth: np.ndarray, seconds: np.ndarray, wanted: float) -> float:
-    """Return when a kind is worth so much, between its lengths; infinite if none of them is."""
+    """Return the interpolated time at which a kind reaches a worth, infinite if it does not."""
     order = np.argsort(seconds)
     log_worth = np.maximum.accumulate(np.log(worth[order]))
     log_seconds = np.log(seconds[order])
@@ -326,11 +326,11 @@ def tell(found: xr.Dataset) -> None:
 
 
 def tell_adapted(found: xr.Dataset) -> None:
-    """Print what lengths of an image's own could save: chosen by one half of the repeats.
+    """Print what lengths adapted to each image could save.
 
-    No rule that stops a burst when it seems good enough knows more of its error than other bursts
-    of the same image tell. The lengths that make Σ error + λ Σ seconds least in one half of the
-    repeats are judged by the other half.
+    No rule that stops a burst when it seems good enough knows more about its error than other
+    bursts of the same image tell. The lengths that minimize Σ error + λ Σ seconds in one half of
+    the repeats are judged by the other half.
     """
     title = "Time of lengths of each image's own over that of one length, equal error"
     table = make_table(by_stage(found), title=title)
@@ -350,7 +350,7 @@ def tell_adapted(found: xr.Dataset) -> None:
 
 
 def _adapted(known: np.ndarray, judged: np.ndarray, seconds: np.ndarray) -> float:
-    """Return mean over lengths of adapted over fixed time at equal error; (image, length)."""
+    """Return the mean over lengths of adapted / fixed time at equal error; (image, length)."""
     images = np.arange(len(known))
     prices = np.concatenate(
         [[0.0], np.logspace(-9, 9, 400) * known.mean() / seconds.mean(), [1e30]]

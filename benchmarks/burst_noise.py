@@ -1,8 +1,8 @@
-"""Error of one burst at the true parameters, and its predicted effect on online EM.
+"""Measure the error of one burst at the true parameters and predict its effect on online EM.
 
-Averaged online EM solves "mean score = 0". So an error of covariance V(m) in the score that a burst
-of m draws gives multiplies the squared error of θ by 1 + f(m), with f(m) = tr(I⁻¹ V(m)) / number of
-parameters and I the Fisher information of one observation; and a mean error b(m), which does not
+Averaged online EM solves "mean score = 0". If the score from a burst of m draws has an error with
+covariance V(m), the squared error of θ is multiplied by 1 + f(m), with f(m) = tr(I⁻¹ V(m)) / number
+of parameters and I the Fisher information of one observation. A mean error b(m), which does not
 average out, moves the limit by I⁻¹ b(m). Both are measured on shifted curves (`shifted_curves`),
 where the exact scores are known, for bursts of several lengths, with and without burn-in and
 Rao-Blackwell statistics, with good and poor pseudo-priors, and at several noise levels.
@@ -43,7 +43,7 @@ E_STEPS = {
     kind: mcoem.esteps.CarlinChibBurst(within_class=MOVE, rao_blackwell=kind)
     for kind in (False, True)
 }
-#: Standard deviations of the noise at which bursts of 50 draws are looked at as well.
+#: Further standard deviations of the noise, for bursts of 50 draws.
 OTHER_NOISES = (0.2, 0.4, 0.6, 0.9, 1.4)
 
 
@@ -54,7 +54,7 @@ def read(file: Path) -> xr.DataArray:
 
 @cache
 def make_family() -> ShiftedCurves:
-    """The family at the true θ, the same for all who learn or sample, to compile once."""
+    """Return the family at the true θ, shared by all runs so that it compiles once."""
     return ShiftedCurves(TRUTH)
 
 
@@ -67,7 +67,7 @@ def burst_errors(
     draws: int,
     burn_in: int,
 ) -> np.ndarray:
-    """Return what bursts add to the exact scores of `curves` at `truth`, ``(n, n_free)``."""
+    """Return the errors of bursts in the scores of `curves` at `truth`, ``(n, n_free)``."""
     rng = np.random.default_rng(4)
     exact = scores(posterior(curves, truth).statistics, truth)
     compiled = compiled_for(family, e_step)
@@ -86,11 +86,11 @@ def burst_errors(
 
 def factor_and_shift(errors: np.ndarray, fisher: np.ndarray) -> list[float]:
     """Return f, its standard error, the squared shift of the limit, and its standard error."""
-    # in coordinates in which the information is the identity
+    # In coordinates in which the information is the identity.
     white = np.linalg.solve(np.linalg.cholesky(fisher), errors.T).T
     n, n_free = white.shape
     noise = (white**2).sum(axis=1) / n_free
-    # The squared mean is too large by its own variance, which is taken off.
+    # The squared mean is too large by its own variance, which is subtracted.
     variance = white.var(axis=0, ddof=1) / n
     shift = (white.mean(axis=0) ** 2 - variance).mean()
     spread = np.sqrt(2 * (variance**2).sum()) / n_free
@@ -100,8 +100,8 @@ def factor_and_shift(errors: np.ndarray, fisher: np.ndarray) -> list[float]:
 def at_truth(n_bursts: int, fisher: np.ndarray) -> xr.DataArray:
     """Return noise factors f(m) and squared shifts of the limit of several bursts.
 
-    At other noise levels too: ``noise`` is the standard deviation of the curves' noise. Where it is
-    small shifts have several modes, so mode searches start from three points there.
+    ``noise`` is the standard deviation of the curves' noise. If it is small, shifts have several
+    modes, so mode searches start from three points.
     """
     curves = simulate(TRUTH, n_bursts, np.random.default_rng(3))
     poor = mcoem.esteps.CarlinChibBurst(

@@ -1,9 +1,9 @@
-"""Cost of a burst beside its density evaluations.
+"""Measure the cost of a burst relative to its density evaluations.
 
-Time of a burst over (its number of density evaluations × the time of one compiled evaluation of
-the model's log-density), at the paper's digits settings: 16 × 16 pixels, 78 latents, 20
-random-walk moves a sweep. Both are measured in turn, and medians are reported: of the chain with
-the cheap statistics, with ΦᵀΦ added, and with the mode search added.
+The result is the time of a burst over (its number of density evaluations × the time of one compiled
+evaluation of the model's log-density), at the paper's digits settings: 16 × 16 pixels, 78 latents,
+20 random-walk moves per sweep. The two take turns. Medians are reported for the chain with the
+cheap statistics, with ΦᵀΦ added, and with the mode search added.
 
     python benchmarks/burst_overhead.py
 """
@@ -26,7 +26,7 @@ EVALUATIONS = 2_000
 
 
 class WithoutGram:
-    """A family whose statistics leave ΦᵀΦ out."""
+    """A family whose statistics leave out ΦᵀΦ."""
 
     def __init__(self, family: mcoem.Family) -> None:
         self.statistics = {
@@ -54,7 +54,7 @@ def main() -> None:
         for name, symbol in compiled.density.data_inputs.items()
     }
 
-    # The reference: the model's own log-density, compiled as a user would, its data in place.
+    # The reference: the model's own log-density with its data, compiled as a user would.
     model = mixture.condition(rng.random((16, 16)), parameters)
     density = pytensor.function(model.value_vars, model.logp(), on_unused_input="ignore")
     density.trust_input = True
@@ -66,7 +66,7 @@ def main() -> None:
     log_step = compiled.burst.initial_log_step
 
     weights = np.full(arguments.sweeps, 1.0 / arguments.sweeps)
-    made: dict[str, Any] = {}  # what one part hands to the next
+    made: dict[str, Any] = {}  # results that one part passes to the next
 
     def evaluate() -> None:
         for _ in range(EVALUATIONS):

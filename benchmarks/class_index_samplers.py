@@ -1,42 +1,42 @@
-"""Speed and error of samplers of a class index: `CarlinChib` beside what people use today.
+"""Compare speed and error of `CarlinChib` with other samplers of a class index.
 
 Four models have class probabilities that are known exactly:
 
 * ``identical``: two identical models with an index, as in pymc issue 1534 and
   docs/notebooks/frozen_index.md: a mean and a standard deviation each, vague priors, 100 data;
-* ``levels``: an easier pair: a level each with the prior Normal(0, 1), 20 data;
+* ``levels``: an easier pair, each with a level with the prior Normal(0, 1), 20 data;
 * ``regressions``: five nested regressions of dimensions 1 to 5;
 * ``plate``: 500 indices.
 
-The fifth, ``digit``, is one noisy handwritten two of 16 × 16 pixels under four templates, 78
-latents, with a twentieth of the deformation variance that was learned (with more, posteriors are so
-far from normal that no reference is known to be right). Its class probabilities come from annealed
+The fifth, ``digit``, is one noisy handwritten two of 16 × 16 pixels under four templates, with 78
+latents and a twentieth of the learned deformation variance (with more, posteriors are so far from
+normal that no reference is known to be right). Its class probabilities come from annealed
 importance sampling that begins at Laplace approximations.
 
 Samplers take turns on the same data:
 
 * ``CarlinChib`` on the model as a user writes it, with ``RandomWalk(n_moves=2)`` and
-  ``index_move="metropolised"``, which were chosen on the issue's model and the very data that are
-  timed here; and with its defaults. On the digit: its defaults, and annealed jumps;
+  ``index_move="metropolised"``, which were chosen on the issue's model and the data that are timed
+  here; and with its defaults. On the digit: its defaults, and annealed jumps;
 * ``pm.sample`` with its defaults on the same model;
 * the same defaults on the model with pseudo-priors written into it by hand, normal and
   independent, with the exact posterior moments of each class (better than a person would know; on
   the issue's model by quadrature, on the digit those that ``CarlinChib`` fits);
-* NumPyro's ``DiscreteHMCGibbs`` and ``MixedHMC``, where NumPyro is installed.
+* NumPyro's ``DiscreteHMCGibbs`` and ``MixedHMC``, if NumPyro is installed.
 
 Three figures are reported for each. Compilation is not counted.
 
-1. Effective draws a second of the worst class as ArviZ estimates them from the chains, the median
+1. Effective draws per second of the worst class as ArviZ estimates them from the chains, the median
    over repeats. ArviZ does not notice a constant chain, and counts n draws as n log10(n) at most,
    which a chain that visits its classes in turn exceeds.
-2. Effective draws a second of the worst class by squared error. With the exact probability p,
+2. Effective draws per second of the worst class by squared error. With the exact probability p,
 
        p (1 − p) / mean squared error of the share of visits, over chains and repeats,
 
-   which a wrong sampler cannot raise. By it, chains that never leave a class of half the
-   probability are worth one draw each, however long they are. A share of n draws is known to half a
-   draw at best, so its squared error counts as (1 / 2n)² at least. With R repeats the mean squared
-   error has a relative standard error of √(1 / 2R), and its inverse a larger one.
+   which a wrong sampler cannot raise. Chains that never leave a class of half the probability are
+   worth one draw each by this measure, for any length. A share of n draws is known to half a draw
+   at best, so its squared error counts as at least (1 / 2n)². With R repeats the mean squared error
+   has a relative standard error of √(1 / 2R), and its inverse a larger one.
 3. The largest error of a class probability in any chain.
 
 On the digit the reference itself has a standard error of 0.02, so a good sampler gets too low a
@@ -45,9 +45,9 @@ figure there.
     python benchmarks/class_index_samplers.py --draws 2000 --repeats 3
     python benchmarks/class_index_samplers.py --only plate --draws 300 --repeats 1
 
-Every model has data of its own, which do not depend on ``--only``. The two pairs take a minute or
-two each. The digit's reference takes five minutes; NumPyro's chains on it take minutes for a
-hundred draws, ``MixedHMC``'s more than half an hour: leave them out by ``--skip``, or ask for fewer
+Every model has its own data, which do not depend on ``--only``. The two pairs take a minute or two
+each. The digit's reference takes five minutes. NumPyro's chains on it take minutes for a hundred
+draws, those of ``MixedHMC`` more than half an hour: leave them out by ``--skip``, or request fewer
 draws. On the plate PyMC's own step for indices tries row after row, and one repeat of 300 draws
 takes nine minutes.
 """
@@ -81,13 +81,13 @@ N_CHAINS = 4
 
 @dataclass(frozen=True)
 class Draws:
-    """Class indices of all chains and the seconds that sampling them took."""
+    """Class indices of all chains and the seconds of sampling."""
 
     class_index: np.ndarray
     seconds: float
 
 
-#: A function of the numbers of draws and of tuning steps, and a seed.
+#: A function of the number of draws, the number of tuning steps, and a seed.
 Sampler = Callable[[int, int, int], Draws]
 
 
@@ -101,7 +101,7 @@ class Problem:
 
 
 def with_pymc(model: pm.Model, step: Callable[[], object] | None, name: str = "k") -> Sampler:
-    """Return a sampler that makes its step method once; `name` is that of the class index."""
+    """Return a sampler that makes its step method once; `name` is the name of the class index."""
     made: list[object] = []
 
     def sample(draws: int, tune: int, seed: int) -> Draws:
@@ -125,9 +125,9 @@ def with_pymc(model: pm.Model, step: Callable[[], object] | None, name: str = "k
 
 
 def with_numpyro(model: Callable[[], None], kernel: Callable[[Callable[[], None]], Any]) -> Sampler:
-    """Return a sampler that compiles a whole chain before it takes the time.
+    """Return a sampler that compiles a whole chain before the clock starts.
 
-    NumPyro's own driver compiles at every run, the same one again included.
+    NumPyro's own driver compiles at every run, even if it is repeated.
     """
 
     def sample(draws: int, tune: int, seed: int) -> Draws:
@@ -154,7 +154,7 @@ def with_numpyro(model: Callable[[], None], kernel: Callable[[Callable[[], None]
 
 
 def numpyro_kernels() -> dict[str, Callable[[Callable[[], None]], Any]]:
-    """Return NumPyro's kernels for mixed models, none if it is not installed."""
+    """Return NumPyro's kernels for mixed models, or none if it is not installed."""
     try:
         from numpyro.infer import HMC, NUTS, DiscreteHMCGibbs, MixedHMC
     except ImportError:
@@ -166,9 +166,9 @@ def numpyro_kernels() -> dict[str, Callable[[Callable[[], None]], Any]]:
 
 
 def moments_by_quadrature(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return posterior means and standard deviations of a mean and a log_sd, as `identical` has."""
+    """Return posterior means and standard deviations of the mean and log_sd of `identical`."""
     n = len(y)
-    # Eight standard deviations to each side: what lies beyond is nothing.
+    # The mass beyond eight standard deviations to each side is negligible.
     reach = np.linspace(-8.0, 8.0, 801)
     mean = (y.mean() + y.std() / np.sqrt(n) * reach)[:, None]
     log_sd = (np.log(y.std()) + reach / np.sqrt(2 * n))[None, :]
@@ -189,9 +189,9 @@ def moments_by_quadrature(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def identical(rng: np.random.Generator) -> Problem:
-    """Two identical models of equal weight, with vague priors, as docs/notebooks/frozen_index.md.
+    """Return two identical models with vague priors, as in docs/notebooks/frozen_index.md.
 
-    Whatever the data are, each class has half of the probability by symmetry.
+    They have equal weight. Each class has probability 1/2 by symmetry, for any data.
     """
     y = rng.normal(0.5, 1.0, size=100)
     centers, spreads = moments_by_quadrature(y)
@@ -255,7 +255,7 @@ def identical(rng: np.random.Generator) -> Problem:
 
 
 def levels(rng: np.random.Generator) -> Problem:
-    """Two identical models of equal weight, an easy case: one level each, and no vague prior."""
+    """Return an easy case: two identical models of equal weight, one level each, no vague prior."""
     y = rng.normal(0.5, 1.0, size=20)
     variance = 1 / (1 + len(y))
     mean = variance * y.sum()
@@ -305,7 +305,7 @@ def levels(rng: np.random.Generator) -> Problem:
 
 
 def regressions(rng: np.random.Generator) -> Problem:
-    """Polynomials of degree 0 to 4, each with coefficients of its own."""
+    """Return polynomials of degree 0 to 4, each with its own coefficients."""
     x = np.linspace(-1.0, 1.0, 40)
     designs = [np.stack([x**power for power in range(j + 1)], axis=1) for j in range(5)]
     y = 0.3 + 0.5 * x + 0.9 * x**2 + rng.normal(0.0, 1.0, size=len(x))
@@ -371,7 +371,7 @@ def regressions(rng: np.random.Generator) -> Problem:
 
 
 def plate(rng: np.random.Generator, n_rows: int = 500) -> Problem:
-    """Observations with an index and a latent each."""
+    """Return observations, each with an index and a latent."""
     weights, centers = np.array([0.5, 0.3, 0.2]), np.array([-1.5, 0.0, 2.0])
     truth = rng.choice(3, p=weights, size=n_rows)
     y = centers[truth] + rng.normal(0.0, np.sqrt(0.36 + 0.25), size=n_rows)
@@ -434,8 +434,8 @@ def annealed(
 ) -> np.ndarray:
     """Return log-weights of annealed importance sampling from a pseudo-prior to its class.
 
-    Their exponentials are unbiased estimates of p(y, I = j). On the scale on which the pseudo-prior
-    is standard normal, by Hamiltonian moves.
+    Their exponentials are unbiased estimates of p(y, I = j). The moves are Hamiltonian, on the
+    scale on which the pseudo-prior is standard normal.
     """
     mean, scale = fitted.mean[j], fitted.scale[j]
     temperatures = np.linspace(0.0, 1.0, n_temperatures + 1) ** 1.5
@@ -443,7 +443,7 @@ def annealed(
 
     def at(z: np.ndarray) -> tuple[float, np.ndarray]:
         log_p, gradient = slope(j, mean + scale @ z)
-        # over the pseudo-prior, whose density at z is log_normalizer - |z|² / 2
+        # Relative to the pseudo-prior, whose log-density at z is log_normalizer - |z|² / 2.
         return float(log_p) - fitted.log_normalizer[j] + 0.5 * float(z @ z), scale.T @ gradient + z
 
     for particle in range(n_particles):
@@ -469,7 +469,7 @@ def annealed(
 
 
 def most_ambiguous(mixture: Any, parameters: xr.Dataset, images: np.ndarray) -> np.ndarray:
-    """Return the image whose two best classes have the nearest evidence, by Laplace."""
+    """Return the image whose two best classes have the closest evidence by Laplace."""
     rule = mcoem.esteps.CarlinChibBurst().compile(mixture).pseudo_priors
     theta = {name: np.asarray(value) for name, value in parameters.items()}
     gaps = []
@@ -481,7 +481,7 @@ def most_ambiguous(mixture: Any, parameters: xr.Dataset, images: np.ndarray) -> 
 
 
 def digit(rng: np.random.Generator, data: str | None) -> Problem:
-    """One image that two of four templates, learned from sixty others, can explain."""
+    """Return an image that two of four templates, learned from sixty others, can explain."""
     digits = mcoem.datasets.load_usps("train", directory=data)
     images = digits["images"].values[digits["labels"].values == 2][:156]
     images = images + 0.2 * np.random.default_rng(2).standard_normal(images.shape)
@@ -564,7 +564,7 @@ def digit(rng: np.random.Generator, data: str | None) -> Problem:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one run of a sampler was like.
+    """Figures of one run of a sampler.
 
     ``shares`` are of shape (n_chains, n_classes) or (n_chains, n_rows, n_classes).
     """
@@ -577,7 +577,7 @@ class Verdict:
 
 
 def likely(exact: np.ndarray) -> np.ndarray:
-    """Return which classes occur; those that hardly do have no indicator to judge by."""
+    """Return which classes occur often enough to be judged."""
     return (exact > 0.02) & (exact < 0.98)
 
 
@@ -634,12 +634,12 @@ def main() -> None:
     for number, (name, make) in enumerate(problems.items()):
         if arguments.only not in (None, name):
             continue
-        # A generator of its own for each problem: --only then leaves the data as they are.
+        # Each problem has its own generator, so that --only does not change the data.
         problem = make(np.random.default_rng([1534, number]))
         found: dict[str, list[Verdict]] = {name: [] for name in problem.samplers}
         for name, sampler in problem.samplers.items():
             if name not in arguments.skip and not name.startswith("NumPyro"):
-                sampler(10, 10, 0)  # compiles; NumPyro's do before they take the time
+                sampler(10, 10, 0)  # compiles; NumPyro's samplers compile before their clock starts
         for repeat in range(arguments.repeats):
             for name, sampler in problem.samplers.items():
                 if name not in arguments.skip:
@@ -661,7 +661,7 @@ def tell(problem: Problem, found: dict[str, list[Verdict]], draws: int) -> None:
         for name, verdicts in judged.items()
     }
     true = {name: size_by_error(verdicts, problem.exact) for name, verdicts in judged.items()}
-    first = next(iter(judged))  # ours, unless it was skipped
+    first = next(iter(judged))  # CarlinChib, unless it was skipped
     headings = ("sampler", "ESS/s, ArviZ", "ours over it", "ESS/s, by error", "ours over it")
     title = f"{problem.name}: {N_CHAINS} chains of {draws} draws"
     table = make_table((*headings, "largest error"), title=title)

@@ -1,11 +1,11 @@
-"""Cost of Monte Carlo E-steps to the convergence rate of online EM.
+"""Measure what Monte Carlo E-steps cost in the convergence rate of online EM.
 
-Streams from a mixture of shifted curves whose E-step is known exactly (`shifted_curves`), three
+The streams come from a mixture of shifted curves with an exact E-step (`shifted_curves`) and three
 overlapping classes. On each stream online EM runs with the exact E-step and with bursts of several
-lengths, one random-walk move a sweep, ten sweeps of burn-in. Reported along n: the distance of θ to
-the truth, which no estimator can bring below about n^−1/2, and its distance to the θ of the exact
-E-step on the same stream, which is the Monte Carlo error alone. Both are in units of the Fisher
-information, √(dᵀ I d / number of parameters): an efficient estimator has 1/√n.
+lengths, with one random-walk move per sweep and ten sweeps of burn-in. Reported along n are the
+distance of θ to the truth, which no estimator can bring below about n^−1/2, and its distance to the
+θ of the exact E-step on the same stream, which is the Monte Carlo error alone. Both are in units of
+the Fisher information, √(dᵀ I d / number of parameters): an efficient estimator has 1/√n.
 
 The factor f that theory predicts is measured from bursts at the true θ (``burst_noise.py``).
 
@@ -45,16 +45,16 @@ import pymc_mcoem as mcoem
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-#: Observations from which on θ is averaged, and from which on slopes are fitted.
+#: Numbers of observations after which θ is averaged and after which slopes are fitted.
 AVERAGE_FROM, FIT_FROM = 100, 300
 CHECKPOINTS = (100, 150, 200, 300, 450, 700, 1_000, 1_500)
-#: n × squared error from which on a stream has gone to another optimum. It is 1 to 6 else.
+#: A stream with a larger n × squared error has gone to another optimum. It is 1 to 6 otherwise.
 LOST = 30.0
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One way to learn: draws a burst, 0 for the exact E-step; its form; the step size."""
+    """A way to learn: draws per burst (0 for the exact E-step), its form, the step size."""
 
     draws: int
     rao_blackwell: bool = False
@@ -100,7 +100,7 @@ def learn(family: ShiftedCurves, setting: Setting, curves: np.ndarray, seed: int
 
 
 def run_seeds(n_seeds: int, file: Path, *, resume: bool) -> xr.DataArray:
-    """Learn from all streams; what is there is saved after each."""
+    """Learn from all streams and save the results after each."""
     family, found = make_family(), []
     if resume and file.exists():
         found = list(read(file).values)
@@ -131,7 +131,7 @@ def squared(difference: xr.DataArray, fisher: np.ndarray) -> xr.DataArray:
 def slope(errors: xr.DataArray) -> tuple[float, float]:
     """Return the slope of log √(mean squared error) on log n, and its standard error.
 
-    The error is a bootstrap's over seeds: errors at several n of one stream are dependent.
+    The standard error is from a bootstrap over seeds, because errors along a stream are dependent.
     """
     late = errors.sel(n=slice(FIT_FROM, None))
     log_n, values = np.log(late["n"].values), late.transpose("seed", "n").values
@@ -146,7 +146,7 @@ def slope(errors: xr.DataArray) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Errors:
-    """Squared errors of one setting, ``(seed, kind, n)``, of streams that were not lost."""
+    """Squared errors ``(seed, kind, n)`` of one setting, on streams that were not lost."""
 
     to_truth: xr.DataArray
     to_exact: xr.DataArray
@@ -169,7 +169,7 @@ class Errors:
 
 
 def tell(paths: xr.DataArray, bursts: xr.DataArray, fisher: np.ndarray) -> None:
-    """Print the table of errors beside what bursts at the truth predict."""
+    """Print the table of errors beside the predictions from bursts at the truth."""
     n_seeds, last = paths.sizes["seed"], int(paths["n"][-1])
     squared = ("n × E² of last θ", "average")
     distances = [(f"to {which}: last θ", "average", *squared) for which in ("truth", "exact")]
@@ -202,7 +202,7 @@ def scaled(errors: xr.DataArray, n: int) -> str:
 
 
 def factor(bursts: xr.DataArray, setting: Setting) -> float:
-    """Return the f that bursts at the truth predict for a setting."""
+    """Return the f predicted for a setting from bursts at the truth."""
     form = "Rao-Blackwell" if setting.rao_blackwell else "visits"
     chosen = (
         (bursts["form"] == form)

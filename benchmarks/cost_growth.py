@@ -1,20 +1,20 @@
-"""How time and memory grow with classes, pixels and rows, and what the paper's settings take.
+"""Measure how time and memory grow with classes, pixels and rows, and at the paper's settings.
 
 ``images``: images of 16 × 16 pixels under 2, 5, 10, 20 and 50 classes, of which few are plausible
 for each observation: a template is three discs at random places, and each image is one of them with
-noise. Then images of 8 × 8, 28 × 28 and 64 × 64 pixels under two classes. For each: milliseconds of
-the mode searches, of the sweeps, of their statistics and of the M-step, medians over observations,
-and the memory of the process. Seconds of compiling are printed separately.
+noise. Then images of 8 × 8, 28 × 28 and 64 × 64 pixels under two classes. The table has
+milliseconds of the mode searches, of the sweeps, of their statistics and of the M-step, as medians
+over observations, and the memory of the process. Seconds of compilation are printed separately.
 
 ``plate``: a mixture of three normals with an index and a latent in each row. For every number of
-rows: milliseconds a sweep of `CarlinChib.step`, two random-walk moves included, and the same of the
-search for all modes, which is made when a chain starts. Sizes take turns.
+rows the table has milliseconds per sweep of `CarlinChib.step`, two random-walk moves included, and
+milliseconds of the search for all modes, which is made when a chain starts. Sizes take turns.
 
-``paper``: seconds an iteration at the paper's digits settings: 16 × 16 pixels, 78 latents, bursts
-of 500 sweeps with 100 of burn-in, 20 random-walk moves a sweep, pilot-chain pseudo-priors, two
+``paper``: seconds per iteration at the paper's digits settings: 16 × 16 pixels, 78 latents, bursts
+of 500 sweeps with 100 of burn-in, 20 random-walk moves per sweep, pilot-chain pseudo-priors, two
 classes and fifteen. The paper reports 20 and 170 seconds on its authors' machine. Then the memory
-of the process after 100 and after 2,000 observations with bursts of two sweeps (a burst's length
-does not outlive it).
+of the process after 100 and after 2,000 observations with bursts of two sweeps (memory does not
+depend on the length of past bursts).
 
     python benchmarks/cost_growth.py
     python benchmarks/cost_growth.py --only images --classes 2 5 --sides 8 16
@@ -39,10 +39,10 @@ from pymc_mcoem.em.burst import adaptation_gains
 
 BURN_IN, DRAWS = 25, 50
 PARTS = ("modes", "sweeps", "statistics", "M-step")
-#: Sweeps and searches of a plate that are timed together.
+#: Numbers of sweeps and searches of a plate that are timed together.
 PLATE_SWEEPS = 50
 WEIGHTS, CENTERS = np.array([0.5, 0.3, 0.2]), np.array([-1.5, 0.0, 2.0])
-#: Seconds an iteration that the paper reports, by number of classes.
+#: Seconds per iteration in the paper, by number of classes.
 PAPER = {2: 20, 15: 170}
 
 
@@ -57,7 +57,7 @@ def discs(side: int, n_classes: int, rng: np.random.Generator) -> np.ndarray:
 def theta_of(mixture: mcoem.TemplateMixture, images: np.ndarray) -> dict[str, np.ndarray]:
     """Return parameters whose templates show the images, ``(n_classes, side, side)``."""
     theta = {name: np.array(value) for name, value in mixture.parameters.items()}
-    # kernels sit on the pixels
+    # Kernels are centered on the pixels.
     design = mixture.settings.basis.matrix(mixture.settings.points)
     theta["templates"] = np.linalg.solve(
         design + 1e-3 * np.eye(len(design)), images.reshape(len(images), -1).T
@@ -135,7 +135,7 @@ def tell_images(given: argparse.Namespace) -> None:
 
 
 class Plate:
-    """A step method on a plate of `n_rows` indices, and the point where its chain is."""
+    """A step method on a plate of `n_rows` indices, and the current point of its chain."""
 
     def __init__(self, n_rows: int, rng: np.random.Generator) -> None:
         truth = rng.choice(3, p=WEIGHTS, size=n_rows)
@@ -179,7 +179,7 @@ def tell_plates(given: argparse.Namespace) -> None:
 
 
 def moving_disc(n: int, rng: np.random.Generator) -> np.ndarray:
-    """Return noisy images ``(n, 16, 16)`` of a disc: what they show does not matter."""
+    """Return noisy images ``(n, 16, 16)`` of a disc; their content does not matter."""
     axis = np.linspace(-1, 1, 16)
     x, y = rng.uniform(-0.4, 0.4, (n, 2)).T[:, :, None, None]
     squares = (axis[:, None] - x) ** 2 + (axis[None, :] - y) ** 2
@@ -187,7 +187,7 @@ def moving_disc(n: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def tell_paper(given: argparse.Namespace) -> None:
-    """Print seconds an iteration at the paper's settings, and the memory of a run."""
+    """Print seconds per iteration at the paper's settings, and the memory of a run."""
     rng = np.random.default_rng(1)
     for n_classes, paper in PAPER.items():
         mixture = mcoem.TemplateMixture.for_images((16, 16), n_classes=n_classes)

@@ -1,18 +1,19 @@
-"""Cost of one evaluation of the digits' log-density and its gradient, beside loops by hand.
+"""Compare the cost of one evaluation of the digits' log-density and gradient with loops by hand.
 
-16 × 16 pixels, 256 kernels, 78 latents, four classes. All evaluate the same 500 positions in one
-call, so that the time of a call from Python does not count. Compiled by numba:
+The model has 16 × 16 pixels, 256 kernels, 78 latents and four classes. All contestants evaluate the
+same 500 positions in one call, so that the time of a call from Python does not count. Compiled by
+numba:
 
 * by hand, two loops over pixels as one would write them first, with ``np.exp``;
 * by hand, as fast as we can: the package's own recurrences along the axes, BLAS products;
 * the model's own graph without the operators of `pymc_mcoem.templates.bases.separable_numba`;
 * the model's own graph as bursts use it, and its gradient.
 
-And by JAX, where it is installed, on the processor:
+And by JAX, if it is installed, on the processor:
 
 * the model's own graph and its gradient, in the loop that bursts run with ``backend="jax"``.
 
-They are measured in turn, all in one thread, and medians over the rounds are reported.
+They take turns, all in one thread, and medians over the rounds are reported.
 
     python benchmarks/density.py
 """
@@ -44,12 +45,12 @@ JAX_FLAGS = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
 
 def constants(mixture: mcoem.TemplateMixture, theta: Any, image: np.ndarray) -> tuple[Any, ...]:
-    """Return what loops by hand take beside positions: all of it plain arrays and numbers."""
+    """Return the arguments of loops by hand beside positions, as plain arrays and numbers."""
     settings = mixture.settings
     field = settings.deformation.parts[1]
     away = field.landmarks[:, None, :] - settings.points[None, :, :]
     kernels = np.exp(-np.square(away).sum(axis=-1) / field.width**2)
-    # landmarks and points are on grids: the same on both axes
+    # Landmarks and points are on grids that are the same on both axes.
     marks, points = np.unique(field.landmarks[:, 0]), np.unique(settings.points[:, 0])
     along = np.exp(-np.square(marks[:, None] - points[None, :]) / field.width**2)
     base = np.array(settings.deformation.covariance)
@@ -165,7 +166,7 @@ def by_hand_fast(
 def compiled(
     density: ClassDensity, what: Callable[..., Any], mode: Any
 ) -> Callable[..., np.ndarray]:
-    """Return a function of positions, classes and the model's data that sums what is asked for."""
+    """Return a function of positions, classes and the model's data that sums an expression."""
     positions = pt.tensor("positions", shape=(None, density.n_latents))
     classes = pt.lvector("classes")
     found = pytensor.scan(
@@ -177,10 +178,10 @@ def compiled(
 def compiled_by_jax(
     density: ClassDensity, what: Callable[..., Any]
 ) -> Callable[..., np.ndarray] | None:
-    """Return the same function as a loop of JAX, or None where JAX is not installed."""
+    """Return the same function as a JAX loop, or None if JAX is not installed."""
     if importlib.util.find_spec("jax") is None:
         return None
-    # read when JAX is first used: nothing else here has a second thread, or an accelerator
+    # JAX reads these when it is first used. All contestants have one thread and no accelerator.
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     os.environ.setdefault("XLA_FLAGS", JAX_FLAGS)
     positions = pt.tensor("positions", shape=(None, density.n_latents))
@@ -231,7 +232,7 @@ def main() -> None:
         ways["gradient, JAX"] = lambda: gradient_in_jax(positions, classes, *data)
     with threadpool_limits(1):
         seconds, values = in_turn(ways, given.rounds)
-    # constants that no latent touches may be left out of the density
+    # A density may leave out constants that do not depend on latents.
     for way, found in values.items():
         if way.startswith("gradient"):
             away = np.abs(found - values["gradient, ours"]).max()

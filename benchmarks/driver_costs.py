@@ -1,9 +1,9 @@
-"""Costs of a driver with workers for each observation and each step, measured in this process.
+"""Measure the costs of a driver with workers for each observation and each step in this process.
 
-On postal digits of 16 × 16 pixels: first a real run through an executor that works at once in this
-process but pickles all messages as other executors do, so that bursts, bytes and pickling are those
-of a run; then each part of the driver alone; then real runs with processes that work or sleep.
-`many_workers` prints the figures and simulates from them.
+The data are postal digits of 16 × 16 pixels. The first run uses an executor that works immediately
+in this process but pickles all messages as other executors do, so that bursts, bytes and pickling
+are those of a real run. Then each part of the driver is timed alone. The last runs have processes
+that work or sleep. `many_workers` prints the figures and simulates from them.
 
 Times are processor times, so that other programs on the machine do not count.
 """
@@ -36,48 +36,48 @@ from pymc_mcoem.runs.workers import Answers, Order, Parcel, perform, received
 
 #: Observations and batch size of the real runs.
 REAL, REAL_BATCH = 64, 8
-#: Workers of real runs that sleep as long as a burst takes, four observations each in a batch.
+#: Workers of real runs that sleep for the time of a burst, each with four observations per batch.
 SLEEPING = (2, 8, 16)
-#: Answers that an E-step without cost gives in turn.
+#: Number of answers that an E-step without cost gives in turn.
 KEPT = 10
-#: The same where they are sent to each worker.
+#: The same if they are sent to each worker.
 FEW = 3
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Measured seconds and bytes, of one observation unless an attribute says otherwise.
+    """Measured seconds and bytes, per observation unless an attribute says otherwise.
 
     Attributes
     ----------
     bursts : tuple of float
-        Seconds of the processor for each burst.
+        Processor seconds of each burst.
     waits : tuple of float
-        Seconds that passed meanwhile, which are more where other programs run too.
+        Elapsed seconds of each burst, which are more if other programs run too.
     accept : float
-        Reading, checking and holding a record, and keeping its row of the history: what remains
-        of the driver's time.
+        Reading, checking and holding a record, and keeping its row of the history: the rest of
+        the driver's time.
     order : float
-        Encoding it for a call, and its generator.
+        Encoding it for a call, and making its generator.
     send, receive : float
-        Pickling the call; unpickling the answer and making its statistics whole.
+        Pickling the call; unpickling the answer and completing its statistics.
     handing : float
-        Handing a call of as many bytes to a pool of processes and taking its answer.
+        Handing a call of the same size to a pool of processes and taking its answer.
     dask : float
-        The same by Dask's executor, its scheduler in the driver's process.
+        The same by Dask's executor, with its scheduler in the driver's process.
     check, add : float
-        Of the shapes of its statistics, and of themselves.
+        Checking the shapes of the statistics, and adding them.
     maximize : float
         One M-step.
     step : float
-        Whatever else a step takes.
+        The rest of a step.
     save : float
         Saving the run once.
     bytes_out, bytes_in : int
     bytes_whole : int
         Statistics of all classes.
     gram_share : float
-        Share of a burst that goes into its statistics, ΦᵀΦ almost all of it.
+        Share of a burst's time for its statistics, almost all of it for ΦᵀΦ.
     """
 
     bursts: tuple[float, ...]
@@ -104,13 +104,13 @@ class Costs:
 
     @property
     def driver(self) -> float:
-        """Seconds of the driver for an observation, steps apart."""
+        """Seconds of the driver for an observation, without steps."""
         parts = (self.accept, self.order, self.send, self.handing, self.receive)
         return sum(parts) + self.check + self.add
 
 
 class Wire(Executor):
-    """An executor that works at once, in this process, through the wire that others use."""
+    """An executor that works immediately in this process and pickles messages as others do."""
 
     def __init__(self) -> None:
         self.sent: list[int] = []
@@ -138,7 +138,7 @@ class Wire(Executor):
 
 @dataclass(frozen=True)
 class Given:
-    """An E-step that takes no time: it gives in turn what bursts gave before."""
+    """An E-step that takes no time and returns earlier results of bursts in turn."""
 
     results: Iterator[EStepResult]
 
@@ -154,7 +154,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Asleep:
-    """An E-step that takes the time of a burst and no processor, and answers as bursts did."""
+    """An E-step that sleeps for the time of a burst and returns earlier results of bursts."""
 
     answers: Sequence[Any]
     bursts: Sequence[float]
@@ -173,14 +173,14 @@ class Asleep:
 
 
 def nothing(_: Any, content: bytes, n_bytes: int) -> bytes:
-    """Answer a call with so many bytes."""
+    """Answer a call with a given number of bytes."""
     return content[:1] * n_bytes
 
 
 def seconds_of(
     call: Callable[[], Any], times: int = 20, clock: Callable[[], float] = time.process_time
 ) -> float:
-    """Return the median time of a call, of this process alone unless another clock is given."""
+    """Return the median time of a call, by default in processor seconds of this process."""
     taken = []
     for _ in range(times):
         began = clock()
@@ -201,7 +201,7 @@ def driver_seconds(
     images: np.ndarray,
     folder: Path,
 ) -> tuple[float, float, float]:
-    """Return seconds of `OnlineEM` itself for an observation, for a step, and for saving."""
+    """Return seconds of `OnlineEM` itself per observation, per step, and for saving."""
     taken = {}
     for size in (1, 20):
         em = mcoem.OnlineEM(
@@ -224,7 +224,7 @@ def driver_seconds(
 
 
 def handing_seconds(pool: Executor, n_out: int, n_in: int, n_calls: int = 200) -> float:
-    """Return seconds of this process for a call without work, through an executor."""
+    """Return seconds of this process for a call without work through an executor."""
     parcel, content = Parcel.of(dict), bytes(n_out)
 
     def call() -> Any:
@@ -251,7 +251,7 @@ def dask_seconds(n_out: int, n_in: int) -> float:
 
 
 def measure(n_classes: int, folder: Path) -> tuple[Costs, dict[str, Any]]:
-    """Measure everything for one number of classes, and run for real."""
+    """Measure everything for one number of classes, real runs included."""
     digits = mcoem.datasets.load_usps()
     images = digits["images"].values[:400]
     mixture = mcoem.TemplateMixture.for_images((16, 16), n_classes=n_classes)
@@ -288,7 +288,7 @@ def measure(n_classes: int, folder: Path) -> tuple[Costs, dict[str, Any]]:
         observation, step, save = driver_seconds(mixture, parameters, results, images, folder)
         ordering = seconds_of(lambda: order(1))
         check = seconds_of(lambda: check_shapes(result.statistics, mean))
-        # which workers do, and this process where it has none
+        # Workers do this, or this process if it has none.
         checks = [
             seconds_of(partial(check_statistics, mixture, each.statistics)) for each in results
         ]
@@ -326,7 +326,7 @@ def measure(n_classes: int, folder: Path) -> tuple[Costs, dict[str, Any]]:
 def statistics_seconds(
     mixture: mcoem.TemplateMixture, parameters: dict[str, np.ndarray], image: np.ndarray, draws: int
 ) -> float:
-    """Return seconds of the statistics of a burst, all of its draws in one class."""
+    """Return seconds of the statistics of a burst with all of its draws in one class."""
     compiled = mcoem.esteps.CarlinChibBurst().compile(mixture)
     values = {**parameters, **mixture.encode(image)}
     inputs = {
@@ -346,7 +346,7 @@ def run_real(
     e_step: Any = None,
     batch_size: int = REAL_BATCH,
 ) -> float:
-    """Return observations a second, after all processes have begun."""
+    """Return observations per second after all processes have begun."""
     em = mcoem.OnlineEM(
         mixture,
         parameters=parameters,

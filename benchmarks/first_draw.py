@@ -1,11 +1,11 @@
-"""One fresh process of `start_up.py`: a model, from starting Python to drawn chains or an image.
+"""Time one model in a fresh process of `start_up.py`, from starting Python to drawn chains.
 
     python benchmarks/first_draw.py README ours
 
-prints the moments when the package and the model are loaded, the step is made, and the chains are
-drawn; for ``images``, when a first image is explained, and the seconds of a later one. ``ours-jax``
-and ``ours-c`` are other back ends. ``--functions`` at the end prints the functions that numba
-compiled in this process, and their seconds.
+prints the times at which the package and the model are loaded, the step is made, and the chains are
+drawn; for ``images``, the time at which a first image is explained, and the seconds of a later one.
+``ours-jax`` and ``ours-c`` are other back ends. ``--functions`` at the end prints the functions
+that numba compiled in this process, and their seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pymc as pm
 
 
 def readme(edited: bool) -> dict:
-    """README's first model: three curves, one index."""
+    """Return README's first model: three curves, one index."""
     u = np.linspace(-1, 1, 25)
     rng = np.random.default_rng(2 if edited else 1)
     y = 0.4 + 1.1 * np.exp(-((u - 0.2) ** 2) / 0.1) + rng.normal(0, 0.5, 25)
@@ -33,7 +33,7 @@ def readme(edited: bool) -> dict:
 
 
 def identical(edited: bool) -> dict:
-    """Two identical models with an index (pymc issue 1534)."""
+    """Return two identical models with an index (pymc issue 1534)."""
     y = np.random.default_rng(2 if edited else 1).normal(0.5, 1.0, size=100)
     k = pm.Categorical("k", [0.5, 0.5])
     mean = [pm.Normal(f"mean_{j}", 0.0, 80.0 if edited else 100.0) for j in range(2)]
@@ -45,7 +45,7 @@ def identical(edited: bool) -> dict:
 
 
 def regressions(edited: bool) -> dict:
-    """Polynomials of degree 0 to 4, each with coefficients of its own."""
+    """Return polynomials of degree 0 to 4, each with its own coefficients."""
     x = np.linspace(-1.0, 1.0, 40)
     rng = np.random.default_rng(2 if edited else 1)
     y = 0.3 + 0.5 * x + 0.9 * x**2 + rng.normal(0.0, 1.0, size=len(x))
@@ -61,7 +61,7 @@ def regressions(edited: bool) -> dict:
 
 
 def plate(edited: bool) -> dict:
-    """A mixture of three classes with 500 observations, each with an index and a latent."""
+    """Return a mixture of three classes and 500 observations, each with an index and a latent."""
     rng = np.random.default_rng(2 if edited else 1)
     n, centers = 500, np.array([-1.5, 0.0, 2.0])
     y = centers[rng.choice(3, size=n, p=[0.5, 0.3, 0.2])] + rng.normal(0, 1.0, size=n)
@@ -75,7 +75,7 @@ MODELS = {"README": readme, "identical": identical, "regressions": regressions, 
 
 
 def sample(name: str, sampler: str) -> list[float]:
-    """Return when the model was there, the step made, and the chains drawn."""
+    """Return the times at which the model was loaded, the step made, and the chains drawn."""
     with pm.Model():
         options = MODELS[name]("edited" in sampler)
         declared = perf_counter()
@@ -95,7 +95,7 @@ def sample(name: str, sampler: str) -> list[float]:
 
 
 def explain() -> list[float]:
-    """Return when a first image of 16 × 16 pixels was explained, and the seconds of a later one."""
+    """Return the time of a first explained image of 16 × 16 pixels, and seconds of a later one."""
     from accelerator import observations, setting
 
     import pymc_mcoem as mcoem
@@ -119,7 +119,7 @@ def explain() -> list[float]:
 
 
 def tell_functions(buffer: list) -> None:
-    """Print the seconds of each function that was compiled, its callees' included."""
+    """Print the seconds of compiling each function, its callees included."""
     begun, seconds = {}, {}
     for at, each in buffer:
         if each.is_start:

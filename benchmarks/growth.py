@@ -1,17 +1,17 @@
-"""Boys and girls from 93 unlabeled growth curves, over several seeds, beside other methods.
+"""Separate boys and girls by 93 unlabeled growth curves, and compare with other methods.
 
-Velocities of the Berkeley growth study at 31 ages from 2 to 18 years, drawn with replacement; two
-templates. For every seed: the share of children in their own sex's group, up to a swap of the
-groups; the adjusted Rand index; the ages of the templates' spurts, on the age axis at each class's
-mean posterior warp; γ² of both classes; seconds of learning. The first seed's compilation is not
-among these.
+The data are velocities of the Berkeley growth study at 31 ages from 2 to 18 years, drawn with
+replacement; there are two templates. The table has for every seed the share of children in their
+own sex's group, up to a swap of the groups; the adjusted Rand index; the ages of the templates'
+spurts, on the age axis at each class's mean posterior warp; γ² of both classes; and the seconds of
+learning without the first seed's compilation.
 
     python benchmarks/growth.py                  # five random-walk moves a sweep, θ averaged
     python benchmarks/growth.py --plain          # OnlineEM(mixture), nothing set
     python benchmarks/growth.py --paper          # OnlineEM.as_in_paper: random starts, long bursts
     python benchmarks/growth.py --random         # random starts
     python benchmarks/growth.py --compete 5      # five random starts compete by evidence
-    python benchmarks/growth.py --weak-priors    # likelihood alone, but for weak priors
+    python benchmarks/growth.py --weak-priors    # weak priors, so the likelihood dominates
     python benchmarks/growth.py --deformation-variance 0.04
 
     python benchmarks/growth.py --seeds 0        # other methods alone
@@ -43,12 +43,12 @@ from pymc_mcoem.em.esteps.compiled_cache import compiled_for
 
 AGES = np.linspace(2.0, 18.0, 31)
 FINE = np.linspace(8.0, 17.0, 901)
-#: Share of children in their own sex's group from which on a run has found the sexes.
+#: Smallest share of children in their own sex's group at which a run has found the sexes.
 GOOD = 0.88
 
 
 def share(groups: np.ndarray, sex: np.ndarray) -> float:
-    """Share of children in their own sex's group, up to a swap."""
+    """Return the share of children in their own sex's group, up to a swap."""
     own = float(np.mean(groups == sex))
     return max(own, 1.0 - own)
 
@@ -86,7 +86,7 @@ def spurts(mixture: mcoem.TemplateMixture, parameters: Any, warps: np.ndarray) -
 
 
 def others(curves: np.ndarray, sex: np.ndarray, seed: int) -> dict[str, float]:
-    """Share of children in their own sex's group by other methods, labels unseen but for one."""
+    """Return the shares of other methods, of which only one sees labels."""
     scores = PCA(4).fit_transform(curves)
     found = {
         "k-means": share(KMeans(2, n_init=20, random_state=seed).fit_predict(curves), sex),
@@ -106,7 +106,7 @@ def others(curves: np.ndarray, sex: np.ndarray, seed: int) -> dict[str, float]:
     if importlib.util.find_spec("fdasrsf"):
         import fdasrsf
 
-        with contextlib.redirect_stdout(io.StringIO()):  # it tells every step
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints every step
             groups = fdasrsf.kmeans_align(curves.T, AGES, 2, showplot=False)["labels"]
         found["fdasrsf, elastic k-means"] = share(np.asarray(groups), sex)
     if importlib.util.find_spec("skfda"):
@@ -167,7 +167,7 @@ def main() -> None:
     mixture = mcoem.TemplateMixture.for_curves(
         AGES, n_classes=2, priors=priors, noise_correlation=correlation
     )
-    # not needed to learn, but to know each class's mean warp
+    # Learning does not need this, but each class's mean warp does.
     mixture.statistics["deformation"] = mixture.model["deformation"]
     e_step = mcoem.esteps.CarlinChibBurst(within_class=mcoem.moves.RandomWalk(n_moves=5))
     make: Any = mcoem.OnlineEM
@@ -182,7 +182,7 @@ def main() -> None:
         options["step_size"] = mcoem.schedules.StepSize(arguments.exponent)
         if arguments.random or arguments.compete:
             options["start"] = "random"
-    # all runs use it too: it is compiled before the first seed's clock starts
+    # All runs use it too. It is compiled before the first seed's clock starts.
     compiled = compiled_for(mixture, e_step)
     options |= {"e_step": e_step, "progressbar": False}
 

@@ -1,4 +1,4 @@
-"""How many workers a run of online EM can keep busy, simulated from what is measured here.
+"""Simulate how many workers a run of online EM can keep busy, from costs measured here.
 
 The driver of `OnlineEM` with an executor is one process. For each mini-batch of B observations it
 reads and checks the records, hands out calls, takes the answers in order, adds their statistics,
@@ -10,10 +10,10 @@ programs on the machine do not count.
 
 The simulation is validated on this machine: with one and two workers that make bursts, on the free
 cores, and with more workers that sleep as long as a burst takes and return a burst's results, which
-load the driver as others would. Then it predicts, for up to 1,000 workers, observations a second
-and efficiency, the share of time in which workers work; what limits them; and the effect of each
-remedy, some of which are not built. Networks have a bandwidth, but no latency and no other traffic.
-Workers are as fast as this machine, and none fails.
+load the driver as real workers would. Then it predicts, for up to 1,000 workers, observations per
+second; efficiency, which is the share of time in which workers work; what limits them; and the
+effect of each remedy, some of which are not implemented. Networks have a bandwidth, but no latency
+and no other traffic. Workers are as fast as this machine, and none fails.
 
     python benchmarks/many_workers.py              # C = 4 and 20
     python benchmarks/many_workers.py --tell       # simulate again from the last measurements
@@ -41,9 +41,9 @@ from timing import console, make_table, tell_versions
 WORKERS = (1, 2, 8, 64, 256, 1_000)
 ROUNDS = (1, 4, 16)
 BANDWIDTHS = (1, 10)
-#: Workers for which remedies are compared.
+#: Numbers of workers for which remedies are compared.
 REMEDIED = (64, 1_000)
-#: Statistics that a node of the tree adds.
+#: Number of statistics that a node of the tree adds.
 FAN_IN = 16
 
 
@@ -59,7 +59,7 @@ class Plan:
     steps_an_update : int
         Steps for each M-step.
     per_call : int
-        Observations of a call, whose statistics the worker adds. `OnlineEM` has one.
+        Observations per call, whose statistics the worker adds. `OnlineEM` has one.
     in_tree : bool
         Whether workers add statistics among themselves, and the driver receives the last few
         sums. `OnlineEM` does not do this.
@@ -75,7 +75,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Observations a second, and shares of the time in which workers and the driver work."""
+    """Observations per second, and shares of the time in which workers and the driver work."""
 
     rate: float
     efficiency: float
@@ -99,9 +99,9 @@ def simulate_steps(costs: Costs, plan: Plan, rng: np.random.Generator, least: in
 
 
 def simulate_step(costs: Costs, plan: Plan, rng: np.random.Generator) -> tuple[float, ...]:
-    """Return seconds of one step, and those in which workers, driver and link were at work."""
+    """Return seconds of one step, and seconds in which workers, driver and link worked."""
     byte = 8 / (1e9 * plan.gigabits)
-    # a sum is of all classes, where a burst visits few
+    # A sum has all classes, while a burst visits few.
     n_calls, n_bytes = plan.batch // plan.per_call, costs.bytes_in
     if plan.per_call > 1:
         n_bytes = costs.bytes_whole
@@ -149,16 +149,16 @@ def simulate_step(costs: Costs, plan: Plan, rng: np.random.Generator) -> tuple[f
 
 
 def in_tree(costs: Costs, plan: Plan, whole: float) -> tuple[float, float]:
-    """Return seconds for adding in a tree of workers, and those of the driver in it."""
+    """Return seconds of adding in a tree of workers, and the driver's share of them."""
     a_sum = whole + costs.receive + costs.check + costs.add
     levels = max(math.ceil(math.log(plan.workers, FAN_IN)), 1)
-    # each worker adds what it made first
+    # Each worker first adds its own statistics.
     own = math.ceil(plan.batch / plan.workers) * (costs.check + costs.add)
     return own + levels * FAN_IN * a_sum, FAN_IN * a_sum
 
 
 def tell_costs(found: dict[int, Costs]) -> None:
-    """Print what was measured."""
+    """Print the measured costs."""
     table = make_table(
         ("", *(f"C = {n_classes}" for n_classes in found)),
         title="Measured here; of an observation where nothing else is said",
@@ -202,7 +202,7 @@ def tell_costs(found: dict[int, Costs]) -> None:
 
 
 def tell_real(found: dict[int, Costs], real: dict[int, dict[str, dict[str, float]]]) -> None:
-    """Print what was measured with a few workers beside what is simulated."""
+    """Print measurements with a few workers beside simulations."""
     table = make_table(
         ("", "measured", "simulated", "simulated, bursts by the clock"),
         title="Observations a second, in real runs and simulated",
@@ -231,7 +231,7 @@ def rates(plan: Plan, rng: np.random.Generator, *costs: Costs) -> list[float]:
 
 
 def tell_many(n_classes: int, costs: Costs) -> None:
-    """Print rates and efficiencies for all numbers of workers, and what bounds them."""
+    """Print rates and efficiencies for all numbers of workers, and what limits them."""
     rng = np.random.default_rng(0)
     batches = ["W" if rounds == 1 else f"{rounds} W" for rounds in ROUNDS]
     table = make_table(
@@ -264,7 +264,7 @@ def tell_many(n_classes: int, costs: Costs) -> None:
 
 
 def tell_remedies(n_classes: int, costs: Costs, few: tuple[int, Costs], workers: int) -> None:
-    """Print what each remedy brings."""
+    """Print the effect of each remedy."""
     rng = np.random.default_rng(0)
     base = Plan(workers, workers)
     thinned = replace(

@@ -1,13 +1,13 @@
-"""What races and cooling of mode searches save, and what they lose.
+"""Measure what races and cooling of mode searches save, and what they lose.
 
-Postal digits of 16 × 16 pixels, noise 0.2, four classes, 78 latents. θ is learned from 20, 100 and
-300 images, by Laplace's approximation without a race. Then 60 other images are searched in
-different ways: from the undeformed template or also from two that are turned; to the end or with
-races of different lengths and margins; with a higher noise at first or without. The reference is
-the search that does the most, cooled from the first of three points to the end. Reported are the
-time; how far the evidence of the best class is below the reference, on average and at most; and on
-how many images class probabilities by Laplace's evidence are off by more than 0.1. Any search may
-win by chance, because there are many modes.
+The data are postal digits of 16 × 16 pixels with noise 0.2; there are four classes and 78 latents.
+θ is learned from 20, 100 and 300 images, by Laplace's approximation without a race. Then 60 other
+images are searched in different ways: from the undeformed template or also from two that are
+turned; to the end or with races of different lengths and margins; with a higher noise at first or
+without. The reference is the longest search, cooled from the first of three points to the end.
+Reported are the time; how far the evidence of the best class is below the reference, on average and
+at most; and on how many images class probabilities by Laplace's evidence are off by more than 0.1.
+Any search may win by chance, because there are many modes.
 
     python benchmarks/mode_race.py           # three minutes
 """
@@ -58,7 +58,7 @@ SEARCHES = {
     "three, the default's cooling and race": mcoem.pseudo_priors.Laplace(),
 }
 MOST = next(iter(SEARCHES))
-#: Of the two turned starting points, in radians.
+#: Angles of the two turned starting points, in radians.
 ANGLE = 0.35
 
 
@@ -80,7 +80,7 @@ def thetas(mixture: mcoem.TemplateMixture, images: np.ndarray) -> list[dict[str,
 
 
 def evidences(mixture: mcoem.TemplateMixture, images: np.ndarray, found: Any) -> Any:
-    """Return log-evidences by search and stage, (n_images, n_classes), and seconds an image."""
+    """Return log-evidences by search and stage, (n_images, n_classes), and seconds per image."""
     log_evidence, seconds = {}, {}
     with strict_arithmetic(), mixture.as_declared(), one_blas_thread():
         density, geometry = family_density(mixture), mixture.geometry

@@ -1,6 +1,6 @@
-"""One label's mixture, learned in whichever process is asked; see two_cores.py.
+"""Learn one label's mixture in a worker process of two_cores.py.
 
-In a file of its own, so that processes import it and what they compiled stays with them.
+This is a separate file so that processes import it and keep their compiled functions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def own_mixture(side: int, n_classes: int) -> mcoem.TemplateMixture:
 def learned(stream: np.ndarray, n_classes: int) -> np.ndarray:
     """Return the templates that one pass over images ``(n, side, side)`` learns."""
     mixture = own_mixture(stream.shape[1], n_classes)
-    # the model holds what the label before has learned; every label starts where the first did
+    # The model has the parameters of the label before; every label starts as the first did.
     start = mixture.to_dataset(mixture.declared_parameters())
     em = mcoem.OnlineEM(mixture, parameters=start, random_seed=1, progressbar=False)
     templates: np.ndarray = em.partial_fit(stream).parameters["templates"].values

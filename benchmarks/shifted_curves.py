@@ -1,11 +1,12 @@
-"""A template mixture small enough for an exact E-step: periodic curves that are shifted in time.
+"""A template mixture that is small enough for an exact E-step: periodic curves shifted in time.
 
     curve(t) = f_k(t − x) + noise,   x ~ Normal(0, shift_variance),   k ~ Categorical(weights),
 
-at eight equally spaced times of one period, f_k a mean and two harmonics. Class index and shift are
-the latents, as class index and warp are in the paper's model. The posterior of the shift is not
-normal, so a burst's pseudo-priors are as imperfect as they are elsewhere; but it has one dimension,
-and sums over a fine grid give E-step, likelihood and Fisher information to rounding error.
+at eight equally spaced times of one period, where f_k is a mean and two harmonics. Class index and
+shift are the latents, as class index and warp are in the paper's model. The posterior of the shift
+is not normal, so that a burst's pseudo-priors are as imperfect as elsewhere. But it has one
+dimension, so that sums over a fine grid give E-step, likelihood and Fisher information to rounding
+error.
 """
 
 from __future__ import annotations
@@ -57,11 +58,11 @@ class ShiftedCurves(mcoem.Family):
     Parameters
     ----------
     truth : mapping of str to ndarray
-        What the model is declared with: ``weights`` (class,), ``templates`` (class, basis),
+        Declared parameters: ``weights`` (class,), ``templates`` (class, basis),
         ``noise_variance`` () and ``shift_variance`` ().
     starts : sequence of float, optional
-        Shifts at which searches for modes start. Where there is little noise a shift has several
-        modes, and one start, at zero, finds the wrong one for about one curve in a thousand.
+        Shifts at which mode searches start. If there is little noise, a shift has several modes,
+        and a single start at zero finds the wrong one for about one curve in a thousand.
     """
 
     observation = ("curve",)
@@ -98,7 +99,7 @@ class ShiftedCurves(mcoem.Family):
     def maximize(self, statistics, *, effective_size):
         mass = np.maximum(statistics["class_weight"], 1e-12)
         templates = statistics["projection"] / (mass[:, None] * GRAM)
-        # held away from zero, where modes can drive them
+        # Kept away from zero, to which modes can drive them.
         noise = (statistics["energy"].sum() - mass @ (templates**2 @ GRAM)) / N_POINTS
         return {
             "weights": mass / mass.sum(),
@@ -131,8 +132,8 @@ def posterior(curves: np.ndarray, parameters: Parameters) -> Posterior:
     """Return class probabilities and moments of `curves`, ``(n, 8)``, by sums over a grid."""
     deviation = float(parameters["shift_variance"]) ** 0.5
     noise, templates = float(parameters["noise_variance"]), parameters["templates"]
-    # Half a posterior's standard deviation apart: the trapezoidal rule is then exact to rounding
-    # for a normal density, and near it for others that are as smooth.
+    # Points are half a posterior standard deviation apart. The trapezoidal rule is then exact to
+    # rounding for a normal density, and nearly so for others that are as smooth.
     slope = 0.5 * N_POINTS * ((templates[:, 1:] * [1, 1, 2, 2]) ** 2).sum(axis=1).max()
     spacing = 0.5 / np.sqrt(1 / deviation**2 + slope / noise)
     n_grid = max(81, int(2 * REACH * deviation / spacing))
@@ -151,7 +152,7 @@ def posterior(curves: np.ndarray, parameters: Parameters) -> Posterior:
         + np.log(prior / prior.sum())
         + np.moveaxis(projection @ templates.T, 2, 1) / noise
         - 0.5 * (templates**2 @ GRAM)[:, None] / noise
-    )  # (n, class, grid), less what depends on the noise alone
+    )  # (n, class, grid), without terms that depend on the noise alone
     top = log_joint.max(axis=(1, 2), keepdims=True)
     joint = np.exp(log_joint - top)
     total = joint.sum(axis=(1, 2), keepdims=True)
@@ -213,7 +214,7 @@ def simulate(truth: Parameters, size: int, rng: np.random.Generator) -> np.ndarr
 
 
 def perturbed(truth: Parameters, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Return a start near `truth`, so that all runs end in the same one of several optima."""
+    """Return a start near `truth`, so that all runs end in the same optimum."""
     templates = truth["templates"]
     return {
         "weights": np.full(len(templates), 1 / len(templates)),

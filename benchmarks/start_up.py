@@ -1,13 +1,13 @@
-"""Time from starting Python to a first answer: nothing compiled yet, later, and after an edit.
+"""Measure the time from starting Python to a first answer, without and with compiled code.
 
-Every figure is of a fresh process (`first_draw.py`), in turn with ``pm.sample`` with nothing set on
-the same model: four chains of 1,000 draws after 1,000, in two processes. P is the time of
-``pm.sample`` on README's first model when nothing is compiled. ``edited`` is a model that was
-compiled before with other data and other constants in its priors.
+Every figure is from a fresh process (`first_draw.py`), which takes turns with ``pm.sample`` with
+default settings on the same model: four chains of 1,000 draws after 1,000, in two processes. P is
+the time of ``pm.sample`` on README's first model when nothing is compiled. ``edited`` is a model
+that was compiled before with other data and other constants in its priors.
 
-With ``--against`` a folder with another version of the package, its figures stand beside these.
-``backends`` is README's model by the other back ends, ``demo`` is `examples/digits.py`, and
-``import`` what ``import pymc_mcoem`` takes beyond ``import pymc``.
+With ``--against`` and a folder with another version of the package, its figures are printed beside
+these. ``backends`` is README's model by the other back ends, ``demo`` is `examples/digits.py`, and
+``import`` is the time of ``import pymc_mcoem`` after ``import pymc``.
 
     python benchmarks/start_up.py                          # ten minutes
     python benchmarks/start_up.py --only README images
@@ -33,9 +33,9 @@ MODELS = ("README", "identical", "regressions", "plate")
 
 
 def started(folder: Path, package: Path, *arguments: str) -> list[float]:
-    """Run a fresh process whose compilers keep their work in a folder.
+    """Run a fresh process whose compilers cache in a folder.
 
-    Returns its figures, moments as seconds since it was started.
+    Returns its figures; times are seconds since its start.
     """
     environment = {
         **os.environ,
@@ -106,7 +106,7 @@ def imported(n_times: int = 5) -> list[float]:
 
 
 def main() -> None:
-    """Start, in turn, as often as asked."""
+    """Start the processes in turn, for the requested number of rounds."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--only", nargs="+", default=[*MODELS, "images"])

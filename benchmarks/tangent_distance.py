@@ -1,13 +1,13 @@
 """The nearest neighbor by two-sided tangent distance (Simard, LeCun and Denker, 1993).
 
-An image is smoothed, and shifts, rotation, scaling, two hyperbolic deformations and thickening make
-of it, to first order, a plane ``x + a Tx``. Two images are as far apart as their planes: the least
-``‖x + a Tx - y - b Ty‖² + ridge (‖a‖² + ‖b‖²)``.
+An image is smoothed. Shifts, rotation, scaling, two hyperbolic deformations and thickening turn it,
+to first order, into a plane ``x + a Tx``. The distance of two images is that of their planes, the
+minimum of ``‖x + a Tx - y - b Ty‖² + ridge (‖a‖² + ‖b‖²)``.
 
-Learning images alone choose how wide to smooth and the ridge, from `WIDTHS` times `RIDGES`: those
-by which fewest of them have another label than the nearest of the others. That not only tangents
-but the images too are smoothed was chosen by the errors on 600 images that are in no test set of
-seeds 1 to 3 of ``usps_error.py``.
+The smoothing width and the ridge are chosen on the learning images alone, from `WIDTHS` times
+`RIDGES`, to minimize the number of images with another label than the nearest of the others. The
+choice to smooth the images as well as the tangents was made by the errors on 600 images that are in
+no test set of seeds 1 to 3 of ``usps_error.py``.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from scipy.ndimage import gaussian_filter
 
 #: Standard deviations of the smoothing kernel, in pixels.
 WIDTHS = (0.5, 0.7, 0.9, 1.1, 1.4)
-#: Against squared gradients of images in [0, 1], summed over pixels.
+#: Ridges, relative to squared gradients of images in [0, 1], summed over pixels.
 RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0)
-#: So many neighbors by distance of smoothed images are compared by tangent distance. Among 2,700
-#: learning images they held the nearest of all for each of 300 others, in a twentieth of the time.
+#: Number of nearest neighbors by smoothed images that are compared by tangent distance. Among 2,700
+#: learning images they included the nearest of all for each of 300 others, in 1/20 of the time.
 N_NEAR = 200
 #: Black pixels around an image, which smoothing mixes in and shifts bring into the frame.
 MARGIN = 4
@@ -46,7 +46,7 @@ def smoothed_and_tangents(images: np.ndarray, width: float) -> tuple[np.ndarray,
     inside = (slice(None), slice(MARGIN, -MARGIN), slice(MARGIN, -MARGIN))
     down, right = (each[inside] for each in np.gradient(smooth, axis=(1, 2)))
     y, x = (axis - axis.mean() for axis in np.mgrid[: shape[0], : shape[1]])
-    # With this unit everything moves pixels by one on average, so that one ridge suits all.
+    # In this unit every deformation moves pixels by one on average, so that one ridge suits all.
     unit = np.sqrt(np.mean(x**2 + y**2))
     x, y = x / unit, y / unit
     squared = down**2 + right**2
@@ -66,8 +66,8 @@ def smoothed_and_tangents(images: np.ndarray, width: float) -> tuple[np.ndarray,
 def planes(images: np.ndarray, width: float, ridge: float) -> Planes:
     """Return the planes that touch images (n, height, width)."""
     points, tangents = smoothed_and_tangents(images, width)
-    # In coordinates that make Gram matrices with their ridge the identity, only products between
-    # two images are left to be found for a pair.
+    # In coordinates in which Gram matrices with their ridge are the identity, a pair needs only the
+    # products between its two images.
     gram = tangents @ tangents.transpose(0, 2, 1) + ridge * np.eye(N_TANGENTS)
     return Planes(points, np.linalg.solve(np.linalg.cholesky(gram), tangents))
 
@@ -79,7 +79,7 @@ def squared_distances(
     difference = point - others
     own = difference @ tangents.T
     cross = other_tangents @ tangents.T
-    # What the other tangents explain beyond this image's own: a Schur complement.
+    # The part that the other tangents explain beyond this image's own is a Schur complement.
     rest = other_tangents @ difference[:, :, None] - cross @ own[:, :, None]
     schur = np.eye(N_TANGENTS) - cross @ cross.transpose(0, 2, 1)
     explained = np.sum(rest * np.linalg.solve(schur, rest), axis=(1, 2))
@@ -87,7 +87,7 @@ def squared_distances(
 
 
 def nearest(asked: Planes, learned: Planes, n_near: int = N_NEAR) -> np.ndarray:
-    """Return the index of the nearest learned plane for every plane asked; none is its own."""
+    """Return the index of the nearest learned plane, other than itself, for every plane."""
     apart = np.sum(learned.points**2, axis=1) - 2 * asked.points @ learned.points.T
     if asked is learned:
         np.fill_diagonal(apart, np.inf)
@@ -101,7 +101,7 @@ def nearest(asked: Planes, learned: Planes, n_near: int = N_NEAR) -> np.ndarray:
 
 
 def best_settings(images: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
-    """Choose width and ridge by leaving out each of the images (n, height, width) in turn."""
+    """Choose width and ridge by leaving out each image of (n, height, width) in turn."""
     wrong = {}
     for width, ridge in product(WIDTHS, RIDGES):
         learned = planes(images, width, ridge)
@@ -110,6 +110,6 @@ def best_settings(images: np.ndarray, labels: np.ndarray) -> tuple[float, float]
 
 
 def nearest_labels(images: np.ndarray, labels: np.ndarray, test: np.ndarray) -> np.ndarray:
-    """Name test images (m, height, width) by learning images (n, height, width); return (m)."""
+    """Return labels (m) of test images (m, height, width) by learning images (n, height, width)."""
     settings = best_settings(images, labels)
     return labels[nearest(planes(test, *settings), planes(images, *settings))]

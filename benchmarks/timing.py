@@ -1,4 +1,4 @@
-"""Shared by all benchmarks: timing in turn, tables, and the versions that figures are of.
+"""Timing in turn, tables, and versions, for all benchmarks.
 
 Ways of doing the same work take turns, A B A B, so that a busy machine slows all of them alike, and
 medians are reported.
@@ -63,7 +63,7 @@ def medians[Way: Hashable](seconds: Mapping[Way, Iterable[float]]) -> dict[Way, 
 def make_table(
     headings: Iterable[str], rows: Iterable[Iterable[str]] = (), title: str = ""
 ) -> Table:
-    """Return a table with the first column to the left; print it by ``console.print``."""
+    """Return a table with a left-aligned first column, to print by ``console.print``."""
     table = Table(title=title or None)
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="right" if number else "left", no_wrap=not number)
@@ -73,13 +73,13 @@ def make_table(
 
 
 def resident_mebibytes() -> float:
-    """Return the memory of this process, from the kernel's own count of pages."""
+    """Return the memory of this process from the kernel's count of pages."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def tell_versions() -> None:
-    """Print versions of Python and of what figures depend on, and the number of cores."""
+    """Print versions of Python and of the packages behind the figures, and the number of cores."""
     Console(highlight=False, soft_wrap=True).print(
         ", ".join(
             [

@@ -1,11 +1,11 @@
-"""Work a second with one process and with two, in turn.
+"""Compare the work per second of one process and of two, in turn.
 
-16 × 16 pixels (``--side``), four classes. One process and an executor of two processes, which have
-compiled already, do the same work: learning in mini-batches, classification, one mixture for each
-of four labels, and two chains of ``sample_burst`` for one image. Two chains of ``pm.sample`` with
-``CarlinChib`` for that image run with ``cores=1`` and ``cores=2``, including the start of PyMC's
-processes. Reported are medians, their ratio, and whether the numbers are bitwise identical. Both
-cores have to be free.
+Images have 16 × 16 pixels (``--side``) under four classes. One process and an executor of two
+processes, which have compiled already, do the same work: learning in mini-batches, classification,
+one mixture for each of four labels, and two chains of ``sample_burst`` for one image. Two chains of
+``pm.sample`` with ``CarlinChib`` for that image run with ``cores=1`` and ``cores=2``, including the
+start of PyMC's processes. Reported are medians, their ratio, and whether the numbers are bitwise
+identical. Both cores have to be free.
 
     python benchmarks/two_cores.py
 """
@@ -32,7 +32,7 @@ N_CLASSES, N_LABELS = 4, 4
 
 
 def images(n: int, side: int) -> np.ndarray:
-    """Bright discs at random places: what they show does not matter for the time."""
+    """Return images of bright discs at random places; their content does not affect the time."""
     rng = np.random.default_rng(1)
     axis = np.linspace(-1, 1, side)
     centers = rng.uniform(-0.4, 0.4, (n, 2))

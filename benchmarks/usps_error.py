@@ -1,31 +1,32 @@
-"""Errors of templates and of rivals on postal digits, against the number of learning images.
+"""Compare errors of templates and of rivals on postal digits by the number of learning images.
 
-Images of 16 × 16 pixels in [0, 1] with Normal(0, 0.2²) noise. Every seed draws 1,000 test images
-from the whole file, so that digits are as frequent among them as they are in it, and from the
-others the learning images of every digit; few are the first of many. Rivals get the same images.
+Images have 16 × 16 pixels in [0, 1] with Normal(0, 0.2²) noise. Every seed draws 1,000 test images
+from the whole file, so that digits are as frequent among them as in the file, and from the others
+the learning images of every digit. A small learning set is the beginning of a larger one. Rivals
+get the same images.
 
-    python benchmarks/usps_error.py                            # 10, 30, 100 and 300 a digit
+    python benchmarks/usps_error.py                            # 10, 30, 100 and 300 per digit
     python benchmarks/usps_error.py --images 30 --seeds 1
     python benchmarks/usps_error.py --bursts                   # learn by Carlin-Chib bursts
     python benchmarks/usps_error.py --unsupervised             # 500 images of all digits, no labels
-    python benchmarks/usps_error.py --rivals                   # these alone
+    python benchmarks/usps_error.py --rivals                   # rivals alone
 
-Templates: one mixture for each digit, learned by online EM in one pass, and the classifier over all
-of their classes (`Classifier`). Every learning set chooses its own priors, step size, rule of
-naming and number of classes by cross-validation on itself (with 100 images of a digit and more, by
-naming one quarter), one after the other as in `CHOICES`, from the values there: another replaces
-the first if fewer images are named wrongly. All but the number of classes are chosen on the first
-30 images of a digit, with two classes; the number of classes by Laplace's evidence, for every rule.
-The number of passes, the mode search, the bounds on a class's images (`A_CLASS`) and the paper's
-updates are fixed. The values to choose from, the search and the bounds were found on 500 labeled
-images that are in no test set.
+Templates are one mixture for each digit, learned by online EM in one pass, and the classifier over
+all of their classes (`Classifier`). Every learning set chooses its own priors, step size, naming
+rule and number of classes by cross-validation on itself (with 100 or more images per digit, by
+naming one quarter), one after the other in the order of `CHOICES`, from the values there: another
+value replaces the first if fewer images are named wrongly. All but the number of classes are chosen
+on the first 30 images of a digit, with two classes; the number of classes by Laplace's evidence,
+for every rule. The number of passes, the mode search, the bounds on a class's images (`A_CLASS`)
+and the paper's updates are fixed. The values to choose from, the search and the bounds were found
+on 500 labeled images that are in no test set.
 
 Without labels (``--unsupervised``) four mixtures of 15 classes learn 500 images in two passes, from
-different starts by k-means, and the one with most evidence in the second pass is kept (`compete`);
-each class is named by the digit that weighs most in it among these. Priors, and then the rule, are
-chosen by the share of these same images that is then named wrongly, so labels have a part in the
-choice, though learning does not see them. Rivals start several times too, have 15 centers, and
-choose nothing by labels.
+different starts by k-means, and the one with most evidence in the second pass is kept (`compete`).
+Each class is named by the digit that weighs most in it among these images. Priors, and then the
+rule, are chosen by the share of these same images that is named wrongly, so that labels affect the
+choice, but not learning. Rivals start several times too, have 15 centers, and choose nothing by
+labels.
 
 Results are kept in ``output/usps_error/``, by a digest of this file and of the package; an
 interrupted run continues from there.
@@ -59,9 +60,9 @@ from pymc_mcoem.em.esteps.compiled_cache import compiled_for
 
 NOISE = 0.2
 SIZES = (10, 30, 100, 300)
-#: Classes, learning images and mixtures that compete, without labels.
+#: Numbers of classes, learning images and competing mixtures, without labels.
 N_CLASSES, N_UNLABELLED, N_RUNS = 15, 500, 4
-#: What is chosen, in this order, and from what; see `Settings`.
+#: Settings to choose, in this order, and their values; see `Settings`.
 CHOICES: dict[bool, dict[str, tuple[Any, ...]]] = {
     False: {
         "deformation_variance": (None, 0.005, 0.0015),
@@ -77,18 +78,18 @@ CHOICES: dict[bool, dict[str, tuple[Any, ...]]] = {
         "rule": ("laplace", "importance", "expected_likelihood"),
     },
 }
-#: Images of a digit by which all but the number of classes is chosen.
+#: Images of a digit by which all settings but the number of classes are chosen.
 N_FIRST = 30
-#: So many images a class may have, least and most, for its number of classes to be tried.
+#: Fewest and most images per class for which a number of classes is tried.
 A_CLASS = (5, 75)
 #: The paper's, for digits.
 FIRST_UPDATES = (10, 15, 20)
-#: Test images that are classified at a time.
+#: Number of test images that are classified at a time.
 BLOCK = 100
 SEARCH = mcoem.pseudo_priors.Laplace()
 BY_LAPLACE = mcoem.esteps.LaplaceGaussian(search=SEARCH)
 BY_IMPORTANCE = mcoem.esteps.LaplaceGaussian(importance=True, search=SEARCH)
-#: Kept draws of every class and sweeps before them, where an image is named by draws.
+#: Kept draws of every class and sweeps before them, for rules that name images by draws.
 DRAWS, BURN_IN = 100, 10
 BY_BURSTS = mcoem.esteps.CarlinChibBurst(
     pseudo_priors=SEARCH, within_class=mcoem.moves.RandomWalk(n_moves=5)
@@ -97,23 +98,23 @@ BY_BURSTS = mcoem.esteps.CarlinChibBurst(
 
 @dataclass(frozen=True)
 class Settings:
-    """What a learning set chooses.
+    """Settings that a learning set chooses.
 
     Attributes
     ----------
     n_classes : int
     deformation_variance : float or None
-        Of γ², which a prior holds near it with the weight of 2,000 observations; None: the
-        package's weak prior.
+        Prior value of γ², with the weight of 2,000 observations; None means the package's weak
+        prior.
     rigid_variance : float
-        Of rotation, zoom and shift.
+        Variance of rotation, zoom and shift.
     step_exponent : float
-        Of the step size n^-κ.
+        Exponent κ of the step size n^-κ.
     weight_concentration : float
-        Of the Dirichlet prior on weights.
+        Concentration of the Dirichlet prior on weights.
     rule : {"laplace", "importance", "expected_likelihood"}
-        By which images are named: evidence, by Laplace's approximation or with importance
-        weights, or the paper's rule.
+        Rule that names images: evidence by Laplace's approximation or with importance weights, or
+        the paper's rule.
     """
 
     n_classes: int = 2
@@ -124,7 +125,7 @@ class Settings:
     rule: str = "laplace"
 
     def __str__(self) -> str:
-        """Describe the settings of learning; the rule of naming is not among them."""
+        """Describe the settings of learning, without the naming rule."""
         variance = self.deformation_variance or "weak"
         return (
             f"C={self.n_classes} γ²={variance} rigid={self.rigid_variance} "
@@ -134,12 +135,13 @@ class Settings:
 
 @dataclass(frozen=True)
 class Job:
-    """One learning set: how many images of each digit, or none of them labeled.
+    """A learning set: the number of images of each digit, or of images without labels.
 
     Attributes
     ----------
     fold : (int, int) or None
-        Of how many folds of the learning images which one is named; None: the test images.
+        Number of folds of the learning images, and the fold that is named. None means that the
+        test images are named.
     """
 
     seed: int
@@ -153,11 +155,11 @@ class Job:
 
     @property
     def groups(self) -> range:
-        """One for each mixture that is learned."""
+        """Numbers of the mixtures to learn."""
         return range(1 if self.unsupervised else 10)
 
     def file(self, name: str) -> Path:
-        """Return where a part of the work is kept."""
+        """Return the file of a part of the work."""
         kind = "unsupervised" if self.unsupervised else "digits"
         how = "bursts" if self.bursts else "laplace"
         fold = "" if self.fold is None else f"_fold_{self.fold[1]}_of_{self.fold[0]}"
@@ -165,7 +167,7 @@ class Job:
         return self.folder / f"{stem}_{zlib.crc32(str(self.settings).encode()):08x}_{name}"
 
     def block(self, kind: str, begin: int) -> Path:
-        """Return where the label probabilities of a block of images are kept."""
+        """Return the file of the label probabilities of a block of images."""
         rule = self.settings.rule
         return self.file(
             f"{kind}_{begin}.npz" if rule == "laplace" else f"{kind}_{rule}_{begin}.npz"
@@ -210,14 +212,14 @@ def split(job: Job) -> dict[str, np.ndarray]:
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """Give a temporary name to write to, and move the finished file into its place."""
+    """Yield a temporary name to write to, and move the finished file into its place."""
     beside = path.with_name(f"partial_{path.name}")
     yield beside
     os.replace(beside, path)
 
 
 def learn(task: tuple[Job, int]) -> None:
-    """Learn one mixture and keep its parameters."""
+    """Learn one mixture and save its parameters."""
     job, group = task
     logging.getLogger("pymc_mcoem").setLevel(logging.ERROR)
     images = split(job)["learn"][group]
@@ -245,7 +247,7 @@ def learn(task: tuple[Job, int]) -> None:
     else:
         em = mcoem.OnlineEM(
             mixture,
-            # the paper's updates, the first one after all images where they are fewer
+            # The paper's updates; with fewer images the first one is after all of them.
             update_schedule=mcoem.schedules.UpdateSchedule.at(
                 sorted({min(n, len(images)) for n in FIRST_UPDATES})
             ),
@@ -260,7 +262,7 @@ def learn(task: tuple[Job, int]) -> None:
 
 @cache
 def make_classifier(job: Job) -> mcoem.Classifier:
-    """The classifier over all classes of all mixtures, made once in every process."""
+    """Return the classifier over all classes of all mixtures, made once in every process."""
     logging.getLogger("pymc_mcoem").setLevel(logging.ERROR)
     found = {group: xr.load_dataset(job.file(f"mixture_{group}.nc")) for group in job.groups}
     by_rule: dict[str, dict[str, Any]] = {
@@ -280,7 +282,7 @@ def make_classifier(job: Job) -> mcoem.Classifier:
 
 
 def classify(task: tuple[Job, str, int]) -> None:
-    """Find and keep the label probabilities of a block of images."""
+    """Compute and save the label probabilities of a block of images."""
     job, kind, begin = task
     images = split(job)[kind].reshape(-1, 16, 16)[begin : begin + BLOCK]
     classifier = make_classifier(job)
@@ -298,7 +300,7 @@ def blocks(job: Job, kind: str) -> list[tuple[Job, str, int]]:
 
 
 def read(job: Job, kind: str) -> tuple[np.ndarray, float]:
-    """Return the label probabilities that were kept, and the seconds that they took."""
+    """Return the saved label probabilities, and the seconds that they took."""
     kept = [np.load(job.block(kind, begin)) for _, _, begin in blocks(job, kind)]
     return np.concatenate([each["found"] for each in kept]), sum(
         float(each["seconds"]) for each in kept
@@ -308,7 +310,7 @@ def read(job: Job, kind: str) -> tuple[np.ndarray, float]:
 def work(
     pool: ProcessPoolExecutor, function: Callable[[Any], None], tasks: list[Any], name: str
 ) -> None:
-    """Do tasks, if there are any, and show how they proceed."""
+    """Do all tasks, and show their progress."""
     if tasks:
         done = pool.map(function, tasks)
         for _ in track(done, name, total=len(tasks), console=console):
@@ -326,7 +328,7 @@ def errors(
 ) -> list[dict[str, float]]:
     """Run the missing jobs; return errors in percent and seconds for each job.
 
-    Where settings are chosen without labels, test images are not looked at.
+    If settings are chosen without labels, test images are not used.
     """
     kinds = ["learn", "test"] if jobs[0].unsupervised else ["test"]
     kinds = kinds[:1] if choosing else kinds
@@ -370,13 +372,13 @@ def errors(
 
 
 def folds(n_images: int) -> list[tuple[int, int]]:
-    """Return the folds by which settings are chosen: all of few images, one of many."""
+    """Return the folds by which settings are chosen: all for few images, one for many."""
     n_folds = 5 if n_images < N_FIRST else 3
     return [(n_folds, fold) for fold in range(n_folds)] if n_images <= N_FIRST else [(4, 0)]
 
 
 def suits(n_classes: int, n_images: int) -> bool:
-    """Say whether so many classes are tried with so many images."""
+    """Return whether a number of classes is tried with a number of images."""
     return A_CLASS[0] <= n_images / n_classes <= A_CLASS[1]
 
 
@@ -389,7 +391,7 @@ def choose(jobs: list[Job], pool: ProcessPoolExecutor) -> list[Job]:
             n = job.n_images if unsupervised or name == "n_classes" else min(job.n_images, N_FIRST)
             trials[job] = []
             allowed = [v for v in values if name != "n_classes" or suits(v, n)] or values[:1]
-            # by draws a hundred classes take seconds an image
+            # Naming by draws takes seconds per image with a hundred classes.
             common = job.settings if name != "n_classes" else replace(job.settings, rule="laplace")
             for value in allowed:
                 trial = replace(job, n_images=n, settings=replace(common, **{name: value}))

@@ -1,10 +1,10 @@
-"""What the templates of ``usps_error.py`` are compared with, on the same images.
+"""Rivals of the templates of ``usps_error.py``, on the same images.
 
-Labels known: k-means and Gaussian mixtures with two centers a digit, a support vector machine, the
-nearest neighbor by two-sided tangent distance (``tangent_distance.py``). What they leave open
-(covariance and principal components, penalty and kernel width, smoothing and ridge) is chosen by
-cross-validation on the learning images. Without labels: k-means and Gaussian mixtures that start
-several times, their clusters named by majority.
+With labels: k-means and Gaussian mixtures with two centers per digit, a support vector machine, and
+the nearest neighbor by two-sided tangent distance (``tangent_distance.py``). Their settings
+(covariance and principal components, penalty and kernel width, smoothing and ridge) are chosen by
+cross-validation on the learning images. Without labels: k-means and Gaussian mixtures with several
+starts, whose clusters are named by majority.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def best_mixtures(images: np.ndarray, labels: np.ndarray, seed: int) -> DigitMix
 
 
 def rivals(data: dict[str, np.ndarray], seed: int) -> dict[str, float]:
-    """Return the errors of methods that know the labels, in percent."""
+    """Return the errors of methods that use labels, in percent."""
     images, test = data["learn"].reshape(-1, 256), data["test"].reshape(-1, 256)
     labels, truth = data["learn_labels"].ravel(), data["truth"]
 

@@ -1,8 +1,8 @@
 """NumPyro on the package's own density, as an E-step that is compiled once.
 
 The class is summed out of the density, whose graph JAX compiles, and NumPyro's NUTS samples the
-latents; θ and the observation are arguments of what is compiled. XLA has one thread, as all others
-of ``against_sampling.py`` have.
+latents. θ and the observation are arguments of the compiled function. XLA has one thread, as have
+all contestants of ``against_sampling.py``.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Values = Mapping[str, np.ndarray]
 
 
 class NumPyroLoop:
-    """A sampler of one observation after another.
+    """A sampler that is called for one observation after another.
 
     Parameters
     ----------
     family : Family
-        Of one latent variable without a transform.
+        A family with one latent variable without a transform.
     average : callable
-        Makes what is reported of draws and values.
+        Computes the reported averages from draws and values.
     with_index : bool
         Whether the draws have a class, drawn given the latents.
     """
@@ -53,7 +53,7 @@ class NumPyroLoop:
         x = pt.tensor("x", dtype="float64", shape=(self.density.n_latents,))
         compiled = compile_with_data(self.density, [k, x], [self.density.log_density(k, x)], "JAX")
         log_density = compiled.vm.jit_fn
-        # what is neither θ nor observation is shared, and comes last
+        # Data that are neither θ nor observation are shared, and come last.
         constants = [each.data for each in compiled.input_storage[2 + len(self.names) :]]
         classes = np.arange(self.density.n_classes)
 
@@ -72,7 +72,7 @@ class NumPyroLoop:
     def sampler(self, length: tuple[int, int]) -> Any:
         """Return a compiled function of key and data that makes a whole chain.
 
-        NumPyro's own driver compiles at every run, the same one again included.
+        NumPyro's own driver compiles at every run, even if it is repeated.
         """
         import jax
         from numpyro.infer.hmc import hmc
@@ -115,7 +115,7 @@ class NumPyroLoop:
     def __call__(
         self, values: Values, length: tuple[int, int], seed: int
     ) -> tuple[Any, Any, float]:
-        """Return averages, the chain, and seconds; what compiles compiles before."""
+        """Return averages, the chain, and seconds without compilation."""
         data = [
             np.asarray(values[name], self.density.data_inputs[name].dtype) for name in self.names
         ]

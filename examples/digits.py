@@ -1,12 +1,12 @@
-"""Templates of handwritten digits, learnt from a stream that is looked at once.
+"""Learn templates of handwritten digits in one pass over a stream.
 
-scikit-learn's 1,797 images of 8 × 8 pixels: 1,200 are streamed without their labels, the rest is
-held out. Each class is then named by the digit that weighs most in it, and the share of held-out
-images whose class has the right name is set beside k-means and beside the same model with its
+Of scikit-learn's 1,797 images of 8 × 8 pixels, 1,200 are streamed without their labels and the rest
+are held out. Each class is then named by the digit that weighs most in it. The share of held-out
+images whose class has the right name is compared with k-means and with the same model with its
 warps switched off.
 
 Run it with ``make demo`` or ``python examples/digits.py``. It writes a picture of the templates
-after the first 150 images, another of all, and the history of the run to ``output/``.
+after the first 150 images, another after all images, and the history of the run to ``output/``.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ import matplotlib.pyplot as plt
 
 console = Console()
 
-#: Images held for the k-means start: ten a template. They are learnt in their turn all the same.
+#: Images buffered for the k-means start, ten per template. They are learned from like all others.
 N_START = 150
 
 
 def make_mixture(n_classes: int) -> mcoem.TemplateMixture:
-    """Digits of 8 × 8 pixels; with loose warps one class would imitate another digit."""
+    """Make the model of 8 × 8 digits; with loose warps a class would imitate another digit."""
     priors = mcoem.TemplatePriors(weight_concentration=10.0).with_deformation_variance(
         0.0025, weight=2_000
     )
@@ -47,7 +47,7 @@ def make_mixture(n_classes: int) -> mcoem.TemplateMixture:
 
 
 def accuracy(train: np.ndarray, labels: np.ndarray, test: np.ndarray, truth: np.ndarray) -> float:
-    """Share of test images whose class, named by its majority label, is right."""
+    """Return the share of test images whose class, named by its majority label, is right."""
     n_classes = 1 + int(max(train.max(), test.max()))
     names = np.array(mcoem.majority_labels(np.eye(n_classes)[train], labels))
     return float(np.mean(names[test] == truth))
@@ -61,8 +61,8 @@ def rivals(
     n_classes: int,
     seed: int,
 ) -> dict[str, float]:
-    """Share of held-out images that other methods, with as many classes, name rightly."""
-    # two processes on one terminal: this one keeps quiet
+    """Return the share of held-out images that other methods with as many classes name rightly."""
+    # Two processes share the terminal, so that this one does not log.
     logging.getLogger("pymc_mcoem").setLevel(logging.ERROR)
     mixture = make_mixture(n_classes)
     e_step = mcoem.esteps.FixedLatents()
@@ -97,7 +97,7 @@ def rivals(
 def draw_first(
     parameters: xr.Dataset, mixture: mcoem.TemplateMixture, n_seen: int, file: Path
 ) -> None:
-    """Draw what the first images have made of the templates, the heaviest first."""
+    """Draw the templates after the first images, the heaviest first."""
     images = mcoem.template_images(parameters, mixture)
     order = np.argsort(-parameters["weights"].values)
     figure, axes = plt.subplots(-(-len(order) // 5), 5, figsize=(5, -(-len(order) // 5)))
@@ -180,7 +180,7 @@ def main() -> None:
     draw_first(em.parameters, mixture, min(N_START, len(train)), first)
     console.print(f"{first} after {time.perf_counter() - began:.0f} s.")
 
-    # The methods to compare with run in a process of their own, on the other core.
+    # The methods for comparison run in a separate process on the other core.
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as other:
         waiting = other.submit(
             rivals, images, labels, train, test, arguments.classes, arguments.seed
@@ -190,7 +190,8 @@ def main() -> None:
         learnt = time.perf_counter() - began
         parameters = em.parameters
 
-        # What the stream itself said of its last images names the classes: nothing is seen twice.
+        # The class weights of the last images of the stream name the classes, so that no image is
+        # seen twice.
         last = em.history["observations"]["class_weight"].values[-600:].argmax(axis=1)
         named = labels[train][-600:]
         names = mcoem.majority_labels(np.eye(arguments.classes)[last], named)
@@ -210,7 +211,7 @@ def main() -> None:
     em.history.to_netcdf(history, engine="h5netcdf")
     noise = float(np.sqrt(parameters["noise_variance"]))
     console.print(
-        f"Noise {noise:.3f}; learnt in {learnt:.0f} s, all done in "
+        f"Noise {noise:.3f}; learned in {learnt:.0f} s, all done in "
         f"{time.perf_counter() - began:.0f} s. Wrote {picture} and {history}."
     )
 

@@ -1,9 +1,9 @@
-"""Stream a Gaussian mixture with a latent variable through online EM, three ways.
+"""Fit a Gaussian mixture with a latent variable by online EM in three ways.
 
-An observation y is a measurement, with known noise, of a latent x; x comes from one of three
-classes; weights, means and variances of the classes are unknown. Monte Carlo online EM (a burst of
-Carlin-Chib sweeps for each observation), exact online EM (the same driver, E-step in closed form)
-and batch EM (a few lines of NumPy) are put beside the maximum likelihood point.
+An observation y measures a latent x with known noise. x comes from one of three classes, whose
+weights, means and variances are unknown. Monte Carlo online EM (a burst of Carlin-Chib sweeps for
+each observation), exact online EM (the same driver with an E-step in closed form) and batch EM (a
+few lines of NumPy) are compared with the maximum likelihood point.
 
     python examples/gaussian_mixture.py
 """
@@ -48,7 +48,7 @@ class MeasuredMixture(mcoem.Family):
         centres = clusters.fit(np.reshape(observations, (-1, 1))).cluster_centers_
         return self.declared_parameters() | {"means": np.sort(centres.ravel())}
 
-    def exact(self, data, parameters):  # only for comparison: OnlineEM does without it
+    def exact(self, data, parameters):  # only for comparison; OnlineEM does not need it
         return posterior_means(data["y"], parameters)
 
 
@@ -66,7 +66,7 @@ def posterior_means(y, parameters):
 
 
 def batch_em(family, ys, parameters, n_iterations=20_000, tolerance=1e-10):
-    """Return where batch EM lands: the maximum likelihood point."""
+    """Return the maximum likelihood point, found by batch EM."""
     for _ in range(n_iterations):
         statistics = {
             name: values.mean(axis=0) for name, values in posterior_means(ys, parameters).items()
@@ -86,7 +86,7 @@ def free_vector(parameters):
 
 
 def log_likelihood(vector, ys):
-    """Return log p(y) of each y at such a vector."""
+    """Return log p(y) of each y at a vector as from `free_vector`."""
     n_classes = len(vector) // 2
     weights = np.append(vector[: n_classes - 1], 1 - vector[: n_classes - 1].sum())
     means, spread = vector[n_classes - 1 : -1], vector[-1] + NOISE**2
@@ -113,7 +113,7 @@ def simulate(rng, size):
 
 
 def one_pass(family, ys, e_step):
-    """Return what one look at each measurement teaches, averaged once a tenth has been seen."""
+    """Return the estimate after one pass, averaged from a tenth of the measurements on."""
     em = mcoem.OnlineEM(
         family,
         e_step=e_step,
@@ -148,7 +148,7 @@ def passes(family, ys, e_step, rng, n_passes=8, n_forgotten=2):
 
 
 def compare(ys, rng, n_passes=8):
-    """Return the best point, its standard errors, and what each way comes to."""
+    """Return the best point, its standard errors, and the estimates of each way."""
     family = MeasuredMixture()
     start = family.initialize(list(ys[:50]), rng, "kmeans")
     best = free_vector(batch_em(family, ys, start))

@@ -1,9 +1,9 @@
-"""Growth of boys and girls, learnt from 93 unlabelled curves, each with its own clock.
+"""Learn the growth of boys and girls from 93 unlabeled curves, each with its own clock.
 
-The first study of the paper: velocities of the Berkeley growth study at 31 ages from 2 to 18
-years, drawn with return, two templates, nobody telling boys from girls. It writes four pictures:
-the curves and the two templates as they grow; one child registered to both templates; the
-posterior class of every child; averages of registered and of unregistered curves.
+This is the first study of the paper: velocities of the Berkeley growth study at 31 ages from 2 to
+18 years, drawn with replacement, two templates, and no labels of sex. It writes four pictures: the
+curves and the two templates as they grow; one child registered to both templates; the posterior
+class of every child; averages of registered and of unregistered curves.
 
 Run it with ``python examples/growth.py``; the pictures go to ``output/``.
 """
@@ -28,7 +28,7 @@ import matplotlib.pyplot as plt
 
 AGES = np.linspace(2.0, 18.0, 31)
 FINE = np.linspace(2.0, 18.0, 801)
-#: The early class, the late class: names that the data earn, colours that print well.
+#: Colors of the early class and of the late class.
 COLOURS = ("#c1440e", "#1f4e79")
 NAMES = ("early class", "late class")
 
@@ -36,7 +36,7 @@ console = Console(highlight=False)
 
 
 class Learnt:
-    """What the pictures need of a run: θ with the early class first, and every child registered."""
+    """What the pictures need: θ with the early class first, and every child registered."""
 
     def __init__(
         self, mixture: mcoem.TemplateMixture, em: mcoem.OnlineEM, curves: np.ndarray
@@ -46,7 +46,7 @@ class Learnt:
         first = self.register(curves, None)
         self.probability = first["class_probability"].values
         mass = first["class_probability"]
-        #: Each class's mean posterior warp: the clock on which its template is shown.
+        #: Mean posterior warp of each class, the clock on which its template is shown.
         self.mean_beta = (
             (mass * first["deformation_mean"]).sum("child") / mass.sum("child")
         ).values
@@ -129,7 +129,7 @@ def draw_templates(
         )
     axes[1].legend(frameon=False, fontsize=8, loc="lower left")
     axes[1].set_title("Templates at their classes' mean warp and scale", fontsize=10)
-    # the path holds θ at steps 0, 1, ..., as long as there are not more than it keeps
+    # The path holds θ at steps 0, 1, ..., if there are not more than it keeps.
     steps = [
         step for step in (0, 20, 100, 300, path.sizes["step"] - 1) if step < path.sizes["step"]
     ]
@@ -228,7 +228,7 @@ def draw_averages(learnt: Learnt, curves: np.ndarray, file: Path) -> None:
         moved = learnt.children["aligned_mean"].values[rows, j]
         known = ~np.isnan(moved)
         moved = moved * float(learnt.children["scale_mean"][rows, j].mean())
-        # near the ends some children have no data left on the common clock
+        # Near the ends some children have no data on the common clock.
         enough = known.mean(axis=0) > 0.5
         average = np.full(AGES.size, np.nan)
         average[enough] = np.nanmean(moved[:, enough], axis=0)
@@ -236,7 +236,7 @@ def draw_averages(learnt: Learnt, curves: np.ndarray, file: Path) -> None:
         axis.plot(AGES, moved.T, color=colour, linewidth=0.4, alpha=0.35)
         axis.plot(AGES, plain, color="0.1", linestyle=(0, (1, 1.2)), linewidth=2)
         axis.plot(AGES, average, color=colour, linewidth=2.4)
-        # titles say what the lines are, so no legend covers the curves
+        # Titles name the lines, so that no legend covers the curves.
         axis.set_title(
             f"{name}, {len(rows)} children: registered (full), as measured (dotted)", fontsize=9
         )
@@ -257,14 +257,14 @@ def draw_averages(learnt: Learnt, curves: np.ndarray, file: Path) -> None:
 
 
 def save(figure: Any, file: Path) -> None:
-    """Write a picture and forget it."""
+    """Write a picture and close it."""
     figure.tight_layout()
     figure.savefig(file, dpi=150)
     plt.close(figure)
 
 
 def main() -> None:
-    """Learn, tell, draw."""
+    """Learn, print, draw."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--passes", type=int, default=11, help="as many draws as children in each")
     parser.add_argument("--seed", type=int, default=1)
@@ -300,7 +300,7 @@ def main() -> None:
     output = arguments.output
     path = em.history["online_em"].to_dataset()
     draw_templates(learnt, curves, sex, path, output / "growth_templates.png")
-    # the child that the model is least sure of shows both registrations
+    # The child with the least certain class shows both registrations.
     child = int(np.argmin(np.abs(late - 0.5)))
     name = str(growth["child"].values[child])
     draw_registration(

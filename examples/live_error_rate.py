@@ -1,12 +1,12 @@
-"""Error rate against time: online EM by bursts beside batch and mini-batch SAEM.
+"""Compare the error rate of online EM by bursts with batch and mini-batch SAEM over time.
 
-The paper's comparison (section 5.2), with the same model, kernel and M-step for all. Partially
-supervised: every digit has a mixture of its own with two classes, and other images are classified
-over all digits' classes. Unsupervised: one mixture of 15 classes for all digits, each class named
-by the digit that weighs most in it. All methods start from the same parameters at t = 0 and have
-the same seconds for each mixture; online EM goes through its images again, in a new order, when it
-has seen them all. What compiles is compiled before the clock starts. Along the way test images are
-classified by Laplace's evidence, whatever the method that learnt.
+This is the paper's comparison (section 5.2), with the same model, kernel and M-step for all
+methods. In the partially supervised study every digit has its own mixture of two classes, and other
+images are classified over all digits' classes. In the unsupervised study one mixture of 15 classes
+serves all digits, and each class is named by the digit that weighs most in it. All methods start
+from the same parameters at t = 0 and have the same time for each mixture. Online EM repeats its
+images in a new order when it has seen them all. Everything is compiled before the clock starts.
+Test images are classified by Laplace's evidence for all methods.
 
     python examples/live_error_rate.py --quick                 # 8 × 8 digits, in 3 minutes
     export PYMC_MCOEM_DATA=folder/with/the/data                # else they are downloaded
@@ -43,10 +43,10 @@ import matplotlib.pyplot as plt
 console = Console()
 SWEEPS = mcoem.esteps.CarlinChibBurst(within_class=mcoem.moves.RandomWalk(n_moves=10))
 JUDGE = mcoem.esteps.LaplaceGaussian()
-#: Seconds an iteration in the paper's two tables, on its authors' machine.
+#: Seconds per iteration in the paper's two tables, on its authors' machine.
 PAPER = {"online EM": (20, 170), "SAEM-50": (225, None), "SAEM-300": (1_570, None)}
 PAPER |= {"SAEM-500": (None, 17_570)}
-#: Seconds, images of a mixture and test images, of (quick, unsupervised).
+#: Seconds, images per mixture and test images, by (quick, unsupervised).
 DEFAULTS = {
     (True, False): (2.0, 30, 150),
     (True, True): (20.0, 300, 150),
@@ -57,18 +57,18 @@ DEFAULTS = {
 
 @dataclass(frozen=True)
 class Method:
-    """One way to learn: images that it has, and what it does with them."""
+    """A method of learning, with its number of images and its settings."""
 
     n_images: int
     #: Of SAEM; online EM has none.
     batch_fraction: float | None = None
-    #: Whether classes without observations are brought back; the paper's are not.
+    #: Whether classes without observations are revived; the paper does not do so.
     revival: bool = False
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One comparison: data, sizes and the seconds that each mixture may learn."""
+    """A comparison: data, sizes and the seconds of learning for each mixture."""
 
     quick: bool
     unsupervised: bool
@@ -84,12 +84,12 @@ class Setting:
 
     @property
     def groups(self) -> range:
-        """One for each mixture that is learnt."""
+        """Numbers of the mixtures to learn."""
         return range(1 if self.unsupervised else 10)
 
     @property
     def methods(self) -> dict[str, Method]:
-        """What is compared, by name."""
+        """The compared methods by name."""
         n = self.n_images
         if self.unsupervised:
             return {"online EM": Method(n), f"SAEM-{n}": Method(n, 1.0)}
@@ -105,7 +105,7 @@ class Setting:
 
 @cache
 def make_mixture(setting: Setting) -> mcoem.TemplateMixture:
-    """The paper's digits settings, with priors that keep a class from swallowing the others.
+    """Make a mixture of the paper's digits settings, with priors against one dominant class.
 
     One mixture serves all methods and digits, so that a process compiles once.
     """
@@ -119,7 +119,7 @@ def make_mixture(setting: Setting) -> mcoem.TemplateMixture:
 
 @cache
 def split(setting: Setting) -> dict[str, np.ndarray]:
-    """Draw learning images, of every digit or of all, and test images among the others."""
+    """Draw learning images, for every digit or for all, and test images among the others."""
     load = mcoem.datasets.load_digits if setting.quick else mcoem.datasets.load_usps
     data = load()
     images, labels = data["images"].values, data["labels"].values
@@ -141,7 +141,7 @@ def split(setting: Setting) -> dict[str, np.ndarray]:
 
 
 def make_driver(setting: Setting, method: str, group: int) -> mcoem.OnlineEM | mcoem.SAEM:
-    """Return a method at t = 0: all methods have the same parameters there."""
+    """Return the driver of a method at t = 0, where all methods have the same parameters."""
     mixture = make_mixture(setting)
     first = split(setting)["learn"][group][: 50 if setting.unsupervised else 10]
     rng = np.random.default_rng([setting.seed, group])
@@ -164,7 +164,7 @@ def make_driver(setting: Setting, method: str, group: int) -> mcoem.OnlineEM | m
     return mcoem.SAEM(
         mixture,
         sweeps=20,
-        # searches for modes are most of a visit, and chains go on: this is to SAEM's advantage
+        # Mode searches take most of a visit, and chains go on without them: this favors SAEM.
         refit_every=5,
         step_size=mcoem.schedules.PhasedStepSize(
             n_constant=5 if chosen.batch_fraction == 1 else 50
@@ -175,12 +175,12 @@ def make_driver(setting: Setting, method: str, group: int) -> mcoem.OnlineEM | m
 
 
 def learn(task: tuple[Setting, str, int]) -> xr.Dataset:
-    """Learn one mixture by one method until its seconds are over; return its path."""
+    """Learn one mixture by one method until its time is over; return its path."""
     setting, method, group = task
     logging.getLogger("pymc_mcoem").setLevel(logging.ERROR)
     images = split(setting)["learn"][group][: setting.methods[method].n_images]
     rng = np.random.default_rng([setting.seed, group, 1])
-    # one that is thrown away compiles: what is compiled stays with the mixture
+    # A first driver compiles and is thrown away: compiled code stays with the mixture.
     unused = make_driver(setting, method, group)
     if isinstance(unused, mcoem.OnlineEM):
         unused.partial_fit(images[:2])
@@ -199,7 +199,7 @@ def learn(task: tuple[Setting, str, int]) -> xr.Dataset:
     elapsed = time.perf_counter() - began
     path = driver.history["online_em"].to_dataset()
     clock = np.nancumsum(path["seconds"].values)
-    # what calls cost around their steps is spread over these
+    # The cost of calls outside of steps is spread over the steps.
     return path.assign_coords(clock=("step", clock * (elapsed / clock[-1])))
 
 
@@ -211,7 +211,7 @@ def at(path: xr.Dataset, seconds: float) -> xr.Dataset:
 
 
 def digest(parameters: list[xr.Dataset]) -> bytes:
-    """Return what tells parameters, one set for each mixture, from others."""
+    """Return a digest of parameters, one set for each mixture."""
     return b"".join(value.values.tobytes() for each in parameters for value in each.values())
 
 
@@ -246,7 +246,7 @@ def draw_errors(found: xr.DataArray, file: Path) -> None:
 
 
 def draw_templates(setting: Setting, paths: dict[str, list[xr.Dataset]], file: Path) -> None:
-    """Draw the templates that each method has when the time is over, one row a method."""
+    """Draw the final templates of each method, one row per method."""
     mixture = make_mixture(setting)
     n_columns = setting.n_classes * len(setting.groups)
     figure, axes = plt.subplots(
@@ -265,7 +265,7 @@ def draw_templates(setting: Setting, paths: dict[str, list[xr.Dataset]], file: P
 
 
 def draw_weights(paths: dict[str, list[xr.Dataset]], file: Path) -> None:
-    """Draw the weights of the classes of the first mixture along the time."""
+    """Draw the class weights of the first mixture against time."""
     figure, axes = plt.subplots(1, len(paths), figsize=(3 * len(paths), 2.6), sharey=True)
     for axis, (method, runs) in zip(np.atleast_1d(axes), paths.items(), strict=True):
         axis.plot(runs[0]["clock"], runs[0]["weights"])
@@ -278,7 +278,7 @@ def draw_weights(paths: dict[str, list[xr.Dataset]], file: Path) -> None:
 
 
 def main() -> None:
-    """Learn by every method, classify along the way, draw, tell."""
+    """Learn by every method, classify along the way, draw, print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="8 × 8 digits and few seconds")
     parser.add_argument("--unsupervised", action="store_true", help="one mixture of 15 classes")
@@ -305,7 +305,7 @@ def main() -> None:
     times = np.concatenate([[0.0], setting.seconds * np.geomspace(0.02, 1, 5 if quick else 6)])
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(given.workers, mp_context=context) as pool:
-        # methods in turn, so that a busy machine is busy for all of them
+        # Methods take turns, so that a busy machine affects all of them.
         tasks = [(setting, method, k) for k in setting.groups for method in setting.methods]
         runs = list(track(pool.map(learn, tasks), "Learning", total=len(tasks)))
         paths = {
@@ -315,7 +315,7 @@ def main() -> None:
         wanted = [
             [at(run, seconds) for run in group] for group in paths.values() for seconds in times
         ]
-        # until their first update all methods have what they start from: it is judged once
+        # All methods have the same parameters until their first update; they are judged once.
         keys = [digest(parameters) for parameters in wanted]
         jobs = {key: (setting, one) for key, one in zip(keys, wanted, strict=True)}
         errors = track(pool.map(error, jobs.values()), "Classifying", total=len(jobs))

@@ -1,9 +1,9 @@
-"""Which model? Three regressions of unequal dimension, compared inside one PyMC model.
+"""Compare three regressions of unequal dimension in one PyMC model.
 
-A straight line, a bend and a wave are fitted to the same points. The model is a plain ``switch``;
-``CarlinChib(blocks=...)`` says whose coefficients are whose. The shares of the three classes in
-the chain are their posterior probabilities: beside them stand the exact ones, which linear
-regressions have in closed form.
+A straight line, a bend and a wave are fitted to the same points. The model is a plain ``switch``,
+and ``CarlinChib(blocks=...)`` assigns the coefficients to the classes. The shares of the three
+classes in the chain estimate their posterior probabilities. They are printed beside the exact ones,
+which linear regressions have in closed form.
 
     python examples/model_choice.py
 """

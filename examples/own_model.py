@@ -1,8 +1,8 @@
-"""A template model written by hand from the package's parts, sampled by ``pm.sample``.
+"""Sample a template model, written by hand from the package's parts, with ``pm.sample``.
 
-Which of three known templates is behind one noisy, turned image of a digit, and how was it
-warped? The model is the user's own: a Student likelihood, a prior of its own on the warp, a
-brightness. `CarlinChib` finds the class index and the latents in it.
+The model infers which of three known templates is behind one noisy, turned image of a digit, and
+how it was warped. It is the user's own: it has a Student likelihood, its own prior on the warp, and
+a brightness. `CarlinChib` finds the class index and the latents in it.
 
     python examples/own_model.py
 """
@@ -17,7 +17,7 @@ import pymc_mcoem as mcoem
 
 
 def make_templates() -> np.ndarray:
-    """Mean images of the digits 3, 5 and 8 as coefficients of kernels on the pixels."""
+    """Return mean images of the digits 3, 5 and 8 as coefficients of kernels on the pixels."""
     digits = mcoem.datasets.load_digits()
     images, labels = digits["images"].values, digits["labels"].values
     means = np.stack([images[labels == digit].mean(axis=0).ravel() for digit in (3, 5, 8)])
@@ -32,7 +32,7 @@ WARP = mcoem.RigidMotion() + mcoem.DisplacementField.on_grid([[-0.5, 0.5]] * 2, 
 
 
 def make_model(image: np.ndarray) -> pm.Model:
-    """One image: a class, a warp, a brightness, heavy-tailed noise."""
+    """Make the model of one image: a class, a warp, a brightness, heavy-tailed noise."""
     with pm.Model(coords={"class": [3, 5, 8], "warp": list(WARP.labels)}) as model:
         templates = pm.Data("templates", make_templates(), dims=("class", "basis"))
         digit = pm.Categorical("digit", p=[0.5, 0.3, 0.2])

@@ -1,9 +1,9 @@
-"""Templates of U.S. postal digits, one mixture per digit, and what they are worth as a classifier.
+"""Learn templates of U.S. postal digits, one mixture per digit, and classify with them.
 
-The paper's partially supervised study (section 5.2) on 16 × 16 images in [0, 1] with Normal(0,
-0.2²) noise added: each digit has a mixture of its own with four classes, learnt in one pass over
-100 images, with first M-steps at 10, 15 and 20, then at every image. 1,000 other images are then
-classified by posterior class weight over all digits' classes.
+This is the paper's partially supervised study (section 5.2) on 16 × 16 images in [0, 1] with
+Normal(0, 0.2²) noise added. Each digit has its own mixture of four classes, learned in one pass
+over 100 images, with first M-steps at 10, 15 and 20, then at every image. Then 1,000 other images
+are classified by posterior class weight over all digits' classes.
 
     PYMC_MCOEM_DATA=folder/with/the/data python examples/usps.py
 
@@ -38,7 +38,7 @@ console = Console()
 
 @cache
 def make_mixture() -> mcoem.TemplateMixture:
-    """The paper's digits settings, with priors that keep a class from swallowing the others."""
+    """Make a mixture of the paper's digits settings, with priors against one dominant class."""
     priors = mcoem.TemplatePriors(weight_concentration=5.0).with_deformation_variance(
         0.005, weight=2_000
     )
@@ -78,7 +78,7 @@ def learn(task: tuple[int, int, int, int]) -> xr.Dataset:
 
 @cache
 def make_classifier(seed: int, files: tuple[str, ...]) -> mcoem.Classifier:
-    """The classifier over all digits' classes, made once in every worker."""
+    """Return the classifier over all digits' classes, made once in every worker."""
     parameters = {digit: xr.load_dataset(file) for digit, file in enumerate(files)}
     return mcoem.Classifier(
         make_mixture(), parameters, draws=30, burn_in=10, random_seed=seed, progressbar=False
@@ -144,7 +144,7 @@ def main() -> None:
             truth = split(seed, arguments.images, arguments.test)["truth"]
             errors.append(100 * float(np.mean(predicted != truth)))
             console.print(
-                f"seed {seed}: error {errors[-1]:.1f} % on {len(truth)} images; learnt in "
+                f"seed {seed}: error {errors[-1]:.1f} % on {len(truth)} images; learned in "
                 f"{learnt - began:.0f} s, classified in {time.perf_counter() - learnt:.0f} s"
             )
     console.print(

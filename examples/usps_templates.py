@@ -1,19 +1,19 @@
-"""The paper's figure of templates of postal digits, in a run that may be stopped and goes on.
+"""Draw the paper's figure of templates of postal digits, in a run that can be stopped and resumed.
 
-Three panels (section 5.2, label ``fig:templates``) on 16 × 16 images in [0, 1] with Normal(0, 0.2²)
-noise: (a) images as they are learnt; (b) for each digit a mixture of its own with four templates,
-learnt from 1,000 images; (c) one mixture of 20 templates, learnt from 5,000 images of all digits
-without their labels. The file has fewer images of a digit than 1,000, so streams begin again, in
-another order, when they end. Above each template is its weight; in (c) before it the digit that
-weighs most in the class, which is all that labels are looked at for.
+The figure has three panels (section 5.2, label ``fig:templates``) on 16 × 16 images in [0, 1] with
+Normal(0, 0.2²) noise: (a) images as they are learned from; (b) for each digit its own mixture of
+four templates, learned from 1,000 images; (c) one mixture of 20 templates, learned from 5,000
+images of all digits without their labels. The file has fewer than 1,000 images of a digit, so
+streams start again in another order when they end. The weight of each template is above it. In (c)
+it is preceded by the digit that weighs most in the class; labels are used for nothing else.
 
     export PYMC_MCOEM_DATA=folder/with/the/data
     python examples/usps_templates.py --tenth     # a tenth of the images: minutes
     python examples/usps_templates.py             # at the paper's sizes
-    python examples/usps_templates.py --draw      # nothing learnt, what is there is drawn
+    python examples/usps_templates.py --draw      # learn nothing, draw what is saved
 
-Each mixture is saved in ``output/`` after every twentieth of its images. Stop the run when you
-like: started again, it goes on to the same templates as if it had never stopped. The picture is
+Each mixture is saved in ``output/`` after every twentieth of its images. You can stop the run at
+any time and start it again: it goes on to the same templates as without a stop. The picture is
 ``output/usps_figure.png`` (``usps_figure_tenth.png``).
 """
 
@@ -44,16 +44,16 @@ from matplotlib.figure import SubFigure
 
 NOISE = 0.2
 E_STEP = mcoem.esteps.CarlinChibBurst(within_class=mcoem.moves.RandomWalk(n_moves=10))
-#: A run is saved after so many parts of its stream, but not more often than after `LEAST` images.
+#: Parts of a stream after each of which a run is saved, and the fewest images between two saves.
 PARTS, LEAST = 20, 25
-#: Observations, near the end of the stream, whose labels name the classes of panel (c).
+#: Number of last observations of the stream whose labels name the classes of panel (c).
 N_NAMING = 1_000
 console = Console(highlight=False)
 
 
 @dataclass(frozen=True)
 class Run:
-    """One mixture: of a digit, or of all digits where there is none."""
+    """The run of one mixture, of one digit or, if `digit` is None, of all."""
 
     digit: int | None
     n_images: int
@@ -76,7 +76,7 @@ class Run:
 
 @cache
 def make_mixture(n_classes: int) -> mcoem.TemplateMixture:
-    """The paper's digits settings, with priors that keep a class from swallowing the others.
+    """Make a mixture of the paper's digits settings, with priors against one dominant class.
 
     One mixture serves all digits, so that a process compiles once for each number of classes.
     """
@@ -88,9 +88,9 @@ def make_mixture(n_classes: int) -> mcoem.TemplateMixture:
 
 @cache
 def stream(digit: int | None, n_images: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return noisy images and labels in the order in which they are learnt, again after the last.
+    """Return noisy images and labels in the order of learning, repeated after the last.
 
-    Noise is new each time that an image comes.
+    Noise is drawn anew each time that an image is repeated.
     """
     data = mcoem.datasets.load_usps()
     images, labels = data["images"].values, data["labels"].values
@@ -102,7 +102,7 @@ def stream(digit: int | None, n_images: int, seed: int) -> tuple[np.ndarray, np.
 
 
 def open_run(run: Run) -> mcoem.OnlineEM:
-    """Return the run where it stopped, or a new one."""
+    """Return the saved run, or a new one."""
     mixture = make_mixture(run.n_classes)
     if run.file.exists():
         return mcoem.OnlineEM.load(run.file, mixture, e_step=E_STEP, progressbar=False)
@@ -120,7 +120,7 @@ def open_run(run: Run) -> mcoem.OnlineEM:
 
 
 def learn(run: Run) -> tuple[Run, int]:
-    """Learn the next part of a stream and save; return how many images are learnt by then."""
+    """Learn the next part of a stream and save; return the number of images learned so far."""
     logging.getLogger("pymc_mcoem").setLevel(logging.ERROR)
     em = open_run(run)
     images, _ = stream(run.digit, run.n_images, run.seed)
@@ -139,7 +139,7 @@ def learn_all(runs: list[Run], n_workers: int) -> None:
     ):
         bar = progress.add_task("Learning", total=sum(run.n_images for run in runs), name="")
         learnt = dict.fromkeys(runs, 0)
-        # that of all digits takes longest, so it begins
+        # The run of all digits takes longest, so it begins.
         waiting = {pool.submit(learn, run) for run in reversed(runs)}
         while waiting:
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
@@ -176,16 +176,16 @@ def panel(part: SubFigure, n_columns: int, title: str) -> Iterator[Axes]:
 
 
 def majority(run: Run, em: mcoem.OnlineEM) -> list[Any] | None:
-    """Name classes by the digits of what was learnt last; learning itself saw no labels."""
+    """Name classes by the digits of the last images; learning itself used no labels."""
     weights = em.history["observations"]["class_weight"].values
-    if not len(weights):  # all are held for the start
+    if not len(weights):  # all images are buffered for the start
         return None
     labels = stream(run.digit, run.n_images, run.seed)[1][: len(weights)]
     return mcoem.majority_labels(weights[-N_NAMING:], labels[-N_NAMING:])
 
 
 def draw(runs: list[Run], file: Path) -> None:
-    """Draw the three panels from the runs that are saved."""
+    """Draw the three panels from the saved runs."""
     figure = plt.figure(figsize=(9.4, 10.2))
     parts = figure.subfigures(1, 3, width_ratios=[4, 4, 2], wspace=0.03)
     *digits, together = runs
@@ -236,7 +236,7 @@ def draw_templates(
 
 
 def main() -> None:
-    """Learn what is not learnt yet, draw."""
+    """Learn the rest of each run, and draw."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tenth", action="store_true", help="a tenth of the images")
     parser.add_argument("--draw", action="store_true", help="only draw what is saved")

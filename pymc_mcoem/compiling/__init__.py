@@ -1,1 +1,1 @@
-"""Back ends, loops and inlined operators: how graphs are compiled."""
+"""Compilation of graphs: back ends, loops and inlined operators."""

@@ -1,4 +1,4 @@
-"""Compiled code whose numbers do not depend on what was compiled before it."""
+"""Compiled code whose results do not depend on what was compiled before it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["StrictNumbaLinker", "strict_arithmetic", "strict_mode"]
 
 
 def strict_arithmetic() -> AbstractContextManager[Any]:
-    """Return a context in which PyTensor compiles sums as they are written.
+    """Return a context in which PyTensor compiles sums in the order in which they are written.
 
-    By default it lets the compiler change their order. What becomes of that depends on what is
-    compiled together with what: a process that finds a part in the cache on disk has other last
-    bits than the one that put it there, and a run that is killed and started again would not end
-    with the same bytes. Between processors of different kinds numbers differ all the same: BLAS,
-    and the factorisations of searches for modes, add up in the order that suits each.
+    By default PyTensor lets the compiler reorder sums. The order then depends on which functions
+    are compiled together: a process that loads a function from the cache on disk gets other last
+    bits than the process that compiled it, and a run that is killed and restarted would not end
+    with the same bytes. Results still differ between kinds of processors, because BLAS and the
+    factorizations of mode searches add up in the order that suits the processor.
 
     Examples
     --------
@@ -32,20 +32,20 @@ def strict_arithmetic() -> AbstractContextManager[Any]:
 
 
 class StrictNumbaLinker(NumbaLinker):
-    """PyTensor's linker for numba with strict arithmetic, wherever it compiles.
+    """PyTensor's numba linker with strict arithmetic in every process.
 
-    A function that is sent to another process is compiled there once more, outside of any context
-    of ours; its linker goes with it.
+    A function that is sent to another process is compiled again there, outside the context of
+    `strict_arithmetic`. Its linker is sent with it.
     """
 
     def create_jitable_thunk(self, *arguments: Any, **named: Any) -> Any:
-        """Compile as numba's linker does, sums in the order in which they are written."""
+        """Compile as `NumbaLinker` does, with sums in the order in which they are written."""
         with strict_arithmetic():
             return super().create_jitable_thunk(*arguments, **named)
 
 
 def strict_mode(mode: Any) -> Any:
-    """Return a mode of PyTensor with strict arithmetic where it is numba's, else as it is.
+    """Return a numba mode with strict arithmetic, and any other mode unchanged.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Which of PyTensor's back ends computes: by PyMC's names at the doors, as modes within."""
+"""Conversions between PyMC's names of back ends and PyTensor's compilation modes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
 
 _MODES = {"numba": "NUMBA", "c": "CVM", "jax": "JAX"}
 
-#: Names of PyTensor's linkers as people know them.
+#: Back end of each of PyTensor's linkers, by PyMC's name.
 _LINKERS = {
     "CLinker": "c",
     "CVMLinker": "c",
@@ -32,13 +32,13 @@ _LINKERS = {
 
 
 def require_backend(backend: str | None) -> None:
-    """Refuse what is no back end; whether it is installed is seen when something is compiled.
+    """Raise an error if there is no such back end, without checking that it is installed.
 
     Parameters
     ----------
     backend : str or None
-        ``"numba"``, ``"c"`` or ``"jax"`` as in ``pm.sample``, or a mode of PyTensor for one of
-        them. None: PyTensor's own default, which is numba unless its configuration says otherwise.
+        ``"numba"``, ``"c"`` or ``"jax"`` as in ``pm.sample``, or a PyTensor mode for one of them.
+        None means PyTensor's default, which is numba unless its configuration says otherwise.
 
     Raises
     ------
@@ -53,7 +53,7 @@ def require_backend(backend: str | None) -> None:
 
 
 def pytensor_mode(backend: str | None) -> str | None:
-    """Return PyTensor's mode of a back end.
+    """Return the PyTensor mode of a back end.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def pytensor_mode(backend: str | None) -> str | None:
     ValueError
         If there is no such back end.
     ModuleNotFoundError
-        If it is JAX and that is not installed.
+        If the back end is JAX and JAX is not installed.
 
     Examples
     --------
@@ -89,19 +89,19 @@ def pytensor_mode(backend: str | None) -> str | None:
 
 
 def known_mode(backend: Any) -> str | None:
-    """Return PyTensor's mode of a back end, installed or not; None where there is no such."""
+    """Return the PyTensor mode of a back end, installed or not, or None if it is unknown."""
     if backend is None:
         return None
     mode = _MODES.get(str(backend).lower(), str(backend))
     try:
         linker = get_mode(mode).linker
-    except Exception:  # PyTensor raises a bare one
+    except Exception:  # PyTensor raises a bare Exception
         return None
     return mode if type(linker).__name__ in _LINKERS else None
 
 
 def backend_of(mode: Any) -> str:
-    """Return the name of the back end that a mode of PyTensor compiles for.
+    """Return the name of the back end that a PyTensor mode compiles for.
 
     Examples
     --------
@@ -113,15 +113,15 @@ def backend_of(mode: Any) -> str:
 
 
 def uses_jax(mode: Any) -> bool:
-    """Return whether a mode of PyTensor compiles for JAX."""
+    """Return whether a PyTensor mode compiles for JAX."""
     return backend_of(mode) == "jax"
 
 
 def without_jax(mode: Any) -> Any:
-    """Return a mode of PyTensor, or numba's where it is JAX's.
+    """Return the mode unchanged, or numba's mode in place of JAX's.
 
-    For what is called a few times a chain and JAX cannot compile: loops whose length it does not
-    know, generators of PyTensor.
+    Used for functions that are called a few times per chain and that JAX cannot compile: loops of
+    unknown length and PyTensor's random generators.
 
     Examples
     --------
@@ -132,11 +132,12 @@ def without_jax(mode: Any) -> Any:
 
 
 def interpreted_mode() -> Mode:
-    """Return a mode in which PyTensor compiles nothing: Python calls NumPy, operator by operator.
+    """Return a mode in which Python calls NumPy operator by operator and nothing is compiled.
 
-    Made in a tenth of a second where numba takes many, and run in milliseconds: for what runs a few
-    hundred times. Graphs are rewritten to be exact in floating point, as they are for all back
-    ends, but operators are not fused: to Python a fused one is a loop over single numbers.
+    A function is made in a tenth of a second, where numba takes many seconds, and runs in
+    milliseconds. The mode suits functions that run a few hundred times. Graphs are rewritten to be
+    exact in floating point, as for all back ends, but operators are not fused, because Python runs
+    a fused operator as a loop over single numbers.
     """
     linker = VMLinker(use_cloop=False, c_thunks=False)
     mode: Mode = Mode(linker, "fast_run").excluding("fusion", "inplace", "cxx_only", "BlasOpt")

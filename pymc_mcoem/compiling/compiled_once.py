@@ -1,4 +1,4 @@
-"""Functions that numba compiles once for all models, and keeps where PyTensor keeps its own.
+"""Functions that numba compiles once for all models and caches in PyTensor's folder.
 
 Importing this module imports numba.
 """
@@ -26,31 +26,31 @@ def compiled_once(
     Parameters
     ----------
     signature : numba signature, optional
-        That of functions which are handed to others as arguments.
+        Required for functions that are passed to others as arguments.
     inner : bool
-        Whether only other compiled functions call it: what Python would need to call it is then
-        not compiled.
+        Whether only other compiled functions call it. The wrapper through which Python would call
+        it is then not compiled.
     uses : sequence of module, optional
-        Others with functions that are called.
+        Other modules whose functions it calls.
 
     Notes
     -----
-    What was compiled is kept on disk under the source of the whole module, so that it is made anew
-    where a function that it calls has changed. Sums are taken as they are written, so that a
-    process which compiles and one which finds it compiled have the same last bits.
+    Compiled code is cached on disk under the source of the whole module, so that it is compiled
+    again when a function that it calls has changed. Sums are taken in the order in which they are
+    written, so that a process that compiles and one that reads the cache get the same last bits.
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
         modules = [sys.modules[function.__module__], *uses]
         source = zlib.crc32("".join(map(inspect.getsource, modules)).encode())
-        # as PyTensor registers what it compiles for its folder
+        # As PyTensor registers the functions that it caches in its folder.
         CACHED_SRC_FUNCTIONS[function] = f"{function.__module__}.{function.__name__}.{source}"
         compiled = numba.njit(
             cache=True,
             fastmath=False,
             error_model="numpy",
             no_cpython_wrapper=inner,
-            # one with a signature is called by its address
+            # A function with a signature is called by its address.
             no_cfunc_wrapper=inner and signature is None,
         )(function)
         return compiled if signature is None else _Typed(compiled, signature)
@@ -59,7 +59,7 @@ def compiled_once(
 
 
 class _Typed:
-    """A function that is compiled for its one signature when it is asked for."""
+    """A function that is compiled for its one signature on first use."""
 
     def __init__(self, compiled: Any, signature: Any) -> None:
         self._compiled, self._signature = compiled, signature
@@ -70,7 +70,7 @@ class _Typed:
 
     @property
     def function(self) -> Any:
-        """What numba compiled."""
+        """The function as compiled by numba."""
         if not self._compiled.signatures:
             self._compiled.compile(self._signature)
             self._compiled.disable_compile()

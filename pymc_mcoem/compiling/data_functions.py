@@ -1,4 +1,4 @@
-"""Compiled functions of a density, its data and other values among their arguments."""
+"""Compilation of functions that take a density's data and other values as arguments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Density", "compile_with_data"]
 
 
 class Density(Protocol):
-    """The density of a model by class, as far as what is compiled around it must know it.
+    """The part of a model's density by class that compiled functions need.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class Density(Protocol):
 
     @property
     def inputs(self) -> list[TensorVariable]:
-        """All that compiled functions take beside class and position."""
+        """All arguments of compiled functions beside class and position."""
         ...
 
     @property
@@ -46,7 +46,7 @@ class Density(Protocol):
 def compile_with_data(density: Density, inputs: list[Any], outputs: Any, mode: Any) -> Any:
     """Compile a function of `inputs`, then the density's data, then its other values.
 
-    In numba sums are taken as they are written: see `strict_mode`.
+    With numba, sums are taken in the order in which they are written; see `strict_mode`.
     """
     with compiling("the model") if mode is None or isinstance(mode, str) else nullcontext():
         function = pm.pytensorf.compile(

@@ -1,11 +1,11 @@
 """A density as one function of flat arrays, which compiled loops call without knowing the model.
 
-numba compiles a loop anew for every function that it calls, and what it takes to compile is the
-types of what is called within it, again at every level of calls. Here a graph of (class, position)
-and all else that it needs becomes a function of one type for all models: class, position, all else
-in two vectors, one of real numbers and one of integers, and what is written to. Loops take such
-functions as arguments, so they are compiled once and kept on disk for all models, and what a model
-compiles is its density alone; nothing, where loops are written out for a kind of models.
+numba compiles a loop again for every function that it calls, and types everything called within it
+at every level of calls. Here the graph of a density becomes a function of one type for all models.
+Its arguments are the class, the position, a vector of real numbers and a vector of integers that
+hold everything else, and the output vector. Loops take such functions as arguments, so they are
+compiled once for all models and cached on disk. A model then compiles its density alone, or nothing
+where its density is written out for a kind of models.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ N_SETTINGS = 2
 
 
 class NotFlatError(Exception):
-    """Of a density that needs something that is no array of numbers."""
+    """Raised for a density that needs something other than arrays of numbers."""
 
 
 class WrittenOut(Protocol):
@@ -47,11 +47,11 @@ class WrittenOut(Protocol):
     Attributes
     ----------
     model : pymc.Model
-        Whose density it is.
+        The model of the density.
     matrix, metric : TensorVariable
-        The graphs that this curvature and what measures steps are those of.
+        Graphs of the curvature and of the metric of the steps.
     statistics : dict of str to TensorVariable
-        And those of the statistics, in the order in which they are written.
+        Graphs of the statistics, in the order in which they are written.
     """
 
     model: pm.Model
@@ -96,7 +96,7 @@ class WrittenOut(Protocol):
         ...
 
     def pack(self, values: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the two vectors, settings first, from data of the model by name."""
+        """Return the two vectors, settings first, from the model's data by name."""
         ...
 
 
@@ -107,24 +107,24 @@ class FlatFunction:
     ----------
     density : Density
     build : callable
-        Of a class, a position and the settings, a vector; returns the outputs.
+        Takes a class, a position and the vector of settings, and returns the outputs.
     what : str
-        What it is called where somebody waits for it to be compiled.
+        Name shown while it is compiled.
     returns : bool
-        Whether the first output is a scalar that is returned, as sufficient statistics have none.
-        All others are written one after another, raveled.
+        Whether the first output is a scalar to return, which sufficient statistics do not have.
+        All other outputs are raveled and written one after another.
     written_out : WrittenOut or None
-        What computes the same, if anything does; nothing is compiled then.
+        Function that computes the same, if there is one. Nothing is compiled then.
 
     Attributes
     ----------
     function : callable
-        Compiled by numba; takes class, position, the two vectors, and what is written to.
+        Compiled by numba. Takes class, position, the two vectors and the output vector.
 
     Raises
     ------
     NotFlatError
-        If the density needs something that is no array of numbers.
+        If the density needs something other than arrays of numbers.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class FlatFunction:
         if returns:
             outputs[0] = pt.scalar_from_tensor(outputs[0])
         own = [k, x, settings]
-        # Single numbers are passed as such: numba takes long over arrays without an axis.
+        # Single numbers are passed as scalars: numba compiles arrays without an axis slowly.
         given = density.inputs
         single = [
             variable
@@ -181,23 +181,23 @@ class FlatFunction:
         rest = graph.inputs[len(own) :]
         odd = [variable for variable in rest if not _is_plain(variable)]
         if odd:
-            raise NotFlatError(f"density: {odd} are no arrays of numbers.")
+            raise NotFlatError(f"density: {odd} are not arrays of numbers.")
         self._kinds = [np.dtype(variable.type.dtype) for variable in rest]
-        # of data that the model shares, which come last
+        # Storage of the model's shared data, which come last.
         arrays = function.input_storage[len(own) + len(given) + len(single) :]
         self._storage = [*(variable.container for variable in single), *arrays]
         with strict_arithmetic():
             self.function = _compiled(graph, rest, returns)
 
     def pack(self, values: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the two vectors, from the values of the density's `inputs`.
+        """Return the two vectors from the values of the density's `inputs`.
 
         Returns
         -------
         reals : ndarray of float of shape (N_SETTINGS + n,)
-            The settings, the density as it is, then all real numbers.
+            The settings of the unchanged density, then all real numbers.
         integers : ndarray of int64 of shape (m,)
-            Where each array starts, and its shape; then the integers themselves.
+            The start and shape of each array, then the integers themselves.
         """
         if self._written_out is not None:
             return self._pack_by_name(self._written_out, values)
@@ -236,13 +236,13 @@ def _is_plain(variable: Any) -> bool:
 
 
 def _is_single(variable: Any) -> bool:
-    """Return whether a variable is one number, of the types that the two vectors have."""
+    """Return whether a variable is a scalar of the dtype of one of the two vectors."""
     kind = variable.type
     return isinstance(kind, TensorType) and kind.ndim == 0 and kind.dtype in ("float64", "int64")
 
 
 def _compiled(graph: Any, rest: Sequence[Any], returns: bool) -> Callable[..., Any]:
-    """Return the function of flat arrays around what numba makes of a graph."""
+    """Return the function of flat arrays that calls a graph compiled by numba."""
     from numba import njit, types
     from pytensor.link.numba.cache import compile_numba_function_src
     from pytensor.link.numba.dispatch.basic import numba_funcify_ensure_cache
@@ -276,7 +276,7 @@ def _compiled(graph: Any, rest: Sequence[Any], returns: bool) -> Callable[..., A
         lines += [f"out[at : at + {each}.size] = {each}.ravel()", f"at += {each}.size"]
     lines.append(f"return {found[0] if returns else '0.0'}")
     source = "\n    ".join(["def flat_function(k, x, reals, integers, out):", *lines])
-    # Compiled code names the module that it was made in, and cannot be read without it.
+    # Compiled code names the module that it was made in and cannot be loaded without it.
     whole = None if key is None else sha256(f"{__name__}{source}{key}".encode()).hexdigest()
     function = compile_numba_function_src(
         source, "flat_function", {"__name__": __name__, "np": np, "inner": inner}, cache_key=whole

@@ -1,7 +1,7 @@
-"""Operators that carry the plain graph of what they compute, for back ends that can do better.
+"""Operators that carry a plain graph and have a faster replacement on the numba back end.
 
-Where the numba back end compiles such an operator, it names what takes its place; everywhere else
-its plain graph is inlined, as if it had been written there.
+On the numba back end the operator is replaced by the graph of its `for_numba`. On all others its
+plain graph is inlined.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PlainGraph(OpFromGraph):
     Parameters
     ----------
     inputs : sequence of TensorVariable
-        What it will be applied to; their types are taken.
+        The variables that it will be applied to. Only their types are used.
     """
 
     def __init__(self, inputs: Sequence[TensorVariable]) -> None:
@@ -57,9 +57,9 @@ class PlainGraph(OpFromGraph):
 
 
 def version_of(module: str) -> int:
-    """Return a number for a module's name and source, under which its compiled code may be kept.
+    """Return a checksum of a module's name and source, used as a cache key of compiled code.
 
-    PyTensor keeps what numba compiled on disk, by the operator's type and a number that is to
+    PyTensor caches code compiled by numba on disk, by the operator's type and a number that must
     change with its code.
     """
     return zlib.crc32(f"{module}{inspect.getsource(sys.modules[module])}".encode())
@@ -77,6 +77,6 @@ def _for_numba(fgraph: Any, node: Any) -> Any:
     return node.op.for_numba(*node.inputs)
 
 
-# After what is inlined by default, at −0.01, and before the first merge, at 0.
+# After PyTensor's own inlining, at −0.01, and before the first merge, at 0.
 optdb.register("mcoem_for_numba", dfs_rewriter(_for_numba), "numba", position=-0.009)
 optdb.register("mcoem_inline", dfs_rewriter(_inline), "fast_run", "fast_compile", position=-0.008)

@@ -1,4 +1,4 @@
-"""Products of matrices and vectors, in the forms that compile fast."""
+"""Products of matrices and vectors in forms that compile fast."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ __all__ = [
 
 
 def matrix_vector(matrix: Any, vector: Any) -> TensorVariable:
-    """Return the product of a matrix ``(..., m, n)`` and a vector ``(..., n)``, ``(..., m)``.
+    """Return the product ``(..., m)`` of a matrix ``(..., m, n)`` and a vector ``(..., n)``.
 
-    Written as a product and a sum it is fused with its neighbours into one loop. As ``pt.dot``
-    every combination of memory layouts is a BLAS wrapper of its own, and on the numba back end
-    those were most of what the first compilation of a burst had to do.
+    Written as a product and a sum, it is fused with its neighbors into one loop. ``pt.dot`` has a
+    BLAS wrapper for every combination of memory layouts, and on the numba back end those took most
+    of the first compilation of a burst.
 
     Examples
     --------
@@ -44,8 +44,8 @@ def matrix_vector(matrix: Any, vector: Any) -> TensorVariable:
 def transposed_product(matrix: Any, vector: Any) -> TensorVariable:
     """Return the product of the transpose of a matrix ``(..., m, n)`` and a vector ``(..., m)``.
 
-    Down the columns of the matrix as it is: sums along rows are no vector instructions where sums
-    are taken as they are written.
+    The sum runs down the columns of the matrix as stored: a sum along rows cannot use vector
+    instructions when it must be taken in the order in which it is written.
 
     Examples
     --------
@@ -67,13 +67,13 @@ class MatrixProduct(PlainGraph):
 
     def for_numba(self, *inputs: TensorVariable) -> list[TensorVariable]:
         """Return the product by numba's own BLAS call."""
-        # imported where it is used: numba takes a second to import
+        # Imported here because numba takes a second to import.
         from pymc_mcoem.compiling.linear_algebra_numba import BlasProduct
 
         return [BlasProduct()(*inputs)]
 
     def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> list[TensorVariable]:
-        """Return the cotangents of both, which are products too."""
+        """Return the cotangents of both factors, which are products too."""
         (left, right), (cotangent,) = inputs, cotangents
         return [
             matrix_product(cotangent, _transposed(right)),
@@ -84,8 +84,8 @@ class MatrixProduct(PlainGraph):
 def matrix_product(left: Any, right: Any) -> TensorVariable:
     """Return the product of two matrices.
 
-    As ``pt.dot`` it takes the numba back end some 15 seconds to compile each of them for the first
-    time, which was most of what a first search for modes waited for; this takes one.
+    The numba back end takes some 15 seconds to compile each ``pt.dot`` for the first time, which
+    was most of the wait for a first mode search. This function takes one second.
 
     Examples
     --------
@@ -112,7 +112,7 @@ class QuadraticForm(PlainGraph):
         return None
 
     def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> list[TensorVariable]:
-        """Return the cotangents, that of the vector with the product that the value is made of."""
+        """Return the cotangents; that of the vector reuses the product in the value."""
         (matrix, vector), (cotangent,) = inputs, cotangents
         outer = cotangent[..., None, None] * vector[..., :, None] * vector[..., None, :]
         return [
@@ -122,10 +122,10 @@ class QuadraticForm(PlainGraph):
 
 
 def quadratic_form(matrix: Any, vector: Any) -> TensorVariable:
-    """Return vᵀ M v of a symmetric matrix ``(n, n)`` and vectors ``(..., n)``, ``(...,)``.
+    """Return vᵀ M v, ``(...,)``, for a symmetric matrix ``(n, n)`` and vectors ``(..., n)``.
 
-    Its gradient 2 M v is the product that the value needs anyway: by rows and columns apart it
-    would be computed twice, for nobody knows that the matrix is symmetric.
+    Its gradient 2 M v reuses the product M v of the value. A gradient by PyTensor would compute the
+    products by rows and by columns separately, because it does not know that M is symmetric.
 
     Examples
     --------
@@ -139,20 +139,20 @@ def quadratic_form(matrix: Any, vector: Any) -> TensorVariable:
 
 
 def symmetric_inverse(matrix: np.ndarray) -> np.ndarray:
-    """Return the inverse of a symmetric matrix of numbers, symmetric to the last bit."""
+    """Return the inverse of a symmetric NumPy matrix, symmetric to the last bit."""
     inverse = np.linalg.inv(matrix)
     found: np.ndarray = (inverse + inverse.T) / 2.0
     return found
 
 
 def kept(factor: TensorVariable) -> TensorVariable:
-    """Return what is computed once: else it is fused into every product that it is part of."""
+    """Return the factor as one that is computed once, not fused into every product with it."""
     copied: TensorVariable = deep_copy_op(factor)
     return copied
 
 
 def _transposed(matrix: TensorVariable) -> TensorVariable:
-    """Return the transpose, of a constant as one that is in order in memory."""
+    """Return the transpose; that of a constant is contiguous in memory."""
     if isinstance(matrix, Constant):
         return pt.constant(np.ascontiguousarray(matrix.data.T))
     return matrix.T

@@ -1,4 +1,4 @@
-"""Products of matrices as written out for the numba back end, in place of `MatrixProduct`."""
+"""Products of matrices for the numba back end, in place of `MatrixProduct`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["BlasProduct", "replace_products"]
 
 
 def in_order(matrix: np.ndarray) -> np.ndarray:
-    """Return the matrix as BLAS can read it: where its layout is not known, a copy in C order."""
+    """Return the matrix, copied to C order if its memory layout is not known to suit BLAS."""
     return np.ascontiguousarray(matrix)
 
 
 @overload(in_order)
 def _in_order(matrix):  # type: ignore[no-untyped-def]
-    # without annotations, which numba takes for part of the names of arguments
+    # No annotations here: numba takes them for part of the names of arguments.
     if matrix.layout in "CF":
         return lambda matrix: matrix
     return lambda matrix: np.ascontiguousarray(matrix)
@@ -44,17 +44,17 @@ class BlasProduct(Op):
     __props__ = ()
 
     def make_node(self, left: Any, right: Any) -> Apply:
-        """Return the node of two matrices."""
+        """Return the node that multiplies two matrices."""
         left, right = pt.as_tensor_variable(left), pt.as_tensor_variable(right)
         shape = (left.type.shape[0], right.type.shape[1])
         return Apply(self, [left, right], [pt.tensor(dtype="float64", shape=shape)])
 
     def infer_shape(self, node: Any, shapes: Any) -> list[Any]:
-        """Return rows of the first and columns of the second."""
+        """Return the number of rows of the first and of columns of the second."""
         return [(shapes[0][0], shapes[1][1])]
 
     def perform(self, node: Any, inputs: Any, outputs: Any) -> None:
-        """Compute, for constants that are folded."""
+        """Compute the product when constants are folded."""
         outputs[0][0] = np.dot(*inputs)
 
 
@@ -64,14 +64,14 @@ def _compile(op: BlasProduct, node: Any = None, **kwargs: Any) -> Any:
 
 
 def replace_products(graph: Any) -> None:
-    """Put this product where a graph has PyTensor's of matrices of double precision.
+    """Replace PyTensor's products of double-precision matrices by `BlasProduct`.
 
-    PyTensor's takes numba some ten seconds to compile for the first time.
+    numba takes some ten seconds to compile PyTensor's product for the first time.
 
     Parameters
     ----------
     graph : FunctionGraph
-        As rewritten for numba; it is changed.
+        Graph as rewritten for numba. It is changed in place.
     """
     for node in graph.toposort():
         is_real = all(variable.type.dtype == "float64" for variable in node.inputs)

@@ -1,9 +1,9 @@
-"""Loops around the body of a density, compiled for whichever back end there is.
+"""Loops around the body of a density, compiled for any back end.
 
-PyTensor's own loop is what numba and C run. JAX takes it only where the number of steps is known
-when it is compiled, which no burst knows: there the body alone is compiled by PyTensor, and JAX's
-loops go around it (`pymc_mcoem.compiling.loops_jax`). Bodies are the same graphs, so all make the
-same numbers from the same arguments.
+numba and C run PyTensor's own loop. JAX accepts that loop only if the number of steps is known at
+compile time, which it is not for a burst. For JAX, PyTensor compiles the body alone and a loop of
+JAX calls it (`pymc_mcoem.compiling.loops_jax`). The bodies are the same graphs, so all back ends
+compute the same numbers from the same arguments.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ def compile_loop(
     density : Density
         Its data and other values are arguments after `inputs`.
     body : callable
-        Of one row of every sequence, what is carried, what is fixed; returns what is carried on,
-        then what is only given out.
+        Takes one row of every sequence, the carried values and the fixed values. Returns the new
+        carried values, then the values that are only emitted.
     inputs : sequence of TensorVariable
         Arguments of the function, in order.
     sequences, fixed : sequence of TensorVariable
-        Among `inputs`. All sequences have the same length.
+        Taken from `inputs`. All sequences have the same length.
     carried : sequence of TensorVariable
-        What the loop starts with: graphs of inputs.
+        Initial values of the carried values, as graphs of `inputs`.
     n_emitted : int
-        How many outputs of `body` are not carried on.
+        Number of outputs of `body` that are not carried.
     last : collection of int
-        Outputs of which the last value alone is returned.
+        Outputs of which only the last value is returned.
     mode : str or None
         PyTensor's compilation mode.
 

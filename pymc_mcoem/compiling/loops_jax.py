@@ -17,14 +17,14 @@ from pymc_mcoem.compiling.data_functions import Density, compile_with_data
 
 __all__ = ["jax_loop"]
 
-#: Where JAX was imported.
+#: Process in which JAX was imported.
 _PROCESS = os.getpid()
 
 
 class _Graph:
     """A graph as a function that JAX can trace.
 
-    Data that are not arguments, which PyTensor shares with the model, are read at every call.
+    Shared data of the model, which are not arguments, are read at every call.
     """
 
     def __init__(self, density: Density, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
@@ -32,19 +32,20 @@ class _Graph:
         function = compile_with_data(density, list(inputs), list(outputs), "JAX")
         if not jax.config.jax_enable_x64:
             raise ValueError(
-                "backend: JAX computes in single precision here, which searches and sweeps are not "
-                "made for; set PyTensor's floatX to float64, or jax.config's jax_enable_x64."
+                "backend: JAX computes in single precision here, but searches and sweeps "
+                "need double precision; set PyTensor's floatX to float64, or jax.config's "
+                "jax_enable_x64."
             )
         n_given = len(inputs) + len(density.data_inputs) + len(density.other_values)
         self._function = function.vm.jit_fn
         self._shared = function.input_storage[n_given:]
 
     def shared(self) -> list[Any]:
-        """Return the values of shared data, which come last among the arguments."""
+        """Return the values of the shared data, the last of the arguments."""
         return [container.storage[0] for container in self._shared]
 
     def __call__(self, *arguments: Any) -> list[Any]:
-        # of a graph without outputs the function gives None
+        # The function of a graph without outputs returns None.
         return list(self._function(*arguments) or ())
 
 
@@ -91,7 +92,7 @@ def jax_loop(
 
 
 def _require_own_process() -> None:
-    """Refuse to use JAX where it would wait for threads that were not forked with it."""
+    """Raise an error in a forked process, where JAX would wait for threads that do not exist."""
     if os.getpid() != _PROCESS:
         raise RuntimeError(
             "backend: JAX does not work in a process that was forked; start workers by "
@@ -100,10 +101,10 @@ def _require_own_process() -> None:
 
 
 def _alike(found: Sequence[Any], wanted: Sequence[Any]) -> list[Any]:
-    """Return values with the types of others: what is carried must keep its own."""
+    """Return values cast to the dtypes of others, since carried values must keep theirs."""
     return [jnp.asarray(value, dtype=like.dtype) for value, like in zip(found, wanted, strict=True)]
 
 
 def _arrays(values: Sequence[Any]) -> list[Any]:
-    """Return arrays of NumPy, that may be written to."""
+    """Return the values as writable NumPy arrays."""
     return [np.array(value) for value in values]

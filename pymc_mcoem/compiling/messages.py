@@ -1,4 +1,4 @@
-"""A line that says what is being compiled while somebody waits for it."""
+"""Progress line that says what is being compiled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _is_told: ContextVar[bool] = ContextVar("pymc_mcoem_waiting", default=False)
 
 @contextmanager
 def telling(enabled: bool = True) -> Iterator[None]:
-    """Let `compiling` show what it is told while the block runs.
+    """Let `compiling` show its line while the block runs.
 
     Parameters
     ----------
@@ -39,15 +39,15 @@ def telling(enabled: bool = True) -> Iterator[None]:
 
 @contextmanager
 def compiling(what: str) -> Iterator[None]:
-    """Show a line that says what is compiled, moves, and goes when the block ends.
+    """Show an animated line that says what is compiled, until the block ends.
 
-    In terminals and notebooks, where `telling` allows it. A notebook without ipywidgets cannot move
-    a line: there it is printed. Elsewhere nothing is shown.
+    The line is shown in terminals and notebooks, where `telling` allows it. A notebook without
+    ipywidgets cannot animate it, so the line is printed. Nothing is shown elsewhere.
 
     Parameters
     ----------
     what : str
-        As in "Compiling ...".
+        Text after "Compiling".
     """
     console = get_console()
     if not _is_told.get() or not (console.is_terminal or console.is_jupyter):
@@ -62,7 +62,7 @@ def compiling(what: str) -> Iterator[None]:
     line.add_task(what, total=None)
     try:
         line.start()
-    except LiveError:  # an older rich shows one bar at a time, and another is on the screen
+    except LiveError:  # An older rich shows one bar at a time, and another one is shown.
         yield
         return
     try:

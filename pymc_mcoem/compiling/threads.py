@@ -1,4 +1,4 @@
-"""Threads: one for BLAS around numerical steps, and one at a time for what is compiled."""
+"""One BLAS thread around numerical steps, and locks around compiled functions."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["OneAtATime", "one_blas_thread", "one_call_at_a_time"]
 
 @cache
 def _controller() -> threadpoolctl.ThreadpoolController:
-    # Finding the loaded libraries takes milliseconds, setting their threads a tenth of one.
+    # Finding the loaded libraries takes milliseconds; setting their threads takes 0.1 ms.
     return threadpoolctl.ThreadpoolController()
 
 
 class _Shared:
-    """What the threads of this process share; a process that is forked from it has its own."""
+    """State shared by the threads of this process; a forked process has its own."""
 
     def __init__(self) -> None:
         self.calls = threading.RLock()
@@ -34,7 +34,7 @@ _shared = _Shared()
 
 
 def _limit() -> Any:
-    """Set BLAS to one thread; return what sets it back."""
+    """Set BLAS to one thread and return the limit, which `_lift` undoes."""
     _listen_to_any_thread()
     return _controller().limit(limits=1, user_api="blas")
 
@@ -47,8 +47,8 @@ def _lift(limit: Any) -> None:
 
 
 def _listen_to_any_thread() -> None:
-    # From version 3.8 on threadpoolctl takes orders from the first thread alone that gave any, as
-    # long as that lives. Here it is the last one to leave that gives them.
+    # From version 3.8 on, threadpoolctl accepts changes only from the first thread that made one,
+    # as long as that thread lives. Here the last thread to leave makes them.
     openblas = getattr(threadpoolctl, "OpenBLASController", None)
     release = getattr(openblas, "clear_controlling_thread", None)
     if release is not None:
@@ -56,7 +56,7 @@ def _listen_to_any_thread() -> None:
 
 
 def _begin_anew() -> None:
-    # The thread that holds a lock as its process is forked is not there to let go of it.
+    # A thread that holds a lock while its process is forked is not there to release it.
     global _shared
     limit, _shared = _shared.limit, _Shared()
     if limit is not None:
@@ -69,10 +69,10 @@ if hasattr(os, "register_at_fork"):  # Windows has no fork
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Let BLAS use one thread, since bytes depend on how many there are.
+    """Limit BLAS to one thread, since results depend on the number of threads in the last bits.
 
-    The number is the process's, not the thread's: the first thread that enters sets it, and the
-    last that leaves sets it back. That of OpenMP, which k-means uses, is each thread's own.
+    The limit holds for the whole process: the first thread that enters sets it, and the last that
+    leaves restores it. The limit of OpenMP, which k-means uses, is separate for each thread.
 
     Examples
     --------
@@ -98,11 +98,11 @@ def one_blas_thread() -> Iterator[None]:
 
 
 def one_call_at_a_time() -> AbstractContextManager[Any]:
-    """Return a context in which no other thread compiles, or calls what is compiled.
+    """Return a context in which no other thread compiles or calls compiled functions.
 
-    Compiled functions own their memory and cannot be called by two threads at once, which pools of
-    threads, workers with several of them, and two runs in threads of one program would do.
-    Compiling sets PyTensor's configuration, and the model's data, for as long as it takes.
+    Compiled functions own their memory, so two threads must not call one at once. Pools of threads,
+    workers with several threads, and two runs in threads of one program would do so. Compilation
+    temporarily changes PyTensor's configuration and the model's data.
 
     Examples
     --------
@@ -113,12 +113,12 @@ def one_call_at_a_time() -> AbstractContextManager[Any]:
 
 
 class OneAtATime:
-    """Lets one call work with an object and refuses a second.
+    """Allow one call at a time on an object and refuse a second.
 
     Parameters
     ----------
     name : str
-        What the call is, for the message.
+        Name of the call, for the message.
 
     Examples
     --------
@@ -136,15 +136,15 @@ class OneAtATime:
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """Work with the object, alone.
+        """Return a context in which no other call on the object is allowed.
 
         Raises
         ------
         RuntimeError
-            Where a call is at work already, in another thread or further up in this one.
+            If a call is running already, in another thread or further up in this one.
         """
-        # One operation takes it and says whose it is, so that at no instant it is taken and
-        # nobody knows. A generator lets go also where memory fails the call that is to end it.
+        # A single operation takes the lock and records its owner, so that it is never held without
+        # a known owner. A generator releases it even if the call that ends it runs out of memory.
         own = [threading.get_ident()]
         try:
             first = self._at_work.setdefault("call", own)
@@ -163,5 +163,5 @@ class OneAtATime:
                 self._at_work.clear()
 
     def __reduce__(self) -> tuple[type[OneAtATime], tuple[str]]:
-        """Let a copy have its own."""
+        """Give a copy its own lock."""
         return OneAtATime, (self._name,)

@@ -1,11 +1,11 @@
-"""Different latents in each class: model choice with a model written as a plain ``switch``.
+"""Density with different latents in each class, for model choice with a plain ``switch``.
 
 A block names the latents that are active in its class. Carlin and Chib's target for class j is
-then p(y, I = j, x_active), with the inactive latents integrated out; that is exact and free where
-nothing but its own prior looks at a latent while its class is off, and this is proved on the
-model's graph. Inside a sweep an inactive coordinate is standard normal in density and
-pseudo-prior alike, so it cancels; what enters the trace for it is a draw from its prior given
-everything else, as the model says, never from a pseudo-prior.
+then p(y, I = j, x_active), with the inactive latents integrated out. This is exact and costs
+nothing if an inactive latent appears in its own prior only, which is proved on the model's graph.
+Within a sweep an inactive coordinate is standard normal in both density and pseudo-prior, so it
+cancels. The trace gets a draw from its prior given everything else, as the model defines it, never
+a draw from a pseudo-prior.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class BlockDensity(ClassDensity):
     class_index : TensorVariable
         Free scalar Categorical variable of `model`.
     blocks : mapping of int to sequence of (TensorVariable or str)
-        For every class the free continuous variables that are active in it. Blocks may overlap,
-        and may be empty.
+        The free continuous variables that are active in each class. Blocks may overlap and may be
+        empty.
 
     Attributes
     ----------
@@ -49,14 +49,14 @@ class BlockDensity(ClassDensity):
     Raises
     ------
     ValueError
-        If the blocks do not name every class, name a variable that is not a free continuous one,
-        if a variable is not conditionally free in a class whose block leaves it out, or if its
-        transform does not reach all values of its prior.
+        If the blocks do not name every class, if they name a variable that is not free and
+        continuous, if a variable affects the density in a class whose block leaves it out, or if
+        its transform does not reach all values of its prior.
 
     Notes
     -----
-    log p(y, I = j, x_active) + log Normal(x_inactive; 0, 1): all coordinates have a density in
-    every class, so that kernels, mode searches and evidences need no special case.
+    The density is log p(y, I = j, x_active) + log Normal(x_inactive; 0, 1). All coordinates have a
+    density in every class, so that kernels, mode searches and evidences need no special case.
 
     Examples
     --------
@@ -95,7 +95,7 @@ class BlockDensity(ClassDensity):
         self._log_density = self._joint(flags)
 
     def _factors(self) -> dict[TensorVariable, TensorVariable]:
-        """Return the factors of the joint density in which index or latents appear."""
+        """Return the factors of the joint density that depend on the index or on latents."""
         own = {*self.latent_values, self.index_value}
         factors = {}
         for variable in [*self.model.basic_RVs, *self.model.potentials]:
@@ -118,7 +118,7 @@ class BlockDensity(ClassDensity):
             simple = rewrite_graph(placed, include=("canonicalize",))
             for variable, name, term in zip(factors, names, simple, strict=True):
                 if variable in off:
-                    # what another inactive variable's prior looks at is drawn before it
+                    # An inactive variable in this prior is drawn before this one.
                     continue
                 seen = set(ancestors([term]))
                 for rv in off:
@@ -127,8 +127,8 @@ class BlockDensity(ClassDensity):
                             f"blocks: {rv.name} is not in the block of class {j}, but the density "
                             f"of {name} looks at it there; add it to that block, or write the "
                             f"model so that pm.math.switch({self.class_index.name} == ..., ...) "  # type: ignore[union-attr]
-                            "leaves it out (of arrays that are stacked and then indexed this "
-                            "cannot be seen)."
+                            "leaves it out (this cannot be seen for arrays that are stacked "
+                            "and then indexed)."
                         )
 
     def _require_whole_priors(self, flags: np.ndarray) -> None:
@@ -143,8 +143,8 @@ class BlockDensity(ClassDensity):
             )
 
     def _joint(self, flags: np.ndarray) -> TensorVariable:
-        # What is inactive is looked at by nothing; it is held at the model's initial point all
-        # the same, for zero times infinity would not be zero.
+        # Nothing depends on inactive variables. They are still held at the model's initial point,
+        # because zero times infinity would not be zero.
         start = self.model.initial_point(random_seed=0)
         safe, is_active = {}, {}
         for rv, column in zip(self.latents, flags.T, strict=True):
@@ -172,7 +172,7 @@ class BlockDensity(ClassDensity):
 
 
 def _by_class(blocks: Any) -> dict[int, Any]:
-    """Return blocks by number of class."""
+    """Return blocks by class number."""
     if not isinstance(blocks, Mapping):
         raise ValueError(f"blocks: got {blocks!r}; give a mapping, as {{0: [a], 1: [b, c]}}.")
     odd = [j for j in blocks if isinstance(j, bool) or not isinstance(j, (int, np.integer))]
@@ -186,7 +186,7 @@ def _by_class(blocks: Any) -> dict[int, Any]:
 def _variables(
     model: pm.Model, class_number: Any, block: Sequence[TensorVariable | str]
 ) -> list[TensorVariable]:
-    """Return the variables of a block, named or given."""
+    """Return the variables of a block, which may contain names or variables."""
     if isinstance(block, str) or not isinstance(block, Sequence):
         raise ValueError(
             f"blocks: class {class_number} has {block!r}; give a list of variables, as [a, b]."

@@ -1,8 +1,7 @@
 """The log-density of a model as a function of its class index and its raveled latents.
 
-Everything that samples or optimises (Laplace, Carlin-Chib, the burst) reads the model through
-this one object, so that there is one density: on the scale on which PyMC samples the variables,
-Jacobian included.
+Everything that samples or optimizes (Laplace, Carlin-Chib, the burst) uses this one density, which
+is on the scale on which PyMC samples the variables, Jacobian included.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ __all__ = [
 
 
 def as_argument(value: Any, dtype: Any = np.float64) -> np.ndarray:
-    """Return an array in the one layout that compiled functions are compiled for.
+    """Return an array in the one layout that functions are compiled for.
 
     Numba compiles a function once for each combination of its arguments' layouts: an array that
-    is transposed, strided or read-only would cost half a minute in the middle of a run. A copy
-    is made only where the layout is another.
+    is transposed, strided or read-only would cost half a minute in the middle of a run. The array
+    is copied only if its layout differs.
 
     Parameters
     ----------
@@ -66,7 +65,7 @@ def _distribution(rv: TensorVariable) -> str | None:
 
 
 def is_class_index(rv: TensorVariable) -> bool:
-    """Say whether a variable is Categorical or Bernoulli."""
+    """Return whether a variable is Categorical or Bernoulli."""
     return _distribution(rv) in ("categorical", "bernoulli")
 
 
@@ -76,12 +75,14 @@ def count_classes(class_index: TensorVariable) -> int:
         return 2
     probabilities = class_index.owner.inputs[-1]
     known = probabilities.type.shape[-1]
-    # interpreted, for data may change the number, and to count is not worth compiling
+    # Evaluated here because data may change the number, and without compiling.
     return int(known if known is not None else probabilities.shape[-1].eval(mode="FAST_COMPILE"))
 
 
 def index_key(name: str) -> int:
-    """Return the number by which statistics name an index: PyMC keeps no words at every draw.
+    """Return the number that stands for an index's name in sampler statistics.
+
+    PyMC does not store strings at every draw.
 
     Examples
     --------
@@ -92,7 +93,7 @@ def index_key(name: str) -> int:
 
 
 def require_class_index(model: pm.Model, class_index: TensorVariable) -> None:
-    """Refuse what is not a class index of a model.
+    """Raise an error if a variable is not a class index of a model.
 
     Parameters
     ----------
@@ -102,8 +103,8 @@ def require_class_index(model: pm.Model, class_index: TensorVariable) -> None:
     Raises
     ------
     ValueError
-        If it is not free in the model, or neither Categorical nor Bernoulli: of any other index
-        it is not known how many classes there are.
+        If it is not free in the model, or is neither Categorical nor Bernoulli: the number of
+        classes of any other index is unknown.
     """
     if class_index not in model.free_RVs:
         raise ValueError(
@@ -121,7 +122,7 @@ def require_class_index(model: pm.Model, class_index: TensorVariable) -> None:
 
 
 def find_class_index(model: pm.Model) -> TensorVariable:
-    """Return the one free Categorical variable of a model, or if none is the one Bernoulli.
+    """Return the one free Categorical variable of a model, or else the one free Bernoulli.
 
     Parameters
     ----------
@@ -153,7 +154,7 @@ def find_class_index(model: pm.Model) -> TensorVariable:
 
 
 def require_proper(model: pm.Model, latents: Sequence[TensorVariable]) -> None:
-    """Refuse latents whose density on the scale on which PyMC samples them has no integral.
+    """Raise an error if a latent's density has no integral on the scale on which PyMC samples it.
 
     Parameters
     ----------
@@ -163,14 +164,14 @@ def require_proper(model: pm.Model, latents: Sequence[TensorVariable]) -> None:
     Raises
     ------
     ValueError
-        If a latent has PyMC's circular transform: on the whole line its density is periodic, so
-        that no class has any evidence, and chains wind away.
+        If a latent has PyMC's circular transform: its density on the line is periodic, so that no
+        class has a finite evidence and chains drift away.
     """
     winding = [rv.name for rv in latents if _is_circular(model.rvs_to_transforms[rv])]
     if winding:
         raise ValueError(
             f"vars: {winding} are angles on PyMC's circular transform, under which they may wind "
-            "around for ever, and there is no probability of a class together with them. Leave "
+            "around forever, so that no class has a probability together with them. Leave "
             "them to another step by naming the other latents in vars, or declare them with "
             "default_transform=pm.distributions.transforms.Interval(-np.pi, np.pi), if next to "
             "none of their posterior lies near π and −π (in blocks, only where the prior's "
@@ -205,7 +206,7 @@ class ClassDensity:
     data_inputs : dict of str to TensorVariable
         The variables that stand for the data named in `inputs`.
     active : ndarray of bool of shape (n_classes, n_latents), or None
-        Which coordinates are active in which class; None: all in every one.
+        Which coordinates are active in which class. None means that all are active in every class.
     other_values : tuple of TensorVariable
         Value variables of the model that are neither the index nor a latent; every compiled
         function takes them as inputs.
@@ -218,8 +219,8 @@ class ClassDensity:
 
     Notes
     -----
-    Density, gradient and curvature are built once on symbols of this object's own and placed on
-    other variables by `place`: differentiate first, replace afterwards.
+    Density, gradient and curvature are built once on this object's own symbols, and `place`
+    replaces these by other variables: differentiate first, replace afterwards.
 
     Examples
     --------
@@ -233,7 +234,7 @@ class ClassDensity:
     """
 
     active: np.ndarray | None = None
-    #: What computes the density, its gradient and a family's statistics in loops written by hand.
+    #: Hand-written loops that compute the density, its gradient and a family's statistics.
     written_out: WrittenOut | None = None
 
     def __init__(
@@ -310,7 +311,7 @@ class ClassDensity:
         return [int(row.sum()) for row in self.active]
 
     def require_latents(self) -> None:
-        """Refuse a density without latents, for kernels that move them.
+        """Raise an error if there are no latents, for kernels that move them.
 
         Raises
         ------
@@ -327,14 +328,14 @@ class ClassDensity:
 
     def _split(self, x: Any) -> list[Any]:
         parts, start = [], 0
-        # no NumPy: it is done at every draw, and latents are few
+        # No NumPy: this runs at every draw, and latents are few.
         for size, shape in zip(self._sizes, self._shapes, strict=True):
             parts.append(x[start : start + size].reshape(shape))
             start += size
         return parts
 
     def place_values(self, graph: Any, class_index: Any, position: Any) -> Any:
-        """Put `class_index` and `position` where a graph of value variables has its own.
+        """Replace the value variables of index and latents in a graph by `class_index`, `position`.
 
         Parameters
         ----------
@@ -354,12 +355,12 @@ class ClassDensity:
         return clone_replace(graph, replacement, rebuild_strict=False)
 
     def place(self, expressions: Any, class_index: Any, position: Any) -> Any:
-        """Put `class_index` and `position` where an expression has the model's variables.
+        """Replace the model's index and latents in expressions by `class_index` and `position`.
 
         Parameters
         ----------
         expressions : TensorVariable or list of TensorVariable
-            In random variables and data of the model, as a user writes them.
+            Expressions in random variables and data of the model, as a user writes them.
         class_index : scalar
         position : vector of shape (n_latents,)
         """
@@ -370,7 +371,7 @@ class ClassDensity:
         return placed[0] if single else placed
 
     def log_density(self, class_index: Any, position: Any) -> TensorVariable:
-        """Return log p(y, I, X) at a class and a position ``(n_latents,)``, a scalar."""
+        """Return the scalar log p(y, I, X) at a class and a position ``(n_latents,)``."""
         return self.place_values(self._log_density, class_index, position)
 
     def gradient(self, class_index: Any, position: Any) -> TensorVariable:
@@ -379,7 +380,7 @@ class ClassDensity:
         Raises
         ------
         ValueError
-            If there is none.
+            If the log-density has no gradient.
         """
         if self._gradient_graph is None:
             parts = self._differentiated(pt.grad, self._log_density, list(self.latent_values))
@@ -417,12 +418,12 @@ class ClassDensity:
     # -- arguments of compiled functions -----------------------------------------------------
 
     def arguments(self, data: Mapping[str, Any], others: Sequence[Any] = ()) -> list[np.ndarray]:
-        """Return values of the `data_inputs`, then of the `other_values`, as functions take them.
+        """Return the `data_inputs`, then the `other_values`, as arguments of compiled functions.
 
         Parameters
         ----------
         data : mapping of str to array_like
-            By name; more names than there are inputs may be in it.
+            Values by name. Names that are not inputs are ignored.
         others : sequence of array_like
         """
         return [
@@ -450,7 +451,7 @@ class ClassDensity:
         )
 
     def without_inactive(self, class_index: int, position: np.ndarray) -> np.ndarray:
-        """Return a position whose coordinates that are inactive in the class are zero."""
+        """Return a position with zeros in the coordinates that are inactive in the class."""
         if self.active is None:
             return position
         return np.where(self.active[class_index], position, 0.0)

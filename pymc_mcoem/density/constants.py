@@ -1,9 +1,9 @@
-"""Data and priors' constants as inputs of compiled functions, not parts of them.
+"""Data and prior constants as inputs of compiled functions instead of parts of them.
 
-A compiled function that holds the numbers of a model is compiled anew when one of them changes, and
-numba keeps no function on disk that holds a megabyte of them. What stands for them here is shared
-variables, whose values PyTensor hands over at every call: models that differ in their numbers alone
-share what was compiled.
+A compiled function that contains the numbers of a model is compiled again when one of them changes,
+and numba does not cache a function on disk that contains a megabyte of them. Here shared variables
+take their place, whose values PyTensor passes at every call. Models that differ only in their
+numbers share their compiled functions.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ __all__ = ["SharedConstants"]
 class SharedConstants:
     """Shared variables in place of a model's constants.
 
-    Taken are the parameters of continuous distributions, each for itself, and real numbers in
-    expressions of them and in arrays, one for each value, and counts that were observed. What
-    indexes stays a constant, for graphs are built and proved by it.
+    The parameters of continuous distributions are replaced one by one. Real numbers in expressions
+    of parameters and in arrays, and observed counts, are replaced by one variable for each value.
+    Indices stay constants, because graphs are built and proofs made with them.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class SharedConstants:
 
     @cached_property
     def graphs(self) -> dict[TensorVariable, TensorVariable]:
-        """Random variables and potentials of the model with shared parameters, by the model's."""
+        """Copies with shared parameters of the model's random variables and potentials, by them."""
         rvs = self.model.basic_RVs
         originals = [*rvs, *self.model.potentials]
         cloned = self._with_shared_parameters(originals, rvs)
@@ -78,9 +78,10 @@ class SharedConstants:
         return dict(zip(originals, cloned, strict=True))
 
     def log_densities(self) -> dict[TensorVariable, TensorVariable]:
-        """Return the log-density of every random variable and potential of the model, by it.
+        """Return the log-density of every random variable and potential of the model.
 
-        On the scale on which PyMC samples, Jacobian included, in values of the model.
+        Densities are on the scale on which PyMC samples, Jacobian included, as expressions in the
+        model's value variables.
         """
         model = self.model
         rvs = model.basic_RVs
@@ -102,7 +103,7 @@ class SharedConstants:
     ) -> list[TensorVariable]:
         """Return graphs with shared variables for the scalar parameters of distributions."""
         places = list(_parameters(rvs))
-        # A whole number may be a size, which no real number replaces.
+        # A whole number may be a size, which a real number cannot replace.
         real = [place for place in places if _constant_at(place).data.dtype.kind == "f"]
         for chosen in (places, real):
             with suppress(TypeError, ValueError):
@@ -110,14 +111,14 @@ class SharedConstants:
         return list(clone_replace(list(graphs), {}))
 
     def arrays_replaced(self, graphs: Sequence[TensorVariable]) -> list[TensorVariable]:
-        """Return graphs with shared variables where they had arrays of real numbers.
+        """Return copies of graphs with shared variables in place of arrays of real numbers.
 
         Parameters
         ----------
         graphs : sequence of TensorVariable
-            In variables of the model; they are left as they are.
+            Expressions in variables of the model. They are not changed.
         """
-        # What is made of constants alone, as ln y! of counts, is computed here, once.
+        # Expressions of constants alone, such as ln y! of counts, are computed once, here.
         folded = FunctionGraph(
             outputs=clone_replace(list(graphs), {}), clone=False, copy_inputs=False
         )
@@ -136,9 +137,9 @@ class SharedConstants:
 
     @cached_property
     def _observed_counts(self) -> set[Any]:
-        """Signatures of arrays of whole numbers that were observed, as counts and truth values.
+        """Signatures of observed arrays of whole numbers, such as counts and truth values.
 
-        Those of a categorical variable index its probabilities, and stay constants.
+        Values of a categorical variable index its probabilities and stay constants.
         """
         values = [
             self.model.rvs_to_values[rv]
@@ -152,7 +153,7 @@ class SharedConstants:
         }
 
     def own(self, name: str, value: Any) -> Any:
-        """Return a shared variable for what goes by a name, merged with none that is equal.
+        """Return a shared variable for a named value, which is not merged with equal values.
 
         Parameters
         ----------
@@ -164,15 +165,15 @@ class SharedConstants:
     def _at(self, place: _Place) -> Any:
         """Return the variable that stands for the constant at a place.
 
-        A parameter's is its own: were it that of another one that happens to be equal, an edit
-        that tells them apart would make another graph of them.
+        Every parameter has a variable of its own. If two equal parameters shared one, changing one
+        of them would change the graph.
         """
         node, at, is_parameter = place
         constant = _constant_at(place)
         return self._of(constant, (id(node), at) if is_parameter else None)
 
     def _of(self, constant: Any, place: Any = None) -> Any:
-        """Return the variable that stands for a constant: one for equal ones, to be merged."""
+        """Return the variable that stands for a constant; equal constants share one."""
         value = np.asarray(constant.data)
         if value.ndim == 0:
             value = value.astype(pytensor.config.floatX)
@@ -182,7 +183,7 @@ class SharedConstants:
         return self._shared[key]
 
 
-#: A node, which of its inputs, and whether that is itself a distribution's parameter.
+#: A node, the position of one of its inputs, and whether that is itself a distribution's parameter.
 _Place = tuple[Any, int, bool]
 
 
@@ -206,9 +207,9 @@ def _is_known(variable: TensorVariable) -> bool:
 
 
 def _parameters(rvs: Sequence[TensorVariable]) -> Iterator[_Place]:
-    """Give where scalar constants are parameters of continuous distributions, or in them."""
+    """Yield the places of scalar constants in the parameters of continuous distributions."""
     for rv in rvs:
-        # those made of a graph want constants of just their types
+        # Distributions that are made of a graph require constants of exactly their types.
         op, node = rv.owner.op, rv.owner
         if isinstance(op, RandomVariable) and rv.dtype in pm.pytensorf.continuous_types:
             first = len(node.inputs) - len(op.dist_params(node))
@@ -217,19 +218,19 @@ def _parameters(rvs: Sequence[TensorVariable]) -> Iterator[_Place]:
 
 
 def _scalars(node: Any, at: int, *, is_parameter: bool) -> Iterator[_Place]:
-    """Give the scalar constants of an elementwise expression: real, or parameters themselves."""
+    """Yield scalar constants of an elementwise expression: real numbers and whole parameters."""
     variable = node.inputs[at]
     if isinstance(variable, Constant):
         if variable.type.ndim == 0 and (is_parameter or variable.data.dtype.kind == "f"):
             yield node, at, is_parameter
     elif variable.type.ndim == 0 and is_parameter and _is_known(variable):
-        yield node, at, True  # as what a rate is the reciprocal of
+        yield node, at, True  # For example a scale whose reciprocal is the rate.
     elif variable.owner is not None:
         op = variable.owner.op
         if isinstance(op, DimShuffle):
             yield from _scalars(variable.owner, 0, is_parameter=is_parameter)
         elif isinstance(op, Elemwise) and variable.dtype in pm.pytensorf.continuous_types:
-            # a power whose exponent is known is a product
+            # A power with a known exponent is compiled as a product, so the exponent stays.
             n_inputs = 1 if isinstance(op.scalar_op, Pow) else len(variable.owner.inputs)
             for each in range(n_inputs):
                 yield from _scalars(variable.owner, each, is_parameter=False)
@@ -238,7 +239,7 @@ def _scalars(node: Any, at: int, *, is_parameter: bool) -> Iterator[_Place]:
 def _placed(
     graphs: Sequence[TensorVariable], replacement: Mapping[tuple[Any, int], Any]
 ) -> list[TensorVariable]:
-    """Return graphs with other inputs at places: equal constants are one to PyTensor's own way."""
+    """Return graphs with inputs replaced at places, which PyTensor does not do by place."""
     made: dict[Any, Any] = {}
     for node in io_toposort([], graphs):
         inputs = [

@@ -1,4 +1,4 @@
-"""What is known of a model's latents besides their density, and where a model declares it."""
+"""Hints about a model's latents besides their density, and their declaration for a model."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Curvature:
     Attributes
     ----------
     matrix : TensorVariable of shape (n_latents, n_latents)
-        In variables of the model, on the scale on which latents are sampled.
+        Expression in variables of the model, on the scale on which latents are sampled.
     residual_share : TensorVariable
-        A free scalar in `matrix`. At 1 the matrix is exact; at 0 what residuals contribute is
-        left out, and it is the Gauss-Newton matrix, positive definite everywhere.
+        A free scalar in `matrix`. At 1 the matrix is exact. At 0 it leaves out the contribution of
+        the residuals and is the Gauss-Newton matrix, which is positive definite everywhere.
     """
 
     matrix: TensorVariable
@@ -39,33 +39,34 @@ class Curvature:
 
 @dataclass(frozen=True)
 class LatentGeometry:
-    """What is known of the latents besides their density: hints for Laplace's approximation.
+    """Hints about the latents for Laplace's approximation.
 
     Matrices are expressions in variables of the model, for the raveled latents on the scale on
-    which they are sampled (transformed, Jacobian included). A step method knows what is declared
-    of its model (`declare_geometry`), an E-step what its family says (`Family.geometry`).
+    which they are sampled (transformed, Jacobian included). A step method uses what is declared
+    for its model (`declare_geometry`), an E-step what its family returns (`Family.geometry`).
 
     Attributes
     ----------
     gauss_newton : TensorVariable of shape (n_latents, n_latents) or None
-        Positive definite precision that stands in for the negative Hessian of the log-density.
-        None: the Hessian itself.
+        Positive definite precision that replaces the negative Hessian of the log-density. None
+        means the Hessian itself.
     prior_covariance : TensorVariable of shape (n_latents, n_latents) or None
-        Covariance of the latents given their class and no data. None: the moments of prior draws.
+        Covariance of the latents given their class and no data. None means the moments of prior
+        draws.
     starts : ndarray of shape (n_starts, n_latents) or None
-        Where searches for modes start; searches that cool do so from the first of them. None: the
-        model's initial point.
+        Starting points of mode searches. Searches with cooling use the first of them. None means
+        the model's initial point.
     curvature : Curvature or None
-        Minus the Hessian written out, with what residuals contribute to be weighed. With it
-        searches take fewer steps, while `gauss_newton`, or its share 0, stays the precision of
-        pseudo-priors. None: they step by `gauss_newton`.
+        Minus the Hessian, written out, with a weight on the contribution of the residuals. Searches
+        take fewer steps with it. The precision of pseudo-priors stays `gauss_newton`, or the
+        curvature at share 0. None means that searches step by `gauss_newton`.
     noise_variance : str or None
-        Name of the ``pm.Data`` that is the variance of the observation's noise, a multiple of which
-        searches may begin with. None: they never do.
+        Name of the ``pm.Data`` that is the variance of the observation noise. Searches may begin
+        with a multiple of it. None means that they never do.
     prior_precision : TensorVariable of shape (n_latents, n_latents) or None
-        Inverse of the prior covariance, where the model has it at hand: searches measure their
-        steps by it. None: they invert `prior_covariance`; without that they measure by the
-        curvature.
+        Inverse of the prior covariance, if the model has it available. Searches measure their steps
+        by it. None means that they invert `prior_covariance`, or, if that is None too, measure
+        steps by the curvature.
     """
 
     gauss_newton: TensorVariable | None = None
@@ -76,9 +77,9 @@ class LatentGeometry:
     prior_precision: TensorVariable | None = None
 
     def step_metric(self) -> TensorVariable | None:
-        """Return the matrix that lengths of steps are measured by, if there is one.
+        """Return the matrix that measures lengths of steps, or None.
 
-        Latents without prior variance have none of their own: they are given a little.
+        A little variance is added for latents without prior variance.
         """
         if self.prior_precision is not None:
             return pt.as_tensor_variable(self.prior_precision).astype("float64")
@@ -95,10 +96,10 @@ class LatentGeometry:
         return density.ravel(density.model.initial_point(random_seed=0))[None]
 
     def follow_starts(self, density: ClassDensity) -> Callable[[], np.ndarray]:
-        """Return a function to `starts_of`, as they are when it is called.
+        """Return a function that gives the starting points at the time of its call.
 
-        A model's initial point may depend on its data, and so move with ``pm.set_data``. Where
-        data are inputs of the density they are not set in the model, and starts stay.
+        A model's initial point may depend on its data and so change with ``pm.set_data``. If data
+        are inputs of the density, they are not set in the model and the starts stay.
         """
         if self.starts is not None or density.data_inputs:
             starts = self.starts_of(density)
@@ -107,16 +108,16 @@ class LatentGeometry:
         return lambda: density.ravel(initial_point(0))[None]
 
 
-# A ready-made family knows more of its latents than PyMC has a place for in a model. The table
-# holds models weakly, so that declaring keeps none of them alive.
+# A ready-made family knows more about its latents than a PyMC model can hold. The table has weak
+# references to models, so that it keeps none of them alive.
 _declared: WeakKeyDictionary[pm.Model, LatentGeometry] = WeakKeyDictionary()
 
 
 def declare_geometry(model: pm.Model, geometry: LatentGeometry) -> None:
-    """Say what is known of the latents of `model`, for step methods made on it later."""
+    """Declare the geometry of the latents of `model` for step methods made on it later."""
     _declared[model] = geometry
 
 
 def geometry_of(model: pm.Model) -> LatentGeometry:
-    """Return what was declared of `model`, or a geometry that knows nothing."""
+    """Return the declared geometry of `model`, or an empty one."""
     return _declared.get(model, LatentGeometry())

@@ -1,4 +1,4 @@
-"""Draws as the model has them, of positions on the scale on which PyMC samples."""
+"""Conversion of positions on the scale on which PyMC samples to the scale of the model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["ModelScale"]
 
 
 class ModelScale:
-    """Takes many positions back to the scale of the model at once.
+    """Convert many positions to the scale of the model at once.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class ModelScale:
         placed = density.place(list(density.latents), k, x)
         indices, positions = pt.lvector("class_indices"), pt.dmatrix("positions")
         together = vectorize_graph(placed, {k: indices, x: positions})
-        # called seldom: not worth more than an interpreter's graph of whole arrays
+        # It is called seldom, so that thorough compilation is not worthwhile.
         self._function = compile_with_data(density, [indices, positions], together, "FAST_COMPILE")
 
     def __call__(
@@ -57,7 +57,7 @@ class ModelScale:
         Parameters
         ----------
         class_index : ndarray of int of shape (n,)
-            On which a transform may depend.
+            Classes of the positions. A transform may depend on them.
         position : ndarray of shape (n, n_latents)
         data : mapping of str to ndarray
             Values of the density's `data_inputs`.

@@ -1,7 +1,7 @@
-"""A whole vector of class indices: mixtures whose every observation has its index and latents.
+"""Density of a vector of class indices, for mixtures with an index and latents per observation.
 
-Given everything else the rows of a plate are independent, so the density of all rows in one class
-is one evaluation. That they are is proved on the model's graph (`pymc_mcoem.density.rows`).
+The rows of a plate are independent given everything else, so one evaluation gives the density of
+all rows in one class. Independence is proved on the model's graph (`pymc_mcoem.density.rows`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["PlateDensity"]
 
 
 class PlateDensity:
-    """Row by row log-density of a vector of class indices and latents along the same plate.
+    """Log-density by row of a vector of class indices and latents along the same plate.
 
     Parameters
     ----------
@@ -49,13 +49,14 @@ class PlateDensity:
     n_rows, n_classes, n_latents : int
         `n_latents` is the number of latents of one row.
     other_values : tuple of TensorVariable
-        Value variables of the model that are neither; all functions take them as inputs.
+        Value variables of the model that are neither the index nor latents. All functions take them
+        as inputs.
 
     Raises
     ------
     ValueError
-        If a latent is discrete or has another first axis, or it cannot be proved on the graph that
-        rows are independent.
+        If a latent is discrete or has another first axis, or if the graph does not prove that rows
+        are independent.
 
     Examples
     --------
@@ -108,13 +109,13 @@ class PlateDensity:
             )
         own = {self.index_value, *self.latent_values}
         self.other_values = tuple(value for value in model.value_vars if value not in own)
-        # as `ClassDensity` has them, for prior draws
+        # Attributes of `ClassDensity` that prior draws use.
         self.data_replacement: dict[Any, Any] = {}
         self.data_inputs: dict[str, Any] = {}
         self._density = self._by_row()
 
     def _by_row(self) -> TensorVariable:
-        """Return the density of each row, proved to look at no other."""
+        """Return the density of each row, proved not to depend on other rows."""
         rows: dict[Variable, int] = dict.fromkeys((self.index_value, *self.latent_values), 0)
         terms = []
         for variable, term in SharedConstants(self.model).log_densities().items():
@@ -139,7 +140,7 @@ class PlateDensity:
         return pt.add(*terms) if len(terms) > 1 else terms[0]
 
     def _shape(self, term: TensorVariable) -> tuple[int, ...]:
-        """Return the shape of a term, which with ``pm.Data`` is known only where it has values."""
+        """Return the shape of a term, evaluated if ``pm.Data`` leave it unknown in the graph."""
         if None not in term.type.shape:
             return tuple(term.type.shape)
         function = self.model.compile_fn(

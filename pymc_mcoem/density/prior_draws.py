@@ -26,7 +26,7 @@ class PriorDraws:
     Parameters
     ----------
     density : ClassDensity or PlateDensity
-        Of a plate draws are of all rows, ``(n_rows, n_latents)``, in one class each.
+        Each draw from a plate has all rows, ``(n_rows, n_latents)``, each in one class.
     mode : str or None
         PyTensor's compilation mode.
 
@@ -67,7 +67,7 @@ class PriorDraws:
         self._draw = compile_with_data(density, [k], vector, mode)
 
     def reseed(self, rng: np.random.Generator) -> None:
-        """Let the draws that follow be those of a generator, from which one number is taken."""
+        """Seed the following draws with one number drawn from a generator."""
         pm.pytensorf.reseed_rngs(
             [shared for shared in self._draw.get_shared() if isinstance(shared.type, RandomType)],
             int(rng.integers(2**31)),
@@ -76,10 +76,10 @@ class PriorDraws:
     def __call__(
         self, class_index: int | np.ndarray, values: Sequence[np.ndarray], n_draws: int
     ) -> np.ndarray:
-        """Draw ``(n_draws, n_latents)`` in a class, given what `ClassDensity.arguments` returns.
+        """Draw ``(n_draws, n_latents)`` in a class, given the result of `ClassDensity.arguments`.
 
-        On a plate ``(n_draws, n_rows, n_latents)``, given the classes of all rows and the model's
-        other values.
+        For a plate, draw ``(n_draws, n_rows, n_latents)`` given the classes of all rows and the
+        model's other values.
         """
         k = np.asarray(class_index)
         return np.stack([self._draw(k, *values) for _ in range(n_draws)])

@@ -1,7 +1,7 @@
-"""What operations do to the axis along which a plate has its rows, for `rows`.
+"""How operations move the axis of the rows of a plate, for `rows`.
 
-Each is given the axis of every input, None for one that looks at no row, and returns that of every
-output; or it says why there is none.
+Each function takes the row axis of every input, None for an input that depends on no row. It
+returns the row axis of every output, or raises `Coupled` with the reason why there is none.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ __all__ = ["Axis", "Coupled", "named", "rows_of"]
 
 
 class Coupled(Exception):
-    """Rows meet, or may meet, in an operation; the message names it."""
+    """Raised if rows are or may be combined in an operation, which the message names."""
 
 
-#: What the output of an operation has its rows along: an axis, or None if it looks at no row.
+#: Row axis of an operation's output, or None if it depends on no row.
 Axis = int | None
 
 
@@ -51,13 +51,13 @@ def rows_of(op: Any, node: Any, axes: Sequence[Axis], n_rows: int) -> list[Axis]
     op : Op
     node : Apply
     axes : sequence of int or None
-        None for an input that looks at no row.
+        None for an input that depends on no row.
     n_rows : int
 
     Raises
     ------
     Coupled
-        If rows meet there, or nothing is known of the operation.
+        If the operation combines rows or is unknown.
     """
     raise Coupled(f"of {named(node)} it is not known whether it keeps rows apart")
 
@@ -110,7 +110,7 @@ def _reduced(op: Any, node: Any, axes: Sequence[Axis], n_rows: int) -> list[Axis
 
 @_register(CumOp, SortOp, ArgSortOp, Repeat, Split)
 def _along(op: Any, node: Any, axes: Sequence[Axis], n_rows: int) -> list[Axis]:
-    """Work along one axis, which must not be that of the rows, and keep all others."""
+    """Return the axis unchanged if the operation works along another one."""
     along, axis = getattr(op, "axis", None), _only_first(node, axes)
     if along is None or along % node.inputs[0].type.ndim == axis:
         raise Coupled(f"{named(node)} works along the rows")
@@ -175,7 +175,7 @@ def _unflattened(op: Any, node: Any, axes: Sequence[Axis], n_rows: int) -> list[
 
 @_register(Reshape)
 def _reshaped(op: Any, node: Any, axes: Sequence[Axis], n_rows: int) -> list[Axis]:
-    """Keep an axis that as many numbers come before as before."""
+    """Return the new place of the axis if as many numbers precede it as before."""
     axis = _only_first(node, axes)
     before, after = node.inputs[0].type.shape, node.outputs[0].type.shape
     if before[axis] in (None, n_rows) and None not in before[:axis]:
@@ -207,7 +207,7 @@ def _taken(op: Any, node: Any, axes: Sequence[Axis], n_rows: int) -> list[Axis]:
             place = layout.index(("value", axes[0]))
         else:
             own = _each_row(entry)
-            # fewer than all rows would pass for all of them further on
+            # Fewer rows would be taken for all of them further on.
             if own is None or entry.type.shape[own] not in (None, n_rows):
                 raise Coupled(f"{named(node)} takes rows apart")
             place = layout.index(("index", own + width - entry.type.ndim))
@@ -240,17 +240,17 @@ def _entries(node: Any, value: Any, indices: Sequence[Any]) -> list[Any]:
     """Return the index of each axis, slices of everything included."""
     given = list(indices_from_subtensor(indices, node.op.idx_list))
     if any(getattr(each, "dtype", None) == "bool" for each in given):
-        raise Coupled(f"{named(node)} takes what a mask says, it is not known which rows")
+        raise Coupled(f"{named(node)} indexes by a mask, so its rows are not known")
     return given + [slice(None)] * (value.type.ndim - len(given))
 
 
 def _width(entries: Sequence[Any]) -> int:
-    """Return how many axes the indices that are no slices make together."""
+    """Return the number of axes that all non-slice indices make together."""
     return max((e.type.ndim for e in entries if not isinstance(e, slice)), default=0)
 
 
 def _layout(entries: Sequence[Any]) -> list[tuple[str, int]]:
-    """Return whence each axis of what is indexed comes: of the value, or of the indices."""
+    """Return for each axis of the result whether it is from the value or from the indices."""
     picked = [i for i, entry in enumerate(entries) if not isinstance(entry, slice)]
     kept = [("value", i) for i in range(len(entries)) if i not in picked]
     if not picked:
@@ -276,7 +276,7 @@ def _number(part: Any) -> int | None:
 
 
 def _each_row(index: Any) -> Axis:
-    """Return the axis along which an index is 0, 1, 2, ..., whatever its other axes; or None."""
+    """Return the axis along which an index is 0, 1, 2, ..., or None if there is none."""
     if isinstance(index, Constant):
         data = np.asarray(index.data)
         for axis, length in enumerate(data.shape):
@@ -290,7 +290,7 @@ def _each_row(index: Any) -> Axis:
         start, _, step = (_number(each) for each in node.inputs)
         return 0 if (start, step) == (0, 1) else None
     if isinstance(node.op, (Reshape, SplitDims)):
-        # as take_along_axis lays its own out
+        # take_along_axis makes its index this way.
         inner = _each_row(node.inputs[0]) if node.inputs[0].type.ndim == 1 else None
         long = [i for i, length in enumerate(index.type.shape) if length != 1]
         return long[0] if inner is not None and len(long) == 1 else None
@@ -302,7 +302,7 @@ def _each_row(index: Any) -> Axis:
 
 
 def _only_first(node: Any, axes: Sequence[Axis]) -> int:
-    """Return the axis of an operation's first input, which alone may look at rows."""
+    """Return the axis of the first input, which must be the only one that depends on rows."""
     if axes[0] is None or any(axis is not None for axis in axes[1:]):
         raise Coupled(f"what {named(node)} does depends on rows")
     return axes[0]
@@ -315,13 +315,13 @@ def _same(node: Any, found: Axis, axis: int) -> int:
 
 
 def _require_unspread(node: Any, variable: Any, axis: int, output: Any, place: int) -> None:
-    """Refuse one row that is spread over several."""
+    """Raise an error if one row is broadcast over several."""
     if variable.type.shape[axis] == 1 and output.type.shape[place] != 1:
         raise Coupled(f"{named(node)} spreads a row over several")
 
 
 def named(node: Any) -> str:
-    """Name an operation and what it is applied to."""
+    """Return the name of an operation and of its inputs."""
     known = [v for v in node.inputs if not isinstance(v, Constant)]
     names: list[str] = []
     for variable in known:

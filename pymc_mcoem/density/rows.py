@@ -1,10 +1,10 @@
-"""A proof, read off the graph, that each row of a density looks at its own row alone.
+"""A proof on the graph that each row of a density depends on its own row alone.
 
-Every variable between the index and latents of a plate and a factor of the density is given the
-one axis along which it has a value for each row, made from that row only. Operations that keep such
-an axis are named in `pymc_mcoem.density.row_operations`, each with the condition under which it
-does; what is not named proves nothing. No number is looked at, so that what is proved holds
-wherever the chain goes and whatever data are set.
+The proof assigns a row axis to every variable between the index and latents of a plate and a factor
+of the density. Along this axis the variable has one value for each row, made from that row only.
+`pymc_mcoem.density.row_operations` lists the operations that keep such an axis and the conditions
+under which they do. Nothing is proved for other operations. The proof uses no values, so that it
+holds for every state of the chain and all data.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ def by_row(
     term : TensorVariable
         A log-density, not summed.
     rows : mapping of variable to int
-        What a row consists of, and the axis of each variable that counts the rows.
+        The variables that a row consists of, and the row axis of each.
     n_rows : int
 
     Returns
     -------
     TensorVariable of shape (n_rows,), or None
-        None if the term looks at no row. Where a row has parameters out of their range it is minus
-        infinity itself, and no other row is.
+        None if the term depends on no row. A row with parameters out of their range is minus
+        infinity, and other rows are not affected.
 
     Raises
     ------
     Coupled
-        If it cannot be proved that no row looks at another.
+        If it cannot be proved that rows do not depend on one another.
 
     Examples
     --------
@@ -79,7 +79,7 @@ def by_row(
 
 
 class _Proof:
-    """The axes of all variables of a graph, found from its inputs on."""
+    """Row axes of all variables of a graph, found from its inputs to its outputs."""
 
     def __init__(self, rows: Mapping[Variable, int], n_rows: int) -> None:
         self.n_rows = n_rows
@@ -89,13 +89,13 @@ class _Proof:
         self._now: dict[Variable, Variable] = {}
 
     def follow(self, outputs: Sequence[Variable]) -> None:
-        """Find the axes of what leads to some variables, and note where there is none."""
+        """Find the axes of all variables up to the outputs, or the reason why there is none."""
         for node in toposort(list(outputs), blockers=list(self._inputs)):
             met = [v for v in node.inputs if v in self._axes or v in self._why]
             if not met:
                 continue
             if isinstance(node.op, (Shape, Shape_i)) and node.inputs[0] not in self._why:
-                # how many there are, not what they are
+                # It depends on the number of rows, not on their values.
                 continue
             try:
                 self._look_at(node)
@@ -127,7 +127,7 @@ class _Proof:
                 self._axes[output] = axis
 
     def _inside(self, node: Apply[Any, Any]) -> list[Axis]:
-        """Look into an operation that is a graph itself."""
+        """Return the axes of the outputs of an operation that is a graph itself."""
         inner = {
             inside: self._axes[outside]
             for inside, outside in zip(node.op.inner_inputs, node.inputs, strict=True)
@@ -143,32 +143,32 @@ class _Proof:
             raise Coupled(f"{coupled} (inside of {named(node)})") from None
 
     def axis_of(self, variable: Variable) -> Axis:
-        """Return the axis of a variable, None if it looks at no row.
+        """Return the axis of a variable, or None if it depends on no row.
 
         Raises
         ------
         Coupled
-            If it is not proved.
+            If no axis was proved.
         """
         if variable in self._why:
             raise Coupled(self._why[variable])
         return self._axes.get(variable)
 
     def now(self, variable: Any) -> Any:
-        """Return a variable with the checks before it made row by row."""
+        """Return a variable whose parameter checks are made row by row."""
         return self._now.get(variable, variable)
 
     def _checked_by_row(self, node: Apply[Any, Any], axis: Axis) -> Variable:
-        """Return a checked expression where a parameter out of range ends its own row only.
+        """Return a checked expression in which a parameter out of range affects its own row only.
 
-        PyMC makes minus infinity of the whole expression, of all rows, where any parameter is out
-        of its range.
+        PyMC sets the whole expression, with all rows, to minus infinity if any parameter is out of
+        its range.
         """
         expression, *conditions = node.inputs
         shared = [c for c in conditions if c not in self._axes and c not in self._why]
         own = [self._condition(c) for c in conditions if c not in shared]
         if axis is None:
-            raise Coupled(f"{named(node)} checks rows for what looks at none")
+            raise Coupled(f"{named(node)} checks rows in an expression that depends on none")
         order: list[Any] = ["x"] * expression.type.ndim
         order[axis] = 0
         checked = self.now(expression)
@@ -177,14 +177,14 @@ class _Proof:
         return node.op(checked, *shared) if shared else checked
 
     def _condition(self, condition: Any) -> Any:
-        """Return what is to hold in all rows as a vector of what is to hold in each."""
+        """Return a condition on all rows as a vector of conditions on each row."""
         if condition in self._axes:
             others = tuple(i for i in range(condition.type.ndim) if i != self._axes[condition])
             found = self.now(condition)
             return pt.all(found, axis=others) if others else found
         if condition not in self._why:
             return pt.all(condition)
-        # as PyMC writes it: that all of several hold, all of each
+        # PyMC writes it as all of several conditions, each over all elements.
         node = condition.owner
         op = None if node is None else node.op
         is_all = isinstance(op, All) and condition.type.ndim == 0

@@ -1,9 +1,8 @@
-"""Whether the transform of a latent reaches all that its prior does.
+"""A check that the transform of a latent reaches the whole support of its prior.
 
-What is off is drawn from its prior as it stands. A transform that PyMC is told to sample on may
-keep a latent from part of that, as ``ordered`` does of independent normals or ``log`` of one: what
-PyMC samples is then a prior that is cut off and not scaled up again, whose draws and whose
-integral are others.
+Inactive latents are drawn from their prior as written. A transform that the user sets may exclude
+part of its support, as ``ordered`` does for independent normals and ``log`` for a normal. PyMC then
+samples a truncated prior that is not normalized, with other draws and another integral.
 """
 
 from __future__ import annotations
@@ -25,23 +24,23 @@ if TYPE_CHECKING:
 
 __all__ = ["latents_cut_off"]
 
-#: What is so many nats below the densest trial point has no mass worth a word.
+#: Points this many nats below the densest trial point have negligible mass.
 _NEGLIGIBLE = 300.0
 
-#: Spreads of trial points where the distribution has no transform of its own, and where it has
-#: one, on whose scale every point of the support is at a moderate distance.
+#: Spreads of trial points for a distribution without a transform of its own and with one. On the
+#: scale of its own transform every point of the support is at a moderate distance.
 _PLAIN_SPREADS = (0.01, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4)
 _OWN_SPREADS = (0.1, 0.5, 1.0, 2.0, 4.0)
 _N_POINTS = 20
 
 
 def latents_cut_off(model: pm.Model, latents: Iterable[TensorVariable]) -> list[TensorVariable]:
-    """Return those of some variables whose transforms do not reach all of their supports.
+    """Return the latents whose transforms do not reach their whole supports.
 
-    Points of the support are made by the distribution's own transform, where it has one, mapped
-    there and back; those at which the prior has no density to speak of are passed over. A
-    transform that is not the distribution's own is taken to cut off where the prior has parameters
-    that are variables or data: where they go is not known.
+    Points of the support are made by the distribution's own transform, if it has one, and mapped
+    forth and back by the latent's transform. Points with negligible prior density are skipped. A
+    transform that is not the distribution's own is assumed to cut off if the prior has parameters
+    that are variables or data, because their values are not known in advance.
 
     Parameters
     ----------
@@ -72,11 +71,11 @@ def _reaches_all(model: pm.Model, rv: TensorVariable, point: Mapping[str, np.nda
         return True
     moving = set(model.free_RVs) | set(model.data_vars)
     inputs = list(rv.owner.inputs)
-    # limits may close over variables or data that are none of the prior's parameters
+    # Limits may depend on variables or data that are not parameters of the prior.
     again = transform.backward(transform.forward(rv.type(), *inputs), *inputs)
     if not moving.isdisjoint(ancestors([*inputs, again])):
         return False
-    # By order, for PyMC may rename a value whose transform changes nothing.
+    # By order, because PyMC may rename a value whose transform changes nothing.
     others = list(point.values())
     values = [model.rvs_to_values[each] for each in model.free_RVs]
     size = max(np.size(others[model.free_RVs.index(rv)]), 1)
@@ -87,7 +86,7 @@ def _reaches_all(model: pm.Model, rv: TensorVariable, point: Mapping[str, np.nda
     natural = free if own is None else own.backward(free, *inputs)
     log_density = pm.logp(rv, natural, warn_rvs=False)
     again = transform.backward(transform.forward(natural, *inputs), *inputs)
-    # In Python, for a hundred points once: there is nothing to compile it for.
+    # Interpreted, because it runs for a hundred points once.
     function = pm.pytensorf.compile(
         [noise, *values],
         model.replace_rvs_by_values([natural, again, pt.sum(log_density)]),
@@ -98,7 +97,7 @@ def _reaches_all(model: pm.Model, rv: TensorVariable, point: Mapping[str, np.nda
     densities, comes_back = [], []
     for spread in _PLAIN_SPREADS if own is None else _OWN_SPREADS:
         for _ in range(_N_POINTS):
-            # no transform makes fewer numbers of more than twice as many
+            # No transform reduces more than twice as many numbers to `size`.
             with np.errstate(all="ignore"):
                 before, after, density = function(spread * rng.standard_normal(2 * size), *others)
             densities.append(float(density) if np.isfinite(density) else -np.inf)
@@ -108,9 +107,9 @@ def _reaches_all(model: pm.Model, rv: TensorVariable, point: Mapping[str, np.nda
 
 
 def _same_rule(transform: Any, own: Any) -> bool:
-    """Say whether two intervals take their limits from a prior's parameters by the same function.
+    """Return whether two intervals compute their limits by the same function of the parameters.
 
-    Distributions with limits make a transform anew each time that they are asked for their own.
+    Distributions with limits make a new transform object at every request.
     """
     rules = [getattr(each, "args_fn", None) for each in (transform, own)]
     codes = [getattr(rule, "__code__", None) for rule in rules]

@@ -6,10 +6,10 @@ Jacobian included). Around its mode x*_j it is replaced by a normal density with
     p(y, I = j, x) ≈ p(y, I = j, x*_j) exp(−(x − x*_j)ᵀ P_j (x − x*_j) / 2),
 
 where P_j is minus the Hessian, or a Gauss-Newton matrix that is positive definite everywhere.
-Mode and curvature belong to the *same* density: ``pm.find_MAP`` leaves the Jacobian of the
-transformations out and ``pm.find_hessian`` puts it in, so on constrained variables the two do
-not belong together. `LaplaceApproximation.from_pymc` calls them all the same: without
-constrained variables they are the oracle of this module and of `pymc_mcoem.laplace.search`.
+Mode and curvature belong to the *same* density. ``pm.find_MAP`` leaves out the Jacobian of the
+transformations and ``pm.find_hessian`` includes it, so on constrained variables the two do not
+match. `LaplaceApproximation.from_pymc` still calls them: without constrained variables they are
+the reference for this module and for `pymc_mcoem.laplace.search`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class LaplaceApproximation:
     covariance : ndarray of shape (n_latents, n_latents)
         Inverse of the precision at the mode.
     log_density : float
-        Unnormalised, at the mode; nan from `from_pymc`, whose mode is of another density.
+        Unnormalized log-density at the mode. It is nan from `from_pymc`, whose mode belongs to
+        another density.
     point : dict of str to ndarray
         The mode by value-variable name.
     status : ModeStatus
@@ -83,8 +84,8 @@ class LaplaceApproximation:
         ----------
         model : pymc.Model
         initvals : mapping of str to array, optional
-            Where to start, by variable name, as in ``pm.sample``; discrete variables keep the
-            values it gives. Default: the model's initial point.
+            Starting values by variable name, as in ``pm.sample``. Discrete variables keep these
+            values. Default: the model's initial point.
         tolerance, max_iterations
             As in `ModeSearch`.
 
@@ -116,9 +117,9 @@ class LaplaceApproximation:
     def from_pymc(
         cls, model: pm.Model, *, initvals: Mapping[str, Any] | None = None
     ) -> LaplaceApproximation:
-        """Approximate with ``pm.find_MAP`` and ``pm.find_hessian`` themselves.
+        """Approximate with ``pm.find_MAP`` and ``pm.find_hessian``.
 
-        The short version that a notebook teaches, and the oracle of `fit` where no variable is
+        This is the short version for teaching, and the reference for `fit` if no variable is
         constrained. It compiles at every call, and on constrained variables its mode leaves out
         the Jacobian that its curvature includes.
 
@@ -134,7 +135,7 @@ class LaplaceApproximation:
         """
         latents, start = continuous_variables(model, initvals)
         with warnings.catch_warnings():
-            # PyMC 6.4 announces another return type and jitter; both are given by name there.
+            # PyMC 6.4 warns of a new return type and jitter, which do not matter here.
             warnings.simplefilter("ignore", FutureWarning)
             found = pm.find_MAP(
                 start=dict(initvals or {}), vars=latents, model=model, progressbar=False
@@ -169,14 +170,14 @@ def square_roots(factors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     Parameters
     ----------
     factors : ndarray of shape (n, d, d)
-        As from `pymc_mcoem.laplace.modes.cholesky_factors`.
+        Factors as from `pymc_mcoem.laplace.modes.cholesky_factors`.
 
     Returns
     -------
     scale, whiten : ndarray of shape (n, d, d)
-        scale scaleᵀ is the covariance, and whiten its inverse factor.
+        scale scaleᵀ is the covariance, and whiten is the inverse of scale.
     """
     whiten = np.ascontiguousarray(np.swapaxes(factors, 1, 2))
-    # the transposes are copied to where LAPACK wants them, and the inverses come back as they went
+    # A transpose has the memory order that LAPACK needs; its inverse is transposed back.
     scale = np.stack([dtrtri(upper.T, lower=True)[0].T for upper in whiten])
     return scale, whiten

@@ -1,9 +1,8 @@
-"""Searches for the modes of a class from points spread over its prior.
+"""Mode searches of a class from points spread over its prior.
 
-A density with several modes hides all but one from searches that start at one point. Here each
-class is searched from the model's own start, from starts that somebody gave, and from draws of the
-latents' prior, and all distinct modes are kept. How many of them there are nobody can know: a mode
-that no start leads to is missed.
+Searches from a single point find one mode of a density with several. Here each class is searched
+from the model's initial point, from starts given by the user, and from draws of the latents' prior,
+and all distinct modes are kept. A mode that no start leads to is missed.
 """
 
 from __future__ import annotations
@@ -33,43 +32,43 @@ __all__ = ["DispersedSearch", "affordable_draws", "climb", "given_starts"]
 
 _log = logging.getLogger("pymc_mcoem")
 
-#: Prior draws of a class that climb: the highest, and as many of the others, wherever they are.
+#: Prior draws of a class that climb: half of them the highest, the rest the first of the others.
 N_CLIMBING = 24
 
-#: Searches in earnest that a class's prior draws may lead to, each of some ten milliseconds; fewer,
-#: but one at least, where so many latents together are exceeded.
+#: Most full searches per class from prior draws, each of some ten milliseconds, and most latents of
+#: all these searches together. At least one search is made.
 MAX_SEARCHES, _SEARCHED_LATENTS = 6, 60
 
-#: Numbers that prior draws are evaluated with, by the model's largest array, and numbers in their
-#: curvatures: of what is larger there are fewer draws, but these at least.
+#: Most numbers of all prior draws together, in the model's largest array and in the curvatures, and
+#: the fewest draws in any case.
 _EVALUATED, _CURVED, _FEWEST = 200_000, 4_000_000, 8
 
-#: Points of each round of a fit where a search found no mode.
+#: Points of each round of a fit that replaces a mode search without a mode.
 _N_FITTED = 512
 
-#: Distinct modes of a class that are kept.
+#: Most distinct modes that are kept for a class.
 MAX_MODES = 8
 
-#: How a search ends that has found none.
+#: Statuses of searches that found no mode.
 _NO_MODE = (ModeStatus.NOT_CONVERGED, ModeStatus.INDEFINITE, ModeStatus.NO_DENSITY)
 
-#: A mode whose evidence is so many nats below the best one's of its class is not kept.
+#: A mode is dropped if its log evidence is this many nats below the best of its class.
 MAX_GAP = 7.0
 
 
 class DispersedSearch:
-    """Finds distinct modes of every class.
+    """Find distinct modes of every class.
 
     Parameters
     ----------
     density : ClassDensity
-        Without inputs for data.
+        A density without inputs for data.
     search : ModeSearch
-        One that evaluates many points together.
+        A search that evaluates many points together.
     given : ndarray of shape (n_given, n_latents)
         Further starts.
     n_prior_draws : int
-        For each class and call.
+        Prior draws for each class and call.
     """
 
     def __init__(
@@ -90,15 +89,15 @@ class DispersedSearch:
     def __call__(
         self, starts: np.ndarray, rng: np.random.Generator, others: Sequence[np.ndarray]
     ) -> list[Modes]:
-        """Return the distinct modes of each class, those of most evidence first.
+        """Return the distinct modes of each class in order of decreasing evidence.
 
         Parameters
         ----------
         starts : ndarray of shape (n_starts, n_latents)
-            Where the highest mode of a class is sought first.
+            Starting points of the first search of each class.
         rng : numpy.random.Generator
-            The chain's; it is not moved on, so that where a class has one mode all draws of a
-            chain are what they would be without searches from its prior.
+            The generator of the chain. It is not advanced, so that for a class with one mode the
+            draws of a chain do not depend on whether its prior was searched.
         others : sequence of ndarray
         """
         own_rng = np.random.default_rng(deepcopy(rng).integers(2**63))
@@ -142,10 +141,10 @@ class DispersedSearch:
     def _add(
         self, modes: list[Modes], class_index: int, start: np.ndarray, others: Sequence[np.ndarray]
     ) -> None:
-        """Add the mode that a start leads to, if it is one and another than those known."""
+        """Add the mode that a start leads to, if there is one and it is new."""
         place = np.array([class_index])
         mode = self._search(start[None], {}, others, classes=place)
-        # where a search got stuck is no mode, and a saddle is none
+        # A point where a search got stuck, or a saddle point, is not a mode.
         if mode.status[0] is ModeStatus.CONVERGED and not any(
             _are_one(known, mode) for known in modes
         ):
@@ -170,8 +169,8 @@ class DispersedSearch:
 
         spread = _spread(points)
         if len(points) > N_CLIMBING:
-            # Of narrow hills, which few draws hit, those that do stand out; of wide ones they do
-            # not, for their draws are often low.
+            # Few draws hit a narrow hill, but those are high. Draws on a wide hill are often low,
+            # and are found among the others.
             heights, _ = _evaluated(evaluate, points / spread, spread)
             order = np.argsort(-heights, kind="stable")
             highest, rest = np.split(order, [N_CLIMBING // 2])
@@ -188,7 +187,7 @@ class DispersedSearch:
                 break
             place = int(np.argmax(apart))
             self._add(modes, class_index, ends[place], others)
-            # whatever came of it, no search starts there again
+            # No search starts there again, whether or not it found a mode.
             heights[place] = -np.inf
         return drawn
 
@@ -199,14 +198,14 @@ class DispersedSearch:
         rng: np.random.Generator,
         others: Sequence[np.ndarray],
     ) -> np.ndarray:
-        """Draw starts ``(n_prior_draws, n_latents)``, those that are finite."""
+        """Return the finite ones of `n_prior_draws` draws as starts ``(n_starts, n_latents)``."""
         n_draws = self._n_prior_draws
         drawn = start + rng.standard_cauchy((n_draws, len(start)))
         if self._prior is not None:
             try:
                 drawn = self._prior(class_index, self._density.arguments({}, others), n_draws)
-            # Whatever a distribution raises that cannot be drawn from: starts are a matter of luck,
-            # and the model itself is sound.
+            # A distribution that cannot be drawn from may raise anything. Starts are optional, and
+            # the model itself is valid.
             except Exception as error:
                 require_own_fault(error)
                 _no_draws(error)
@@ -215,7 +214,7 @@ class DispersedSearch:
 
 
 def affordable_draws(density: ClassDensity) -> int:
-    """Return how many prior draws a density can be evaluated at without anybody waiting long."""
+    """Return the number of prior draws at which a density can be evaluated in a short time."""
     graph = density.log_density(0, np.zeros(density.n_latents))
     n_values = max((_size(variable) for variable in ancestors([graph])), default=1)
     most = min(_EVALUATED // max(n_values, 1), _CURVED // max(density.n_latents, 1) ** 2)
@@ -223,16 +222,14 @@ def affordable_draws(density: ClassDensity) -> int:
 
 
 def _size(variable: Any) -> int:
-    """Return how many numbers an array holds that a graph begins with."""
+    """Return the size of an array that is shared or constant in a graph, else 0."""
     if isinstance(variable, SharedVariable):
         return int(np.size(variable.get_value(borrow=True)))
     return int(np.size(variable.data)) if isinstance(variable, Constant) else 0
 
 
 def _no_draws(error: Exception) -> None:
-    _log.info(
-        "Laplace: searches start around the initial point, for want of prior draws: %s", error
-    )
+    _log.info("Laplace: searches start around the initial point, without prior draws: %s", error)
 
 
 def climb(
@@ -242,26 +239,26 @@ def climb(
     n_iterations: int = 40,
     tolerance: float = 2e-3,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Let many points climb a log-density together, to near its modes.
+    """Move many points up a log-density together, to near its modes.
 
-    Steps of Broyden, Fletcher, Goldfarb and Shanno in units of `spread`, none longer than one: a
-    point ends, as a rule, on the hill that it begins on.
+    The steps are those of Broyden, Fletcher, Goldfarb and Shanno in units of `spread`, at most one
+    unit long, so that a point usually ends on the hill on which it begins.
 
     Parameters
     ----------
     evaluate : callable
-        Of points ``(n, d)``, to log-densities ``(n,)`` and gradients ``(n, d)``.
+        Takes points ``(n, d)`` and returns log-densities ``(n,)`` and gradients ``(n, d)``.
     points : ndarray of shape (n, d)
     spread : ndarray of shape (d,)
     n_iterations : int
     tolerance : float
-        A point stays where its next step promises less, in units of the log-density.
+        A point stops when its next step promises a smaller gain in log-density.
 
     Returns
     -------
     ends : ndarray of shape (n, d)
     heights : ndarray of shape (n,)
-        Log-densities there; minus infinity where a point began outside of the support.
+        Log-densities at `ends`, minus infinity for points that began outside the support.
 
     Examples
     --------
@@ -306,7 +303,7 @@ def _evaluated(
     z: np.ndarray,
     spread: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return heights, minus infinity where something is not finite, and slopes in units."""
+    """Return heights, minus infinity if not finite, and slopes in units of `spread`."""
     if not len(z):
         return np.zeros(0), np.zeros_like(z)
     values, slopes = evaluate(z * spread)
@@ -317,7 +314,7 @@ def _evaluated(
 def _updated(
     inverse: np.ndarray, step: np.ndarray, bend: np.ndarray, is_first: np.ndarray
 ) -> np.ndarray:
-    """Return inverse curvatures after steps, as they were where the density bends upwards."""
+    """Return updated inverse curvatures, unchanged where the density is convex."""
     product = (step * bend).sum(axis=1)
     squares = (bend**2).sum(axis=1)
     is_fine = product > 1e-10 * np.sqrt((step**2).sum(axis=1) * squares)
@@ -338,7 +335,7 @@ def _updated(
 
 
 def _spread(points: np.ndarray) -> np.ndarray:
-    """Return how far apart points are in each coordinate, by what half of them are within."""
+    """Return a scale of points in each coordinate, from their interquartile range."""
     if not len(points):
         return np.ones(points.shape[1])
     low, high = np.quantile(points, [0.25, 0.75], axis=0)
@@ -348,27 +345,27 @@ def _spread(points: np.ndarray) -> np.ndarray:
 
 
 def _leads_to(mode: Modes, ends: np.ndarray, heights: np.ndarray) -> np.ndarray:
-    """Say which ends are on a mode's hill: near it, and as high as the hill is there."""
+    """Return which ends are near a mode and as high as its normal approximation there."""
     away = ends - mode.mean[0]
     squares = np.einsum("na,ab,nb->n", away, mode.precision[0], away)
     expected = mode.log_density[0] - 0.5 * squares
-    with np.errstate(invalid="ignore"):  # of a class without density
+    with np.errstate(invalid="ignore"):  # for a class without density
         found: np.ndarray = (squares < 1.0) & (np.abs(heights - expected) < 0.5)
     return found
 
 
 def _are_one(one: Modes, two: Modes) -> bool:
-    """Say whether two modes are less than a standard deviation apart under either curvature."""
+    """Return whether two modes are less than a standard deviation apart under both curvatures."""
     away = one.mean[0] - two.mean[0]
     return all(float(away @ mode.precision[0] @ away) < 1.0 for mode in (one, two))
 
 
 def _kept(modes: list[Modes]) -> Modes:
-    """Return the modes that matter, those of most evidence first; the first may be no mode."""
+    """Return the modes to keep, in order of decreasing evidence; the first may not be a mode."""
     head, *rest = modes
     evidence = np.array([float(mode.log_evidence[0]) for mode in modes])
     if head.status[0] is not ModeStatus.CONVERGED and rest:
-        # something was found elsewhere, and where the first search got stuck is no better
+        # Drop the point where the first search got stuck if another mode is as good.
         if not evidence[0] > evidence[1:].max():
             modes, evidence = rest, evidence[1:]
     if len(modes) == 1:
@@ -379,12 +376,13 @@ def _kept(modes: list[Modes]) -> Modes:
 
 
 def given_starts(density: ClassDensity, starts: Sequence[Mapping[str, Any]] | None) -> np.ndarray:
-    """Return starts that were given by names of latents as positions ``(n_starts, n_latents)``.
+    """Return starts given by names of latents as positions ``(n_starts, n_latents)``.
 
     Raises
     ------
     ValueError
-        If one names what is no latent, or has a value of another shape or outside of the support.
+        If a start names a variable that is not a latent, or has a value of another shape or outside
+        the support.
     """
     if starts is None:
         return np.zeros((0, density.n_latents))

@@ -1,4 +1,4 @@
-"""What a search for the modes of a density returns."""
+"""Results of a search for the modes of a density."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["ModeStatus", "Modes", "PositiveDefinite", "cholesky_factors", "posit
 
 
 class ModeStatus(enum.Enum):
-    """How a mode search ended, in words."""
+    """How a mode search ended."""
 
     CONVERGED = "the mode was found and its curvature is positive definite"
     NOT_CONVERGED = "the search ran out of iterations or got stuck; its last point is used"
@@ -25,13 +25,13 @@ class ModeStatus(enum.Enum):
 
 @dataclass(frozen=True)
 class Modes:
-    """Modes of a density, one for every class asked for.
+    """Modes of a density, one for every requested class.
 
     Attributes
     ----------
     mean : ndarray of shape (n, n_latents)
     precision : ndarray of shape (n, n_latents, n_latents)
-        Positive definite always; `status` says where a ridge was needed.
+        Always positive definite; `status` says where a ridge was needed.
     factors : ndarray of shape (n, n_latents, n_latents)
         Lower Cholesky factors of the precisions.
     log_density : ndarray of shape (n,)
@@ -61,7 +61,7 @@ class Modes:
         return found
 
     def rows(self, which: Sequence[int]) -> Modes:
-        """Return some of the modes, in the order in which they are named."""
+        """Return some of the modes, in the given order."""
         kept = list(which)
         return Modes(
             self.mean[kept],
@@ -75,7 +75,7 @@ class Modes:
 
     @classmethod
     def joined(cls, parts: Sequence[Modes]) -> Modes:
-        """Return modes one after another."""
+        """Return the modes of all parts in one object."""
         return cls(
             np.concatenate([part.mean for part in parts]),
             np.concatenate([part.precision for part in parts]),
@@ -87,13 +87,13 @@ class Modes:
         )
 
     def troubles(self, margin: float = 20.0) -> dict[str, int]:
-        """Count the searches that did not end as they should, by name.
+        """Count the searches that failed, by name of the failure.
 
         Parameters
         ----------
         margin : float
-            Modes whose evidence is further than this below the best one's are not counted: a
-            class without weight may have a mode that is only roughly found.
+            Modes whose log evidence is more than this below the best are not counted, because the
+            mode of a class without weight may be found roughly.
         """
         counts: dict[str, int] = {}
         log_evidence = self.log_evidence
@@ -112,7 +112,7 @@ class Modes:
 
 @dataclass(frozen=True)
 class PositiveDefinite:
-    """A positive definite matrix and its lower Cholesky factor, either ``(n, n)``.
+    """A positive definite matrix and its lower Cholesky factor, both ``(n, n)``.
 
     `ridged` says whether something was added to its diagonal.
     """
@@ -123,7 +123,7 @@ class PositiveDefinite:
 
 
 def cholesky_factors(matrices: np.ndarray) -> np.ndarray:
-    """Return the lower factors of matrices ``(n, d, d)``: NumPy's take three times as long.
+    """Return the lower Cholesky factors of matrices ``(n, d, d)``, three times as fast as NumPy.
 
     Raises
     ------
@@ -139,7 +139,7 @@ def cholesky_factors(matrices: np.ndarray) -> np.ndarray:
 
 
 def positive_definite(precision: np.ndarray) -> PositiveDefinite:
-    """Return a precision that can be factorised, and its factor.
+    """Return a precision that can be factorized, and its factor.
 
     Parameters
     ----------
@@ -148,7 +148,8 @@ def positive_definite(precision: np.ndarray) -> PositiveDefinite:
     Returns
     -------
     PositiveDefinite
-        The same matrix but for rounding, or one with the smallest ridge of a geometric sequence.
+        The same matrix up to rounding, or with the smallest sufficient ridge of a geometric
+        sequence.
     """
     symmetric = 0.5 * (precision + precision.T)
     if not np.isfinite(symmetric).all():
@@ -168,6 +169,6 @@ def positive_definite(precision: np.ndarray) -> PositiveDefinite:
 
 
 def _factor(symmetric: np.ndarray) -> tuple[np.ndarray, bool]:
-    # the transpose is the same matrix in the order that LAPACK takes as it is
+    # The transpose is the same matrix, in the memory order that LAPACK takes without a copy.
     factor, failed = dpotrf(symmetric.T, lower=True, clean=True)
     return factor, bool(failed)

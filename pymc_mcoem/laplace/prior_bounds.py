@@ -1,8 +1,8 @@
-"""What the prior says of a class's normal where the curvature at a mode says too little.
+"""Bounds from the prior on a class's normal approximation if the curvature at a mode is too flat.
 
-A density may be flatter than its prior at a mode, or have none at all: that of a covariance and of
-effects drawn with it grows without end as both go to zero. A normal with such a curvature reaches
-where nothing is.
+A density may be flatter than its prior at a mode, or have no mode at all: the density of a
+covariance and of effects drawn with it is unbounded as both go to zero. A normal with such a
+curvature extends to regions without mass.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from pymc_mcoem.laplace.modes import Modes, ModeStatus, cholesky_factors
 
 __all__ = ["bounded", "importance_fit"]
 
-#: How much wider than that of the prior's draws a variance may be: their number is small.
+#: Largest ratio of a variance to that of the prior draws, which are few.
 _SLACK = 4.0
 
-#: Finite draws for each latent without which nothing is said of the prior.
+#: Fewest finite draws per latent for which the prior is used.
 _FEWEST_DRAWS = 5
 
-#: Rounds of a fit, and the effective draws for each latent that a round has to have.
+#: Rounds of a fit, and the effective draws per latent that a round needs.
 _N_ROUNDS, _EFFECTIVE = 6, 5
 
 
 def bounded(modes: Modes, draws: np.ndarray) -> Modes:
-    """Return modes none of whose covariances is wider than a prior's in any direction.
+    """Return modes with covariances that are bounded by the prior's in every direction.
 
     Parameters
     ----------
     modes : Modes
     draws : ndarray of shape (n_draws, n_latents)
-        Of the prior. With fewer than five for each latent nothing is bounded.
+        Draws of the prior. With fewer than five per latent nothing is bounded.
 
     Examples
     --------
@@ -72,25 +72,25 @@ def importance_fit(
     rng: np.random.Generator,
     status: ModeStatus,
 ) -> Modes | None:
-    """Fit a normal to a density by importance sampling, round after round, from its prior's.
+    """Fit a normal to a density by rounds of importance sampling, starting from its prior's normal.
 
     Parameters
     ----------
     evaluate : callable
-        Of points ``(n, d)``, to log-densities ``(n,)``.
+        Takes points ``(n, d)`` and returns log-densities ``(n,)``.
     draws : ndarray of shape (n_draws, d)
-        Of the prior.
+        Draws of the prior.
     n_points : int
-        Of a round.
+        Points of a round.
     rng : numpy.random.Generator
     status : ModeStatus
-        How the search ended that found no mode: the fit keeps it, so that it is named.
+        Status of the search that found no mode. The fit keeps it, so that it is reported.
 
     Returns
     -------
     Modes or None
-        One row, whose evidence is that of the last round's weights; None where draws are too few
-        or the density nowhere finite.
+        One row, whose evidence is that of the last round's weights. None if draws are too few or
+        the density is finite nowhere.
     """
     d = draws.shape[1]
     if min(len(draws), n_points) < _FEWEST_DRAWS * d:
@@ -108,7 +108,7 @@ def importance_fit(
         log_evidence = float(np.logaddexp.reduce(log_weight) - np.log(n_points))
         relative = log_weight - log_weight.max()
         power = 1.0
-        # weights of which a few have all are brought closer to one another
+        # Weights are tempered while a few of them dominate.
         while True:
             weight = np.exp(power * relative)
             weight /= weight.sum()
@@ -135,7 +135,7 @@ def importance_fit(
 
 
 def _covariance(draws: np.ndarray) -> np.ndarray:
-    """Return the covariance of draws, with one for what does not vary: it is not active."""
+    """Return the covariance of draws, with variance 1 for constant, inactive coordinates."""
     found = np.atleast_2d(np.cov(draws, rowvar=False))
     variances = np.diagonal(found)
     still = variances < 1e-12 * np.maximum(1.0, (draws**2).mean(axis=0))

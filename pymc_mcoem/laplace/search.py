@@ -10,7 +10,7 @@ the density: nothing is compiled. Where it is made for every observation (the de
 inputs) the density is compiled; see `pymc_mcoem.density.evaluations`.
 
 Applicability: continuous latents, a density with a gradient. Cost: an iteration evaluates density,
-gradient and curvature once, by differences 2 n_latents + 1 gradients, and factorises one matrix, or
+gradient and curvature once, by differences 2 n_latents + 1 gradients, and factorizes one matrix, or
 up to half a dozen where the curvature is indefinite; five to forty iterations are usual. A
 multimodal density needs several starting points, or a noise that is first enlarged (`Cooling`).
 """
