@@ -97,7 +97,7 @@ def compete(
     Notes
     -----
     Cost: `n_runs` times that of learning the observations; the E-step is compiled once. The
-    evidence is the E-step's own estimate, log p(y) under the parameters before y was learnt: a
+    evidence is the E-step's own estimate, log p(y) under the parameters before y was learned: a
     run is judged by observations that it had not seen, unless a stream repeats them. The paper
     starts at random (sections ``subsec:5:1`` and ``subsec:5:2``) and suggests other starts.
 

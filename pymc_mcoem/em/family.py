@@ -169,7 +169,7 @@ class Family:
     def maximize(
         self, statistics: Mapping[str, np.ndarray], *, effective_size: float
     ) -> dict[str, np.ndarray]:
-        """Return the parameters that maximise the expected log-likelihood.
+        """Return the parameters that maximize the expected log-likelihood.
 
         Parameters
         ----------
@@ -217,7 +217,7 @@ class Family:
         -------
         dict of str to ndarray
             Here: what `maximize` gives, with the present rows of `class_parameters` put back. A
-            family with parameters that all classes share may do better: maximise those given
+            family with parameters that all classes share may do better: maximize those given
             what the waiting classes keep.
         """
         found = {
@@ -229,7 +229,7 @@ class Family:
         return found
 
     def ready(self, statistics: Mapping[str, np.ndarray], *, effective_size: float) -> np.ndarray:
-        """Say for which classes the statistics are enough to maximise their own parameters.
+        """Say for which classes the statistics are enough to maximize their own parameters.
 
         A class that is not ready keeps its rows of `class_parameters` at an update.
 
@@ -263,7 +263,7 @@ class Family:
         ------
         ValueError
             Here: if a class weight is negative, or they do not sum to one. The observation is then
-            not learnt.
+            not learned.
         """
         weights = np.asarray(statistics[CLASS_WEIGHT])
         if not (weights >= -ROUNDING).all():

@@ -30,7 +30,7 @@ def maximize_family(
     effective_size: float,
     present: Mapping[str, np.ndarray] | None,
 ) -> Maximized:
-    """Maximise the parameters of the classes that are ready, and check what comes out.
+    """Maximize the parameters of the classes that are ready, and check what comes out.
 
     Parameters
     ----------

@@ -37,7 +37,7 @@ class OnlineEM(Driver[OnlineRun]):
 
     For each observation a burst of a sampler, or another E-step, gives the posterior means of the
     family's statistics at the present parameters θ; they are blended into running means with gain
-    ϱ_n; where the update schedule says so, θ is maximised from these.
+    ϱ_n; where the update schedule says so, θ is maximized from these.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class OnlineEM(Driver[OnlineRun]):
         The model, its statistics and its M-step.
     parameters : mapping of str to array_like, or xarray.Dataset, optional
         θ to start from. Not given: the first `n_start` observations are held, set the start, and
-        are then learnt in order.
+        are then learned in order.
     start : {"kmeans", "random"}
         How the family finds a start.
     n_start : int
@@ -53,7 +53,7 @@ class OnlineEM(Driver[OnlineRun]):
     step_size : StepSize or callable
         ϱ_n as a function of the step's number n; the first must be 1. Default: n^−0.6.
     update_schedule : UpdateSchedule or callable
-        Whether θ is maximised after observation n. The default adapts: first when every class is
+        Whether θ is maximized after observation n. The default adapts: first when every class is
         ready, at the latest at 10, then at 15, 20, and every observation. A class that is not
         ready (see `Family.ready`) keeps its parameters, its weight apart.
     burst_length : BurstLength or callable
@@ -72,12 +72,12 @@ class OnlineEM(Driver[OnlineRun]):
         those that hang. Not saved with a run.
     on_error : {"raise", "skip"}, callable or pathlib.Path
         How to handle a record that cannot be read, that the family refuses or that cannot be
-        learnt: the call ends with an error, or the stream goes on without it. In both cases the
+        learned: the call ends with an error, or the stream goes on without it. In both cases the
         history has its position and the reason. A function is called with each that is left out,
         its ``position``, ``reason`` and ``observation`` (None if it could not be read), and the
         stream goes on; what it raises ends the call, and the record is come upon again. A folder
         gets a file of each, ``000000000017.npz`` of record 17, with the same three names. Neither
-        is saved with a run. A record that was in the start and cannot be learnt later stays in
+        is saved with a run. A record that was in the start and cannot be learned later stays in
         the start.
     refuse_beyond : float, optional
         A record is refused, finite as it is, if it reaches so many times as far from the median
@@ -269,7 +269,7 @@ class OnlineEM(Driver[OnlineRun]):
         checkpoint : Checkpoint or path-like, optional
             Where the run is saved while it goes on; a path alone stands for every 100 observations.
             Ctrl-C then ends the call after the observation that is at work, saved. A run that has
-            learnt nothing yet replaces no file of another.
+            learned nothing yet replaces no file of another.
         callback : callable, optional
             Called after each step with the records of its observations, each with ``number`` (of
             learned observations, from 1), ``class_weight`` of shape ``(n_classes,)``,
@@ -284,9 +284,9 @@ class OnlineEM(Driver[OnlineRun]):
         ------
         ValueError, TypeError
             If there is no observation at all, or the family refuses one: the error names which,
-            what came before it stays learnt, and the next call goes on after it.
+            what came before it stays learned, and the next call goes on after it.
         FileExistsError
-            If a run that has learnt nothing would be saved over files of another.
+            If a run that has learned nothing would be saved over files of another.
         BlockingIOError
             If another run is being saved in the same file.
         OSError
@@ -308,7 +308,7 @@ class OnlineEM(Driver[OnlineRun]):
         -----
         With ``on_error="skip"`` errors of a record raise nothing. An interrupt (Ctrl-C) ends the
         call after the observation that is at work, in the main thread; a second one ends it at
-        once, and then what was at work is held, and learnt when the next comes. Neither loses
+        once, and then what was at work is held, and learned when the next comes. Neither loses
         anything.
 
         Examples
@@ -390,7 +390,7 @@ class OnlineEM(Driver[OnlineRun]):
 
     @property
     def n_seen(self) -> int:
-        """Observations seen: learnt, or held for the start or a mini-batch."""
+        """Observations seen: learned, or held for the start or a mini-batch."""
         return self.run.state.n_seen
 
     @property
@@ -399,5 +399,5 @@ class OnlineEM(Driver[OnlineRun]):
         return self.run.state.position
 
     def __repr__(self) -> str:
-        """Say what is learnt and from how many."""
+        """Say what is learned and from how many."""
         return f"{type(self).__name__}({type(self.family).__name__}, n_seen={self.n_seen})"

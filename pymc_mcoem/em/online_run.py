@@ -161,7 +161,7 @@ class OnlineRun(Run[RunState, OnlineSettings]):
         FloatingPointError, RuntimeError
             If a step fails. The observations at fault are dropped.
         ExecutorError
-            If workers fail by no fault of an observation. What was to be learnt stays held.
+            If workers fail by no fault of an observation. What was to be learned stays held.
         """
         while self._started() and len(self.state.pending) >= self.settings.batch_size:
             # Compiling may fail too: that is no observation's fault.
@@ -307,8 +307,8 @@ class OnlineRun(Run[RunState, OnlineSettings]):
     def ended(self, state: RunState) -> RunState:
         """Return a state as if the stream ended there.
 
-        What is held is learnt, an incomplete mini-batch as a smaller one, and the parameters are
-        maximised if anything was held or they never were.
+        What is held is learned, an incomplete mini-batch as a smaller one, and the parameters are
+        maximized if anything was held or they never were.
         """
         if state.parameters is None:
             state = replace(state, parameters=self._start(state))
@@ -327,7 +327,7 @@ class OnlineRun(Run[RunState, OnlineSettings]):
         state : RunState
             A started state with at least one pending observation.
         last : bool
-            Whether the stream ends here: the parameters are then maximised, due or not.
+            Whether the stream ends here: the parameters are then maximized, due or not.
 
         Raises
         ------

@@ -113,7 +113,7 @@ class Revival:
         gain : float
             ϱ_n of the step.
         n_learnt : int
-            Observations learnt, those of the step included.
+            Observations learned, those of the step included.
         """
         n_classes = len(statistics[CLASS_WEIGHT])
         record = _noted(record, results, gain, n_classes)

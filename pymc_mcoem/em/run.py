@@ -242,7 +242,7 @@ class Driver[AnyRun: Run[Any, Any]]:
         -------
         xarray.DataTree
             Group ``online_em``, dim ``step``: θ after each step that is kept (the start is step
-            0), with ``observation`` (how many were learnt), ``gain``, ``effective_size``,
+            0), with ``observation`` (how many were learned), ``gain``, ``effective_size``,
             ``updated`` (0 or 1), ``waiting`` (classes not ready at the update), ``seconds``,
             ``acceptance``, ``log_evidence`` and ``class_weight``; the last three are means over
             the step's observations. Group ``observations``, dim ``observation``: the same for

@@ -120,7 +120,7 @@ class OnlineSettings(RunSettings):
 
 @dataclass(frozen=True)
 class Pending:
-    """An observation that was seen and is still to be learnt.
+    """An observation that was seen and is still to be learned.
 
     Attributes
     ----------
@@ -162,7 +162,7 @@ class RunState:
     pending : tuple of Pending
         Observations held for the start or for a mini-batch.
     n_learnt, n_steps, n_updates, n_averaged : int
-        Observations learnt, steps of the recursion, M-steps, terms of the average.
+        Observations learned, steps of the recursion, M-steps, terms of the average.
     position : int
         Records taken from streams, refused ones too.
     inverse_effective_size : float
@@ -188,7 +188,7 @@ class RunState:
 
     @property
     def n_seen(self) -> int:
-        """Observations learnt and held."""
+        """Observations learned and held."""
         return self.n_learnt + len(self.pending)
 
     @property
@@ -279,7 +279,7 @@ class StepReport[State: RunPosition]:
     gain : float
         ϱ_n of the step.
     updated : bool
-        Whether the parameters were maximised.
+        Whether the parameters were maximized.
     waiting : int
         Classes that were not ready then and kept theirs.
     """

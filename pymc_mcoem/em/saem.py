@@ -35,7 +35,7 @@ class SAEM(Driver[SAEMRun]):
     """Learn the parameters of a family from a finite set of observations, all of them at once.
 
     Each iteration moves the chain of every observation by some sweeps at the present parameters
-    θ, blends the mean of the statistics into a running mean with gain γ_k, and maximises θ. It
+    θ, blends the mean of the statistics into a running mean with gain γ_k, and maximizes θ. It
     is what `OnlineEM` is measured against, with the same model, kernels and M-step.
 
     Parameters
@@ -92,7 +92,7 @@ class SAEM(Driver[SAEMRun]):
     Notes
     -----
     One iteration, with S_i the mean statistics of observation i at its last visit and N
-    observations: s_k = s_{k−1} + γ_k (N⁻¹ Σ_i S_i − s_{k−1}), and θ_k maximises what s_k is
+    observations: s_k = s_{k−1} + γ_k (N⁻¹ Σ_i S_i − s_{k−1}), and θ_k maximizes what s_k is
     worth, priors weighed against N observations. With ``batch_fraction`` below 1 this is
     incremental, not the mean over the batch alone.
 
@@ -213,7 +213,7 @@ class SAEM(Driver[SAEMRun]):
         -----
         With ``on_error="skip"`` errors of an observation raise nothing, but for a hundred in a row,
         or if none is left. One that fails at its first visit leaves no trace, but for a part in
-        the start: the run is that over the others. Of one that fails later, what θ has learnt
+        the start: the run is that over the others. Of one that fails later, what θ has learned
         stays, and what it contributed leaves the mean. Later calls are given all observations
         again, and leave out the same.
 
@@ -276,6 +276,6 @@ class SAEM(Driver[SAEMRun]):
         return self.run.state.n_iterations
 
     def __repr__(self) -> str:
-        """Say what is learnt and how far."""
+        """Say what is learned and how far."""
         kind = type(self.family).__name__
         return f"{type(self).__name__}({kind}, n_iterations={self.n_iterations})"

@@ -75,7 +75,7 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
         Returns
         -------
         dict of int to dict of str to ndarray
-            The observations that are learnt, encoded, by their positions.
+            The observations that are learned, encoded, by their positions.
 
         Raises
         ------
@@ -202,7 +202,7 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
         encoded: Mapping[int, Arrays],
         visited: Callable[[ObservationRecord], None],
     ) -> tuple[StepReport[SAEMState], dict[int, Exception]]:
-        """Simulate, approximate stochastically, maximise: an iteration from a state to the next.
+        """Simulate, approximate stochastically, maximize: an iteration from a state to the next.
 
         Returns
         -------

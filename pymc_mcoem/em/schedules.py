@@ -29,7 +29,7 @@ class StepSize:
         the running mean.
     offset : float
         o ≥ 0. The gain stays near 1 for about o observations more, which forgets what was
-        learnt from them at poor parameters.
+        learned from them at poor parameters.
     floor : float
         f in [0, 1). Above zero the gain never falls below it: the parameters follow a stream
         that changes, and no longer converge.
@@ -42,7 +42,7 @@ class StepSize:
     Notes
     -----
     Label ``eq:estep_SAOEM`` of the paper. n counts steps, which are observations unless they
-    are learnt in mini-batches.
+    are learned in mini-batches.
 
     Examples
     --------
@@ -180,7 +180,7 @@ class Annealing:
 
 @dataclass(frozen=True)
 class UpdateSchedule:
-    """Numbers n of observations after which the parameters are maximised.
+    """Numbers n of observations after which the parameters are maximized.
 
     Parameters
     ----------
@@ -234,12 +234,12 @@ class UpdateSchedule:
         return n in self.times or (self.every > 0 and n > last and (n - last) % self.every == 0)
 
     def due(self, after: int, until: int, *, n_updates: int, all_ready: bool) -> bool:
-        """Say whether an update is due once `until` observations are learnt.
+        """Say whether an update is due once `until` observations are learned.
 
         Parameters
         ----------
         after, until : int
-            Observations learnt before and after this step; they differ by the batch size.
+            Observations learned before and after this step; they differ by the batch size.
         n_updates : int
             Updates made so far.
         all_ready : bool

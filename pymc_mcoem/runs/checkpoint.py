@@ -96,7 +96,7 @@ class Checkpoint:
         return [Path(self.path), *(self.older(number) for number in range(1, self.keep + 1))]
 
     def require_unused(self, own: Iterable[Path] = ()) -> None:
-        """Refuse files of other runs, which a run that has learnt nothing yet would replace.
+        """Refuse files of other runs, which a run that has learned nothing yet would replace.
 
         Parameters
         ----------
@@ -147,7 +147,7 @@ def claimed(checkpoint: Checkpoint | None, own: Iterable[Path] | None) -> Iterat
     checkpoint : Checkpoint or None
         None: there is nothing to have.
     own : iterable of Path, or None
-        Of a run that has learnt nothing yet, the files that it was saved to or loaded from: others
+        Of a run that has learned nothing yet, the files that it was saved to or loaded from: others
         it would replace. None of one that has.
 
     Raises

@@ -62,7 +62,7 @@ class Workers:
         Processes of this or other machines; a number stands for a pool of as many.
     timeout : float
         Seconds. A worker that takes longer is ended, and the observation given to another; where
-        that hangs too, the observation is one that cannot be learnt. A worker's first
+        that hangs too, the observation is one that cannot be learned. A worker's first
         observation, for which it compiles, may take ten minutes more.
 
     Raises

@@ -119,7 +119,7 @@ class KeepsReasons(Protocol):
     skipped: Any
 
     def skip(self, position: int, reason: str) -> None:
-        """Note that the record at `position` was not learnt, and why."""
+        """Note that the record at `position` was not learned, and why."""
         ...
 
 

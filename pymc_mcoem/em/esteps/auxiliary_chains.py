@@ -80,7 +80,7 @@ class AuxiliaryChains:
 
     In many dimensions few draws come near the middle of κ_j, 1 / Z_j is estimated too small, and
     the class whose pseudo-prior fits worst gains by it. Of 12 digits under four classes with 78
-    latents (templates learnt from 100), 3 went to another class than by `CarlinChibBurst`, with
+    latents (templates learned from 100), 3 went to another class than by `CarlinChibBurst`, with
     which importance weights agreed in all; troubles were named in 10.
 
     Cost: in every class, with or without weight, one density evaluation a sweep and those of

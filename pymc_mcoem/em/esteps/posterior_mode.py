@@ -44,9 +44,9 @@ class PosteriorMode:
     race, and one evaluation of the statistics.
 
     The known bias does not go away with more observations. The point has no variance, so every
-    variance that is learnt from second moments is too small by the posterior variance of what
+    variance that is learned from second moments is too small by the posterior variance of what
     it is the variance of. Where an observation y is a normal latent of variance γ² plus noise of
-    variance σ², the γ² that is learnt shrinks to zero if γ² < 3 σ². The class is chosen by the
+    variance σ², the γ² that is learned shrinks to zero if γ² < 3 σ². The class is chosen by the
     height of the joint density and not by the mass under it: a class with narrow posteriors beats
     a broad one that is more probable. And probabilities become 0 or 1, which pushes overlapping
     classes apart. `CarlinChibBurst` has none of these. The evidence reported is Laplace's, which
