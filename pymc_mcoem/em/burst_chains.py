@@ -130,7 +130,7 @@ def sample_burst(
     theta = family.check_parameters(family.model_parameters() if parameters is None else parameters)
     data = family.encode(observation)
     seeds = np.random.SeedSequence(seed_entropy(random_seed)).spawn(chains)
-    # So that it fails before hours of sampling, not after, if it fails.
+    # If this fails, it fails before hours of sampling and not after.
     to_model = ModelScale(family_density(family))
     # no statistics are needed here, so the auxiliaries are not needed either
     dispatcher = Dispatcher(
