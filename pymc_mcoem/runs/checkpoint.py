@@ -96,7 +96,7 @@ class Checkpoint:
         return [Path(self.path), *(self.older(number) for number in range(1, self.keep + 1))]
 
     def require_unused(self, own: Iterable[Path] = ()) -> None:
-        """Refuse files of other runs, which a run without any learning would replace.
+        """Refuse files of other runs, for a run that has learned nothing yet.
 
         Parameters
         ----------
