@@ -63,7 +63,7 @@ def check_family(family: Family) -> None:
         )
     if CLASS_WEIGHT in family.statistics:
         raise ValueError(
-            f"statistics: {kind} gives {CLASS_WEIGHT!r}, which is reserved and always there; "
+            f"statistics: {kind} gives {CLASS_WEIGHT!r}, which is reserved and always included; "
             "leave it out."
         )
     for name in family.parameter_names:
@@ -124,7 +124,7 @@ def check_layout(family: Family, statistics: Mapping[str, np.ndarray]) -> None:
         if not np.isfinite(value).all():
             raise FloatingPointError(
                 f"statistics: {name} from the E-step holds values that are not finite; the "
-                "observation is not learnt."
+                "observation is not learned."
             )
 
 

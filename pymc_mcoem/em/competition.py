@@ -146,7 +146,7 @@ def compete(
         found = records["log_evidence"].to_numpy()[-judged:]
         if np.isnan(found).any():
             raise ValueError(
-                "e_step: it reports no evidence to judge by; take one that does, as "
+                "e_step: it reports no evidence, which decides; give one that does, such as "
                 "CarlinChibBurst with Laplace or PriorCovariance pseudo-priors."
             )
         evidence[number] = found.mean()

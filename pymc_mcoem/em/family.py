@@ -346,7 +346,7 @@ class Family:
         if np.ma.is_masked(array):
             raise ValueError(
                 f"observation: {name} has {int(np.ma.count_masked(array))} masked values, which "
-                f"{type(self).__name__} does not allow for; drop the observation or fill them."
+                f"{type(self).__name__} does not support; drop the observation or fill them."
             )
         if array.shape != expected:
             raise ValueError(
@@ -595,5 +595,5 @@ class Family:
         """
         raise TypeError(
             f"{type(self).__name__} has no closed-form E-step: define exact(data, parameters), "
-            "or use another E-step, as CarlinChibBurst."
+            "or use another E-step, such as CarlinChibBurst."
         )

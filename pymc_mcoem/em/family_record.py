@@ -82,6 +82,6 @@ def require_family(path: str | os.PathLike[str], saved: Mapping[str, Any], famil
     if found:
         raise ValueError(
             f"family: the run in {os.fspath(path)!r} is of another family: {'; '.join(found)}. "
-            "Give a family made as that one was; to go on with another, make a new driver with "
-            "parameters= those of the run."
+            "Give a family made in the same way; to continue with another, make a new driver with "
+            "the run's parameters as parameters=."
         )

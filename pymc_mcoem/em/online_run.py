@@ -146,8 +146,8 @@ class OnlineRun(Run[RunState, OnlineSettings]):
         self._absurd = self._absurd + 1 if isinstance(error, Absurd) else 0
         if self._absurd == IN_A_ROW:
             _log.warning(
-                "%d records in a row, the last of them %d, counted from 0, are refused, for they "
-                "lie far from those before: the stream may have changed, its unit perhaps. %s",
+                "%d records in a row, the last of them %d, counted from 0, are refused because "
+                "they lie far from those before: the stream may have changed, perhaps its unit. %s",
                 IN_A_ROW,
                 self.state.position,
                 error,
@@ -175,7 +175,7 @@ class OnlineRun(Run[RunState, OnlineSettings]):
                 if self.settings.on_error != "raise" and self._failures <= MOST_IN_A_ROW:
                     continue
                 raise failure.told(
-                    "is left out; what was learnt before it stays"
+                    "is left out; what was learned before it stays"
                 ) from failure.causes[0]
             self.take(report)
             self._failures = 0

@@ -101,7 +101,7 @@ class Passes:
             If the passes are endless.
         """
         if self.n_passes is None:
-            raise TypeError("n_passes is None: these passes have no end, and so no length.")
+            raise TypeError("n_passes is None: these passes have no end and no length.")
         return self.n_passes * self._n
 
     def from_position(self, position: int) -> Iterator[Any]:
@@ -162,7 +162,7 @@ def _length(observations: Any) -> int:
     if not indexed or isinstance(observations, (str, bytes, Mapping)):
         raise TypeError(
             f"observations: got {kind}; pass an array, or a sequence with a length and an index. "
-            "A stream that can be read but once goes to OnlineEM.partial_fit as it is."
+            "Pass a stream that can be read only once to OnlineEM.partial_fit as it is."
         )
     n = len(observations) if shape is None else (*shape, None)[0]
     if not is_whole(n):

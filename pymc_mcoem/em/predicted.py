@@ -85,8 +85,8 @@ class Predicted:
             if ratio > beyond:
                 raise Absurd(
                     f"{name} reaches {middle + (high if high > -low else low):.6g}, {ratio:.2g} "
-                    f"times as far as what the parameters predict ({beyond:g} are allowed); see to "
-                    "the source or to the start, or give another refuse_beyond, None to take all."
+                    f"times as far as what the parameters predict ({beyond:g} are allowed); check "
+                    "the source and the start, or give another refuse_beyond, None to accept all."
                 )
 
     def _rows(self, parameters: Arrays) -> Arrays:

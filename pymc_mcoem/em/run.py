@@ -418,7 +418,7 @@ def blended(
         if not np.isfinite(value).all():
             raise FloatingPointError(
                 f"the running mean of the statistics {name!r} is not finite; its terms are "
-                "finite and too large: scale the observations."
+                "finite but too large: scale the observations."
             )
     return found
 

@@ -114,8 +114,8 @@ class PhasedStepSize:
         """Check the values."""
         if not is_whole(self.n_constant) or self.n_constant < 1:
             raise ValueError(
-                f"n_constant: got {self.n_constant!r}; give a whole number from 1, for the first "
-                "gain is 1."
+                f"n_constant: got {self.n_constant!r}; give a whole number from 1, because the "
+                "first gain is 1."
             )
         if not (is_number(self.exponent) and 0.5 < self.exponent <= 1):
             raise ValueError(

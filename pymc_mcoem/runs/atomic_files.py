@@ -160,10 +160,10 @@ def replace_file(
     except OSError as error:
         size = sum(map(len, parts))
         why = (
-            f"there is no room for its {size:,} bytes, which are written beside the file that is "
-            "there; make room"
+            f"there is no room for its {size:,} bytes, which are written before the old file is "
+            "removed; make room"
             if error.errno in FULL
-            else f"{error.strerror or error}; see to the disk"
+            else f"{error.strerror or error}; check the disk"
         )
         raise OSError(
             error.errno,

@@ -176,7 +176,7 @@ def claimed(checkpoint: Checkpoint | None, own: Iterable[Path] | None) -> Iterat
                 raise OSError(
                     error.errno,
                     f"checkpoint: {str(lock)!r}, which keeps other runs from {file.name!r}, "
-                    f"cannot be made ({error.strerror}); take away what has that name, or name "
+                    f"cannot be made ({error.strerror}); remove the file of that name, or name "
                     "another file.",
                 ) from error
         if own is not None:

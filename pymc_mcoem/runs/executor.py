@@ -267,8 +267,8 @@ class Dispatcher:
                     if losses > LOSSES + 2:
                         self._probe()
                         raise WorkerLost(
-                            "worker: it died each time that this observation was at work, of "
-                            "memory perhaps; leave the observation out, or give workers more room."
+                            "worker: it died each time that it had this observation, perhaps for "
+                            "lack of memory; leave the observation out, or give workers more."
                         ) from error
                     continue
                 losses, self._answered = 0, True
@@ -345,7 +345,7 @@ class Dispatcher:
         except (BrokenExecutor, _CallLost) as error:
             raise ExecutorError(
                 f"executor: workers of {self._executor!r} die before they have done anything "
-                f"({error}), of memory perhaps while compiling; the run stands as before."
+                f"({error}), perhaps for lack of memory while compiling; the run stands as before."
             ) from error
 
     def _submit(self, orders: tuple[Order, ...], *, whole: bool) -> Future[Any]:
@@ -374,8 +374,8 @@ class Dispatcher:
 
         size = self._size or max(min(len(self._processes), cpu_count()), 1)
         _log.warning(
-            "executor: a worker died (%s). What it had not answered is given to a new pool of %d "
-            "processes; results do not change.",
+            "executor: a worker died (%s). A new pool of %d processes gets the unanswered calls; "
+            "results do not change.",
             str(error).splitlines()[0] if str(error) else type(error).__name__,
             size,
         )

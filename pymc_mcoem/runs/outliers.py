@@ -53,7 +53,8 @@ def check_refuse_beyond(value: Any) -> None:
     """
     if value is not None and not (is_number(value) and value > 1):
         raise ValueError(
-            f"refuse_beyond: got {value!r}; give a number above 1, as 10_000, or None to take all."
+            f"refuse_beyond: got {value!r}; give a number above 1, such as 10_000, or None to "
+            "accept all."
         )
 
 
@@ -162,8 +163,8 @@ def require_plausible(
             furthest = row[0] if middle - row[0] > row[2] - middle else row[2]
             raise Absurd(
                 f"{name} reaches {furthest:.6g}, {ratio:.2g} times as far from the median of "
-                f"recent records as these do ({allowed:g} are allowed); see to the source, or give "
-                "another refuse_beyond, None to take all."
+                f"recent records as these do ({allowed:g} are allowed); check the source, or give "
+                "another refuse_beyond, None to accept all."
             )
 
 

@@ -52,7 +52,7 @@ class Explainer:
             if not np.isfinite(value).all():
                 raise FloatingPointError(
                     f"state: {name}, which the E-step hands on to the next observation, holds "
-                    "values that are not finite; the observation is not learnt."
+                    "values that are not finite; the observation is not learned."
                 )
         return result
 
