@@ -148,7 +148,7 @@ class WeightedStatistics:
     ----------
     family : Family
     density : ClassDensity
-        Of the family, with its parameters and observation as data inputs.
+        Density of the family, with its parameters and observation as data inputs.
     mode : str or None
         PyTensor's compilation mode.
 

@@ -448,7 +448,7 @@ class Family:
         Parameters
         ----------
         record : object
-            As the iterable gave it.
+            A record as the iterable yields it.
 
         Returns
         -------

@@ -52,7 +52,7 @@ class Predicted:
         Parameters
         ----------
         encoded : mapping of str to ndarray
-            As from `Family.encode`, since a family may use other units than its records.
+            The record as encoded by `Family.encode`, since a family may use other units.
         recent : dict of str to ndarray, or None
             As from `remembered`.
         parameters : dict of str to ndarray
