@@ -1,7 +1,7 @@
-"""What fails by no fault of a record: Ctrl-C, the end of a program, memory, disks and networks.
+"""Failures that are not due to a record: Ctrl-C, the end of a program, memory, disks, networks.
 
-An exception that a signal handler raises inside compiled code comes up as a `SystemError`, with
-what was raised some causes above it. So the kind of an exception does not say whose fault it is.
+An exception that a signal handler raises inside compiled code surfaces as a `SystemError`, with
+the original one among its causes. So the type of an exception does not show what it is due to.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ __all__ = [
     "was_interrupted",
 ]
 
-#: Seconds to wait before what failed by memory or a disk is tried again.
+#: Seconds to wait before a call that failed by memory or a disk is tried again.
 WAITS = (0.02, 0.2)
-#: Errors of a file that another try does not change.
+#: File errors for which another try is useless.
 LASTING = (
     FileExistsError,
     FileNotFoundError,
@@ -40,7 +40,7 @@ LASTING = (
     NotADirectoryError,
     PermissionError,
 )
-#: Errors of reading that say nothing about what is read: the machine, or the way to another one.
+#: Reading errors that are due to the machine or the network, not to what is read.
 ELSEWHERE = frozenset(
     getattr(errno, name)
     for name in (
@@ -52,11 +52,11 @@ ELSEWHERE = frozenset(
 
 
 def _stop_behind(error: BaseException) -> BaseException | None:
-    """Return the exception that was to end the program and came up as another.
+    """Return the exception behind `error` that was meant to end the program, if there is one.
 
-    Causes are followed, and of a `SystemError` also what was at work when it arose: PyTensor
-    raises it anew to add to its text. Other contexts are not, for whoever calls from within an
-    ``except KeyboardInterrupt`` has that one behind every error.
+    Causes are followed, and the context of a `SystemError`, which PyTensor raises again to add to
+    its text. Other contexts are not followed, because every error within an
+    ``except KeyboardInterrupt`` has the interrupt as its context.
     """
     seen: set[int] = set()
     at: BaseException | None = error
@@ -69,18 +69,18 @@ def _stop_behind(error: BaseException) -> BaseException | None:
 
 
 def raise_if_interrupted(error: BaseException | None = None) -> None:
-    """Raise what was to end the program, if that is what an exception comes from.
+    """Raise the exception that was meant to end the program, if `error` comes from one.
 
     Parameters
     ----------
     error : BaseException, optional
-        What was caught. Not given: only an interrupt that `deferred` has let through counts.
+        The caught exception. By default, only an interrupt that `deferred` has let through counts.
 
     Raises
     ------
     KeyboardInterrupt, SystemExit
-        What is behind it. After an interrupt was let through every failure is its doing, and so
-        may be what seems to have come out well.
+        The exception behind `error`. After an interrupt was let through, every failure is due to
+        it, and results that look complete may not be.
 
     Examples
     --------
@@ -105,19 +105,19 @@ def raise_if_interrupted(error: BaseException | None = None) -> None:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Say whether the same call may succeed when it is made again."""
+    """Return whether the same call may succeed when it is repeated."""
     return isinstance(error, (MemoryError, OSError)) and not isinstance(error, LASTING)
 
 
 def require_own_fault(error: Exception) -> None:
-    """Raise what is no fault of the record that was computed with.
+    """Raise `error` unless it is due to the record of a computation.
 
     Raises
     ------
     KeyboardInterrupt, SystemExit
-        As `raise_if_interrupted`.
+        As by `raise_if_interrupted`.
     MemoryError, OSError
-        The exception itself, if it is of memory, a disk or a network.
+        The exception itself, if it is due to memory, a disk or a network.
     """
     raise_if_interrupted(error)
     if _may_pass(error):
@@ -125,14 +125,14 @@ def require_own_fault(error: Exception) -> None:
 
 
 def require_readable(error: Exception) -> None:
-    """Raise what is no fault of the record that was read; one on a bad sector is at fault.
+    """Raise `error` unless it is due to the record that was read, such as one on a bad sector.
 
     Raises
     ------
     KeyboardInterrupt, SystemExit
-        As `raise_if_interrupted`.
+        As by `raise_if_interrupted`.
     MemoryError, OSError
-        The exception itself, if it is of memory, or of a machine or network that is not there.
+        The exception itself, if it is due to memory or to an unreachable machine or network.
     """
     raise_if_interrupted(error)
     if any(map(_is_elsewhere, _beneath(error))):
@@ -145,10 +145,11 @@ def _is_elsewhere(error: BaseException) -> bool:
 
 
 def _beneath(error: BaseException) -> list[BaseException]:
-    """Return an exception, and those within one of a client of the network, which has no number.
+    """Return an exception and, for an OSError of a network client without a number, those inside.
 
-    `urllib.error.URLError` has it as its reason, that of requests in what it was raised from. Of
-    other kinds nothing is followed: who reads within an ``except`` has that error behind all.
+    `urllib.error.URLError` has the inner exception as its reason; with requests, it is the cause
+    or context. Other exceptions are not followed, because every error within an ``except`` has
+    that one as its context.
     """
     found, waiting = [], [error]
     while waiting:
@@ -163,13 +164,13 @@ def _beneath(error: BaseException) -> list[BaseException]:
 
 
 def patiently[Found](call: Callable[[], Found], again: Callable[[], Any] = lambda: None) -> Found:
-    """Make a call, and make it again twice where memory, a disk or a network fails it.
+    """Make a call, and repeat it up to twice if memory, a disk or a network fails.
 
     Parameters
     ----------
     call : callable
     again : callable
-        Called before another try.
+        Called before each repetition.
 
     Examples
     --------
@@ -196,7 +197,7 @@ def patiently[Found](call: Callable[[], Found], again: Callable[[], Any] = lambd
 
 @contextmanager
 def as_interrupts() -> Iterator[None]:
-    """Let what ends the program inside compiled code come up as itself.
+    """Let exceptions that end the program inside compiled code surface as themselves.
 
     Examples
     --------
@@ -214,7 +215,7 @@ def as_interrupts() -> Iterator[None]:
 
 
 class Interrupts:
-    """A signal that is kept back in the main thread, and whom it is given to; see `deferred`."""
+    """Defers a signal in the main thread and passes it to its handler later; see `deferred`."""
 
     def __init__(self, handler: Callable[[int, FrameType | None], Any], unit: str) -> None:
         self.handler = handler
@@ -226,7 +227,7 @@ class Interrupts:
 
     @classmethod
     def active(cls) -> Interrupts | None:
-        """Return what keeps signals back here: in the main thread of the process it began in."""
+        """Return the active instance, if this is the main thread of the process it began in."""
         if threading.current_thread() is threading.main_thread():
             found = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
             if isinstance(found, cls) and found._pid == os.getpid():
@@ -235,11 +236,11 @@ class Interrupts:
 
     @property
     def is_kept(self) -> bool:
-        """Whether a signal waits."""
+        """Whether a deferred signal waits."""
         return self._kept
 
     def between(self) -> None:
-        """Let a signal that was kept do what it does, at a place where the work can stop."""
+        """Pass a deferred signal to its handler, at a place where the work can stop."""
         if not self._kept:
             return
         self._kept, self._given = False, True
@@ -250,12 +251,12 @@ class Interrupts:
             raise
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        """Keep the first signal; let the second one through at once."""
+        """Defer the first signal; let the second one through at once."""
         if not (self._kept or self._given):
             self._kept = True
             return
         try:
-            # that handler may wait for a second one, as this one does
+            # the handler may wait for a second signal, as this one does
             if self._kept:
                 self._kept, self._given = False, True
                 self.handler(number, frame)
@@ -266,7 +267,7 @@ class Interrupts:
 
 
 class _Nothing:
-    """Nothing is kept back here, or by a context further up."""
+    """Stands in for `Interrupts` where no signal is deferred, or an outer context defers it."""
 
     def between(self) -> None:
         """Do nothing."""
@@ -274,20 +275,20 @@ class _Nothing:
 
 @contextmanager
 def deferred(unit: str = "steps") -> Iterator[Interrupts | _Nothing]:
-    """Keep Ctrl-C back until the work comes to a place where it can stop.
+    """Defer Ctrl-C until the work reaches a place where it can stop.
 
     Parameters
     ----------
     unit : str
-        What it stops between, for the message.
+        Name of the units between which the work stops, for the message.
 
     Notes
     -----
-    In the main thread the first signal is kept, and given to the handler that was there, Python's
-    own mostly, when the work calls `between`, or when the context ends. A second one is given to
-    it at once. Elsewhere, and inside another such context, nothing is done about signals. What
-    ends the program inside compiled code leaves the context as itself. The context comes first:
-    what others before it would hold, a lock or a file, a signal could keep them from letting go.
+    In the main thread the first signal is deferred. The previous handler, usually Python's, gets
+    it when the work calls `between` or when the context ends. A second signal goes to the handler
+    at once. In other threads and inside another such context, signals are not changed. Exceptions
+    that end the program inside compiled code leave the context as themselves. Enter this context
+    before others: a signal could keep an outer one from releasing a lock or a file.
 
     Examples
     --------
@@ -308,32 +309,32 @@ def deferred(unit: str = "steps") -> Iterator[Interrupts | _Nothing]:
             with as_interrupts():
                 yield kept
         finally:
-            # unless another took its place meanwhile
+            # unless another handler was set meanwhile
             if signal.getsignal(signal.SIGINT) == kept.note:
                 signal.signal(signal.SIGINT, handler)
     except Exception:
-        # one that was kept is not lost, nor hidden behind an error
+        # a deferred signal is neither lost nor hidden by an error
         kept.between()
         raise
     kept.between()
 
 
 def was_interrupted(*, or_will_be: bool = False) -> bool:
-    """Say whether an interrupt was let through here, in mid-work.
+    """Return whether an interrupt was let through during the work.
 
     Parameters
     ----------
     or_will_be : bool
-        Whether one that is kept back counts too.
+        Whether a deferred one counts too.
     """
     active = Interrupts.active()
     return active is not None and (active.let_through or (or_will_be and active.is_kept))
 
 
 def ignore_in_worker() -> None:
-    """Leave Ctrl-C to the driver, in a process of a pool.
+    """Ignore Ctrl-C in a process of a pool, and leave it to the driver.
 
-    A terminal sends it to all processes. A worker finishes what it is at; a handler that its
+    A terminal sends it to all processes. A worker finishes its current call. A handler that the
     user has set stays.
     """
     if multiprocessing.parent_process() is None:

@@ -1,4 +1,4 @@
-"""Arrays of a model's variables, with the names that the model gives their axes."""
+"""Labeling of arrays with a model's dims and coords."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def dataset_of(
     ----------
     model : pymc.Model
     values : mapping of str to array_like
-        By name of the variable, each ``(*before, *shape)``. They are copied.
+        Arrays by name of the variable, each ``(*before, *shape)``. They are copied.
     before : sequence of str
-        Names of the axes that all arrays have before the variable's own, as ``("chain", "draw")``.
+        Names of the leading axes that all arrays have, such as ``("chain", "draw")``.
     dims : mapping of str to sequence of str, optional
-        Names of the own axes of what is no variable of the model.
+        Names of the other axes for arrays that are not variables of the model.
     coords : mapping, optional
-        Besides the model's.
+        Coords in addition to the model's.
 
     Returns
     -------
     Dataset
-        An axis without a name has the one that PyMC would give it, ``x_dim_0``.
+        An unnamed axis gets the name that PyMC would give it, ``x_dim_0``.
 
     Examples
     --------

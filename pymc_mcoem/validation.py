@@ -1,4 +1,4 @@
-"""Arguments that have to be numbers."""
+"""Checks of numeric arguments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 __all__ = ["LARGEST", "as_numbers", "is_number", "is_whole", "require_semidefinite"]
 
-#: Observations hold nothing larger: of what is, sums of squares may not be finite.
+#: Largest absolute value in observations; sums of squares of larger ones may not be finite.
 LARGEST = 1e100
 
 
@@ -19,13 +19,13 @@ def as_numbers(name: str, value: Any) -> np.ndarray:
     Parameters
     ----------
     name : str
-        Of the argument, for the message.
+        Name of the argument, for the message.
     value : array_like
 
     Raises
     ------
     ValueError
-        If it holds anything but real numbers, or its rows differ in length.
+        If `value` has anything but real numbers, or its rows differ in length.
 
     Examples
     --------
@@ -46,7 +46,7 @@ def as_numbers(name: str, value: Any) -> np.ndarray:
 
 
 def is_number(value: Any) -> bool:
-    """Say whether `value` is one finite real number.
+    """Return whether `value` is one finite real number.
 
     Examples
     --------
@@ -59,7 +59,7 @@ def is_number(value: Any) -> bool:
 
 
 def is_whole(value: Any) -> bool:
-    """Say whether `value` is a whole number, and no truth value.
+    """Return whether `value` is an integer, but not a bool.
 
     Examples
     --------
@@ -70,18 +70,18 @@ def is_whole(value: Any) -> bool:
 
 
 def require_semidefinite(name: str, matrix: np.ndarray) -> None:
-    """Complain about a matrix of second moments that is none.
+    """Check that a matrix of second moments is positive semidefinite.
 
     Parameters
     ----------
     name : str
-        What it is, for the message.
+        Name of the matrix, for the message.
     matrix : ndarray of shape (n, n)
 
     Raises
     ------
     ValueError
-        If it is not symmetric positive semidefinite, but for rounding.
+        If it is not symmetric positive semidefinite, up to rounding.
 
     Examples
     --------
@@ -92,7 +92,7 @@ def require_semidefinite(name: str, matrix: np.ndarray) -> None:
     """
     scale = float(np.abs(matrix).max(initial=0.0))
     symmetric = bool((np.abs(matrix - matrix.T) <= 1e-9 * scale).all())
-    # what rounding leaves of a zero eigenvalue is lifted above zero
+    # lift eigenvalues that are zero up to rounding above zero
     lifted = matrix + (1e-9 * scale + np.finfo(float).tiny) * len(matrix) * np.eye(len(matrix))
     try:
         np.linalg.cholesky(lifted)

@@ -1,9 +1,9 @@
-"""A burst: sweeps of the Carlin-Chib kernel for one observation, and what is summed from them.
+"""Bursts of Carlin-Chib sweeps for one observation, and sums of statistics over their draws.
 
-Sweeps are one compiled function, sums of statistics another. Keeping them apart costs the memory
-of the positions and buys three things: draws are grouped by class before they are summed, so that
-no array of all classes is carried through the loop; every other E-step uses the same sums; and
-an unvisited class costs nothing.
+The sweeps are one compiled function and the sums another. This costs the memory of the positions
+and has three advantages: draws are grouped by class before they are summed, so that no array of
+all classes is carried through the loop; every other E-step uses the same sums; and a class that
+is not visited costs nothing.
 
 The kernel is the step method's own (`pymc_mcoem.carlin_chib.kernel`): a burst makes the same
 draws as ``pm.sample`` with the step method, given the same generator and pseudo-priors.
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Burst", "WeightedStatistics", "adaptation_gains"]
 
-#: Sweeps whose noise is drawn at once. All at once that of 50,000 sweeps, with four classes and 78
-#: latents, would take 160 MB.
+#: Number of sweeps whose noise is drawn at once. For all of 50,000 sweeps, with four classes and
+#: 78 latents, it would take 160 MB.
 _AT_ONCE = 1_000
 
 
 def adaptation_gains(n_sweeps: int, burn_in: int) -> np.ndarray:
     """Return Robbins-Monro gains of a burst, ``(n_sweeps,)``: 2/√t in burn-in, then 0.
 
-    A kernel that goes on adapting does not leave its target invariant, so the gain is exactly
-    zero for every draw that is kept.
+    A kernel that keeps adapting does not leave its target invariant, so the gain is exactly
+    zero for every draw after the burn-in.
     """
     t = np.arange(1, n_sweeps + 1)
     return np.where(t <= burn_in, 2.0 / np.sqrt(t), 0.0)
@@ -58,15 +58,15 @@ class Burst:
     density : ClassDensity
     move : WithinClassMove
     keep_auxiliaries : bool
-        Whether the draws bring the auxiliaries, as Rao-Blackwell statistics need them.
+        Whether the auxiliaries are returned too. Rao-Blackwell statistics need them.
     mode : str or None
         PyTensor's compilation mode.
 
     Notes
     -----
-    Cost: a sweep evaluates the density once for each class, and what its move costs.
-    Memory: twice what is returned, and ``noise_size`` numbers for each of a thousand sweeps. JAX,
-    which compiles anew for every length, has all sweeps at once, and their noise.
+    Cost: a sweep evaluates the density once for each class, plus the cost of its move.
+    Memory: twice the size of the result, plus ``noise_size`` numbers for each of a thousand
+    sweeps. JAX compiles anew for every length, so it runs all sweeps, with their noise, at once.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Burst:
         Parameters
         ----------
         rng : numpy.random.Generator
-            Gives ``(n_sweeps, noise_size)`` standard normals, and moves on by as many.
+            ``(n_sweeps, noise_size)`` standard normals are drawn from it.
         start : (int, ndarray of shape (n_latents,))
             Class and position to start from.
         log_step : ndarray of shape (n_classes,)
@@ -148,15 +148,14 @@ class WeightedStatistics:
     ----------
     family : Family
     density : ClassDensity
-        Of the family, with its parameters and observation as data inputs.
+        Density of the family, with its parameters and observation as data inputs.
     mode : str or None
         PyTensor's compilation mode.
 
     Notes
     -----
-    One pass over the draws with running sums: the memory is that of one set of statistics. The
-    caller groups draws by class, so that nothing is added into an array of all classes inside
-    the loop.
+    The draws are summed in one pass, in the memory of one set of statistics. The caller groups
+    draws by class, so that nothing is added into an array of all classes inside the loop.
     """
 
     def __init__(self, family: Family, density: ClassDensity, *, mode: Any = None) -> None:
@@ -217,7 +216,7 @@ class WeightedStatistics:
         )
 
     def zeros(self) -> dict[str, np.ndarray]:
-        """Return statistics of no observation, each ``(n_classes, *shape)``."""
+        """Return statistics that are all zero, each ``(n_classes, *shape)``."""
         return {
             name: np.zeros((self.density.n_classes, *shape))
             for name, shape in zip(self.names, self._shapes, strict=True)
@@ -238,7 +237,7 @@ class WeightedStatistics:
         class_index : ndarray of int of shape (n,)
         positions : ndarray of shape (n, n_latents)
         weights : ndarray of shape (n,)
-            They sum to one for a mean.
+            Weights that sum to one give a mean.
         data : mapping of str to ndarray
         others : tuple of ndarray
 
@@ -318,6 +317,6 @@ class _FlatSums:
 
 
 def _padded(weights: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Repeat the last draw without weight, up to a power of two: few lengths for JAX to compile."""
+    """Repeat the last draw with weight 0 up to a power of two, so that JAX compiles few lengths."""
     missing = (1 << (len(weights) - 1).bit_length()) - len(weights)
     return np.pad(weights, (0, missing)), np.pad(positions, ((0, missing), (0, 0)), mode="edge")

@@ -1,4 +1,4 @@
-"""Long bursts for one observation, as chains that ArviZ can judge."""
+"""Long bursts for one observation, as chains that ArviZ can diagnose."""
 
 from __future__ import annotations
 
@@ -53,33 +53,33 @@ def sample_burst(
     random_seed: int | Sequence[int] | None = None,
     progressbar: bool = True,
 ) -> xr.DataTree:
-    """Sample the class and the latents of one observation: a burst whose draws are kept.
+    """Sample the class and the latents of one observation, and return the draws.
 
-    The target is that of ``pm.sample(step=CarlinChib())`` on the model of the observation, and so
-    is the kernel. A chain is one compiled loop, without Python between its draws, and chains are
-    shared among processes whole.
+    The target and the kernel are those of ``pm.sample(step=CarlinChib())`` on the model of the
+    observation. A chain is one compiled loop, without Python between its draws, and runs in one
+    process as a whole.
 
     Parameters
     ----------
     family : Family
     observation : array_like
-        One, as `Family.encode` takes it.
+        One observation, as `Family.encode` takes it.
     parameters : Dataset or mapping of str to array_like, optional
-        θ; by default what the family's model holds.
+        θ. Default: the values in the family's model.
     e_step : CarlinChibBurst, optional
         The kernel. Default: that of `OnlineEM`.
     draws : int
-        Kept, of each chain.
+        Number of draws of each chain.
     tune : int
-        Sweeps before them, in which step sizes adapt.
+        Number of sweeps before the draws, in which step sizes adapt.
     chains : int
     executor : concurrent.futures.Executor or int, optional
-        Who samples, as for `OnlineEM`; a worker makes a whole chain. The draws are the same, to
-        the last bit.
+        Executor that runs the chains, as for `OnlineEM`; a worker runs a whole chain. The draws
+        are bitwise identical for any executor.
     random_seed : int or sequence of int, optional
-        Each chain has a generator of its own, made from the seed and its number.
+        Each chain has its own generator, made from the seed and the chain's number.
     progressbar : bool
-        Whether chains are counted as they end.
+        Whether a progress bar counts the chains as they end.
 
     Returns
     -------
@@ -93,21 +93,22 @@ def sample_burst(
     ------
     TypeError
         If `e_step` is not a `CarlinChibBurst`, `executor` neither an executor nor a number, θ
-        neither a mapping nor a Dataset, or the observation no numbers.
+        neither a mapping nor a Dataset, or the observation not numeric.
     ValueError
-        If a number or the seed is out of its range, the family has no latents, or it refuses the
-        observation or θ.
+        If a number or the seed is out of its range, if the family has no latents, or if it
+        refuses the observation or θ.
     FloatingPointError
         If the density is not finite for any class.
     RuntimeError
-        If workers are lost again and again, or cannot make what they are sent.
+        If workers are lost again and again, or cannot compile the kernel.
 
     Notes
     -----
-    Labels ``alg:MCMC`` and ``estep_SAOEM``. Pseudo-priors are fitted once for each chain, and are
-    not judged by their draws as `CarlinChib` judges them: look at the switches. Memory: a few times
-    the draws, ``chains * (tune + draws) * (n_latents + n_classes)`` numbers. An interrupt ends the
-    workers; chains that are done are returned, as `pm.sample` does, and the log says how many.
+    Labels ``alg:MCMC`` and ``estep_SAOEM``. Pseudo-priors are fitted once for each chain and,
+    unlike in `CarlinChib`, not checked against its draws: look at how often the class switches.
+    Memory: a few times the draws, ``chains * (tune + draws) * (n_latents + n_classes)`` numbers.
+    An interrupt ends the workers; the finished chains are returned, as by `pm.sample`, and the
+    log says how many.
 
     Examples
     --------
@@ -129,9 +130,9 @@ def sample_burst(
     theta = family.check_parameters(family.model_parameters() if parameters is None else parameters)
     data = family.encode(observation)
     seeds = np.random.SeedSequence(seed_entropy(random_seed)).spawn(chains)
-    # What can fail fails before hours of sampling, and not after.
+    # If this fails, it fails before hours of sampling and not after.
     to_model = ModelScale(family_density(family))
-    # statistics are not asked for, nor the auxiliaries that only they need
+    # no statistics are needed here, so the auxiliaries are not needed either
     dispatcher = Dispatcher(
         partial(Explainer.of, family, replace(chosen, rao_blackwell=False)), executor
     )
@@ -161,7 +162,7 @@ def sample_burst(
 
 
 def _tell_troubles(found: Sequence[PosteriorChain]) -> None:
-    """Say which chains may be poor, and why."""
+    """Log which chains may be poor, and why."""
     n_classes = found[0].log_weight.shape[1]
     for trouble, count in sum((Counter(each.troubles) for each in found), Counter()).items():
         _log.warning(
@@ -187,7 +188,7 @@ def _labelled(
     found: Sequence[PosteriorChain],
     tune: int,
 ) -> xr.DataTree:
-    """Name what chains are of."""
+    """Return chains as a DataTree with the model's names, dims and coords."""
     index = np.stack([each.class_index for each in found])
     position = np.concatenate([each.position for each in found])
     latents = to_model(index.ravel(), position, values)

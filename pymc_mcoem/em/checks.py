@@ -1,4 +1,4 @@
-"""Whether a family has all that a driver needs, and whether an E-step returned what it should."""
+"""Checks that a family is complete and that an E-step returned valid statistics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["check_family", "check_layout", "check_shapes", "check_statistics"]
 
 
 def check_family(family: Family) -> None:
-    """Check that a family is complete; drivers call it once.
+    """Check that a family is complete. Drivers call this once.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def check_family(family: Family) -> None:
         )
     if CLASS_WEIGHT in family.statistics:
         raise ValueError(
-            f"statistics: {kind} gives {CLASS_WEIGHT!r}, which is reserved and always there; "
+            f"statistics: {kind} gives {CLASS_WEIGHT!r}, which is reserved and always included; "
             "leave it out."
         )
     for name in family.parameter_names:
@@ -75,7 +75,7 @@ def check_family(family: Family) -> None:
 
 
 def check_statistics(family: Family, statistics: Mapping[str, np.ndarray]) -> None:
-    """Check what an E-step says of one observation.
+    """Check the statistics that an E-step returned for one observation.
 
     Parameters
     ----------
@@ -86,10 +86,10 @@ def check_statistics(family: Family, statistics: Mapping[str, np.ndarray]) -> No
     Raises
     ------
     ValueError
-        If a name is missing or unknown, or a shape is not that of the class and, where it is
-        known, of the family's statistic.
+        If a name is missing or unknown, or a shape is wrong: the first axis is the class, the
+        others, where known, are those of the family's statistic.
     TypeError
-        If values are no real numbers.
+        If values are not real numbers.
     FloatingPointError
         If a value is not finite.
     ValueError
@@ -100,7 +100,7 @@ def check_statistics(family: Family, statistics: Mapping[str, np.ndarray]) -> No
 
 
 def check_layout(family: Family, statistics: Mapping[str, np.ndarray]) -> None:
-    """Check that statistics are finite numbers, of the names and shapes that a family has.
+    """Check that statistics are finite and have the names and shapes of the family.
 
     Raises
     ------
@@ -124,26 +124,26 @@ def check_layout(family: Family, statistics: Mapping[str, np.ndarray]) -> None:
         if not np.isfinite(value).all():
             raise FloatingPointError(
                 f"statistics: {name} from the E-step holds values that are not finite; the "
-                "observation is not learnt."
+                "observation is not learned."
             )
 
 
 def check_shapes(
     statistics: Mapping[str, np.ndarray], running: Mapping[str, np.ndarray] | None
 ) -> None:
-    """Check that statistics have the shapes of those of earlier observations, if there are any.
+    """Check that statistics have the same shapes as those of earlier observations, if any.
 
     Raises
     ------
     ValueError
-        If one has another.
+        If one has another shape.
     """
     for name, value in (running or {}).items():
         _check_shape(name, np.shape(statistics[name]), np.shape(value))
 
 
 def _declared_shape(family: Family, name: str, found: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of a family's statistic; where it leaves lengths open, those found."""
+    """Return the shape of a family's statistic, with lengths it leaves open taken from `found`."""
     declared: tuple[int | None, ...] = pt.as_tensor_variable(family.statistics[name]).type.shape
     if len(declared) != len(found):
         return tuple(-1 if length is None else length for length in declared)

@@ -1,4 +1,4 @@
-"""Several short runs compete, and the best goes on: a remedy for poor starts."""
+"""Competition of several short runs, a remedy for poor starts: the best one continues."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _log = logging.getLogger("pymc_mcoem")
 
 @dataclass(frozen=True)
 class Competition:
-    """What came of runs that competed.
+    """Result of runs that competed.
 
     Attributes
     ----------
     winner : OnlineEM
-        The run with the highest evidence; `OnlineEM.partial_fit` goes on with it.
+        The run with the highest evidence; continue it with `OnlineEM.partial_fit`.
     log_evidence : ndarray of shape (n_runs,)
-        Mean log-evidence of the observations that were judged by; −inf for a run that failed.
+        Mean log-evidence of the last `n_judged` observations; −inf for a run that failed.
     failures : dict of int to str
-        What stopped the runs that failed, by their number.
+        Errors of the runs that failed, by run number.
     """
 
     winner: OnlineEM
@@ -55,32 +55,32 @@ def compete(
     progressbar: bool = True,
     **options: Any,
 ) -> Competition:
-    """Let several runs learn the same observations and return the one with most evidence.
+    """Let several runs learn the same observations and return the one with the most evidence.
 
-    Online EM climbs to a local optimum, which the first parameters choose. The runs differ in
-    their seeds, hence in their starts, and see the same observations in the same order, so that
-    their running evidence is compared like with like.
+    Online EM converges to a local optimum, which depends on the first parameters. The runs have
+    different seeds, hence different starts, and see the same observations in the same order, so
+    that their evidence can be compared.
 
     Parameters
     ----------
     family : Family
         The model.
     observations : array_like or iterable
-        The first observations of the stream, a finite number, as `OnlineEM.partial_fit` takes
-        them. They are held until all runs have seen them.
+        The first observations of the stream, as `OnlineEM.partial_fit` takes them. There must
+        be finitely many; they are held in memory until all runs have seen them.
     n_runs : int
         Number of runs.
     n_judged : int, optional
-        The last so many observations are what runs are judged by. Default: half of them.
+        Number of observations, the last ones, whose evidence decides. Default: half of them.
     as_in_paper : bool
-        Whether the runs are those of `OnlineEM.as_in_paper`.
+        Whether the runs are made by `OnlineEM.as_in_paper`.
     random_seed : int, optional
-        Run k has the seed ``(random_seed, k)``. None takes one from the operating system.
+        Run k has the seed ``(random_seed, k)``. None takes a seed from the operating system.
     progressbar : bool
         As for `OnlineEM`; the winner keeps it.
     **options
         Further arguments of `OnlineEM`, or of `OnlineEM.as_in_paper`. ``start`` is
-        ``"random"`` if it is not given: runs that all start by k-means differ little.
+        ``"random"`` by default, because runs that all start by k-means differ little.
 
     Returns
     -------
@@ -89,17 +89,17 @@ def compete(
     Raises
     ------
     ValueError
-        If there are no observations, a number is out of range, or the E-step reports no
-        evidence, as that with pilot moments.
+        If there are no observations, if a number is out of range, or if the E-step reports no
+        evidence, as with pilot moments.
     RuntimeError
         If every run failed.
 
     Notes
     -----
     Cost: `n_runs` times that of learning the observations; the E-step is compiled once. The
-    evidence is the E-step's own estimate, log p(y) under the parameters before y was learnt: a
-    run is judged by observations that it had not seen, unless a stream repeats them. The paper
-    starts at random (sections ``subsec:5:1`` and ``subsec:5:2``) and suggests other starts.
+    evidence is the E-step's own estimate of log p(y) under the parameters before y was learned,
+    so it is that of observations that the run has not seen, unless a stream repeats them. The
+    paper starts at random (sections ``subsec:5:1`` and ``subsec:5:2``) and suggests other starts.
 
     Examples
     --------
@@ -111,7 +111,7 @@ def compete(
     """
     if isinstance(n_runs, bool) or not isinstance(n_runs, (int, np.integer)) or n_runs < 1:
         raise ValueError(f"n_runs: got {n_runs!r}; give a whole number from 1.")
-    # copies, as the queue of a run holds them: an iterable may reuse its arrays
+    # copies, like those in the queue of a run, because an iterable may reuse its arrays
     held = [Pending.of(each, 0).observation for each in family.iterate(observations)]
     if not held:
         raise ValueError("observations: got none; pass the first ones of the stream.")
@@ -126,7 +126,7 @@ def compete(
     entropy = seed_entropy(random_seed)
     words = entropy if isinstance(entropy, list) else [entropy]
     options = {"start": "random", **options}
-    # as many as there are, so that every run has begun when it is judged
+    # at most as many as there are, so that every run has started before the judged ones
     options.setdefault("n_start", max(1, min(50, len(held) - judged)))
     make = OnlineEM.as_in_paper if as_in_paper else OnlineEM
     runs: list[OnlineEM] = []
@@ -134,7 +134,7 @@ def compete(
     failures: dict[int, str] = {}
     for number in range(n_runs):
         run = make(family, random_seed=[*words, number], progressbar=progressbar, **options)
-        if runs:  # one family and one set of settings: one compiled E-step
+        if runs:  # all runs have one family and the same settings: they share one compiled E-step
             run.run.executor = runs[0].run.executor
         runs.append(run)
         try:
@@ -146,7 +146,7 @@ def compete(
         found = records["log_evidence"].to_numpy()[-judged:]
         if np.isnan(found).any():
             raise ValueError(
-                "e_step: it reports no evidence to judge by; take one that does, as "
+                "e_step: it reports no evidence, which decides; give one that does, such as "
                 "CarlinChibBurst with Laplace or PriorCovariance pseudo-priors."
             )
         evidence[number] = found.mean()

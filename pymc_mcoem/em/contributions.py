@@ -1,4 +1,4 @@
-"""What each observation of a finite set contributes to the mean statistics."""
+"""Contributions of single observations to the mean statistics."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["Contribution"]
 
 @dataclass(frozen=True, eq=False)
 class Contribution:
-    """Statistics of one observation, of the classes alone that have a part in it.
+    """Statistics of one observation, stored only for the classes with weight.
 
-    A chain of some sweeps visits one class or two of many, and the statistics of the others are
-    zeros that need no room.
+    A chain of a few sweeps visits one or two classes of many; the statistics of the others are
+    zero and are not stored.
 
     Attributes
     ----------
@@ -44,12 +44,12 @@ class Contribution:
 
     @classmethod
     def of(cls, statistics: Mapping[str, np.ndarray]) -> Self:
-        """Keep the rows of `statistics`, each ``(n_classes, *shape)``, that are not zero."""
+        """Return the rows of `statistics`, each ``(n_classes, *shape)``, that have weight."""
         classes = np.flatnonzero(statistics[CLASS_WEIGHT])
         return cls(classes, {name: np.array(value[classes]) for name, value in statistics.items()})
 
     def add_to(self, total: Arrays) -> None:
         """Add these statistics to `total`, in place."""
-        with np.errstate(over="ignore", invalid="ignore"):  # refused when all are added
+        with np.errstate(over="ignore", invalid="ignore"):  # the caller checks the sum
             for name, rows in self.rows.items():
                 total[name][self.classes] += rows

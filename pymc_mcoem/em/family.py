@@ -1,4 +1,4 @@
-"""What a driver must know about a model: its variables, its statistics, how θ follows."""
+"""The base class of families: a model with its statistics and its M-step."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ __all__ = ["CLASS_WEIGHT", "Family"]
 #: Name of the statistic that every family has: the running mean of δ_{I,j}.
 CLASS_WEIGHT = "class_weight"
 
-#: What rounding may leave below zero.
+#: How far rounding errors may move a class weight below zero.
 ROUNDING = 1e-9
-#: By how much the class weights of an observation may sum to something else than one.
+#: How far the sum of the class weights of an observation may differ from one.
 UNITY = 1e-6
 
 
 class Family:
     """A model whose complete-data likelihood is a curved exponential family.
 
-    A family of one's own derives from this class and sets five things, usually in its
-    ``__init__``: `model`, `class_index`, `observation`, `statistics` and the method `maximize`.
-    All else has a default.
+    To define your own family, derive from this class, set `model`, `class_index`, `observation`
+    and `statistics`, usually in ``__init__``, and define the method `maximize`. Everything else
+    has a default.
 
     Attributes
     ----------
@@ -56,14 +56,14 @@ class Family:
         Complete-data sufficient statistics S(X, Y) of *one* draw given its class, as expressions
         in the variables of `model`. The driver multiplies them by δ_{I,j} and averages, so that
         the running arrays are ``(n_classes, *shape)``. The statistic ``"class_weight"``, the
-        running mean of δ_{I,j} itself, is always there and must not be given.
+        running mean of δ_{I,j} itself, is always included and must not be given.
     latents : tuple of TensorVariable
         The continuous variables that jump with the class index. Default: every free variable
         of the model but `class_index`.
     geometry : LatentGeometry
-        What the family knows of its latents besides their density, which makes Laplace's
-        approximation better or cheaper: starting points, prior covariance, curvature. Default:
-        nothing. ``dataclasses.replace(family.geometry, starts=...)`` gives other starting points.
+        Knowledge of the latents besides their density that makes Laplace's approximation better
+        or cheaper: starting points, prior covariance, curvature. Default: none. Use
+        ``dataclasses.replace(family.geometry, starts=...)`` for other starting points.
 
     Notes
     -----
@@ -71,7 +71,7 @@ class Family:
 
     Examples
     --------
-    A mixture of two normals around a latent location, whose only unknown are the weights:
+    A mixture of two normals around a latent location, whose only unknowns are the weights:
 
     >>> import numpy as np, pymc as pm
     >>> class Weights(Family):
@@ -97,16 +97,16 @@ class Family:
     observation: tuple[str, ...]
     statistics: dict[str, TensorVariable]
     geometry: LatentGeometry = LatentGeometry()
-    #: Loops written by hand for the density, its derivatives and the statistics, if there are any.
+    #: Hand-written loops for the density, its derivatives and the statistics, if there are any.
     written_out: WrittenOut | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is sent to another process, with what PyMC must know of the model there."""
+        """Return the state to pickle, with the registrations that PyMC needs for the model."""
         state = {name: value for name, value in self.__dict__.items() if name != "_compiled"}
         return {**state, "_registrations": find_registrations(self.model)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take what was sent from another process."""
+        """Restore a pickled state."""
         register_again(state.pop("_registrations"))
         self.__dict__.update(state)
 
@@ -142,17 +142,18 @@ class Family:
 
     @property
     def class_dim(self) -> str:
-        """Name of the dim of classes: that of the weights, or ``"class"``."""
+        """Name of the class dim: the dim of the weights, or ``"class"``."""
         dims = self.model.named_vars_to_dims
         named = [dims[name][0] for name in self.weight_parameters if dims.get(name)]
         return str(named[0]) if named else "class"
 
     @property
     def class_parameters(self) -> tuple[str, ...]:
-        """Names of the parameters with a row for each class, the weights not among them.
+        """Names of the parameters with a row for each class, without the weights.
 
-        Their rows wait while a class is not `ready`. By default: the parameters whose first dim
-        is that of the weights; where dims are not named, whose first axis has that length.
+        Their rows do not change while a class is not `ready`. By default, these are the
+        parameters whose first dim is that of the weights or, where dims are not named, whose
+        first axis has that length.
         """
         weights = self.weight_parameters
         dims = self.model.named_vars_to_dims
@@ -169,7 +170,7 @@ class Family:
     def maximize(
         self, statistics: Mapping[str, np.ndarray], *, effective_size: float
     ) -> dict[str, np.ndarray]:
-        """Return the parameters that maximise the expected log-likelihood.
+        """Return the parameters that maximize the expected log-likelihood.
 
         Parameters
         ----------
@@ -177,8 +178,8 @@ class Family:
             Running means of δ_{I,j} S, each ``(n_classes, *shape)``, with ``"class_weight"`` of
             shape ``(n_classes,)`` among them.
         effective_size : float
-            Number n* of observations that the running means are worth (what priors are
-            weighed against).
+            Number n* of observations that the running means are worth. Priors are weighed
+            against it.
 
         Returns
         -------
@@ -209,16 +210,16 @@ class Family:
         statistics, effective_size
             As for `maximize`.
         ready : ndarray of bool of shape (n_classes,)
-            As `ready` says.
+            As returned by `ready`.
         present : mapping of str to ndarray
             θ before the M-step.
 
         Returns
         -------
         dict of str to ndarray
-            Here: what `maximize` gives, with the present rows of `class_parameters` put back. A
-            family with parameters that all classes share may do better: maximise those given
-            what the waiting classes keep.
+            By default, the result of `maximize` with the present rows of `class_parameters` put
+            back. A family with parameters shared by all classes may do better, by maximizing
+            those given the rows that the waiting classes keep.
         """
         found = {
             name: np.array(value, dtype=np.float64)
@@ -229,7 +230,7 @@ class Family:
         return found
 
     def ready(self, statistics: Mapping[str, np.ndarray], *, effective_size: float) -> np.ndarray:
-        """Say for which classes the statistics are enough to maximise their own parameters.
+        """Return for which classes the statistics suffice to maximize their own parameters.
 
         A class that is not ready keeps its rows of `class_parameters` at an update.
 
@@ -242,17 +243,17 @@ class Family:
 
         Returns
         -------
-        ndarray of bool and shape (n_classes,)
-            Here: whether the class has had the weight of one observation.
+        ndarray of bool of shape (n_classes,)
+            By default, whether the class has had the weight of one observation.
         """
         mass: np.ndarray = effective_size * np.asarray(statistics[CLASS_WEIGHT])
         # Running means carry rounding errors; a class that had exactly one is ready.
         return mass >= 1 - ROUNDING
 
     def check_statistics(self, statistics: Mapping[str, np.ndarray]) -> None:
-        """Complain about statistics that no observation can have, before they join the others.
+        """Refuse statistics that no observation can have, before they enter the running means.
 
-        Whoever explains an observation calls it; means of sound statistics are sound.
+        It is called wherever an E-step runs. Means of valid statistics are valid.
 
         Parameters
         ----------
@@ -262,8 +263,8 @@ class Family:
         Raises
         ------
         ValueError
-            Here: if a class weight is negative, or they do not sum to one. The observation is then
-            not learnt.
+            By default, if a class weight is negative or the weights do not sum to one. The
+            observation is then not learned.
         """
         weights = np.asarray(statistics[CLASS_WEIGHT])
         if not (weights >= -ROUNDING).all():
@@ -280,16 +281,16 @@ class Family:
     def anneal(
         self, parameters: Mapping[str, np.ndarray], temperature: float
     ) -> dict[str, np.ndarray]:
-        """Return parameters at which the likelihood is the present one to the power 1/T.
+        """Return parameters at which the likelihood is raised to the power 1/T.
 
-        Only an annealed `SAEM` asks for it.
+        Only `SAEM` with annealing calls this.
 
         Parameters
         ----------
         parameters : mapping of str to ndarray
             θ.
         temperature : float
-            T, at least 1. Of normal noise it multiplies the variance.
+            T, at least 1. For normal noise, the variance is multiplied by it.
         """
         raise TypeError(
             f"annealing: {type(self).__name__} has no anneal; define anneal(parameters, "
@@ -312,7 +313,7 @@ class Family:
         Raises
         ------
         ValueError
-            If the shape is another or a value is not finite.
+            If the shape is wrong or a value is not finite.
         TypeError
             If the values are not real numbers.
         """
@@ -345,7 +346,7 @@ class Family:
         if np.ma.is_masked(array):
             raise ValueError(
                 f"observation: {name} has {int(np.ma.count_masked(array))} masked values, which "
-                f"{type(self).__name__} does not allow for; drop the observation or fill them."
+                f"{type(self).__name__} does not support; drop the observation or fill them."
             )
         if array.shape != expected:
             raise ValueError(
@@ -371,13 +372,13 @@ class Family:
         Parameters
         ----------
         observations : DataArray
-            Of one observation, or with a dim more. Where it has none of the names of the model's
-            dims, its axes are taken as they come.
+            One observation, or several with one more dim. If it has none of the model's dim
+            names, its axes are taken in the given order.
 
         Raises
         ------
         ValueError
-            If it has some of these dims and not all.
+            If it has some of these dims but not all.
 
         Examples
         --------
@@ -404,25 +405,25 @@ class Family:
         ----------
         observations : array_like, mapping, or iterable
             One observation (an array of the shape of the first ``pm.Data`` in `observation`, or
-            a mapping by name), an array, DataArray or DataFrame with one axis more in front, or
-            any iterable or sequence. The axes of a DataArray are known by their names; see
+            a mapping by name), an array, DataArray or DataFrame with one more axis in front, or
+            any iterable or sequence. The axes of a DataArray are identified by name; see
             `in_order`.
 
         Raises
         ------
         TypeError
-            If it is none of these.
+            If `observations` is none of these.
         ValueError
-            If it is an array whose length is not known.
+            If it is an array of unknown length.
 
         Notes
         -----
-        Arrays that are not in memory are read one observation at a time. Those of Dask and Zarr
-        read a whole chunk for it, so they are cheapest in chunks of one observation.
+        Arrays that are not in memory are read one observation at a time. Dask and Zarr read a
+        whole chunk for each, so they are cheapest with chunks of one observation.
 
-        An iterable whose first record has one axis more than an observation, as a ``DataLoader``
-        of PyTorch gives them, is one of batches, and these are spread out. Where the first record
-        is a single observation, a later one with an axis more is left to `encode` to refuse.
+        If the first record of an iterable has one more axis than an observation, as with a
+        ``DataLoader`` of PyTorch, the records are batches and are split into observations. If the
+        first record is a single observation, `encode` refuses later ones with one more axis.
         """
         for record in read(self, observations):
             if isinstance(record, Unreadable):
@@ -430,9 +431,9 @@ class Family:
             yield record
 
     def as_source(self, observations: Any) -> Any:
-        """Return what was given as observations in the form in which it is to be read.
+        """Return the given observations in the form in which they are read.
 
-        A family of one's own refuses here what is ambiguous. By default it is as it was given.
+        Override this to refuse ambiguous input. By default, they are returned unchanged.
 
         Parameters
         ----------
@@ -442,17 +443,17 @@ class Family:
         return observations
 
     def is_batch(self, record: Any) -> bool:
-        """Say whether a record of an iterable is an array of several observations.
+        """Return whether a record of an iterable is an array of several observations.
 
         Parameters
         ----------
         record : object
-            As the iterable gave it.
+            A record as the iterable yields it.
 
         Returns
         -------
         bool
-            Here: whether it is an array with one axis more than the first ``pm.Data`` in
+            By default, whether it is an array with one more axis than the first ``pm.Data`` in
             `observation`.
         """
         n_axes = self.model[self.observation[0]].get_value(borrow=True).ndim
@@ -461,31 +462,31 @@ class Family:
     def initialize(
         self, observations: list[np.ndarray], rng: np.random.Generator, start: str
     ) -> dict[str, np.ndarray]:
-        """Return parameters to start from; here the values that the model was declared with.
+        """Return parameters to start from; by default, those that the model was declared with.
 
         Parameters
         ----------
         observations : list of ndarray
-            The first observations of the stream, as they were given, in float64.
+            The first observations of the stream, as given, in float64.
         rng : numpy.random.Generator
             Source of all randomness in the start.
         start : {"kmeans", "random"}
-            What was asked for.
+            The driver's argument `start`.
         """
         return self.declared_parameters()
 
     def paper_settings(self) -> dict[str, Any]:
-        """Return arguments of `OnlineEM` that the paper sets otherwise for this kind of data.
+        """Return arguments of `OnlineEM` that the paper sets for this kind of data.
 
-        They go over those that `OnlineEM.as_in_paper` takes from the paper's digits.
+        They override those that `OnlineEM.as_in_paper` takes from the paper's digits.
         """
         return {}
 
     def describe(self) -> dict[str, str]:
-        """Return what the family was made with, as far as names and shapes do not tell.
+        """Return settings of the family that its names and shapes do not show.
 
-        It is saved with a run, and a family that describes itself otherwise is refused when the
-        run is loaded. Here: nothing.
+        They are saved with a run, and a family with other settings is refused when the run is
+        loaded. Default: none.
         """
         return {}
 
@@ -506,19 +507,20 @@ class Family:
     def set_model_parameters(self, parameters: Mapping[str, np.ndarray]) -> None:
         """Write parameters into the model's ``pm.Data``.
 
-        Drivers do so at the end of their work, so that the model is ready for ``pm.sample``;
-        none reads them back. What the model was declared with is kept aside.
+        Drivers call this at the end of their work, so that the model is ready for ``pm.sample``;
+        they never read the values back. The declared values are kept; see `declared_parameters`.
         """
-        with one_call_at_a_time():  # which may be compiling with what the model holds
+        with one_call_at_a_time():  # another thread may be compiling with the model's values
             if "_declared" not in self.__dict__:
                 self.__dict__["_declared"] = self.model_parameters()
             self._write(parameters)
 
     @contextmanager
     def as_declared(self) -> Iterator[None]:
-        """Let the model hold what it was declared with for a while.
+        """Set the model to the parameters it was declared with, within a context.
 
-        E-steps are compiled so: the model's initial point must not depend on earlier drivers.
+        E-steps are compiled this way, because the model's initial point must not depend on
+        earlier drivers.
         """
         present = self.model_parameters()
         self._write(self.declared_parameters())
@@ -538,9 +540,9 @@ class Family:
         Raises
         ------
         ValueError
-            If a name is missing or unknown, a shape is another, or a value is not finite.
+            If a name is missing or unknown, a shape is wrong, or a value is not finite.
         TypeError
-            If they are neither a mapping nor a Dataset.
+            If `parameters` is neither a mapping nor a Dataset.
         """
         if not isinstance(parameters, (Mapping, xr.Dataset)):
             raise TypeError(
@@ -584,7 +586,7 @@ class Family:
     def exact(
         self, data: Mapping[str, np.ndarray], parameters: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """Return the exact posterior means of δ_{I,j} S, ``"class_weight"`` among them.
+        """Return the exact posterior means of δ_{I,j} S, including ``"class_weight"``.
 
         Raises
         ------
@@ -593,5 +595,5 @@ class Family:
         """
         raise TypeError(
             f"{type(self).__name__} has no closed-form E-step: define exact(data, parameters), "
-            "or use another E-step, as CarlinChibBurst."
+            "or use another E-step, such as CarlinChibBurst."
         )

@@ -1,4 +1,4 @@
-"""What a saved run says of its family, and the refusal of another."""
+"""Description of a family in a saved run, and the check that a loaded run gets the same family."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["describe_family", "differences", "require_family"]
 
-#: How a difference is told, where it is not one of shapes.
+#: Phrases for differences in error messages, where the difference is not one of shapes.
 _DIFFERENCES = {
     "made with": "{} of the family is",
     "variables": "variable {} is",
@@ -47,7 +47,7 @@ def describe_family(family: Family) -> dict[str, Any]:
 
 
 def differences(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
-    """Return sentences that say where two descriptions of families differ."""
+    """Return a sentence for each difference between two descriptions of families."""
     found = []
     for name in sorted({*saved, *present}):
         before, now = saved.get(name), present.get(name)
@@ -64,24 +64,24 @@ def differences(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[st
 
 
 def _same(before: Any, now: Any) -> bool:
-    """Say whether two values are the same, numbers up to what versions of libraries may change."""
+    """Return whether two values are the same, up to differences between library versions."""
     if isinstance(before, float) and isinstance(now, float):
         return math.isclose(before, now, rel_tol=1e-6, abs_tol=1e-9)
     return bool(before == now)
 
 
 def require_family(path: str | os.PathLike[str], saved: Mapping[str, Any], family: Family) -> None:
-    """Refuse a family that is not the one a run was saved with.
+    """Refuse a family other than the one that the run was saved with.
 
     Raises
     ------
     ValueError
-        If it differs; the message says in what.
+        If the family differs; the message says how.
     """
     found = differences(saved, describe_family(family))
     if found:
         raise ValueError(
             f"family: the run in {os.fspath(path)!r} is of another family: {'; '.join(found)}. "
-            "Give a family made as that one was; to go on with another, make a new driver with "
-            "parameters= those of the run."
+            "Give a family made in the same way; to continue with another, make a new driver with "
+            "the run's parameters as parameters=."
         )

@@ -1,4 +1,4 @@
-"""What the numbers of a family are like, so that another of the same names is known by them."""
+"""Numbers that tell a family from another one with the same names and shapes."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = ["Fingerprint"]
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """The log-density of a family and its statistics at one point, the same for all families.
+    """The log-density of a family and its statistics at one fixed point.
 
     Parameters are filled with 1 over the length of their last axis, so that weights sum to one;
-    what may be a covariance matrix is one. Observations and latents are a cosine. What the model
-    holds has no part in it.
+    square matrices are made positive definite. Observations and latents are a cosine. The values
+    in the model are not used.
 
     Notes
     -----
@@ -41,13 +41,14 @@ class Fingerprint:
     """
 
     def compile(self, family: Family) -> dict[str, float | None]:
-        """Return numbers by name; None where they cannot be had at this point."""
+        """Return numbers by name; None where they cannot be computed at this point."""
         names = ["log-density", *sorted(family.statistics)]
         try:
             found = _evaluated(family, names)
         except Exception as error:
-            require_own_fault(error)  # what comes and goes says nothing of the family
-            # As where a parameter has to be what this one is not. A run is saved all the same.
+            require_own_fault(error)  # a transient failure says nothing about the family
+            # For example if this point violates a constraint on a parameter. The run is saved
+            # all the same.
             return dict.fromkeys(names)
         with np.errstate(invalid="ignore", over="ignore"):
             sums = [float(np.sum(value * (1.0 + _cosine(np.shape(value))))) for value in found]
@@ -74,7 +75,7 @@ def _evaluated(family: Family, names: list[str]) -> list[np.ndarray]:
     values = []
     for variable in model.value_vars:
         held = np.asarray(point[variable.name])
-        # of a class index the last class
+        # the class index is set to the last class
         last = np.full(held.shape, family.n_classes - 1)
         values.append((_cosine(held.shape) if held.dtype.kind == "f" else last).astype(held.dtype))
     statistics = [pt.as_tensor_variable(family.statistics[name]) for name in names[1:]]

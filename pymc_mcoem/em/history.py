@@ -1,4 +1,4 @@
-"""What happened in a run, kept in bounded memory and shown as a DataTree."""
+"""History of a run, kept in bounded memory and returned as a DataTree."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["History", "ThinnedSeries", "recorded_names"]
 
-#: Observations whose record is kept before records are thinned.
+#: Number of observations whose records are kept before they are thinned.
 OBSERVATIONS_KEPT = 10_000
-#: What is kept of every step and observation, beside class weights and troubles.
+#: Scalars that are kept for every step and observation, besides class weights and troubles.
 SCALARS = (
     "observation",
     "gain",
@@ -32,15 +32,15 @@ SCALARS = (
     "acceptance",
     "log_evidence",
 )
-#: Records that were left out and whose reasons are kept: the last ones.
+#: Number of skipped records whose reasons are kept, the last ones.
 SKIPPED_KEPT = 1_000
 DTYPES: dict[str, Any] = {"observation": np.int64, "updated": np.int64, "waiting": np.int64}
-#: Numbers that the path of the parameters may hold, unless `keep` says how many steps.
+#: Most numbers that the path of the parameters holds, unless `keep` sets the number of steps.
 PATH_NUMBERS = 1_000_000
 
 
 def recorded_names() -> frozenset[str]:
-    """Return the names of what a history keeps beside the parameters.
+    """Return the names of the variables that a history keeps besides the parameters.
 
     Examples
     --------
@@ -52,17 +52,17 @@ def recorded_names() -> frozenset[str]:
 
 @dataclass
 class ThinnedSeries:
-    """Rows of numbers at increasing indices, at most `keep` of them and the last one.
+    """Rows of numbers at increasing indices: at most `keep` of them, plus the last one.
 
-    When more come, every other row is dropped and from then on every other index left out, and
-    so on: what is kept are the multiples of `stride`, which doubles.
+    Rows at multiples of `stride` are kept. Whenever there are more than `keep`, `stride` doubles
+    and every other row is dropped.
 
     Parameters
     ----------
     keep : int
-        Rows to keep, at least 2.
+        Number of rows to keep, at least 2.
     stride : int
-        At first.
+        Initial stride.
 
     Examples
     --------
@@ -79,7 +79,7 @@ class ThinnedSeries:
     last: tuple[int, np.ndarray] | None = None
 
     def append(self, index: int, row: np.ndarray) -> None:
-        """Add `row` at `index`; rows at this index or after it, from a broken step, go."""
+        """Add `row` at `index`; drop rows at this or a later index, left by an interrupted step."""
         if self.last is not None and self.last[0] >= index:
             self.kept = {old: kept for old, kept in self.kept.items() if old < index}
         self.last = (index, row)
@@ -89,13 +89,13 @@ class ThinnedSeries:
         while len(self.kept) > self.keep:
             stride = 2 * self.stride
             kept = {old: each for old, each in self.kept.items() if not old % stride}
-            # one after the other with nothing between them, where an interrupt could fall
+            # assigned together, so that an interrupt does not fall between them
             self.stride, self.kept = stride, kept
 
     def rows(self, until: int | None = None) -> Rows:
-        """Return the rows to index `until`, shorter ones filled up with zeros.
+        """Return the rows up to index `until`, with shorter rows padded with zeros at the end.
 
-        Rows may grow at their end in the course of a series, never in front.
+        Rows of a series may become longer at their end only.
         """
         rows = dict(self.kept)
         if self.last is not None:
@@ -127,27 +127,27 @@ class Rows:
 
 
 class History:
-    """Path of the parameters and records of the observations of one run.
+    """Path of the parameters and records of the observations in one run.
 
     Parameters
     ----------
     family : Family
         The model.
     keep : int or None
-        Steps at which the parameters are kept. None: as many as fit a million numbers, from 200
-        to 10,000.
+        Number of steps at which the parameters are kept. None: as many as fit a million numbers,
+        from 200 to 10,000.
     thin : int
-        Every `thin`-th step and observation is kept from the beginning on.
+        Every `thin`-th step and observation is kept from the beginning.
 
     Raises
     ------
     ValueError
-        If a parameter has the name of something that the history keeps beside it.
+        If a parameter has the name of another variable of the history.
 
     Notes
     -----
-    Memory is bounded: both series are a `ThinnedSeries`. Counts of troubles are cumulative, so
-    that thinning loses none.
+    Memory is bounded, since both series are a `ThinnedSeries`. Counts of troubles are cumulative,
+    so that thinning loses none.
     """
 
     def __init__(self, family: Family, keep: int | None = None, thin: int = 1) -> None:
@@ -179,22 +179,22 @@ class History:
         self.skipped: dict[int, str] = {}
 
     def skip(self, position: int, reason: str) -> None:
-        """Keep why the record at `position` of the stream was left out."""
+        """Record why the record at `position` of the stream was skipped."""
         self.skipped[position] = reason
         while len(self.skipped) > SKIPPED_KEPT:
             del self.skipped[min(self.skipped)]
 
     def begin(self, parameters: Arrays) -> None:
-        """Keep the start as step 0, where nothing is known but the parameters."""
+        """Record the start as step 0, which has parameters and nothing else."""
         nothing = np.full(sum(column.size for column in self.shared), np.nan)
         nothing[:5] = 0, np.nan, 0, 0, 0
         self.path.append(0, np.concatenate([self._raveled(parameters), nothing]))
 
     def append(self, report: StepReport[Any]) -> None:
-        """Keep a step and its observations.
+        """Record a step and its observations.
 
-        Appending comes before the state that the report leads to is taken over: if an interrupt
-        falls between the two, the rows are written again later.
+        This comes before the run moves to the report's state. If an interrupt falls between the
+        two, the rows are written again later.
         """
         state = report.state
         self.trouble_names += [name for name in state.troubles if name not in self.trouble_names]
@@ -208,13 +208,13 @@ class History:
             row = np.concatenate([[record.number], step, values, counts])
             self.observations.append(record.number, row)
         mean = np.mean(records, axis=0)
-        mean[0] *= len(records)  # seconds add up, all else is a mean
+        mean[0] *= len(records)  # seconds are summed, everything else is a mean
         parameters = self._raveled(state.parameters or {})
         row = np.concatenate([parameters, [state.n_learnt], step, mean, counts])
         self.path.append(state.n_steps, row)
 
     def to_datatree(self, state: RunPosition, attributes: Mapping[str, Any]) -> xr.DataTree:
-        """Return the history until `state`, labelled."""
+        """Return the history up to `state`, with labels."""
         path = self._labelled(
             self.path.rows(state.n_steps), [*self.parameters, *self.shared], "step"
         )
@@ -236,7 +236,7 @@ class History:
         return xr.DataTree.from_dict(nodes)
 
     def restore(self, tree: xr.DataTree, *, path_stride: int, observation_stride: int) -> None:
-        """Take over what `to_datatree` gave of another run, thinned by these strides."""
+        """Restore the history of another run from its `to_datatree`, thinned by these strides."""
         path, observations = tree["online_em"].to_dataset(), tree["observations"].to_dataset()
         if "trouble" in path.coords:
             self.trouble_names = [str(name) for name in path.coords["trouble"].values]
@@ -304,5 +304,5 @@ class Column:
 
     @property
     def size(self) -> int:
-        """Numbers in one row."""
+        """Number of values in one row."""
         return int(np.prod(self.shape, dtype=int))

@@ -1,4 +1,4 @@
-"""The M-step as drivers call it: classes that are not ready wait, and the outcome is checked."""
+"""The M-step as drivers call it: classes that are not ready wait, and the result is checked."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def maximize_family(
     effective_size: float,
     present: Mapping[str, np.ndarray] | None,
 ) -> Maximized:
-    """Maximise the parameters of the classes that are ready, and check what comes out.
+    """Maximize the parameters of the classes that are ready, and check the result.
 
     Parameters
     ----------
@@ -38,17 +38,17 @@ def maximize_family(
     statistics : mapping of str to ndarray
         Means of δ_{I,j} S, each ``(n_classes, *shape)``; not changed.
     effective_size : float
-        Observations that they are worth.
+        Number of observations that the means are worth.
     present : mapping of str to ndarray, or None
-        θ before; None where there is none to keep.
+        θ before the M-step; None if there is none.
 
     Raises
     ------
     ValueError
         If the family's M-step gives values that are not finite or of another shape.
     """
-    # A class without mass divides by zero in plain closed forms; its rows are not used, and what
-    # is used is checked below.
+    # A class without mass divides by zero in plain closed forms. Its rows are not used, and those
+    # that are used are checked below.
     with np.errstate(divide="ignore", invalid="ignore"):
         copied = {name: value.copy() for name, value in statistics.items()}
         ready = np.asarray(family.ready(copied, effective_size=effective_size), dtype=bool)
@@ -65,7 +65,7 @@ def maximize_family(
 def count_waiting(
     family: Family, troubles: dict[str, int], waiting: tuple[int, ...]
 ) -> dict[str, int]:
-    """Return troubles with one more for each class that waits, by its label."""
+    """Return `troubles` with one more for each class that waits, named by its label."""
     counted = dict(troubles)
     labels = _labels(family)
     for number in waiting:
@@ -77,7 +77,7 @@ def count_waiting(
 def count_revived(
     family: Family, troubles: dict[str, int], revived: Sequence[tuple[int, int]]
 ) -> None:
-    """Add one to `troubles` for each class that was revived, and from which, by their labels."""
+    """Add one to `troubles` for each revived class, named by its label and its donor's."""
     labels = _labels(family)
     for chosen, donor in revived:
         name = f"class {labels[chosen]} was empty and has half of class {labels[donor]}"

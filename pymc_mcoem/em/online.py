@@ -1,4 +1,4 @@
-"""Online EM: a stream of observations in, parameters out (label ``alg:MCoEM``)."""
+"""Online EM: learn parameters from a stream of observations (label ``alg:MCoEM``)."""
 
 from __future__ import annotations
 
@@ -33,71 +33,71 @@ __all__ = ["OnlineEM"]
 
 
 class OnlineEM(Driver[OnlineRun]):
-    """Learn the parameters of a family from a stream that is looked at once.
+    """Learn the parameters of a family from a stream in a single pass.
 
-    For each observation a burst of a sampler, or another E-step, gives the posterior means of the
-    family's statistics at the present parameters θ; they are blended into running means with gain
-    ϱ_n; where the update schedule says so, θ is maximised from these.
+    For each observation, a burst of a sampler, or another E-step, estimates the posterior means of
+    the family's statistics at the present parameters θ. They are blended into running means with
+    gain ϱ_n. When the update schedule says so, θ is maximized given these.
 
     Parameters
     ----------
     family : Family
         The model, its statistics and its M-step.
     parameters : mapping of str to array_like, or xarray.Dataset, optional
-        θ to start from. Not given: the first `n_start` observations are held, set the start, and
-        are then learnt in order.
+        θ to start from. By default, the first `n_start` observations are held, set the start, and
+        are then learned in order.
     start : {"kmeans", "random"}
         How the family finds a start.
     n_start : int
-        Observations held for the start.
+        Number of observations held for the start.
     step_size : StepSize or callable
-        ϱ_n as a function of the step's number n; the first must be 1. Default: n^−0.6.
+        ϱ_n as a function of the step number n; the first must be 1. Default: n^−0.6.
     update_schedule : UpdateSchedule or callable
-        Whether θ is maximised after observation n. The default adapts: first when every class is
-        ready, at the latest at 10, then at 15, 20, and every observation. A class that is not
-        ready (see `Family.ready`) keeps its parameters, its weight apart.
+        Whether θ is maximized after observation n. The default adapts: the first update is when
+        every class is ready, at 10 at the latest, then at 15, 20, and every observation after. A
+        class that is not ready (see `Family.ready`) keeps its parameters except its weight.
     burst_length : BurstLength or callable
         `BurstSize` for observation n.
     e_step : EStep, optional
         Default: `CarlinChibBurst`.
     batch_size : int
-        Observations a step. Statistics of more than one are averaged and make one step; an
-        incomplete mini-batch is held. If one of them fails, the others are explained again with
-        the next observation, with the generators of a stream without the one that failed.
+        Number of observations per step, whose statistics are averaged. An incomplete mini-batch
+        is held. If one observation fails, the E-step runs again for the others and the next one,
+        with the generators of a stream without the one that failed.
     executor : concurrent.futures.Executor, int or Workers, optional
         Executor that runs the E-steps of a mini-batch: a process pool, Dask's
         ``client.get_executor()``, mpi4py's ``MPIPoolExecutor``; a number stands for a pool of as
-        many processes that the driver makes itself. With `batch_size` at least the number of
+        many processes that the driver makes itself. `batch_size` should be at least the number of
         workers. The parameters are bitwise identical for any number of workers. `Workers` ends
         those that hang. Not saved with a run.
     on_error : {"raise", "skip"}, callable or pathlib.Path
         How to handle a record that cannot be read, that the family refuses or that cannot be
-        learnt: the call ends with an error, or the stream goes on without it. In both cases the
-        history has its position and the reason. A function is called with each that is left out,
-        its ``position``, ``reason`` and ``observation`` (None if it could not be read), and the
-        stream goes on; what it raises ends the call, and the record is come upon again. A folder
-        gets a file of each, ``000000000017.npz`` of record 17, with the same three names. Neither
-        is saved with a run. A record that was in the start and cannot be learnt later stays in
-        the start.
+        learned: the call ends with an error, or the stream goes on without it. In both cases the
+        history has its position and the reason. A function is called with each record left out,
+        which has ``position``, ``reason`` and ``observation`` (None if it could not be read), and
+        the stream goes on; an exception in the function ends the call, and the next call meets
+        the record again. A folder gets a file for each record, ``000000000017.npz`` for record
+        17, with the same three names. Functions and folders are not saved with a run. A record
+        that was used for the start and cannot be learned later stays in the start.
     refuse_beyond : float, optional
-        A record is refused, finite as it is, if it reaches so many times as far from the median
-        of the last hundred records as the middle one of them does. Those that are to set the
-        start are looked at again before they do. Before there are ten, and behind records that
-        are all alike, only what is 10¹² times as large as others is refused. None takes all.
+        A finite record is refused if it reaches this many times as far from the median of the
+        last hundred records as these typically (in the median) do. Records held for the start are
+        checked again before they set it. Before there are ten records, and after records that are
+        all alike, only records 10¹² times as large as others are refused. None accepts all.
     average_from : int, optional
-        Number of observations from which on θ is averaged (Polyak and Ruppert): `parameters` is
+        Number of observations after which θ is averaged (Polyak and Ruppert): `parameters` is
         then the average, `last_parameters` the last θ.
     revival : Revival, optional
         When and how empty classes get half of another's observations. Default: they stay empty.
     random_seed : int or sequence of int, optional
         Seed; None takes one from the operating system. It is kept with the run.
     progressbar : bool
-        Whether calls with more than one observation show how they proceed.
+        Whether calls with more than one observation show a progress bar.
     keep : int, optional
-        Steps at which the history keeps θ. By default as many as fit a million numbers, from
-        200 to 10,000. When more come, the history keeps every second, fourth, ... step.
+        Number of steps at which the history keeps θ. By default as many as fit a million numbers,
+        from 200 to 10,000. When more come, the history keeps every second, fourth, ... step.
     thin : int
-        The history keeps every `thin`-th step and observation from the beginning on.
+        The history keeps every `thin`-th step and observation from the beginning.
 
     Raises
     ------
@@ -106,8 +106,8 @@ class OnlineEM(Driver[OnlineRun]):
 
     Notes
     -----
-    What a run returns depends on the seed and the sequence of observations alone, not on how it
-    was cut into calls. Memory does not grow with the stream.
+    The result of a run depends only on the seed and the sequence of observations, not on how the
+    stream is divided into calls. Memory does not grow with the stream.
 
     References
     ----------
@@ -201,15 +201,15 @@ class OnlineEM(Driver[OnlineRun]):
         family : Family
             The model.
         **overrides
-            Arguments of `OnlineEM` that take the place of the paper's.
+            Arguments of `OnlineEM` that replace the paper's.
 
         Notes
         -----
         Sections ``subsec:5:1`` and ``subsec:5:2`` of the paper. For images: M-steps at 50, 75, and
-        from 100 on at every observation; pilot moments; 200 sweeps a burst to n = 100, then 500,
-        100 of them burn-in. Curves have 300 sweeps, 100 of them burn-in, and pseudo-priors with
-        the prior covariance around the mode (`Family.paper_settings`). The paper gives no step
-        size; it is n^−0.6 here.
+        every observation from 100 on; pilot moments; 200 sweeps per burst up to n = 100, then 500,
+        each with 100 sweeps of burn-in. For curves: 300 sweeps, 100 of them burn-in, and
+        pseudo-priors with the prior covariance around the mode (`Family.paper_settings`). The
+        paper gives no step size; here it is n^−0.6.
 
         Examples
         --------
@@ -231,18 +231,18 @@ class OnlineEM(Driver[OnlineRun]):
         return cls(family, **(paper | family.paper_settings() | overrides))
 
     def prepare(self, observation: Any = None) -> Self:
-        """Compile what learning needs, without learning.
+        """Compile everything that learning needs, without learning.
 
         Parameters
         ----------
         observation : array_like, optional
-            With it, one step is made and forgotten, so that code which compiles at its first call
-            is compiled too.
+            If given, one step is run with it and discarded, so that code that compiles at its
+            first call is compiled too.
 
         Returns
         -------
         OnlineEM
-            The driver itself, as it was.
+            The driver itself, unchanged.
         """
         self.run.prepare(observation)
         return self
@@ -255,7 +255,7 @@ class OnlineEM(Driver[OnlineRun]):
         checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
         callback: Callable[[Sequence[ObservationRecord]], object] | None = None,
     ) -> Self:
-        """Learn observations, each once, in the order in which they come.
+        """Learn observations, each once, in the given order.
 
         Parameters
         ----------
@@ -263,13 +263,14 @@ class OnlineEM(Driver[OnlineRun]):
             One observation, an array of shape ``(n, *grid)``, or any iterable of observations,
             which is consumed lazily, never read ahead.
         skip : int
-            Records of `observations` to pass over: ``skip=em.position`` goes on in a stream that
-            is given again from its beginning. Of arrays, sequences and `Passes` they are not read,
-            but for the first; streams of batches and other iterables are gone through.
+            Number of records of `observations` to skip: ``skip=em.position`` continues a stream
+            that is given again from its beginning. In arrays, sequences and `Passes`, skipped
+            records are not read, except the first; streams of batches and other iterables are
+            iterated over.
         checkpoint : Checkpoint or path-like, optional
-            Where the run is saved while it goes on; a path alone stands for every 100 observations.
-            Ctrl-C then ends the call after the observation that is at work, saved. A run that has
-            learnt nothing yet replaces no file of another.
+            Where the run is saved as it goes on; a path alone means every 100 observations.
+            Ctrl-C then ends the call after the current observation and saves the run. A run that
+            has learned nothing yet does not replace the file of another run.
         callback : callable, optional
             Called after each step with the records of its observations, each with ``number`` (of
             learned observations, from 1), ``class_weight`` of shape ``(n_classes,)``,
@@ -278,42 +279,41 @@ class OnlineEM(Driver[OnlineRun]):
         Returns
         -------
         OnlineEM
-            The driver itself. The model's ``pm.Data`` hold its last θ, once there is one.
+            The driver itself. The model's ``pm.Data`` hold the last θ, once there is one.
 
         Raises
         ------
         ValueError, TypeError
-            If there is no observation at all, or the family refuses one: the error names which,
-            what came before it stays learnt, and the next call goes on after it.
+            If there is no observation at all, or the family refuses one: the error names it, what
+            came before it stays learned, and the next call goes on after it.
         FileExistsError
-            If a run that has learnt nothing would be saved over files of another.
+            If a run that has learned nothing would be saved over files of another.
         BlockingIOError
             If another run is being saved in the same file.
         OSError
-            If a checkpoint cannot be written, as where the disk is full. The run stands behind the
-            last observation; nothing is lost as long as the driver is kept.
+            If a checkpoint cannot be written, for example because the disk is full. The run has
+            learned the last observation; nothing is lost as long as the driver is kept.
         FloatingPointError
-            If statistics or parameters come out not finite. The observation is left out.
+            If statistics or parameters are not finite. The observation is left out.
         RuntimeError
-            If a step fails otherwise. The observation is left out. Also where another thread, or
-            the source itself, calls while a call is at work; that changes nothing.
+            If a step fails for another reason. The observation is left out. Also if another
+            thread, or the source itself, calls during a call; then nothing changes.
         MemoryError, OSError
-            If memory, a disk or a network fails, three times in a row. The observation is held.
+            If memory, a disk or a network fails three times in a row. The observation is held.
         ExecutorError
-            If workers fail by no fault of an observation. What they had is held.
+            If workers fail for reasons other than an observation. Their observations are held.
         Exception
-            What the source raises. The record is not counted.
+            Any exception of the source. The record is not counted.
 
         Notes
         -----
-        With ``on_error="skip"`` errors of a record raise nothing. An interrupt (Ctrl-C) ends the
-        call after the observation that is at work, in the main thread; a second one ends it at
-        once, and then what was at work is held, and learnt when the next comes. Neither loses
-        anything.
+        With ``on_error="skip"`` errors of a record raise nothing. In the main thread, an interrupt
+        (Ctrl-C) ends the call after the current observation. A second one ends it at once; the
+        current observation is then held, and learned with the next one. Neither loses anything.
 
         Examples
         --------
-        The first 50 are held for the start, and counted:
+        The first 50 observations are held for the start, and counted:
 
         >>> import numpy as np
         >>> from pymc_mcoem.templates import TemplateMixture
@@ -343,7 +343,7 @@ class OnlineEM(Driver[OnlineRun]):
                     callback(report.observations)
 
             try:
-                # what an interrupt or a lost executor left over
+                # observations held since an interrupt or the loss of an executor
                 for report in run.learn():
                     tell(report)
                     interrupts.between()
@@ -364,24 +364,24 @@ class OnlineEM(Driver[OnlineRun]):
 
     @property
     def parameters(self) -> xr.Dataset:
-        """Parameters θ by name, with the model's dims: the average, if that has begun.
+        """Parameters θ by name, with the model's dims; the average, if averaging has begun.
 
-        While observations are held, or before the first update was due, they are what they would
-        be if the stream ended here; reading them changes nothing.
+        While observations are held, or before the first update, these are the parameters as if
+        the stream ended here; reading them changes nothing.
         """
         state = self.run.as_if_ended()
         return self.family.to_dataset(state.average or state.parameters or {})
 
     @property
     def last_parameters(self) -> xr.Dataset:
-        """The last θ, never the average; otherwise as `parameters`."""
+        """The last θ instead of the average, otherwise like `parameters`."""
         return self.family.to_dataset(self.run.as_if_ended().parameters or {})
 
     @property
     def learned_parameters(self) -> xr.Dataset | None:
-        """Parameters θ from what is learned, the average if that has begun; None before the start.
+        """Parameters θ, or their average, from learned observations only; None before the start.
 
-        Unlike `parameters`, they leave out observations that are held, and reading them is cheap.
+        Unlike `parameters`, they do not include held observations, and reading them is cheap.
         """
         state = self.run.without_held()
         if state is None:
@@ -390,14 +390,14 @@ class OnlineEM(Driver[OnlineRun]):
 
     @property
     def n_seen(self) -> int:
-        """Observations seen: learnt, or held for the start or a mini-batch."""
+        """Number of observations seen: learned, or held for the start or a mini-batch."""
         return self.run.state.n_seen
 
     @property
     def position(self) -> int:
-        """Records taken from streams, those that were refused among them."""
+        """Number of records taken from streams, including refused ones."""
         return self.run.state.position
 
     def __repr__(self) -> str:
-        """Say what is learnt and from how many."""
+        """Return the family and the number of observations seen."""
         return f"{type(self).__name__}({type(self.family).__name__}, n_seen={self.n_seen})"

@@ -1,4 +1,4 @@
-"""A run of `OnlineEM`: the queue of observations, and algorithm 1 from one state to the next."""
+"""A run of `OnlineEM`: the queue of observations, and the steps of algorithm 1."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ __all__ = ["OnlineRun"]
 
 _log = logging.getLogger("pymc_mcoem")
 
-#: Observations for each class until which it is no trouble that one waits.
+#: Number of observations per class up to which a waiting class does not count as trouble.
 UNTROUBLED = 25
-#: What a run with `Revival` counts where its E-step gives nothing to go by.
+#: The trouble that a run with `Revival` counts if its E-step gives no evidence.
 NO_EVIDENCE = "no evidence from the E-step, so no class can be revived"
 
 
 class OnlineRun(Run[RunState, OnlineSettings]):
-    """What `OnlineEM` does behind its doors; parameters as for `Run`.
+    """The implementation of `OnlineEM`; parameters as for `Run`.
 
-    Every observation first joins the queue of the state, `accept`; `learn` takes from the front
-    of it what makes a start or a whole mini-batch. Holding for the start, holding for a
-    mini-batch, and holding what an interrupt left over are one and the same.
+    `accept` appends an observation to the queue in the state; `learn` takes from its front what
+    is enough for a start or a whole mini-batch. Observations are held in the same way for the
+    start, for a mini-batch, and after an interrupt.
     """
 
     driver = "OnlineEM"
@@ -73,7 +73,7 @@ class OnlineRun(Run[RunState, OnlineSettings]):
         self._failures = 0
         self._absurd = 0
         self._predicted = Predicted(self.family)
-        # The state that was read last, and that state as if the stream had ended there.
+        # The state whose parameters were read last, and that state as if the stream ended there.
         self._read: tuple[RunState, RunState] | None = None
 
     def begin(self, parameters: Arrays) -> None:
@@ -82,20 +82,20 @@ class OnlineRun(Run[RunState, OnlineSettings]):
         self.state = replace(self.state, parameters=parameters)
 
     def accept(self, observation: Any, index: int) -> None:
-        """Take an observation, the `index`-th of the call, into the queue, or refuse it.
+        """Append an observation to the queue, or refuse it.
 
         Parameters
         ----------
         observation : array_like, mapping, or Unreadable
         index : int
-            Which record of the call it is, counted from 0.
+            Number of the record in the call, counted from 0.
 
         Raises
         ------
         ValueError, TypeError
             If the family refuses it.
         Exception
-            What the source raised instead of a record; it is then not counted.
+            The exception that the source raised instead of a record; it is then not counted.
         """
         state = self.state
         if isinstance(observation, Unreadable):
@@ -126,12 +126,12 @@ class OnlineRun(Run[RunState, OnlineSettings]):
             if self.settings.on_error != "raise":
                 return
             kind = TypeError if isinstance(error, TypeError) else ValueError
-            # In a run of several calls the index in the stream is another.
+            # After earlier calls, the position in the stream differs from the index in the call.
             also = "" if index == state.position else f", {state.position} of the whole stream"
             raise kind(
                 f"observation {index} (counted from 0{also}) was refused: {error}"
             ) from error
-        # Compiling may fail too: that is no observation's fault, and comes before it counts.
+        # Compiling may fail too. That is not due to the observation, so compile before counting it.
         self.executor.prepare()
         self._absurd = 0
         self.state = replace(
@@ -142,29 +142,29 @@ class OnlineRun(Run[RunState, OnlineSettings]):
         )
 
     def _count_absurd(self, error: Exception) -> None:
-        """Say so when records are refused in a row for what came before them."""
+        """Count records refused in a row as too far from those before, and warn of many."""
         self._absurd = self._absurd + 1 if isinstance(error, Absurd) else 0
         if self._absurd == IN_A_ROW:
             _log.warning(
-                "%d records in a row, the last of them %d, counted from 0, are refused, for they "
-                "lie far from those before: the stream may have changed, its unit perhaps. %s",
+                "%d records in a row, the last of them %d, counted from 0, are refused because "
+                "they lie far from those before: the stream may have changed, perhaps its unit. %s",
                 IN_A_ROW,
                 self.state.position,
                 error,
             )
 
     def learn(self) -> Iterator[StepReport[RunState]]:
-        """Learn from the queue as far as it goes, yielding after each step.
+        """Learn the queue in whole mini-batches, yielding after each step.
 
         Raises
         ------
         FloatingPointError, RuntimeError
-            If a step fails. The observations at fault are dropped.
+            If a step fails. The observations that caused it are dropped.
         ExecutorError
-            If workers fail by no fault of an observation. What was to be learnt stays held.
+            If workers fail for reasons other than an observation. The observations stay held.
         """
         while self._started() and len(self.state.pending) >= self.settings.batch_size:
-            # Compiling may fail too: that is no observation's fault.
+            # Compiling may fail too; that is not due to an observation.
             self.executor.prepare()
             try:
                 report = self.step(self.state)
@@ -175,19 +175,20 @@ class OnlineRun(Run[RunState, OnlineSettings]):
                 if self.settings.on_error != "raise" and self._failures <= MOST_IN_A_ROW:
                     continue
                 raise failure.told(
-                    "is left out; what was learnt before it stays"
+                    "is left out; what was learned before it stays"
                 ) from failure.causes[0]
             self.take(report)
             self._failures = 0
             yield report
 
     def _started(self) -> bool:
-        """Return whether the run has a start, which is set if enough is held.
+        """Set the start if enough observations are held, and return whether the run has one.
 
         Raises
         ------
         RuntimeError
-            If it cannot be set. An observation without which it can is left out.
+            If the start cannot be set. If it can be set without one of the observations, that
+            one is left out.
         """
         while self.state.parameters is None and len(self.state.pending) >= self.settings.n_start:
             if self._drop_absurd():
@@ -211,7 +212,7 @@ class OnlineRun(Run[RunState, OnlineSettings]):
         return self.state.parameters is not None
 
     def _start(self, state: RunState) -> Arrays:
-        """Return the start set from the first observations that are held."""
+        """Return starting parameters found from the first held observations."""
         held: list[Any] = [item.observation for item in state.pending[: self.settings.n_start]]
         try:
             parameters = self.initial_parameters(held)
@@ -222,19 +223,19 @@ class OnlineRun(Run[RunState, OnlineSettings]):
                 f"failed ({error}); make the driver anew with parameters=, another start or "
                 "another n_start."
             ) from error
-        # what was interrupted in mid-call may look whole
+        # the result of an interrupted call may look complete
         raise_if_interrupted()
         return parameters
 
     def _drop_absurd(self) -> bool:
-        """Leave out what lies too far from the others that the start is to be set from.
+        """Leave out observations for the start that lie too far from the others.
 
-        Among the first ten it was taken as it came. Return whether there was any.
+        The first ten were accepted unchecked. Return whether any was left out.
 
         Raises
         ------
         ValueError
-            If it is not to be passed over.
+            If there are any and errors are to be raised.
         """
         held = self.state.pending[: self.settings.n_start]
         found = absurd_among([span(item.observation) for item in held], self.settings.refuse_beyond)
@@ -253,7 +254,7 @@ class OnlineRun(Run[RunState, OnlineSettings]):
         return bool(lost)
 
     def _spoiler(self) -> Pending | None:
-        """Return the first observation without which the start can be set."""
+        """Return the first observation whose removal lets the start be set, if there is one."""
         for item in self.state.pending[: self.settings.n_start]:
             with suppress(RuntimeError):
                 self._start(self.state.without({item.position}))
@@ -261,12 +262,12 @@ class OnlineRun(Run[RunState, OnlineSettings]):
         return None
 
     def as_if_ended(self) -> RunState:
-        """Return the state as it would be if the stream ended here; nothing changes.
+        """Return the state as if the stream ended here, without changing the run.
 
         Raises
         ------
         ValueError
-            If there is nothing to answer from.
+            If the run has neither observations nor parameters.
         """
         state = self.state
         if not state.n_seen and state.parameters is None:
@@ -281,17 +282,17 @@ class OnlineRun(Run[RunState, OnlineSettings]):
         return self._read[1]
 
     def prepare(self, observation: Any = None) -> None:
-        """Compile the E-step, and make a step with an observation that changes nothing."""
+        """Compile the E-step and, given an observation, run a step and discard it."""
         self.executor.prepare()
         if observation is not None:
             parameters = self.state.parameters or self.family.declared_parameters()
             trial = RunState(parameters=parameters, pending=(Pending.of(observation, 0),))
-            # What fails here fails again when it is learned.
+            # An observation that fails here fails again when it is learned.
             with suppress(StepError):
                 self.step(trial)
 
     def without_held(self) -> RunState | None:
-        """Return the state as if nothing were held, None before the start."""
+        """Return the state as if no observation were held; None before the start."""
         if self.state.parameters is None:
             return None
         return self.ended(replace(self.state, pending=()))
@@ -307,8 +308,8 @@ class OnlineRun(Run[RunState, OnlineSettings]):
     def ended(self, state: RunState) -> RunState:
         """Return a state as if the stream ended there.
 
-        What is held is learnt, an incomplete mini-batch as a smaller one, and the parameters are
-        maximised if anything was held or they never were.
+        Held observations are learned, an incomplete mini-batch as a smaller one. The parameters
+        are maximized if any were held or if there was no update before.
         """
         if state.parameters is None:
             state = replace(state, parameters=self._start(state))
@@ -327,17 +328,17 @@ class OnlineRun(Run[RunState, OnlineSettings]):
         state : RunState
             A started state with at least one pending observation.
         last : bool
-            Whether the stream ends here: the parameters are then maximised, due or not.
+            Whether the stream ends here. The parameters are then maximized in any case.
 
         Raises
         ------
         StepError
             If the E-step or the M-step fails or gives values that are not finite.
         KeyboardInterrupt, SystemExit, MemoryError, OSError
-            If it fails by no fault of an observation.
+            If it fails for reasons other than an observation.
         """
         batch = state.pending[: self.settings.batch_size]
-        # What the settings' own functions raise is no observation's fault, and comes first.
+        # Errors of the user's schedules are not due to an observation, so call these first.
         gain = self.settings.gain(state.n_steps + 1)
         numbers = range(state.n_learnt + 1, state.n_learnt + len(batch) + 1)
         lengths = [self.settings.burst_length(number) for number in numbers]
@@ -364,7 +365,7 @@ class OnlineRun(Run[RunState, OnlineSettings]):
                     continue
                 records.append(ObservationRecord.of(numbers[len(records)], result, seconds))
                 total = added(total, result.statistics)
-                # A step of many observations holds their sum, not all their statistics.
+                # Only the sum over a mini-batch is held, not the statistics of each observation.
                 slim = self.settings.revival is None
                 results.append(replace(result, statistics={}) if slim else result)
             if failures:
@@ -377,7 +378,7 @@ class OnlineRun(Run[RunState, OnlineSettings]):
         return replace(report, observations=timed(records, begun))
 
     def _order(self, state: RunState, item: Pending, number: int, length: BurstSize) -> Order:
-        """Return the simulation step for one observation, as a call to be made."""
+        """Return the call that makes the simulation step for one observation."""
         arguments = (
             self.family.encode(item.observation),
             state.parameters or {},
@@ -398,7 +399,7 @@ class OnlineRun(Run[RunState, OnlineSettings]):
         *,
         last: bool,
     ) -> StepReport[RunState]:
-        """Stochastic approximation and, where due, maximisation (label ``alg:MCoEM``)."""
+        """Make the stochastic approximation and, if due, the M-step (label ``alg:MCoEM``)."""
         size = len(records)
         running = blended(state.statistics, total, size, gain)
         troubles = dict(state.troubles)
@@ -419,7 +420,7 @@ class OnlineRun(Run[RunState, OnlineSettings]):
             state,
             statistics=running,
             fit=fit,
-            # All of a mini-batch start from one adaptation; that of its last goes on.
+            # A mini-batch starts from one adaptation; that of its last observation is kept.
             e_step_state={name: np.array(value) for name, value in results[-1].state.items()},
             pending=state.pending[size:],
             n_learnt=state.n_learnt + size,

@@ -15,13 +15,13 @@ from pymc_mcoem.validation import is_whole
 
 __all__ = ["Passes"]
 
-#: Sets the generators of orders apart from those of a driver with the same seed, whose spawn
+#: Keeps the generators of orders distinct from those of a driver with the same seed, whose spawn
 #: keys are single numbers.
 ORDERS = 1
 
 
 class Passes:
-    """Passes over finite data, each in an order of its own, read one record at a time.
+    """Passes over finite data, each in its own random order, read one record at a time.
 
     Parameters
     ----------
@@ -30,11 +30,10 @@ class Passes:
         Dask or Zarr, a DataArray with the observations along its first dim, a DataFrame with one
         in each row, a list, a ``Dataset`` of PyTorch.
     n_passes : int, optional
-        How often all are gone through; None for ever.
+        Number of passes; None for endless passes.
     replace : bool
-        Whether each record is drawn from all, with return, as the paper draws its growth curves.
-        A pass is then as many draws as there are observations. Otherwise each pass is a new
-        permutation.
+        Whether records are drawn with replacement, as the paper draws its growth curves. A pass
+        is then as many draws as there are observations. Otherwise each pass is a new permutation.
     random_seed : int or sequence of int, optional
         Seed of the orders; None takes one from the operating system, once.
 
@@ -43,14 +42,14 @@ class Passes:
     TypeError
         If the observations have no length or no index.
     ValueError
-        If there are none, or `n_passes` is no whole number from 1.
+        If there are none, or `n_passes` is not a whole number from 1.
 
     Notes
     -----
-    The order of pass p depends on the seed and p alone: iterating again, or from another
-    position, gives the same records. The order of one pass at a time is held in memory, eight
-    bytes an observation; of the data, what is being read. Dask and Zarr read a whole chunk for
-    one record, so data that are drawn in random order are cheapest in chunks of one observation.
+    The order of pass p depends only on the seed and p: iterating again, or from another position,
+    gives the same records. Memory holds the order of one pass, eight bytes per observation, and
+    the record being read. Dask and Zarr read a whole chunk for one record, so data in random
+    order are cheapest with chunks of one observation.
 
     Examples
     --------
@@ -60,7 +59,7 @@ class Passes:
     >>> "".join(passes.from_position(6))
     'bc'
 
-    Draws with return, as many as are asked for:
+    Endless draws with replacement:
 
     >>> from itertools import islice
     >>> endless = Passes(["a", "b", "c", "d"], n_passes=None, replace=True, random_seed=1)
@@ -77,7 +76,7 @@ class Passes:
         random_seed: int | Sequence[int] | None = None,
     ) -> None:
         if not isinstance(observations, xr.DataArray) and hasattr(observations, "to_numpy"):
-            # the index of a DataFrame is for columns, and of a Series for labels
+            # indexing selects columns of a DataFrame, and labels of a Series
             observations = observations.to_numpy()
         self._n = _length(observations)
         if n_passes is not None and not (is_whole(n_passes) and n_passes >= 1):
@@ -90,7 +89,7 @@ class Passes:
         self._entropy = seed_entropy(random_seed)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the records of all passes, from the first."""
+        """Yield the records of all passes."""
         return self.from_position(0)
 
     def __len__(self) -> int:
@@ -99,10 +98,10 @@ class Passes:
         Raises
         ------
         TypeError
-            If there is no end.
+            If the passes are endless.
         """
         if self.n_passes is None:
-            raise TypeError("n_passes is None: these passes have no end, and so no length.")
+            raise TypeError("n_passes is None: these passes have no end and no length.")
         return self.n_passes * self._n
 
     def from_position(self, position: int) -> Iterator[Any]:
@@ -111,12 +110,12 @@ class Passes:
         Parameters
         ----------
         position : int
-            Counted from 0 over all passes; as many as there are gives an empty iterator.
+            Counted from 0 over all passes. The number of all records gives an empty iterator.
 
         Raises
         ------
         ValueError
-            If it is no whole number from 0, or behind the end.
+            If `position` is not a whole number from 0, or is beyond the end.
 
         Examples
         --------
@@ -148,26 +147,26 @@ class Passes:
         return rng.integers(self._n, size=self._n) if self.replace else rng.permutation(self._n)
 
     def __repr__(self) -> str:
-        """Say how much there is and how it is drawn."""
+        """Return the number of observations and how they are drawn."""
         often = "endless" if self.n_passes is None else f"n_passes={self.n_passes}"
         return f"Passes({self._n} observations, {often}, replace={self.replace})"
 
 
 def _length(observations: Any) -> int:
-    """Return the number of observations, or refuse what has none or cannot be indexed."""
+    """Return the number of observations; refuse data without any or without an index."""
     kind = type(observations).__name__
-    # an array of Zarr has a shape and no len
+    # Zarr arrays have a shape but no len
     shape = getattr(observations, "shape", None)
     sized = shape is not None or hasattr(observations, "__len__")
     indexed = sized and hasattr(observations, "__getitem__")
     if not indexed or isinstance(observations, (str, bytes, Mapping)):
         raise TypeError(
             f"observations: got {kind}; pass an array, or a sequence with a length and an index. "
-            "A stream that can be read but once goes to OnlineEM.partial_fit as it is."
+            "Pass a stream that can be read only once to OnlineEM.partial_fit as it is."
         )
     n = len(observations) if shape is None else (*shape, None)[0]
     if not is_whole(n):
-        # of an array without axes, and of a Dask array whose length is to be computed
+        # an array without axes, or a Dask array whose length has to be computed
         raise TypeError(
             f"observations: got {kind} of shape {shape}, whose length is not known; pass an array "
             "with the observations along its first axis, of Dask after compute_chunk_sizes()."

@@ -1,4 +1,4 @@
-"""What records parameters predict: the first measure of a stream, before there are ten records."""
+"""Plausibility check of the first ten records of a stream, against draws from the model."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 __all__ = ["Predicted"]
 
 _N_DRAWS = 20
-#: A record not so many times as large as the largest parameter is not asked about.
+#: Only records more than this many times as large as the largest parameter are checked.
 _SUSPICIOUS = 10.0
 
 
 class Predicted:
-    """Draws of what a family observes, at given parameters.
+    """Prior predictive draws of a family's observation at given parameters.
 
     Parameters
     ----------
@@ -34,9 +34,9 @@ class Predicted:
 
     Notes
     -----
-    Draws are of data that an observed variable of the model has as its value. Where there are none,
-    or a distribution cannot be drawn from, nothing is predicted and nothing refused. Nothing is
-    compiled before a record is suspicious, and then for an interpreter.
+    Only data that are the value of an observed variable of the model are drawn. If there are none,
+    or if a distribution cannot be drawn from, no record is refused. The draws are compiled when
+    the first record is suspicious, for an interpreter.
     """
 
     def __init__(self, family: Family) -> None:
@@ -47,22 +47,23 @@ class Predicted:
     def require(
         self, encoded: Mapping[str, Any], recent: Arrays | None, parameters: Arrays, beyond: float
     ) -> None:
-        """Refuse a record among the first ten that parameters do not predict by far.
+        """Refuse a record among the first ten that lies far from what the parameters predict.
 
         Parameters
         ----------
         encoded : mapping of str to ndarray
-            As from `Family.encode`: a family may measure in other units than its records.
+            The record as encoded by `Family.encode`, since a family may use other units.
         recent : dict of str to ndarray, or None
             As from `remembered`.
         parameters : dict of str to ndarray
         beyond : float
-            How many times as far from the median of draws as the middle one of these reaches.
+            How many times as far from the median of the draws as these typically (in the median)
+            reach.
 
         Raises
         ------
         Absurd
-            If it lies further.
+            If the record lies further.
         """
         if max(map(len, (recent or {}).values()), default=0) >= LEAST:
             return
@@ -84,18 +85,18 @@ class Predicted:
             if ratio > beyond:
                 raise Absurd(
                     f"{name} reaches {middle + (high if high > -low else low):.6g}, {ratio:.2g} "
-                    f"times as far as what the parameters predict ({beyond:g} are allowed); see to "
-                    "the source or to the start, or give another refuse_beyond, None to take all."
+                    f"times as far as what the parameters predict ({beyond:g} are allowed); check "
+                    "the source and the start, or give another refuse_beyond, None to accept all."
                 )
 
     def _rows(self, parameters: Arrays) -> Arrays:
-        """Return what draws span, ``(20, 3)`` by part, none of what cannot be drawn."""
+        """Return the `span` of 20 draws by part, ``(20, 3)``; empty if drawing fails."""
         found: Arrays = {}
         try:
             if self._draw is None:
                 self._compile()
             shared = self._draw.get_shared()
-            # the same draws at the same parameters, wherever a run is resumed
+            # the same draws at the same parameters, also after a run is resumed
             pm.pytensorf.reseed_rngs(
                 [each for each in shared if isinstance(each.type, RandomType)], 1
             )
@@ -107,7 +108,7 @@ class Predicted:
             for _ in range(_N_DRAWS):
                 drawn = dict(zip(self._names, self._draw(*given), strict=True))
                 found = remembered(found, span(drawn))
-        # whatever a distribution raises that cannot be drawn from: the record is not at fault
+        # any exception of a distribution that cannot be drawn from, which is not due to the record
         except Exception as error:
             require_own_fault(error)
             return {}

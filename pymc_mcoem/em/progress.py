@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 __all__ = ["CountProgress", "RunProgress", "sparkline"]
 
 BLOCKS = "▁▂▃▄▅▆▇█"
-#: Most classes that are shown as blocks.
+#: Largest number of classes that are shown as blocks.
 BLOCKS_SHOWN = 24
 #: Weight of the newest observation in the smoothed acceptance rate.
 SMOOTHING = 0.1
-#: Seconds after which a bar without progress says why.
+#: Seconds after which a bar without progress explains why.
 EXPLAINED_AFTER = 2.0
 WAITING = (
     "The first one waits for code to be compiled: for some ten seconds the very first time, for "
@@ -45,7 +45,7 @@ WAITING = (
 
 
 def sparkline(weights: np.ndarray) -> str:
-    """Return class weights as blocks; of many classes, the largest and the smallest weight.
+    """Return class weights as blocks or, for many classes, the largest and the smallest weight.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def sparkline(weights: np.ndarray) -> str:
 
 
 class _ProgressBar:
-    """A bar with headings that appears with the second observation.
+    """A progress bar with headings that appears with the second observation.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class _ProgressBar:
     total : int or None
         Number of observations, if known.
     headings : tuple of str
-        Of its columns, beside the times passed and left.
+        Headings of the columns besides the elapsed and the remaining time.
     """
 
     def __init__(self, enabled: bool, total: int | None, headings: tuple[str, ...]) -> None:
@@ -121,7 +121,7 @@ class _ProgressBar:
         try:
             bar.start()
         except LiveError:
-            # Another bar is on the screen, and this version of rich shows one at a time.
+            # Another bar is on the screen, and this version of rich shows only one.
             self._enabled = False
         else:
             self._bar = bar
@@ -143,9 +143,9 @@ class RunProgress(_ProgressBar):
 
     Notes
     -----
-    Noise is a standard deviation, of families with a ``noise_variance``. The acceptance rate of
-    the moves within a class is smoothed over about ten observations. Until the first observation is
-    learned, a line below the bar says what it waits for.
+    Noise is a standard deviation, shown for families with a ``noise_variance``. The acceptance
+    rate of the moves within a class is smoothed over about ten observations. Until the first
+    observation is learned, a line below the bar says what it waits for.
     """
 
     def __init__(self, enabled: bool, total: int | None) -> None:
@@ -166,7 +166,7 @@ class RunProgress(_ProgressBar):
         self.stands(report.state)
 
     def visited(self, record: ObservationRecord) -> None:
-        """Show an observation within a step of many."""
+        """Show an observation of a step with many."""
         self._count(record)
         self._update(completed=self._learned, Observations=str(record.number), **self._moves())
 
@@ -193,7 +193,7 @@ class RunProgress(_ProgressBar):
 
 
 class CountProgress(_ProgressBar):
-    """Progress bar that shows a count and nothing else, as for classification.
+    """Progress bar that shows only a count, as for classification.
 
     Parameters
     ----------
@@ -202,7 +202,7 @@ class CountProgress(_ProgressBar):
     total : int or None
         Number of observations, if known.
     heading : str
-        Of the column with the count.
+        Heading of the column with the count.
 
     Examples
     --------
@@ -223,7 +223,7 @@ class CountProgress(_ProgressBar):
 
 
 def _console() -> Console | None:
-    """Return a plain console in a notebook without ipywidgets, else None for rich's own.
+    """Return a plain console in a notebook without ipywidgets, otherwise None for rich's own.
 
     In such a notebook rich draws nothing and warns at every refresh. A plain console shows the bar
     once, at the end.
@@ -242,7 +242,7 @@ def _headed(heading: str) -> Column:
 
 
 class _Headed(Progress):
-    """A bar with headings, as PyMC's, and a line below it while there is no progress."""
+    """A bar with headings, like PyMC's, and a line below it while there is no progress."""
 
     def make_tasks_table(self, tasks: Iterable[Task]) -> Table:
         shown = list(tasks)

@@ -1,4 +1,4 @@
-"""Empty classes brought back by splitting the class whose observations fit worst."""
+"""Revival of empty classes by splitting the class whose observations fit worst."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ __all__ = ["Revival", "Revived"]
 
 @dataclass(frozen=True)
 class Revived:
-    """What a step did about empty classes.
+    """Result of the revival in one step.
 
     Attributes
     ----------
     statistics : dict of str to ndarray
-        Running means after it.
+        Running means after the revival.
     record : dict of str to ndarray
-        How well each class's observations fit, ``class_weight`` and ``log_evidence``, running
-        means of shape (n_classes,), and ``last``, the observation at which each class was last
-        touched.
+        How well each class's observations fit: running means ``class_weight`` and
+        ``log_evidence`` of shape (n_classes,), and ``last``, the number of observations at which
+        each class was last revived or split.
     classes : tuple of (int, int)
-        Classes that were revived, and the class that each was split from.
+        Pairs of a revived class and the class that it was split from.
     """
 
     statistics: Arrays
@@ -41,18 +41,18 @@ class Revived:
 
 @dataclass(frozen=True)
 class Revival:
-    """When a class counts as empty, and how it gets another's observations.
+    """When a class counts as empty, and how it gets observations of another class.
 
     Parameters
     ----------
     share : float
         A class is empty while its weight is below this share of the mean weight 1/C.
     wait : int
-        Observations for each class after which it is looked at first, and again after it was
-        revived, or had given half of itself away.
+        Number of observations per class until a class is first checked, and until it is checked
+        again after it was revived or split.
     novelty : float
-        Part that the observation which set it off has in the new class, between 0 and 1. Near 0
-        the two halves are the same and stay so.
+        Share that the triggering observation has in the new class, between 0 and 1. Near 0 the
+        two halves are the same and stay so.
 
     Raises
     ------
@@ -61,12 +61,12 @@ class Revival:
 
     Notes
     -----
-    An empty class waits for an observation that belongs to the class with the lowest mean
-    log-evidence, and whose own is lower still. Then that class, which must have at least the mean
-    weight, is split: both have half of its statistics, and in those of the empty one this
-    observation has the part `novelty`. Statistics are means of δ_{I,j} S, so this is as if half of
-    the donor's observations had been of the other class, and it holds for every family. E-steps
-    that give no evidence revive nothing.
+    The donor is the class with the lowest mean log-evidence among those with at least the mean
+    weight. When an observation belongs to it and has an even lower log-evidence, it is split: the
+    donor and the empty class each get half of its statistics, and this observation gets the share
+    `novelty` in those of the empty class. Statistics are means of δ_{I,j} S, so this is as if half
+    of the donor's observations had been of the other class, for every family. With E-steps that
+    give no evidence, nothing is revived.
 
     Examples
     --------
@@ -88,7 +88,7 @@ class Revival:
             raise ValueError(f"wait: got {self.wait!r}; give a whole number from 1.")
 
     def is_empty(self, class_weight: np.ndarray) -> np.ndarray:
-        """Say which classes are empty, ``(n_classes,)``, given their weights."""
+        """Return which classes are empty, ``(n_classes,)``, given their weights."""
         return np.asarray(class_weight) < self.share / len(class_weight)
 
     def after(
@@ -100,20 +100,20 @@ class Revival:
         gain: float,
         n_learnt: int,
     ) -> Revived:
-        """Take note of the observations of a step, and revive what they can revive.
+        """Update the record with the observations of a step, and revive classes if possible.
 
         Parameters
         ----------
         statistics : dict of str to ndarray
             Running means after the step; not changed.
         record : dict of str to ndarray, or None
-            `Revived.record` of the step before.
+            `Revived.record` of the previous step.
         results : sequence of EStepResult
-            Of the step's observations.
+            Results for the observations of the step.
         gain : float
             ϱ_n of the step.
         n_learnt : int
-            Observations learnt, those of the step included.
+            Number of observations learned, including those of the step.
         """
         n_classes = len(statistics[CLASS_WEIGHT])
         record = _noted(record, results, gain, n_classes)

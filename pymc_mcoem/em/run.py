@@ -1,4 +1,4 @@
-"""A run under way, and what both of its drivers have: history, files, generators, the E-steps."""
+"""Base classes of drivers and their runs: history, files, generators and E-steps."""
 
 from __future__ import annotations
 
@@ -44,29 +44,29 @@ _log = logging.getLogger("pymc_mcoem")
 
 
 class Run[State: RunPosition, Settings: RunSettings]:
-    """A run under way: its settings, where it stands and what happened.
+    """A run: its settings, its state and its history.
 
-    The state is never changed in place: a step makes a new one, so that a step that fails, or is
-    interrupted, leaves nothing half done.
+    The state is never changed in place. A step makes a new one, so that a step that fails or is
+    interrupted leaves the old one as it was.
 
     Parameters
     ----------
     family : Family
         The model.
     settings : RunSettings
-        What was asked for.
+        Settings of the run.
     random_seed : int, sequence of int, or None
-        Every observation has a generator of its own, made from the seed and the observation's
-        number, so that going on later needs no more than the two.
+        Every observation has its own generator, made from the seed and the observation's number,
+        so that a run can be continued from these two.
     executor : concurrent.futures.Executor, int, Workers or None
-        Makes the E-steps; see `Dispatcher`.
+        Executor that runs the E-steps; see `Dispatcher`.
     """
 
     #: The driver's name, its method that takes observations, and the class of its settings.
     driver: ClassVar[str]
     method: ClassVar[str]
     settings_class: ClassVar[type[RunSettings]]
-    #: What the log counts.
+    #: Unit that log messages count in.
     unit: ClassVar[str]
 
     state: State
@@ -89,30 +89,30 @@ class Run[State: RunPosition, Settings: RunSettings]:
 
     @property
     def e_step(self) -> CompiledEStep:
-        """The E-step compiled here; made at its first use, which can take seconds."""
+        """The E-step, compiled in this process at its first use, which can take seconds."""
         compiled: CompiledEStep = self.executor.compiled.e_step
         return compiled
 
     def generator(self, *key: int) -> np.random.Generator:
-        """Return the generator of an observation, by its number; number 0 is the start."""
+        """Return the generator of an observation by its number; number 0 is for the start."""
         return np.random.default_rng(np.random.SeedSequence(entropy=self.entropy, spawn_key=key))
 
     def initial_parameters(self, observations: list[Any]) -> Arrays:
-        """Return the parameters that the family starts from, found from some observations."""
+        """Return the family's starting parameters, found from some observations."""
         with strict_arithmetic(), one_blas_thread():
             found = self.family.initialize(observations, self.generator(0), self.settings.start)
         return self.family.check_parameters(found)
 
     def admit(self, observation: Any, position: int) -> tuple[Pending, Arrays]:
-        """Return an observation to be held, and as it is encoded, if the family takes it.
+        """Return an observation in the form to hold and in encoded form.
 
         Raises
         ------
         Exception
-            What `Family.encode` raises.
+            Any exception of `Family.encode`, which refuses an observation.
         """
         encoded = patiently(partial(self.family.encode, observation))
-        # what was interrupted in mid-call may look whole
+        # the result of an interrupted call may look complete
         raise_if_interrupted()
         if isinstance(observation, Mapping) and len(self.family.observation) == 1:
             (observation,) = observation.values()
@@ -124,30 +124,30 @@ class Run[State: RunPosition, Settings: RunSettings]:
         order: Callable[[int, Item], Order],
         running: Mapping[str, np.ndarray] | None,
     ) -> Iterator[tuple[Item, EStepResult | Exception, float]]:
-        """Yield what the E-step says of each of some observations, and how long it took.
+        """Yield the E-step's result for each observation, and how long it took.
 
         Parameters
         ----------
         items : sequence
-            Stand for the observations.
+            Identify the observations.
         order : callable
-            Given how many items have failed so far, and an item behind them, returns the call to
-            be made. The item has the generator of a run without those that have failed.
+            Takes the number of items that have failed so far and a later item, and returns the
+            call to be made. The item has the generator of a run without the failed ones.
         running : mapping of str to ndarray, or None
-            Statistics of earlier observations, whose shapes these must have.
+            Statistics of earlier observations. The results must have the same shapes.
 
         Yields
         ------
         item : object
         result : EStepResult or Exception
-            The exception if it failed.
+            The exception if the E-step failed.
         seconds : float
-            0 where others work: they overlap.
+            0 with workers, whose times overlap.
 
         Raises
         ------
         ExecutorError, KeyboardInterrupt, SystemExit, MemoryError, OSError
-            What is no fault of an observation.
+            Failures that are not due to an observation.
         """
         waiting, failed = deque(items), 0
         while waiting:
@@ -170,12 +170,12 @@ class Run[State: RunPosition, Settings: RunSettings]:
                 yield item, result, 0.0 if self.executor.is_remote else perf_counter() - begun
 
     def leave_out(self, *records: FailedRecord) -> None:
-        """Hand records over and keep the reasons; the log tells of the first, if none is raised."""
+        """Pass failed records to `on_error`, keep the reasons, and log the first if not raised."""
         on_error = self.settings.on_error
         leave_out(self.history, on_error, records, tell=on_error != "raise")
 
     def take(self, report: StepReport[State]) -> None:
-        """Go on to the state that a step leads to; new troubles are told in the log."""
+        """Move to the state of a step's report, and log new troubles."""
         for name in sorted(report.state.troubles.keys() - self.state.troubles.keys()):
             _log.warning(
                 "%s %d: %s. Further ones are only counted, in history.",
@@ -187,18 +187,18 @@ class Run[State: RunPosition, Settings: RunSettings]:
         self.state = report.state
 
     def show_parameters(self) -> None:
-        """Have the model's ``pm.Data`` hold the last θ, once there is one."""
+        """Write the last θ, once there is one, into the model's ``pm.Data``."""
         if self.state.parameters is not None:
             self.family.set_model_parameters(self.state.parameters)
 
     def history_at(self, state: State) -> xr.DataTree:
-        """Return what happened until a state; see `OnlineEM.history`."""
+        """Return the history up to a state; see `OnlineEM.history`."""
         attributes = run_attributes(self.driver, self.entropy, self.settings)
         return self.history.to_datatree(state, attributes)
 
     def file_content(self, written_by: str = "checkpoint") -> bytes:
-        """Return the bytes of a file that the run is saved in."""
-        state = self.state  # once: another thread may be at work
+        """Return the bytes of a file with the saved run."""
+        state = self.state  # read once, because another thread may change it
         strides = {
             "path_stride": self.history.path.stride,
             "observation_stride": self.history.observations.stride,
@@ -207,12 +207,12 @@ class Run[State: RunPosition, Settings: RunSettings]:
         return run_bytes(self.driver, saved, self.history_at(state), written_by)
 
     def restore(self, saved: SavedRun, tree: xr.DataTree) -> None:
-        """Go on from what a file held.
+        """Continue from a saved run.
 
         Raises
         ------
         ValueError, TypeError
-            If parameters or statistics are not those of the family, or not finite.
+            If parameters or statistics do not match the family, or are not finite.
         """
         state: Any = saved.state
         for arrays in (state.parameters, getattr(state, "average", None)):
@@ -226,42 +226,42 @@ class Run[State: RunPosition, Settings: RunSettings]:
 
 
 class Driver[AnyRun: Run[Any, Any]]:
-    """What `OnlineEM` and `SAEM` have in common for those who use them."""
+    """Base class of `OnlineEM` and `SAEM`: history, saving and loading."""
 
     _run_class: ClassVar[type[Run[Any, Any]]]
 
     family: Family
-    #: The run under way: its ``state``, ``settings`` and ``history``.
+    #: The run, with its ``state``, ``settings`` and ``history``.
     run: AnyRun
 
     @property
     def history(self) -> xr.DataTree:
-        """What happened so far.
+        """The history of the run so far.
 
         Returns
         -------
         xarray.DataTree
             Group ``online_em``, dim ``step``: θ after each step that is kept (the start is step
-            0), with ``observation`` (how many were learnt), ``gain``, ``effective_size``,
+            0), with ``observation`` (how many were learned), ``gain``, ``effective_size``,
             ``updated`` (0 or 1), ``waiting`` (classes not ready at the update), ``seconds``,
             ``acceptance``, ``log_evidence`` and ``class_weight``; the last three are means over
             the step's observations. Group ``observations``, dim ``observation``: the same for
-            each observation, without θ. ``troubles`` counts, by name and from the beginning,
-            what went wrong; it is there once something did. Attributes: ``library``,
-            ``version``, ``versions`` of what is below it, ``backend``, ``driver``, ``seed``,
-            ``settings``.
-            Group ``skipped``, dim ``position`` (in the stream, counted from 0): ``reason``, of
-            each of the last 1,000 records that were left out; it is there once one was.
+            each observation, without θ. ``troubles`` counts problems by name, from the beginning;
+            it exists once there was one. Attributes: ``library``, ``version``, ``versions`` of its
+            dependencies, ``backend``, ``driver``, ``seed``, ``settings``.
+            Group ``skipped``, dim ``position`` (in the stream, counted from 0): ``reason`` for
+            each of the last 1,000 records that were left out; it exists once there was one.
 
         Notes
         -----
         A step of `SAEM` is an iteration; ``observation`` then counts visits, and a ``position`` is
         one among the observations given to `SAEM.fit`.
 
-        The last step is always there; of the others, at most `keep`, and at most 10,000
-        observations. `DataTree.to_netcdf` and `DataTree.to_zarr` write it (Zarr takes the extra
-        ``zarr``). For when to stop see `stopping_hint`. There are no standard errors of θ: the
-        score covariance that they take is not kept; repeat the run on bootstrapped streams instead.
+        The last step is always kept, besides at most `keep` others and at most 10,000
+        observations. `DataTree.to_netcdf` and `DataTree.to_zarr` write it to disk (Zarr needs the
+        extra ``zarr``). See `stopping_hint` for when to stop. There are no standard errors of θ,
+        because the score covariance that they need is not kept; repeat the run on bootstrapped
+        streams instead.
 
         Examples
         --------
@@ -277,25 +277,25 @@ class Driver[AnyRun: Run[Any, Any]]:
         return self.run.history_at(self.run.state)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Save the run to a netCDF file, whole or not at all.
+        """Save the run to a netCDF file, completely or not at all.
 
         Parameters
         ----------
         path : path-like
-            Where to; a file that is there is replaced.
+            Name of the file; an existing file is replaced.
 
         Raises
         ------
         FileNotFoundError
             If the folder does not exist.
         OSError
-            If it cannot be written, as where the disk is full. Nothing is left of it then, and the
-            run is as it was.
+            If the file cannot be written, for example because the disk is full. No partial file
+            is left, and the run is unchanged.
 
         Notes
         -----
-        `xarray.open_datatree` opens the file; the history is in it as in `history`. Observations
-        that `OnlineEM` holds are saved with the rest; those of `SAEM` are not in the file.
+        `xarray.open_datatree` opens the file, which contains the groups of `history`. Observations
+        that `OnlineEM` holds are saved too; those of `SAEM` are not.
 
         Examples
         --------
@@ -315,39 +315,40 @@ class Driver[AnyRun: Run[Any, Any]]:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], family: Family, **overrides: Any) -> Self:
-        """Return a driver that goes on where the saved one stopped, to the same numbers.
+        """Return a driver that continues where the saved one stopped, with the same results.
 
         Parameters
         ----------
         path : path-like
             A file that `save` wrote.
         family : Family
-            A family like the one of the run. Priors and other settings of its own are not in the
-            file: give the same.
+            A family like that of the run. Its priors and other settings are not in the file and
+            must be the same.
         **overrides
-            Settings in place of those in the file, by the names of the driver's arguments. Needed
-            for functions and classes that are not of this package; optional for ``progressbar``.
+            Settings that replace those in the file, by the names of the driver's arguments. They
+            are needed for functions and for classes from outside this package; ``progressbar`` is
+            optional.
 
         Raises
         ------
         FileNotFoundError
             If there is no such file.
         ValueError
-            If it is no saved run, is damaged, has another format version, is of another family
-            (the error says what differs), or has settings that must be given again.
+            If the file is not a saved run, is damaged, has another format version, belongs to
+            another family (the error says what differs), or has settings that must be given again.
         TypeError
-            If a name in `overrides` is no setting.
+            If a name in `overrides` is not a setting.
 
         Notes
         -----
-        Where the newest file of a checkpoint is damaged, the one before it is read, and the log
-        says so: `OnlineEM.position` is then that of the older one. Any other damaged file is
-        refused. With another `e_step` than the saved one, as far as the file can tell, all chains
-        of `SAEM` begin anew: step sizes of one move are none of another.
+        If the newest file of a checkpoint is damaged, the one before it is read, and the log says
+        so: `OnlineEM.position` is then that of the older one. Any other damaged file is refused.
+        If `e_step` differs from the saved one, as far as the file can tell, all chains of `SAEM`
+        start anew, because step sizes of one move do not fit another.
 
         Examples
         --------
-        What a file cannot hold, as a function, is given again:
+        Settings that a file cannot hold, such as functions, must be given again:
 
         >>> import tempfile, numpy as np
         >>> from pymc_mcoem import OnlineEM
@@ -374,8 +375,8 @@ class Driver[AnyRun: Run[Any, Any]]:
 
 
 def added(total: Arrays, statistics: Mapping[str, np.ndarray]) -> Arrays:
-    """Return sums of statistics with those of an observation added; `total` may be empty."""
-    with np.errstate(over="ignore"):  # what overflows is refused when all are added
+    """Return `total`, which may be empty, plus the statistics of an observation."""
+    with np.errstate(over="ignore"):  # overflow is refused when all are added
         return {
             name: total[name] + value if name in total else np.array(value, dtype=np.float64)
             for name, value in statistics.items()
@@ -390,11 +391,11 @@ def blended(
     Parameters
     ----------
     running : dict of str to ndarray, or None
-        Those before, each ``(n_classes, *shape)``; None before the first step.
+        Running means before the step, each ``(n_classes, *shape)``; None before the first step.
     total : mapping of str to ndarray
         Sums over the observations of the step.
     size : int
-        Number of these observations.
+        Number of observations in the step.
     gain : float
 
     Raises
@@ -403,7 +404,7 @@ def blended(
         If a mean is not finite.
     """
     found: Arrays = {}
-    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused below
+    with np.errstate(over="ignore", invalid="ignore"):  # overflow is refused below
         for name, value in total.items():
             mean = value / size
             if running is not None:
@@ -411,18 +412,19 @@ def blended(
                 mean *= gain
                 mean += running[name]
             found[name] = mean
-    # Each observation's were finite; their sum may not be, and no M-step need be due to see it.
+    # The statistics of each observation are finite, but their sum may not be, and there may be no
+    # M-step in this step to notice it.
     for name, value in found.items():
         if not np.isfinite(value).all():
             raise FloatingPointError(
                 f"the running mean of the statistics {name!r} is not finite; its terms are "
-                "finite and too large: scale the observations."
+                "finite but too large: scale the observations."
             )
     return found
 
 
 def timed(records: Sequence[ObservationRecord], begun: float) -> tuple[ObservationRecord, ...]:
-    """Return records to whose seconds the rest of the step's is added, in equal parts."""
+    """Return records with the rest of the step's time added to their seconds in equal parts."""
     raise_if_interrupted()
     rest = (perf_counter() - begun - sum(record.seconds for record in records)) / len(records)
     return tuple(replace(record, seconds=record.seconds + rest) for record in records)

@@ -1,4 +1,4 @@
-"""The settings and the state of a run, and what a step reports: plain frozen data."""
+"""Settings, state and step reports of a run, as frozen dataclasses."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ STARTS = ("kmeans", "random")
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """What a run was asked to do, whichever driver makes it; see `OnlineEM` for each."""
+    """Settings that runs of all drivers have; `OnlineEM` describes each."""
 
     e_step: EStep
     step_size: Callable[[int], float]
@@ -47,12 +47,12 @@ class RunSettings:
     on_error: Any = "raise"
     refuse_beyond: float | None = 10_000.0
 
-    #: What the driver calls a step.
+    #: Name of a step in error messages.
     unit: ClassVar[str] = "step"
-    #: Smallest values of the whole numbers, and which of these may be None.
+    #: Smallest values of settings that are whole numbers, and which of these may be None.
     least: ClassVar[dict[str, int]] = {"n_start": 1, "keep": 2, "thin": 1}
     optional: ClassVar[frozenset[str]] = frozenset({"n_start", "keep"})
-    #: Settings that are functions of a number counted from 1; those that may be None are left out.
+    #: Settings that are functions of a number counted from 1, without those that may be None.
     functions: ClassVar[tuple[str, ...]] = ("step_size",)
 
     def __post_init__(self) -> None:
@@ -83,7 +83,7 @@ class RunSettings:
         Raises
         ------
         ValueError
-            If it does not lie in (0, 1], or the first is not 1.
+            If it is not in (0, 1], or the first gain is not 1.
         """
         gain = float(self.step_size(number))
         if not 0 < gain <= 1 or (number == 1 and gain != 1):
@@ -96,7 +96,7 @@ class RunSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class OnlineSettings(RunSettings):
-    """What a run of `OnlineEM` was asked to do."""
+    """Settings of a run of `OnlineEM`."""
 
     update_schedule: Callable[[int], bool]
     burst_length: Callable[[int], BurstSize]
@@ -120,14 +120,14 @@ class OnlineSettings(RunSettings):
 
 @dataclass(frozen=True)
 class Pending:
-    """An observation that was seen and is still to be learnt.
+    """An observation that was seen and is not learned yet.
 
     Attributes
     ----------
     observation : ndarray or dict of str to ndarray
-        As it was given, in float64.
+        The observation as given, in float64.
     position : int
-        Which record of the stream it was, counted from 0.
+        Position of its record in the stream, counted from 0.
     """
 
     observation: np.ndarray | Arrays
@@ -135,7 +135,7 @@ class Pending:
 
     @classmethod
     def of(cls, observation: Any, position: int) -> Self:
-        """Hold a copy of an observation; masked values become NaN."""
+        """Return a copy of an observation to hold, with masked values as NaN."""
         if isinstance(observation, Mapping):
             return cls({str(key): _copied(value) for key, value in observation.items()}, position)
         return cls(_copied(observation), position)
@@ -143,7 +143,7 @@ class Pending:
 
 @dataclass(frozen=True)
 class RunState:
-    """All that a run of `OnlineEM` needs to go on.
+    """Everything that a run of `OnlineEM` needs to continue.
 
     Attributes
     ----------
@@ -156,19 +156,19 @@ class RunState:
     e_step_state : dict of str to ndarray, or None
         Adaptation of the E-step.
     fit : dict of str to ndarray, or None
-        How well each class's observations fit, where classes may be revived; see `Revived`.
+        How well each class's observations fit, if classes may be revived; see `Revived`.
     recent : dict of str to ndarray, or None
-        What recent observations spanned; see `require_plausible`.
+        Ranges of recent observations; see `require_plausible`.
     pending : tuple of Pending
         Observations held for the start or for a mini-batch.
     n_learnt, n_steps, n_updates, n_averaged : int
-        Observations learnt, steps of the recursion, M-steps, terms of the average.
+        Numbers of observations learned, steps of the recursion, M-steps, terms of the average.
     position : int
-        Records taken from streams, refused ones too.
+        Number of records taken from streams, including refused ones.
     inverse_effective_size : float
         q_n = (1 − ϱ_n)² q_{n−1} + ϱ_n²; its inverse is the effective size n*.
     troubles : dict of str to int
-        Troubles met so far, by name.
+        Counts of troubles so far, by name.
     """
 
     parameters: Arrays | None = None
@@ -188,7 +188,7 @@ class RunState:
 
     @property
     def n_seen(self) -> int:
-        """Observations learnt and held."""
+        """Number of observations learned or held."""
         return self.n_learnt + len(self.pending)
 
     @property
@@ -202,7 +202,7 @@ class RunState:
         return replace(self, pending=tuple(left))
 
     def averaged(self, begin: int | None) -> RunState:
-        """Return the state with θ in the average of Polyak and Ruppert, which begins at `begin`."""
+        """Return the state with θ added to the Polyak-Ruppert average, which begins at `begin`."""
         if begin is None or self.n_learnt < begin or self.parameters is None:
             return self
         count = self.n_averaged + 1
@@ -227,7 +227,7 @@ class RunState:
 
 @dataclass(frozen=True)
 class ObservationRecord:
-    """What one observation was like; ``class_weight`` has shape ``(n_classes,)``."""
+    """Record of one observation for the history; ``class_weight`` has shape ``(n_classes,)``."""
 
     number: int
     class_weight: np.ndarray
@@ -237,7 +237,7 @@ class ObservationRecord:
 
     @classmethod
     def of(cls, number: int, result: EStepResult, seconds: float) -> Self:
-        """Keep what an E-step's result says of observation or visit `number`."""
+        """Return the record of observation or visit `number`, from the E-step's result."""
         return cls(
             number=number,
             class_weight=np.array(result.statistics[CLASS_WEIGHT], dtype=np.float64),
@@ -248,7 +248,7 @@ class ObservationRecord:
 
 
 class RunPosition(Protocol):
-    """What histories and progress bars read of a state, whichever driver's it is."""
+    """The part of a driver's state that histories and progress bars read."""
 
     @property
     def parameters(self) -> Arrays | None: ...  # noqa: D102
@@ -268,7 +268,7 @@ class RunPosition(Protocol):
 
 @dataclass(frozen=True)
 class StepReport[State: RunPosition]:
-    """A step of a driver: the state that it leads to and what happened.
+    """Report of a driver's step: the new state and what happened.
 
     Attributes
     ----------
@@ -279,9 +279,9 @@ class StepReport[State: RunPosition]:
     gain : float
         ϱ_n of the step.
     updated : bool
-        Whether the parameters were maximised.
+        Whether the parameters were maximized.
     waiting : int
-        Classes that were not ready then and kept theirs.
+        Number of classes that were not ready then and kept their parameters.
     """
 
     state: State
@@ -292,7 +292,7 @@ class StepReport[State: RunPosition]:
 
 
 class StepError(Exception):
-    """A step that failed: `culprits` are the pending observations at fault, `causes` why."""
+    """A step that failed: `culprits` are the pending observations to blame, `causes` the errors."""
 
     def __init__(self, culprits: Sequence[Pending], causes: Sequence[Exception]) -> None:
         super().__init__(said(causes[0]))
@@ -301,14 +301,14 @@ class StepError(Exception):
         self.positions = frozenset(item.position for item in self.culprits)
 
     def left_out(self) -> list[FailedRecord]:
-        """Return the observations at fault and why they are, for the history."""
+        """Return the observations to blame with the reasons, for the history."""
         return [
             FailedRecord(item.position, f"learning it failed: {named(cause)}", item.observation)
             for item, cause in zip(self.culprits, self.causes, strict=True)
         ]
 
     def told(self, what: str) -> Exception:
-        """Return the error that users see, which says what becomes of the observations."""
+        """Return the error that users see; `what` says what happens to the observations."""
         cause = self.causes[0]
         kind = FloatingPointError if isinstance(cause, ArithmeticError) else RuntimeError
         positions = ", ".join(str(item.position) for item in self.culprits)

@@ -1,4 +1,4 @@
-"""Batch SAEM: all observations again and again, with chains that stay alive."""
+"""Batch SAEM: repeated iterations over all observations, whose chains continue."""
 
 from __future__ import annotations
 
@@ -32,44 +32,44 @@ __all__ = ["SAEM"]
 
 
 class SAEM(Driver[SAEMRun]):
-    """Learn the parameters of a family from a finite set of observations, all of them at once.
+    """Learn the parameters of a family from a finite set of observations, by batch SAEM.
 
     Each iteration moves the chain of every observation by some sweeps at the present parameters
-    θ, blends the mean of the statistics into a running mean with gain γ_k, and maximises θ. It
-    is what `OnlineEM` is measured against, with the same model, kernels and M-step.
+    θ, blends the mean of the statistics into a running mean with gain γ_k, and maximizes θ. It
+    has the same model, kernels and M-step as `OnlineEM` and serves as its benchmark.
 
     Parameters
     ----------
     family : Family
         The model, its statistics and its M-step.
     parameters : mapping of str to array_like, or xarray.Dataset, optional
-        θ to start from. Not given: the first `n_start` observations set the start.
+        θ to start from. By default, the first `n_start` observations set the start.
     start : {"kmeans", "random"}
         How the family finds a start.
     n_start : int, optional
-        Observations that set it. Default: all.
+        Number of observations that set the start. Default: all.
     step_size : PhasedStepSize or callable
-        γ_k as a function of the iteration's number k; the first must be 1. The moves within a
+        γ_k as a function of the iteration number k; the first must be 1. The moves within a
         class adapt while the gain is 1. Default: 1 for ten iterations, then (k − 10)^−0.7.
     sweeps : int
-        Sweeps of the chain at each visit to an observation; all of them enter its statistics.
+        Number of sweeps at each visit to an observation; all of them enter its statistics.
     refit_every : int
-        Visits to an observation until its pseudo-priors are fitted again.
+        Number of visits to an observation until its pseudo-priors are fitted again.
     e_step : EStep, optional
-        Default: `CarlinChibBurst`. E-steps without a chain, as `Exact`, are asked for `sweeps`
-        draws at each visit.
+        Default: `CarlinChibBurst`. E-steps without a chain, such as `Exact`, make `sweeps` draws
+        at each visit.
     batch_fraction : float
-        Share of the observations that an iteration visits, drawn without return; the first
-        iteration visits all. The statistics of those that are not visited stay as they were and
-        enter the mean all the same.
+        Share of the observations that an iteration visits, drawn without replacement; the first
+        iteration visits all. The statistics of observations that are not visited stay the same
+        and still enter the mean.
     annealing : Annealing or callable, optional
         Temperature of iteration k, at least 1. Simulation is then at ``family.anneal(θ, T)``.
     random_seed : int or sequence of int, optional
         Seed; None takes one from the operating system. It is kept with the run.
     progressbar : bool
-        Whether a bar shows how a call of `fit` proceeds.
+        Whether `fit` shows a progress bar.
     keep : int, optional
-        Iterations at which the history keeps θ; see `OnlineEM`.
+        Number of iterations at which the history keeps θ; see `OnlineEM`.
     thin : int
         The history keeps every `thin`-th iteration and visit.
     executor : concurrent.futures.Executor or int, optional
@@ -78,11 +78,11 @@ class SAEM(Driver[SAEMRun]):
     on_error : {"raise", "skip"}, callable or pathlib.Path
         How to handle an observation that cannot be read, that the family refuses or whose visit
         fails: the call ends with an error, or the run goes on without it, and the history has
-        its position and the reason. A function or a folder gets it, as for `OnlineEM`; one whose
-        visit failed as it was encoded.
+        its position and the reason. A function or a folder gets the observation, as for
+        `OnlineEM`, in encoded form if its visit failed.
     refuse_beyond : float, optional
-        An observation is refused at the first call if it reaches so many times as far from the
-        median of all as the middle one of them does. None takes all.
+        An observation is refused at the first call if it reaches this many times as far from the
+        median of all as these typically (in the median) do. None accepts all.
 
     Raises
     ------
@@ -91,15 +91,15 @@ class SAEM(Driver[SAEMRun]):
 
     Notes
     -----
-    One iteration, with S_i the mean statistics of observation i at its last visit and N
-    observations: s_k = s_{k−1} + γ_k (N⁻¹ Σ_i S_i − s_{k−1}), and θ_k maximises what s_k is
-    worth, priors weighed against N observations. With ``batch_fraction`` below 1 this is
-    incremental, not the mean over the batch alone.
+    With S_i the mean statistics of observation i at its last visit and N observations, an
+    iteration is s_k = s_{k−1} + γ_k (N⁻¹ Σ_i S_i − s_{k−1}), and θ_k is the M-step at s_k, with
+    priors weighed against N observations. With ``batch_fraction`` below 1 this is incremental:
+    the mean is over all observations, not only the batch.
 
     Cost of an iteration: a burst for each observation visited. Memory: the observations and
     their chains; with `refit_every` above 1 also their pseudo-priors, two matrices for each
-    class, and with mini-batches the statistics of each observation in the classes it visited
-    (50 kilobytes a class, for 16 × 16 kernels and 72 displacements).
+    class; and with mini-batches the statistics of each observation in the classes it visited
+    (50 kilobytes per class, for 16 × 16 kernels and 72 displacements).
 
     References
     ----------
@@ -170,55 +170,55 @@ class SAEM(Driver[SAEMRun]):
         *,
         checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
     ) -> Self:
-        """Make some iterations over a set of observations.
+        """Run iterations over a set of observations.
 
         Parameters
         ----------
         observations : array_like, DataArray, or iterable
             All observations, as `OnlineEM.partial_fit` takes them. They are held in memory
-            during the call. A later call goes on with the same ones.
+            during the call. A later call must be given the same ones.
         n_iterations : int
-            Iterations to make, beside those that were made before.
+            Number of iterations to run, in addition to earlier ones.
         checkpoint : Checkpoint or path-like, optional
-            Where the run is saved while it goes on, after the iteration in which as many
-            observations were visited, or so many seconds have passed, as it says. Ctrl-C then
-            ends the call after the iteration that is at work, saved. A run that has made no
-            iteration yet replaces no file of another.
+            Where the run is saved as it goes on. It is saved after the iteration that reaches the
+            checkpoint's number of visited observations or of seconds. Ctrl-C then ends the call
+            after the current iteration and saves the run. A run without any iteration does not
+            replace the file of another run.
 
         Returns
         -------
         SAEM
-            The driver itself. The model's ``pm.Data`` hold its last θ.
+            The driver itself. The model's ``pm.Data`` hold the last θ.
 
         Raises
         ------
         ValueError, TypeError
-            If there is no observation, the family refuses one, or a run goes on with others
-            than it began with; nothing is changed then.
+            If there is no observation, if the family refuses one, or if they are not the
+            observations that the run began with; then nothing changes.
         FileExistsError
-            If a run that has made no iteration would be saved over files of another.
+            If a run without any iteration would be saved over files of another.
         BlockingIOError
             If another run is being saved in the same file.
         OSError
-            If a checkpoint cannot be written; the run stands as after the last iteration.
+            If a checkpoint cannot be written; the run is as after the last iteration.
         FloatingPointError, RuntimeError
-            If an iteration fails; the run stands as after the one before. A RuntimeError also
-            where another thread calls while a call is at work; that changes nothing.
+            If an iteration fails; the run is as before it. A RuntimeError also if another thread
+            calls during a call; then nothing changes.
         MemoryError, OSError
-            If memory or a disk fails, three times in a row; the run stands likewise.
+            If memory or a disk fails three times in a row; the run is as before the iteration.
         Exception
-            What the source raises.
+            Any exception of the source.
 
         Notes
         -----
-        With ``on_error="skip"`` errors of an observation raise nothing, but for a hundred in a row,
-        or if none is left. One that fails at its first visit leaves no trace, but for a part in
-        the start: the run is that over the others. Of one that fails later, what θ has learnt
-        stays, and what it contributed leaves the mean. Later calls are given all observations
-        again, and leave out the same.
+        With ``on_error="skip"`` errors of an observation raise nothing, except if a hundred fail
+        in a row or none is left. If an observation fails at its first visit, the run is that over
+        the others, apart from the observation's part in the start. If it fails later, its effect
+        on θ so far stays, and its contribution leaves the mean. Give later calls all observations
+        again; they leave out the same ones.
 
-        An interrupt (Ctrl-C) ends the call after the iteration that is at work, in the main
-        thread; a second one ends it at once, and loses that iteration and nothing else.
+        In the main thread, an interrupt (Ctrl-C) ends the call after the current iteration. A
+        second one ends it at once and loses only that iteration.
         """
         if isinstance(n_iterations, bool) or not isinstance(n_iterations, (int, np.integer)):
             raise TypeError(f"n_iterations: got {n_iterations!r}; give a whole number from 1.")
@@ -237,7 +237,7 @@ class SAEM(Driver[SAEMRun]):
                 len(run.batch(number, len(encoded)))
                 for number in range(first, first + n_iterations)
             )
-            # Compiling comes before the bar, which would stand still.
+            # Compile before the bar is shown, which would not move meanwhile.
             run.executor.prepare()
             interrupts.between()
             with (
@@ -272,10 +272,10 @@ class SAEM(Driver[SAEMRun]):
 
     @property
     def n_iterations(self) -> int:
-        """Iterations made."""
+        """Number of iterations so far."""
         return self.run.state.n_iterations
 
     def __repr__(self) -> str:
-        """Say what is learnt and how far."""
+        """Return the family and the number of iterations."""
         kind = type(self.family).__name__
         return f"{type(self).__name__}({kind}, n_iterations={self.n_iterations})"

@@ -1,4 +1,4 @@
-"""A run of `SAEM`: its observations, and batch stochastic approximation EM."""
+"""A run of `SAEM`: reading its observations, and batch stochastic approximation EM."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ __all__ = ["SAEMRun"]
 
 
 class SAEMRun(Run[SAEMState, SAEMSettings]):
-    """What `SAEM` does behind its doors; parameters as for `Run`.
+    """The implementation of `SAEM`; parameters as for `Run`.
 
-    Observation i has a generator of its own in iteration k, made from the seed, k and i.
+    Observation i has its own generator in iteration k, made from the seed, k and i.
     """
 
     driver = "SAEM"
@@ -52,38 +52,38 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
         self.state = replace(self.state, parameters=parameters)
 
     def restore(self, saved: SavedRun, tree: xr.DataTree) -> None:
-        """Go on from what a file held; with another E-step, all chains begin anew."""
+        """Continue from a saved run; with another E-step, all chains start anew."""
         super().restore(saved, tree)
         e_step: Any = self.settings.e_step
         given = [e_step]
         if getattr(e_step, "backend", None) == tree.attrs.get("backend"):
-            given.append(replace(e_step, backend=None))  # as the file had it
+            given.append(replace(e_step, backend=None))  # as it may be in the file
         text = tree.attrs["settings"]
         if not any(stored_alike(text, {"e_step": each}, "e_step") for each in given):
             self.state = self.state.with_new_chains()
 
     def read(self, observations: Any, between: Callable[[], None]) -> dict[int, Arrays]:
-        """Read the observations of a call, and begin with them or find them those of the run.
+        """Read the observations of a call, and begin with them or check that the run has the same.
 
         Parameters
         ----------
         observations : array_like, DataArray, or iterable
             As `SAEM.fit` takes them.
         between : callable
-            Called as each is read; it raises where the reading is to end.
+            Called as each is read; it raises to end the reading.
 
         Returns
         -------
         dict of int to dict of str to ndarray
-            The observations that are learnt, encoded, by their positions.
+            The observations to learn, encoded, by position.
 
         Raises
         ------
         ValueError, TypeError
-            If the family refuses one that is not to be skipped, nothing is left, or they are not
-            those of the run.
+            If the family refuses one that is not to be skipped, if none is left, or if they are
+            not those of the run.
         Exception
-            What the source raises.
+            Any exception of the source.
         """
         taken = self._taken(observations, between)
         self.leave_out(*taken.lost)
@@ -108,7 +108,7 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
         return taken.encoded
 
     def _taken(self, observations: Any, between: Callable[[], None]) -> _Taken:
-        """Read all observations, past those that are left out."""
+        """Read all observations, and set aside those that are left out."""
         taken, state, known = _Taken(), self.state, frozenset(self.state.positions)
         on_error, spans = self.settings.on_error, {}
         for position, observation in enumerate(read(self.family, observations)):
@@ -156,13 +156,13 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
         if not taken.encoded:
             reason = taken.lost[0].reason if taken.lost else "they were left out before"
             raise ValueError(
-                f"observations: none of these {taken.n_records} can be learnt ({reason}); see to "
+                f"observations: none of these {taken.n_records} can be learnt ({reason}); check "
                 "the source."
             )
         return taken
 
     def batch(self, number: int, n_observations: int) -> np.ndarray:
-        """Return which observations iteration `number` visits, increasing; the first one all."""
+        """Return the sorted indices of the observations that iteration `number` visits."""
         fraction = self.settings.batch_fraction
         if fraction == 1 or number == 1:
             return np.arange(n_observations)
@@ -173,19 +173,19 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
     def iterate(
         self, encoded: Mapping[int, Arrays], visited: Callable[[ObservationRecord], None]
     ) -> StepReport[SAEMState]:
-        """Make one iteration, and go on to the state that it leads to.
+        """Run one iteration, and move to its state.
 
         Parameters
         ----------
         encoded : mapping of int to mapping of str to ndarray
-            All observations by their positions, as `Family.encode` gives them.
+            All observations by position, as `Family.encode` returns them.
         visited : callable
-            Told of each observation once it has been visited.
+            Called with the record of each observation after its visit.
 
         Raises
         ------
         FloatingPointError, RuntimeError
-            If a visit fails and is not to be skipped, or the M-step fails.
+            If a visit fails and is not to be skipped, or if the M-step fails.
         """
         report, failures = self.step(self.state, encoded, visited)
         lost = [
@@ -202,20 +202,20 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
         encoded: Mapping[int, Arrays],
         visited: Callable[[ObservationRecord], None],
     ) -> tuple[StepReport[SAEMState], dict[int, Exception]]:
-        """Simulate, approximate stochastically, maximise: an iteration from a state to the next.
+        """Run an iteration from a state: simulation, stochastic approximation and maximization.
 
         Returns
         -------
         report : StepReport
         failures : dict of int to Exception
-            Why observations are left out from now on, by their positions. In the first iteration
-            nothing is left of them: what follows is what a run without them would have been.
+            Errors of the observations that are left out from now on, by position. If they fail in
+            the first iteration, the run continues as a run without them would.
         """
         begun = perf_counter()
         number, n = state.n_iterations + 1, len(state.chains)
         gain = self.settings.gain(number)
         parameters = self._annealed(state.parameters or {}, number)
-        # Observations that are not visited contribute what they did at their last visit.
+        # Observations that are not visited contribute the statistics of their last visit.
         contributions = list(state.contributions)
         keeps = self.settings.batch_fraction < 1
         chosen = self.batch(number, n) if contributions else np.arange(n)
@@ -225,8 +225,8 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
                 sweeps=self.settings.sweeps,
                 done=state.n_sweeps[index],
                 refit_every=self.settings.refit_every,
-                # Moves adapt while the gain is 1: what is averaged later needs a fixed kernel. A
-                # chain that begins anew then, of a run with another E-step, adapts at its start.
+                # Moves adapt while the gain is 1, since averaging later needs a fixed kernel. A
+                # chain that starts anew later, because the E-step changed, adapts at first.
                 adapts=gain == 1 or state.n_sweeps[index] == 0,
             )
             rng = self.generator(number, index - failed)
@@ -264,7 +264,7 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
                 records.append(record)
                 visited(record)
             if not records:
-                # nothing came of a whole mini-batch: another is drawn from the others
+                # a whole mini-batch failed: draw another from the other observations
                 report, more = self.step(state.without(failures), encoded, visited)
                 return report, failures | more
             left = [i for i, place in enumerate(state.positions) if place not in failures]
@@ -319,18 +319,18 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
 
 @dataclass(eq=False)
 class _Taken:
-    """What one call was given.
+    """The observations given to one call.
 
     Attributes
     ----------
     n_records : int
-        Records, whatever became of them.
+        Number of all records, including those left out.
     encoded : dict of int to dict of str to ndarray
-        Observations by their positions.
+        Encoded observations by position.
     held : dict of int to ndarray or dict of str to ndarray
-        The same as they were given, while there is no start.
+        The observations as given, while there is no start.
     lost : list of FailedRecord
-        Those that are left out.
+        Records that are left out.
     """
 
     n_records: int = 0
@@ -340,12 +340,12 @@ class _Taken:
 
 
 def _require_same(taken: _Taken, state: SAEMState) -> None:
-    """Refuse observations that are not those of a run's chains.
+    """Refuse observations other than those of a run's chains.
 
     Raises
     ------
     ValueError
-        If there are more or fewer records, or one is another; the error says which.
+        If there are more or fewer records, or one differs; the error says which.
     """
     where = ""
     if taken.n_records == state.n_records:

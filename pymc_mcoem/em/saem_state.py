@@ -1,4 +1,4 @@
-"""The state of a run of batch stochastic approximation EM, and its settings: plain frozen data."""
+"""State and settings of a run of `SAEM`, as frozen dataclasses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["SAEMSettings", "SAEMState", "fingerprint"]
 
 @dataclass(frozen=True, kw_only=True)
 class SAEMSettings(RunSettings):
-    """What a run of `SAEM` was asked to do; see there for each."""
+    """Settings of a run of `SAEM`, which describes each."""
 
     sweeps: int = 20
     refit_every: int = 1
@@ -47,7 +47,7 @@ class SAEMSettings(RunSettings):
 
 @dataclass(frozen=True)
 class SAEMState:
-    """All that a run needs to go on, the observations apart.
+    """Everything that a run needs to continue, except the observations.
 
     Attributes
     ----------
@@ -56,21 +56,21 @@ class SAEMState:
     statistics : dict of str to ndarray, or None
         s_k, each ``(n_classes, *shape)``.
     contributions : tuple of Contribution
-        What each observation contributed at its last visit; with mini-batches only.
+        Contribution of each observation at its last visit; with mini-batches only.
     chains : tuple of dict of str to ndarray
-        What the E-step left of each observation, empty before its first visit.
+        `EStepResult.chain` of each observation, empty before its first visit.
     n_sweeps : tuple of int
-        Sweeps made for each observation.
+        Number of sweeps made for each observation.
     positions : tuple of int
-        Which record of those given each observation is, counted from 0, increasing. What is
-        not among them was left out.
+        Position of each observation among the given records, counted from 0, increasing. Records
+        at other positions were left out.
     fingerprints : tuple of str
-        Of the observations that the chains belong to.
+        Fingerprints of the observations that the chains belong to.
     n_records : int
-        Records given, those left out among them.
+        Number of records given, including those left out.
     n_iterations, n_visits : int
     troubles : dict of str to int
-        Troubles met so far, by name.
+        Counts of troubles so far, by name.
     """
 
     parameters: Arrays | None = None
@@ -87,34 +87,34 @@ class SAEMState:
 
     @property
     def n_learnt(self) -> int:
-        """Visits to observations."""
+        """Number of visits to observations."""
         return self.n_visits
 
     @property
     def n_seen(self) -> int:
-        """Visits to observations."""
+        """Number of visits to observations."""
         return self.n_visits
 
     @property
     def n_steps(self) -> int:
-        """Iterations."""
+        """Number of iterations."""
         return self.n_iterations
 
     @property
     def effective_size(self) -> float:
-        """Observations that the statistics are worth: all there are."""
+        """Number of observations that the statistics are worth: all of them."""
         return float(len(self.chains))
 
     def with_new_chains(self) -> Self:
-        """Return the state in which no observation has been visited by the present E-step.
+        """Return the state with empty chains, for another E-step.
 
-        What its last visit contributed stays.
+        Contributions stay.
         """
         n = len(self.chains)
         return replace(self, chains=tuple({} for _ in range(n)), n_sweeps=(0,) * n)
 
     def without(self, positions: Container[int]) -> Self:
-        """Return the state without the observations at these positions and what they gave."""
+        """Return the state without the observations at some positions and their contributions."""
         left = [i for i, position in enumerate(self.positions) if position not in positions]
         return replace(
             self,
@@ -127,7 +127,7 @@ class SAEMState:
 
 
 def fingerprint(data: Mapping[str, np.ndarray]) -> str:
-    """Return a short text that another observation does not have.
+    """Return a short text that identifies an observation.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""Schedules of the drivers: step size, update times, burst lengths, temperature.
+"""Schedules of the drivers: step sizes, update times, burst lengths, temperatures.
 
-Each is a small frozen object that is called with a number n counted from 1, and nothing else, so
-that it can be looked at alone, stored with a run, and replaced by any function of n.
+Each is a frozen dataclass that is called with a number n, counted from 1. It can be evaluated on
+its own, stored with a run, and replaced by any function of n.
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ class StepSize:
     Parameters
     ----------
     exponent : float
-        κ in (0.5, 1]. Above 0.5 the squared gains have a finite sum, at most 1 the gains have an
-        infinite one: both are needed for convergence. Exponent 1 without offset is 1/n exactly,
-        the running mean.
+        κ in (0.5, 1]. Convergence needs squared gains with a finite sum (κ > 0.5) and gains with
+        an infinite sum (κ ≤ 1). Exponent 1 without offset is exactly 1/n, the running mean.
     offset : float
-        o ≥ 0. The gain stays near 1 for about o observations more, which forgets what was
-        learnt from them at poor parameters.
+        o ≥ 0. The gain stays near 1 for about o more observations, so that what they contributed
+        at poor parameters is forgotten.
     floor : float
-        f in [0, 1). Above zero the gain never falls below it: the parameters follow a stream
-        that changes, and no longer converge.
+        f in [0, 1), below which the gain never falls. With a floor above zero, the parameters
+        follow a changing stream and no longer converge.
 
     Raises
     ------
@@ -41,8 +40,8 @@ class StepSize:
 
     Notes
     -----
-    Label ``eq:estep_SAOEM`` of the paper. n counts steps, which are observations unless they
-    are learnt in mini-batches.
+    Label ``eq:estep_SAOEM`` of the paper. n counts steps, which are observations unless there
+    are mini-batches.
 
     Examples
     --------
@@ -81,17 +80,17 @@ class StepSize:
 
 @dataclass(frozen=True)
 class PhasedStepSize:
-    r"""Gain of batch stochastic approximation: 1 at first, then falling.
+    r"""Gain of batch stochastic approximation: 1 at first, then decreasing.
 
     .. math:: \gamma_k = 1 \; (k \le k_0), \qquad \gamma_k = (k - k_0)^{-\kappa} \; (k > k_0)
 
     Parameters
     ----------
     n_constant : int
-        k_0, iterations with gain 1, at least one: they forget the start, and the noise of a
-        single iteration stays.
+        k_0, number of iterations with gain 1, at least one. They forget the start and keep the
+        noise of a single iteration.
     exponent : float
-        κ in (0.5, 1], by which the noise is then averaged away.
+        κ in (0.5, 1], with which the noise is then averaged out.
 
     Raises
     ------
@@ -115,8 +114,8 @@ class PhasedStepSize:
         """Check the values."""
         if not is_whole(self.n_constant) or self.n_constant < 1:
             raise ValueError(
-                f"n_constant: got {self.n_constant!r}; give a whole number from 1, for the first "
-                "gain is 1."
+                f"n_constant: got {self.n_constant!r}; give a whole number from 1, because the "
+                "first gain is 1."
             )
         if not (is_number(self.exponent) and 0.5 < self.exponent <= 1):
             raise ValueError(
@@ -132,14 +131,14 @@ class PhasedStepSize:
 
 @dataclass(frozen=True)
 class Annealing:
-    """Temperature of the simulation, falling to 1 by equal factors.
+    """Temperature of the simulation, decreasing to 1 by equal factors.
 
     Parameters
     ----------
     temperature : float
-        Of the first iteration, at least 1.
+        Temperature of the first iteration, at least 1.
     n_iterations : int
-        Iterations until it is 1.
+        Number of iterations until it is 1.
 
     Raises
     ------
@@ -148,8 +147,8 @@ class Annealing:
 
     Notes
     -----
-    At temperature T the likelihood is raised to the power 1/T, so that latents and classes move
-    between explanations that later exclude each other. See `Family.anneal`.
+    At temperature T the likelihood is raised to the power 1/T, so that latents and classes can
+    move between modes that are separated later. See `Family.anneal`.
 
     Examples
     --------
@@ -180,7 +179,7 @@ class Annealing:
 
 @dataclass(frozen=True)
 class UpdateSchedule:
-    """Numbers n of observations after which the parameters are maximised.
+    """Numbers n of observations after which the parameters are maximized.
 
     Parameters
     ----------
@@ -190,7 +189,7 @@ class UpdateSchedule:
         After the last of `times`, every `every`-th observation; 0 for none.
     adaptive : bool
         Whether the first update comes as soon as every class is ready for it (see
-        `Family.ready`), at the latest at ``times[0]``. The default schedule does so.
+        `Family.ready`), and at ``times[0]`` at the latest.
 
     Raises
     ------
@@ -228,20 +227,21 @@ class UpdateSchedule:
             )
 
     def __call__(self, n: int) -> bool:
-        """Say whether the fixed part of the schedule has an update at `n`, counted from 1."""
+        """Return whether the fixed part of the schedule has an update at `n`, counted from 1."""
         check_number(n)
         last = self.times[-1] if self.times else 0
         return n in self.times or (self.every > 0 and n > last and (n - last) % self.every == 0)
 
     def due(self, after: int, until: int, *, n_updates: int, all_ready: bool) -> bool:
-        """Say whether an update is due once `until` observations are learnt.
+        """Return whether an update is due once `until` observations are learned.
 
         Parameters
         ----------
         after, until : int
-            Observations learnt before and after this step; they differ by the batch size.
+            Numbers of observations learned before and after this step; they differ by the batch
+            size.
         n_updates : int
-            Updates made so far.
+            Number of updates so far.
         all_ready : bool
             Whether every class is ready for an update.
         """
@@ -249,8 +249,8 @@ class UpdateSchedule:
             return any(self(n) for n in range(after + 1, until + 1))
         if n_updates == 0:
             return all_ready or until >= self.times[0]
-        # times[0] only bounds the first update; once that has come it is no time of its own,
-        # unless it is also where the regular updates begin.
+        # times[0] only bounds the first update; after that it is not an update time, unless the
+        # regular updates begin there.
         return any(
             self(n) and (n != self.times[0] or len(self.times) == 1)
             for n in range(after + 1, until + 1)
@@ -258,23 +258,23 @@ class UpdateSchedule:
 
     @classmethod
     def at(cls, times: Iterable[int], *, every: int = 1) -> UpdateSchedule:
-        """Return updates at `times`, then at every `every`-th observation after the last."""
+        """Return a schedule of updates at `times`, then at every `every`-th observation."""
         return cls(times=tuple(times), every=every, adaptive=False)
 
     @classmethod
     def never(cls) -> UpdateSchedule:
-        """Return the empty schedule: statistics run, parameters stay."""
+        """Return a schedule without updates: statistics are averaged, parameters stay."""
         return cls(times=(), every=0, adaptive=False)
 
     @classmethod
     def paper(cls) -> UpdateSchedule:
-        """Return 50, 75, then every observation from 100 on (section ``subsec:5:2``)."""
+        """Return updates at 50, 75, and every observation from 100 on (``subsec:5:2``)."""
         return cls.at((50, 75, 100))
 
 
 @dataclass(frozen=True)
 class BurstSize:
-    """Length of one burst: `burn_in` sweeps that are dropped, then `draws` that are kept."""
+    """Length of one burst: `burn_in` sweeps that are discarded, then `draws` that are kept."""
 
     draws: int
     burn_in: int
@@ -282,17 +282,17 @@ class BurstSize:
 
 @dataclass(frozen=True)
 class BurstLength:
-    """Sweeps of the sampler for each observation.
+    """Number of sweeps of the sampler for each observation.
 
     Parameters
     ----------
     draws : int
-        Sweeps that are kept, after the burn-in, as PyMC counts them. The paper's m_n is all of
-        the sweeps, ``burn_in + draws``.
+        Number of sweeps that are kept, after the burn-in, as PyMC counts them. The paper's m_n
+        counts all sweeps, ``burn_in + draws``.
     burn_in : int
-        Sweeps before them that are dropped.
+        Number of sweeps before them that are discarded.
     later : tuple of (int, int)
-        Pairs ``(n, draws)``: from observation n on, so many are kept.
+        Pairs ``(n, draws)``: the number of draws from observation n on.
 
     Raises
     ------
@@ -338,12 +338,12 @@ class BurstLength:
 
     @classmethod
     def paper(cls) -> BurstLength:
-        """Return m_n = 200 sweeps to n = 100, then 500, each with 100 of burn-in among them."""
+        """Return m_n = 200 sweeps up to n = 100, then 500, each including 100 of burn-in."""
         return cls(draws=100, burn_in=100, later=((101, 400),))
 
 
 def check_number(n: int) -> None:
-    """Refuse a number of an observation or step below 1."""
+    """Refuse an observation or step number below 1."""
     if n < 1:
         raise ValueError(f"n: got {n}; observations and steps are counted from 1.")
 
@@ -351,9 +351,9 @@ def check_number(n: int) -> None:
 def update_is_due(
     schedule: Callable[[int], bool], after: int, until: int, *, n_updates: int, all_ready: bool
 ) -> bool:
-    """Ask a schedule, or any function of n, whether an update is due; see `UpdateSchedule.due`.
+    """Return whether an update is due by a schedule or function of n; see `UpdateSchedule.due`.
 
-    A schedule of one's own that wants to know `n_updates` and `all_ready` has a method ``due``.
+    A custom schedule that needs `n_updates` and `all_ready` defines a method ``due``.
     """
     due = getattr(schedule, "due", None)
     if due is not None:

@@ -1,14 +1,14 @@
-"""Saved runs: one netCDF file with the state, the settings and the history, of either driver.
+"""Saved runs of `OnlineEM` and `SAEM`: one netCDF file with state, settings and history.
 
 Layout of a file::
 
     /               format, format_version, written_by, library, version, seed and settings as JSON
     /online_em      path of the parameters (as in `OnlineEM.history`)
     /observations   records of the observations
-    /skipped        records that were left out, where there were any
+    /skipped        records that were left out, if there were any
     /run            everything else, as `dataset_of` lays it out
 
-How it is written and read is in `pymc_mcoem.runs.atomic_files` and `datatree_files`.
+Files are written and read by `pymc_mcoem.runs.atomic_files` and `datatree_files`.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ FORMAT_VERSION = 10
 
 @dataclass(frozen=True)
 class SavedRun:
-    """What a file holds beside the history and the settings.
+    """The contents of a file besides the history and the settings.
 
     Attributes
     ----------
     state : RunState or SAEMState
-        Where the run stands.
+        State of the run.
     entropy : int or list of int
         The seed.
     family : dict
-        What the family was, see `describe_family`.
+        Description of the family, as from `describe_family`.
     strides : dict of str to int
-        How far the path and the records of observations are thinned.
+        Strides by which the path and the records of observations are thinned.
     """
 
     state: Any
@@ -53,7 +53,7 @@ class SavedRun:
 
 
 def run_bytes(driver: str, run: SavedRun, history: xr.DataTree, written_by: str) -> bytes:
-    """Return a file that holds a run.
+    """Return the bytes of a file with a saved run.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def run_bytes(driver: str, run: SavedRun, history: xr.DataTree, written_by: str)
     history : xarray.DataTree
         As in `OnlineEM.history`.
     written_by : {"checkpoint", "save"}
-        Who asks for it.
+        What the file is written by.
     """
     attributes = {
         **history.attrs,
@@ -76,7 +76,7 @@ def run_bytes(driver: str, run: SavedRun, history: xr.DataTree, written_by: str)
 
 
 def read_run(path: str | os.PathLike[str], driver: str) -> tuple[SavedRun, xr.DataTree]:
-    """Return what `run_bytes` was given, see `read_datatree` for what is refused.
+    """Return a saved run and its history; `read_datatree` says which files are refused.
 
     Parameters
     ----------
@@ -98,25 +98,25 @@ def read_run(path: str | os.PathLike[str], driver: str) -> tuple[SavedRun, xr.Da
 def settings_of(
     path: str | os.PathLike[str], text: str, kind: type, overrides: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments that a driver is made anew with.
+    """Return the arguments with which a saved driver is made again.
 
     Parameters
     ----------
     path : path-like
-        The file, for the message.
+        The file, for error messages.
     text : str
-        The settings in it, as from `encode_settings`.
+        The settings in the file, as from `encode_settings`.
     kind : type
         Class of the settings.
     overrides : mapping of str to object
-        What takes the place of saved ones, or of what a file cannot hold.
+        Settings that replace saved ones, or those that a file cannot hold.
 
     Raises
     ------
     TypeError
-        If `overrides` names what a run does not have.
+        If `overrides` names a setting that a run does not have.
     ValueError
-        If something is neither in the file nor given, or the file has other settings.
+        If a setting is neither in the file nor given, or the file has other settings.
     """
     with named_damage(path):
         stored, known = decode_settings(text), {field.name for field in fields(kind)}

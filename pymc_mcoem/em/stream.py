@@ -1,4 +1,4 @@
-"""Where observations come from: what a source is, and reading it one record at a time."""
+"""Sources of observations, and reading them one record at a time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 
 
 class Family(Protocol):
-    """A family, as far as streams ask it what a source and a record are."""
+    """The part of a family that streams use."""
 
     observation: tuple[str, ...]
 
@@ -37,11 +37,11 @@ class Family(Protocol):
         ...
 
     def as_source(self, observations: Any, /) -> Any:
-        """Return observations as they are to be read, or refuse what is ambiguous."""
+        """Return observations in the form in which they are read, or refuse ambiguous ones."""
         ...
 
     def in_order(self, observations: xr.DataArray, /) -> Any:
-        """Return an observation with its dims in the order of the model."""
+        """Return an observation with its dims in the model's order."""
         ...
 
     def is_batch(self, record: Any, /) -> bool:
@@ -51,13 +51,13 @@ class Family(Protocol):
 
 @dataclass(frozen=True)
 class Unreadable:
-    """Stands for a record that the source raised an exception for."""
+    """Placeholder for a record for which the source raised an exception."""
 
     error: Exception
 
 
 def check_skip(skip: Any) -> None:
-    """Complain about what is no number of records.
+    """Check that `skip` is a number of records.
 
     Raises
     ------
@@ -78,7 +78,7 @@ def check_skip(skip: Any) -> None:
 
 
 def read(family: Family, observations: Any, skip: int = 0) -> Iterator[Any]:
-    """Yield the records of a source, an `Unreadable` for each that the source fails to give.
+    """Yield the records of a source, with an `Unreadable` for each that cannot be read.
 
     Parameters
     ----------
@@ -86,25 +86,26 @@ def read(family: Family, observations: Any, skip: int = 0) -> Iterator[Any]:
     observations : array_like, mapping, or iterable
         As `Family.iterate` takes them.
     skip : int
-        Records to pass over. Of arrays, sequences, and what has a ``from_position``, they are not
-        read, but for the first, which says whether it is a stream of batches; if so, they are.
+        Number of records to skip. In arrays, sequences, and objects with a ``from_position``, they
+        are not read, except the first, which shows whether the records are batches; batches are
+        read.
 
     Raises
     ------
     TypeError, ValueError
-        If it is no source of observations.
+        If `observations` is not a source of observations.
     Exception
-        What the source raises a hundred times in a row.
+        Any exception of the source that follows a hundred failures in a row.
     KeyboardInterrupt, SystemExit, MemoryError, OSError
-        What is no fault of a record; see `require_readable`.
+        Failures that are not due to a record; see `require_readable`.
 
     Notes
     -----
-    After an exception a sequence goes on with its next record, and an iterator is asked for its
-    next: a generator has none, and the stream ends there. Of sequences, what memory, a disk or a
-    network has failed to give is asked for twice more first. Running out of memory, and a network
-    that is gone, are no record's fault, and raised. A batch that cannot be read is one
-    record, since nobody knows how many were in it.
+    After an exception, reading goes on with the next record of a sequence or iterator; a generator
+    has none, so its stream ends there. A record of a sequence that memory, a disk or a network
+    failed to provide is first read twice more. Running out of memory and a lost network connection
+    are not due to a record and are raised. A batch that cannot be read counts as one record, since
+    its length is not known.
 
     Examples
     --------
@@ -124,12 +125,12 @@ def read(family: Family, observations: Any, skip: int = 0) -> Iterator[Any]:
 
 
 def count_observations(family: Family, observations: Any) -> int | None:
-    """Return how many observations there are to come, None where that cannot be known.
+    """Return the number of observations in a source; None if it is not known.
 
     Raises
     ------
     TypeError, ValueError
-        If it is no source of observations.
+        If `observations` is not a source of observations.
 
     Examples
     --------
@@ -143,14 +144,14 @@ def count_observations(family: Family, observations: Any) -> int | None:
 
 @dataclass(frozen=True)
 class _Source:
-    """What was given as observations.
+    """A source of observations.
 
     Attributes
     ----------
     length : int or None
-        Observations to come, or batches of them; None where that cannot be known.
+        Number of observations, or of batches; None if it is not known.
     after : callable
-        Returns an iterator over the records behind so many.
+        Takes a number of records to skip and returns an iterator over the others.
     """
 
     length: int | None
@@ -158,18 +159,18 @@ class _Source:
 
 
 def _source(family: Family, observations: Any) -> _Source:
-    """Return what observations are: one, an array, passes, a sequence, or an iterable.
+    """Return the source for one observation, an array, passes, a sequence, or an iterable.
 
     Raises
     ------
     TypeError, ValueError
-        If they are none of these.
+        If `observations` is none of these.
     """
     given = family.as_source(observations)
     if isinstance(given, xr.DataArray):
         given = family.in_order(given).variable
     elif hasattr(given, "to_numpy"):
-        # the index of a DataFrame is for columns, and of a Series for labels
+        # indexing selects columns of a DataFrame, and labels of a Series
         given = given.to_numpy()
     kind = type(given).__name__
     if isinstance(given, (Mapping, int, float)):
@@ -189,7 +190,7 @@ def _source(family: Family, observations: Any) -> _Source:
             int(length), lambda skip: _indexed(lambda at: in_memory(given[at]), skip, int(length))
         )
     length = None
-    # endless passes, and loaders of streams, have no length though their class has one
+    # endless passes and loaders of streams have no length although their class defines one
     with suppress(TypeError):
         length = len(given)
     if hasattr(given, "from_position"):
@@ -206,7 +207,7 @@ def _source(family: Family, observations: Any) -> _Source:
 
 
 def _spread(family: Family, records: Iterable[Any], batches: bool | None = None) -> Iterator[Any]:
-    """Yield records, each read once and in the model's order; batches spread out.
+    """Yield observations, each read once and in the model's order, splitting batches.
 
     Parameters
     ----------
@@ -214,13 +215,12 @@ def _spread(family: Family, records: Iterable[Any], batches: bool | None = None)
     records : iterable
         Single observations or batches of them, or an `Unreadable` for one that could not be read.
     batches : bool, optional
-        Whether the stream is one of batches. Not given: whether the first record that can be
-        read is one.
+        Whether the records are batches. By default, whether the first readable one is.
 
     Yields
     ------
     array_like, mapping, or Unreadable
-        An `Unreadable` for each record, or observation of a batch, whose reading raises.
+        An `Unreadable` for each record, or observation of a batch, that cannot be read.
     """
     for given in records:
         if isinstance(given, Unreadable):
@@ -248,15 +248,15 @@ def _spread(family: Family, records: Iterable[Any], batches: bool | None = None)
 
 
 def _prepared(family: Family, record: Any) -> tuple[Any, bool]:
-    """Return a record of an iterable in memory and the model's order, and whether it is a batch.
+    """Return a record in memory and in the model's order, and whether it is a batch.
 
     Raises
     ------
     Exception
-        What reading it raises.
+        Any exception while reading it.
     """
     if isinstance(record, xr.DataArray):
-        # one with the wrong dims is left as it is: encode refuses it, and is heard
+        # a record with the wrong dims stays as it is, for encode to refuse it
         with suppress(ValueError):
             record = family.in_order(record)
     record = in_memory(record)
@@ -264,10 +264,10 @@ def _prepared(family: Family, record: Any) -> tuple[Any, bool]:
 
 
 def in_memory(record: Any) -> Any:
-    """Return a record as NumPy or, with its dims, xarray has it in memory.
+    """Return a record in memory, as a NumPy array or a DataArray.
 
-    What would be read anew at every look at it is read once. What cannot be read as an array is
-    returned as it is, for the family to refuse.
+    Lazy arrays are read once. An object that cannot be read as an array is returned unchanged,
+    for the family to refuse.
 
     Examples
     --------
@@ -290,15 +290,15 @@ def as_values(name: str, value: Any) -> np.ma.MaskedArray:
     Parameters
     ----------
     name : str
-        What they are, for the message.
+        Name of the values, for error messages.
     value : array_like
 
     Raises
     ------
     TypeError
-        If they are no real numbers.
+        If the values are not real numbers.
     ValueError
-        If they make no array, as rows of different lengths.
+        If they do not form an array, for example rows of different lengths.
 
     Examples
     --------
@@ -312,7 +312,7 @@ def as_values(name: str, value: Any) -> np.ma.MaskedArray:
     try:
         array = np.ma.asanyarray(value)
     except (MemoryError, OSError):
-        # not the record's fault, but the reader's
+        # not due to the record
         raise
     except Exception as error:
         raise_if_interrupted(error)
@@ -323,18 +323,18 @@ def as_values(name: str, value: Any) -> np.ma.MaskedArray:
         ) from error
     if array.dtype.kind not in "biuf":
         raise TypeError(f"{name} has dtype {array.dtype}; convert it to real numbers first.")
-    # what overflows becomes infinite, and is refused as that
+    # overflow becomes infinite and is refused as such
     with np.errstate(over="ignore"):
         values: np.ma.MaskedArray = array.astype(np.float64)
     return values
 
 
 def _after(family: Family, records: Callable[[int], Iterator[Any]], skip: int) -> Iterator[Any]:
-    """Yield the observations from `skip` on of a source whose records can be had from any on."""
+    """Yield the observations from `skip` on of a source that can be read from any record."""
     if not skip:
         return _spread(family, records(0))
-    # A stream of batches counts observations, another its records. Which it is was said by the
-    # first record that could be read, when it was begun.
+    # `skip` counts observations in a stream of batches, and records otherwise. The first readable
+    # record of the stream shows which it is.
     if _has_batches(family, records(0)):
         return islice(_spread(family, records(0)), skip, None)
     return _spread(family, records(skip), batches=False)
@@ -351,7 +351,7 @@ def _has_batches(family: Family, records: Iterator[Any]) -> bool:
 
 
 def _indexed(get: Callable[[int], Any], begin: int, end: int) -> Iterator[Any]:
-    """Yield the records of a sequence, an `Unreadable` for each that raises."""
+    """Yield the records of a sequence, with an `Unreadable` for each that raises."""
     for index in range(begin, end):
         try:
             record = patiently(partial(get, index))
@@ -362,7 +362,7 @@ def _indexed(get: Callable[[int], Any], begin: int, end: int) -> Iterator[Any]:
 
 
 def _asked(records: Iterator[Any]) -> Iterator[Any]:
-    """Ask an iterator for its records, also after one that raises."""
+    """Yield the records of an iterator, continuing after one that raises."""
     while True:
         try:
             record = next(records)
@@ -375,7 +375,7 @@ def _asked(records: Iterator[Any]) -> Iterator[Any]:
 
 
 def _of_passes(passes: Any, position: int) -> Iterator[Any]:
-    """Yield the records from `position` on, begun anew behind each that raises."""
+    """Yield the records of passes from `position` on, restarting after each that raises."""
     records = passes.from_position(position)
 
     def ask() -> Any:

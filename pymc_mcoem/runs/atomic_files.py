@@ -1,8 +1,8 @@
-"""Files that are there whole or not at all, and that tell whether they are as they were written.
+"""Atomic files with a checksum: they are written completely or not at all.
 
-What a file is to hold is in memory before the first byte is written, so that a disk that is full or
-fails meets nothing but plain calls of the operating system. The last bytes of a file are its seal,
-a checksum of all that comes before.
+The content of a file is in memory before the first byte is written, so that a full or failing disk
+affects only plain calls of the operating system. The last bytes of a file are its seal, a checksum
+of everything before.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ __all__ = [
 ]
 
 SEAL = b"\npymc_mcoem sha256 "
-#: Bytes of the mark above and of the digest in hexadecimal figures.
+#: Number of bytes of the mark above and of the hexadecimal digest.
 SEAL_LENGTH = len(SEAL) + 64
-#: Bytes that are written at a time.
+#: Number of bytes that are written at a time.
 CHUNK = 1 << 22
-#: Never follow a link, never open what is there.
+#: Flags that never follow a link and never open an existing file.
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 NEW |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 
 class DamagedFileError(ValueError):
-    """A file does not hold what was written to it, or what no run can go on from."""
+    """A file is not as it was written, or is not one that a run can continue from."""
 
 
 def older_name(path: Path, number: int) -> Path:
@@ -58,9 +58,9 @@ def older_name(path: Path, number: int) -> Path:
 
 
 def older_names(path: Path) -> list[Path]:
-    """Return the files there are before the newest, the last of them first.
+    """Return the existing files before the newest, the most recent first.
 
-    A process that was killed while it moved them down may have left a number out.
+    A number may be missing if a process was killed while it renamed them.
     """
     numbered = re.compile(rf"{re.escape(path.stem)}\.([1-9]\d*){re.escape(path.suffix)}")
     found = map(numbered.fullmatch, _names_beside(path))
@@ -69,30 +69,30 @@ def older_names(path: Path) -> list[Path]:
 
 
 def lock_of(path: Path) -> Path:
-    """Return the name of the lock of a checkpoint's file."""
+    """Return the name of the lock file of a checkpoint's file."""
     return path.with_name(f".{path.name}.lock")
 
 
 def leftover_locks(path: Path, beyond: int) -> list[Path]:
-    """Return the locks there are of older files with numbers above `beyond`."""
+    """Return the existing locks of older files with numbers above `beyond`."""
     numbered = re.compile(rf"\.{re.escape(path.stem)}\.(\d+){re.escape(path.suffix)}\.lock")
     found = map(numbered.fullmatch, _names_beside(path))
     return [path.with_name(each[0]) for each in found if each and int(each[1]) > beyond]
 
 
 def _names_beside(path: Path) -> list[str]:
-    with suppress(OSError):  # a folder that can be written in and not be read
+    with suppress(OSError):  # a folder may be writable but not readable
         return os.listdir(path.absolute().parent)
     return []
 
 
 def temporary_beside(path: Path) -> Path:
-    """Return a name beside `path` that nobody else has or can foresee."""
+    """Return a name in the folder of `path` that is unused and cannot be guessed."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
 
 
 def remove_leftovers(path: Path) -> None:
-    """Take away what processes that were killed while writing have left beside `path`."""
+    """Remove temporary files beside `path` of processes that were killed while writing."""
     ours = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}\.partial")
     for name in _names_beside(path):
         if ours.fullmatch(name):
@@ -101,14 +101,14 @@ def remove_leftovers(path: Path) -> None:
 
 
 def write_new(path: Path, parts: Iterable[bytes]) -> None:
-    """Write a file under a name that is free, to the disk.
+    """Write a new file, and flush it to the disk.
 
     Raises
     ------
     FileExistsError
-        If the name is taken, also by a link that leads nowhere.
+        If the name is taken, also by a broken link.
     OSError
-        If it cannot be written.
+        If the file cannot be written.
     """
     descriptor = os.open(path, NEW, 0o666)
     try:
@@ -122,19 +122,19 @@ def write_new(path: Path, parts: Iterable[bytes]) -> None:
 
 
 def write_whole(path: Path, content: bytes, before: Callable[[], None] | None = None) -> None:
-    """Write a sealed file that takes the place of one that is there, in one move.
+    """Write a sealed file, which atomically replaces an existing one.
 
     Parameters
     ----------
     path : Path
     content : bytes
     before : callable, optional
-        Called when the new file is on the disk whole, and the old one is still in its place.
+        Called when the new file is complete on the disk and the old one is still in place.
 
     Raises
     ------
     OSError
-        If it cannot be written. Nothing is left of it then, and the old one is as it was.
+        If the file cannot be written. No partial file is left, and the old file is unchanged.
     """
     seal = SEAL + hashlib.sha256(content).hexdigest().encode()
     replace_file(path, (content, seal), before)
@@ -146,7 +146,7 @@ def replace_file(
     before: Callable[[], None] | None = None,
     argument: str = "path",
 ) -> None:
-    """Write a file as `write_whole` does, without a seal; `argument` is named in its errors."""
+    """Write a file as `write_whole` does, without a seal; errors name `argument`."""
     beside = temporary_beside(path)
     try:
         try:
@@ -160,10 +160,10 @@ def replace_file(
     except OSError as error:
         size = sum(map(len, parts))
         why = (
-            f"there is no room for its {size:,} bytes, which are written beside the file that is "
-            "there; make room"
+            f"there is no room for its {size:,} bytes, which are written before the old file is "
+            "removed; make room"
             if error.errno in FULL
-            else f"{error.strerror or error}; see to the disk"
+            else f"{error.strerror or error}; check the disk"
         )
         raise OSError(
             error.errno,
@@ -173,17 +173,17 @@ def replace_file(
 
 
 def _sync_folder(folder: Path) -> None:
-    """Have the names in a folder on the disk too, where a system knows how."""
+    """Flush the names in a folder to the disk too, if the system can."""
     if not hasattr(os, "O_DIRECTORY"):
         return
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except PermissionError:
-        return  # it can be written in, and not be opened
+        return  # the folder is writable but cannot be opened
     try:
         os.fsync(descriptor)
     except OSError as error:
-        # Some file systems of networks do so by themselves and refuse to be asked.
+        # Some network file systems do this by themselves and refuse the call.
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise
     finally:
@@ -191,12 +191,12 @@ def _sync_folder(folder: Path) -> None:
 
 
 def read_whole(path: Path) -> bytes:
-    """Return what `write_whole` wrote.
+    """Return the content that `write_whole` wrote.
 
     Raises
     ------
     DamagedFileError
-        If it is anything else.
+        If the file is not as it was written.
     """
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -221,14 +221,14 @@ def read_whole(path: Path) -> bytes:
 
 
 def unsealed(sealed: bytes) -> bytes | None:
-    """Return what is sealed, None where the seal is another's or there is none."""
+    """Return the content before the seal; None if the seal is wrong or missing."""
     content = sealed[:-SEAL_LENGTH]
     seal = SEAL + hashlib.sha256(content).hexdigest().encode()
     return content if sealed[-SEAL_LENGTH:] == seal else None
 
 
 def _memory() -> float:
-    """Return the bytes of memory of this machine, as far as it tells."""
+    """Return the bytes of memory of this machine; infinity if they are not known."""
     try:
         return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     except (AttributeError, ValueError, OSError):

@@ -1,4 +1,4 @@
-"""Saving a run while it goes on: how often, and what is kept of older files."""
+"""Checkpoints: saving a run as it goes on, and keeping older files."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ __all__ = ["Checkpoint", "Checkpointing", "claimed"]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a run is saved while it goes on, and how often.
+    """Where and how often a run is saved as it goes on.
 
     Parameters
     ----------
     path : path-like
-        The file, as `OnlineEM.save` writes it. It is there whole or not at all, also if the process
-        is killed while writing.
+        The file, as `OnlineEM.save` writes it. It is always complete, even if the process is
+        killed while writing.
     observations : int, optional
-        Observations after which it is saved again.
+        Number of observations after which the run is saved again.
     seconds : float, optional
-        Seconds after which it is saved again, with the next observation.
+        Seconds after which the run is saved again, with the next observation.
     keep : int
-        Older files to keep beside it: ``run.nc`` is then the newest, ``run.1.nc`` the one before,
-        and so on. Where the newest turns out damaged, `OnlineEM.load` falls back to these.
+        Number of older files to keep: ``run.nc`` is then the newest, ``run.1.nc`` the one before,
+        and so on. If the newest is damaged, `OnlineEM.load` falls back to these.
 
     Raises
     ------
     ValueError, TypeError
-        If a number is out of its range or the path is none.
+        If a number is out of its range or `path` is not a path.
 
     Notes
     -----
-    A call that ends, in whatever way, saves once more. Saving takes as long as writing the
-    statistics and the history does, 0.3 to 0.5 seconds for images of 256 pixels under four
-    classes: with the default of 100 observations about a hundredth of the time.
+    The run is saved once more when a call ends for any reason. Saving takes as long as writing
+    the statistics and the history, 0.3 to 0.5 seconds for images of 256 pixels under four
+    classes; with the default of 100 observations about a hundredth of the run time.
 
     Examples
     --------
@@ -68,7 +68,7 @@ class Checkpoint:
 
     def __post_init__(self) -> None:
         """Check the values."""
-        # of a link the file that it leads to, so that it stays one
+        # resolve a link to its target, so that it stays a link
         object.__setattr__(self, "path", require_file_name(self.path))
         for name, least in (("observations", 1), ("keep", 0)):
             value = getattr(self, name)
@@ -83,7 +83,7 @@ class Checkpoint:
 
     @classmethod
     def of(cls, given: Any) -> Checkpoint | None:
-        """Return a checkpoint, of which a path alone may be given, or None."""
+        """Return a checkpoint or None; `given` may also be a path alone."""
         return given if given is None or isinstance(given, Checkpoint) else cls(given)
 
     def older(self, number: int) -> Path:
@@ -92,11 +92,11 @@ class Checkpoint:
 
     @property
     def files(self) -> list[Path]:
-        """The newest and the older ones."""
+        """Names of the newest file and the older ones."""
         return [Path(self.path), *(self.older(number) for number in range(1, self.keep + 1))]
 
     def require_unused(self, own: Iterable[Path] = ()) -> None:
-        """Refuse files of other runs, which a run that has learnt nothing yet would replace.
+        """Refuse files of other runs, for a run that has learned nothing yet.
 
         Parameters
         ----------
@@ -106,7 +106,7 @@ class Checkpoint:
         Raises
         ------
         FileExistsError
-            If one of the files is there and none of them is the run's own.
+            If one of the files exists and none of them is the run's own.
         """
         there = [name for name in self.files if name.exists()]
         if there and not {name.resolve() for name in self.files} & {name.resolve() for name in own}:
@@ -119,7 +119,7 @@ class Checkpoint:
     def rotate(self) -> None:
         """Make room for a new file: the newest becomes the first of the older ones.
 
-        The newest is in its place at every moment.
+        The newest file is in place at every moment.
         """
         newest = Path(self.path)
         if not self.keep or not newest.exists():
@@ -140,20 +140,20 @@ class Checkpoint:
 
 @contextmanager
 def claimed(checkpoint: Checkpoint | None, own: Iterable[Path] | None) -> Iterator[None]:
-    """Have the files of a checkpoint for one call alone.
+    """Lock the files of a checkpoint for one call.
 
     Parameters
     ----------
     checkpoint : Checkpoint or None
-        None: there is nothing to have.
+        None: nothing is locked.
     own : iterable of Path, or None
-        Of a run that has learnt nothing yet, the files that it was saved to or loaded from: others
-        it would replace. None of one that has.
+        Files that the run was saved to or loaded from, if it has learned nothing yet and must not
+        replace other files. None if it has learned.
 
     Raises
     ------
     BlockingIOError
-        If another call has them, in this process or another.
+        If another call, in this process or another, has locked them.
     FileExistsError
         See `Checkpoint.require_unused`.
     """
@@ -176,14 +176,14 @@ def claimed(checkpoint: Checkpoint | None, own: Iterable[Path] | None) -> Iterat
                 raise OSError(
                     error.errno,
                     f"checkpoint: {str(lock)!r}, which keeps other runs from {file.name!r}, "
-                    f"cannot be made ({error.strerror}); take away what has that name, or name "
+                    f"cannot be made ({error.strerror}); remove the file of that name, or name "
                     "another file.",
                 ) from error
         if own is not None:
             checkpoint.require_unused(own)
         newest = Path(checkpoint.path)
         remove_leftovers(newest)
-        # of a process that kept more files, and was killed
+        # locks left by a process that kept more files and was killed
         for lock in leftover_locks(newest, beyond=checkpoint.keep):
             with suppress(OSError), locked(lock):
                 pass
@@ -191,16 +191,16 @@ def claimed(checkpoint: Checkpoint | None, own: Iterable[Path] | None) -> Iterat
 
 
 class Checkpointing:
-    """What one call of a driver does about checkpoints, as a context.
+    """Context manager that saves checkpoints during one call of a driver.
 
     Parameters
     ----------
     checkpoint : Checkpoint or None
-        None: nothing is done.
+        None: nothing is saved.
     content : callable
-        Returns the bytes of a file that the run is saved in.
+        Returns the bytes of a file with the saved run.
     state : callable
-        Returns where the run stands: the same object as long as nothing has changed.
+        Returns the run's state, the same object as long as nothing has changed.
     """
 
     def __init__(
@@ -227,7 +227,7 @@ class Checkpointing:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Save what was not saved, however the call ends."""
+        """Save unsaved progress, however the call ends."""
         checkpoint = self._checkpoint
         if checkpoint is None:
             return
@@ -235,7 +235,7 @@ class Checkpointing:
             try:
                 self._write()
             except KeyboardInterrupt:
-                # a second Ctrl-C met the saving that the first one had asked for
+                # a second Ctrl-C interrupted the saving after the first one
                 self._write()
                 raise
         if isinstance(error, KeyboardInterrupt) and error.args and not self._failed:
@@ -245,7 +245,7 @@ class Checkpointing:
             )
 
     def took(self, n_observations: int = 1) -> None:
-        """Take note that observations were taken in, and save if it is time."""
+        """Count observations, and save if it is time."""
         checkpoint = self._checkpoint
         if checkpoint is None:
             return
@@ -258,7 +258,7 @@ class Checkpointing:
     def _write(self) -> None:
         assert self._checkpoint is not None
         state = self._state()
-        # What fails is not tried again as the call ends; what Ctrl-C ends is.
+        # If saving fails, it is not tried again when the call ends; after Ctrl-C it is.
         try:
             write_whole(
                 Path(self._checkpoint.path), self._content(), before=self._checkpoint.rotate

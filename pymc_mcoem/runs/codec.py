@@ -1,6 +1,6 @@
-"""Settings as text, and the state of a run as a dataset; both are dataclasses, and come back.
+"""Encoding and decoding of dataclasses: settings as text, the state of a run as a dataset.
 
-No code is stored: a class is named, looked up in this package, and must be a dataclass.
+No code is stored. A class is stored by name, looked up in this package, and must be a dataclass.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ __all__ = [
 ]
 
 PACKAGE = __name__.partition(".")[0]
-#: Variable of a dataset that holds everything but arrays, as JSON in bytes.
+#: Variable of a dataset that holds everything except arrays, as JSON in bytes.
 STRUCTURE = "structure"
 
 
 class NotStored:
-    """Stands for a setting that text cannot hold: a function, or a class from elsewhere."""
+    """Placeholder for a setting that text cannot hold: a function, or a class from elsewhere."""
 
     def __init__(self, description: str) -> None:
         self.description = description
 
     def __repr__(self) -> str:
-        """Return what the setting looked like."""
+        """Return the ``repr`` of the setting."""
         return self.description
 
 
@@ -44,7 +44,7 @@ def encode_settings(settings: Any) -> str:
     """Return settings, a mapping or a dataclass, as JSON.
 
     Plain values, tuples, lists, dicts with text keys, arrays, and dataclasses defined in this
-    package are stored; anything else only by its ``repr``, and has to be given again.
+    package are stored. Anything else is stored only as its ``repr`` and has to be given again.
 
     Examples
     --------
@@ -59,12 +59,12 @@ def encode_settings(settings: Any) -> str:
 
 
 def decode_settings(text: str) -> dict[str, Any]:
-    """Return the settings in `text`, with a `NotStored` for each that it only describes.
+    """Return the settings in `text`, with a `NotStored` for each stored only as its ``repr``.
 
     Raises
     ------
     ValueError
-        If the text holds no settings, or names a class that this package does not have.
+        If the text has no settings, or names a class that this package does not have.
     """
     found = json.loads(text)
     if not isinstance(found, dict):
@@ -73,7 +73,7 @@ def decode_settings(text: str) -> dict[str, Any]:
 
 
 def stored_alike(text: str, settings: Mapping[str, Any], name: str) -> bool:
-    """Return whether a setting is the one in a text, or the text cannot tell.
+    """Return whether a setting equals the one in a text, also if the text cannot tell.
 
     Examples
     --------
@@ -91,15 +91,15 @@ def stored_alike(text: str, settings: Mapping[str, Any], name: str) -> bool:
 
 
 def dataset_of(value: Any) -> xr.Dataset:
-    """Return a dataset that holds a value: the state of a run, for a file.
+    """Return a dataset that holds a value, such as the state of a run, for a file.
 
-    The numbers of all arrays of one dtype lie one after the other in one variable.
+    All arrays of one dtype are concatenated in one variable.
 
     Parameters
     ----------
     value : object
-        A dataclass of this package, or what `encode_settings` stores. Arrays come back with the
-        same bits.
+        A dataclass of this package, or a value that `encode_settings` stores. Arrays are restored
+        bitwise.
 
     Examples
     --------
@@ -123,7 +123,7 @@ def dataset_of(value: Any) -> xr.Dataset:
 
 
 def value_in(dataset: xr.Dataset) -> Any:
-    """Return the value that `dataset_of` put into a dataset."""
+    """Return the value that `dataset_of` stored in a dataset."""
     columns = {str(name): variable.values for name, variable in dataset.data_vars.items()}
 
     def take(stored: Mapping[str, Any]) -> np.ndarray:
@@ -193,7 +193,7 @@ def _decode(value: Any, take: Callable[[Mapping[str, Any]], np.ndarray]) -> Any:
 
 @cache
 def _name_of(kind: type) -> str:
-    """Return a class's name in files: the public one, which stays where modules are moved."""
+    """Return a class's name in files: the public one, which stays when modules are moved."""
     public = getattr(importlib.import_module(PACKAGE), kind.__name__, None) is kind
     return f"{PACKAGE if public else kind.__module__}:{kind.__qualname__}"
 

@@ -1,7 +1,8 @@
 """Trees of arrays in sealed netCDF files.
 
-Nothing in a file is code, and floats are stored as they are, so that a run goes on with the same
-bits. HDF5, which netCDF is made of, works in memory alone: it ends the process when a disk is full.
+Files contain no code, and floats are stored bitwise, so that a run continues with the same bits.
+HDF5, the format below netCDF, works only in memory here, because it ends the process when a disk
+is full.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ def bytes_of(tree: xr.DataTree) -> bytes:
     b'HDF'
     """
     size = sum(node.to_dataset(inherit=False).nbytes for node in tree.subtree)
-    # One piece of memory for all of it. The name is of nothing on the disk, and no other's.
+    # All of it is one block of memory. The name is unique and not that of a file on the disk.
     with h5py.File(
         f"{secrets.token_hex(8)}.nc",
         "w",
         driver="core",
         backing_store=False,
         block_size=size + (1 << 20),
-        track_order=True,  # as netCDF has it
+        track_order=True,  # as in netCDF
     ) as file:
         with h5netcdf.File(file, "w") as written:
             for node in _without_fill_values(tree).subtree:
@@ -59,7 +60,7 @@ def bytes_of(tree: xr.DataTree) -> bytes:
 
 @contextmanager
 def named_damage(path: str | os.PathLike[str], given: Collection[str] = ()) -> Iterator[None]:
-    """Turn whatever is wrong with what a file holds into one error that names the file.
+    """Turn any exception while reading a file's content into an error that names the file.
 
     Parameters
     ----------
@@ -71,8 +72,8 @@ def named_damage(path: str | os.PathLike[str], given: Collection[str] = ()) -> I
     ------
     DamagedFileError
     KeyboardInterrupt, SystemExit, MemoryError, OSError
-        What says nothing of the file: see `require_own_fault`. HDF5 reads memory, and says OSError
-        of bytes that it makes nothing of, without a number; the disk's errors have one.
+        Failures that are not due to the file; see `require_own_fault`. HDF5, which reads from
+        memory, raises an OSError without a number for invalid bytes; errors of the disk have one.
     """
     try:
         yield
@@ -83,7 +84,7 @@ def named_damage(path: str | os.PathLike[str], given: Collection[str] = ()) -> I
             require_own_fault(error)
         if str(error).partition(":")[0] in given:
             raise
-        # a KeyError has nothing but the key to say
+        # the text of a KeyError is only the key
         what = f"{error}" if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         raise DamagedFileError(
             f"path: {os.fspath(path)!r} is damaged: {what.removesuffix('.')}."
@@ -93,13 +94,13 @@ def named_damage(path: str | os.PathLike[str], given: Collection[str] = ()) -> I
 def read_datatree(
     path: str | os.PathLike[str], driver: str, kind: str, version: int
 ) -> xr.DataTree:
-    """Read a tree whose bytes were written by `write_whole`, if it is of this kind and version.
+    """Read a tree whose bytes were written by `write_whole`, with this format and version.
 
     Parameters
     ----------
     path : path-like
     driver : str
-        Whose runs are of this kind.
+        The driver whose runs have this format.
     kind : str
         The attribute ``format`` of the file.
     version : int
@@ -110,12 +111,12 @@ def read_datatree(
     FileNotFoundError
         If there is no such file.
     DamagedFileError
-        If it is not a saved run, is damaged, or has another format version.
+        If the file is not a saved run, is damaged, or has another format version.
 
     Notes
     -----
-    A file that is damaged, as its checksum tells, is passed over where it is the newest of a
-    checkpoint: the first of the older ones that is whole is read in its place, and the log says so.
+    If the newest file of a checkpoint is damaged, as its checksum shows, the first undamaged one of
+    the older files is read instead, and the log says so.
     """
     source = _as_path(path)
     if source.is_dir():
@@ -136,13 +137,13 @@ def read_datatree(
 def _older_checkpoint(
     source: Path, driver: str, kind: str, version: int
 ) -> tuple[Path, xr.DataTree] | None:
-    """Return the newest whole file of a checkpoint behind one that is damaged, if there is one."""
+    """Return the newest undamaged file of a checkpoint before a damaged one, if there is one."""
     for older in older_names(source.resolve()):
         try:
             tree = _tree_in(read_whole(older), older, driver, kind, version)
         except (DamagedFileError, FileNotFoundError):
             continue
-        # one that was saved by hand under such a name may be of any run
+        # a file that was saved by hand under such a name may be of any run
         if tree.attrs.get("written_by") == "checkpoint":
             return older, tree
     return None
@@ -174,18 +175,18 @@ def _tree_in(content: bytes, source: Path, driver: str, kind: str, version: int)
 
 
 def require_file_name(path: Any) -> Path:
-    """Return where a file can be written; of a link, where it leads to.
+    """Return a path at which a file can be written; links are resolved.
 
     Raises
     ------
     TypeError
-        If it is no name.
+        If `path` is not the name of a file.
     FileNotFoundError
         If the folder does not exist.
     PermissionError
-        If it cannot be written in.
+        If the folder is not writable.
     OSError
-        If a folder, a device or something else that is no file has the name, or it is too long.
+        If `path` is a folder, a device or something else that is not a file, or is too long.
     """
     target = _as_path(path)
     if target.is_symlink():
@@ -227,7 +228,7 @@ def _as_path(path: Any) -> Path:
 
 
 def _without_fill_values(tree: xr.DataTree) -> xr.DataTree:
-    """Say that every NaN in a file stands for itself."""
+    """Set encodings without fill values, so that NaN stays NaN."""
     for node in tree.subtree:
         for variable in node.variables.values():
             variable.encoding = {"_FillValue": None} if variable.dtype.kind == "f" else {}

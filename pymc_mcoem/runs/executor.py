@@ -1,4 +1,4 @@
-"""Who makes the calls of a run: this process, or the workers of an executor, some of which die."""
+"""Dispatch of a run's calls to this process or to the workers of an executor."""
 
 from __future__ import annotations
 
@@ -32,49 +32,49 @@ __all__ = ["Dispatcher", "WorkerLost", "Workers", "check_executor"]
 
 _log = logging.getLogger("pymc_mcoem")
 
-#: Calls handed to an executor and not yet answered; what is read ahead of them is no more.
+#: Largest number of unanswered calls submitted to an executor, and of calls read ahead.
 WINDOW = 256
-#: Calls that a worker gets at once, at most, and how many lots of them each worker gets at least.
+#: Largest number of calls sent to a worker at once, and smallest number of lots per worker.
 TOGETHER, LOTS = 8, 16
-#: Seconds after which idle workers of a pool of our own leave.
+#: Seconds after which idle workers of our own pool exit.
 IDLE = 300
-#: Seconds that the first call of a worker may take beside the others' limit: it compiles.
+#: Seconds that the first call of a worker may take beyond the timeout, because it compiles.
 FIRST = 600.0
-#: Times that all workers may be lost, without an answer in between, until calls go one by one.
+#: Number of losses of all workers, without an answer in between, until calls are sent one by one.
 LOSSES = 2
 
 
 class WorkerLost(RuntimeError):
-    """A call that took its worker down with it each time."""
+    """A call whose worker died or hung each time."""
 
 
 class _CallLost(Exception):
-    """A call whose worker died while the executor lives on."""
+    """A call whose worker died, in an executor that still works."""
 
 
 @dataclass(frozen=True)
 class Workers:
-    """An executor, and how long one of its workers may be at an observation.
+    """An executor with a time limit for each observation.
 
     Parameters
     ----------
     executor : concurrent.futures.Executor or int
         Processes of this or other machines; a number stands for a pool of as many.
     timeout : float
-        Seconds. A worker that takes longer is ended, and the observation given to another; where
-        that hangs too, the observation is one that cannot be learnt. A worker's first
-        observation, for which it compiles, may take ten minutes more.
+        Time limit in seconds. A worker that takes longer is ended, and another one gets the
+        observation; if that hangs too, the observation cannot be learned. A worker's first
+        observation, for which it compiles, may take ten minutes longer.
 
     Raises
     ------
     TypeError, ValueError
-        If there is no executor, it works in threads, which nobody can end, or the number of
-        seconds is not positive.
+        If there is no executor, if it uses threads, which cannot be ended, or if the timeout is
+        not positive.
 
     Notes
     -----
-    A worker ends itself, also where compiled code hangs and Python has no say; one that its
-    machine has stopped cannot. Under MPI all processes end with it.
+    A worker ends itself, even if compiled code hangs, but not if its machine has suspended it.
+    Under MPI all processes end with it.
 
     Examples
     --------
@@ -98,12 +98,12 @@ class Workers:
 
 
 def check_executor(executor: Any) -> None:
-    """Complain about what is neither an executor nor a number of processes.
+    """Check that `executor` is None, an executor or a number of processes.
 
     Raises
     ------
     TypeError
-        If it is another kind of thing.
+        If it is something else.
     ValueError
         If it is a number below 1.
 
@@ -129,23 +129,23 @@ def check_executor(executor: Any) -> None:
 
 
 class Dispatcher:
-    """Makes calls of one compiled object and gives back the answers in order.
+    """Makes calls of one compiled object and yields the answers in order.
 
     Parameters
     ----------
     make : callable
-        Makes the object; called once in each process that works.
+        Makes the object; called once in each process that runs calls.
     executor : concurrent.futures.Executor, int, Workers or None
-        Who works. A number stands for a pool of as many processes, which is made when the first
-        call comes, and again when it breaks. None: this process.
+        Executor of the calls. A number stands for a pool of as many processes, which is started
+        at the first call, and again when it breaks. None: this process.
 
     Notes
     -----
-    A worker that dies takes a standard pool down. What was not answered is then given to a new
-    pool of the same size, or of as many processes as have answered where the executor was given.
-    The answers are the same, since a call carries all that it depends on.
-    A call that brings its workers down alone, twice, is given up: `WorkerLost`. So is one that
-    takes two workers longer than `Workers` allow.
+    A worker that dies breaks a standard pool. Unanswered calls are then sent to a new pool of the
+    same size or, if an executor was given, of as many processes as have answered. The answers are
+    the same, since a call carries everything that it depends on.
+    A call that breaks the pool twice while it runs alone raises `WorkerLost`. So does a call that
+    exceeds the timeout of `Workers` in two workers.
 
     Examples
     --------
@@ -166,13 +166,13 @@ class Dispatcher:
         self._size = None if executor is None or isinstance(executor, Executor) else int(executor)
         self._executor = executor if isinstance(executor, Executor) else None
         self._answered = False
-        #: Numbers of the processes that have answered.
+        #: Ids of the processes that have answered.
         self._processes: set[int] = set()
         self._end_pool: Callable[[], Any] | None = None
 
     @property
     def is_remote(self) -> bool:
-        """Whether others work than this process."""
+        """Whether calls run in workers and not in this process."""
         return self._executor is not None or self._size is not None
 
     @cached_property
@@ -185,9 +185,9 @@ class Dispatcher:
         return Parcel.of(self._make)
 
     def prepare(self) -> None:
-        """Make what can be made before the first call: the object here, or what workers are sent.
+        """Make the object here, or the parcel that workers are sent, before the first call.
 
-        It raises what fails, before any observation counts.
+        Errors are then raised before any observation counts.
         """
         _ = self._parcel if self.is_remote else self.compiled
 
@@ -199,38 +199,38 @@ class Dispatcher:
         Parameters
         ----------
         orders : iterable of Order
-            Read as far ahead as calls are handed out.
+            Consumed as calls are submitted.
         window : int
-            Calls that are handed out and not yet answered.
+            Largest number of unanswered calls.
         total : int, optional
-            How many calls there are, for calls that take no longer than a few times the
-            millisecond that an executor spends on sending one: a worker then gets several at
-            once, where it will get several lots of them: of a pool of our own, whose size is known.
-            After losses calls go one by one.
+            Number of calls. Give it for calls that take at most a few times the millisecond that
+            an executor needs to send one. If the pool is our own, so that its size is known, and
+            there are several lots for each worker, several calls are then sent at once. After
+            losses calls are sent one by one.
 
         Raises
         ------
         Exception
-            What a call raises, in its turn; calls after it are dropped.
+            The exception of a call, in its turn; calls after it are dropped.
         WorkerLost
-            If a call kills whoever makes it.
+            If a call kills each of its workers.
         ExecutorError
-            If the executor takes no work, its workers cannot make the object, or cannot send an
-            answer, which drops those that were to be sent with it.
+            If the executor accepts no work, or its workers cannot make the object or send an
+            answer; answers to be sent with it are lost.
         """
         if not self.is_remote:
             for order in orders:
-                # what is compiled may be another's too, at work in another thread
+                # the compiled object may be in use in another thread
                 with one_call_at_a_time():
                     found = order.made_by(self.compiled)
-                # what was interrupted in mid-call may look whole
+                # the result of an interrupted call may look complete
                 raise_if_interrupted()
                 yield found
             return
         source = iter(orders)
         under_way: deque[_Sent] = deque()
         losses, together = 0, self._together(window, total)
-        suspects = 0  # that are handed out one by one
+        suspects = 0  # number of calls to be sent one by one
         try:
             while True:
                 room = 1 if suspects else max(window // together, 1)
@@ -246,7 +246,7 @@ class Dispatcher:
                     found = self._answer(under_way[0])
                 except (BrokenExecutor, _CallLost) as error:
                     if was_interrupted(or_will_be=True):
-                        # a terminal tells workers too: nothing is begun anew to be ended at once
+                        # a terminal interrupts the workers too: do not start new ones now
                         raise KeyboardInterrupt from error
                     losses += 1
                     hung = self._count_hung(under_way)
@@ -261,14 +261,14 @@ class Dispatcher:
                     for sent in under_way:
                         sent.forget_loss()
                     if losses > LOSSES or hung:
-                        # which of them it was is seen only if each goes alone
+                        # send each call alone to find out which one it was
                         under_way = deque(each for sent in under_way for each in sent.alone())
                         together, suspects = 1, len(under_way)
                     if losses > LOSSES + 2:
                         self._probe()
                         raise WorkerLost(
-                            "worker: it died each time that this observation was at work, of "
-                            "memory perhaps; leave the observation out, or give workers more room."
+                            "worker: it died each time that it had this observation, perhaps for "
+                            "lack of memory; leave the observation out, or give workers more."
                         ) from error
                     continue
                 losses, self._answered = 0, True
@@ -281,7 +281,7 @@ class Dispatcher:
                     sent.future.cancel()
 
     def _count_hung(self, under_way: Iterable[_Sent]) -> bool:
-        """Count for each call whether its worker may have hung at it; say whether any may."""
+        """Count for each call whether its worker may have hung; return whether any may have."""
         if self._timeout is None:
             return False
         until = monotonic() - self._timeout
@@ -292,7 +292,7 @@ class Dispatcher:
         return found
 
     def _together(self, window: int, total: int | None) -> int:
-        """Return how many calls to send at once, so that no worker waits long for the others."""
+        """Return how many calls to send at once so that no worker waits long for the others."""
         if total is None or self._size is None:
             return 1
         return max(min(TOGETHER, total // (LOTS * self._size), window // (4 * self._size)), 1)
@@ -308,7 +308,7 @@ class Dispatcher:
         return answers
 
     def _result(self, future: Future[Any]) -> Any:
-        """Wait for answers; what is raised here is the executor's doing, never a call's own.
+        """Wait for answers. Exceptions here are due to the executor, never to a call.
 
         `perform` turns every exception of a call into an answer.
         """
@@ -317,13 +317,13 @@ class Dispatcher:
         except BrokenExecutor:
             raise
         except KeyboardInterrupt:
-            # Ctrl-C in a terminal reaches workers too; theirs is a lost call.
+            # Ctrl-C in a terminal reaches workers too; a worker's interrupt is a lost call.
             raise_if_interrupted()
             if future.done() and not future.cancelled() and future.exception() is not None:
                 raise _CallLost("interrupted") from None
             raise
         except Exception as error:
-            # Dask has tried the call on several workers, and perhaps blames the wrong one of many.
+            # Dask has tried the call on several workers, and may blame the wrong one of many calls.
             if type(error).__name__ == "KilledWorker":
                 raise _CallLost(str(error)) from error
             raise ExecutorError(
@@ -332,7 +332,7 @@ class Dispatcher:
             ) from error
 
     def _probe(self) -> None:
-        """See that workers can make the object at all, before a call is blamed for their deaths.
+        """Check that workers can make the object, before a call is blamed for their deaths.
 
         Raises
         ------
@@ -345,7 +345,7 @@ class Dispatcher:
         except (BrokenExecutor, _CallLost) as error:
             raise ExecutorError(
                 f"executor: workers of {self._executor!r} die before they have done anything "
-                f"({error}), of memory perhaps while compiling; the run stands as before."
+                f"({error}), perhaps for lack of memory while compiling; the run stands as before."
             ) from error
 
     def _submit(self, orders: tuple[Order, ...], *, whole: bool) -> Future[Any]:
@@ -355,7 +355,7 @@ class Dispatcher:
             if self._executor is None:
                 assert self._size is not None
                 self._executor = self._pool(self._size)
-            # workers of our own have it from their beginning
+            # workers of our own pool have the parcel from the beginning
             content = parcel.content if whole and self._end_pool is None else None
             return self._executor.submit(perform, parcel.token, content, orders, *limit)
         except BrokenExecutor:
@@ -367,14 +367,15 @@ class Dispatcher:
             ) from error
 
     def _replace(self, error: BrokenExecutor) -> None:
-        """Take a new pool in place of one that lost a worker."""
-        # How many a given executor had is not known, but which have answered, some anew perhaps.
+        """Start a new pool in place of one that lost a worker."""
+        # The size of a given executor is not known, only the ids of processes that have answered,
+        # which include restarted ones.
         from joblib import cpu_count
 
         size = self._size or max(min(len(self._processes), cpu_count()), 1)
         _log.warning(
-            "executor: a worker died (%s). What it had not answered is given to a new pool of %d "
-            "processes; results do not change.",
+            "executor: a worker died (%s). A new pool of %d processes gets the unanswered calls; "
+            "results do not change.",
             str(error).splitlines()[0] if str(error) else type(error).__name__,
             size,
         )
@@ -382,18 +383,17 @@ class Dispatcher:
         self._size, self._executor, self._answered = size, None, False
 
     def close(self) -> None:
-        """End workers of our own at once, whatever they are at; an executor that was given stays.
+        """End the workers of our own pool at once, even during a call; a given executor stays.
 
-        Idle ones leave by themselves, and all do when this object is gone. A call of minutes does
-        not wait for either.
+        Otherwise idle workers exit by themselves, and all exit when this object is gone.
         """
         if self._end_pool is not None:
             self._end_pool()
             self._end_pool, self._executor, self._answered = None, None, False
 
     def _pool(self, size: int) -> Executor:
-        # Its workers start anew, without what this process holds, and without running the user's
-        # script again as those of the standard library do.
+        # loky's workers start without the memory of this process and, unlike those of the standard
+        # library, without running the user's script again.
         from joblib.externals.loky import ProcessPoolExecutor
 
         pool: Any = ProcessPoolExecutor(
@@ -408,11 +408,11 @@ class Dispatcher:
 
 
 def _nothing(_: Any) -> None:
-    """Do nothing with the object."""
+    """Do nothing."""
 
 
 class _Sent:
-    """Orders that a worker gets at once and, when they are handed out, the future of all."""
+    """Orders that a worker gets at once and, once they are submitted, their future."""
 
     def __init__(self, orders: tuple[Order, ...]) -> None:
         self.orders = orders
@@ -421,7 +421,7 @@ class _Sent:
         self.hung = 0
 
     def alone(self) -> Iterable[_Sent]:
-        """Return what has been answered as it is, and what has not one by one."""
+        """Return these orders as they are if answered, and one by one if not."""
         if self.future is not None:
             return (self,)
         singles = [_Sent((order,)) for order in self.orders]
@@ -430,7 +430,7 @@ class _Sent:
         return singles
 
     def forget_loss(self) -> None:
-        """Let orders be handed out again, unless they were answered before the loss."""
+        """Let the orders be submitted again, unless they were answered before the loss."""
         future = self.future
         if future is None:
             return

@@ -1,4 +1,4 @@
-"""Records that are left out: how many in a row may be, and what is kept and told of each."""
+"""Records that are left out: how they are reported, stored and logged."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ __all__ = [
 
 _log = logging.getLogger("pymc_mcoem")
 
-#: Records in a row that may be left out until the error is raised all the same.
+#: Number of records in a row that may be left out; after that, the error is raised in any case.
 MOST_IN_A_ROW = 100
-#: Letters of a reason that are kept, and of a record that is no numbers.
+#: Largest length of a reason, and of the text of a record that is not numeric.
 REASON, SHOWN = 300, 10_000
 ON_ERROR = ("raise", "skip")
 
 
 def said(error: BaseException) -> str:
-    """Return the text of an exception, also of one that fails to give it."""
+    """Return the text of an exception, even if its ``str`` fails."""
     try:
         return str(error)
     except Exception:
@@ -44,7 +44,7 @@ def said(error: BaseException) -> str:
 
 
 def named(error: Exception) -> str:
-    """Return an exception as one line, not too long, that every file can hold.
+    """Return an exception as one short, printable line.
 
     Examples
     --------
@@ -65,16 +65,16 @@ type OnError = Literal["raise", "skip"] | Callable[["FailedRecord"], object] | o
 
 @dataclass(frozen=True)
 class FailedRecord:
-    """A record that a run goes on without.
+    """A record that a run leaves out.
 
     Attributes
     ----------
     position : int
-        Which record of the stream it is, counted from 0.
+        Position of the record in the stream, counted from 0.
     reason : str
         One line: what failed, and the exception.
     observation : object
-        The record as it came, or as it was held; None if it could not be read.
+        The record as given or as held; None if it could not be read.
     """
 
     position: int
@@ -83,12 +83,13 @@ class FailedRecord:
 
 
 def check_on_error(on_error: Any) -> None:
-    """Complain about what cannot be done with records.
+    """Check the argument `on_error` of drivers.
 
     Raises
     ------
     ValueError, FileNotFoundError, NotADirectoryError
-        If it is neither of the two words, nor a function, nor a folder that is or can be made.
+        If it is neither "raise" or "skip", nor a function, nor a folder that exists or can be
+        created.
 
     Examples
     --------
@@ -114,37 +115,37 @@ def check_on_error(on_error: Any) -> None:
 
 
 class KeepsReasons(Protocol):
-    """The history of a run, as far as it notes which records are missing."""
+    """The part of a run's history that records which observations are missing."""
 
     skipped: Any
 
     def skip(self, position: int, reason: str) -> None:
-        """Note that the record at `position` was not learnt, and why."""
+        """Record why the record at `position` was not learned."""
         ...
 
 
 def leave_out(
     history: KeepsReasons, on_error: Any, records: Sequence[FailedRecord], *, tell: bool = True
 ) -> None:
-    """Hand records over that are left out, keep why, and tell of the first one in the log.
+    """Pass records that are left out to `on_error`, keep the reasons, and log the first one.
 
-    It comes before the run takes note that they are gone: where it fails, or is interrupted, they
-    are come upon again, and handed over again.
+    This is called before the run drops the records. If it fails or is interrupted, the run meets
+    them again and calls it again.
 
     Parameters
     ----------
     history : KeepsReasons
-        Of the run.
+        History of the run.
     on_error : str, callable or path-like
         As given to the driver.
     records : sequence of FailedRecord
     tell : bool
-        Whether the log is to have it: not where an error is raised.
+        Whether to log; False if an error is raised instead.
 
     Raises
     ------
     Exception
-        What a function that they are handed to raises, or writing does.
+        Any exception of the function `on_error`, or of writing files.
     """
     for record in records:
         if isinstance(on_error, os.PathLike):
@@ -164,9 +165,9 @@ def leave_out(
 
 
 def _write(folder: Path, record: FailedRecord) -> None:
-    """Write a record to a file of its own, named by its position, whole or not at all.
+    """Write a record atomically to its own file, named by its position.
 
-    What another run has left under that name stays: the record then has a number behind it.
+    A file of another run with that name stays; a number is then appended to the name.
     """
     content = io.BytesIO()
     given = record.observation
@@ -187,7 +188,7 @@ def _write(folder: Path, record: FailedRecord) -> None:
 
 
 def _as_array(value: Any) -> np.ndarray:
-    """Return numbers as they are, masked ones as NaN, and anything else as it shows itself."""
+    """Return numbers unchanged, masked ones as NaN, and anything else as its ``repr``."""
     try:
         if isinstance(value, np.ma.MaskedArray):
             value = np.ma.filled(value.astype(np.float64), np.nan)

@@ -1,8 +1,8 @@
-"""What a saved run may hold: a file of another's making is looked through before it is read.
+"""Limits on the contents of a file, which are checked before it is read as a saved run.
 
-A checksum tells damage and no ill will. HDF5 lets a small file ask for much: links in a circle or
-to other files, groups in groups without end, arrays of sizes that are declared and not there, many
-names for one long text. Saved runs have none of these.
+A checksum detects damage but not malice. In HDF5 a small file can demand a lot: circular links or
+links to other files, endlessly nested groups, arrays whose declared data do not exist, many names
+for one long text. Saved runs have none of these.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ import numpy as np
 
 __all__ = ["bounded_groups"]
 
-#: ``/run/parameters`` is as deep as groups go.
+#: Largest depth of groups, as in ``/run/parameters``.
 DEPTH = 2
-#: A dozen are in one, and in one of `SAEM` as many more as there are kinds of chains.
+#: Largest number of groups. A file has a dozen, and with `SAEM` one more per kind of chain.
 GROUPS = 1000
-#: Most axes that an array of HDF5 has: its dimensions are named in an attribute of that length.
+#: Largest number of axes of an HDF5 array; an attribute of that length names its dimensions.
 AXES = 32
-#: How netCDF marks a length that no array labels: it has a size and no content, and is not read.
+#: Mark of netCDF dimensions without labels, which have a size but no content and are not read.
 NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
-#: Bytes in a file that say where a text is, if its letters lie elsewhere.
+#: Number of bytes that refer to a text stored elsewhere in the file.
 TEXT_APART = 16
 NUMBERS = (h5py.h5t.TypeIntegerID, h5py.h5t.TypeFloatID)
 
 
 def bounded_groups(file: h5py.File, size: int) -> list[str]:
-    """Return the paths of the groups of a file, parents first, if reading all of it is bounded.
+    """Return the paths of the groups of a file, parents first, after checking its limits.
 
     Parameters
     ----------
     file : h5py.File
     size : int
-        Bytes of the file: what it holds, taken together, may not be more.
+        Number of bytes of the file, which the sum of its parts may not exceed.
 
     Raises
     ------
     ValueError
-        If it is not; the error names the part.
+        If a limit is exceeded; the error names the part.
     """
     budget = _Budget(size)
     groups, waiting = [], [("/", 0)]
@@ -73,7 +73,7 @@ def bounded_groups(file: h5py.File, size: int) -> list[str]:
 
 
 class _Budget:
-    """Bytes that a file can still hold."""
+    """Number of bytes that the rest of a file may have."""
 
     def __init__(self, size: int) -> None:
         self.left = size
@@ -105,8 +105,8 @@ class _Budget:
         kind, count = part.id.get_type(), prod(part.shape or ())
         if not isinstance(kind, (*NUMBERS, h5py.h5t.TypeStringID)):
             raise _refused(where, "is of a kind that no array of one has")
-        # What can grow is filled up to the length of its dimension when it is read. Lengths of 0
-        # are written so, and dimensions are seen here as well.
+        # Arrays that can grow are filled up to the length of their dimension when they are read.
+        # Only those of length 0 are written like that. Dimensions are checked here as well.
         grows = part.chunks is not None or part.maxshape != part.shape
         if part.shape is None or (grows and count):
             raise _refused(where, "is kept in pieces, compressed, or without an end")
@@ -128,12 +128,12 @@ def _place(part: Any) -> tuple[int, int]:
 
 
 def _is_text_apart(kind: Any) -> bool:
-    """Say whether a type is of texts whose letters lie elsewhere in the file."""
+    """Return whether a type is that of texts stored elsewhere in the file."""
     return isinstance(kind, h5py.h5t.TypeStringID) and bool(kind.is_variable_str())
 
 
 def _is_references(kind: Any) -> bool:
-    """Say whether a type is that of the attribute that names an array's dimensions."""
+    """Return whether a type is that of the attribute with an array's dimensions."""
     return isinstance(kind, h5py.h5t.TypeVlenID) and isinstance(
         kind.get_super(), h5py.h5t.TypeReferenceID
     )

@@ -1,8 +1,8 @@
-"""A lock that one call holds, and that ends with its process however that ends.
+"""A file lock that one call holds, and that ends with its process in any case.
 
-POSIX record locks, not `flock` as the `filelock` package takes it: workers that are forked inherit
-what `flock` locks, and would hold it for as long as they outlive a driver that was killed. Record
-locks are not inherited. What they lack, that calls in one process exclude each other, is a table.
+These are POSIX record locks, not `flock` locks as in the `filelock` package: forked workers
+inherit `flock` locks and would hold them as long as they outlive a killed driver. Record locks are
+not inherited, but do not exclude calls in one process from each other; a table does that.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["locked"]
 
 _log = logging.getLogger("pymc_mcoem")
 
-#: What calls in this process hold; a child that was forked has another number, and holds nothing.
+#: Locks held by calls in this process, by process id: a forked child holds none of its parent's.
 _held: dict[tuple[int, str], object] = {}
 BUSY = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
 FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -27,12 +27,12 @@ FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_N
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock that is the file at `path`, and take that away afterwards.
+    """Hold the lock file at `path` within a context, and remove it afterwards.
 
     Parameters
     ----------
     path : Path
-        Of the lock itself. A link there is not followed.
+        Path of the lock file. A link there is not followed.
 
     Raises
     ------
@@ -43,7 +43,8 @@ def locked(path: Path) -> Iterator[None]:
 
     Notes
     -----
-    Where a file system has no locks the log says so, and only calls in one process are kept apart.
+    If a file system has no locks, the log says so, and only calls in one process exclude each
+    other.
 
     Examples
     --------
@@ -63,11 +64,12 @@ def locked(path: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            # First the name, while it is held: whoever has it open finds it gone and makes another.
+            # Unlink the file while the lock is held: another process that has it open then finds it
+            # gone and makes a new one.
             for end in (os.unlink, lambda _: os.close(descriptor)):
                 with suppress(OSError):
                     end(path)
-            if sys.platform == "win32":  # where nothing that is open is unlinked
+            if sys.platform == "win32":  # where open files cannot be unlinked
                 with suppress(OSError):
                     os.unlink(path)
     finally:
@@ -75,7 +77,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def _acquired(path: Path) -> int:
-    """Return the locked file."""
+    """Return the descriptor of the locked file."""
     while True:
         descriptor = os.open(path, FLAGS, 0o600)
         try:
@@ -83,7 +85,7 @@ def _acquired(path: Path) -> int:
             if os.path.samestat(os.fstat(descriptor), os.lstat(path)):
                 return descriptor
         except FileNotFoundError:
-            pass  # its holder has taken it away in this moment
+            pass  # its holder has just removed it
         except BaseException:
             os.close(descriptor)
             raise

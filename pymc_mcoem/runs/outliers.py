@@ -1,8 +1,9 @@
-"""Records that are finite and absurd: a bound from what was seen recently.
+"""Detection of finite but absurd records, by a bound from recent ones.
 
-A sentinel such as -9999, or a byte that was flipped, is finite, and one value of 1e30 among sixty
-of size one would make the noise variance 1e58. What is refused lies thousands of times further
-out than records commonly reach, so that heavy tails, and rare kinds of records, are not.
+A sentinel such as -9999 and the result of a flipped bit are finite, and one value of 1e30 among
+sixty of size one would make the noise variance 1e58. Records are refused if they lie thousands of
+times further out than others typically reach, so that heavy tails and rare kinds of records are
+accepted.
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ __all__ = [
     "span",
 ]
 
-#: Records that the bound is taken from, and the fewest.
+#: Largest and smallest number of records from which the bound is computed.
 WINDOW, LEAST = 100, 10
-#: With fewer, from three on, a bound that only what is absurd beyond doubt goes past.
+#: With fewer records, but at least 3, a loose bound applies that only absurd values exceed.
 FEW, LOOSE = 3, 1e12
-#: Share of its size by which a value may differ and be the same.
+#: Relative difference up to which two values count as equal.
 ROUNDING = 1e-9
-#: Refusals in a row after which a warning says that the stream may have changed.
+#: Number of refusals in a row after which a warning says that the stream may have changed.
 IN_A_ROW = 10
 
 
 class Absurd(ValueError):
-    """A record too far from those before it."""
+    """A record that lies too far from those before it."""
 
 
 def check_refuse_beyond(value: Any) -> None:
-    """Complain about what is no bound.
+    """Check the argument `refuse_beyond` of drivers.
 
     Raises
     ------
@@ -52,17 +53,18 @@ def check_refuse_beyond(value: Any) -> None:
     """
     if value is not None and not (is_number(value) and value > 1):
         raise ValueError(
-            f"refuse_beyond: got {value!r}; give a number above 1, as 10_000, or None to take all."
+            f"refuse_beyond: got {value!r}; give a number above 1, such as 10_000, or None to "
+            "accept all."
         )
 
 
 def span(observation: Any) -> Arrays:
-    """Return the smallest, the middle and the largest value of each part of a record.
+    """Return the minimum, the median and the maximum of each part of a record.
 
     Parameters
     ----------
     observation : ndarray or mapping of str to ndarray
-        NaN where it is missing.
+        Missing values are NaN.
 
     Examples
     --------
@@ -82,7 +84,7 @@ def span(observation: Any) -> Arrays:
 
 
 def remembered(recent: Arrays | None, spanned: Arrays) -> Arrays:
-    """Return what is known of recent records with one more: rows as `span` gives, by part."""
+    """Return the `span` of recent records including one more: rows by part."""
     known = dict(recent or {})
     for name, row in spanned.items():
         rows = known.get(name, np.zeros((0, 3)))
@@ -91,7 +93,7 @@ def remembered(recent: Arrays | None, spanned: Arrays) -> Arrays:
 
 
 def largest(parameters: Arrays | None) -> float:
-    """Return the size of the largest number among parameters, 0 where there are none."""
+    """Return the largest absolute value among parameters; 0 if there are none."""
     values = (np.abs(value).max(initial=0.0) for value in (parameters or {}).values())
     return float(max(values, default=0.0))
 
@@ -108,23 +110,23 @@ def require_plausible(
     recent : dict of str to ndarray, or None
         As from `remembered`.
     beyond : float or None
-        How many times as far from the median of what was seen as the middle one of recent records
-        reaches. None: nothing is refused. Of fewer than ten records, and where they are all alike,
-        it is 1e12, or `beyond` if that is more.
+        How many times as far from the median of recent records as these typically (in the median)
+        reach. None: nothing is refused. With fewer than ten records, or if they are all alike, it
+        is 1e12, or `beyond` if that is more.
     unit : float, optional
-        What size values have where recent records do not say: there are not three, or all are
-        zero. If 0, nothing is refused then. Not given: records are held and looked at again, and
-        nothing is refused before there are ten.
+        Typical size of values if recent records do not show it, because there are fewer than
+        three or all are zero. If 0, nothing is refused then. By default, records are held and
+        checked again later, and nothing is refused before there are ten.
 
     Raises
     ------
     Absurd
-        If it lies further.
+        If the record lies further.
 
     Notes
     -----
-    Medians move only when half of what is recent does, so that an absurd record which came among
-    the first ten does not let others in.
+    Medians move only if half of the recent records do, so that an absurd record among the first
+    ten does not let in others.
 
     Examples
     --------
@@ -147,12 +149,12 @@ def require_plausible(
         if len(rows) >= FEW:
             middle = np.median(rows[:, 1])
             reach, size = _reach(rows, middle), np.median(np.abs(rows).max(axis=1))
-            # rounding errors of records that are all alike are no measure of what others may be
+            # rounding errors among records that are all alike are not a measure of size
             reach = np.sort(reach[reach > ROUNDING * size])
             if reach.size and len(rows) >= LEAST:
                 typical, allowed = np.median(reach), beyond
             else:
-                # of two the lower: the other may be the absurd one
+                # the lower median, because the larger of two may be the absurd one
                 typical = reach[(reach.size - 1) // 2] if reach.size else size or typical
         if not typical:
             continue
@@ -161,8 +163,8 @@ def require_plausible(
             furthest = row[0] if middle - row[0] > row[2] - middle else row[2]
             raise Absurd(
                 f"{name} reaches {furthest:.6g}, {ratio:.2g} times as far from the median of "
-                f"recent records as these do ({allowed:g} are allowed); see to the source, or give "
-                "another refuse_beyond, None to take all."
+                f"recent records as these do ({allowed:g} are allowed); check the source, or give "
+                "another refuse_beyond, None to accept all."
             )
 
 
@@ -174,7 +176,7 @@ def _reach(rows: np.ndarray, middle: Any) -> np.ndarray:
 def absurd_among(
     spans: Sequence[Arrays], beyond: float | None, unit: float = 0.0
 ) -> dict[int, Absurd]:
-    """Return which of some records lie too far from the others, and why.
+    """Return the records that lie too far from the others, by index, with the error for each.
 
     Examples
     --------

@@ -1,8 +1,8 @@
-"""What PyMC knows of distributions that a model made for itself, for models that are sent.
+"""PyMC's registrations for a model's own distributions, for sending the model to workers.
 
 ``pm.CustomDist`` makes a class for each distribution and registers its log-density, its size and
-its starting point in tables of the process. A pickled model carries the class and not what is
-registered for it, so another process could not compile the model.
+its starting point in tables of the process. A pickled model contains the class but not the
+registrations, so another process could not compile the model.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ TABLES: dict[str, Any] = {
     for table in (_logprob, _logcdf, _logccdf, _icdf, _support_point, _change_dist_size)
 }
 
-#: A table's name, a class, and what is registered for it.
+#: A table's name, a class, and the function registered for it.
 type Registration = tuple[str, type, Callable[..., Any]]
 
 
 def find_registrations(model: pm.Model) -> list[Registration]:
-    """Return what is registered for the classes that a model's variables alone have.
+    """Return the registrations for classes that only the model's variables have.
 
     Examples
     --------
@@ -55,14 +55,14 @@ def find_registrations(model: pm.Model) -> list[Registration]:
 
 
 def register_again(registrations: list[Registration]) -> None:
-    """Register in this process what another found; what is registered already stays."""
+    """Register another process's registrations in this one; existing ones stay."""
     for name, kind, function in registrations:
         if kind not in TABLES[name].registry:
             TABLES[name].register(kind)(function)
 
 
 def _is_imported(kind: type) -> bool:
-    """Say whether a process that imports the class's module has the class."""
+    """Return whether importing the class's module gives the class."""
     found: Any = sys.modules.get(kind.__module__)
     for name in kind.__qualname__.split("."):
         found = getattr(found, name, None)

@@ -1,4 +1,4 @@
-"""Seeds of a run, and the attributes that say where a result came from."""
+"""Seeds of a run, and the attributes that record how a result was made."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from pymc_mcoem.runs.codec import PACKAGE, encode_settings
 
 __all__ = ["on_backend", "package_version", "run_attributes", "seed_entropy"]
 
-#: What the numbers of a run may depend on beside this package.
+#: Packages besides this one on which the results of a run may depend.
 BELOW = ("pymc", "pytensor", "numba", "numpy", "scipy", "xarray")
 
 
 def on_backend(e_step: Any, recorded: str) -> Any:
     """Return an E-step that continues on the back end of a saved run, unless it names one itself.
 
-    It is unchanged where PyTensor's default is that back end: the default and the mode of that
-    name rewrite graphs differently, and results differ in their last digits.
+    The E-step is unchanged if PyTensor's default is that back end, because the default and the
+    mode of that name rewrite graphs differently and results would differ in their last digits.
 
     Parameters
     ----------
@@ -51,12 +51,12 @@ def on_backend(e_step: Any, recorded: str) -> Any:
 
 
 def seed_entropy(random_seed: Any) -> int | list[int]:
-    """Return a seed as numbers that can be written down.
+    """Return a seed as plain integers, which can be saved.
 
     Parameters
     ----------
     random_seed : int, sequence of int, or None
-        None takes a fresh one from the operating system.
+        None takes a fresh seed from the operating system.
 
     Raises
     ------
@@ -85,7 +85,7 @@ def seed_entropy(random_seed: Any) -> int | list[int]:
 
 
 def run_attributes(driver: str, entropy: int | list[int], settings: Any) -> dict[str, str]:
-    """Return what a result says of where it came from.
+    """Return the attributes of a result that record how it was made.
 
     Parameters
     ----------
@@ -98,9 +98,8 @@ def run_attributes(driver: str, entropy: int | list[int], settings: Any) -> dict
     Returns
     -------
     dict of str to str
-        ``library``, ``version``, ``versions`` (of what the numbers rest on, as JSON),
-        ``backend`` (PyTensor's, which the E-step is compiled by), ``driver``, ``seed`` and
-        ``settings`` (both as JSON).
+        ``library``, ``version``, ``versions`` (of the dependencies, as JSON), ``backend``
+        (PyTensor's back end of the E-step), ``driver``, ``seed`` and ``settings`` (both as JSON).
 
     Examples
     --------
@@ -126,7 +125,7 @@ def run_attributes(driver: str, entropy: int | list[int], settings: Any) -> dict
 
 
 def _backend_name(backend: Any) -> str:
-    """Return the name of an E-step's back end; one of its own may call it what it likes."""
+    """Return the name of an E-step's back end; custom E-steps may have any name."""
     try:
         require_backend(backend)
     except ValueError:
@@ -135,7 +134,7 @@ def _backend_name(backend: Any) -> str:
 
 
 def package_version() -> str:
-    """Return the version of this package, ``"unknown"`` where it is not installed."""
+    """Return the version of this package; ``"unknown"`` if it is not installed."""
     try:
         return importlib.metadata.version(PACKAGE)
     except importlib.metadata.PackageNotFoundError:

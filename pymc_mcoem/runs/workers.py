@@ -1,8 +1,8 @@
-"""Calls of one compiled object: made in this process, or by the workers of an executor.
+"""Calls of one compiled object, made in this process or by the workers of an executor.
 
-A worker is sent how to make the object once, makes it, and keeps it. From then on a call carries
-its arguments and nothing else. It is a worker that says what it lacks: the driver knows neither
-how many there are nor when one was started anew, which holds for every kind of executor.
+A worker is sent a function that makes the object; it makes the object once and keeps it. From then
+on a call carries only its arguments. A worker without the object answers `Unknown`, because with
+most executors the driver does not know how many workers there are or when one was restarted.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ __all__ = [
     "received",
 ]
 
-#: Objects that a worker keeps: of a mixture for each digit, say, the last ones used.
+#: Number of objects that a worker keeps, the last ones used.
 CAPACITY = 16
-#: Seconds after which a worker notices at the latest that its driver is gone.
+#: Seconds within which a worker notices that its driver is gone.
 WATCH_SECONDS = 2.0
 
 _made: OrderedDict[str, Any] = OrderedDict()
-#: How objects are made, by token, in workers of pools of our own.
+#: Contents of parcels, by token, in workers of our own pools.
 _known: dict[str, bytes] = {}
-#: Objects that have been called here.
+#: Tokens of objects that have been called here.
 _called: set[str] = set()
 
 
 class ExecutorError(RuntimeError):
-    """Workers, or the executor, fail by no fault of an observation."""
+    """A failure of workers or of the executor that is not due to an observation."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Order:
     arguments: tuple[Any, ...] = ()
 
     def made_by(self, compiled: Any) -> Any:
-        """Make the call, and make it again where memory or a disk fails it."""
+        """Make the call, and repeat it if memory or a disk fails."""
         drawn_from = [each for each in self.arguments if isinstance(each, np.random.Generator)]
         states = [each.bit_generator.state for each in drawn_from]
 
@@ -87,14 +87,14 @@ class Order:
 
 @dataclass(frozen=True)
 class Parcel:
-    """How a worker makes the object that calls are for.
+    """A pickled function with which workers make the object that is called.
 
     Attributes
     ----------
     content : bytes
-        A function without arguments, pickled with what it needs.
+        A function without arguments, pickled with everything it needs.
     token : str
-        What workers know the object by.
+        Identifies the object in workers.
 
     Examples
     --------
@@ -117,15 +117,15 @@ class Parcel:
 
 @dataclass(frozen=True)
 class Limit:
-    """How long a call may take before its worker ends itself.
+    """Time limit of a call, after which its worker ends itself.
 
     Attributes
     ----------
     seconds : float
     first : float
-        More for a worker's first call of an object, which compiles.
+        Additional seconds for a worker's first call of an object, which compiles.
     driver : int
-        Number of the driver's process, which never ends itself.
+        Id of the driver's process, which never ends itself.
     """
 
     seconds: float
@@ -134,10 +134,10 @@ class Limit:
 
     @contextmanager
     def kept(self, token: str) -> Iterator[None]:
-        """End this process if what is done inside takes longer.
+        """End this process if the work inside the context takes longer.
 
-        What hangs in compiled code holds Python's lock, which a thread of Python's would wait for:
-        the system's own alarm ends the process, where there is one.
+        Compiled code that hangs holds Python's lock, for which a Python thread would wait.
+        Therefore the system's alarm ends the process, if there is one.
         """
         if os.getpid() == self.driver:
             yield
@@ -161,12 +161,12 @@ class Limit:
 
 @dataclass(frozen=True)
 class Unknown:
-    """A worker's answer when it does not have the object."""
+    """A worker's answer if it does not have the object."""
 
 
 @dataclass(frozen=True)
 class Failed:
-    """A worker's answer when the call raised an exception, or the object could not be made."""
+    """A worker's answer if the call raised an exception or the object could not be made."""
 
     error: Exception
     made: bool
@@ -174,7 +174,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Answers:
-    """What a worker returns of several calls, and the number of its process."""
+    """A worker's answers to several calls, and the id of its process."""
 
     process: int
     found: list[Any]
@@ -188,21 +188,21 @@ def perform(
     Parameters
     ----------
     token : str
-        Of the `Parcel`.
+        Token of the `Parcel`.
     content : bytes or None
-        Of the `Parcel`, where the worker may not have it yet.
+        Content of the `Parcel`, if the worker may not have it yet.
     orders : sequence of Order
     limit : Limit, optional
-        Of each call.
+        Time limit of each call.
 
     Returns
     -------
     Answers or Unknown
-        What each call returned, or `Failed` in its place; nothing after one that failed because
-        the object could not be made.
+        The result of each call, or `Failed` in its place. Answers end with the first call for
+        which the object could not be made.
     """
     ignore_in_worker()
-    # a worker that was forked in the middle of a call would write to its driver's terminal
+    # otherwise a worker forked during a call would write to its driver's terminal
     with telling(enabled=False), one_call_at_a_time(), one_blas_thread():
         content = _known.get(token) if content is None else content
         if token in _made:
@@ -213,13 +213,13 @@ def perform(
         for order in orders:
             with nullcontext() if limit is None else limit.kept(token):
                 answers.append(_answer(token, content, order))
-            if token not in _made:  # nor will it be for the next one
+            if token not in _made:  # the next call would fail in the same way
                 break
         return Answers(os.getpid(), answers)
 
 
 def _answer(token: str, content: bytes | None, order: Order) -> Any:
-    """Return what a call returned, or `Failed`."""
+    """Return the result of a call, or `Failed`."""
     try:
         if token not in _made:
             assert content is not None
@@ -228,24 +228,24 @@ def _answer(token: str, content: bytes | None, order: Order) -> Any:
                 _made.popitem(last=False)
         return order.made_by(_made[token])
     except Exception as error:
-        # of an interrupt, or the end of the program, no call is at fault, and its answer is lost
+        # an interrupt or the end of the program is not due to the call, whose answer is lost
         raise_if_interrupted(error)
         return Failed(_portable(error), made=token in _made)
 
 
 def begin_worker(driver: int, parcel: Parcel) -> None:
-    """Begin as a worker of a pool of our own.
+    """Initialize a worker of our own pool.
 
-    It ends when its driver does, also one that was killed and said nothing. Ctrl-C is the driver's
-    affair: a terminal sends it to all processes, and a worker finishes what it is at.
+    The worker ends when its driver does, even if the driver is killed. It ignores Ctrl-C, which a
+    terminal sends to all processes, and finishes its current call.
 
     Parameters
     ----------
     driver : int
-        Number of the driver's process, the worker's parent.
+        Id of the driver's process, the worker's parent.
     parcel : Parcel
-        Of the object that calls will be for, which is made with the first of them. It does not
-        go the way of the calls: whoever fills that as a worker dies waits for ever.
+        Parcel of the object to be called, which is made at the first call. It is not sent with the
+        calls, because a driver that fills their pipe while a worker dies would wait forever.
     """
     _known[parcel.token] = parcel.content
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -259,17 +259,17 @@ def begin_worker(driver: int, parcel: Parcel) -> None:
 
 
 def received(answer: Any) -> Any:
-    """Return what a call returned, or raise what it raised.
+    """Return the result of a call, or raise its exception.
 
     Parameters
     ----------
     answer : object
-        Of `perform`.
+        An answer from `perform`.
 
     Raises
     ------
     ExecutorError
-        If the worker could not make the object that the call is for.
+        If the worker could not make the object that is called.
     """
     if isinstance(answer, Failed):
         if answer.made:
@@ -282,12 +282,12 @@ def received(answer: Any) -> Any:
 
 
 def _portable(error: Exception) -> Exception:
-    """Return an exception that can be sent and read, with the place where it arose."""
+    """Return an exception that can be pickled, with its traceback in the worker as a note."""
     place = "In a worker:\n" + "".join(traceback.format_exception(error))
     with suppress(Exception):
         error.add_note(place)
-    # Some exceptions are sent and cannot be made again from what was sent; whatever that raises,
-    # their text is sent in another's place.
+    # Some exceptions cannot be unpickled, and raise anything when tried. Their text is then sent in
+    # another exception.
     with suppress(Exception):
         if str(pickle.loads(pickle.dumps(error))) == str(error):
             return error

@@ -1,4 +1,4 @@
-"""A chain of its own in every class: the E-step of Allassonnière and Kuhn."""
+"""The E-step of Allassonnière and Kuhn, with one Markov chain per class."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ __all__ = ["AuxiliaryChains", "CompiledAuxiliaryChains"]
 
 @dataclass(frozen=True)
 class AuxiliaryChains:
-    """Statistics averaged over a chain in every class, weighed by estimates of evidence.
+    """Statistics averaged over one chain per class, weighted by estimates of evidence.
 
     Parameters
     ----------
     pseudo_priors : PseudoPriorRule
-        The densities κ_j of the estimates, where the chains start, and what moves are shaped
-        like. Default: `Laplace`.
+        The densities κ_j, which enter the estimates of evidence, give the chains their starting
+        points and shape the moves. Default: `Laplace`.
     within_class : WithinClassMove
         Default: `Hamiltonian`, as in `CarlinChibBurst`.
     coverage : float
-        Probability of the ellipsoid around its mean that each κ_j is cut down to; 1 leaves the
-        pseudo-prior whole.
+        Probability of the ellipsoid around its mean to which each κ_j is truncated; 1 means no
+        truncation.
     draw_class : bool
-        Draw one class from the estimated weights and take the last position of its chain alone,
-        as Allassonnière and Kuhn do, instead of weighing all classes and averaging over their
-        chains. The mean is the same, but a visit tells no more than one draw, for however many
-        sweeps: what averages it is `SAEM`'s step size.
+        Draw one class from the estimated weights and use only the last position of its chain, as
+        Allassonnière and Kuhn do, instead of weighting all classes and averaging over their
+        chains. The mean is the same, but a visit gives only one draw, however many sweeps it has;
+        only `SAEM`'s step size averages over draws.
     backend : str or None
         ``"numba"``, ``"c"`` or ``"jax"``, as in ``pm.sample``; see `CarlinChibBurst`.
 
@@ -55,37 +55,37 @@ class AuxiliaryChains:
     Notes
     -----
     Allassonnière and Kuhn (2010). In class j a chain X_{j,1}, …, X_{j,T} has the target
-    p(x | y, I = j), and since κ_j is a normalised density,
+    p(x | y, I = j), and since κ_j is a normalized density,
 
         1 / Z_j = E[κ_j(X) / p(y, I = j, X) | y, I = j]
                 ≈ (1/T) Σ_t κ_j(X_{j,t}) / p(y, I = j, X_{j,t}),
 
     the reciprocal importance formula (Gelfand and Dey 1994) for Z_j = p(y, I = j). They draw a
-    class J from the estimates, which is ``draw_class=True``, with probabilities Z_j / Σ_l Z_l, and
+    class J with the estimated probabilities Z_j / Σ_l Z_l (``draw_class=True``), and
 
         E[δ_{I,j} S | y] ≈ 1{J = j} S(X_{J,T}).
 
-    By default the statistics of all classes are weighed by the estimates,
+    By default the statistics of all classes are weighted by the estimates,
 
         E[δ_{I,j} S | y] ≈ (Z_j / Σ_l Z_l) (1/T) Σ_t S(X_{j,t}),
 
-    which has the same mean and a smaller variance: the chains have been run anyway.
+    which has the same mean and a smaller variance, at no extra cost.
 
-    The estimate has a finite variance only if κ_j has lighter tails than the posterior, and a
-    normal density has not where a posterior ends sooner. κ_j is therefore cut (Geweke 1999) to the
-    ellipsoid that holds the share `coverage` of it: on a skewed posterior of three classes
-    weights from 1,000 sweeps varied by 0.006 instead of 0.016. Where no draw is in the ellipsoid
-    the whole κ_j is taken, and the result's troubles say so; and so they do where the effective
-    share of the ratios, averaged over classes by weight, is below a tenth.
+    The estimate has a finite variance only if κ_j has lighter tails than the posterior, which a
+    normal density does not have where the posterior ends sooner. Therefore κ_j is truncated
+    (Geweke 1999) to the ellipsoid with probability `coverage`: on a skewed posterior of three
+    classes, weights from 1,000 sweeps varied by 0.006 instead of 0.016. If no draw is in the
+    ellipsoid, the whole κ_j is used. The result's troubles name this, and also an effective share
+    of the ratios, averaged over classes by weight, below a tenth.
 
-    In many dimensions few draws come near the middle of κ_j, 1 / Z_j is estimated too small, and
-    the class whose pseudo-prior fits worst gains by it. Of 12 digits under four classes with 78
-    latents (templates learnt from 100), 3 went to another class than by `CarlinChibBurst`, with
+    In many dimensions few draws come near the center of κ_j, 1 / Z_j is underestimated, and the
+    class whose pseudo-prior fits worst gains weight. Of 12 digits under four classes with 78
+    latents (templates learned from 100), 3 went to another class than by `CarlinChibBurst`, with
     which importance weights agreed in all; troubles were named in 10.
 
-    Cost: in every class, with or without weight, one density evaluation a sweep and those of
-    the moves: as many as n_classes bursts of plain Markov chains. The bias of the weights is of
-    order 1/T, so chains of a few sweeps a visit, as `SAEM` may ask for, give poor ones.
+    Cost: in every class, with or without weight, one density evaluation per sweep and those of
+    the moves, as for n_classes bursts of plain Markov chains. The bias of the weights is of order
+    1/T, so the weights are poor with few sweeps per visit, as possible in `SAEM`.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The E-step seam: from one observation and θ to mean sufficient statistics."""
+"""The interface of E-steps: from one observation and θ to mean sufficient statistics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class EStepResult:
-    """What an E-step says of one observation.
+    """Result of an E-step for one observation.
 
     Attributes
     ----------
@@ -30,17 +30,17 @@ class EStepResult:
         Posterior means of δ_{I,j} S, each ``(n_classes, *shape)``; ``"class_weight"`` of shape
         ``(n_classes,)`` is the posterior class probability.
     class_index : ndarray of shape (n_draws,) or None
-        The kept chain of class indices, where the E-step draws one.
+        Draws of the class index after the burn-in, if the E-step makes any.
     acceptance : float
-        Share of within-class moves accepted; nan where there are none.
+        Share of within-class moves accepted; nan if there are none.
     log_evidence : float
-        Estimate of log p(y); nan where there is none.
+        Estimate of log p(y); nan if there is none.
     troubles : dict of str to int
-        Named troubles and how often each was met.
+        Counts of troubles, by name.
     state : dict of str to ndarray
         Adaptation that the next observation starts from.
     chain : dict of str to ndarray
-        Where the observation's chain stands, of E-steps that can go on with it.
+        State of the observation's chain, from E-steps that can continue it.
     """
 
     statistics: dict[str, np.ndarray]
@@ -52,10 +52,10 @@ class EStepResult:
     chain: dict[str, np.ndarray] = field(default_factory=dict)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return how workers send the result: without the rows of zeros of the statistics."""
+        """Return how to pickle the result for sending: without rows of zeros in the statistics."""
         n_classes = len(next(iter(self.statistics.values())))
-        # Rows are left out if all their bits are zero, so that every bit is the same again: a row
-        # of negative zeros is not one of zeros.
+        # Only rows whose bits are all zero are left out, so that the result is restored bitwise: a
+        # row with negative zeros is sent.
         empty = np.ones(n_classes, dtype=bool)
         for value in self.statistics.values():
             bits = np.ascontiguousarray(value).reshape(n_classes, -1).view(np.uint8)
@@ -69,7 +69,7 @@ class EStepResult:
 def _whole(
     given: dict[str, Any], classes: np.ndarray, rows: dict[str, np.ndarray], n_classes: int
 ) -> EStepResult:
-    """Return the result that was sent, with all classes again."""
+    """Return the result that was sent, with the rows of all classes."""
     statistics = {}
     for name, sent in rows.items():
         whole = np.zeros((n_classes, *sent.shape[1:]), dtype=sent.dtype)
@@ -79,9 +79,9 @@ def _whole(
 
 
 class CompiledEStep(Protocol):
-    """An E-step compiled for one family; compiles nothing more when it is called.
+    """An E-step compiled for one family; calling it compiles nothing more.
 
-    It keeps nothing between calls: runs of one family may share it.
+    It keeps no state between calls, so that runs of one family can share it.
     """
 
     def initial_state(self) -> dict[str, np.ndarray]:
@@ -117,7 +117,7 @@ class CompiledChains(Protocol):
         refit: bool,
         keep_fit: bool,
     ) -> EStepResult:
-        """Go on with a chain, or begin one where `chain` is empty.
+        """Continue a chain, or start one if `chain` is empty.
 
         Parameters
         ----------
@@ -126,11 +126,11 @@ class CompiledChains(Protocol):
         chain : mapping of str to ndarray
             `EStepResult.chain` of the last visit; empty at the first.
         gains : ndarray of shape (n_sweeps,)
-            Of the adaptation of the step sizes; all sweeps enter the statistics.
+            Gains of the adaptation of step sizes; all sweeps enter the statistics.
         refit : bool
-            Whether pseudo-priors are fitted again at θ. Without any in `chain` they are anyway.
+            Whether pseudo-priors are fitted again at θ. They always are if `chain` has none.
         keep_fit : bool
-            Whether the result's chain holds them for the next visit.
+            Whether the result's `chain` includes them for the next visit.
         """
         ...
 

@@ -36,27 +36,27 @@ class CarlinChibBurst:
     pseudo_priors : PseudoPriorRule
         Default: `Laplace`.
     within_class : WithinClassMove
-        Default: `Hamiltonian`, which needs a density with a gradient. On postal digits, 78 latents,
-        a sweep has three quarters of the cost of twenty random-walk moves and three to four times
-        their effective draws.
+        Default: `Hamiltonian`, which needs a density with a gradient. On postal digits, with 78
+        latents, a sweep costs three quarters of twenty random-walk moves and gives three to four
+        times their effective draws.
     rao_blackwell : bool
-        Average Σ_j w_j S(U_j) instead of S(X), with every U_j as it stood when the weights
-        w were computed, that is before the within-class moves. All statistics, or none.
+        Average Σ_j w_j S(U_j) instead of S(X), with U_j as it was when the weights w were
+        computed, that is, before the within-class moves. This applies to all statistics or none.
         Off by default: on digits under six classes, mean squared error times seconds was the
         same either way (errors of the plain average over those of Rao-Blackwell: 0.90 to 1.03).
     backend : str or None
         ``"numba"``, ``"c"`` or ``"jax"``, as in ``pm.sample``; None is PyTensor's default, numba,
-        which learns fastest. JAX, if installed, explains a first image of 16 × 16 pixels a tenth as
-        late and every later one in one and a half times the time. It compiles anew for every new
-        number of sweeps, so give it bursts of one length, and it does not work in forked
-        processes; pseudo-priors other than `Laplace` are then left to numba.
+        which learns fastest. JAX, if installed, finishes a first image of 16 × 16 pixels in a
+        tenth of the time, and takes one and a half times as long for every later one. It compiles
+        anew for every number of sweeps, so use bursts of one length, and it does not work in
+        forked processes; pseudo-priors other than `Laplace` are then compiled by numba.
 
     Notes
     -----
-    Labels ``alg:MCMC`` and ``estep_SAOEM``. The chain starts in a class drawn from the
-    pseudo-priors' estimates of evidence and at a draw from that class's pseudo-prior; step sizes
-    are adapted during burn-in only and handed from observation to observation. The evidence
-    reported is the pseudo-priors' own estimate: Laplace's, or nan for pilot moments.
+    Labels ``alg:MCMC`` and ``estep_SAOEM``. The chain starts in a class drawn by the
+    pseudo-priors' estimates of evidence, at a draw from that class's pseudo-prior. Step sizes
+    adapt only during burn-in and are passed from observation to observation. The evidence
+    reported is the pseudo-priors' estimate: Laplace's, or nan for pilot moments.
 
     Examples
     --------
@@ -108,7 +108,7 @@ class CarlinChibBurst:
 
 @dataclass(frozen=True)
 class PosteriorChain:
-    """Draws of one observation's class index and latents that were kept.
+    """Draws of the class index and the latents of one observation, after the burn-in.
 
     Attributes
     ----------
@@ -116,11 +116,11 @@ class PosteriorChain:
     position : ndarray of shape (draws, n_latents)
         On the scale on which PyMC samples.
     log_weight : ndarray of shape (draws, n_classes)
-        Logarithms of the weights from which the class index was drawn, not normalised.
+        Logarithms of the unnormalized weights from which the class index was drawn.
     acceptance : ndarray of shape (draws,)
-        Of the moves within the class.
+        Acceptance rate of the moves within the class.
     troubles : dict of str to int
-        Of the pseudo-priors.
+        Troubles of the pseudo-priors.
     """
 
     class_index: np.ndarray
@@ -160,7 +160,7 @@ class CompiledCarlinChibBurst(SweepEStep):
         draws: int,
         burn_in: int,
     ) -> tuple[EStepResult, Sweeps]:
-        """Return what a call returns, and the sweeps themselves.
+        """Return the result of a call together with the sweeps.
 
         Parameters
         ----------
@@ -186,12 +186,12 @@ class CompiledCarlinChibBurst(SweepEStep):
         draws: int,
         burn_in: int,
     ) -> PosteriorChain:
-        """Return draws of the class index and the latents themselves, and no statistics.
+        """Return draws of the class index and the latents, without statistics.
 
         Parameters
         ----------
         data, parameters, rng, draws, burn_in
-            As for a call; step sizes begin as a run's do.
+            As for a call, with the step sizes that a run starts with.
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""A Markov chain in every class, and evidences from its draws: what `AuxiliaryChains` sums up."""
+"""Markov chains in every class, and evidences from their draws, for `AuxiliaryChains`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ClassDraws:
         log p(y, I = j, X_j) at each position.
     acceptance : ndarray of shape (n_classes, n_sweeps)
     log_step : ndarray of shape (n_classes,)
-        At the end.
+        Logarithms of the step sizes at the end.
     """
 
     position: np.ndarray
@@ -44,7 +44,7 @@ class ClassDraws:
 
 
 class ClassChains:
-    """Compiled sweeps of within-class moves, a chain of its own in every class.
+    """Compiled sweeps of within-class moves, with one chain per class.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class ClassChains:
 
         def log_density(k: Any, x: Any) -> Any:
             value = density.log_density(k, x)
-            # From where there is no density every move to where there is some is accepted.
+            # Moves from a point without density to one with density are always accepted.
             return pt.switch(pt.isnan(value), -np.inf, value)
 
         def sweep(
@@ -112,18 +112,18 @@ class ClassChains:
         Parameters
         ----------
         rng : numpy.random.Generator
-            Gives ``(n_sweeps, noise_size)`` standard normals a class.
+            ``(n_sweeps, noise_size)`` standard normals per class are drawn from it.
         starts : ndarray of shape (n_classes, n_latents)
         log_step : ndarray of shape (n_classes,)
         pseudo_priors : PseudoPriors
-            What moves are shaped like.
+            They shape the moves.
         gains : ndarray of shape (n_sweeps,)
             As from `adaptation_gains`.
         data : mapping of str to ndarray
             Values of the density's `data_inputs`.
         """
         arguments = self.density.arguments(data)
-        # One class at a time: the noise of a long chain is many numbers.
+        # one class at a time, because the noise of a long chain takes much memory
         chains = [
             self._function(
                 rng.standard_normal((len(gains), self.noise_size)),
@@ -153,9 +153,9 @@ class ReciprocalEvidence:
     log_evidence : ndarray of shape (n_classes,)
         Estimates of log p(y, I = j).
     effective_share : ndarray of shape (n_classes,)
-        Of the ratios that each is the mean of.
+        Effective shares of the ratios that each estimate averages.
     whole : ndarray of bool of shape (n_classes,)
-        Where no draw was in the ellipsoid, so that the pseudo-prior was not cut.
+        Whether no draw was in the ellipsoid, so that the pseudo-prior was not truncated.
 
     Examples
     --------
@@ -181,7 +181,7 @@ class ReciprocalEvidence:
         log_density: np.ndarray,
         coverage: float,
     ) -> ReciprocalEvidence:
-        """Estimate from draws of every class.
+        """Return estimates from draws of every class.
 
         Parameters
         ----------
@@ -189,7 +189,7 @@ class ReciprocalEvidence:
         position : ndarray of shape (n_classes, n_draws, n_latents)
         log_density : ndarray of shape (n_classes, n_draws)
         coverage : float
-            Share of each pseudo-prior in the ellipsoid that it is cut down to; 1: not cut.
+            Probability of the ellipsoid to which each pseudo-prior is truncated; 1: not truncated.
         """
         n_draws, n = position.shape[1:]
         centred = position - pseudo_priors.mean[:, None]
@@ -199,7 +199,7 @@ class ReciprocalEvidence:
         log_share = np.where(whole, 0.0, np.log(coverage))[:, None]
         log_kappa = pseudo_priors.log_normalizer[:, None] - 0.5 * squares - log_share
         log_kappa = np.where(inside | whole[:, None], log_kappa, -np.inf)
-        # A chain that never found a density has no evidence, wherever its pseudo-prior is.
+        # a chain that never found a point with density has no evidence
         log_ratio = np.where(np.isneginf(log_density), np.inf, log_kappa - log_density)
         return cls(
             np.log(n_draws) - logsumexp(log_ratio, axis=1), effective_share(log_ratio), whole

@@ -1,4 +1,4 @@
-"""What several E-steps are made of: a family's density, kept fits, shares of weighted draws."""
+"""Functions shared by E-steps: a family's density, stored fits, effective shares of draws."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ __all__ = [
     "statistics_of_draws",
 ]
 
-#: Weights below this share are left out of statistics; all of them together change a mean by
-#: less than n_classes times as much.
+#: Weights below this share are left out of statistics; together they change a mean by less than
+#: n_classes times as much.
 NEGLIGIBLE = 1e-9
 
-#: Effective shares of weighted draws below this are named among the troubles.
+#: Effective shares of weighted draws below this are reported as troubles.
 FEW = 0.1
 
-#: Arrays of pseudo-priors that a chain keeps.
+#: Arrays of pseudo-priors that are stored with a chain.
 _FIT = ("mean", "scale", "whiten", "log_normalizer", "log_evidence")
 
 
 def family_density(family: Family) -> ClassDensity:
-    """Return the density of a family, its parameters and observation as inputs.
+    """Return the density of a family, with its parameters and observation as inputs.
 
     Raises
     ------
@@ -61,12 +61,12 @@ def family_density(family: Family) -> ClassDensity:
 
 
 def require_moves(move: WithinClassMove, density: ClassDensity) -> None:
-    """Refuse a move that leaves the latents where they are.
+    """Refuse a move that does not move the latents.
 
     Raises
     ------
     ValueError
-        If it does.
+        If it does not.
     """
     if move.noise_size(density.n_latents) == 0:
         raise ValueError(
@@ -76,18 +76,18 @@ def require_moves(move: WithinClassMove, density: ClassDensity) -> None:
 
 
 def require_density(log_density: Any, name: str) -> None:
-    """Refuse to go on where no class has a density.
+    """Check that the density of at least one class is finite.
 
     Parameters
     ----------
     log_density : array_like of shape (..., n_classes)
     name : str
-        Of the E-step.
+        Name of the E-step, for the message.
 
     Raises
     ------
     FloatingPointError
-        If all of a row is not finite.
+        If no value of a row is finite.
     """
     if not np.isfinite(log_density).any(axis=-1).all():
         raise FloatingPointError(
@@ -97,7 +97,7 @@ def require_density(log_density: Any, name: str) -> None:
 
 
 def effective_share(log_weight: np.ndarray) -> np.ndarray:
-    """Return (Σ w)² / (n Σ w²) along the last axis: 1 for equal weights, 1/n for one alone.
+    """Return (Σ w)² / (n Σ w²) along the last axis: 1 for equal weights, 1/n for a single one.
 
     Parameters
     ----------
@@ -125,14 +125,14 @@ def statistics_of_draws(
     weights: np.ndarray,
     values: Mapping[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
-    """Return Σ_j Σ_t w_jt δ_j S(x_jt) over draws of every class, negligible ones left out.
+    """Return Σ_j Σ_t w_jt δ_j S(x_jt) over draws of every class, without negligible ones.
 
     Parameters
     ----------
     statistics : WeightedStatistics
     positions : ndarray of shape (n_classes, n_draws, n_latents)
     weights : ndarray of shape (n_classes, n_draws)
-        All of them sum to one.
+        Weights, which sum to one in all.
     values : mapping of str to ndarray
         Observation and parameters.
     """
@@ -142,21 +142,22 @@ def statistics_of_draws(
 
 
 def fit_to_keep(pseudo_priors: PseudoPriors) -> dict[str, np.ndarray]:
-    """Return pseudo-priors as arrays that a chain keeps between visits."""
+    """Return pseudo-priors as arrays to store with a chain between visits."""
     return {name: getattr(pseudo_priors, name) for name in _FIT}
 
 
 def own_chain(
     chain: Mapping[str, np.ndarray], **shapes: tuple[int, ...]
 ) -> Mapping[str, np.ndarray]:
-    """Return a chain that an E-step can go on with, or an empty one where shapes are others.
+    """Return `chain` if an E-step can continue it, and an empty one if its shapes differ.
 
     Parameters
     ----------
     chain : mapping of str to ndarray
-        Of an observation's last visit, of which a file cannot always tell what E-step made it.
+        Chain of an observation's last visit, perhaps by another E-step, since a file cannot
+        always tell which.
     **shapes : tuple of int
-        Of what this E-step's chains hold.
+        Shapes of the arrays in this E-step's chains.
 
     Examples
     --------
@@ -168,7 +169,7 @@ def own_chain(
 
 
 def kept_fit(chain: Mapping[str, np.ndarray]) -> PseudoPriors | None:
-    """Return the pseudo-priors that a chain keeps, or None; their troubles were told before."""
+    """Return the pseudo-priors stored with a chain, or None; their troubles are already counted."""
     if "mean" not in chain:
         return None
     mean, scale, whiten, log_normalizer, log_evidence = (chain[name] for name in _FIT)

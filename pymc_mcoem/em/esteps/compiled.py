@@ -1,4 +1,4 @@
-"""What compiled E-steps share: a family's density and statistics, and chains that go on."""
+"""Base classes of compiled E-steps: density and statistics of a family, chains that continue."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class DensityEStep(ABC):
     backend : str or None
         ``"numba"``, ``"c"`` or ``"jax"``; None is PyTensor's default.
     density : ClassDensity, optional
-        Default: that of the family, which then must have latents.
+        Default: the density of the family, which must then have latents.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class DensityEStep(ABC):
         self.statistics = WeightedStatistics(family, self.density, mode=self.mode)
 
     def initial_state(self) -> dict[str, np.ndarray]:
-        """Return the adaptation that a run starts with; empty where nothing is adapted."""
+        """Return the adaptation that a run starts with; empty if nothing adapts."""
         return {}
 
     def __call__(
@@ -74,8 +74,8 @@ class DensityEStep(ABC):
         state : mapping of str to ndarray
             As from `initial_state` or the last result.
         draws, burn_in : int
-            Draws that are averaged over, and sweeps before them. An E-step without draws, or
-            without a burn-in, does not use them.
+            Numbers of draws to average over and of sweeps before them. An E-step without draws or
+            without a burn-in does not use them.
 
         Returns
         -------
@@ -97,7 +97,7 @@ class DensityEStep(ABC):
         Parameters
         ----------
         data, parameters, rng, draws, burn_in
-            As for a call; step sizes begin as a run's do.
+            As for a call, with the step sizes that a run starts with.
 
         Returns
         -------
@@ -106,7 +106,7 @@ class DensityEStep(ABC):
         return self._class_weights(self._values(data, parameters), rng, draws, burn_in)
 
     def _values(self, data: Arrays, parameters: Arrays) -> dict[str, np.ndarray]:
-        """Return the values of the density's inputs, as compiled functions take them."""
+        """Return the values of the density's inputs in the form for compiled functions."""
         given = {**parameters, **data}
         return {
             name: as_argument(given[name], symbol.dtype)
@@ -125,7 +125,7 @@ class DensityEStep(ABC):
 
 
 class ChainEStep[Drawn: (Sweeps, ClassDraws)](DensityEStep):
-    """A compiled E-step of Markov chains, which start and move by pseudo-priors.
+    """A compiled E-step with Markov chains, whose starts and moves depend on pseudo-priors.
 
     Parameters
     ----------
@@ -160,10 +160,10 @@ class ChainEStep[Drawn: (Sweeps, ClassDraws)](DensityEStep):
         refit: bool,
         keep_fit: bool,
     ) -> EStepResult:
-        """Go on with the chain of an observation, or begin it; see `CompiledChains.resume`.
+        """Continue the chain of an observation, or start it; see `CompiledChains.resume`.
 
-        A chain is where it stands and ``log_step`` (n_classes,), and with `keep_fit` the
-        pseudo-priors, ``2 n_classes n_latents**2`` numbers.
+        A chain consists of its position and ``log_step`` (n_classes,) and, with `keep_fit`, of
+        the pseudo-priors, ``2 n_classes n_latents**2`` numbers.
         """
         values = self._values(data, parameters)
         chain = own_chain(chain, **self._place_shapes(), log_step=self.initial_log_step.shape)
@@ -195,7 +195,7 @@ class ChainEStep[Drawn: (Sweeps, ClassDraws)](DensityEStep):
         rng: np.random.Generator,
         values: Arrays,
     ) -> EStepResult:
-        """Return mean statistics of a whole burst, and whether its chain moved at all."""
+        """Return mean statistics of a burst, with a trouble if its chain did not move."""
         result = self._summed(pseudo_priors, found, burn_in, rng, values)
         if result.acceptance == 0.0:
             result.troubles["chain did not move within its class"] = 1
@@ -215,11 +215,11 @@ class ChainEStep[Drawn: (Sweeps, ClassDraws)](DensityEStep):
 
     @abstractmethod
     def _place_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of what `_place` returns."""
+        """Return the shapes of the arrays that `_place` returns."""
 
     @abstractmethod
     def _place(self, found: Drawn) -> dict[str, np.ndarray]:
-        """Return where a chain stands at its end."""
+        """Return the last position of a chain."""
 
     @abstractmethod
     def _begin(
@@ -230,7 +230,7 @@ class ChainEStep[Drawn: (Sweeps, ClassDraws)](DensityEStep):
         gains: np.ndarray,
         values: Arrays,
     ) -> Drawn:
-        """Run ``len(gains)`` sweeps from draws of pseudo-priors."""
+        """Run ``len(gains)`` sweeps from draws of the pseudo-priors."""
 
     @abstractmethod
     def _go_on(
@@ -242,7 +242,7 @@ class ChainEStep[Drawn: (Sweeps, ClassDraws)](DensityEStep):
         gains: np.ndarray,
         values: Arrays,
     ) -> Drawn | None:
-        """Run ``len(gains)`` sweeps from where a chain stands; None where it must begin anew."""
+        """Run ``len(gains)`` sweeps from a chain's position; None if it must start anew."""
 
     @abstractmethod
     def _summed(
@@ -262,9 +262,9 @@ class SweepEStep(ChainEStep[Sweeps]):
     Attributes
     ----------
     burst : Burst
-        Set by derived classes, with `initial_log_step`.
+        Set by derived classes, like `initial_log_step`.
     name : str
-        Of the E-step, in errors.
+        Name of the E-step in error messages.
     """
 
     burst: Burst
@@ -282,7 +282,7 @@ class SweepEStep(ChainEStep[Sweeps]):
     def _start(
         self, pseudo_priors: PseudoPriors, rng: np.random.Generator
     ) -> tuple[int, np.ndarray]:
-        """Draw where a chain starts: a class by evidence, and latents from its pseudo-prior."""
+        """Draw the start of a chain: a class by evidence, and latents from its pseudo-prior."""
         return pseudo_priors.start(rng)
 
     def _begin(
@@ -295,8 +295,8 @@ class SweepEStep(ChainEStep[Sweeps]):
     ) -> Sweeps:
         """Run a burst from draws of pseudo-priors, which may reach beyond the density's support.
 
-        Another start is drawn where a sweep finds no density, as often as by `CarlinChib`, and by
-        the same numbers.
+        If a sweep finds no density, another start is drawn, as many times as in `CarlinChib` and
+        with the same random numbers.
         """
         start = self._start(pseudo_priors, rng)
         before = rng.bit_generator.state
@@ -304,7 +304,7 @@ class SweepEStep(ChainEStep[Sweeps]):
         if _has_density(found):
             return found
         rng.bit_generator.state = before
-        # from here on a single sweep is enough to see whether there is density
+        # from here on, a single sweep shows whether there is density
         for _ in range(N_STARTS - 1):
             tried = self.burst(rng, start, log_step, pseudo_priors, gains[:1], values)
             if _has_density(tried):
@@ -331,7 +331,7 @@ class SweepEStep(ChainEStep[Sweeps]):
     ) -> Sweeps | None:
         start = int(chain["class_index"]), chain["position"]
         found = self.burst(rng, start, log_step, pseudo_priors, gains, values)
-        # parameters may have moved a hard edge past the chain
+        # new parameters may have moved the edge of the support past the chain
         return found if _has_density(found) else None
 
     def _summed(
@@ -343,7 +343,7 @@ class SweepEStep(ChainEStep[Sweeps]):
         values: Arrays,
     ) -> EStepResult:
         kept = slice(burn_in, None)
-        # SciPy's logsumexp takes a thirtieth of a short burst; nan is what pilot moments have
+        # SciPy's logsumexp takes a thirtieth of a short burst; pilot moments have nan
         with np.errstate(invalid="ignore"):
             log_evidence = float(np.logaddexp.reduce(pseudo_priors.log_evidence))
         return EStepResult(
@@ -363,9 +363,9 @@ class SweepEStep(ChainEStep[Sweeps]):
     def _class_weights(
         self, values: Arrays, rng: np.random.Generator, draws: int, burn_in: int
     ) -> np.ndarray:
-        """Average the probabilities from which the index was drawn over the kept sweeps.
+        """Average the probabilities of the class index over the sweeps after the burn-in.
 
-        That is the Rao-Blackwell form of the share of visits, at no cost.
+        This is the Rao-Blackwell form of the share of visits, at no cost.
         """
         _, found = self._run(values, rng, self.initial_log_step, draws, burn_in)
         mean: np.ndarray = softmax(found.log_weight[burn_in:], axis=1).mean(axis=0)
@@ -373,5 +373,5 @@ class SweepEStep(ChainEStep[Sweeps]):
 
 
 def _has_density(found: Sweeps) -> bool:
-    """Say whether there was a class with density at every sweep."""
+    """Return whether there was a class with density at every sweep."""
     return bool(np.isfinite(found.log_weight.max(axis=1)).all())

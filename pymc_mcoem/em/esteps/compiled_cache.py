@@ -1,4 +1,4 @@
-"""What is compiled for a family, kept with it so that nothing is compiled twice."""
+"""Cache of compiled E-steps, kept with their family so that nothing is compiled twice."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = ["CAPACITY", "compiled_for"]
 
-#: How many compiled E-steps a family keeps: those that were used last.
+#: Number of compiled E-steps that a family keeps, the last ones used.
 CAPACITY = 8
 
 
 class Settings[Compiled](Protocol):
-    """What is compiled for a family: an E-step, or another rule to look at an observation."""
+    """Settings that can be compiled for a family: an E-step, or another rule for observations."""
 
     def compile(self, family: Any) -> Compiled:
         """Compile for `family`."""
@@ -33,20 +33,19 @@ class Settings[Compiled](Protocol):
 
 
 def compiled_for[Compiled](family: Family, settings: Settings[Compiled]) -> Compiled:
-    """Return settings compiled for a family, the same object for everyone who asks.
+    """Return settings compiled for a family, the same object on every call.
 
-    θ and the observation are inputs of what is compiled, and nothing stays in it between calls: a
-    mixture for each of ten labels, or ten runs that are compared, need it once. Settings that can
-    change are compiled anew each time: all but frozen dataclasses, with all that they hold.
+    θ and the observation are inputs of the compiled object, which keeps no state between calls, so
+    that several runs can share it. Settings that can change are compiled anew each time; only
+    frozen dataclasses of unchanging values are cached.
 
     Parameters
     ----------
     family : Family
-        As it is now: where its model, its statistics, its declared parameters or another of the
-        attributes that `Family` has are others than they were, what was compiled for those is not
-        taken.
+        If its model, statistics, declared parameters or another attribute of `Family` has changed,
+        the settings are compiled anew.
     settings : EStep or other settings
-        With a method ``compile(family)``.
+        An object with a method ``compile(family)``.
 
     Examples
     --------
@@ -76,7 +75,7 @@ def compiled_for[Compiled](family: Family, settings: Settings[Compiled]) -> Comp
 
 
 def _key(family: Family, settings: Any) -> Hashable | None:
-    """Return what the compiled object depends on; None if that can change unseen."""
+    """Return a key of what the compiled object depends on; None if that can change unnoticed."""
     if not _is_unchanging(settings):
         return None
     config = pytensor.config
@@ -95,12 +94,12 @@ def _key(family: Family, settings: Any) -> Hashable | None:
 
 
 def _is_unchanging(value: Any) -> bool:
-    """Say whether equality tells all there is to a value, now and later."""
+    """Return whether a value cannot change and is determined by equality."""
     if value is None or isinstance(value, (bool, int, float, str, bytes, Enum, np.generic)):
         return True
     if isinstance(value, (tuple, frozenset)):
         return all(map(_is_unchanging, value))
-    # said of the class itself: one derived from it may do as it likes
+    # look at the class itself, because a derived class may differ
     declared = vars(type(value)).get("__dataclass_params__")
     if declared is None or not (declared.frozen and declared.eq):
         return False
@@ -111,7 +110,7 @@ def _is_unchanging(value: Any) -> bool:
 
 
 def _parts(family: Family) -> tuple[Any, ...]:
-    """Return what a family is made of; held as long as their identities stand for them."""
+    """Return the parts of a family. The cache holds them so that their ids stay valid."""
     model = family.model
     return (
         *model.named_vars.values(),

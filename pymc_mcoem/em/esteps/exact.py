@@ -21,8 +21,8 @@ __all__ = ["Exact"]
 class Exact:
     """Exact posterior means of the statistics, from `Family.exact`.
 
-    With it `OnlineEM` is the online EM of Cappé and Moulines, without Monte Carlo error: what
-    the other E-steps are measured against. Burst lengths and random numbers are not used.
+    With it `OnlineEM` is the online EM of Cappé and Moulines, without Monte Carlo error, the
+    benchmark of the other E-steps. Burst lengths and random numbers are not used.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""An E-step that holds the latents still: the model with its warps switched off."""
+"""An E-step with fixed latents, that is, without warps."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ __all__ = ["CompiledFixedLatents", "FixedLatents"]
 class FixedLatents:
     """Exact class weights and statistics with the latents held at the model's initial point.
 
-    For a template mixture that point is the prior mean of the warp: an ordinary Gaussian mixture
-    of unwarped templates, the baseline that warps have to beat. The prior of the latents does not
-    enter the weights, since they are not random here.
+    For a template mixture that point is the prior mean of the warp, which gives an ordinary
+    Gaussian mixture of unwarped templates, a baseline for warps. The prior of the latents does
+    not enter the weights, since they are not random here.
 
     Parameters
     ----------
@@ -86,8 +86,8 @@ class CompiledFixedLatents(DensityEStep):
         self.position = density.ravel(model.initial_point(random_seed=0))
         terms = model.logp(vars=[family.class_index, *model.observed_RVs], sum=False)
         joint = pt.add(*[term.sum() for term in terms])
-        # An input, not a constant: what follows from a constant is constant too, and such arrays
-        # are read-only, which numba compiles matrix products for anew.
+        # An input, not a constant: arrays computed from a constant are constant and read-only, and
+        # numba compiles matrix products anew for read-only arrays.
         position = pt.tensor("position", dtype="float64", shape=self.position.shape)
         log_weights = pytensor.scan(
             lambda k: density.place_values(joint, k, position),

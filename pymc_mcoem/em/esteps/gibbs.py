@@ -1,4 +1,4 @@
-"""Gibbs sweeps of class and shared latents, compiled: what `PlainGibbs` sums up."""
+"""Compiled Gibbs sweeps of the class and shared latents, for `PlainGibbs`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = ["GibbsBurst"]
 
 
 class GibbsBurst(Burst):
-    """A burst of other sweeps: the class given the latents, then the latents given the class.
+    """A burst of Gibbs sweeps: the class given the latents, then the latents given the class.
 
     Notes
     -----
-    The class is drawn from the latents alone, whatever class the chain is in.
+    The class is drawn given the latents only, independently of the chain's present class.
     """
 
     def _compile(self, move: WithinClassMove, mode: Any) -> tuple[int, CompiledSweeps]:

@@ -1,4 +1,4 @@
-"""The posterior of each class replaced by a normal density: the E-step of Gaffney and Smyth."""
+"""The E-step of Gaffney and Smyth, which replaces each class's posterior by a normal density."""
 
 from __future__ import annotations
 
@@ -37,41 +37,42 @@ class LaplaceGaussian:
     Parameters
     ----------
     importance : bool
-        Weigh every draw by density over normal density, which makes weights, statistics and
-        evidence exact as the draws grow in number. Off: the normal densities are taken for the
-        posterior, and Laplace's evidences for the classes'.
+        Weight every draw by the density over the normal density, which makes weights, statistics
+        and evidence exact in the limit of many draws. If False, the normal densities stand for the
+        posterior, and Laplace's evidences for those of the classes.
     search : Laplace
-        How the modes are sought: starts, race, tolerance.
+        Settings of the mode search: starts, race, tolerance.
     backend : str or None
         ``"numba"``, ``"c"`` or ``"jax"``, as in ``pm.sample``; see `CarlinChibBurst`.
 
     Notes
     -----
-    Gaffney and Smyth (2004). With U_{j,t} ~ κ_j = Normal(X*_j, P_j⁻¹), the mode of class j and the
-    curvature there, Z_j Laplace's approximation of p(y, I = j), and T draws a class,
+    Gaffney and Smyth (2004). With U_{j,t} ~ κ_j = Normal(X*_j, P_j⁻¹), where X*_j is the mode of
+    class j and P_j the curvature there, Z_j Laplace's approximation of p(y, I = j), and T draws
+    per class,
 
         E[δ_{I,j} S | y] ≈ w_{j,1} S(U_{j,1}) + … + w_{j,T} S(U_{j,T}),
         w_{j,t} = Z_j / (T Σ_l Z_l)                 without importance weights,
         w_{j,t} ∝ p(y, I = j, U_{j,t}) / κ_j(U_{j,t})    with them, all of them summing to one.
 
-    Burst lengths give T as their draws; their burn-in is not used. Cost: a mode search in every
-    class that stays in the race, with importance weights T density evaluations a class, and the
-    statistics of all draws of classes that have weight.
+    T is the number of draws in the burst length; its burn-in is not used. Cost: a mode search in
+    every class that stays in the race, with importance weights T density evaluations per class,
+    and the statistics of all draws of classes with weight.
 
-    Without importance weights it is exact where the model is linear and normal in its latents,
-    and else has a bias that neither draws nor observations take away: a skewed posterior has
-    its mean beside its mode, and its tails are not seen. With importance weights the bias is of
-    order 1/T, as long as some draws fall where the posterior is. In many dimensions few do (3 to
-    10 effective draws of 400 on early templates of digits): where the effective share
-    (Σw)² / (T Σw²), averaged over classes by their weight, is below a tenth, the result's troubles
-    say so. Where a posterior has heavier tails than normal, as the logarithm of a Gamma variable
-    has, the weights have no variance: on such a model of three latents class weights varied by
-    0.04 from call to call with 500 draws and with 10,000. What no draw hits, as a second mode far
-    away, no weight can show. `CarlinChibBurst` has neither limit.
+    Without importance weights the E-step is exact if the model is linear and normal in its
+    latents. Otherwise it has a bias that neither draws nor observations remove: the mean of a
+    skewed posterior is not at its mode, and its tails are not seen. With importance weights the
+    bias is of order 1/T, as long as some draws fall where the posterior is. In many dimensions
+    few do (3 to 10 effective draws of 400 on early templates of digits); the result's troubles
+    name an effective share (Σw)² / (T Σw²), averaged over classes by their weight, below a tenth.
+    If a posterior has heavier tails than a normal density, like the logarithm of a Gamma variable,
+    the variance of the weights is infinite: on such a model of three latents, class weights varied
+    by 0.04 from call to call both with 500 and with 10,000 draws. Weights cannot account for a
+    region that no draw hits, such as a distant second mode. `CarlinChibBurst` has neither limit.
 
     Examples
     --------
-    Linear and normal, so exact; the second weight is 1 / (1 + exp(−1)):
+    A linear and normal model, where it is exact; the second weight is 1 / (1 + exp(−1)):
 
     >>> import pymc as pm
     >>> from pymc_mcoem.em.family import Family
@@ -155,7 +156,7 @@ class CompiledLaplaceGaussian(DensityEStep):
     def _class_weights(
         self, values: Mapping[str, np.ndarray], rng: np.random.Generator, draws: int, burn_in: int
     ) -> np.ndarray:
-        """Weigh draws, or without importance weights normalise Laplace's evidences."""
+        """Weight draws or, without importance weights, normalize Laplace's evidences."""
         fitted = self.approximation(values, rng)
         if self.settings.importance:
             _, log_weights = self._weighted(fitted, values, rng, draws)
@@ -172,9 +173,9 @@ class CompiledLaplaceGaussian(DensityEStep):
         rng: np.random.Generator,
         draws: int,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return draws of every class and the logarithms of their weights.
+        """Return draws of every class and the logarithms of their weights, ``(n_classes, draws)``.
 
-        The weights of a class, ``(n_classes, draws)``, sum to its evidence.
+        The weights of a class sum to its evidence.
         """
         n_classes, n = fitted.mean.shape
         noise = rng.standard_normal((n_classes, draws, n))

@@ -1,4 +1,4 @@
-"""Gibbs sampling of (class, latents) as they are: the E-step that does not work."""
+"""Plain Gibbs sampling of class and latents, an E-step that usually fails."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ __all__ = ["CompiledPlainGibbs", "PlainGibbs"]
 
 @dataclass(frozen=True)
 class PlainGibbs:
-    """Statistics averaged over Gibbs sweeps of class and latents, kept to show why they fail.
+    """Statistics averaged over plain Gibbs sweeps of class and latents, to show why they fail.
 
     Parameters
     ----------
     proposals : PseudoPriorRule
-        What within-class moves are shaped like, and where the chain starts; the class is drawn
-        without them. Default: `Laplace`.
+        They shape the within-class moves and give the chain its start; the class is drawn without
+        them. Default: `Laplace`.
     within_class : WithinClassMove
         Default: `Hamiltonian`, as in `CarlinChibBurst`.
     backend : str or None
@@ -42,31 +42,31 @@ class PlainGibbs:
 
     Notes
     -----
-    A sweep draws the class given the latents that the present class has,
+    A sweep draws the class given the latents of the present class,
 
         P(I = j | X, y) ∝ p(y, I = j, X),
 
-    and then moves X within the class drawn. It leaves the posterior invariant, and on classes
-    that share their latents it is as good as any. But the latents of one class are rarely
-    plausible in another: in d dimensions P(I = j | X, y) falls like exp(−c d), and the chain
-    stays where it began, however long it is: of 12 digits under four classes with 78 latents, 10
-    were in a wrong class for all of 200 sweeps after 100 of burn-in. Carlin and Chib's remedy is to
-    draw latents for every class (`CarlinChibBurst`).
+    and then moves X within the drawn class. This leaves the posterior invariant and works well if
+    classes share their latents. But the latents of one class are rarely plausible in another: in
+    d dimensions P(I = j | X, y) falls like exp(−c d), and even a long chain stays where it began.
+    Of 12 digits under four classes with 78 latents, 10 were in a wrong class for all of 200 sweeps
+    after 100 of burn-in. Carlin and Chib's remedy is to draw latents for every class
+    (`CarlinChibBurst`).
 
     The chain starts in a class drawn with equal probabilities, with up to fifty draws of latents
-    where the density has edges, and not by the proposals' estimate
-    of evidence: a chain that never leaves its first class would then be right on average, by
-    Laplace's merit. Where all sweeps are in one class, and independent draws from that estimate
-    would be less than once in a thousand times, the result's troubles say so; the evidence
-    reported is that estimate.
+    if the density has edges. It does not start by the proposals' estimate of evidence, because a
+    chain that never leaves its first class would then be right on average, thanks to Laplace's
+    approximation. If all sweeps are in one class, and independent draws by that estimate would be
+    less than once in a thousand times, the result's troubles say so; the evidence reported is
+    that estimate.
 
-    Cost: a sweep evaluates the density once for each class, and what its moves cost, as a
-    Carlin-Chib sweep does.
+    Cost: as for Carlin-Chib, a sweep evaluates the density once for each class, plus the cost of
+    its moves.
 
     Examples
     --------
-    Classes around −2 and 2 are near enough for 4,000 sweeps, around −8 and 8 they are not; by
-    symmetry both weights are 1/2:
+    With 4,000 sweeps the chain switches between classes around −2 and 2, but not around −8 and 8;
+    by symmetry both true weights are 1/2:
 
     >>> import pymc as pm
     >>> from pymc_mcoem.em.family import Family
@@ -141,7 +141,7 @@ class CompiledPlainGibbs(SweepEStep):
         result = super()._summed(pseudo_priors, found, burn_in, rng, values)
         indices = found.class_index[burn_in:]
         expected = softmax(pseudo_priors.log_evidence)[indices[0]]
-        # Not a number where the rule estimates no evidence: then there is nothing to compare with.
+        # nan, so that no trouble is counted, if the rule does not estimate evidence
         if (indices == indices[0]).all() and expected ** len(indices) < 1e-3:
             result.troubles["class index did not move"] = 1
         return result

@@ -1,4 +1,4 @@
-"""The posterior replaced by a point: the E-step of Ma et al."""
+"""The E-step of Ma et al., which replaces the posterior by a point."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ __all__ = ["CompiledPosteriorMode", "PosteriorMode"]
 
 @dataclass(frozen=True)
 class PosteriorMode:
-    """Statistics of one point: the most probable class and latents.
+    """Statistics at one point: the most probable class and latents.
 
     Parameters
     ----------
     search : Laplace
-        How the modes are sought: starts, race, tolerance.
+        Settings of the mode search: starts, race, tolerance.
     backend : str or None
         ``"numba"``, ``"c"`` or ``"jax"``, as in ``pm.sample``; see `CarlinChibBurst`.
 
@@ -39,23 +39,22 @@ class PosteriorMode:
 
         E[δ_{I,j} S(X, y) | y]  is replaced by  δ_{Î,j} S(X̂, y).
 
-    Modes are those of the scale on which PyMC samples the latents, Jacobian included. Nothing is
+    Modes are on the scale on which PyMC samples the latents, including the Jacobian. Nothing is
     random, and burst lengths are not used. Cost: a mode search in every class that stays in the
     race, and one evaluation of the statistics.
 
-    The known bias does not go away with more observations. The point has no variance, so every
-    variance that is learnt from second moments is too small by the posterior variance of what
-    it is the variance of. Where an observation y is a normal latent of variance γ² plus noise of
-    variance σ², the γ² that is learnt shrinks to zero if γ² < 3 σ². The class is chosen by the
-    height of the joint density and not by the mass under it: a class with narrow posteriors beats
-    a broad one that is more probable. And probabilities become 0 or 1, which pushes overlapping
-    classes apart. `CarlinChibBurst` has none of these. The evidence reported is Laplace's, which
-    the modes give at no cost.
+    The known bias does not vanish with more observations. The point has no variance, so every
+    variance learned from second moments is too small by the posterior variance of its variable.
+    If an observation y is a normal latent of variance γ² plus noise of variance σ², the learned γ²
+    shrinks to zero if γ² < 3 σ². The class is chosen by the height of the joint density and not by
+    the mass under it: a class with narrow posteriors beats a broad one that is more probable.
+    Class probabilities become 0 or 1, which pushes overlapping classes apart. `CarlinChibBurst`
+    has none of these biases. The evidence reported is Laplace's, available at no cost.
 
     Examples
     --------
-    Two classes around −2 and 2. An observation of 1 has the second class's mode at 1.5; that
-    class has probability 0.88, and here all of it:
+    Two classes around −2 and 2. For an observation of 1, the mode of the second class is 1.5; that
+    class has posterior probability 0.88, but weight 1 here:
 
     >>> import pymc as pm
     >>> from pymc_mcoem.em.family import Family

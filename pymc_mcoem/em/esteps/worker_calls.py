@@ -1,7 +1,7 @@
-"""What drivers ask of a compiled E-step, as functions that a worker can import and call.
+"""Calls of a compiled E-step, as functions that a worker can import.
 
-Whoever makes the call also sees whether an observation can have such statistics, which takes
-longer than all else that a driver with workers does for it.
+Workers also check the statistics, which takes longer than everything else that a driver with
+workers does for an observation.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ type Arrays = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Explainer:
-    """An E-step compiled for a family, and the family, which knows what statistics can be."""
+    """An E-step compiled for a family, and the family, which checks statistics."""
 
     family: Family
     e_step: CompiledEStep
 
     @classmethod
     def of(cls, family: Family, settings: EStep) -> Explainer:
-        """Compile an E-step, or take what is compiled already."""
+        """Compile an E-step, or take it from the cache."""
         return cls(family, compiled_for(family, settings))
 
     def checked(self, result: EStepResult) -> EStepResult:
-        """Return a result whose statistics an observation can have, and whose state goes on.
+        """Return `result` after checking its statistics and its state.
 
         Raises
         ------
         ValueError, FloatingPointError
-            If they are others; see `check_statistics`.
+            If one is invalid; see `check_statistics`.
         """
         check_statistics(self.family, result.statistics)
         for name, value in result.state.items():
             if not np.isfinite(value).all():
                 raise FloatingPointError(
                     f"state: {name}, which the E-step hands on to the next observation, holds "
-                    "values that are not finite; the observation is not learnt."
+                    "values that are not finite; the observation is not learned."
                 )
         return result
 
@@ -68,8 +68,8 @@ def simulate(
 ) -> EStepResult:
     """Return the statistics of one encoded observation.
 
-    `state` is None in the first step. One of another E-step, with which the run was saved, is not
-    gone on with.
+    `state` is None in the first step. A state of another E-step, with which the run was saved, is
+    not used.
     """
     e_step = explainer.e_step
     begun = e_step.initial_state()
@@ -100,16 +100,16 @@ def keep_draws(
 
 @dataclass(frozen=True)
 class Visit:
-    """How the chain of an observation is gone on with.
+    """Settings of a visit to an observation, which continues its chain.
 
     Attributes
     ----------
     sweeps : int
-        To make now.
+        Number of sweeps to make now.
     done : int
-        Sweeps that were made before.
+        Number of sweeps made before.
     refit_every : int
-        Visits until pseudo-priors are fitted again.
+        Number of visits until pseudo-priors are fitted again.
     adapts : bool
         Whether the moves within a class adapt.
     """
@@ -128,14 +128,14 @@ def visit(
     chain: Arrays,
     how: Visit,
 ) -> EStepResult:
-    """Return the statistics of one encoded observation, and in `chain` what the next visit needs.
+    """Return the statistics of one encoded observation, with `chain` for the next visit.
 
     Parameters
     ----------
     explainer, data, parameters, rng
         As for `simulate`.
     chain : mapping of str to ndarray
-        `chain` of the last visit's result; empty at the first.
+        `chain` of the last visit's result; empty at the first visit.
     how : Visit
     """
     if isinstance(explainer.e_step, CompiledChains):
