@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -93,8 +94,8 @@ def predict_then_learn(
         `e_step` gives no class probabilities.
     Exception
         Any exception that the source or `OnlineEM.partial_fit` raises, with a note that gives the
-        number of the record in this stream. With ``on_error="skip"`` the stream goes on without a
-        record that is refused or cannot be learned.
+        number of the record in this stream at which it came up. With ``on_error="skip"`` the
+        stream goes on without a record that is refused or cannot be learned.
 
     Notes
     -----
@@ -156,8 +157,12 @@ def predict_then_learn(
     seconds, number = 0.0, 0
     with (
         deferred("observations") as interrupts,
+        ExitStack() as held,
         CountProgress(progressbar, total, "Predicted, learned") as progress,
     ):
+        for learner in classes.learners:
+            held.enter_context(learner.run.alone.call())
+            held.callback(learner.run.show_parameters)
         for index, observation in enumerate(read(classes.family, observations)):
             number = index + 1
             data = _encoded(classes.family, observation)
@@ -185,9 +190,9 @@ def predict_then_learn(
                 prepared.add(id(learner))
             begun = perf_counter()
             try:
-                classes.learn(observation, label)
+                classes.learn(observation, label, index)
             except Exception as error:
-                error.add_note(f"It is observation {index}, counted from 0, of this stream.")
+                error.add_note(f"It came up at observation {index} of this stream, counted from 0.")
                 raise
             if is_due and guess is not None:
                 rows.append((number, guess, label, seconds, is_classified))
@@ -265,11 +270,14 @@ class _LabelMixtures:
         """Return the label of each class."""
         return self._names
 
-    def learn(self, observation: Any, label: Hashable) -> None:
+    def learn(self, observation: Any, label: Hashable, index: int) -> None:
         """Let the run of the label learn."""
         # Its parameters are read again when they are needed, even if learning fails.
         self._learned.pop(label, None)
-        self._learners[label].partial_fit([observation])
+        run = self._learners[label].run
+        run.accept(observation, index)
+        for _ in run.learn():
+            pass
 
 
 class _NamedClasses:
@@ -285,9 +293,11 @@ class _NamedClasses:
         self.family: Family = learner.family
         #: Weight of each label in each class.
         self._weights: dict[Hashable, np.ndarray] = {}
-        #: Position and label of each observation, in the order in which they are learned. Labels
-        #: of observations from before this call are not known.
-        self._labels: list[tuple[int, Hashable]] = [(-1, None)] * learner.n_seen
+        #: Labels of the observations that are held, by position, in the order in which they are
+        #: learned. Labels of observations from before this call are not known.
+        self._held: dict[int, Hashable] = {
+            item.position: None for item in learner.run.state.pending
+        }
 
     def seen_before(self) -> list[tuple[Hashable, int]]:
         """Return nothing: labels of observations before this call are not known."""
@@ -314,25 +324,25 @@ class _NamedClasses:
             for best, largest in zip(weights.argmax(axis=0), weights.max(axis=0), strict=True)
         ]
 
-    def learn(self, observation: Any, label: Hashable) -> None:
+    def learn(self, observation: Any, label: Hashable, index: int) -> None:
         """Let the run learn, and add the class weights of learned observations to their labels."""
-        learner = self.learners[0]
-        self._labels.append((learner.position, label))
-        learner.partial_fit([observation], callback=self._add)
+        run = self.learners[0].run
+        self._held[run.state.position] = label
+        run.accept(observation, index)
+        for report in run.learn():
+            self._add(report.observations)
         self._drop_skipped()
 
     def _drop_skipped(self) -> None:
         """Forget the labels of observations that were held and will not be learned."""
         skipped = self.learners[0].run.history.skipped
-        if skipped:
-            self._labels = [each for each in self._labels if each[0] not in skipped]
+        for position in [each for each in self._held if each in skipped]:
+            del self._held[position]
 
     def _add(self, records: Sequence[ObservationRecord]) -> None:
         self._drop_skipped()
         for record in records:
-            if record.number == 1:
-                self._weights = {}
-            _, label = self._labels[record.number - 1]
+            label = self._held.pop(next(iter(self._held)))
             if label is not None:
                 self._weights[label] = self._weights.get(label, 0.0) + record.class_weight
 

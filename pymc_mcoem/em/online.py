@@ -323,6 +323,10 @@ class OnlineEM(Driver[OnlineRun]):
         5
         """
         check_skip(skip)
+        if callback is not None and not callable(callback):
+            raise TypeError(
+                f"callback: got {callback!r}; give a function of the records of a step, or None."
+            )
         saved_in = Checkpoint.of(checkpoint)
         run, n_new = self.run, 0
         total = count_observations(self.family, observations)

@@ -11,6 +11,7 @@ from pytensor.graph.replace import clone_replace
 from pytensor.tensor.random.type import RandomType
 
 from pymc_mcoem.compiling.backends import interpreted_mode
+from pymc_mcoem.compiling.threads import one_call_at_a_time
 from pymc_mcoem.interrupts import require_own_fault
 from pymc_mcoem.runs.outliers import LEAST, Absurd, largest, remembered, span
 
@@ -91,15 +92,21 @@ class Predicted:
 
     def _rows(self, parameters: Arrays) -> Arrays:
         """Return the `span` of 20 draws by part, ``(20, 3)``; empty if drawing fails."""
+        with one_call_at_a_time():
+            return self._drawn(parameters)
+
+    def _drawn(self, parameters: Arrays) -> Arrays:
         found: Arrays = {}
+        states: dict[Any, Any] = {}
         try:
             if self._draw is None:
                 self._compile()
             shared = self._draw.get_shared()
-            # the same draws at the same parameters, also after a run is resumed
-            pm.pytensorf.reseed_rngs(
-                [each for each in shared if isinstance(each.type, RandomType)], 1
-            )
+            # the same draws at the same parameters, also after a run is resumed; the generators
+            # are the model's own, and are put back
+            generators = [each for each in shared if isinstance(each.type, RandomType)]
+            states = {each: each.get_value() for each in generators}
+            pm.pytensorf.reseed_rngs(generators, 1)
             model = self._family.model
             given = [
                 np.asarray(parameters[name], model[name].type.dtype)
@@ -112,6 +119,9 @@ class Predicted:
         except Exception as error:
             require_own_fault(error)
             return {}
+        finally:
+            for generator, state in states.items():
+                generator.set_value(state)
         return found
 
     def _compile(self) -> None:

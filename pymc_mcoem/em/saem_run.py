@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -56,8 +56,10 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
         super().restore(saved, tree)
         e_step: Any = self.settings.e_step
         given = [e_step]
-        if getattr(e_step, "backend", None) == tree.attrs.get("backend"):
-            given.append(replace(e_step, backend=None))  # as it may be in the file
+        is_recorded = getattr(e_step, "backend", "") == tree.attrs.get("backend")
+        if is_recorded and is_dataclass(type(e_step)):
+            alike: Any = replace
+            given.append(alike(e_step, backend=None))  # as it may be in the file
         text = tree.attrs["settings"]
         if not any(stored_alike(text, {"e_step": each}, "e_step") for each in given):
             self.state = self.state.with_new_chains()

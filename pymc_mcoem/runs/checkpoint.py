@@ -17,6 +17,7 @@ from pymc_mcoem.runs.atomic_files import (
     older_name,
     remove_leftovers,
     temporary_beside,
+    unsealed,
     write_new,
     write_whole,
 )
@@ -119,10 +120,13 @@ class Checkpoint:
     def rotate(self) -> None:
         """Make room for a new file: the newest becomes the first of the older ones.
 
-        The newest file is in place at every moment.
+        The newest file is in place at every moment. A damaged one does not replace an older one.
         """
         newest = Path(self.path)
         if not self.keep or not newest.exists():
+            return
+        content = newest.read_bytes()
+        if unsealed(content) is None:
             return
         for number in range(self.keep, 1, -1):
             if self.older(number - 1).exists():
@@ -132,7 +136,7 @@ class Checkpoint:
             try:
                 os.link(newest, beside)
             except OSError:  # a file system without links
-                write_new(beside, [newest.read_bytes()])
+                write_new(beside, [content])
             os.replace(beside, self.older(1))
         finally:
             beside.unlink(missing_ok=True)

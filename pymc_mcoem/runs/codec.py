@@ -167,6 +167,11 @@ def _encode(value: Any, put: Callable[[np.ndarray], Any]) -> Any:
             if field.init
         }
         return {"class": _name_of(kind), "fields": given}
+    if put is not _in_text:
+        raise TypeError(
+            f"the state of a run has {value!r}, which a file cannot hold; keep arrays of real "
+            "numbers, and plain values."
+        )
     return {"not stored": repr(value)}
 
 

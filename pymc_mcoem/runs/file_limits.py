@@ -15,9 +15,9 @@ import numpy as np
 
 __all__ = ["bounded_groups"]
 
-#: Largest depth of groups, as in ``/run/parameters``.
+#: Largest depth of groups.
 DEPTH = 2
-#: Largest number of groups. A file has a dozen, and with `SAEM` one more per kind of chain.
+#: Largest number of groups. A file has five.
 GROUPS = 1000
 #: Largest number of axes of an HDF5 array; an attribute of that length names its dimensions.
 AXES = 32

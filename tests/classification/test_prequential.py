@@ -468,7 +468,9 @@ def test_records_that_are_refused(on_error, rng):
     if on_error == "raise":
         with pytest.raises(ValueError, match=r"observation .* was refused") as caught:
             mcoem.predict_then_learn(em, spoilt, labels, e_step=Weighing(), **QUIET)
-        assert caught.value.__notes__ == ["It is observation 4, counted from 0, of this stream."]
+        assert caught.value.__notes__ == [
+            "It came up at observation 4 of this stream, counted from 0."
+        ]
         assert em.n_seen == 4
         return
     found = mcoem.predict_then_learn(em, spoilt, labels, e_step=Weighing(), **QUIET)
@@ -494,6 +496,21 @@ def test_records_that_cannot_be_read(on_error, rng):
     clean = mcoem.predict_then_learn(toy(), values[kept], labels[kept], e_step=Weighing(), **QUIET)
     np.testing.assert_array_equal(found["predicted"], clean["predicted"])
     assert set(em.run.history.skipped) == {4, 30}
+
+
+def test_a_source_that_learns_too_is_refused(rng):
+    values, labels = toy_stream(rng, 20)
+    em = toy()
+
+    def source():
+        for number, value in enumerate(values):
+            if number == 5:
+                em.partial_fit([0.3])
+            yield value
+
+    with pytest.raises(RuntimeError, match=r"partial_fit"):
+        mcoem.predict_then_learn(em, source(), labels, e_step=Weighing(), **QUIET)
+    assert em.n_seen == 5
 
 
 class Failing(Weighing):
@@ -533,6 +550,20 @@ def test_a_record_that_cannot_be_learned_names_nothing(at, settings, rng):
     np.testing.assert_array_equal(
         found["predicted"].sel(observation=late), other["predicted"].sel(observation=late)
     )
+
+
+def test_a_record_held_before_that_cannot_be_learned_names_nothing(rng):
+    values, labels = toy_stream(rng, 40)
+    settings = {"parameters": THETA, "batch_size": 2, "on_error": "skip", "e_step": Failing()}
+    found, other = toy(**settings).partial_fit([0.125]), toy(**settings)
+    rates = [
+        mcoem.predict_then_learn(em, values, labels, e_step=Weighing(), **QUIET)
+        for em in (found, other)
+    ]
+    assert set(found.run.history.skipped) == {0}
+    late = slice(4, None)
+    np.testing.assert_array_equal(*(rate["predicted"].sel(observation=late) for rate in rates))
+    assert len(set(rates[0]["predicted"].values)) > 1
 
 
 @pytest.mark.parametrize("at", [0, 3, 9])
