@@ -271,11 +271,11 @@ def test_a_worker_that_was_started_anew_asks_for_what_it_lacks(at_once):
 
 def test_a_worker_keeps_a_limited_number_of_objects(monkeypatch):
     monkeypatch.setattr(workers, "_made", type(workers._made)())
-    parcels = [Parcel.of(lambda number=number: [number]) for number in range(workers.KEPT + 3)]
+    parcels = [Parcel.of(lambda number=number: [number]) for number in range(workers.CAPACITY + 3)]
     for parcel in parcels:
         perform(parcel.token, parcel.content, [Order(len)])
         perform(parcels[0].token, parcels[0].content, [Order(len)])
-    assert len(workers._made) == workers.KEPT
+    assert len(workers._made) == workers.CAPACITY
     assert parcels[0].token in workers._made  # used all the time
     assert parcels[1].token not in workers._made
 
