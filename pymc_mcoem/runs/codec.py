@@ -25,6 +25,11 @@ __all__ = [
 ]
 
 PACKAGE = __name__.partition(".")[0]
+#: Where public classes are, whose names in files stay when modules are moved.
+PUBLIC = (
+    PACKAGE,
+    *(f"{PACKAGE}.{name}" for name in ("esteps", "moves", "pseudo_priors", "schedules")),
+)
 #: Variable of a dataset that holds everything except arrays, as JSON in bytes.
 STRUCTURE = "structure"
 
@@ -199,8 +204,10 @@ def _decode(value: Any, take: Callable[[Mapping[str, Any]], np.ndarray]) -> Any:
 @cache
 def _name_of(kind: type) -> str:
     """Return a class's name in files: the public one, which stays when modules are moved."""
-    public = getattr(importlib.import_module(PACKAGE), kind.__name__, None) is kind
-    return f"{PACKAGE if public else kind.__module__}:{kind.__qualname__}"
+    for place in PUBLIC:
+        if getattr(importlib.import_module(place), kind.__name__, None) is kind:
+            return f"{place}:{kind.__qualname__}"
+    return f"{kind.__module__}:{kind.__qualname__}"
 
 
 @cache

@@ -196,7 +196,8 @@ def test_settings_as_text():
 def test_settings_are_found_by_their_public_name():
     settings = {"pseudo_priors": PilotMoments(n_steps=50)}
     text = encode_settings(settings)
-    assert '"pymc_mcoem:PilotMoments"' in text  # the name that does not depend on modules
+    # the name that does not depend on modules
+    assert '"pymc_mcoem.pseudo_priors:PilotMoments"' in text
     assert decode_settings(text) == settings
     assert stored_alike(text, settings, "pseudo_priors")
     assert not stored_alike(text, {"pseudo_priors": PilotMoments(n_steps=51)}, "pseudo_priors")

@@ -203,7 +203,10 @@ def changed_settings(path, change):
         ({"step_size": {"array": ["a"], "dtype": "S2000000000"}}, "is damaged: .*S2000000000"),
         ({"step_size": {"array": [[[]]] * 9, "dtype": "f8"}}, "is damaged: .*step_size"),
         ({"step_size": {"array": [1], "dtype": "O"}}, r"is damaged: .*'\|O'"),
-        ({"step_size": {"class": "pymc_mcoem:StepSize", "fields": {"exponent": -1}}}, "is damaged"),
+        (
+            {"step_size": {"class": "pymc_mcoem.schedules:StepSize", "fields": {"exponent": -1}}},
+            "is damaged",
+        ),
         ({"step_size": {}}, "is damaged"),
     ],
 )
