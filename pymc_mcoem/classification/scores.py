@@ -200,7 +200,7 @@ def checked(
         kind = FloatingPointError if isinstance(error, ArithmeticError) else RuntimeError
         raise kind(
             f"observation {index}, counted from 0, cannot be classified: {error} Leave it out, or "
-            "give on_error='skip'."
+            "let a Classifier skip it (on_error='skip')."
         ) from error
     return found
 

@@ -111,10 +111,10 @@ def _threads(made):
 
 
 def test_workers_have_one_blas_thread(at_once):
-    crew = Dispatcher(lambda: None, at_once)
+    dispatcher = Dispatcher(lambda: None, at_once)
     with threadpoolctl.threadpool_limits(limits=2, user_api="blas"):
         outside = _threads(None)
-        (inside,) = crew.answers([Order(_threads, ())])
+        (inside,) = dispatcher.answers([Order(_threads, ())])
     assert inside == {1}
     if outside == {1}:
         pytest.skip("this machine's BLAS has one thread in any case")
@@ -133,8 +133,10 @@ class _Counted:
 
 
 def test_a_worker_compiles_once(pool):
-    crew = Dispatcher(_Counted, pool)
-    found = [found for _ in range(3) for found in crew.answers([Order(_compilations, ())] * 8)]
+    dispatcher = Dispatcher(_Counted, pool)
+    found = [
+        found for _ in range(3) for found in dispatcher.answers([Order(_compilations, ())] * 8)
+    ]
     assert os.getpid() not in {process for process, _ in found}
     assert {nth for _, nth in found} == {1}
 
@@ -254,18 +256,18 @@ def fail(_, kind, *arguments):
     ],
 )
 def test_what_a_worker_raises_is_raised_with_its_place(at_once, kind, arguments, seen):
-    crew = Dispatcher(dict, at_once)
+    dispatcher = Dispatcher(dict, at_once)
     # where exceptions are sent by other means than pickle alone, it arrives as it is
     with pytest.raises((seen, kind), match=str(kind(*arguments))) as caught:
-        list(crew.answers([Order(fail, (kind, *arguments))]))
+        list(dispatcher.answers([Order(fail, (kind, *arguments))]))
     assert "in fail" in "".join(caught.value.__notes__)
 
 
 def test_a_worker_that_was_started_anew_asks_for_what_it_lacks(at_once):
-    crew = Dispatcher(lambda: [1, 2, 3], at_once)
-    assert list(crew.answers([Order(len), Order(sum)])) == [3, 6]
+    dispatcher = Dispatcher(lambda: [1, 2, 3], at_once)
+    assert list(dispatcher.answers([Order(len), Order(sum)])) == [3, 6]
     workers._made.clear()
-    assert list(crew.answers([Order(sum)])) == [6]
+    assert list(dispatcher.answers([Order(sum)])) == [6]
     assert perform("of something else", None, [Order(len)]) == Unknown()
 
 
@@ -316,15 +318,15 @@ def test_a_call_that_kills_alone_is_given_up():
             future.set_result(perform(token, content, orders))
             return future
 
-    crew = Dispatcher(dict, 2)
-    crew._pool = lambda size: Breaking()
+    dispatcher = Dispatcher(dict, 2)
+    dispatcher._pool = lambda size: Breaking()
     deadly = {len}
     with pytest.raises(WorkerLost, match="it died each time"):
-        list(crew.answers([Order(len)]))
+        list(dispatcher.answers([Order(len)]))
     # where workers die whatever they are given, no call is to blame
     deadly |= {len, workers_do_nothing}
     with pytest.raises(ExecutorError, match="die before they have done anything"):
-        list(crew.answers([Order(len)]))
+        list(dispatcher.answers([Order(len)]))
 
 
 class Counting(AtOnce):
@@ -340,22 +342,22 @@ def test_calls_that_are_sent_together_have_the_answers_they_have_alone(lots, tog
     monkeypatch.setattr(workers, "_made", type(workers._made)())
     monkeypatch.setattr(executor_module, "LOTS", lots)
     executor = Counting()
-    crew = Dispatcher(lambda: 2, 1)
-    crew._pool = lambda size: executor
+    dispatcher = Dispatcher(lambda: 2, 1)
+    dispatcher._pool = lambda size: executor
     orders = [Order(pow, (number,)) for number in range(7)]
-    assert list(crew.answers(orders, total=7)) == [2**n for n in range(7)]
+    assert list(dispatcher.answers(orders, total=7)) == [2**n for n in range(7)]
     assert executor.lots == [together] * (7 // together) + [7 % together] * (7 % together > 0)
     # a worker that is new says so, whatever it was sent
     workers._made.clear()
-    assert list(crew.answers(orders, total=7)) == [2**n for n in range(7)]
+    assert list(dispatcher.answers(orders, total=7)) == [2**n for n in range(7)]
     # one that fails does so in its turn, after the answers of those before it
     bad = [*orders[:4], Order(fail, (ValueError, "no")), *orders[:2]]
-    answers = crew.answers(bad, total=7)
+    answers = dispatcher.answers(bad, total=7)
     assert [next(answers) for _ in range(4)] == [1, 2, 4, 8]
     with pytest.raises(ValueError, match="no"):
         next(answers)
     # and nobody minds who goes before the end
-    answers = crew.answers(orders, total=7)
+    answers = dispatcher.answers(orders, total=7)
     assert next(answers) == 1
     answers.close()
 
@@ -372,12 +374,12 @@ def test_nothing_is_tried_again_where_the_object_cannot_be_made(monkeypatch):
 @pytest.mark.parametrize(("n_workers", "together"), [(1, 8), (2, 8), (4, 6), (20, 1), (300, 1)])
 def test_all_workers_have_enough_to_do(n_workers, together):
     executor = Counting()
-    crew = Dispatcher(dict, n_workers)
-    crew._pool = lambda size: executor
-    list(crew.answers([Order(len)] * 400, total=400))
+    dispatcher = Dispatcher(dict, n_workers)
+    dispatcher._pool = lambda size: executor
+    list(dispatcher.answers([Order(len)] * 400, total=400))
     assert executor.lots[0] == together
     # a stream without an end, and an executor that was given, whose size is not known
-    assert crew._together(WINDOW, None) == 1
+    assert dispatcher._together(WINDOW, None) == 1
     assert Dispatcher(dict, executor)._together(WINDOW, 400) == 1
 
 
@@ -395,10 +397,10 @@ def test_one_that_kills_among_those_sent_together_is_found(where, monkeypatch):
                 return future
             return super().submit(function, token, content, orders)
 
-    crew = Dispatcher(lambda: 2, 1)
-    crew._pool = lambda size: Breaking()
+    dispatcher = Dispatcher(lambda: 2, 1)
+    dispatcher._pool = lambda size: Breaking()
     orders = [Order(pow, (number,)) for number in range(6)]
-    answers = crew.answers([*orders, Order(len), *orders], total=13)
+    answers = dispatcher.answers([*orders, Order(len), *orders], total=13)
     assert [next(answers) for _ in range(6)] == [2**n for n in range(6)]
     with pytest.raises(WorkerLost, match="it died each time"):
         next(answers)
@@ -477,9 +479,9 @@ def test_an_executor_that_broke_before_it_answered_has_one_process_instead(at_on
         def submit(self, function, /, *arguments, **named):
             raise BrokenProcessPool("gone")
 
-    crew, sizes = Dispatcher(dict, Gone()), []
-    crew._pool = lambda size: sizes.append(size) or at_once
-    assert list(crew.answers([Order(len)])) == [0]
+    dispatcher, sizes = Dispatcher(dict, Gone()), []
+    dispatcher._pool = lambda size: sizes.append(size) or at_once
+    assert list(dispatcher.answers([Order(len)])) == [0]
     assert sizes == [1]
 
 
@@ -529,10 +531,10 @@ import os, time
 from pymc_mcoem.runs.executor import Dispatcher
 from pymc_mcoem.runs.workers import Order
 
-crew = Dispatcher(dict, 2)
-crew.prepare()
-list(crew.answers([Order(len)]))
-print(*[process.pid for process in crew._executor._processes.values()], flush=True)
+dispatcher = Dispatcher(dict, 2)
+dispatcher.prepare()
+list(dispatcher.answers([Order(len)]))
+print(*[process.pid for process in dispatcher._executor._processes.values()], flush=True)
 time.sleep(600)
 """
 
@@ -576,22 +578,22 @@ def wait_for(condition):
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are read from /proc")
 def test_a_crew_that_is_closed_ends_what_its_workers_are_at(tmp_path):
-    crew, file = Dispatcher(dict, 1), tmp_path / "worker"
-    crew.close()  # nothing yet
-    crew._submit((Order(rest, (file,)),), whole=True)
+    dispatcher, file = Dispatcher(dict, 1), tmp_path / "worker"
+    dispatcher.close()  # nothing yet
+    dispatcher._submit((Order(rest, (file,)),), whole=True)
     wait_for(lambda: file.exists() and file.read_text())
     worker = file.read_text()
     assert is_running(worker)
-    crew.close()
+    dispatcher.close()
     wait_for(lambda: not is_running(worker))
-    assert list(crew.answers([Order(len)])) == [0]
-    crew.close()
+    assert list(dispatcher.answers([Order(len)])) == [0]
+    dispatcher.close()
 
 
 def test_an_executor_that_was_given_is_not_closed(pool):
-    crew = Dispatcher(dict, pool)
-    crew.close()
-    assert list(crew.answers([Order(len)])) == [0]
+    dispatcher = Dispatcher(dict, pool)
+    dispatcher.close()
+    assert list(dispatcher.answers([Order(len)])) == [0]
 
 
 @pytest.mark.parametrize(
