@@ -193,15 +193,17 @@ class _FlatSweeps:
                 "the gradient",
                 written_out=density.written_out,
             )
-        self._value = value
+        self._density, self._value = density, value
         self._sweeps = sweeps_numba.sweeps
         self._metropolised, self._keep_auxiliaries = metropolised, keep_auxiliaries
         self._settings = np.array([0.0, move.target_acceptance, *kernel.settings])
         n_classes, n = density.n_classes, density.n_latents
-        self._active = np.ones((n_classes, n))
+        self._active = None
         if density.active is not None and not kernel.moves_all:
-            self._active = as_argument(density.active)
+            self._active = as_argument(density.active)[..., None]
         self._no_tilt = np.zeros(n_classes)
+        self._work = [np.empty(size) for size in (n_classes, n_classes, 3, 4 * n)]
+        self._last: tuple[PseudoPriors | None, list[np.ndarray]] = None, []
         with compiling("sweeps, once for all models"):
             self._held = sweeps_numba.hold(
                 value.function, slope.function, getattr(sweeps_numba, kernel.name).function
@@ -210,26 +212,70 @@ class _FlatSweeps:
 
     def _compile(self, size: int) -> None:
         """Call with zero sweeps to compile, so that forked processes find the compiled code."""
-        n_classes, n = self._active.shape
-        square = np.zeros((n_classes, n, n))
-        self._sweeps(
-            self._held,
-            self._metropolised,
-            self._settings,
+        n_classes, n = self._density.n_classes, self._density.n_latents
+        normals = [np.zeros((n_classes, n)), *np.zeros((2, n_classes, n, n)), np.zeros(n_classes)]
+        self._call(
             np.zeros((0, size)),
             np.zeros(0),
             0,
             np.zeros(n),
+            np.zeros(n_classes),
             self._no_tilt,
-            self._no_tilt,
-            np.zeros((n_classes, n)),
-            square,
-            square,
-            self._no_tilt,
-            self._active,
+            self._arranged(*normals),
             np.zeros(N_SETTINGS),
             np.zeros(0, dtype=np.int64),
         )
+
+    def _arranged(
+        self, mean: np.ndarray, scale: np.ndarray, whiten: np.ndarray, log_normalizer: np.ndarray
+    ) -> list[np.ndarray]:
+        """Return pseudo-priors as the loops take them."""
+        transposed = as_argument(scale.transpose(0, 2, 1))
+        moved, moved_transposed = scale, transposed
+        if self._active is not None:
+            moved = as_argument(self._active * scale)
+            moved_transposed = as_argument(moved.transpose(0, 2, 1))
+        return [mean, transposed, whiten, log_normalizer, moved, moved_transposed]
+
+    def _call(
+        self,
+        noise: np.ndarray,
+        gains: np.ndarray,
+        class_index: int,
+        position: np.ndarray,
+        log_step: np.ndarray,
+        log_tilt: np.ndarray,
+        arranged: Sequence[np.ndarray],
+        reals: np.ndarray,
+        integers: np.ndarray,
+    ) -> Sweeps:
+        n_sweeps, n_classes, n = len(gains), len(log_step), len(position)
+        indices = np.empty(n_sweeps + 1, dtype=np.int64)
+        positions = np.empty((n_sweeps + 1, n))
+        indices[0], positions[0] = class_index, position
+        log_step = log_step.copy()
+        log_weights, acceptance = np.empty((n_sweeps, n_classes)), np.empty(n_sweeps)
+        auxiliaries = np.empty((n_sweeps, n_classes, n))
+        self._sweeps(
+            self._held,
+            self._metropolised,
+            self._settings,
+            noise,
+            gains,
+            indices,
+            positions,
+            log_step,
+            log_weights,
+            acceptance,
+            auxiliaries,
+            log_tilt,
+            *arranged,
+            *self._work,
+            reals,
+            integers,
+        )
+        kept = auxiliaries if self._keep_auxiliaries else None
+        return Sweeps(indices[1:], positions[1:], log_weights, kept, acceptance, log_step)
 
     def __reduce__(self) -> Any:
         # compiled code contains addresses of this process
@@ -247,22 +293,21 @@ class _FlatSweeps:
         arguments: Sequence[np.ndarray],
     ) -> Sweeps:
         """Make as many sweeps as there are rows of noise."""
-        indices, positions, final, log_weights, acceptance, auxiliaries = self._sweeps(
-            self._held,
-            self._metropolised,
-            self._settings,
+        # most calls of the step method have the pseudo-priors of the one before
+        last, arranged = self._last
+        if last is not pseudo_priors:
+            arranged = self._arranged(*map(as_argument, pseudo_priors.as_list()))
+            self._last = pseudo_priors, arranged
+        return self._call(
             as_argument(noise),
             as_argument(gains),
             int(class_index),
             as_argument(position),
             as_argument(log_step),
             self._no_tilt if log_tilt is None else as_argument(log_tilt),
-            *map(as_argument, pseudo_priors.as_list()),
-            self._active,
+            arranged,
             *self._value.pack(arguments),
         )
-        kept = auxiliaries if self._keep_auxiliaries else None
-        return Sweeps(indices, positions, log_weights, kept, acceptance, final)
 
     def log_densities(
         self, class_index: int, points: np.ndarray, arguments: Sequence[np.ndarray]

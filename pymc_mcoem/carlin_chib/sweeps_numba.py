@@ -24,8 +24,9 @@ __all__ = ["SweepFunctions", "hamiltonian", "independence", "random_walk", "swee
 _MATRIX = types.float64[:, ::1]
 
 #: (value, slope, class, position, noise, mean, scale, its transpose, whiten, settings, result,
-#: reals, integers): moves the position in place. `settings` begins with the logarithm of the step
-#: size; `result` holds the log-density (read and then updated), acceptance and step-size error.
+#: scratch, reals, integers): moves the position in place. `settings` begins with the logarithm of
+#: the step size; `result` holds the log-density (read and then updated), acceptance and step-size
+#: error; `scratch` has room for four positions.
 MOVE = types.FunctionType(
     types.float64(
         FUNCTION,
@@ -37,6 +38,7 @@ MOVE = types.FunctionType(
         _MATRIX,
         _MATRIX,
         _MATRIX,
+        REALS,
         REALS,
         REALS,
         REALS,
@@ -69,7 +71,7 @@ def hold(value: Any, slope: Any, move: Any) -> Any:
 @compiled_once(inner=True)
 def log_uniform(first: float, second: float) -> Any:
     """Return the logarithm of a uniform variable made from two standard normal ones."""
-    return -0.5 * (first**2 + second**2)
+    return -0.5 * (first * first + second * second)
 
 
 @compiled_once(inner=True)
@@ -108,6 +110,7 @@ def random_walk(
     whiten: np.ndarray,
     settings: np.ndarray,
     result: np.ndarray,
+    scratch: np.ndarray,
     reals: np.ndarray,
     integers: np.ndarray,
 ) -> Any:
@@ -115,7 +118,7 @@ def random_walk(
     n, n_moves = len(x), int(settings[2])
     size = np.exp(settings[0])
     log_p, accepted = result[0], 0
-    proposed = np.empty(n)
+    proposed = scratch[:n]
     for move in range(n_moves):
         row = noise[move * (n + 2) :]
         for a in range(n):
@@ -147,6 +150,7 @@ def independence(
     whiten: np.ndarray,
     settings: np.ndarray,
     result: np.ndarray,
+    scratch: np.ndarray,
     reals: np.ndarray,
     integers: np.ndarray,
 ) -> Any:
@@ -157,15 +161,15 @@ def independence(
         standard = 0.0
         for b in range(n):
             standard += whiten[a, b] * (x[b] - mean[b])
-        log_k -= 0.5 * standard**2
-    proposed = np.empty(n)
+        log_k -= 0.5 * (standard * standard)
+    proposed = scratch[:n]
     for move in range(n_moves):
         row = noise[move * (n + 2) :]
         copy(proposed, mean)
         add_product(proposed, transposed, row[:n])
         new_log_k = 0.0
         for a in range(n):
-            new_log_k -= 0.5 * row[a] ** 2
+            new_log_k -= 0.5 * (row[a] * row[a])
         new_log_p = value(k, proposed, reals, integers, proposed[:0])
         if log_uniform(row[n], row[n + 1]) < new_log_p - log_p - (new_log_k - log_k):
             copy(x, proposed)
@@ -190,6 +194,7 @@ def hamiltonian(
     whiten: np.ndarray,
     settings: np.ndarray,
     result: np.ndarray,
+    scratch: np.ndarray,
     reals: np.ndarray,
     integers: np.ndarray,
 ) -> Any:
@@ -201,14 +206,14 @@ def hamiltonian(
     tuned = np.exp(min(settings[0], settings[4]))
     log_p, accepted = result[0], 0
     z, p = np.empty(n), np.empty(n)
-    gradient, proposed = np.empty(n), np.empty(n)
+    gradient, proposed = scratch[:n], np.empty(n)
     for move in range(n_moves):
         row = noise[move * (n + 4) :]
         step = tuned * (0.5 + np.exp(log_uniform(row[n + 2], row[n + 3])))
         kinetic = 0.0
         for a in range(n):
             z[a], p[a] = 0.0, row[a]
-            kinetic += 0.5 * row[a] ** 2
+            kinetic += 0.5 * (row[a] * row[a])
         for _ in range(n_leapfrog):
             # in the coordinates z of x + scale z, where a move needs no matrix product
             for a in range(n):
@@ -225,7 +230,7 @@ def hamiltonian(
         add_product(proposed, transposed, z)
         new_log_p = value(k, proposed, reals, integers, proposed[:0])
         for a in range(n):
-            kinetic -= 0.5 * p[a] ** 2
+            kinetic -= 0.5 * (p[a] * p[a])
         # nan, where a trajectory has left the density's support, is not accepted
         if log_uniform(row[n], row[n + 1]) < new_log_p - log_p + kinetic:
             copy(x, proposed)
@@ -251,7 +256,7 @@ def draw(weight: np.ndarray, first: float, second: float) -> Any:
         cumulative += weight[j]
         if cumulative < threshold:
             chosen += 1
-    return min(chosen, len(weight) - 1)
+    return chosen if chosen < len(weight) else len(weight) - 1
 
 
 @compiled_once(inner=True)
@@ -261,7 +266,8 @@ def draw_class(
     """Draw the index by Gibbs, or by Metropolized Gibbs from the present one."""
     best = log_weight[0]
     for j in range(1, len(log_weight)):
-        best = max(best, log_weight[j])
+        if log_weight[j] > best:
+            best = log_weight[j]
     for j in range(len(log_weight)):
         weight[j] = np.exp(log_weight[j] - best)
     if not metropolised:
@@ -290,19 +296,29 @@ def sweeps(
     settings: np.ndarray,
     noise: np.ndarray,
     gains: np.ndarray,
-    class_index: int,
-    start: np.ndarray,
-    initial_log_step: np.ndarray,
+    indices: np.ndarray,
+    positions: np.ndarray,
+    log_step: np.ndarray,
+    log_weights: np.ndarray,
+    acceptance: np.ndarray,
+    auxiliaries: np.ndarray,
     log_tilt: np.ndarray,
     mean: np.ndarray,
-    scale: np.ndarray,
+    transposed: np.ndarray,
     whiten: np.ndarray,
     log_normalizer: np.ndarray,
-    active: np.ndarray,
+    moved: np.ndarray,
+    moved_transposed: np.ndarray,
+    log_target: np.ndarray,
+    weight: np.ndarray,
+    result: np.ndarray,
+    scratch: np.ndarray,
     reals: np.ndarray,
     integers: np.ndarray,
-) -> Any:
+) -> None:
     """Make sweeps of Algorithm 2, one for every row of noise.
+
+    The caller makes all arrays, for numba takes a second to compile what makes them.
 
     Parameters
     ----------
@@ -312,58 +328,55 @@ def sweeps(
         Settings of the move; the first is set here to the logarithm of the step size.
     noise : ndarray of shape (n_sweeps, noise_size)
     gains : ndarray of shape (n_sweeps,)
-    class_index, start, initial_log_step, log_tilt, mean, scale, whiten, log_normalizer
+    indices : ndarray of int of shape (n_sweeps + 1,)
+        The class index before the first sweep, then written here after each.
+    positions : ndarray of shape (n_sweeps + 1, n_latents)
+        The same of the latents.
+    log_step : ndarray of shape (n_classes,)
+        Changed in place.
+    log_weights : ndarray of shape (n_sweeps, n_classes)
+        Written here: logarithms of the weights from which the index was drawn.
+    acceptance : ndarray of shape (n_sweeps,)
+        Written here.
+    auxiliaries : ndarray of shape (n_sweeps, n_classes, n_latents)
+        Written here.
+    log_tilt, mean, whiten, log_normalizer
         As `build_sweep` takes them.
-    active : ndarray of float of shape (n_classes, n_latents)
-        One where a coordinate is active in a class, else zero.
+    transposed, moved, moved_transposed : ndarray of shape (n_classes, n_latents, n_latents)
+        The transposes of the pseudo-priors' scales; the scales with zeros in the rows of latents
+        that a class does not move, and their transposes.
+    log_target, weight : ndarray of shape (n_classes,)
+        Overwritten.
+    result : ndarray of shape (3,)
+        Overwritten.
+    scratch : ndarray of shape (4 * n_latents,)
+        Overwritten.
     reals, integers : ndarray
         As `pymc_mcoem.compiling.flat_functions.FlatFunction.pack` returns them.
-
-    Returns
-    -------
-    tuple
-        Class indices (n_sweeps,), positions (n_sweeps, n_latents), the last step sizes, logarithms
-        of the weights (n_sweeps, n_classes), acceptance (n_sweeps,), and auxiliaries
-        (n_sweeps, n_classes, n_latents).
     """
     value, slope, move = held.value, held.slope, held.move
-    n_sweeps, (n_classes, n) = len(noise), mean.shape
+    n_classes, n = mean.shape
     n_index = 4 if metropolised else 2
     split = n_classes * n
-    transposed = np.empty(scale.shape)
-    moved, moved_transposed = np.empty(scale.shape), np.empty(scale.shape)
-    for j in range(n_classes):
-        for a in range(n):
-            for b in range(n):
-                transposed[j, b, a] = scale[j, a, b]
-                moved[j, a, b] = active[j, a] * scale[j, a, b]
-                moved_transposed[j, b, a] = moved[j, a, b]
-    indices = np.empty(n_sweeps, dtype=np.int64)
-    positions = np.empty((n_sweeps, n))
-    log_weights = np.empty((n_sweeps, n_classes))
-    acceptance = np.empty(n_sweeps)
-    auxiliaries = np.empty((n_sweeps, n_classes, n))
-    log_step, k, x = initial_log_step.copy(), class_index, start.copy()
-    log_target, weight = np.empty(n_classes), np.empty(n_classes)
-    result, of_move = np.empty(3), settings.copy()
-    for sweep in range(n_sweeps):
+    for sweep in range(len(gains)):
         own, drawn = noise[sweep], auxiliaries[sweep]
+        k, x = indices[sweep], positions[sweep]
         for j in range(n_classes):
-            squares = 0.0
+            u, squares = drawn[j], 0.0
             if j == k:
-                copy(drawn[j], x)
+                copy(u, x)
                 for a in range(n):
                     standard = 0.0
                     for b in range(n):
                         standard += whiten[j, a, b] * (x[b] - mean[j, b])
-                    squares += standard**2
+                    squares += standard * standard
             else:
                 z = own[j * n : (j + 1) * n]
                 for a in range(n):
-                    squares += z[a] ** 2
-                copy(drawn[j], mean[j])
-                add_product(drawn[j], transposed[j], z)
-            log_p = value(j, drawn[j], reals, integers, x[:0])
+                    squares += z[a] * z[a]
+                copy(u, mean[j])
+                add_product(u, transposed[j], z)
+            log_p = value(j, u, reals, integers, x[:0])
             # A class whose density cannot be evaluated at its auxiliary has no weight; the chain
             # itself can never be at such a point, because it is never accepted.
             log_target[j] = -np.inf if np.isnan(log_p) else log_p
@@ -371,8 +384,9 @@ def sweeps(
                 log_target[j] - (log_normalizer[j] - 0.5 * squares) + log_tilt[j]
             )
         k = draw_class(log_weights[sweep], k, own[split:], metropolised, weight)
+        x = positions[sweep + 1]
         copy(x, drawn[k])
-        result[0], of_move[0] = log_target[k], log_step[k]
+        settings[0], result[0] = log_step[k], log_target[k]
         move(
             value,
             slope,
@@ -383,13 +397,12 @@ def sweeps(
             moved[k],
             moved_transposed[k],
             whiten[k],
-            of_move,
+            settings,
             result,
+            scratch,
             reals,
             integers,
         )
         if not np.isnan(result[2]):
             log_step[k] += gains[sweep] * result[2]
-        indices[sweep], acceptance[sweep] = k, result[1]
-        copy(positions[sweep], x)
-    return indices, positions, log_step, log_weights, acceptance, auxiliaries
+        indices[sweep + 1], acceptance[sweep] = k, result[1]

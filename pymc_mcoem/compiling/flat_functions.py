@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.replace import clone_replace
@@ -145,6 +146,9 @@ class FlatFunction:
                 self._compile(build, returns)
 
     def _compile(self, build: Callable[..., Sequence[Any]], returns: bool) -> None:
+        # imported where it is used: numba takes a second to import
+        from pymc_mcoem.compiling.scalars_numba import WITH_WRITTEN_SCALARS
+
         density = self._density
         shape = density.position_shape
         k: Any = int64("class_index")
@@ -174,7 +178,7 @@ class FlatFunction:
         function = pm.pytensorf.compile(
             [*own, *(passed.get(each, each) for each in [*given, *single])],
             outputs,
-            mode=strict_mode("NUMBA"),
+            mode=strict_mode("NUMBA").including(WITH_WRITTEN_SCALARS),
             on_unused_input="ignore",
         )
         graph = function.maker.fgraph
@@ -250,7 +254,11 @@ def _compiled(graph: Any, rest: Sequence[Any], returns: bool) -> Callable[..., A
     from pymc_mcoem.compiling.linear_algebra_numba import replace_products
 
     replace_products(graph)
-    inner, key = numba_funcify_ensure_cache(graph)
+    # PyTensor caches every operator by itself, for which numba compiles one more function each. The
+    # whole is cached here, under the key that it has that way.
+    _, key = numba_funcify_ensure_cache(graph)
+    with pytensor.config.change_flags(numba__cache=False):
+        inner, _ = numba_funcify_ensure_cache(graph)
     n_header = sum(1 + variable.type.ndim for variable in rest)
     lines, arrays, at = [], [], 0
     for place, variable in enumerate(rest):
