@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pymc as pm
 
 from pymc_mcoem.compiling.arithmetic import strict_mode
-from pymc_mcoem.compiling.messages import compiling
+from pymc_mcoem.compiling.messages import FirstCallTold, compiling
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -43,12 +43,15 @@ class Density(Protocol):
         ...
 
 
-def compile_with_data(density: Density, inputs: list[Any], outputs: Any, mode: Any) -> Any:
+def compile_with_data(
+    density: Density, inputs: list[Any], outputs: Any, mode: Any
+) -> FirstCallTold:
     """Compile a function of `inputs`, then the density's data, then its other values.
 
     With numba, sums are taken in the order in which they are written; see `strict_mode`.
     """
-    with compiling("the model") if mode is None or isinstance(mode, str) else nullcontext():
+    is_compiled = mode is None or isinstance(mode, str)
+    with compiling("the model") if is_compiled else nullcontext():
         function = pm.pytensorf.compile(
             [*inputs, *density.data_inputs.values(), *density.other_values],
             outputs,
@@ -56,4 +59,4 @@ def compile_with_data(density: Density, inputs: list[Any], outputs: Any, mode: A
             on_unused_input="ignore",
         )
     function.trust_input = True
-    return function
+    return FirstCallTold(function, "the model" if is_compiled else None)

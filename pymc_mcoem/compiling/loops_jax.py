@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pymc_mcoem.compiling.data_functions import Density, compile_with_data
+from pymc_mcoem.compiling.messages import FirstCallTold
 
 __all__ = ["jax_loop"]
 
@@ -29,7 +30,7 @@ class _Graph:
 
     def __init__(self, density: Density, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         _require_own_process()
-        function = compile_with_data(density, list(inputs), list(outputs), "JAX")
+        function = compile_with_data(density, list(inputs), list(outputs), "JAX").function
         if not jax.config.jax_enable_x64:
             raise ValueError(
                 "backend: JAX computes in single precision here, but searches and sweeps "
@@ -84,9 +85,11 @@ def jax_loop(
         n_outputs = len(stacked) + len(last)
         return [end[place] if place in last else next(others) for place in range(n_outputs)]
 
+    told = FirstCallTold(run, "the model for JAX")
+
     def call(*arguments: Any) -> list[Any]:
         _require_own_process()
-        return _arrays(run(list(arguments), first.shared(), step.shared()))
+        return _arrays(told(list(arguments), first.shared(), step.shared()))
 
     return call
 

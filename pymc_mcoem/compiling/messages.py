@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib.util import find_spec
+from typing import Any
 
 from rich import get_console
 from rich.console import Console
 from rich.errors import LiveError
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-__all__ = ["compiling", "telling"]
+__all__ = ["FirstCallTold", "compiling", "telling"]
 
 _is_told: ContextVar[bool] = ContextVar("pymc_mcoem_waiting", default=False)
 
@@ -69,3 +70,26 @@ def compiling(what: str) -> Iterator[None]:
         yield
     finally:
         line.stop()
+
+
+class FirstCallTold:
+    """A function that is compiled when it is first called: that call shows `compiling`'s line.
+
+    Parameters
+    ----------
+    function : callable
+    what : str or None
+        Text after "Compiling"; None for a function that is not compiled.
+    """
+
+    def __init__(self, function: Any, what: str | None) -> None:
+        self.function, self._what = function, what
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call the function."""
+        if self._what is None:
+            return self.function(*arguments)
+        with compiling(self._what):
+            found = self.function(*arguments)
+        self._what = None
+        return found

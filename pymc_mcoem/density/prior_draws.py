@@ -69,7 +69,11 @@ class PriorDraws:
     def reseed(self, rng: np.random.Generator) -> None:
         """Seed the following draws with one number drawn from a generator."""
         pm.pytensorf.reseed_rngs(
-            [shared for shared in self._draw.get_shared() if isinstance(shared.type, RandomType)],
+            [
+                each
+                for each in self._draw.function.get_shared()
+                if isinstance(each.type, RandomType)
+            ],
             int(rng.integers(2**31)),
         )
 

@@ -39,6 +39,18 @@ def test_the_line_moves(terminal):
     assert len(spinner) > 1
 
 
+def test_a_function_that_its_first_call_compiles_tells_then_and_once(terminal):
+    told = messages.FirstCallTold(lambda x: x + 1, "the model")
+    with messages.telling():
+        assert [told(1), told(2)] == [2, 3]
+    assert terminal.getvalue().count("\x1b[2K") == terminal.getvalue().count("Compiling the model")
+    before = terminal.getvalue()
+    with messages.telling():
+        told(3)
+    assert terminal.getvalue() == before
+    assert "Compiling the model" in before
+
+
 def test_nothing_is_said_unasked(terminal):
     with messages.compiling("the log-density"):
         pass
