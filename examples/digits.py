@@ -133,10 +133,9 @@ def draw(
     for axis, j in zip(axes.ravel(), order, strict=False):
         axis.imshow(images.isel({"class": j}), cmap="gray_r", vmin=0, vmax=1)
         axis.set_title(f"{names[j]}: {100 * weights[j]:.1f} %", fontsize=7, pad=2)
-    for row, j in zip(axes[n_rows:], growing, strict=True):
-        for axis, step in zip(row, steps, strict=False):
-            then = path.isel(step=step)
-            grown = mcoem.template_images({"templates": then["templates"]}, mixture)
+    for column, step in zip(axes[n_rows:].T, steps, strict=False):
+        grown = mcoem.template_images({"templates": path["templates"].isel(step=step)}, mixture)
+        for axis, j in zip(column, growing, strict=True):
             axis.imshow(grown.isel({"class": j}), cmap="gray_r", vmin=0, vmax=1)
             axis.set_title(f"n = {int(path['step'][step])}", fontsize=6, pad=2)
     figure.suptitle("Templates with their weights, and how the six heaviest grew", fontsize=10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -398,4 +399,8 @@ class TemplateFamily(Family):
 
     def mean_design(self) -> np.ndarray:
         """Return λΦ at the prior means of warp and scale, shape (n_points, n_basis)."""
+        return self._mean_design.copy()
+
+    @cached_property
+    def _mean_design(self) -> np.ndarray:
         return mean_design(self.settings)
