@@ -271,6 +271,22 @@ class WeightedStatistics:
                 total[name][j] = value
         return total
 
+    def at_one_position(
+        self, position: np.ndarray, weights: np.ndarray, data: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """Return w_j S(x, y) for every class j, of one position (n_latents,) and (n_classes,)."""
+        if self._written_out is None:
+            chosen = np.flatnonzero(weights > 0)
+            positions = np.broadcast_to(position, (len(chosen), len(position)))
+            return self(chosen, positions, weights[chosen], data)
+        # what is written out does not depend on the class
+        sums = self._written_out.sums(np.ones(1), position[None], data)
+        total = {
+            name: np.multiply.outer(weights, value)
+            for name, value in zip(self.names, sums, strict=True)
+        }
+        return {**total, "class_weight": weights}
+
 
 class _FlatSums:
     """Weighted sums of statistics by the loop of `sums_numba`."""

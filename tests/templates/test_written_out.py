@@ -144,6 +144,18 @@ def test_sums_of_draws_are_those_of_each(name, rng):
         np.testing.assert_allclose(part, expected, rtol=1e-9, atol=1e-12 * scale)
 
 
+def test_sums_at_one_position_are_those_of_a_draw_in_every_class(rng):
+    mixture = MIXTURES["both"]()
+    data, n_classes = data_of(mixture, rng), mixture.settings.n_classes
+    sums = WeightedStatistics(mixture, family_density(mixture))
+    position, weights = mixture.geometry.starts[0], rng.dirichlet(np.ones(n_classes))
+    found = sums.at_one_position(position, weights, data)
+    wanted = sums(np.arange(n_classes), np.tile(position, (n_classes, 1)), weights, data)
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-13, atol=1e-15)
+
+
 @pytest.mark.slow
 def test_a_burst_by_loops_makes_the_draws_of_one_by_graphs(rng):
     mixture = MIXTURES["both"]()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,13 +13,16 @@ import pytensor
 import pytensor.tensor as pt
 from scipy.special import logsumexp, softmax
 
-from pymc_mcoem.compiling.backends import require_backend
+from pymc_mcoem.compiling.backends import backend_of, require_backend
 from pymc_mcoem.compiling.data_functions import compile_with_data
+from pymc_mcoem.compiling.flat_functions import FlatFunction, NotFlatError
 from pymc_mcoem.density.class_density import ClassDensity, as_argument
 from pymc_mcoem.em.esteps.base import EStepResult
 from pymc_mcoem.em.esteps.compiled import DensityEStep
 
 if TYPE_CHECKING:
+    from pytensor.tensor.variable import TensorVariable
+
     from pymc_mcoem.em.family import Family
 
 __all__ = ["CompiledFixedLatents", "FixedLatents"]
@@ -82,12 +86,16 @@ class CompiledFixedLatents(DensityEStep):
     def __init__(self, settings: FixedLatents, family: Family) -> None:
         model, inputs = family.model, (*family.parameter_names, *family.observation)
         density = ClassDensity(model, family.class_index, family.latents, inputs=inputs)
+        if family.written_out is not None and family.written_out.model is family.model:
+            density.written_out = family.written_out
         super().__init__(family, settings.backend, density)
-        self.position = density.ravel(model.initial_point(random_seed=0))
+        self.position = as_argument(density.ravel(model.initial_point(random_seed=0)))
         terms = model.logp(vars=[family.class_index, *model.observed_RVs], sum=False)
         joint = pt.add(*[term.sum() for term in terms])
-        # An input, not a constant: arrays computed from a constant are constant and read-only, and
-        # numba compiles matrix products anew for read-only arrays.
+        if backend_of(self.mode) == "numba":
+            with suppress(NotFlatError):
+                self._log_weights = _one_by_one(density, joint, self.position)
+                return
         position = pt.tensor("position", dtype="float64", shape=self.position.shape)
         log_weights = pytensor.scan(
             lambda k: density.place_values(joint, k, position),
@@ -95,7 +103,7 @@ class CompiledFixedLatents(DensityEStep):
             return_updates=False,
         )
         function = compile_with_data(density, [position], log_weights, self.mode)
-        self._log_weights = partial(function, as_argument(self.position))
+        self._log_weights = partial(function, self.position)
 
     def _explain(
         self,
@@ -107,10 +115,8 @@ class CompiledFixedLatents(DensityEStep):
     ) -> EStepResult:
         log_weights = self._log_weights(*self.density.arguments(values))
         weights = softmax(log_weights)
-        chosen = np.flatnonzero(weights > 0)
-        positions = np.broadcast_to(self.position, (len(chosen), len(self.position)))
         return EStepResult(
-            self.statistics(chosen, positions, weights[chosen], values),
+            self.statistics.at_one_position(self.position, weights, values),
             log_evidence=float(logsumexp(log_weights)),
         )
 
@@ -119,3 +125,23 @@ class CompiledFixedLatents(DensityEStep):
     ) -> np.ndarray:
         weights: np.ndarray = softmax(self._log_weights(*self.density.arguments(values)))
         return weights
+
+
+def _one_by_one(
+    density: ClassDensity, joint: TensorVariable, position: np.ndarray
+) -> Callable[..., np.ndarray]:
+    """Return a function from the density's arguments to the logarithms of all class weights.
+
+    It calls a compiled function for every class: numba takes three times as long to compile a loop.
+    """
+    flat = FlatFunction(
+        density, lambda k, x, _: [density.place_values(joint, k, x)], "the class weights"
+    )
+    nothing = np.zeros(0)
+
+    def log_weights(*arguments: np.ndarray) -> np.ndarray:
+        packed = flat.pack(arguments)
+        classes = range(density.n_classes)
+        return np.array([flat.function(k, position, *packed, nothing) for k in classes])
+
+    return log_weights
