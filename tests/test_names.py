@@ -8,7 +8,17 @@ import pytest
 import pymc_mcoem as mcoem
 
 #: What some of the package needs, takes long to import, and PyMC does not import itself.
-HEAVY = ["arviz_plots", "arviz_stats", "jax", "numba", "numpyro", "scipy.stats", "sklearn"]
+HEAVY = [
+    "arviz_plots",
+    "arviz_stats",
+    "h5py",
+    "jax",
+    "numba",
+    "numpyro",
+    "scipy.optimize",
+    "scipy.stats",
+    "sklearn",
+]
 
 
 def test_every_public_name_is_there():

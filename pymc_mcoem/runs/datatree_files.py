@@ -16,14 +16,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import h5netcdf
-import h5py
 import xarray as xr
 from xarray.backends import H5NetCDFStore
 
 from pymc_mcoem.interrupts import require_own_fault
 from pymc_mcoem.runs.atomic_files import DamagedFileError, older_names, read_whole, temporary_beside
-from pymc_mcoem.runs.file_limits import bounded_groups
 
 __all__ = ["bytes_of", "named_damage", "read_datatree", "require_file_name"]
 
@@ -39,6 +36,10 @@ def bytes_of(tree: xr.DataTree) -> bytes:
     >>> bytes_of(tree)[1:4]
     b'HDF'
     """
+    # imported where they are used, here and below: a session that saves nothing needs no HDF5
+    import h5netcdf
+    import h5py
+
     size = sum(node.to_dataset(inherit=False).nbytes for node in tree.subtree)
     # All of it is one block of memory. The name is unique and not that of a file on the disk.
     with h5py.File(
@@ -151,6 +152,11 @@ def _older_checkpoint(
 
 def _tree_in(content: bytes, source: Path, driver: str, kind: str, version: int) -> xr.DataTree:
     """Return the tree in a file's bytes."""
+    import h5netcdf
+    import h5py
+
+    from pymc_mcoem.runs.file_limits import bounded_groups
+
     with named_damage(source):
         with h5py.File(h5py.h5f.open_file_image(content)) as file:
             groups = bounded_groups(file, len(content))

@@ -8,7 +8,6 @@ from typing import Literal
 import numpy as np
 from scipy.linalg import LinAlgError, solve_triangular
 from scipy.linalg.lapack import dpotrf, dpotrs
-from scipy.optimize import nnls
 
 from pymc_mcoem.templates.priors import TemplatePriors
 
@@ -160,6 +159,9 @@ def _templates(
 
 def _nonnegative(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Return the α ≥ 0 that minimizes αᵀ matrix α − 2 αᵀ right."""
+    # imported where it is used: scipy.optimize takes a quarter of a second
+    from scipy.optimize import nnls
+
     lower = np.linalg.cholesky(matrix)
     solution, _ = nnls(lower.T, solve_triangular(lower, right, lower=True))
     return np.asarray(solution)
