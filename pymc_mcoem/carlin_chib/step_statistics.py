@@ -16,8 +16,10 @@ __all__ = [
     "LOG_IMPORTANCE",
     "LOG_TILT",
     "LOG_WEIGHT",
+    "PRIOR",
     "TILTED_INDEX",
     "StepStatistics",
+    "read_prior",
     "read_statistics",
 ]
 
@@ -41,6 +43,9 @@ BELIEVED = "class_believed_elsewhere"
 
 #: Statistic with the class index itself, if it is a single one.
 DRAWN = "class_drawn"
+
+#: Statistic with the prior probabilities of the classes; nan if they are not constants.
+PRIOR = "class_prior"
 
 _SAMPLE_DIMS = ("chain", "draw")
 
@@ -208,3 +213,30 @@ def _rows(kept: np.ndarray, values: np.ndarray) -> np.ndarray | None:
 def _of_class(tilt: np.ndarray, drawn: np.ndarray) -> np.ndarray:
     found: np.ndarray = np.take_along_axis(tilt, drawn[..., None], axis=-1)[..., 0]
     return found
+
+
+def read_prior(stats: Any, index: Any) -> np.ndarray | None:
+    """Return the prior probabilities of an index that its step recorded, ``(n_classes,)``.
+
+    Parameters
+    ----------
+    stats : Dataset-like or None
+        Sample statistics with dimensions chain and draw.
+    index : DataArray
+        Draws of the index, with dimensions chain and draw.
+
+    Returns
+    -------
+    ndarray or None
+        None if there are none; nan if they are not constants.
+    """
+    if stats is None or INDEX not in stats or index.name is None:
+        return None
+    shape = index.sizes["chain"], index.sizes["draw"]
+    priors = _by_step(stats, PRIOR, shape)
+    names = [int(each.flat[0]) for each in _numbers(stats, INDEX, shape)]
+    key = index_key(str(index.name))
+    if key not in names or len(names) != len(priors):
+        return None
+    prior: np.ndarray = priors[names.index(key)][0, 0]
+    return prior

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ClassDensity",
     "as_argument",
+    "class_prior",
     "count_classes",
     "find_class_index",
     "index_key",
@@ -77,6 +78,30 @@ def count_classes(class_index: TensorVariable) -> int:
     known = probabilities.type.shape[-1]
     # Evaluated here because data may change the number, and without compiling.
     return int(known if known is not None else probabilities.shape[-1].eval(mode="FAST_COMPILE"))
+
+
+def class_prior(model: pm.Model, class_index: TensorVariable) -> np.ndarray:
+    """Return the prior probabilities of the classes if they are constants.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    class_index : TensorVariable
+
+    Returns
+    -------
+    ndarray of shape (n_classes,)
+        All nan if the probabilities depend on random variables, or differ along a plate.
+    """
+    n_classes = count_classes(class_index)
+    p = class_index.owner.inputs[-1]
+    if set(model.basic_RVs) & set(ancestors([p])):
+        return np.full(n_classes, np.nan)
+    value = np.asarray(p.eval(mode="FAST_COMPILE"), dtype=np.float64)
+    if _distribution(class_index) == "bernoulli":
+        value = np.stack([1.0 - value, value], axis=-1)
+    rows = value.reshape(-1, n_classes)
+    return rows[0].copy() if (rows == rows[0]).all() else np.full(n_classes, np.nan)
 
 
 def index_key(name: str) -> int:
