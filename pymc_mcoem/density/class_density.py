@@ -131,6 +131,11 @@ def require_class_index(model: pm.Model, class_index: TensorVariable) -> None:
         If it is not free in the model, or is neither Categorical nor Bernoulli: the number of
         classes of any other index is unknown.
     """
+    if class_index in model.observed_RVs and is_class_index(class_index):
+        raise ValueError(
+            f"class_index: {class_index.name} is observed, so that there is no class to draw; "
+            "leave out the step, or observed=."
+        )
     if class_index not in model.free_RVs:
         raise ValueError(
             f"class_index: {class_index.name} is not a free variable of the model; choose from "
@@ -167,13 +172,22 @@ def find_class_index(model: pm.Model) -> TensorVariable:
         if found:
             break
     if len(found) != 1:
+        if found:
+            raise ValueError(
+                f"class_index: the model has {len(found)} {kind.capitalize()} variables "
+                f"({[rv.name for rv in found]}); name the one that is the class index."
+            )
+        observed = [rv.name for rv in model.observed_RVs if is_class_index(rv)]
         others = [rv.name for rv in model.free_RVs if rv.dtype not in pm.pytensorf.continuous_types]
         raise ValueError(
-            f"class_index: the model has {len(found)} {kind.capitalize()} variables "
-            f"({[rv.name for rv in found]}); name the one that is the class index."
-            if found
-            else "class_index: the model has 0 Categorical and 0 Bernoulli variables; declare as "
-            f"pm.Categorical, whose support is bounded, what is an index of {others}."
+            "class_index: the model has 0 Categorical and 0 Bernoulli variables that are free; "
+            + (
+                f"{observed} are observed, so that there is no class to draw: leave out the step, "
+                "or observed=."
+                if observed and not others
+                else "declare the class index as pm.Categorical, whose support is bounded "
+                f"(the model has the discrete variables {others})."
+            )
         )
     return found[0]
 
