@@ -31,9 +31,15 @@ from pymc_mcoem.carlin_chib.problem import (
 )
 from pymc_mcoem.carlin_chib.pseudo_prior_checks import Judge
 from pymc_mcoem.carlin_chib.pseudo_priors.base import N_STARTS
+from pymc_mcoem.carlin_chib.step_statistics import LOG_WEIGHT, PRIOR, vector_name
 from pymc_mcoem.compiling.backends import pytensor_mode
 from pymc_mcoem.compiling.messages import telling
-from pymc_mcoem.density.class_density import class_prior, count_classes, index_key
+from pymc_mcoem.density.class_density import (
+    class_prior,
+    count_classes,
+    index_key,
+    is_class_index,
+)
 from pymc_mcoem.interrupts import as_interrupts
 
 if TYPE_CHECKING:
@@ -186,9 +192,9 @@ class CarlinChib(BlockedStep):
     ``class_log_importance`` (the logarithm of the draw's weight) and ``class_tilt_of`` (the index
     that they belong to). ``class_believed_elsewhere`` is the probability of the other classes
     according to the evidence that the pseudo-priors estimate; nan without estimates, and on a
-    plate. If two of these steps are in one ``pm.sample``, PyMC stores their vectors as objects,
-    which a netCDF file cannot hold: drop ``class_log_weight`` from the sample statistics before
-    saving.
+    plate. If the model has several class indices, the names of ``class_log_weight`` and
+    ``class_prior`` end in the name of the index, as ``class_log_weight_k``: PyMC would make objects
+    of vectors of one name, which a netCDF file cannot hold.
 
     At the end of tuning the pseudo-priors are judged by the auxiliaries drawn from them since
     they were fitted, and poor ones are named in the log with their Pareto k and effective share;
@@ -318,6 +324,13 @@ class CarlinChib(BlockedStep):
             own_stats["class_tilt"] = (object, [])
             own_stats["class_tilt_of"] = (np.int64, [])
             own_stats["class_log_importance"] = (np.float64, [])
+        is_alone = sum(is_class_index(rv) for rv in model.free_RVs) == 1
+        self._vectors = {
+            statistic: vector_name(statistic, str(index.name), is_alone)
+            for statistic in (LOG_WEIGHT, PRIOR)
+        }
+        for statistic, its_name in self._vectors.items():
+            own_stats[its_name] = own_stats.pop(statistic)
         self.stats_dtypes_shapes = own_stats  # type: ignore[misc]
         self.stats_dtypes = [{name: kind for name, (kind, _) in self.stats_dtypes_shapes.items()}]
         self._prior = np.full(self.n_classes, np.nan)
@@ -474,9 +487,9 @@ class CarlinChib(BlockedStep):
             "class_switches": self.n_switches,
             "class_acceptance": swept.acceptance,
             # PyMC stacks vectors, but joins the rows of matrices
-            "class_log_weight": swept.log_weight.ravel(),
+            self._vectors[LOG_WEIGHT]: swept.log_weight.ravel(),
             "class_believed_elsewhere": self._believed_elsewhere(before, tilt),
-            "class_prior": self._prior,
+            self._vectors[PRIOR]: self._prior,
         }
         if not self._index.ndim:
             stats["class_drawn"] = int(swept.class_index)

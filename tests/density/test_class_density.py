@@ -297,7 +297,8 @@ def test_several_class_indices():
     ("index", "message"),
     [
         ("several", "class_index: several has 1 axes"),
-        ("y", "class_index: y is not a free variable"),
+        ("y", "class_index: y is observed"),
+        ("twice", "class_index: twice is not a free variable"),
         ("x", "class_index: x is normal, not Categorical or Bernoulli"),
         ("count", "class_index: count is poisson, not Categorical .* Declare it as"),
     ],
@@ -308,6 +309,7 @@ def test_a_class_index_that_is_none(index, message):
         pm.Poisson("count", 0.5)
         x = pm.Normal("x")
         pm.Categorical("y", [0.5, 0.5], observed=1)
+        pm.Deterministic("twice", 2 * x)
     with pytest.raises(ValueError, match=message):
         ClassDensity(model, model[index], [x])
 
