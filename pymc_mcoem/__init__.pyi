@@ -14,6 +14,7 @@ from .classification.prequential import predict_then_learn as predict_then_learn
 from .diagnostics.latents import class_latents as class_latents
 from .diagnostics.model_comparison import bayes_factors as bayes_factors
 from .diagnostics.summary import class_index_summary as class_index_summary
+from .diagnostics.visits import class_draws as class_draws
 from .em.burst_chains import sample_burst as sample_burst
 from .em.competition import compete as compete
 from .em.family import Family as Family

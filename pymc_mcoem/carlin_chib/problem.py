@@ -180,15 +180,15 @@ def make_engine(
     everything = [rv for rv in model.free_RVs if rv is not index]
     # A family's declarations concern all its latents in their order.
     geometry = geometry_of(model) if latents == everything else LatentGeometry()
-    density = ClassDensity(model, index, latents)
-    if in_use := blocks_of_use(density):
+    shared = ClassDensity(model, index, latents)
+    if in_use := blocks_of_use(shared):
         _log.warning(
             "CarlinChib: some latents have no effect in some classes of %s. The chain is exact, "
             "but jumps and moves carry them along; leave them out by blocks=%s.",
             index.name,
             in_use,
         )
-    return partial(ScalarEngine, density, geometry)
+    return partial(ScalarEngine, shared, geometry)
 
 
 def _require_the_same(named: Sequence[TensorVariable], latents: Sequence[TensorVariable]) -> None:

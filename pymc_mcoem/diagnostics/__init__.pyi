@@ -29,5 +29,6 @@ from .transitions import count_transitions as count_transitions
 from .transitions import homogeneity_test as homogeneity_test
 from .transitions import stationary_distribution as stationary_distribution
 from .transitions import within_chain_tests as within_chain_tests
+from .visits import class_draws as class_draws
 
 __all__: list[str]
