@@ -35,6 +35,9 @@ __all__ = ["BayesFactors", "bayes_factors"]
 #: Fewer draws of a class, or effective draws, do not determine the logarithm of its share.
 _MIN_VISITS = 10
 
+#: Pareto k above which weights have no variance, so that their error is rough.
+_FINITE_VARIANCE = 0.5
+
 #: R-hat above which a Monte Carlo error is not given: between chains, means then vary by a fifth of
 #: the variance within them, and a few chains do not tell by how much more.
 _RHAT_OF_ERRORS = 1.1
@@ -43,6 +46,7 @@ _RHAT_OF_ERRORS = 1.1
 _MAX_PRINTED = 40
 
 _FORMATS = {
+    "against": "{}",
     "log_bf": "{:.3f}",
     "mcse": "{:.2g}",
     "lower": "{:.3f}",
@@ -119,15 +123,8 @@ class BayesFactors:
     def _formatted(self) -> pd.DataFrame:
         frame = self.table.head(_MAX_PRINTED)
         columns = {
-            name: [
-                str(value)
-                if name not in _FORMATS
-                else "-"
-                if np.isnan(value)
-                else _FORMATS[str(name)].format(value)
-                for value in frame[name]
-            ]
-            for name in frame.columns
+            name: ["-" if pd.isna(value) else form.format(value) for value in frame[name]]
+            for name, form in _FORMATS.items()
         }
         return pd.DataFrame(columns, index=frame.index)
 
@@ -214,10 +211,10 @@ def bayes_factors(
     above 1.1, a test shows that chains or their halves differ, or a chain is stuck.
 
     Classes with fewer than ten draws rest on the weights alone. Their errors are given if Pareto k
-    of the weights is at most 0.7. If it is not, or if there are no weights, there is no error but
-    an interval of bounds: an average of unbiased estimates of a probability is rarely many times
-    too large (Markov's inequality), and a class with a larger probability would
-    have been visited more often.
+    of the weights is at most 0.7, and are rough above 0.5. If k is larger, or if there are no
+    weights, there is no error but an interval of bounds: an average of unbiased estimates of a
+    probability is rarely many times too large (Markov's inequality), and a class with a larger
+    probability would have been visited more often.
 
     Examples
     --------
@@ -278,7 +275,7 @@ def bayes_factors(
         upper[row] = np.where(by_bounds, high[:, None] - low, posterior_odds[row] + half)
     flags += _flags_of_rare_classes(chains, is_bounded, n_visits, pareto_k)
     flags += _flags_of_vague_classes(chains, mcse, log_share.argmax(axis=1))
-    notes += _notes_on_rare_classes(chains, seldom & ~is_bounded, n_visits)
+    notes += _notes_on_rare_classes(chains, seldom & ~is_bounded, n_visits, pareto_k)
     with np.errstate(invalid="ignore"):
         found = {
             "log_bf": posterior_odds - prior_odds,
@@ -396,16 +393,18 @@ def _flags_of_vague_classes(
 
 
 def _notes_on_rare_classes(
-    chains: IndexChains, by_weights: np.ndarray, n_visits: np.ndarray
+    chains: IndexChains, by_weights: np.ndarray, n_visits: np.ndarray, pareto_k: np.ndarray
 ) -> list[str]:
-    found = np.argwhere(by_weights).tolist()
-    if not found:
+    if not by_weights.any():
         return []
-    row, j = found[0]
+    # the worst of them
+    row, j = np.unravel_index(np.where(by_weights, pareto_k, -np.inf).argmax(), by_weights.shape)
+    k = pareto_k[row, j]
+    rough = ", so that its error is rough" if k > _FINITE_VARIANCE else ""
     return [
         f"{_class(chains, row, j)} was visited {n_visits[row, j]} times: its Bayes factor comes "
-        "from the weights of jumps into it, and is right if its pseudo-prior covers its posterior"
-        f"{_more(found)}"
+        "from the weights of jumps into it, and is right if its pseudo-prior covers its posterior; "
+        f"Pareto k of the weights is {k:.2f}{rough}{_more(np.argwhere(by_weights).tolist())}"
     ]
 
 

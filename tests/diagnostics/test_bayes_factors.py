@@ -183,6 +183,25 @@ def test_a_class_of_no_weight_that_was_never_seen_has_its_figure_from_the_weight
     assert any("class 2 was visited 0 times" in note for note in found.notes)
 
 
+def test_indices_of_a_plate_that_rightly_stay_in_their_classes_raise_no_warning(rng):
+    evidence = [1e-20, 1.0]
+    rows = [
+        toy_carlin_chib(
+            rng, 4, 400, evidence[:: 1 - 2 * (i % 2)], [0.1] * 2, [1.2] * 2, (i + 1) % 2
+        )
+        for i in range(30)
+    ]
+    codes = np.stack([row[0] for row in rows], axis=-1)
+    log_weight = np.stack([row[1] for row in rows], axis=2).reshape(4, 400, -1)
+    tree = as_tree(codes, log_weight)
+    assert mcoem.class_index_summary(tree).ok
+    found = bayes_factors(tree, prior=[1, 1], against=0)
+    z = (np.abs(found.table["log_bf"]) - np.log(1e20)) / found.table["mcse"]
+    assert found.ok and np.abs(z[found.table["mcse"] > 0]).max() < 5
+    text = repr(found).splitlines()
+    assert text[1].startswith("No problem found") and len(text) < 60
+
+
 def test_a_class_never_seen_through_a_poor_pseudo_prior_has_bounds(rng):
     """A narrow pseudo-prior far off weighs the class by draws that miss its posterior."""
     evidence = np.array([0.7, 0.3, 1e-6])
