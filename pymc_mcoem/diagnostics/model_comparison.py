@@ -47,15 +47,15 @@ _MAX_PRINTED = 40
 
 _FORMATS = {
     "against": "{}",
-    "log_bf": "{:.3f}",
+    "log_bf": "{:.5g}",
     "mcse": "{:.2g}",
-    "lower": "{:.3f}",
-    "upper": "{:.3f}",
+    "lower": "{:.5g}",
+    "upper": "{:.5g}",
     "bf": "{:.4g}",
     "log_prior_odds": "{:.3f}",
     "log_posterior_odds": "{:.3f}",
-    "chain_low": "{:.3f}",
-    "chain_high": "{:.3f}",
+    "chain_low": "{:.5g}",
+    "chain_high": "{:.5g}",
     "n_visits": "{:.0f}",
 }
 

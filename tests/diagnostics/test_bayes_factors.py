@@ -313,3 +313,26 @@ def test_priors_are_refused_by_name(rng):
     tree["sample_stats"] = xr.DataTree(stats)
     with pytest.raises(ValueError, match=r"depend on other random variables.*sample_prior"):
         bayes_factors(tree)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pymc_mcoem.diagnostics.ClassIndexWarning")
+def test_what_is_not_flagged_is_right_on_random_problems(rng):
+    """Evidences over twelve nats, and pseudo-priors that are narrow, wide and off."""
+    approved, bounded = [], []
+    for _ in range(300):
+        evidence = np.exp(rng.uniform(-12, 0, 3))
+        mean, spread = rng.uniform(-2.5, 2.5, 3), np.exp(rng.uniform(-1.2, 0.8, 3))
+        tree = toy_tree(rng, evidence, mean, spread, n_draws=600, start=rng.choice(3, size=4))
+        found = bayes_factors(tree, prior=[1, 1, 1])
+        for i, j in ((0, 1), (0, 2), (1, 2)):
+            pair = found.pairs.sel({"class": i, "against": j})
+            exact = np.log(evidence[i] / evidence[j])
+            if np.isfinite(pair["mcse"]) and found.ok:
+                approved.append(float(abs(pair["log_bf"] - exact) / pair["mcse"]))
+            elif np.isnan(pair["mcse"]) and np.isfinite(pair["upper"]):
+                bounded.append(bool(pair["lower"] <= exact <= pair["upper"]))
+    assert len(approved) > 300 and len(bounded) > 60
+    # tails of weights whose variance is hardly finite are longer than those of normal errors
+    assert np.mean(np.array(approved) > 4) < 0.02 and max(approved) < 8
+    assert np.mean(bounded) > 0.94
