@@ -46,8 +46,14 @@ def blocks_of_use(density: ClassDensity) -> dict[int, list[str]]:
     model, index_value = density.model, density.index_value
     variables = [*model.basic_RVs, *model.potentials]
     terms = model.logp(sum=False)
+    # The prior of the index itself looks at whether its value is a class.
+    others = [
+        term
+        for variable, term in zip(variables, terms, strict=True)
+        if variable is not density.class_index
+    ]
     # Rewriting takes time, and nothing else lets a class be without a latent.
-    if index_value is None or not any(_chooses(each, index_value) for each in ancestors(terms)):
+    if index_value is None or not any(_chooses(each, index_value) for each in ancestors(others)):
         return {}
     found: dict[int, list[str]] = {}
     for j in range(density.n_classes):

@@ -10,6 +10,7 @@ from pymc_mcoem.carlin_chib.problem import make_engine
 from pymc_mcoem.density.blocks import BlockDensity
 from pymc_mcoem.density.class_density import ClassDensity
 from pymc_mcoem.density.unused_latents import blocks_of_use
+from tests.helpers.models import SkewedMixture
 
 U = np.linspace(-1, 1, 8)
 
@@ -48,6 +49,21 @@ def test_blocks_that_were_forgotten_are_told(caplog):
     with caplog.at_level("WARNING", "pymc_mcoem"):
         make_engine(model, model["k"], None, None)
     assert "blocks={0: ['a', 'noise'], 1: ['b', 'noise']}" in caplog.text
+
+
+def test_a_model_that_does_not_choose_is_not_rewritten(monkeypatch):
+    """Rewriting a large model once for each class would take seconds."""
+
+    def rewritten(*_, **__):
+        raise AssertionError("rewritten")
+
+    monkeypatch.setattr("pymc_mcoem.density.unused_latents.rewrite_graph", rewritten)
+    family = SkewedMixture()
+    density = ClassDensity(family.model, family.class_index, family.model.free_RVs[1:])
+    assert blocks_of_use(density) == {}
+    model = level_or_line()
+    with pytest.raises(AssertionError, match="rewritten"):
+        blocks_of_use(ClassDensity(model, model["k"], model.free_RVs[1:]))
 
 
 @pytest.mark.parametrize("choose", ["index", "switch of data"])
