@@ -489,8 +489,8 @@ class CarlinChib(BlockedStep):
             # PyMC stacks vectors, but joins the rows of matrices
             self._vectors[LOG_WEIGHT]: swept.log_weight.ravel(),
             "class_believed_elsewhere": self._believed_elsewhere(before, tilt),
-            self._vectors[PRIOR]: self._prior,
         }
+        stats[self._vectors[PRIOR]] = self._prior
         if not self._index.ndim:
             stats["class_drawn"] = int(swept.class_index)
         if self._is_tilted:

@@ -27,6 +27,9 @@ __all__ = [
 #: Sample statistic in which `CarlinChib` stores the log-probabilities of the classes.
 LOG_WEIGHT = "class_log_weight"
 
+#: Statistic with the prior probabilities of the classes; nan if they are not constants.
+PRIOR = "class_prior"
+
 #: Statistic with what was added to the logarithms of the classes' prior probabilities.
 LOG_TILT = "class_tilt"
 
@@ -44,9 +47,6 @@ BELIEVED = "class_believed_elsewhere"
 
 #: Statistic with the class index itself, if it is a single one.
 DRAWN = "class_drawn"
-
-#: Statistic with the prior probabilities of the classes; nan if they are not constants.
-PRIOR = "class_prior"
 
 _SAMPLE_DIMS = ("chain", "draw")
 
@@ -95,11 +95,11 @@ def read_statistics(stats: Any, values: np.ndarray, name: str | None = None) -> 
     if stats is None or values.dtype.kind not in "iu":
         return StepStatistics()
     shape = values.shape[1:]
-    if INDEX in stats:
-        return _by_name(stats, values, name)
-    weights = _by_step(stats, LOG_WEIGHT, shape)
+    weights = _vectors(stats, LOG_WEIGHT, name, shape)
     if not weights:
         return StepStatistics()
+    if INDEX in stats:
+        return _by_name(stats, weights, values, name)
     if DRAWN not in stats:
         # The step does not say what it drew: accept its weights if they allow these draws.
         mine = _rows(weights[0], values) if len(weights) == 1 else None
@@ -113,53 +113,27 @@ def read_statistics(stats: Any, values: np.ndarray, name: str | None = None) -> 
     return _by_draws(stats, weights, values)
 
 
-def vector_name(statistic: str, index: str, is_alone: bool) -> str:
-    """Return the name under which the step of an index records a vector.
-
-    PyMC joins statistics of one name of all steps, and makes objects of vectors, which netCDF does
-    not take.
-
-    Parameters
-    ----------
-    statistic : str
-    index : str
-        Name of the class index.
-    is_alone : bool
-        Whether the model has no other class index.
-    """
-    return statistic if is_alone else f"{statistic}_{index}"
-
-
-def _vector_of(
-    stats: Any, statistic: str, name: str, names: list[int], shape: tuple[int, ...]
-) -> np.ndarray | None:
-    """Return the vectors that the step of an index recorded, (n_chains, n_draws, length)."""
-    own = _by_step(stats, vector_name(statistic, name, is_alone=False), shape)
-    if own:
-        return own[0]
-    by_step, key = _by_step(stats, statistic, shape), index_key(name)
-    return by_step[names.index(key)] if key in names and len(names) == len(by_step) else None
-
-
-def _by_name(stats: Any, values: np.ndarray, name: str | None) -> StepStatistics:
+def _by_name(
+    stats: Any, weights: list[np.ndarray], values: np.ndarray, name: str | None
+) -> StepStatistics:
     """Return the statistics that name the variable, and its draws' weights by all tilts."""
     shape = values.shape[1:]
     importance = _numbers(stats, LOG_IMPORTANCE, shape)
     total = np.sum(importance, axis=0) if importance else None
     key = None if name is None else index_key(name)
     names = [int(each.flat[0]) for each in _numbers(stats, INDEX, shape)]
-    weights = None if name is None else _vector_of(stats, LOG_WEIGHT, name, names, shape)
-    if weights is None:
+    if key not in names or len(names) != len(weights):
         return StepStatistics(log_importance=total)
+    step = names.index(key)
     tilted = [int(each.flat[0]) for each in _numbers(stats, TILTED_INDEX, shape)]
     tilts = _by_step(stats, LOG_TILT, shape)
     tilt = tilts[tilted.index(key)] if key in tilted and len(tilts) == len(tilted) else None
     believed = _numbers(stats, BELIEVED, shape)
     return StepStatistics(
-        _rows(weights, values),
+        _rows(weights[step], values),
         tilt,
         total,
-        believed[names.index(key)] if key in names and len(believed) == len(names) else None,
+        believed[step] if len(believed) == len(names) else None,
     )
 
 
@@ -242,6 +216,33 @@ def _of_class(tilt: np.ndarray, drawn: np.ndarray) -> np.ndarray:
     return found
 
 
+def vector_name(statistic: str, index: str, is_alone: bool) -> str:
+    """Return the name under which the step of an index records a vector.
+
+    PyMC joins statistics of one name of all steps, and makes objects of vectors, which netCDF does
+    not take.
+
+    Parameters
+    ----------
+    statistic : str
+    index : str
+        Name of the class index.
+    is_alone : bool
+        Whether the model has no other class index.
+    """
+    return statistic if is_alone else f"{statistic}_{index}"
+
+
+def _vectors(
+    stats: Any, statistic: str, index: str | None, shape: tuple[int, ...]
+) -> list[np.ndarray]:
+    """Return vectors of every step, or those of the step of an index in place of all."""
+    own = [] if index is None else _by_step(stats, vector_name(statistic, index, False), shape)
+    if own:
+        return own * len(_numbers(stats, INDEX, shape))
+    return _by_step(stats, statistic, shape)
+
+
 def read_prior(stats: Any, index: Any) -> np.ndarray | None:
     """Return the prior probabilities of an index that its step recorded, ``(n_classes,)``.
 
@@ -259,7 +260,10 @@ def read_prior(stats: Any, index: Any) -> np.ndarray | None:
     """
     if stats is None or INDEX not in stats or index.name is None:
         return None
-    shape = index.sizes["chain"], index.sizes["draw"]
+    shape, name = (index.sizes["chain"], index.sizes["draw"]), str(index.name)
+    priors = _vectors(stats, PRIOR, name, shape)
     names = [int(each.flat[0]) for each in _numbers(stats, INDEX, shape)]
-    priors = _vector_of(stats, PRIOR, str(index.name), names, shape)
-    return None if priors is None else priors[0, 0]
+    if index_key(name) not in names or len(names) != len(priors):
+        return None
+    prior: np.ndarray = priors[names.index(index_key(name))][0, 0]
+    return prior
