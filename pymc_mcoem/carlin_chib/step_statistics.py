@@ -96,10 +96,10 @@ def read_statistics(stats: Any, values: np.ndarray, name: str | None = None) -> 
         return StepStatistics()
     shape = values.shape[1:]
     weights = _vectors(stats, LOG_WEIGHT, name, shape)
-    if not weights:
-        return StepStatistics()
     if INDEX in stats:
         return _by_name(stats, weights, values, name)
+    if not weights:
+        return StepStatistics()
     if DRAWN not in stats:
         # The step does not say what it drew: accept its weights if they allow these draws.
         mine = _rows(weights[0], values) if len(weights) == 1 else None
