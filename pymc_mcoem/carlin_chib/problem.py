@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,8 +21,10 @@ from pymc_mcoem.density.class_density import (
     is_class_index,
     require_class_index,
 )
+from pymc_mcoem.density.data_forms import require_all_data
 from pymc_mcoem.density.geometry import LatentGeometry, geometry_of
 from pymc_mcoem.density.plate import PlateDensity
+from pymc_mcoem.density.unused_latents import blocks_of_use
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -33,6 +36,8 @@ __all__ = [
     "other_indices",
     "require_settings",
 ]
+
+_log = logging.getLogger("pymc_mcoem")
 
 
 def named_variables(model: pm.Model, vars: Any) -> list[TensorVariable]:
@@ -146,6 +151,7 @@ def make_engine(
         If index, variables and blocks do not fit together.
     """
     require_class_index(model, index)
+    require_all_data(model)
     named = None if vars is None else _named(model, index, vars)
     if blocks is not None:
         if index.ndim:
@@ -174,7 +180,15 @@ def make_engine(
     everything = [rv for rv in model.free_RVs if rv is not index]
     # A family's declarations concern all its latents in their order.
     geometry = geometry_of(model) if latents == everything else LatentGeometry()
-    return partial(ScalarEngine, ClassDensity(model, index, latents), geometry)
+    shared = ClassDensity(model, index, latents)
+    if in_use := blocks_of_use(shared):
+        _log.warning(
+            "CarlinChib: some latents have no effect in some classes of %s. The chain is exact, "
+            "but jumps and moves carry them along; leave them out by blocks=%s.",
+            index.name,
+            in_use,
+        )
+    return partial(ScalarEngine, shared, geometry)
 
 
 def _require_the_same(named: Sequence[TensorVariable], latents: Sequence[TensorVariable]) -> None:

@@ -31,9 +31,15 @@ from pymc_mcoem.carlin_chib.problem import (
 )
 from pymc_mcoem.carlin_chib.pseudo_prior_checks import Judge
 from pymc_mcoem.carlin_chib.pseudo_priors.base import N_STARTS
+from pymc_mcoem.carlin_chib.step_statistics import LOG_WEIGHT, PRIOR, vector_name
 from pymc_mcoem.compiling.backends import pytensor_mode
 from pymc_mcoem.compiling.messages import telling
-from pymc_mcoem.density.class_density import count_classes, index_key
+from pymc_mcoem.density.class_density import (
+    class_prior,
+    count_classes,
+    index_key,
+    is_class_index,
+)
 from pymc_mcoem.interrupts import as_interrupts
 
 if TYPE_CHECKING:
@@ -177,16 +183,18 @@ class CarlinChib(BlockedStep):
     ``class_n_switched`` (how many switched), ``class_switches`` (how many since the chain began,
     tuning included), ``class_acceptance`` (share of within-class moves accepted) and
     ``class_log_weight`` of shape (n_classes,), on a plate (n_rows * n_classes,), row after row:
-    the logarithms of the index's full conditional probabilities given the auxiliaries. With
+    the logarithms of the index's full conditional probabilities given the auxiliaries, and
+    ``class_prior`` of shape (n_classes,), the prior probabilities of the classes, which
+    `bayes_factors` takes out; nan if they depend on other variables or differ along a plate. With
     `jump` there is also ``class_jump_acceptance`` (share of the moves along the jump accepted,
     which should be near the jump's target), and with `equalise_visits` there are ``class_tilt``
     of shape (n_classes,) (what was added to the logarithms of the prior probabilities),
     ``class_log_importance`` (the logarithm of the draw's weight) and ``class_tilt_of`` (the index
     that they belong to). ``class_believed_elsewhere`` is the probability of the other classes
     according to the evidence that the pseudo-priors estimate; nan without estimates, and on a
-    plate. If two of these steps are in one ``pm.sample``, PyMC stores their vectors as objects,
-    which a netCDF file cannot hold: drop ``class_log_weight`` from the sample statistics before
-    saving.
+    plate. If the model has several class indices, the names of ``class_log_weight`` and
+    ``class_prior`` end in the name of the index, as ``class_log_weight_k``: PyMC would make objects
+    of vectors of one name, which a netCDF file cannot hold.
 
     At the end of tuning the pseudo-priors are judged by the auxiliaries drawn from them since
     they were fitted, and poor ones are named in the log with their Pareto k and effective share;
@@ -221,6 +229,7 @@ class CarlinChib(BlockedStep):
         "class_acceptance": (np.float64, []),
         "class_log_weight": (object, []),
         "class_believed_elsewhere": (np.float64, []),
+        "class_prior": (object, []),
     }
 
     def __init__(
@@ -315,8 +324,16 @@ class CarlinChib(BlockedStep):
             own_stats["class_tilt"] = (object, [])
             own_stats["class_tilt_of"] = (np.int64, [])
             own_stats["class_log_importance"] = (np.float64, [])
+        is_alone = sum(is_class_index(rv) for rv in model.free_RVs) == 1
+        self._vectors = {
+            statistic: vector_name(statistic, str(index.name), is_alone)
+            for statistic in (LOG_WEIGHT, PRIOR)
+        }
+        for statistic, its_name in self._vectors.items():
+            own_stats[its_name] = own_stats.pop(statistic)
         self.stats_dtypes_shapes = own_stats  # type: ignore[misc]
         self.stats_dtypes = [{name: kind for name, (kind, _) in self.stats_dtypes_shapes.items()}]
+        self._prior = np.full(self.n_classes, np.nan)
         self._judge = Judge(0)
         self._last: tuple[np.ndarray, np.ndarray, list[np.ndarray]] | None = None
         self._model = model
@@ -390,6 +407,7 @@ class CarlinChib(BlockedStep):
     def _step(self, point: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[Any]]:
         if self.pseudo_priors is None:
             self._require_unchanged(point)
+            self._prior = class_prior(self._model, self._index)
         others = self._density.others(point)
         index_name = self._density.index_value.name
         before = np.asarray(point[index_name], dtype=np.int64)
@@ -469,9 +487,10 @@ class CarlinChib(BlockedStep):
             "class_switches": self.n_switches,
             "class_acceptance": swept.acceptance,
             # PyMC stacks vectors, but joins the rows of matrices
-            "class_log_weight": swept.log_weight.ravel(),
+            self._vectors[LOG_WEIGHT]: swept.log_weight.ravel(),
             "class_believed_elsewhere": self._believed_elsewhere(before, tilt),
         }
+        stats[self._vectors[PRIOR]] = self._prior
         if not self._index.ndim:
             stats["class_drawn"] = int(swept.class_index)
         if self._is_tilted:

@@ -16,13 +16,19 @@ __all__ = [
     "LOG_IMPORTANCE",
     "LOG_TILT",
     "LOG_WEIGHT",
+    "PRIOR",
     "TILTED_INDEX",
     "StepStatistics",
+    "read_prior",
     "read_statistics",
+    "vector_name",
 ]
 
 #: Sample statistic in which `CarlinChib` stores the log-probabilities of the classes.
 LOG_WEIGHT = "class_log_weight"
+
+#: Statistic with the prior probabilities of the classes; nan if they are not constants.
+PRIOR = "class_prior"
 
 #: Statistic with what was added to the logarithms of the classes' prior probabilities.
 LOG_TILT = "class_tilt"
@@ -86,14 +92,14 @@ def read_statistics(stats: Any, values: np.ndarray, name: str | None = None) -> 
     ValueError
         If several steps drew class indices and some were tilted, but it is unknown which.
     """
-    if stats is None or LOG_WEIGHT not in stats or values.dtype.kind not in "iu":
+    if stats is None or values.dtype.kind not in "iu":
         return StepStatistics()
     shape = values.shape[1:]
-    weights = _by_step(stats, LOG_WEIGHT, shape)
-    if not weights:
-        return StepStatistics()
+    weights = _vectors(stats, LOG_WEIGHT, name, shape)
     if INDEX in stats:
         return _by_name(stats, weights, values, name)
+    if not weights:
+        return StepStatistics()
     if DRAWN not in stats:
         # The step does not say what it drew: accept its weights if they allow these draws.
         mine = _rows(weights[0], values) if len(weights) == 1 else None
@@ -208,3 +214,56 @@ def _rows(kept: np.ndarray, values: np.ndarray) -> np.ndarray | None:
 def _of_class(tilt: np.ndarray, drawn: np.ndarray) -> np.ndarray:
     found: np.ndarray = np.take_along_axis(tilt, drawn[..., None], axis=-1)[..., 0]
     return found
+
+
+def vector_name(statistic: str, index: str, is_alone: bool) -> str:
+    """Return the name under which the step of an index records a vector.
+
+    PyMC joins statistics of one name of all steps, and makes objects of vectors, which netCDF does
+    not take.
+
+    Parameters
+    ----------
+    statistic : str
+    index : str
+        Name of the class index.
+    is_alone : bool
+        Whether the model has no other class index.
+    """
+    return statistic if is_alone else f"{statistic}_{index}"
+
+
+def _vectors(
+    stats: Any, statistic: str, index: str | None, shape: tuple[int, ...]
+) -> list[np.ndarray]:
+    """Return vectors of every step, or those of the step of an index in place of all."""
+    own = [] if index is None else _by_step(stats, vector_name(statistic, index, False), shape)
+    if own:
+        return own * len(_numbers(stats, INDEX, shape))
+    return _by_step(stats, statistic, shape)
+
+
+def read_prior(stats: Any, index: Any) -> np.ndarray | None:
+    """Return the prior probabilities of an index that its step recorded, ``(n_classes,)``.
+
+    Parameters
+    ----------
+    stats : Dataset-like or None
+        Sample statistics with dimensions chain and draw.
+    index : DataArray
+        Draws of the index, with dimensions chain and draw.
+
+    Returns
+    -------
+    ndarray or None
+        None if there are none; nan if they are not constants.
+    """
+    if stats is None or INDEX not in stats or index.name is None:
+        return None
+    shape, name = (index.sizes["chain"], index.sizes["draw"]), str(index.name)
+    priors = _vectors(stats, PRIOR, name, shape)
+    names = [int(each.flat[0]) for each in _numbers(stats, INDEX, shape)]
+    if index_key(name) not in names or len(names) != len(priors):
+        return None
+    prior: np.ndarray = priors[names.index(index_key(name))][0, 0]
+    return prior

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ClassDensity",
     "as_argument",
+    "class_prior",
     "count_classes",
     "find_class_index",
     "index_key",
@@ -79,6 +80,30 @@ def count_classes(class_index: TensorVariable) -> int:
     return int(known if known is not None else probabilities.shape[-1].eval(mode="FAST_COMPILE"))
 
 
+def class_prior(model: pm.Model, class_index: TensorVariable) -> np.ndarray:
+    """Return the prior probabilities of the classes if they are constants.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    class_index : TensorVariable
+
+    Returns
+    -------
+    ndarray of shape (n_classes,)
+        All nan if the probabilities depend on random variables, or differ along a plate.
+    """
+    n_classes = count_classes(class_index)
+    p = class_index.owner.inputs[-1]
+    if set(model.basic_RVs) & set(ancestors([p])):
+        return np.full(n_classes, np.nan)
+    value = np.asarray(p.eval(mode="FAST_COMPILE"), dtype=np.float64)
+    if _distribution(class_index) == "bernoulli":
+        value = np.stack([1.0 - value, value], axis=-1)
+    rows = value.reshape(-1, n_classes)
+    return rows[0].copy() if (rows == rows[0]).all() else np.full(n_classes, np.nan)
+
+
 def index_key(name: str) -> int:
     """Return the number that stands for an index's name in sampler statistics.
 
@@ -106,6 +131,11 @@ def require_class_index(model: pm.Model, class_index: TensorVariable) -> None:
         If it is not free in the model, or is neither Categorical nor Bernoulli: the number of
         classes of any other index is unknown.
     """
+    if class_index in model.observed_RVs and is_class_index(class_index):
+        raise ValueError(
+            f"class_index: {class_index.name} is observed, so that there is no class to draw; "
+            "leave out the step, or observed=."
+        )
     if class_index not in model.free_RVs:
         raise ValueError(
             f"class_index: {class_index.name} is not a free variable of the model; choose from "
@@ -142,13 +172,22 @@ def find_class_index(model: pm.Model) -> TensorVariable:
         if found:
             break
     if len(found) != 1:
+        if found:
+            raise ValueError(
+                f"class_index: the model has {len(found)} {kind.capitalize()} variables "
+                f"({[rv.name for rv in found]}); name the one that is the class index."
+            )
+        observed = [rv.name for rv in model.observed_RVs if is_class_index(rv)]
         others = [rv.name for rv in model.free_RVs if rv.dtype not in pm.pytensorf.continuous_types]
         raise ValueError(
-            f"class_index: the model has {len(found)} {kind.capitalize()} variables "
-            f"({[rv.name for rv in found]}); name the one that is the class index."
-            if found
-            else "class_index: the model has 0 Categorical and 0 Bernoulli variables; declare as "
-            f"pm.Categorical, whose support is bounded, what is an index of {others}."
+            "class_index: the model has 0 Categorical and 0 Bernoulli variables that are free; "
+            + (
+                f"{observed} are observed, so that there is no class to draw: leave out the step, "
+                "or observed=."
+                if observed and not others
+                else "declare the class index as pm.Categorical, whose support is bounded "
+                f"(the model has the discrete variables {others})."
+            )
         )
     return found[0]
 

@@ -3,6 +3,8 @@
 from .chains import IndexChains as IndexChains
 from .chains import read_chains as read_chains
 from .latents import class_latents as class_latents
+from .model_comparison import BayesFactors as BayesFactors
+from .model_comparison import bayes_factors as bayes_factors
 from .pseudo_priors import jump_pareto_k as jump_pareto_k
 from .pseudo_priors import pareto_k as pareto_k
 from .pseudo_priors import pseudo_prior_draws as pseudo_prior_draws
@@ -27,5 +29,6 @@ from .transitions import count_transitions as count_transitions
 from .transitions import homogeneity_test as homogeneity_test
 from .transitions import stationary_distribution as stationary_distribution
 from .transitions import within_chain_tests as within_chain_tests
+from .visits import class_draws as class_draws
 
 __all__: list[str]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -15,6 +17,7 @@ from arviz_plots.plot_collection import PlotCollection, backend_from_object
 from arviz_plots.plots.utils import filter_aes, get_visual_kwargs, set_grid_layout
 
 from pymc_mcoem.diagnostics.chains import IndexChains, find_index, read_chains
+from pymc_mcoem.diagnostics.shares import class_shares
 from pymc_mcoem.diagnostics.transitions import class_transitions
 from pymc_mcoem.plots.layers import class_colors
 
@@ -61,7 +64,8 @@ def plot_class_index(
     group : str
         Group of the DataTree.
     coords : mapping, optional
-        Indices of a plate to draw; each has a row of the figure.
+        Indices of a plate to draw; each has a row of the figure. Default: all, or of a plate with
+        more than ArviZ's ``plot.max_subplots`` has room for, those with the fewest effective draws.
     plot_collection : PlotCollection, optional
         With facet dimension ``column``, of raster and transitions, and the plate's dimensions.
     backend : {"matplotlib", "bokeh", "plotly", "none"}, optional
@@ -91,8 +95,13 @@ def plot_class_index(
     Raises
     ------
     TypeError, ValueError
-        As `class_index_summary`; if there are more plots than ArviZ's ``plot.max_subplots``, or
-        a key of a visual is not valid.
+        As `class_index_summary`; if `coords` name more indices than ArviZ's ``plot.max_subplots``
+        has room for, or a key of a visual is not valid.
+
+    Warns
+    -----
+    UserWarning
+        If only some indices of a plate are drawn.
 
     Examples
     --------
@@ -107,6 +116,8 @@ def plot_class_index(
     if coords:
         index = find_index(data, var_name, group)[0].sel(coords)
         chains = read_chains(index, classes=chains.classes.tolist())
+    elif plot_collection is None:
+        chains = _that_fit(chains)
     backend = rcParams["plot.backend"] if backend is None else backend
     if plot_collection is None:
         plot_collection = _grid(chains, backend, pc_kwargs)
@@ -177,6 +188,30 @@ def plot_class_index(
     if legend is not None and "color" in plot_collection.aes_set:
         plot_collection.add_legend(**{"dim": "class", **legend})
     return plot_collection
+
+
+def _that_fit(chains: IndexChains) -> IndexChains:
+    """Return the indices with the fewest effective draws, if not all of a plate fit a figure."""
+    n_rows, most = len(chains.codes), int(rcParams["plot.max_subplots"]) // 2
+    if chains.plate.ndim != 1 or n_rows <= most:
+        return chains
+    # An index that never moved in any chain has no effective draws, and nothing to be seen.
+    ess = class_shares(chains)["ess"].min("class").fillna(np.inf).values
+    chosen = np.sort(np.argsort(ess, kind="stable")[:most])
+    (dim,) = chains.plate.dims
+    warnings.warn(
+        f"{chains.name}: of {n_rows} indices the {most} with the fewest effective draws are drawn; "
+        f"choose others by coords, as coords={{{dim!r}: [0, 1]}}, or raise ArviZ's "
+        "rcParams['plot.max_subplots'].",
+        stacklevel=3,
+    )
+    plate = chains.plate
+    if dim not in plate.coords:
+        # titles name the positions in the whole plate
+        plate = plate.assign_coords({dim: np.arange(n_rows)})
+    return replace(
+        chains, codes=chains.codes[chosen], log_weight=None, plate=plate.isel({dim: chosen})
+    )
 
 
 def _grid(chains: IndexChains, backend: str, pc_kwargs: dict[str, Any]) -> PlotCollection:

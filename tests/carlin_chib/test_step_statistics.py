@@ -8,7 +8,7 @@ import pytest
 import xarray as xr
 
 import pymc_mcoem as mcoem
-from pymc_mcoem.carlin_chib.step_statistics import read_statistics
+from pymc_mcoem.carlin_chib.step_statistics import read_prior, read_statistics
 from pymc_mcoem.density.class_density import index_key
 from pymc_mcoem.diagnostics import class_index_summary, read_chains
 
@@ -77,10 +77,16 @@ def test_draws_weigh_by_the_tilted_index_whatever_is_summarised(two_indices):
     np.testing.assert_allclose(table["share"][0], share)
 
 
-def test_two_steps_keep_their_own(two_indices):
+def test_two_steps_keep_their_own(two_indices, tmp_path):
     model, first, second = two_indices
     with model:
         tree = sample([make(first), make(second)])
+    # PyMC makes objects of vectors under one name, which no file takes
+    tree.to_netcdf(tmp_path / "two.nc", engine="h5netcdf")
+    tree = xr.open_datatree(tmp_path / "two.nc", engine="h5netcdf").load()
+    priors = {"k": [0.9, 0.1], "j": [0.25, 0.75]}
+    for name, prior in priors.items():
+        np.testing.assert_allclose(read_prior(tree["sample_stats"], tree["posterior"][name]), prior)
     weights = {name: read_chains(tree, name).log_weight for name in ("k", "j")}
     assert all(found.shape == (1, N_CHAINS, 60, 2) for found in weights.values())
     assert not np.allclose(weights["k"], weights["j"])
@@ -91,6 +97,8 @@ def test_two_steps_keep_their_own(two_indices):
     np.testing.assert_array_equal(own.weights, other.weights)
     # older runs do not say whose a tilt is
     stats = one_tilted["sample_stats"].to_dataset().drop_vars("class_of")
+    joined = np.stack([stats[f"class_log_weight_{name}"].values for name in ("k", "j")], axis=2)
+    stats["class_log_weight"] = (("chain", "draw", "step", "class"), joined)
     with pytest.raises(ValueError, match="2 steps drew class indices, of which 1 with"):
         read_statistics(stats, own.codes)
 

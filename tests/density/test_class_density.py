@@ -10,7 +10,12 @@ import pytest
 from scipy import stats
 
 from pymc_mcoem.carlin_chib.step import CarlinChib
-from pymc_mcoem.density.class_density import ClassDensity, as_argument, find_class_index
+from pymc_mcoem.density.class_density import (
+    ClassDensity,
+    as_argument,
+    find_class_index,
+    require_class_index,
+)
 from tests.helpers.models import N_CLASSES, ScaledMixture, SkewedMixture
 
 pytestmark = pytest.mark.usefixtures("without_compiler")
@@ -251,8 +256,18 @@ def test_the_class_index_is_found():
 def test_no_class_index():
     with pm.Model() as model:
         pm.Poisson("count", 0.5)
-    with pytest.raises(ValueError, match=r"0 Categorical .* an index of \['count'\]"):
+    with pytest.raises(ValueError, match=r"0 Categorical .* the discrete variables \['count'\]"):
         find_class_index(model)
+
+
+def test_an_observed_index_is_refused_by_name():
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5], observed=1)
+        pm.Normal("x", k)
+    with pytest.raises(ValueError, match=r"\['k'\] are observed.*leave out the step, or observed="):
+        find_class_index(model)
+    with pytest.raises(ValueError, match=r"k is observed.*leave out the step, or observed="):
+        require_class_index(model, k)
 
 
 def test_a_bernoulli_variable_is_an_index_where_there_is_no_other():
@@ -282,7 +297,8 @@ def test_several_class_indices():
     ("index", "message"),
     [
         ("several", "class_index: several has 1 axes"),
-        ("y", "class_index: y is not a free variable"),
+        ("y", "class_index: y is observed"),
+        ("twice", "class_index: twice is not a free variable"),
         ("x", "class_index: x is normal, not Categorical or Bernoulli"),
         ("count", "class_index: count is poisson, not Categorical .* Declare it as"),
     ],
@@ -293,6 +309,7 @@ def test_a_class_index_that_is_none(index, message):
         pm.Poisson("count", 0.5)
         x = pm.Normal("x")
         pm.Categorical("y", [0.5, 0.5], observed=1)
+        pm.Deterministic("twice", 2 * x)
     with pytest.raises(ValueError, match=message):
         ClassDensity(model, model[index], [x])
 

@@ -152,3 +152,15 @@ def test_other_back_ends_draw_the_same_visuals(backend, tmp_path, rng):
         import matplotlib.pyplot as plt
 
         plt.close("all")
+
+
+def test_of_a_large_plate_the_indices_with_the_fewest_effective_draws_are_drawn(rng):
+    codes = rng.integers(2, size=(2, 40, 25))
+    codes[:, :, [3, 24]] = np.repeat([[0], [1]], 20, axis=1).ravel()[:, None]  # one switch in 40
+    with pytest.warns(UserWarning, match=r"of 25 indices the 20 with the fewest.*coords={'row'"):
+        found = plot_class_index(as_array(codes), backend="none")
+    rows = found.viz["plot"]["row"].values
+    assert len(rows) == 20 and {3, 24} <= set(rows)
+    # all that are named are drawn
+    named = plot_class_index(as_array(codes), coords={"row": [1, 2]}, backend="none")
+    assert named.viz["plot"].sizes["row"] == 2

@@ -1,0 +1,85 @@
+"""Find latents that have no effect in some classes, which blocks would leave out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytensor.tensor as pt
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.graph.traversal import ancestors
+from pytensor.scalar.basic import Switch
+from pytensor.tensor.elemwise import Elemwise
+
+if TYPE_CHECKING:
+    from pymc_mcoem.density.class_density import ClassDensity
+
+__all__ = ["blocks_of_use"]
+
+
+def blocks_of_use(density: ClassDensity) -> dict[int, list[str]]:
+    """Return the latents that have an effect in each class, if some have none in some classes.
+
+    Parameters
+    ----------
+    density : ClassDensity
+        Of a model with a class index.
+
+    Returns
+    -------
+    dict of int to list of str
+        By class, the names of the latents at which the density of another variable looks. Empty if
+        every latent that has an effect has one in every class, and if the
+        model does not choose by ``pm.math.switch`` or ``ifelse`` on the index.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> from pymc_mcoem.density.class_density import ClassDensity
+    >>> with pm.Model() as model:
+    ...     k = pm.Categorical("k", [0.5, 0.5])
+    ...     a, b = pm.Normal("a"), pm.Normal("b", 0.0, 2.0)
+    ...     y = pm.Normal("y", pm.math.switch(pm.math.eq(k, 0), a, b), 1.0, observed=0.3)
+    >>> blocks_of_use(ClassDensity(model, k, [a, b]))
+    {0: ['a'], 1: ['b']}
+    """
+    model, index_value = density.model, density.index_value
+    variables = [*model.basic_RVs, *model.potentials]
+    terms = model.logp(sum=False)
+    # The prior of the index itself looks at whether its value is a class.
+    others = [
+        term
+        for variable, term in zip(variables, terms, strict=True)
+        if variable is not density.class_index
+    ]
+    # Rewriting takes time, and nothing else lets a class be without a latent.
+    if index_value is None or not any(_chooses(each, index_value) for each in ancestors(others)):
+        return {}
+    found: dict[int, list[str]] = {}
+    for j in range(density.n_classes):
+        index = pt.constant(j, dtype=index_value.dtype)
+        placed = clone_replace(terms, {index_value: index}, rebuild_strict=False)
+        simple = rewrite_graph(placed, include=("canonicalize",))
+        seen = [set(ancestors([term])) for term in simple]
+        found[j] = [
+            str(rv.name)
+            for rv in density.latents
+            if any(
+                model.rvs_to_values[rv] in sees
+                for variable, sees in zip(variables, seen, strict=True)
+                if variable is not rv
+            )
+        ]
+    used = set().union(*found.values())
+    return {} if all(set(block) == used for block in found.values()) else found
+
+
+def _chooses(variable: Any, index_value: Any) -> bool:
+    """Return whether a variable chooses between others by a condition on the index."""
+    if variable.owner is None:
+        return False
+    op = variable.owner.op
+    is_switch = isinstance(op, Elemwise) and isinstance(op.scalar_op, Switch)
+    # PyTensor moves the module of IfElse from one version to the next.
+    is_choice = is_switch or type(op).__name__ == "IfElse"
+    return is_choice and index_value in set(ancestors([variable.owner.inputs[0]]))
