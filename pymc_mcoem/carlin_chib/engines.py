@@ -41,7 +41,7 @@ class Swept:
     log_weight : ndarray of shape (n_classes,) or (n_rows, n_classes)
         Logarithms of the index's full conditional probabilities given the auxiliaries.
     log_ratio : ndarray of shape (n_classes,) or (n_rows, n_classes)
-        log p(y, I = j, U_j) / κ_j(U_j), tilted if the chain is.
+        log p(y, I = j, U_j) / κ_j(U_j), plus the equalizing log-weight.
     acceptance : float
         Share of the within-class moves accepted; nan without any.
     jump_acceptance : float
@@ -78,7 +78,7 @@ class Engine(Protocol):
         pseudo_priors: Any,
         others: Sequence[np.ndarray],
         *,
-        log_tilt: np.ndarray,
+        equalizing_log_weight: np.ndarray,
         auxiliaries: np.ndarray | None = None,
         jumps: bool = True,
         moves: Any = None,
@@ -149,7 +149,7 @@ class ScalarEngine:
         pseudo_priors: PseudoPriors,
         others: Sequence[np.ndarray],
         *,
-        log_tilt: np.ndarray,
+        equalizing_log_weight: np.ndarray,
         auxiliaries: np.ndarray | None = None,
         jumps: bool = True,
         moves: PseudoPriors | None = None,
@@ -163,12 +163,12 @@ class ScalarEngine:
         here = int(class_index)
         position = as_argument(self.density.without_inactive(here, position))
         noise = rng.standard_normal(self._noise_size)
-        log_weight_excess = log_tilt
+        log_weight_excess = equalizing_log_weight
         if auxiliaries is not None:
             noise[: auxiliaries.size] = auxiliaries.ravel()
             if moves is not None:
                 heaviest = replace(pseudo_priors, mixtures=None)
-                log_weight_excess = log_tilt + self._placed(
+                log_weight_excess = equalizing_log_weight + self._placed(
                     here, position, noise, heaviest, through
                 )
             auxiliaries[here] = pseudo_priors.whiten[here] @ (position - pseudo_priors.mean[here])
@@ -176,10 +176,10 @@ class ScalarEngine:
             position, log_excess = self._mixed(
                 rng, here, position, noise, pseudo_priors, through, others
             )
-            log_weight_excess = log_tilt + log_excess
+            log_weight_excess = equalizing_log_weight + log_excess
         elif moves is not None:
             log_excess = self._placed(here, position, noise, pseudo_priors, through)
-            log_weight_excess = log_tilt + log_excess
+            log_weight_excess = equalizing_log_weight + log_excess
         made = self._sweeps(
             noise[None],
             np.array([gain]),
@@ -195,7 +195,7 @@ class ScalarEngine:
         jump_acceptance = float("nan")
         if self._jump is not None and jumps:
             jumped = self._jump(
-                rng, gain, index, moved, log_step[-1], pseudo_priors, others, log_tilt
+                rng, gain, index, moved, log_step[-1], pseudo_priors, others, equalizing_log_weight
             )
             if auxiliaries is not None:
                 # the auxiliary of the class that was entered becomes that of the class left
@@ -361,12 +361,12 @@ class PlateEngine:
         pseudo_priors: PlatePseudoPriors,
         others: Sequence[np.ndarray],
         *,
-        log_tilt: np.ndarray,
+        equalizing_log_weight: np.ndarray,
         auxiliaries: np.ndarray | None = None,
         jumps: bool = True,
         moves: None = None,
     ) -> Swept:
-        """Make one sweep of all rows, without a tilt or an adapted shape of moves."""
+        """Make one sweep of all rows, without equalizing weights or an adapted shape of moves."""
         standard, normals = auxiliaries, pseudo_priors
         if pseudo_priors.mixtures is not None and auxiliaries is None:
             position, standard, normals = self._mixed(

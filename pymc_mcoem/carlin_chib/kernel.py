@@ -219,7 +219,7 @@ def build_sweep(
     move: WithinClassMove,
     *,
     metropolised: bool = False,
-    log_tilt: TensorVariable | None = None,
+    log_offset: TensorVariable | None = None,
 ) -> tuple[SweepState, SweepInfo]:
     """Build one sweep of Algorithm 2.
 
@@ -236,7 +236,7 @@ def build_sweep(
     move : WithinClassMove
     metropolised : bool
         Draw the index by `draw_other_class`.
-    log_tilt : vector of shape (n_classes,), optional
+    log_offset : vector of shape (n_classes,), optional
         Added to the logarithms of the classes' prior probabilities and thereby of their weights.
 
     Returns
@@ -259,8 +259,8 @@ def build_sweep(
         noise[:split].reshape((n_classes, n)),
         pseudo_priors,
     )
-    if log_tilt is not None:
-        log_weight = log_weight + log_tilt
+    if log_offset is not None:
+        log_weight = log_weight + log_offset
     # Algorithm 2, (i): the index moves, and the latents of its new class with it.
     n_index = index_noise_size(metropolised)
     pairs = noise[split : split + n_index]

@@ -83,7 +83,7 @@ class CompiledSweeps(Protocol):
         class_index: int,
         position: np.ndarray,
         log_step: np.ndarray,
-        log_tilt: np.ndarray | None,
+        log_offset: np.ndarray | None,
         pseudo_priors: PseudoPriors,
         arguments: Sequence[np.ndarray],
     ) -> Sweeps:
@@ -97,7 +97,7 @@ class CompiledSweeps(Protocol):
         position : ndarray of shape (n_latents,)
         log_step : ndarray of shape (n_classes,)
             Logarithms of the step sizes.
-        log_tilt : ndarray of shape (n_classes,) or None
+        log_offset : ndarray of shape (n_classes,) or None
             Added to the logarithms of the weights.
         pseudo_priors : PseudoPriors
         arguments : sequence of ndarray
@@ -144,10 +144,17 @@ def compile_sweeps(
             pass
 
     def build(
-        state: SweepState, noise: Any, fitted: PseudoPriorSymbols, gain: Any, log_tilt: Any
+        state: SweepState, noise: Any, fitted: PseudoPriorSymbols, gain: Any, log_offset: Any
     ) -> tuple[SweepState, SweepInfo]:
         return build_sweep(
-            density, state, noise, fitted, gain, move, metropolised=metropolised, log_tilt=log_tilt
+            density,
+            state,
+            noise,
+            fitted,
+            gain,
+            move,
+            metropolised=metropolised,
+            log_offset=log_offset,
         )
 
     size = noise_size(density.n_classes, density.n_latents, move, metropolised)
@@ -201,7 +208,7 @@ class _FlatSweeps:
         self._active = np.ones((n_classes, n))
         if density.active is not None and not kernel.moves_all:
             self._active = as_argument(density.active)
-        self._no_tilt = np.zeros(n_classes)
+        self._no_offset = np.zeros(n_classes)
         with compiling("sweeps, once for all models"):
             self._held = sweeps_numba.hold(
                 value.function, slope.function, getattr(sweeps_numba, kernel.name).function
@@ -220,12 +227,12 @@ class _FlatSweeps:
             np.zeros(0),
             0,
             np.zeros(n),
-            self._no_tilt,
-            self._no_tilt,
+            self._no_offset,
+            self._no_offset,
             np.zeros((n_classes, n)),
             square,
             square,
-            self._no_tilt,
+            self._no_offset,
             self._active,
             np.zeros(N_SETTINGS),
             np.zeros(0, dtype=np.int64),
@@ -242,7 +249,7 @@ class _FlatSweeps:
         class_index: int,
         position: np.ndarray,
         log_step: np.ndarray,
-        log_tilt: np.ndarray | None,
+        log_offset: np.ndarray | None,
         pseudo_priors: PseudoPriors,
         arguments: Sequence[np.ndarray],
     ) -> Sweeps:
@@ -256,7 +263,7 @@ class _FlatSweeps:
             int(class_index),
             as_argument(position),
             as_argument(log_step),
-            self._no_tilt if log_tilt is None else as_argument(log_tilt),
+            self._no_offset if log_offset is None else as_argument(log_offset),
             *map(as_argument, pseudo_priors.as_list()),
             self._active,
             *self._value.pack(arguments),
@@ -280,7 +287,7 @@ class SweepGraph:
     ----------
     density : ClassDensity
     build : callable
-        Maps state, noise, pseudo-priors, gain and tilt, as `build_sweep` takes them, to the next
+        Maps state, noise, pseudo-priors, gain and offset, as `build_sweep` takes them, to the next
         state and `SweepInfo`.
     size : int
         How many standard normals a sweep consumes.
@@ -304,12 +311,12 @@ class SweepGraph:
         index = pt.scalar("class_index", dtype="int64")
         position = pt.tensor("position", dtype="float64", shape=(n,))
         log_step = pt.tensor("log_step", dtype="float64", shape=(n_classes,))
-        log_tilt = pt.tensor("log_tilt", dtype="float64", shape=(n_classes,))
+        log_offset = pt.tensor("log_offset", dtype="float64", shape=(n_classes,))
         symbols = PseudoPriorSymbols.create(n_classes, n)
 
-        def sweep(noise: Any, gain: Any, k: Any, x: Any, ls: Any, tilt: Any, *fitted: Any) -> Any:
+        def sweep(noise: Any, gain: Any, k: Any, x: Any, ls: Any, offset: Any, *fitted: Any) -> Any:
             state, info = build(
-                SweepState(k, x, ls), noise, PseudoPriorSymbols(*fitted), gain, tilt
+                SweepState(k, x, ls), noise, PseudoPriorSymbols(*fitted), gain, offset
             )
             return [
                 state.class_index,
@@ -320,17 +327,17 @@ class SweepGraph:
                 *([info.auxiliaries] if keep_auxiliaries else []),
             ]
 
-        self._no_tilt = np.zeros(n_classes)
+        self._no_offset = np.zeros(n_classes)
         self._density = density
         self._value: Any = None
         self._function = compile_loop(
             density,
             sweep,
-            inputs=[noise, gains, index, position, log_step, log_tilt, *symbols.as_list()],
+            inputs=[noise, gains, index, position, log_step, log_offset, *symbols.as_list()],
             sequences=[noise, gains],
             carried=[index, position, log_step],
             n_emitted=2 + keep_auxiliaries,
-            fixed=[log_tilt, *symbols.as_list()],
+            fixed=[log_offset, *symbols.as_list()],
             last={2},
             mode=mode,
         )
@@ -342,7 +349,7 @@ class SweepGraph:
         class_index: int,
         position: np.ndarray,
         log_step: np.ndarray,
-        log_tilt: np.ndarray | None,
+        log_offset: np.ndarray | None,
         pseudo_priors: PseudoPriors,
         arguments: Sequence[np.ndarray],
     ) -> Sweeps:
@@ -353,7 +360,7 @@ class SweepGraph:
             as_argument(class_index, np.int64),
             as_argument(position),
             as_argument(log_step),
-            self._no_tilt if log_tilt is None else as_argument(log_tilt),
+            self._no_offset if log_offset is None else as_argument(log_offset),
             *map(as_argument, pseudo_priors.as_list()),
             *arguments,
         )

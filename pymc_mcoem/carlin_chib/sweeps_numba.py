@@ -293,7 +293,7 @@ def sweeps(
     class_index: int,
     start: np.ndarray,
     initial_log_step: np.ndarray,
-    log_tilt: np.ndarray,
+    log_offset: np.ndarray,
     mean: np.ndarray,
     scale: np.ndarray,
     whiten: np.ndarray,
@@ -312,7 +312,7 @@ def sweeps(
         Settings of the move; the first is set here to the logarithm of the step size.
     noise : ndarray of shape (n_sweeps, noise_size)
     gains : ndarray of shape (n_sweeps,)
-    class_index, start, initial_log_step, log_tilt, mean, scale, whiten, log_normalizer
+    class_index, start, initial_log_step, log_offset, mean, scale, whiten, log_normalizer
         As `build_sweep` takes them.
     active : ndarray of float of shape (n_classes, n_latents)
         One where a coordinate is active in a class, else zero.
@@ -368,7 +368,7 @@ def sweeps(
             # itself can never be at such a point, because it is never accepted.
             log_target[j] = -np.inf if np.isnan(log_p) else log_p
             log_weights[sweep, j] = (
-                log_target[j] - (log_normalizer[j] - 0.5 * squares) + log_tilt[j]
+                log_target[j] - (log_normalizer[j] - 0.5 * squares) + log_offset[j]
             )
         k = draw_class(log_weights[sweep], k, own[split:], metropolised, weight)
         copy(x, drawn[k])
