@@ -274,7 +274,7 @@ class CarlinChib(BlockedStep):
                 move,
                 mode,
                 metropolised=index_move == "metropolised",
-                **({} if index.ndim else {"jump": jump}),
+                jump=jump,
             )
         self._density = self._engine.density
         self.vars = [self._density.index_value, *self._density.latent_values]

@@ -19,7 +19,14 @@ from numba.experimental import structref
 from pymc_mcoem.compiling.compiled_once import compiled_once
 from pymc_mcoem.compiling.flat_functions_numba import FUNCTION, INTEGERS, REALS
 
-__all__ = ["SweepFunctions", "hamiltonian", "independence", "random_walk", "sweeps"]
+__all__ = [
+    "FunctionsType",
+    "SweepFunctions",
+    "hamiltonian",
+    "independence",
+    "random_walk",
+    "sweeps",
+]
 
 _MATRIX = types.float64[:, ::1]
 
@@ -46,16 +53,16 @@ MOVE = types.FunctionType(
 
 
 @structref.register
-class _FunctionsType(types.StructRef):
-    """Type of `SweepFunctions`."""
+class FunctionsType(types.StructRef):
+    """Type of `SweepFunctions`, by the names and types of the functions."""
 
 
 class SweepFunctions(structref.StructRefProxy):
     """The functions that sweeps call, stored so that no call has to look up their addresses."""
 
 
-structref.define_boxing(_FunctionsType, SweepFunctions)
-_FUNCTIONS = _FunctionsType([("value", FUNCTION), ("slope", FUNCTION), ("move", MOVE)])
+structref.define_boxing(FunctionsType, SweepFunctions)
+_FUNCTIONS = FunctionsType([("value", FUNCTION), ("slope", FUNCTION), ("move", MOVE)])
 
 
 @compiled_once(_FUNCTIONS(FUNCTION, FUNCTION, MOVE))

@@ -373,7 +373,7 @@ def test_an_acceptance_that_is_left_out_is_noticed(rng, monkeypatch, shape):
         weight[here] = 0.0
         return sweeps_numba.draw(weight, noise[0], noise[1])
 
-    for module, name in ((sweeps_numba, "sweeps"), (plate_sweeps_numba, "sweep")):
+    for module, name in ((sweeps_numba, "sweeps"), (plate_sweeps_numba, "sweeps")):
         whole = getattr(module, name).py_func
         broken = FunctionType(whole.__code__, {**whole.__globals__, "draw_class": always})
         monkeypatch.setattr(module, name, numba.njit(broken))

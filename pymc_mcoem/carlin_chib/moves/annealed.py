@@ -5,6 +5,12 @@ in x = m_j + L_j z, and on the way it is moved under densities between those of 
 
 The bridge is crossed in Python, one compiled evaluation of density and gradient after another. A
 single graph of nested loops took minutes to compile and three times as long to run.
+
+Notes
+-----
+The steps of a trajectory begin and end with half a kick, unlike those of `hamiltonian`, since the
+evaluation at the end then gives the log-density as well: ten latents and twenty temperatures make
+203 draws a second with them, and 173 with the steps of `hamiltonian`.
 """
 
 from __future__ import annotations
@@ -57,7 +63,7 @@ class AnnealedJump:
     and Andrieu 2013). The jump is exact, because the way back makes the same moves in reverse.
     With T = 1 it is a jump along the map between the two normal approximations.
 
-    Cost: 2 (T - 1) (n_leapfrog + 1) + 2 evaluations of density and gradient. It pays off where
+    Cost: 2 (T - 1) n_leapfrog + 2 evaluations of density and gradient. It pays off where
     draws from pseudo-priors hardly ever hit. On nine images of 16 × 16 pixels with 78 latents, and
     with equal weights for the two likeliest classes, more than 0.05 of the attempts would succeed
     on seven images with 200 temperatures and on four with draws from Laplace approximations.
@@ -200,7 +206,7 @@ class CompiledJump:
         here = int(class_index)
         proposed = proposal_weights(pseudo_priors.log_evidence + equalizing_log_weight)
         there = propose(rng, proposed, here)
-        z = pseudo_priors.whiten[here] @ (position - pseudo_priors.mean[here])
+        z = pseudo_priors.standardized((here,), position)
         if self.density.active is not None:
             # latents that are inactive in the class are standard normal, and are carried over so
             inactive = ~self.density.active[here]
