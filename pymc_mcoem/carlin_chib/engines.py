@@ -1,20 +1,18 @@
-"""Engines of the step method: one interface for a single index and for a plate of indices."""
+"""The engine of the step method: sweeps and pseudo-priors of a single index or a plate."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pymc_mcoem.carlin_chib.inactive import InactiveDraw
 from pymc_mcoem.carlin_chib.kernel import noise_size
 from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk, WithinClassMove
-from pymc_mcoem.carlin_chib.plate_sweeps import PlateSweep
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriorRule, PseudoPriors
 from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
-from pymc_mcoem.carlin_chib.pseudo_priors.plate import PlateLaplace, PlatePseudoPriors
 from pymc_mcoem.carlin_chib.sweeps import compile_sweeps
 from pymc_mcoem.compiling.backends import without_jax
 from pymc_mcoem.density.blocks import BlockDensity
@@ -23,10 +21,9 @@ from pymc_mcoem.density.plate import PlateDensity
 
 if TYPE_CHECKING:
     from pymc_mcoem.carlin_chib.moves.annealed import AnnealedJump
-    from pymc_mcoem.density.class_density import ClassDensity
     from pymc_mcoem.density.geometry import LatentGeometry
 
-__all__ = ["Engine", "PlateEngine", "ScalarEngine", "Swept"]
+__all__ = ["Engine", "Swept"]
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,7 @@ class Swept:
     log_weight : ndarray of shape (n_classes,) or (n_rows, n_classes)
         Logarithms of the index's full conditional probabilities given the auxiliaries.
     log_ratio : ndarray of shape (n_classes,) or (n_rows, n_classes)
-        log p(y, I = j, U_j) / κ_j(U_j), tilted if the chain is.
+        log p(y, I = j, U_j) / κ_j(U_j), plus the equalizing log-weight.
     acceptance : float
         Share of the within-class moves accepted; nan without any.
     jump_acceptance : float
@@ -57,56 +54,42 @@ class Swept:
     jump_acceptance: float = float("nan")
 
 
-class Engine(Protocol):
-    """Sweeps and pseudo-priors compiled for one model."""
+class Engine:
+    """Sweeps and pseudo-priors compiled for one model.
 
-    density: Any
-    initial_log_step: np.ndarray
-    auxiliaries_shape: tuple[int, ...]
-
-    def fit(self, rng: np.random.Generator, others: Sequence[np.ndarray]) -> Any:
-        """Return pseudo-priors given the values of all other variables."""
-        ...
-
-    def sweep(
-        self,
-        rng: np.random.Generator,
-        gain: float,
-        class_index: np.ndarray,
-        position: np.ndarray,
-        log_step: np.ndarray,
-        pseudo_priors: Any,
-        others: Sequence[np.ndarray],
-        *,
-        log_tilt: np.ndarray,
-        auxiliaries: np.ndarray | None = None,
-        jumps: bool = True,
-        moves: Any = None,
-    ) -> Swept:
-        """Make one sweep from fresh auxiliaries, or from given ones, which it updates in place."""
-        ...
-
-
-class ScalarEngine:
-    """One class index; latents shared by all classes, or in blocks.
+    It has one class index, with latents shared by all classes or in blocks; or a plate of indices,
+    where all arrays have an axis for the rows. Below, ``*rows`` is nothing or (n_rows,).
 
     Parameters
     ----------
-    density : ClassDensity
+    density : ClassDensity or PlateDensity
     geometry : LatentGeometry
     pseudo_priors : PseudoPriorRule or None
+        On a plate `Laplace` or None.
     move : WithinClassMove
+        On a plate `RandomWalk`.
     mode : str or None
         PyTensor's compilation mode.
     metropolised : bool
         Draw the index by Metropolized Gibbs.
     jump : AnnealedJump or None
-        Jump to make after every sweep.
+        Jump to make after every sweep; None on a plate.
+
+    Attributes
+    ----------
+    initial_log_step : ndarray of shape (n_classes,), with a jump (n_classes + 1,)
+    auxiliaries_shape : tuple of int
+        ``(*rows, n_classes, n_latents)``.
+
+    Raises
+    ------
+    ValueError
+        If there are no latents, or if a plate is given another rule or move, or a rule with starts.
     """
 
     def __init__(
         self,
-        density: ClassDensity,
+        density: Any,
         geometry: LatentGeometry,
         pseudo_priors: PseudoPriorRule | None,
         move: WithinClassMove,
@@ -115,14 +98,20 @@ class ScalarEngine:
         metropolised: bool = False,
         jump: AnnealedJump | None = None,
     ) -> None:
-        density.require_latents()
-        n_classes, n = density.n_classes, density.n_latents
-        self.density = density
-        self.auxiliaries_shape: tuple[int, ...] = (n_classes, n)
-        self.initial_log_step = np.array([move.initial_log_step(size) for size in density.n_active])
-        self._noise_size = noise_size(n_classes, n, move, metropolised)
         # There is one fit per chain, so every mode search can afford to run to its end.
         rule = Laplace(race=None) if pseudo_priors is None else pseudo_priors
+        if isinstance(density, PlateDensity):
+            _require_for_plate(rule, move)
+        else:
+            density.require_latents()
+        n_classes, (*rows, n) = density.n_classes, density.position_shape
+        self.density = density
+        self.auxiliaries_shape = (*rows, n_classes, n)
+        self.initial_log_step = np.array([move.initial_log_step(size) for size in density.n_active])
+        # Index of each row: what follows or precedes the class in arrays.
+        self._rows: tuple[Any, ...] = tuple(map(np.arange, rows))
+        self._no_excess = np.zeros((n_classes, *rows))
+        self._noise_shape = (*rows, noise_size(n_classes, n, move, metropolised))
         self._fit = rule.compile(density, geometry, mode)
         self._inactive = (
             InactiveDraw(density, without_jax(mode)) if isinstance(density, BlockDensity) else None
@@ -149,44 +138,50 @@ class ScalarEngine:
         pseudo_priors: PseudoPriors,
         others: Sequence[np.ndarray],
         *,
-        log_tilt: np.ndarray,
+        equalizing_log_weight: np.ndarray,
         auxiliaries: np.ndarray | None = None,
         jumps: bool = True,
         moves: PseudoPriors | None = None,
     ) -> Swept:
         """Make one sweep, then draw inactive latents from their priors.
 
-        Given auxiliaries, and jumps, use only the heaviest component of a mixture. `moves` are
-        normals whose covariances moves within a class use instead of the pseudo-priors'.
+        Auxiliaries are drawn from the pseudo-priors, or given and updated in place. Given
+        auxiliaries, and jumps, use only the heaviest component of a mixture. `moves` are normals
+        whose covariances moves within a class use instead of the pseudo-priors'; None on a plate.
         """
         through = pseudo_priors if moves is None else moves
-        here = int(class_index)
-        position = as_argument(self.density.without_inactive(here, position))
-        noise = rng.standard_normal(self._noise_size)
-        log_weight_excess = log_tilt
+        here: Any = class_index if self._rows else int(class_index)
+        if self.density.active is not None:
+            position = self.density.without_inactive(here, position)
+        position = as_argument(position)
+        noise = rng.standard_normal(self._noise_shape)
+        n_auxiliary = self.auxiliaries_shape[-1] * self.auxiliaries_shape[-2]
+        standard, log_excess = None, self._no_excess
         if auxiliaries is not None:
-            noise[: auxiliaries.size] = auxiliaries.ravel()
+            standard = auxiliaries.copy()
             if moves is not None:
                 heaviest = replace(pseudo_priors, mixtures=None)
-                log_weight_excess = log_tilt + self._placed(
-                    here, position, noise, heaviest, through
-                )
-            auxiliaries[here] = pseudo_priors.whiten[here] @ (position - pseudo_priors.mean[here])
-        elif pseudo_priors.mixtures is not None:
-            position, log_excess = self._mixed(
-                rng, here, position, noise, pseudo_priors, through, others
+                standard, log_excess = self._placed(here, position, standard, heaviest, through)
+            auxiliaries[(*self._rows, here)] = pseudo_priors.standardized(
+                (here, *self._rows), position
             )
-            log_weight_excess = log_tilt + log_excess
+        elif pseudo_priors.mixtures is not None:
+            position, standard, log_excess = self._mixed(
+                rng, here, position, pseudo_priors, through, others
+            )
         elif moves is not None:
-            log_excess = self._placed(here, position, noise, pseudo_priors, through)
-            log_weight_excess = log_tilt + log_excess
+            drawn = noise[:n_auxiliary].reshape(self.auxiliaries_shape)
+            standard, log_excess = self._placed(here, position, drawn, pseudo_priors, through)
+        if standard is not None:
+            noise[..., :n_auxiliary] = standard.reshape(*noise.shape[:-1], -1)
+        equalizing = equalizing_log_weight.reshape(-1, *(1 for _ in self._rows))
         made = self._sweeps(
             noise[None],
             np.array([gain]),
             here,
             position,
             log_step[: self.density.n_classes],
-            log_weight_excess,
+            equalizing + log_excess,
             through,
             others,
         )
@@ -195,7 +190,7 @@ class ScalarEngine:
         jump_acceptance = float("nan")
         if self._jump is not None and jumps:
             jumped = self._jump(
-                rng, gain, index, moved, log_step[-1], pseudo_priors, others, log_tilt
+                rng, gain, index, moved, log_step[-1], pseudo_priors, others, equalizing_log_weight
             )
             if auxiliaries is not None:
                 # the auxiliary of the class that was entered becomes that of the class left
@@ -206,14 +201,14 @@ class ScalarEngine:
         if self._inactive is not None:
             moved = self._inactive(int(index), moved, others, rng)
         with np.errstate(invalid="ignore"):  # where no class has any density
-            log_weight = log_ratio - np.logaddexp.reduce(log_ratio)
+            log_weight = log_ratio - np.logaddexp.reduce(log_ratio, axis=-1, keepdims=True)
         return Swept(
             index,
             moved,
             new_log_step,
             log_weight,
             log_ratio,
-            float(made.acceptance[0]),
+            float(np.mean(made.acceptance[0])),
             jump_acceptance,
         )
 
@@ -221,36 +216,34 @@ class ScalarEngine:
         self,
         here: int,
         position: np.ndarray,
-        noise: np.ndarray,
+        standard: np.ndarray,
         pseudo_priors: PseudoPriors,
         through: PseudoPriors,
-    ) -> np.ndarray:
-        """Rewrite `noise` so that a sweep with other normals draws the same auxiliaries.
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return noise with which a sweep with other normals draws the same auxiliaries.
+
+        For a single index.
 
         Returns
         -------
+        standard : ndarray of shape (n_classes, n_latents)
         log_excess : ndarray of shape (n_classes,)
             To be added to the logarithms of the sweep's weights.
         """
-        n_auxiliary = pseudo_priors.mean.size
-        standard = noise[:n_auxiliary].reshape(pseudo_priors.mean.shape)
         drawn = pseudo_priors.mean + np.einsum("jab,jb->ja", pseudo_priors.scale, standard)
         drawn[here] = position
-        placed, log_excess = pseudo_priors.placed_in(through, drawn)
-        noise[:n_auxiliary] = placed.ravel()
-        return log_excess
+        return pseudo_priors.placed_in(through, drawn)
 
     def _mixed(
         self,
         rng: np.random.Generator,
-        here: int,
+        here: Any,
         position: np.ndarray,
-        noise: np.ndarray,
         pseudo_priors: PseudoPriors,
         through: PseudoPriors,
         others: Sequence[np.ndarray],
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Draw the auxiliaries from mixtures, and write to `noise` the values that give them.
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Draw the auxiliaries from mixtures, and return the noise that gives them.
 
         A sweep maps noise by the heaviest components, whichever component an auxiliary came from.
         Its moves within a class therefore use one covariance, which depends on the fit and not on
@@ -258,172 +251,54 @@ class ScalarEngine:
         another mode and back would not be equally likely.
 
         Such moves do not lead from one mode of a class to another. Before the sweep the chain is
-        therefore proposed a draw of its own class's mixture, in a Metropolis-Hastings step.
+        therefore proposed a draw of its own class's mixture, in a Metropolis-Hastings step; on a
+        plate in each row whose own class has one.
 
         Returns
         -------
-        position : ndarray of shape (n_latents,)
+        position : ndarray of shape (*rows, n_latents)
             The chain's position after this step.
-        log_excess : ndarray of shape (n_classes,)
+        standard : ndarray of shape (*rows, n_classes, n_latents)
+        log_excess : ndarray of shape (n_classes, *rows)
             To be added to the logarithms of the sweep's weights.
         """
-        assert pseudo_priors.mixtures is not None
+        at = (here, *self._rows)
         drawn = pseudo_priors.draw(rng)
-        proposed = drawn[here].copy()
-        drawn[here] = position
+        proposed = drawn[at].copy()
+        drawn[at] = position
         placed, log_excess = pseudo_priors.placed_in(through, drawn)
-        if pseudo_priors.mixtures.is_mixed[here]:
-            drawn[here] = proposed
+        is_mixed = pseudo_priors.is_mixed[at]
+        if is_mixed.any():
+            drawn[at] = np.where(is_mixed[..., None], proposed, position)
             placed_there, log_excess_there = pseudo_priors.placed_in(through, drawn)
-            log_p = self._sweeps.log_densities(here, np.stack([position, proposed]), others)
+            log_p = self._sweeps.log_densities(here, np.stack([position, drawn[at]]), others)
             # up to the constant of the normals
             log_kappa = [
-                -0.5 * (z[here] ** 2).sum() - excess[here]
+                -0.5 * (z[at] ** 2).sum(axis=-1) - excess[at]
                 for z, excess in ((placed, log_excess), (placed_there, log_excess_there))
             ]
             # nan, where the density cannot be evaluated, is not accepted
             with np.errstate(invalid="ignore"):
                 log_ratio = log_p[1] - log_kappa[1] - (log_p[0] - log_kappa[0])
-            if -rng.standard_exponential() < log_ratio:
-                position, placed, log_excess = proposed, placed_there, log_excess_there
-        noise[: placed.size] = placed.ravel()
-        return position, log_excess
+            accepts = is_mixed & (-rng.standard_exponential(is_mixed.shape) < log_ratio)
+            position = np.where(accepts[..., None], drawn[at], position)
+            placed[at] = np.where(accepts[..., None], placed_there[at], placed[at])
+            log_excess[at] = np.where(accepts, log_excess_there[at], log_excess[at])
+        return position, placed if not self._rows else placed.swapaxes(0, 1), log_excess
 
 
-class PlateEngine:
-    """A plate of class indices.
-
-    Parameters
-    ----------
-    density : PlateDensity
-    pseudo_priors : PseudoPriorRule or None
-        `Laplace` or None.
-    move : WithinClassMove
-        `RandomWalk`.
-    mode : str or None
-    metropolised : bool
-
-    Raises
-    ------
-    ValueError
-        If another rule or move, or a rule with starts, is given.
-    """
-
-    def __init__(
-        self,
-        density: PlateDensity,
-        pseudo_priors: PseudoPriorRule | None,
-        move: WithinClassMove,
-        mode: Any,
-        *,
-        metropolised: bool = False,
-    ) -> None:
-        rule = Laplace() if pseudo_priors is None else pseudo_priors
-        if not isinstance(rule, Laplace):
-            raise ValueError(
-                f"pseudo_priors: got {rule!r}; a plate of indices takes Laplace pseudo-priors only."
-            )
-        if not isinstance(move, RandomWalk):
-            raise ValueError(
-                f"within_class: got {move!r}; a plate of indices takes RandomWalk or None."
-            )
-        if rule.starts is not None:
-            raise ValueError(
-                f"pseudo_priors: got {rule!r}; a plate of indices is searched from the model's "
-                "initial point: leave out starts, and give latents an initval in the model."
-            )
-        self.density = density
-        self.auxiliaries_shape: tuple[int, ...] = (
-            density.n_rows,
-            density.n_classes,
-            density.n_latents,
+def _require_for_plate(rule: PseudoPriorRule, move: WithinClassMove) -> None:
+    """Raise `ValueError` for a rule or a move that a plate does not take."""
+    if not isinstance(rule, Laplace):
+        raise ValueError(
+            f"pseudo_priors: got {rule!r}; a plate of indices takes Laplace pseudo-priors only."
         )
-        self.initial_log_step = np.full(density.n_classes, move.initial_log_step(density.n_latents))
-        self._fit = PlateLaplace(
-            density,
-            tolerance=rule.tolerance,
-            max_iterations=rule.max_iterations,
-            n_prior_draws=rule.n_prior_draws,
+    if not isinstance(move, RandomWalk):
+        raise ValueError(
+            f"within_class: got {move!r}; a plate of indices takes RandomWalk or None."
         )
-        self._sweep = PlateSweep(density, move, mode, metropolised=metropolised)
-
-    def fit(self, rng: np.random.Generator, others: Sequence[np.ndarray]) -> PlatePseudoPriors:
-        """Return pseudo-priors given the values of all other variables."""
-        return self._fit(others, rng)
-
-    def sweep(
-        self,
-        rng: np.random.Generator,
-        gain: float,
-        class_index: np.ndarray,
-        position: np.ndarray,
-        log_step: np.ndarray,
-        pseudo_priors: PlatePseudoPriors,
-        others: Sequence[np.ndarray],
-        *,
-        log_tilt: np.ndarray,
-        auxiliaries: np.ndarray | None = None,
-        jumps: bool = True,
-        moves: None = None,
-    ) -> Swept:
-        """Make one sweep of all rows, without a tilt or an adapted shape of moves."""
-        standard, normals = auxiliaries, pseudo_priors
-        if pseudo_priors.mixtures is not None and auxiliaries is None:
-            position, standard, normals = self._mixed(
-                rng, class_index, position, pseudo_priors, others
-            )
-        found = self._sweep(rng, gain, class_index, position, log_step, normals, others, standard)
-        index, moved, new_log_step, log_weight, log_ratio, acceptance = map(np.asarray, found)
-        if auxiliaries is not None:
-            rows = np.arange(len(position))
-            auxiliaries[rows, class_index] = pseudo_priors.standardised(class_index, rows, position)
-        new_log_step = as_argument(new_log_step)
-        return Swept(index, moved, new_log_step, log_weight, log_ratio, float(np.mean(acceptance)))
-
-    def _mixed(
-        self,
-        rng: np.random.Generator,
-        class_index: np.ndarray,
-        position: np.ndarray,
-        pseudo_priors: PlatePseudoPriors,
-        others: Sequence[np.ndarray],
-    ) -> tuple[np.ndarray, np.ndarray, PlatePseudoPriors]:
-        """Draw auxiliaries, from mixtures in classes and rows with several modes.
-
-        As in `ScalarEngine`, rows whose own class has a mixture are first proposed a draw of it in
-        a Metropolis-Hastings step. A sweep divides by normals, so the excess of the normals over
-        the mixtures goes into their normalizers.
-
-        Returns
-        -------
-        position : ndarray of shape (n_rows, n_latents)
-            The chain's position after this step.
-        standard : ndarray of shape (n_rows, n_classes, n_latents)
-            The auxiliaries, in units of the normals.
-        normals : PlatePseudoPriors
-        """
-        assert pseudo_priors.mixtures is not None
-        classes, rows = pseudo_priors.mixtures.classes, pseudo_priors.mixtures.rows
-        standard = rng.standard_normal(self.auxiliaries_shape)
-        drawn = pseudo_priors.mixtures.mixtures.draw(rng)
-        own = classes == class_index[rows]
-        if own.any():
-            here, proposed = position[rows], position.copy()
-            proposed[rows[own]] = drawn[own]
-            log_p, log_p_there = (
-                self._sweep.log_densities(class_index, x, others)[rows]
-                for x in (position, proposed)
-            )
-            mixture = pseudo_priors.mixtures.mixtures
-            # nan, where the density cannot be evaluated, is not accepted
-            with np.errstate(invalid="ignore"):
-                log_ratio = log_p_there - mixture.log_density(drawn)
-                log_ratio -= log_p - mixture.log_density(here)
-                accepted = own & (-rng.standard_exponential(len(rows)) < log_ratio)
-            position = position.copy()
-            position[rows[accepted]] = drawn[accepted]
-            drawn[own] = position[rows[own]]
-        standard[rows, classes] = pseudo_priors.standardised(classes, rows, drawn)
-        log_normalizer = pseudo_priors.log_normalizer.copy()
-        log_normalizer[classes, rows] -= pseudo_priors.log_excess(drawn)
-        return position, standard, replace(pseudo_priors, log_normalizer=log_normalizer)
+    if rule.starts is not None:
+        raise ValueError(
+            f"pseudo_priors: got {rule!r}; a plate of indices is searched from the model's "
+            "initial point: leave out starts, and give latents an initval in the model."
+        )

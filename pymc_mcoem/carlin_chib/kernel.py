@@ -6,6 +6,9 @@ Nothing in this file draws a random number: a sweep is a function of (state, noi
 noise is standard normal. The caller owns the generator, so that the step method and the burst, on
 numba and on C, all make the same draws from the same numbers, and a chain is reproduced from the
 state of a NumPy generator.
+
+On a plate the same graph sweeps all rows at once: arrays have an axis for the rows where shapes
+below say ``*rows``, which is nothing for a single index and (n_rows,) for a plate.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
     from pymc_mcoem.density.class_density import ClassDensity
+    from pymc_mcoem.density.plate import PlateDensity
 
 __all__ = ["PseudoPriorSymbols", "SweepInfo", "SweepState", "build_sweep", "noise_size"]
 
@@ -34,8 +38,8 @@ class SweepState:
 
     Attributes
     ----------
-    class_index : int64 scalar
-    position : vector of shape (n_latents,)
+    class_index : int64 tensor of shape (*rows,)
+    position : tensor of shape (*rows, n_latents)
     log_step : vector of shape (n_classes,)
         Logarithm of each class's step size.
     """
@@ -51,12 +55,12 @@ class SweepInfo:
 
     Attributes
     ----------
-    log_weight : vector of shape (n_classes,)
+    log_weight : tensor of shape (n_classes, *rows)
         log of p(y, I = j, U_j) / κ_j(U_j), not normalized. For j ≠ I its exponential is an
         unbiased estimate of p(y, I = j).
-    auxiliaries : matrix of shape (n_classes, n_latents)
+    auxiliaries : tensor of shape (n_classes, *rows, n_latents)
         The U_j for which `log_weight` was computed, before the within-class moves.
-    acceptance : scalar
+    acceptance : tensor of shape (*rows,)
         Share of within-class proposals accepted.
     """
 
@@ -71,10 +75,10 @@ class PseudoPriorSymbols:
 
     Attributes
     ----------
-    mean : matrix of shape (n_classes, n_latents)
-    scale, whiten : tensors of shape (n_classes, n_latents, n_latents)
+    mean : tensor of shape (n_classes, *rows, n_latents)
+    scale, whiten : tensors of shape (n_classes, *rows, n_latents, n_latents)
         A square root of each covariance, and its inverse.
-    log_normalizer : vector of shape (n_classes,)
+    log_normalizer : tensor of shape (n_classes, *rows)
         For each density, log det whiten − (n_latents / 2) log 2π.
     """
 
@@ -84,14 +88,15 @@ class PseudoPriorSymbols:
     log_normalizer: TensorVariable
 
     @classmethod
-    def create(cls, n_classes: int, n_latents: int) -> PseudoPriorSymbols:
-        """Return new input variables of the given sizes."""
-        square = (n_classes, n_latents, n_latents)
+    def create(cls, n_classes: int, *position_shape: int) -> PseudoPriorSymbols:
+        """Return new input variables for positions of shape ``(*rows, n_latents)``."""
+        shape = (n_classes, *position_shape)
+        square = (*shape, shape[-1])
         return cls(
-            pt.tensor("mean", dtype="float64", shape=square[:2]),
+            pt.tensor("mean", dtype="float64", shape=shape),
             pt.tensor("scale", dtype="float64", shape=square),
             pt.tensor("whiten", dtype="float64", shape=square),
-            pt.tensor("log_normalizer", dtype="float64", shape=square[:1]),
+            pt.tensor("log_normalizer", dtype="float64", shape=shape[:-1]),
         )
 
     def as_list(self) -> list[TensorVariable]:
@@ -105,7 +110,7 @@ def noise_size(
     move: WithinClassMove,
     metropolised: bool = False,
 ) -> int:
-    """Return how many standard normals one sweep consumes.
+    """Return how many standard normals one sweep consumes, on a plate in each row.
 
     These are, in order, those of the auxiliaries of all classes, of the class index, and of the
     within-class move.
@@ -118,8 +123,14 @@ def index_noise_size(metropolised: bool) -> int:
     return 4 if metropolised else 2
 
 
+def entries(density: ClassDensity | PlateDensity, class_index: Any) -> tuple[Any, ...]:
+    """Return the index of one class of arrays ``(n_classes, *rows, ...)``, of each row its own."""
+    rows = density.position_shape[:-1]
+    return (class_index, np.arange(*rows)) if rows else (class_index,)
+
+
 def auxiliaries_and_weights(
-    density: ClassDensity,
+    density: ClassDensity | PlateDensity,
     class_index: TensorVariable,
     position: TensorVariable,
     noise: TensorVariable,
@@ -129,26 +140,25 @@ def auxiliaries_and_weights(
 
     Parameters
     ----------
-    density : ClassDensity
-    class_index : int scalar
-    position : vector of shape (n_latents,)
-    noise : matrix of shape (n_classes, n_latents)
-        The row of the current class is ignored.
+    density : ClassDensity or PlateDensity
+    class_index : int tensor of shape (*rows,)
+    position : tensor of shape (*rows, n_latents)
+    noise : tensor of shape (n_classes, *rows, n_latents)
+        What it holds for the current class is ignored.
     pseudo_priors : PseudoPriorSymbols
 
     Returns
     -------
-    auxiliaries : matrix of shape (n_classes, n_latents)
-    log_target : vector of shape (n_classes,)
-    log_weight : vector of shape (n_classes,)
+    auxiliaries : tensor of shape (n_classes, *rows, n_latents)
+    log_target : tensor of shape (n_classes, *rows)
+    log_weight : tensor of shape (n_classes, *rows)
     """
+    here = entries(density, class_index)
     drawn = pseudo_priors.mean + matrix_vector(pseudo_priors.scale, noise)
-    auxiliaries = pt.set_subtensor(drawn[class_index], position)
+    auxiliaries = pt.set_subtensor(drawn[here], position)
     # The active class comes with its position only: its standardized form has to be computed.
-    standard = matrix_vector(
-        pseudo_priors.whiten[class_index], position - pseudo_priors.mean[class_index]
-    )
-    squares = pt.set_subtensor((noise**2).sum(axis=1)[class_index], (standard**2).sum())
+    standard = matrix_vector(pseudo_priors.whiten[here], position - pseudo_priors.mean[here])
+    squares = pt.set_subtensor((noise**2).sum(axis=-1)[here], (standard**2).sum(axis=-1))
     log_pseudo_prior = pseudo_priors.log_normalizer - 0.5 * squares
 
     def one_class(j: Any, u: Any) -> Any:
@@ -211,7 +221,7 @@ def draw_other_class(
 
 
 def build_sweep(
-    density: ClassDensity,
+    density: ClassDensity | PlateDensity,
     state: SweepState,
     noise: TensorVariable,
     pseudo_priors: PseudoPriorSymbols,
@@ -219,15 +229,15 @@ def build_sweep(
     move: WithinClassMove,
     *,
     metropolised: bool = False,
-    log_tilt: TensorVariable | None = None,
+    log_offset: TensorVariable | None = None,
 ) -> tuple[SweepState, SweepInfo]:
     """Build one sweep of Algorithm 2.
 
     Parameters
     ----------
-    density : ClassDensity
+    density : ClassDensity or PlateDensity
     state : SweepState
-    noise : vector of shape (noise_size(n_classes, n_latents, move, metropolised),)
+    noise : tensor of shape (*rows, noise_size(n_classes, n_latents, move, metropolised))
         Standard normals.
     pseudo_priors : PseudoPriorSymbols
     gain : scalar
@@ -236,7 +246,7 @@ def build_sweep(
     move : WithinClassMove
     metropolised : bool
         Draw the index by `draw_other_class`.
-    log_tilt : vector of shape (n_classes,), optional
+    log_offset : tensor of shape (n_classes, *rows), optional
         Added to the logarithms of the classes' prior probabilities and thereby of their weights.
 
     Returns
@@ -247,42 +257,46 @@ def build_sweep(
     Notes
     -----
     Refresh and class draw together are reversible with respect to π(I, X | y); followed by the
-    within-class move, the sweep leaves it invariant but is not reversible. Cost: n_classes density
-    evaluations plus those of the move.
+    within-class move, the sweep leaves it invariant but is not reversible. On a plate the step
+    size of a class moves by the mean error of the rows in the class. Cost: n_classes density
+    evaluations plus those of the move, on a plate of all rows each.
     """
-    n_classes, n = density.n_classes, density.n_latents
+    n_classes, (*rows, n) = density.n_classes, density.position_shape
     split = n_classes * n
     auxiliaries, log_target, log_weight = auxiliaries_and_weights(
         density,
         state.class_index,
         state.position,
-        noise[:split].reshape((n_classes, n)),
+        pt.moveaxis(noise[..., :split].reshape((*rows, n_classes, n)), -2, 0),
         pseudo_priors,
     )
-    if log_tilt is not None:
-        log_weight = log_weight + log_tilt
+    if log_offset is not None:
+        log_weight = log_weight + log_offset
     # Algorithm 2, (i): the index moves, and the latents of its new class with it.
     n_index = index_noise_size(metropolised)
-    pairs = noise[split : split + n_index]
+    pairs = pt.moveaxis(noise[..., split : split + n_index], -1, 0)
     if metropolised:
         chosen = draw_other_class(log_weight, state.class_index, pairs)
     else:
         chosen = draw_class(log_weight, pairs)
     chosen = pt.cast(chosen, "int64")
     # Algorithm 2, (ii): r moves within the class.
+    there = entries(density, chosen)
     moved = move.build(
-        density,
+        density,  # type: ignore[arg-type]  # plates are refused with moves that do not take them
         chosen,
-        auxiliaries[chosen],
-        log_target[chosen],
-        noise[split + n_index :],
+        auxiliaries[there],
+        log_target[there],
+        noise[..., split + n_index :],
         ClassProposal(
-            pseudo_priors.scale[chosen], pseudo_priors.mean[chosen], pseudo_priors.whiten[chosen]
+            pseudo_priors.scale[there], pseudo_priors.mean[there], pseudo_priors.whiten[there]
         ),
         state.log_step[chosen],
     )
     error = moved.step_size_error(move.target_acceptance)
-    log_step = pt.inc_subtensor(state.log_step[chosen], gain * error)
+    is_in = pt.eq(np.arange(n_classes)[:, None], chosen.reshape((1, -1)))
+    errors = (is_in * error.reshape((1, -1))).sum(axis=1)
+    log_step = state.log_step + gain * errors / pt.maximum(is_in.sum(axis=1), 1)
     return (
         SweepState(chosen, moved.position, log_step),
         SweepInfo(log_weight, auxiliaries, moved.acceptance),

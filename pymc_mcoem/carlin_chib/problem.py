@@ -12,7 +12,7 @@ import pymc as pm
 from pymc.util import get_value_vars_from_user_vars
 from pytensor.graph.traversal import ancestors
 
-from pymc_mcoem.carlin_chib.engines import Engine, PlateEngine, ScalarEngine
+from pymc_mcoem.carlin_chib.engines import Engine
 from pymc_mcoem.density.blocks import BlockDensity
 from pymc_mcoem.density.class_density import (
     ClassDensity,
@@ -143,7 +143,7 @@ def make_engine(
     Returns
     -------
     callable
-        Takes (pseudo_priors, move, mode, metropolised=...).
+        Takes (pseudo_priors, move, mode, metropolised=..., jump=...).
 
     Raises
     ------
@@ -162,7 +162,7 @@ def make_engine(
         density = BlockDensity(model, index, blocks)
         if named is not None:
             _require_the_same(named, density.latents)
-        return partial(ScalarEngine, density, LatentGeometry())
+        return partial(Engine, density, LatentGeometry())
     continuous = [
         rv for rv in model.free_RVs if rv is not index and rv.dtype in pm.pytensorf.continuous_types
     ]
@@ -175,7 +175,7 @@ def make_engine(
                 for rv in continuous
                 if np.shape(point[model.rvs_to_values[rv].name])[:1] == n_rows
             ]
-        return partial(PlateEngine, PlateDensity(model, index, named))
+        return partial(Engine, PlateDensity(model, index, named), LatentGeometry())
     latents = continuous if named is None else named
     everything = [rv for rv in model.free_RVs if rv is not index]
     # A family's declarations concern all its latents in their order.
@@ -188,7 +188,7 @@ def make_engine(
             index.name,
             in_use,
         )
-    return partial(ScalarEngine, shared, geometry)
+    return partial(Engine, shared, geometry)
 
 
 def _require_the_same(named: Sequence[TensorVariable], latents: Sequence[TensorVariable]) -> None:

@@ -18,7 +18,10 @@ from rich.table import Column
 
 from pymc_mcoem.carlin_chib.chain_starts import DefaultStart
 from pymc_mcoem.carlin_chib.engines import Swept
-from pymc_mcoem.carlin_chib.equal_visits import first_tilt, next_tilt
+from pymc_mcoem.carlin_chib.equal_visits import (
+    initial_equalizing_log_weight,
+    next_equalizing_log_weight,
+)
 from pymc_mcoem.carlin_chib.moves.adaptation import ShapeOfMoves
 from pymc_mcoem.carlin_chib.moves.defaults import STEP_MOVE
 from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
@@ -77,7 +80,7 @@ class CarlinChibState(StepMethodState):
     pseudo_priors: Any
     fits: Any
     frozen_auxiliaries: Any
-    log_tilt: np.ndarray
+    equalizing_log_weight: np.ndarray
     n_classes: int = field(metadata={"frozen": True})
 
 
@@ -127,9 +130,10 @@ class CarlinChib(BlockedStep):
         A jump made after every sweep: another class is proposed and reached in stages. It helps
         with classes that draws from a pseudo-prior hardly ever hit. Not available on a plate.
     equalise_visits : bool
-        Tilt the classes' prior probabilities during tuning until all classes are visited equally
-        often, and keep the tilt from then on. The chain then samples the tilted posterior: every
-        draw has weight ``exp(-class_tilt[index])``, which `class_index_summary` and
+        Multiply the classes' prior probabilities by weights, adapted during tuning and then kept,
+        under which all classes are visited equally often. The chain then samples the posterior
+        times the weight of the class, so that every draw has the importance weight
+        ``exp(-class_equalizing_log_weight[index])``, which `class_index_summary` and
         `class_latents` apply. Not available on a plate.
     model : pymc.Model, optional
     rng, initial_point, compile_kwargs, blocked
@@ -187,14 +191,15 @@ class CarlinChib(BlockedStep):
     ``class_prior`` of shape (n_classes,), the prior probabilities of the classes, which
     `bayes_factors` takes out; nan if they depend on other variables or differ along a plate. With
     `jump` there is also ``class_jump_acceptance`` (share of the moves along the jump accepted,
-    which should be near the jump's target), and with `equalise_visits` there are ``class_tilt``
-    of shape (n_classes,) (what was added to the logarithms of the prior probabilities),
-    ``class_log_importance`` (the logarithm of the draw's weight) and ``class_tilt_of`` (the index
-    that they belong to). ``class_believed_elsewhere`` is the probability of the other classes
-    according to the evidence that the pseudo-priors estimate; nan without estimates, and on a
-    plate. If the model has several class indices, the names of ``class_log_weight`` and
-    ``class_prior`` end in the name of the index, as ``class_log_weight_k``: PyMC would make objects
-    of vectors of one name, which a netCDF file cannot hold.
+    which should be near the jump's target), and with `equalise_visits` there are
+    ``class_equalizing_log_weight`` of shape (n_classes,) (what was added to the logarithms of the
+    prior probabilities), ``class_log_importance`` (the logarithm of the draw's weight) and
+    ``class_equalizing_of`` (the index that they belong to). ``class_believed_elsewhere`` is the
+    probability of the other classes according to the evidence that the pseudo-priors estimate; nan
+    without estimates, and on a plate. If the model has several class indices, the names of
+    ``class_log_weight`` and ``class_prior`` end in the name of the index, as
+    ``class_log_weight_k``: PyMC would make objects of vectors of one name, which a netCDF file
+    cannot hold.
 
     At the end of tuning the pseudo-priors are judged by the auxiliaries drawn from them since
     they were fitted, and poor ones are named in the log with their Pareto k and effective share;
@@ -279,7 +284,7 @@ class CarlinChib(BlockedStep):
                 move,
                 mode,
                 metropolised=index_move == "metropolised",
-                **({} if index.ndim else {"jump": jump}),
+                jump=jump,
             )
         self._density = self._engine.density
         self.vars = [self._density.index_value, *self._density.latent_values]
@@ -301,17 +306,18 @@ class CarlinChib(BlockedStep):
         self.moves: dict[tuple[int, ...], Any] = {}
         self.log_step = self._engine.initial_log_step.copy()
         self.frozen_auxiliaries: Any = None
-        self.log_tilt = np.zeros(self.n_classes)
+        self.equalizing_log_weight = np.zeros(self.n_classes)
         self._is_frozen = auxiliaries == "frozen"
-        self._is_tilted = equalise_visits
+        self._equalizes_visits = equalise_visits
         self._jumps = jump is not None
         self._moves_latents = within_class is not None
         if equalise_visits:
             # logged here, in the user's own process: messages of workers may go unseen
             _log.warning(
-                "CarlinChib: equalise_visits: chains have a posterior tilted towards classes of "
-                "little weight, and so do averages over their draws; weigh each draw by "
-                "exp(-class_tilt[%s]), as class_index_summary and class_latents do.",
+                "CarlinChib: equalise_visits: chains visit classes of little weight more often "
+                "than in the posterior, and so do averages over their draws; weigh each draw by "
+                "exp(-class_equalizing_log_weight[%s]), as class_index_summary and class_latents "
+                "do.",
                 index.name,
             )
         own_stats = dict(self.stats_dtypes_shapes)
@@ -321,8 +327,8 @@ class CarlinChib(BlockedStep):
         if jump is not None:
             own_stats["class_jump_acceptance"] = (np.float64, [])
         if equalise_visits:
-            own_stats["class_tilt"] = (object, [])
-            own_stats["class_tilt_of"] = (np.int64, [])
+            own_stats["class_equalizing_log_weight"] = (object, [])
+            own_stats["class_equalizing_of"] = (np.int64, [])
             own_stats["class_log_importance"] = (np.float64, [])
         is_alone = sum(is_class_index(rv) for rv in model.free_RVs) == 1
         self._vectors = {
@@ -359,7 +365,7 @@ class CarlinChib(BlockedStep):
         self.shape_of_moves = None
         self.moves = {}
         self.frozen_auxiliaries = None
-        self.log_tilt = np.zeros(self.n_classes)
+        self.equalizing_log_weight = np.zeros(self.n_classes)
         self._judge = Judge(0)
         self._last = None
 
@@ -420,8 +426,10 @@ class CarlinChib(BlockedStep):
             self._adapt_shape()
         beside = self._values_of_other_indices(others)
         self.pseudo_priors = self.fits[beside]
-        if is_first and self._is_tilted:
-            self.log_tilt = first_tilt(self.pseudo_priors.log_evidence)
+        if is_first and self._equalizes_visits:
+            self.equalizing_log_weight = initial_equalizing_log_weight(
+                self.pseudo_priors.log_evidence
+            )
         # earlier steps may have moved latents that they share with this one
         own_start = is_first and self._default_start.holds(point, of_latents=self._moves_latents)
         self.n_steps += 1
@@ -439,7 +447,7 @@ class CarlinChib(BlockedStep):
                 self.log_step,
                 self.pseudo_priors,
                 others,
-                log_tilt=self.log_tilt,
+                equalizing_log_weight=self.equalizing_log_weight,
                 auxiliaries=self.frozen_auxiliaries,
                 moves=self.moves.get(beside),
             )
@@ -472,9 +480,11 @@ class CarlinChib(BlockedStep):
                 self.shape_of_moves.see(int(swept.class_index), swept.position)
         if not self._is_frozen and beside == self._judged_at:
             self._judge.see(before, swept.log_ratio)
-        tilt = self.log_tilt
-        if self._is_tilted and self.tune:
-            self.log_tilt = next_tilt(tilt, swept.log_weight, self.n_steps)
+        equalizing = self.equalizing_log_weight
+        if self._equalizes_visits and self.tune:
+            self.equalizing_log_weight = next_equalizing_log_weight(
+                equalizing, swept.log_weight, self.n_steps
+            )
         new = dict(point)
         new[index_name] = np.asarray(swept.class_index, dtype=self._density.index_value.dtype)
         new.update(self._density.unravel(swept.position))
@@ -488,24 +498,24 @@ class CarlinChib(BlockedStep):
             "class_acceptance": swept.acceptance,
             # PyMC stacks vectors, but joins the rows of matrices
             self._vectors[LOG_WEIGHT]: swept.log_weight.ravel(),
-            "class_believed_elsewhere": self._believed_elsewhere(before, tilt),
+            "class_believed_elsewhere": self._believed_elsewhere(before, equalizing),
         }
         stats[self._vectors[PRIOR]] = self._prior
         if not self._index.ndim:
             stats["class_drawn"] = int(swept.class_index)
-        if self._is_tilted:
-            stats["class_tilt"] = tilt
-            stats["class_tilt_of"] = self._key
-            stats["class_log_importance"] = -float(tilt[int(swept.class_index)])
+        if self._equalizes_visits:
+            stats["class_equalizing_log_weight"] = equalizing
+            stats["class_equalizing_of"] = self._key
+            stats["class_log_importance"] = -float(equalizing[int(swept.class_index)])
         if self._jumps:
             stats["class_jump_acceptance"] = swept.jump_acceptance
         return new, [stats]
 
-    def _believed_elsewhere(self, index: np.ndarray, log_tilt: np.ndarray) -> float:
+    def _believed_elsewhere(self, index: np.ndarray, equalizing_log_weight: np.ndarray) -> float:
         """Return the other classes' probability by the evidence that the pseudo-priors estimate."""
         if self._index.ndim:
             return float("nan")
-        log_p = self.pseudo_priors.log_evidence + log_tilt
+        log_p = self.pseudo_priors.log_evidence + equalizing_log_weight
         if np.isnan(log_p).any() or not np.isfinite(log_p.max()):
             return float("nan")
         p = np.exp(log_p - log_p.max())
@@ -586,7 +596,7 @@ class CarlinChib(BlockedStep):
                 self.log_step,
                 pseudo_priors,
                 others,
-                log_tilt=self.log_tilt,
+                equalizing_log_weight=self.equalizing_log_weight,
                 auxiliaries=(
                     rng.standard_normal(self._engine.auxiliaries_shape) if self._is_frozen else None
                 ),

@@ -12,12 +12,12 @@ from pymc_mcoem.density.class_density import index_key
 __all__ = [
     "BELIEVED",
     "DRAWN",
+    "EQUALIZED_INDEX",
+    "EQUALIZING_LOG_WEIGHT",
     "INDEX",
     "LOG_IMPORTANCE",
-    "LOG_TILT",
     "LOG_WEIGHT",
     "PRIOR",
-    "TILTED_INDEX",
     "StepStatistics",
     "read_prior",
     "read_statistics",
@@ -31,15 +31,15 @@ LOG_WEIGHT = "class_log_weight"
 PRIOR = "class_prior"
 
 #: Statistic with what was added to the logarithms of the classes' prior probabilities.
-LOG_TILT = "class_tilt"
+EQUALIZING_LOG_WEIGHT = "class_equalizing_log_weight"
 
 #: Statistic that identifies the index of the statistics: `index_key` of its name.
 INDEX = "class_of"
 
-#: The same for tilted indices only, in the order of their tilts.
-TILTED_INDEX = "class_tilt_of"
+#: The same for indices with equalized visits only, in the order of their equalizing weights.
+EQUALIZED_INDEX = "class_equalizing_of"
 
-#: Logarithm of the importance weight of a draw of a tilted index.
+#: Logarithm of the importance weight of a draw of an index with equalized visits.
 LOG_IMPORTANCE = "class_log_importance"
 
 #: Probability of the other classes by the evidence that the pseudo-priors estimate.
@@ -47,6 +47,9 @@ BELIEVED = "class_believed_elsewhere"
 
 #: Statistic with the class index itself, if it is a single one.
 DRAWN = "class_drawn"
+
+#: Name that `EQUALIZING_LOG_WEIGHT` had in earlier versions.
+_FORMER = "class_tilt"
 
 _SAMPLE_DIMS = ("chain", "draw")
 
@@ -59,17 +62,17 @@ class StepStatistics:
     ----------
     log_weight : ndarray of shape (n_rows, n_chains, n_draws, n_classes), or None
         Log-probabilities from which the variable was drawn.
-    log_tilt : ndarray of shape (n_chains, n_draws, n_classes), or None
+    equalizing_log_weight : ndarray of shape (n_chains, n_draws, n_classes), or None
         What was added to the logarithms of its classes' prior probabilities.
     log_importance : ndarray of shape (n_chains, n_draws), or None
-        Logarithms of the draws' importance weights, if any index was tilted.
+        Logarithms of the draws' importance weights, if visits of any index were equalized.
     believed : ndarray of shape (n_chains, n_draws), or None
         Probability of the other classes by the evidence that the pseudo-priors estimate; nan where
         they give no estimate.
     """
 
     log_weight: np.ndarray | None = None
-    log_tilt: np.ndarray | None = None
+    equalizing_log_weight: np.ndarray | None = None
     log_importance: np.ndarray | None = None
     believed: np.ndarray | None = None
 
@@ -90,8 +93,14 @@ def read_statistics(stats: Any, values: np.ndarray, name: str | None = None) -> 
     Raises
     ------
     ValueError
-        If several steps drew class indices and some were tilted, but it is unknown which.
+        If several steps drew class indices and visits of some were equalized, but it is unknown
+        which; or if the statistics are of a version that named them otherwise.
     """
+    if stats is not None and _FORMER in stats:
+        raise ValueError(
+            f"data: its sample statistics name {_FORMER} as earlier versions did; rename it to "
+            f"{EQUALIZING_LOG_WEIGHT}, and {_FORMER}_of to {EQUALIZED_INDEX}."
+        )
     if stats is None or values.dtype.kind not in "iu":
         return StepStatistics()
     shape = values.shape[1:]
@@ -106,17 +115,18 @@ def read_statistics(stats: Any, values: np.ndarray, name: str | None = None) -> 
         if mine is not None:
             drawn = np.take_along_axis(mine, values[..., None], axis=-1)
             mine = mine if np.isfinite(drawn).all() else None
-        tilts = _by_step(stats, LOG_TILT, shape) if mine is not None and len(values) == 1 else []
-        tilt = tilts[0] if tilts and tilts[0].shape[-1] == weights[0].shape[-1] else None
-        importance = None if tilt is None else -_of_class(tilt, values[0])
-        return StepStatistics(mine, tilt, importance)
+        known = mine is not None and len(values) == 1
+        found = _by_step(stats, EQUALIZING_LOG_WEIGHT, shape) if known else []
+        own = found[0] if found and found[0].shape[-1] == weights[0].shape[-1] else None
+        importance = None if own is None else -_of_class(own, values[0])
+        return StepStatistics(mine, own, importance)
     return _by_draws(stats, weights, values)
 
 
 def _by_name(
     stats: Any, weights: list[np.ndarray], values: np.ndarray, name: str | None
 ) -> StepStatistics:
-    """Return the statistics that name the variable, and its draws' weights by all tilts."""
+    """Return the statistics that name the variable, and its draws' weights by all indices."""
     shape = values.shape[1:]
     importance = _numbers(stats, LOG_IMPORTANCE, shape)
     total = np.sum(importance, axis=0) if importance else None
@@ -125,13 +135,14 @@ def _by_name(
     if key not in names or len(names) != len(weights):
         return StepStatistics(log_importance=total)
     step = names.index(key)
-    tilted = [int(each.flat[0]) for each in _numbers(stats, TILTED_INDEX, shape)]
-    tilts = _by_step(stats, LOG_TILT, shape)
-    tilt = tilts[tilted.index(key)] if key in tilted and len(tilts) == len(tilted) else None
+    equalized = [int(each.flat[0]) for each in _numbers(stats, EQUALIZED_INDEX, shape)]
+    found = _by_step(stats, EQUALIZING_LOG_WEIGHT, shape)
+    is_known = key in equalized and len(found) == len(equalized)
+    own = found[equalized.index(key)] if is_known else None
     believed = _numbers(stats, BELIEVED, shape)
     return StepStatistics(
         _rows(weights[step], values),
-        tilt,
+        own,
         total,
         believed[step] if len(believed) == len(names) else None,
     )
@@ -141,15 +152,15 @@ def _by_draws(stats: Any, weights: list[np.ndarray], values: np.ndarray) -> Step
     """Return the statistics of the only step that drew exactly these values."""
     shape = values.shape[1:]
     drawn_by_step = _drawn_by_step(stats, len(weights), shape)
-    tilts = _by_step(stats, LOG_TILT, shape)
-    if tilts and len(tilts) != len(drawn_by_step):
+    found = _by_step(stats, EQUALIZING_LOG_WEIGHT, shape)
+    if found and len(found) != len(drawn_by_step):
         raise ValueError(
-            f"data: {len(drawn_by_step)} steps drew class indices, of which {len(tilts)} with "
+            f"data: {len(drawn_by_step)} steps drew class indices, of which {len(found)} with "
             "equalise_visits, and nothing says which; give it to all of them or to none."
         )
     importance = None
-    for drawn, tilt in zip(drawn_by_step, tilts, strict=False):
-        change = -_of_class(tilt, drawn[..., 0])
+    for drawn, own in zip(drawn_by_step, found, strict=False):
+        change = -_of_class(own, drawn[..., 0])
         importance = change if importance is None else importance + change
     alike = [
         step
@@ -161,7 +172,7 @@ def _by_draws(stats: Any, weights: list[np.ndarray], values: np.ndarray) -> Step
         return StepStatistics(log_importance=importance)
     (step,) = alike
     mine = _rows(weights[step], values)
-    return StepStatistics(mine, tilts[step] if tilts else None, importance)
+    return StepStatistics(mine, found[step] if found else None, importance)
 
 
 def _numbers(stats: Any, name: str, shape: tuple[int, ...]) -> list[np.ndarray]:
@@ -211,8 +222,8 @@ def _rows(kept: np.ndarray, values: np.ndarray) -> np.ndarray | None:
     return np.moveaxis(kept.reshape(n_chains, n_draws, n_rows, n_classes), 2, 0)
 
 
-def _of_class(tilt: np.ndarray, drawn: np.ndarray) -> np.ndarray:
-    found: np.ndarray = np.take_along_axis(tilt, drawn[..., None], axis=-1)[..., 0]
+def _of_class(log_weight: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+    found: np.ndarray = np.take_along_axis(log_weight, drawn[..., None], axis=-1)[..., 0]
     return found
 
 

@@ -19,7 +19,16 @@ from numba.experimental import structref
 from pymc_mcoem.compiling.compiled_once import compiled_once
 from pymc_mcoem.compiling.flat_functions_numba import FUNCTION, INTEGERS, REALS
 
-__all__ = ["SweepFunctions", "hamiltonian", "independence", "random_walk", "sweeps"]
+__all__ = [
+    "FunctionsType",
+    "SweepFunctions",
+    "hamiltonian",
+    "hold",
+    "independence",
+    "random_walk",
+    "sweeps",
+    "work",
+]
 
 _MATRIX = types.float64[:, ::1]
 
@@ -48,16 +57,16 @@ MOVE = types.FunctionType(
 
 
 @structref.register
-class _FunctionsType(types.StructRef):
-    """Type of `SweepFunctions`."""
+class FunctionsType(types.StructRef):
+    """Type of `SweepFunctions`, by the names and types of the functions."""
 
 
 class SweepFunctions(structref.StructRefProxy):
     """The functions that sweeps call, stored so that no call has to look up their addresses."""
 
 
-structref.define_boxing(_FunctionsType, SweepFunctions)
-_FUNCTIONS = _FunctionsType([("value", FUNCTION), ("slope", FUNCTION), ("move", MOVE)])
+structref.define_boxing(FunctionsType, SweepFunctions)
+_FUNCTIONS = FunctionsType([("value", FUNCTION), ("slope", FUNCTION), ("move", MOVE)])
 
 
 @compiled_once(_FUNCTIONS(FUNCTION, FUNCTION, MOVE))
@@ -289,6 +298,11 @@ def draw_class(
     return there if accepted else here
 
 
+def work(n_classes: int, n_latents: int) -> list[np.ndarray]:
+    """Return the arrays that `sweeps` overwrites."""
+    return [np.empty(size) for size in (n_classes, n_classes, 3, 4 * n_latents)]
+
+
 @compiled_once()
 def sweeps(
     held: Any,
@@ -302,7 +316,7 @@ def sweeps(
     log_weights: np.ndarray,
     acceptance: np.ndarray,
     auxiliaries: np.ndarray,
-    log_tilt: np.ndarray,
+    log_offset: np.ndarray,
     mean: np.ndarray,
     transposed: np.ndarray,
     whiten: np.ndarray,
@@ -340,7 +354,7 @@ def sweeps(
         Written here.
     auxiliaries : ndarray of shape (n_sweeps, n_classes, n_latents)
         Written here.
-    log_tilt, mean, whiten, log_normalizer
+    log_offset, mean, whiten, log_normalizer
         As `build_sweep` takes them.
     transposed, moved, moved_transposed : ndarray of shape (n_classes, n_latents, n_latents)
         The transposes of the pseudo-priors' scales; the scales with zeros in the rows of latents
@@ -381,7 +395,7 @@ def sweeps(
             # itself can never be at such a point, because it is never accepted.
             log_target[j] = -np.inf if np.isnan(log_p) else log_p
             log_weights[sweep, j] = (
-                log_target[j] - (log_normalizer[j] - 0.5 * squares) + log_tilt[j]
+                log_target[j] - (log_normalizer[j] - 0.5 * squares) + log_offset[j]
             )
         k = draw_class(log_weights[sweep], k, own[split:], metropolised, weight)
         x = positions[sweep + 1]

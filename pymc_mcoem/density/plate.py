@@ -109,9 +109,10 @@ class PlateDensity:
             )
         own = {self.index_value, *self.latent_values}
         self.other_values = tuple(value for value in model.value_vars if value not in own)
-        # Attributes of `ClassDensity` that prior draws use.
+        # Attributes of `ClassDensity` that prior draws and sweeps use.
         self.data_replacement: dict[Any, Any] = {}
         self.data_inputs: dict[str, Any] = {}
+        self.active, self.written_out = None, None
         self._density = self._by_row()
 
     def _by_row(self) -> TensorVariable:
@@ -157,6 +158,11 @@ class PlateDensity:
         return list(self.other_values)
 
     @property
+    def n_active(self) -> list[int]:
+        """Number of active coordinates of each class: all of them."""
+        return [self.n_latents] * self.n_classes
+
+    @property
     def position_shape(self) -> tuple[int, ...]:
         """Shape of the positions of all rows."""
         return (self.n_rows, self.n_latents)
@@ -184,16 +190,35 @@ class PlateDensity:
 
         Parameters
         ----------
-        class_index : int vector of shape (n_rows,)
+        class_index : int vector of shape (n_rows,), or scalar
         position : matrix of shape (n_rows, n_latents)
         """
-        replacement: dict[Any, Any] = {
-            self.index_value: pt.cast(class_index, self.index_value.dtype)
-        }
+        index = pt.as_tensor_variable(class_index)
+        if index.ndim == 0:
+            index = pt.full((self.n_rows,), index)
+        replacement: dict[Any, Any] = {self.index_value: pt.cast(index, self.index_value.dtype)}
         for value, part in zip(self.latent_values, self._split(position), strict=True):
             replacement[value] = pt.cast(part, value.dtype)
         density: TensorVariable = clone_replace(self._density, replacement, rebuild_strict=False)
         return density
+
+    def gradient(self, class_index: Any, position: Any) -> TensorVariable:
+        """Return the gradient ``(n_rows, n_latents)`` of each row's `log_density` in its position.
+
+        Rows are independent, so that it is the gradient of the sum over rows. The position is a
+        variable.
+        """
+        found: TensorVariable = pt.grad(self.log_density(class_index, position).sum(), position)
+        return found
+
+    def negative_hessian(self, class_index: Any, position: Any) -> TensorVariable:
+        """Return minus each row's Hessian ``(n_rows, n_latents, n_latents)``.
+
+        By n_latents more backward passes: the cost is linear in the number of rows.
+        """
+        gradient = self.gradient(class_index, position)
+        rows = [pt.grad(gradient[:, a].sum(), position) for a in range(self.n_latents)]
+        return -pt.stack(rows, axis=1)
 
     def others(self, point: Mapping[str, Any]) -> list[np.ndarray]:
         """Return the values of a point that are neither index nor latents."""

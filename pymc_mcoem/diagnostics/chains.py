@@ -34,12 +34,12 @@ class IndexChains:
         Carries the plate's dimensions and coordinates; it has no dimension without a plate.
     chain, draw : ndarray
         Coordinates of chains and draws.
-    log_tilt : ndarray of shape (n_chains, n_draws, n_classes), or None
-        Terms added to the logarithms of the classes' prior probabilities, if this index was
-        tilted; it then has one row.
+    equalizing_log_weight : ndarray of shape (n_chains, n_draws, n_classes), or None
+        Terms added to the logarithms of the classes' prior probabilities, if its
+        visits were equalized; it then has one row.
     log_importance : ndarray of shape (n_chains, n_draws), or None
-        Logarithms of the weights of draws, up to a constant for each chain, if this or another
-        index of the chains was tilted.
+        Logarithms of the weights of draws, up to a constant for each chain, if visits of
+        this or another index of the chains were equalized.
     believed : ndarray of shape (n_chains, n_draws), or None
         Probability of the other classes according to the evidence of the step's pseudo-priors.
     companions : dict of str to ndarray of bool, shape (n_rows,)
@@ -54,7 +54,7 @@ class IndexChains:
     plate: xr.DataArray
     chain: np.ndarray
     draw: np.ndarray
-    log_tilt: np.ndarray | None = None
+    equalizing_log_weight: np.ndarray | None = None
     log_importance: np.ndarray | None = None
     believed: np.ndarray | None = None
     companions: dict[str, np.ndarray] = field(default_factory=dict)
@@ -63,8 +63,8 @@ class IndexChains:
     def weights(self) -> np.ndarray:
         """Return the weight of each draw, (n_chains, n_draws), with mean one in each chain.
 
-        Weights are ones, except that a draw of a tilted chain has the weight exp(-tilt) of its
-        class. Each chain is scaled separately, because it has its own tilt.
+        Weights are ones unless visits were equalized. Each chain is scaled separately, because it
+        has its own equalizing weights.
         """
         return self._scaled(self.log_importance)
 
@@ -72,11 +72,14 @@ class IndexChains:
     def weights_within_classes(self) -> np.ndarray:
         """Return the weight of each draw given its class, (n_chains, n_draws).
 
-        Within a class, draws of a chain differ in weight only by the tilts of other indices.
+        Within a class, draws of a chain differ in weight only by the equalizing weights of
+        other indices.
         """
-        if self.log_importance is None or self.log_tilt is None:
+        if self.log_importance is None or self.equalizing_log_weight is None:
             return self.weights
-        own = np.take_along_axis(self.log_tilt, self.codes[0][..., None], axis=-1)[..., 0]
+        own = np.take_along_axis(self.equalizing_log_weight, self.codes[0][..., None], axis=-1)[
+            ..., 0
+        ]
         return self._scaled(self.log_importance + own)
 
     def _scaled(self, log_weight: np.ndarray | None) -> np.ndarray:
@@ -222,7 +225,7 @@ def read_chains(
         plate=plate,
         chain=_coordinate(index, "chain"),
         draw=_coordinate(index, "draw"),
-        log_tilt=None if log_weight is None else kept.log_tilt,
+        equalizing_log_weight=None if log_weight is None else kept.equalizing_log_weight,
         log_importance=kept.log_importance,
         believed=kept.believed,
         companions=_companions(data, group, index, stats),

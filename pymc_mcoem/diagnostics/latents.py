@@ -70,10 +70,10 @@ def class_latents(
     Dataset
         For every latent an array by plate, ``class``, ``summary`` and the latent's own
         dimensions; ``summary`` is mean, sd, mcse_mean, ess, lower, upper. ``active``, by
-        plate and ``class``, is the share of draws in which the class was active. Draws of tilted
-        chains are reweighted. An index's own tilt changes the shares of its classes but not the
-        latents given a class; the tilt of another index changes both. Summaries are NaN for a
-        class that was active in fewer than two draws.
+        plate and ``class``, is the share of draws in which the class was active. Draws of
+        chains with equalized visits are reweighted. An index's own equalizing weights change the
+        shares of its classes but not the latents given a class; those of another index change
+        both. Summaries are NaN for a class that was active in fewer than two draws.
 
     Raises
     ------

@@ -38,8 +38,8 @@ def class_shares(chains: IndexChains, superchain_ids: Sequence[int] | None = Non
         By plate and ``class``: ``share``, ``mcse``, ``ess``, ``rhat``; the last three are NaN
         for a constant indicator. Chains that are each constant, and not all equal, have an
         infinite R-hat and one effective draw for each chain. By plate, ``chain`` and ``class``:
-        ``chain_share``. For tilted chains the indicator is multiplied by the draw's weight, so
-        that everything refers to the model's posterior.
+        ``chain_share``. With equalized visits the indicator is multiplied by the draw's weight,
+        so that everything refers to the model's posterior.
 
     Raises
     ------
@@ -102,7 +102,8 @@ def rao_blackwell_shares(chains: IndexChains) -> xr.Dataset:
     -------
     Dataset
         By plate and ``class``: ``weight`` and ``weight_mcse``, also for classes that were never
-        drawn. If this index or another was tilted, the weights are those of the model.
+        drawn. If visits of this index or another were equalized, the weights are those
+        of the model.
 
     Raises
     ------
@@ -118,9 +119,11 @@ def rao_blackwell_shares(chains: IndexChains) -> xr.Dataset:
     residual = probability
     if chains.log_importance is not None:
         probability = probability * chains.weights_within_classes[..., None]
-        if chains.log_tilt is not None:
+        if chains.equalizing_log_weight is not None:
             # The weight of a draw is averaged over the index as well.
-            probability = probability * np.exp(-chains.log_tilt + chains.log_tilt.max())
+            probability = probability * np.exp(
+                -chains.equalizing_log_weight + chains.equalizing_log_weight.max()
+            )
         total = probability.sum(axis=-1, keepdims=True)
         mean = total.mean(axis=2, keepdims=True)
         probability, total = probability / mean, total / mean

@@ -63,9 +63,9 @@ class ClassIndexSummary:
     table : DataFrame
         One row for each ``class``, for a plate by index and class, with columns ``share`` of
         visits, its Monte Carlo error ``mcse``, ``ess`` and ``rhat``; ``stationary`` and
-        ``stationary_sd`` from the transition matrix, unless chains are tilted; with the statistics
-        of `CarlinChib` ``weight`` and ``weight_mcse``, the mean probability of the class, and
-        ``pareto_k`` of its pseudo-prior; if there are latents, ``latent_rhat``,
+        ``stationary_sd`` from the transition matrix, unless visits are equalized; with the
+        statistics of `CarlinChib` ``weight`` and ``weight_mcse``, the mean probability of the
+        class, and ``pareto_k`` of its pseudo-prior; if there are latents, ``latent_rhat``,
         ``latent_ess`` and ``latent_tail_ess``, the worst of them in the class.
     chains : Dataset
         By plate and ``chain``: ``n_switches``, ``p_within`` of the test of its beginning against
@@ -248,17 +248,17 @@ def class_index_summary(
     """
     chains = read_chains(data, var_name, classes=classes, group=group)
     groups = None if superchain_ids is None else np.asarray(superchain_ids)
-    n_chains, is_tilted = len(chains.chain), chains.log_importance is not None
+    n_chains, is_equalized = len(chains.chain), chains.log_importance is not None
     shares, transitions = class_shares(chains, superchain_ids), class_transitions(chains)
     table = shares[["share", "mcse", "ess", "rhat"]]
     stationary = _stationary(chains, random_seed)
-    if not is_tilted:
+    if not is_equalized:
         table = table.assign(stationary[["stationary", "stationary_sd"]].data_vars)
     if chains.log_weight is not None:
         table = table.assign(rao_blackwell_shares(chains).data_vars)
         table = table.assign(pareto_k=chains.label(jump_pareto_k(chains), "class"))
-    # Each tilted chain has its own tilt, so that chains differ.
-    tests = _tests(chains, between=not is_tilted)
+    # Each chain has its own equalizing weights, so that chains differ.
+    tests = _tests(chains, between=not is_equalized)
     n_tests = sum(int(np.isfinite(tests[name].values).sum()) for name in tests)
     overall = xr.Dataset(
         {
@@ -291,10 +291,10 @@ def class_index_summary(
         if not chains.plate.ndim:
             names = "classes " + ", ".join(str(label) for label in chains.classes[bad])
         notes.append(f"Pareto k above {GOOD_PARETO_K}: {names}; jumps are rarer than they could be")
-    if is_tilted:
+    if is_equalized:
         notes.append(
-            "the chains have a posterior tilted by class_tilt; shares, errors and R-hat are those "
-            "of reweighted draws"
+            "the chains visit classes by class_equalizing_log_weight; shares, errors and R-hat are "
+            "those of reweighted draws"
         )
     if flags:
         warnings.warn(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,9 @@ __all__ = ["CLASS_WEIGHT", "Family"]
 
 #: Name of the statistic that every family has: the running mean of δ_{I,j}.
 CLASS_WEIGHT = "class_weight"
+
+#: Fields of `Family.geometry`, which have no meaning as attributes of a family.
+_HINTS = {hint.name for hint in fields(LatentGeometry)}
 
 #: How far rounding errors may move a class weight below zero.
 ROUNDING = 1e-9
@@ -65,6 +69,12 @@ class Family:
         or cheaper: starting points, prior covariance, curvature. Default: none. Use
         ``dataclasses.replace(family.geometry, starts=...)`` for other starting points.
 
+    Raises
+    ------
+    TypeError
+        If a subclass or an instance sets a field of its geometry, such as ``starts``, as an
+        attribute of the family.
+
     Notes
     -----
     Label ``exp_model`` of the paper.
@@ -99,6 +109,17 @@ class Family:
     geometry: LatentGeometry = LatentGeometry()
     #: Hand-written loops for the density, its derivatives and the statistics, if there are any.
     written_out: WrittenOut | None = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Refuse attributes of the class that belong in its geometry."""
+        super().__init_subclass__(**options)
+        for name in vars(cls):
+            _require_no_hint(cls, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute, unless it belongs in the geometry."""
+        _require_no_hint(type(self), name)
+        super().__setattr__(name, value)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state to pickle, with the registrations that PyMC needs for the model."""
@@ -596,4 +617,13 @@ class Family:
         raise TypeError(
             f"{type(self).__name__} has no closed-form E-step: define exact(data, parameters), "
             "or use another E-step, such as CarlinChibBurst."
+        )
+
+
+def _require_no_hint(family: type[Family], name: str) -> None:
+    """Raise `TypeError` for an attribute that would be ignored."""
+    if name in _HINTS:
+        raise TypeError(
+            f"{family.__name__}.{name}: hints about the latents belong in the family's geometry; "
+            f"set geometry = LatentGeometry({name}=...), from pymc_mcoem.pseudo_priors."
         )

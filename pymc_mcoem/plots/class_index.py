@@ -51,7 +51,7 @@ def plot_class_index(
     Each chain is a band colored by class: a chain that is stuck has one color, one that is
     sticky has long blocks, chains that agree look alike. The matrix has the share of steps from
     each class (row) to each class (column) in all chains. Both show how chains move, without
-    correction for a tilt; `class_index_summary` reweights tilted chains.
+    correction for equalized visits; `class_index_summary` reweights the draws of such chains.
 
     Parameters
     ----------

@@ -236,7 +236,7 @@ def test_a_tilted_chain_jumps_by_its_tilt(rng):
             compute_convergence_checks=False,
         )
     index = tree["posterior"]["k"].values[0]
-    tilt = np.stack(tree["sample_stats"]["class_tilt"].values[0]).astype(float)[0]
+    tilt = np.stack(tree["sample_stats"]["class_equalizing_log_weight"].values[0]).astype(float)[0]
     weight = np.exp(-tilt[index])
     residual = (weight * (index - 0.03)).reshape(50, -1).mean(axis=1)
     assert agreement(residual[:, None], np.zeros(1)).largest_z < LIMIT

@@ -84,7 +84,7 @@ def stopped_and_going_on(name, mode):
         there = point
         for _ in range(5):
             there, [stats] = each.step(there)
-            told = [stats.get("class_tilt", 0.0), stats["class_log_weight"]]
+            told = [stats.get("class_equalizing_log_weight", 0.0), stats["class_log_weight"]]
             found.append(np.concatenate([np.ravel(value) for value in (*there.values(), *told)]))
     return np.array(found[:5]), np.array(found[5:])
 

@@ -318,7 +318,14 @@ def test_the_scale_of_a_move_is_not_that_of_the_mode_the_chain_is_on(skewed, rng
     for _ in range(20):
         index = np.array(rng.integers(3))
         step._engine.sweep(
-            rng, 0.0, index, rng.standard_normal(1), np.zeros(3), made, [], log_tilt=np.zeros(3)
+            rng,
+            0.0,
+            index,
+            rng.standard_normal(1),
+            np.zeros(3),
+            made,
+            [],
+            equalizing_log_weight=np.zeros(3),
         )
     assert all(np.array_equal(seen[0][1], each[1]) for each in seen)
 

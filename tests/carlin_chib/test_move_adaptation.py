@@ -121,7 +121,7 @@ def test_another_shape_of_moves_changes_no_weight(rng, auxiliaries):
             step.log_step,
             fitted,
             [],
-            log_tilt=np.zeros(2),
+            equalizing_log_weight=np.zeros(2),
             auxiliaries=None if frozen is None else frozen.copy(),
             moves=each,
         )

@@ -64,9 +64,11 @@ def test_draws_weigh_by_the_tilted_index_whatever_is_summarised(two_indices):
         step = make(first, equalise_visits=True)
         tree = sample([step, pm.CategoricalGibbsMetropolis([second[0]]), pm.NUTS([second[1]])])
     own, other = read_chains(tree, "k"), read_chains(tree, "j")
-    assert own.log_tilt is not None and other.log_tilt is None
+    assert own.equalizing_log_weight is not None and other.equalizing_log_weight is None
     k = tree["posterior"]["k"].values
-    tilt = np.array(tree["sample_stats"]["class_tilt"].values.tolist(), dtype=float)
+    tilt = np.array(
+        tree["sample_stats"]["class_equalizing_log_weight"].values.tolist(), dtype=float
+    )
     weight = np.exp(-np.take_along_axis(tilt, k[..., None], axis=-1)[..., 0])
     expected = weight / weight.mean(axis=1, keepdims=True)
     np.testing.assert_allclose(own.weights, expected)
@@ -93,7 +95,7 @@ def test_two_steps_keep_their_own(two_indices, tmp_path):
     with model:
         one_tilted = sample([make(first), make(second, equalise_visits=True)])
     own, other = read_chains(one_tilted, "j"), read_chains(one_tilted, "k")
-    assert own.log_tilt is not None and other.log_tilt is None
+    assert own.equalizing_log_weight is not None and other.equalizing_log_weight is None
     np.testing.assert_array_equal(own.weights, other.weights)
     # older runs do not say whose a tilt is
     stats = one_tilted["sample_stats"].to_dataset().drop_vars("class_of")
@@ -153,10 +155,10 @@ def test_a_jump_to_where_there_was_no_weight_keeps_the_tilt(rng):
     tilt = np.empty(codes.shape, dtype=object)
     for place in np.ndindex(codes.shape):
         tilt[place] = np.array([0.0, 1.5])
-    kept = statistics(codes, log_weight, class_tilt=tilt, class_drawn=codes)
+    kept = statistics(codes, log_weight, class_equalizing_log_weight=tilt, class_drawn=codes)
     found = read_statistics(kept, codes[None])
     np.testing.assert_array_equal(found.log_importance, -1.5 * codes)
-    assert found.log_weight is not None and found.log_tilt is not None
+    assert found.log_weight is not None and found.equalizing_log_weight is not None
     # without the index beside them it is not known whose they are
     assert read_statistics(kept.drop_vars("class_drawn"), codes[None]).log_weight is None
 

@@ -15,7 +15,10 @@ from scipy import stats
 from scipy.special import softmax
 
 from pymc_mcoem.carlin_chib import plate_sweeps_numba, sweeps_numba
-from pymc_mcoem.carlin_chib.equal_visits import first_tilt, next_tilt
+from pymc_mcoem.carlin_chib.equal_visits import (
+    initial_equalizing_log_weight,
+    next_equalizing_log_weight,
+)
 from pymc_mcoem.carlin_chib.kernel import draw_other_class
 from pymc_mcoem.carlin_chib.moves.hamiltonian import Hamiltonian
 from pymc_mcoem.carlin_chib.moves.within_class import Independence, RandomWalk
@@ -183,13 +186,13 @@ def test_a_tilt_that_the_sweep_does_not_know_is_noticed(rare, rng):
         step = CarlinChib(equalise_visits=True, within_class=RandomWalk(n_moves=2))
     sweep = step._engine.sweep
 
-    def untilted(*arguments, log_tilt=None, **options):
-        return sweep(*arguments, log_tilt=np.zeros(3), **options)
+    def untilted(*arguments, equalizing_log_weight=None, **options):
+        return sweep(*arguments, equalizing_log_weight=np.zeros(3), **options)
 
     step._engine.sweep = untilted
     tree = sampled(model, step, rng, 8_000)
     k = tree["posterior"]["k"].values[0]
-    tilt = np.stack(tree["sample_stats"]["class_tilt"].values[0]).astype(float)[0]
+    tilt = np.stack(tree["sample_stats"]["class_equalizing_log_weight"].values[0]).astype(float)[0]
     assert np.ptp(tilt) > 1.0
     assert weighed_back(k, tilt, truth).largest_z > 2 * LIMIT
 
@@ -199,9 +202,11 @@ def test_a_tilted_chain_visits_all_and_weighs_back(rare, rng, caplog):
     with model:
         step = CarlinChib(equalise_visits=True, within_class=RandomWalk(n_moves=2))
     tree = sampled(model, step, rng, 8_000)
-    assert caplog.text.count("tilted towards") == 1  # where the step is made, not in workers
+    assert (
+        caplog.text.count("visit classes of little weight") == 1
+    )  # where the step is made, not in workers
     k = tree["posterior"]["k"].values[0]
-    tilt = np.stack(tree["sample_stats"]["class_tilt"].values[0]).astype(float)
+    tilt = np.stack(tree["sample_stats"]["class_equalizing_log_weight"].values[0]).astype(float)
     # frozen with tuning
     assert (tilt == tilt[0]).all()
     visits = np.bincount(k, minlength=3) / len(k)
@@ -215,15 +220,25 @@ def test_a_tilted_chain_visits_all_and_weighs_back(rare, rng, caplog):
 
 
 def test_a_tilt_moves_against_what_has_weight():
-    log_tilt = np.zeros(3)
+    equalizing_log_weight = np.zeros(3)
     for n in range(1, 2_000):
-        log_tilt = next_tilt(log_tilt, np.log(softmax(np.array([0.0, -3.0, -9.0]) + log_tilt)), n)
-    np.testing.assert_allclose(log_tilt - log_tilt[0], [0.0, 3.0, 9.0], atol=0.02)
+        equalizing_log_weight = next_equalizing_log_weight(
+            equalizing_log_weight,
+            np.log(softmax(np.array([0.0, -3.0, -9.0]) + equalizing_log_weight)),
+            n,
+        )
+    np.testing.assert_allclose(
+        equalizing_log_weight - equalizing_log_weight[0], [0.0, 3.0, 9.0], atol=0.02
+    )
 
 
 def test_a_first_tilt_needs_evidence():
-    np.testing.assert_array_equal(first_tilt(np.array([np.nan, np.nan])), [0.0, 0.0])
-    np.testing.assert_array_equal(first_tilt(np.array([1.0, np.nan, 5.0])), [2.0, 0.0, -2.0])
+    np.testing.assert_array_equal(
+        initial_equalizing_log_weight(np.array([np.nan, np.nan])), [0.0, 0.0]
+    )
+    np.testing.assert_array_equal(
+        initial_equalizing_log_weight(np.array([1.0, np.nan, 5.0])), [2.0, 0.0, -2.0]
+    )
 
 
 def test_what_is_no_variant_is_refused(rare):
@@ -358,7 +373,7 @@ def test_an_acceptance_that_is_left_out_is_noticed(rng, monkeypatch, shape):
         weight[here] = 0.0
         return sweeps_numba.draw(weight, noise[0], noise[1])
 
-    for module, name in ((sweeps_numba, "sweeps"), (plate_sweeps_numba, "sweep")):
+    for module, name in ((sweeps_numba, "sweeps"), (plate_sweeps_numba, "sweeps")):
         whole = getattr(module, name).py_func
         broken = FunctionType(whole.__code__, {**whole.__globals__, "draw_class": always})
         monkeypatch.setattr(module, name, numba.njit(broken))

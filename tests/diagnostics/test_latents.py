@@ -116,7 +116,7 @@ def test_what_is_refused(rng):
 
 def test_an_index_beside_a_tilted_one_is_weighed_back(rng):
     """The latent of j is near k's mean, and k, of weight 0.02 in its class 1, is visited evenly."""
-    n_chains, n_draws, log_tilt = 4, 4_000, np.log(np.array([0.5 / 0.98, 0.5 / 0.02]))
+    n_chains, n_draws, equalizing_log_weight = 4, 4_000, np.log(np.array([0.5 / 0.98, 0.5 / 0.02]))
     k = rng.integers(2, size=(n_chains, n_draws))
     j = rng.integers(2, size=k.shape)
     x = 10.0 * k + rng.standard_normal(k.shape)
@@ -126,9 +126,12 @@ def test_an_index_beside_a_tilted_one_is_weighed_back(rng):
         {
             "class_log_weight": ((*dims, "class"), np.log(np.full((*k.shape, 2), 0.5))),
             "class_of": (dims, np.full(k.shape, index_key("k"))),
-            "class_tilt_of": (dims, np.full(k.shape, index_key("k"))),
-            "class_log_importance": (dims, -log_tilt[k]),
-            "class_tilt": ((*dims, "class"), np.tile(log_tilt, (*k.shape, 1))),
+            "class_equalizing_of": (dims, np.full(k.shape, index_key("k"))),
+            "class_log_importance": (dims, -equalizing_log_weight[k]),
+            "class_equalizing_log_weight": (
+                (*dims, "class"),
+                np.tile(equalizing_log_weight, (*k.shape, 1)),
+            ),
         }
     )
     tree = xr.DataTree.from_dict({"posterior": posterior, "sample_stats": stats})

@@ -29,7 +29,10 @@ def tree(rng):
     dims = ("chain", "draw")
     posterior = xr.Dataset({"class_index": (dims, codes), "x": (dims, active)})
     stats = xr.Dataset(
-        {"class_log_weight": ((*dims, "class"), log_weight), "class_tilt": (dims, tilt)}
+        {
+            "class_log_weight": ((*dims, "class"), log_weight),
+            "class_equalizing_log_weight": (dims, tilt),
+        }
     )
     return xr.DataTree.from_dict({"posterior": posterior, "sample_stats": stats})
 
@@ -57,13 +60,23 @@ def test_shares_and_weights_are_those_of_the_model(tree):
     assert table["mcse"][2] < 0.5 * np.sqrt(EVIDENCE[2] * (1 - EVIDENCE[2]) / n)
     assert table["rhat"].max() < 1.01
     assert "stationary" not in table
-    assert any("tilted by class_tilt" in note for note in summary.notes)
-    assert "tilted" in repr(summary)
+    assert any("by class_equalizing_log_weight" in note for note in summary.notes)
+    assert "class_equalizing_log_weight" in repr(summary)
+
+
+def test_statistics_named_as_in_earlier_versions_are_refused(tree):
+    """They would be overlooked, and shares would be those of the chains."""
+    older = tree["sample_stats"].to_dataset()
+    tree["sample_stats"] = older.rename(class_equalizing_log_weight="class_tilt")
+    with pytest.raises(ValueError, match="data: its sample statistics name class_tilt as earlier"):
+        class_index_summary(tree)
 
 
 def test_without_weighing_back_the_summary_is_of_the_tilted_posterior(tree):
     plain = tree.copy()
-    plain["sample_stats"] = plain["sample_stats"].to_dataset().drop_vars("class_tilt")
+    plain["sample_stats"] = (
+        plain["sample_stats"].to_dataset().drop_vars("class_equalizing_log_weight")
+    )
     with pytest.warns(UserWarning, match="chains differ"):
         table = class_index_summary(plain).table
     assert np.abs((table["share"] - EVIDENCE) / table["mcse"]).max() > 20
@@ -99,8 +112,8 @@ def test_weights_beside_a_tilted_index_are_those_of_the_model(both, rng):
         {
             "class_log_weight": ((*dims, "class"), np.log(np.stack([of_k, of_j], axis=2))),
             "class_of": of_steps(keys),
-            "class_tilt_of": ((*dims[:2], "tilted"), of_steps(keys[:n_tilted])[1]),
-            "class_tilt": (
+            "class_equalizing_of": ((*dims[:2], "tilted"), of_steps(keys[:n_tilted])[1]),
+            "class_equalizing_log_weight": (
                 (*dims[:2], "tilted", "class"),
                 np.broadcast_to([tilt_k, tilt_j][:n_tilted], (4, 2_000, n_tilted, 2)),
             ),

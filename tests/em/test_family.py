@@ -50,6 +50,17 @@ def test_names(curves):
     assert curves.class_dim == "class"
 
 
+def test_hints_beside_the_geometry_are_refused():
+    """They would be ignored: searches read the geometry alone."""
+    with pytest.raises(TypeError, match=r"Own\.starts: hints about the latents belong in"):
+
+        class Own(Family):
+            starts = np.zeros((1, 2))
+
+    with pytest.raises(TypeError, match=r"Family\.prior_covariance: .* set geometry = Latent"):
+        Family().prior_covariance = np.eye(2)
+
+
 def test_names_with_dims():
     with pm.Model(coords={"kind": ["a", "b"], "side": [0, 1]}) as model:
         weights = pm.Data("weights", [0.5, 0.5], dims="kind")

@@ -76,9 +76,9 @@ class ShapeOfMoves:
         Classes with several modes are excluded: the distance between modes is no measure for
         moves within one.
         """
-        enough: np.ndarray = self.count >= _FEWEST_DRAWS * max(self.mean.shape[1], 1)
-        mixtures = pseudo_priors.mixtures
-        return enough if mixtures is None else enough & ~mixtures.is_mixed
+        enough = self.count >= _FEWEST_DRAWS * max(self.mean.shape[1], 1)
+        found: np.ndarray = enough & ~pseudo_priors.is_mixed
+        return found
 
     def adapted(
         self, pseudo_priors: PseudoPriors, active: np.ndarray | None = None

@@ -5,6 +5,12 @@ in x = m_j + L_j z, and on the way it is moved under densities between those of 
 
 The bridge is crossed in Python, one compiled evaluation of density and gradient after another. A
 single graph of nested loops took minutes to compile and three times as long to run.
+
+Notes
+-----
+The steps of a trajectory begin and end with half a kick, unlike those of `hamiltonian`, since the
+evaluation at the end then gives the log-density as well: ten latents and twenty temperatures make
+203 draws a second with them, and 173 with the steps of `hamiltonian`.
 """
 
 from __future__ import annotations
@@ -57,7 +63,7 @@ class AnnealedJump:
     and Andrieu 2013). The jump is exact, because the way back makes the same moves in reverse.
     With T = 1 it is a jump along the map between the two normal approximations.
 
-    Cost: 2 (T - 1) (n_leapfrog + 1) + 2 evaluations of density and gradient. It pays off where
+    Cost: 2 (T - 1) n_leapfrog + 2 evaluations of density and gradient. It pays off where
     draws from pseudo-priors hardly ever hit. On nine images of 16 × 16 pixels with 78 latents, and
     with equal weights for the two likeliest classes, more than 0.05 of the attempts would succeed
     on seven images with 200 temperatures and on four with draws from Laplace approximations.
@@ -178,7 +184,7 @@ class CompiledJump:
         log_step: float,
         pseudo_priors: PseudoPriors,
         others: Sequence[np.ndarray],
-        log_tilt: np.ndarray,
+        equalizing_log_weight: np.ndarray,
     ) -> Jumped:
         """Propose another class, cross the bridge to it, and accept or stay.
 
@@ -194,18 +200,18 @@ class CompiledJump:
             Pseudo-priors that standardize the latents.
         others : sequence of ndarray
             Values of the model's other variables.
-        log_tilt : ndarray of shape (n_classes,)
+        equalizing_log_weight : ndarray of shape (n_classes,)
             Added to the logarithms of the classes' prior probabilities.
         """
         here = int(class_index)
-        proposed = proposal_weights(pseudo_priors.log_evidence + log_tilt)
+        proposed = proposal_weights(pseudo_priors.log_evidence + equalizing_log_weight)
         there = propose(rng, proposed, here)
-        z = pseudo_priors.whiten[here] @ (position - pseudo_priors.mean[here])
+        z = pseudo_priors.standardized((here,), position)
         if self.density.active is not None:
             # latents that are inactive in the class are standard normal, and are carried over so
             inactive = ~self.density.active[here]
             z = np.where(inactive, rng.standard_normal(len(z)), z)
-        bridge = Bridge(self._function, pseudo_priors, (here, there), log_tilt, others)
+        bridge = Bridge(self._function, pseudo_priors, (here, there), equalizing_log_weight, others)
         arrived, log_work, acceptance = self._cross(bridge, rng, z, math.exp(log_step))
         log_ratio = log_proposal_ratio(proposed, here, there)
         if not math.isnan(acceptance):
@@ -290,14 +296,14 @@ class Bridge:
     pseudo_priors : PseudoPriors
     classes : tuple of two int
         The class that is left, and the other.
-    log_tilt : ndarray of shape (n_classes,)
+    equalizing_log_weight : ndarray of shape (n_classes,)
     others : sequence of ndarray
     """
 
     function: Any
     pseudo_priors: PseudoPriors
     classes: tuple[int, int]
-    log_tilt: np.ndarray
+    equalizing_log_weight: np.ndarray
     others: Sequence[np.ndarray]
 
     def place(self, end: int, z: np.ndarray) -> np.ndarray:
@@ -312,7 +318,9 @@ class Bridge:
         for end, j in enumerate(self.classes):
             log_p, slope = self.function(np.array([j]), self.place(end, z), *self.others)
             # the change of volume by standardizing, as in a pseudo-prior's density
-            log_target[end] = log_p - self.pseudo_priors.log_normalizer[j] + self.log_tilt[j]
+            log_target[end] = (
+                log_p - self.pseudo_priors.log_normalizer[j] + self.equalizing_log_weight[j]
+            )
             gradient[end] = self.pseudo_priors.scale[j].T @ np.asarray(slope)
         log_target[np.isnan(log_target)] = -np.inf
         return OnBridge(z, log_target, gradient)

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import pytensor
 import pytensor.tensor as pt
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
     from pymc_mcoem.density.class_density import ClassDensity
+    from pymc_mcoem.density.plate import PlateDensity
 
 __all__ = [
     "ClassProposal",
@@ -59,10 +61,10 @@ class MoveResult:
 
     Attributes
     ----------
-    position : TensorVariable of shape (n_latents,)
-    acceptance : TensorVariable, scalar
+    position : TensorVariable of shape (*rows, n_latents)
+    acceptance : TensorVariable of shape (*rows,)
         Share of the proposals that were accepted.
-    error : TensorVariable, scalar, or None
+    error : TensorVariable of shape (*rows,), or None
         By how much the step size is to grow; None: by the acceptance minus its target.
     """
 
@@ -85,10 +87,10 @@ class ClassProposal:
 
     Attributes
     ----------
-    scale : TensorVariable of shape (n_latents, n_latents)
+    scale : TensorVariable of shape (*rows, n_latents, n_latents)
         A square root of its covariance.
-    mean : TensorVariable of shape (n_latents,), or None
-    whiten : TensorVariable of shape (n_latents, n_latents), or None
+    mean : TensorVariable of shape (*rows, n_latents), or None
+    whiten : TensorVariable of shape (*rows, n_latents, n_latents), or None
         Inverse of the scale. `RandomWalk` needs the scale alone.
     """
 
@@ -211,7 +213,7 @@ class RandomWalk:
 
     def build(
         self,
-        density: ClassDensity,
+        density: ClassDensity | PlateDensity,
         class_index: TensorVariable,
         position: TensorVariable,
         log_density: TensorVariable,
@@ -223,24 +225,29 @@ class RandomWalk:
 
         Parameters
         ----------
-        density : ClassDensity
-        class_index : scalar
-        position : vector of shape (n_latents,)
-        log_density : scalar
+        density : ClassDensity or PlateDensity
+        class_index : tensor of shape (*rows,)
+        position : tensor of shape (*rows, n_latents)
+        log_density : tensor of shape (*rows,)
             Log-density at `position`.
-        noise : vector of shape (noise_size,)
+        noise : tensor of shape (*rows, noise_size)
         proposal : ClassProposal
             Pseudo-prior of the class.
-        log_step : scalar
+        log_step : tensor of shape (*rows,)
             Logarithm of the class's step size.
+
+        Notes
+        -----
+        For a single index there are no rows: ``*rows`` is nothing. On a plate it is (n_rows,), and
+        all rows move at once.
         """
-        n = density.n_latents
+        *rows, n = density.position_shape
         if self.n_moves == 0:
-            return MoveResult(position, pt.constant(float("nan"), dtype="float64"))
-        rows = noise.reshape((self.n_moves, n + 2))
+            return MoveResult(position, pt.constant(np.full(rows, np.nan)))
+        moves = pt.moveaxis(noise.reshape((*rows, self.n_moves, n + 2)), -2, 0)
         scale = active_scale(density, class_index, proposal.scale)
-        increments = pt.exp(log_step) * matrix_vector(scale, rows[:, :n])
-        log_uniforms = log_uniform(rows[:, n:].T)
+        increments = pt.exp(log_step)[..., None] * matrix_vector(scale, moves[..., :n])
+        log_uniforms = log_uniform(pt.moveaxis(moves[..., n:], -1, 0))
 
         def move(
             increment: Any, log_u: Any, x: Any, log_p: Any, accepted: Any, k: Any
@@ -249,18 +256,18 @@ class RandomWalk:
             proposed = density.log_density(k, proposal)
             accept = pt.lt(log_u, proposed - log_p)
             return [
-                pt.switch(accept, proposal, x),
-                pt.switch(accept, proposed, log_p),
-                accepted + accept,
+                pt.specify_shape(pt.switch(accept[..., None], proposal, x), (*rows, n)),
+                pt.specify_shape(pt.switch(accept, proposed, log_p), rows),
+                pt.specify_shape(accepted + accept, rows),
             ]
 
         positions, _, accepted = pytensor.scan(
             move,
             sequences=[increments, log_uniforms],
             outputs_info=[
-                pt.specify_shape(position, (n,)),
-                log_density,
-                pt.constant(0.0, dtype="float64"),
+                pt.specify_shape(position, (*rows, n)),
+                pt.specify_shape(log_density, rows),
+                pt.constant(np.zeros(rows)),
             ],
             non_sequences=[class_index],
             return_updates=False,
@@ -374,14 +381,14 @@ class Independence:
         return MoveResult(positions[-1], accepted[-1] / self.n_moves)
 
 
-def active_scale(density: ClassDensity, class_index: Any, scale: Any) -> Any:
+def active_scale(density: ClassDensity | PlateDensity, class_index: Any, scale: Any) -> Any:
     """Return the scale with zero rows for coordinates that are inactive in the class.
 
     Parameters
     ----------
-    density : ClassDensity
-    class_index : int scalar
-    scale : matrix of shape (n_latents, n_latents)
+    density : ClassDensity or PlateDensity
+    class_index : int scalar, on a plate a vector
+    scale : tensor of shape (*rows, n_latents, n_latents)
     """
     if density.active is None:
         return scale

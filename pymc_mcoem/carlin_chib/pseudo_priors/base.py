@@ -197,6 +197,17 @@ class PseudoPriors:
         """Return the arrays in the order in which compiled functions take them."""
         return [self.mean, self.scale, self.whiten, self.log_normalizer]
 
+    @property
+    def is_mixed(self) -> np.ndarray:
+        """Whether each class has several components, ``(n_classes,)``."""
+        n_classes = len(self.mean)
+        return np.zeros(n_classes, bool) if self.mixtures is None else self.mixtures.is_mixed
+
+    def standardized(self, at: tuple[int], position: np.ndarray) -> np.ndarray:
+        """Return a position ``(n_latents,)`` in units of the normal of a class."""
+        found: np.ndarray = self.whiten[at] @ (position - self.mean[at])
+        return found
+
     def draw(self, rng: np.random.Generator) -> np.ndarray:
         """Draw from the pseudo-prior of every class, ``(n_classes, n_latents)``."""
         if self.mixtures is not None:

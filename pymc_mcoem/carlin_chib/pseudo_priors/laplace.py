@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pymc_mcoem.carlin_chib.pseudo_priors.base import CompiledPseudoPriors, PseudoPriors
+from pymc_mcoem.carlin_chib.pseudo_priors.plate import PlateLaplace
 from pymc_mcoem.density.geometry import LatentGeometry
+from pymc_mcoem.density.plate import PlateDensity
 from pymc_mcoem.laplace.dispersed_starts import DispersedSearch, given_starts
 from pymc_mcoem.laplace.modes import Modes
 from pymc_mcoem.laplace.schedule import Cooling, Race
@@ -133,9 +135,17 @@ class Laplace:
         return cls(**{**settings, **overrides})
 
     def compile(
-        self, density: ClassDensity, geometry: LatentGeometry, mode: Any = None
+        self, density: ClassDensity | PlateDensity, geometry: LatentGeometry, mode: Any = None
     ) -> CompiledPseudoPriors:
         """Compile the mode search."""
+        if isinstance(density, PlateDensity):
+            of_rows = PlateLaplace(
+                density,
+                tolerance=self.tolerance,
+                max_iterations=self.max_iterations,
+                n_prior_draws=self.n_prior_draws,
+            )
+            return lambda data, rng, others=(): of_rows(others, rng)
         search = self._compile_search(density, geometry, mode)
         starts, given = self._starts(density, geometry)
         looks_further = search.takes_many_points and geometry.starts is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,13 +42,18 @@ class RowMixtures:
     rows: np.ndarray
     mixtures: Mixtures
 
-    def as_list(self) -> list[np.ndarray]:
+    @property
+    def at(self) -> tuple[np.ndarray, np.ndarray]:
+        """Index of these classes and rows in arrays of all of them."""
+        return self.classes, self.rows
+
+    def arrays(self) -> list[np.ndarray]:
         """Return the arrays that are equal in equal objects."""
         return [self.classes, self.rows, *self.mixtures.arrays()]
 
 
 @dataclass(frozen=True, eq=False)
-class PlatePseudoPriors:
+class PlatePseudoPriors(PseudoPriors):
     """Pseudo-priors of all classes and rows: normals, and mixtures of them where necessary.
 
     Attributes
@@ -61,37 +66,9 @@ class PlatePseudoPriors:
     mixtures : RowMixtures or None
     """
 
-    mean: np.ndarray
-    scale: np.ndarray
-    whiten: np.ndarray
-    log_normalizer: np.ndarray
-    log_evidence: np.ndarray
-    troubles: dict[str, int] = field(default_factory=dict)
-    mixtures: RowMixtures | None = None
+    mixtures: RowMixtures | None = None  # type: ignore[assignment]
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, PlatePseudoPriors):
-            return NotImplemented
-        mine, theirs = (
-            [*each.as_list(), *(each.mixtures.as_list() if each.mixtures else [])]
-            for each in (self, other)
-        )
-        return (
-            self.troubles == other.troubles
-            and len(mine) == len(theirs)
-            and all(
-                np.array_equal(one, two, equal_nan=True)
-                for one, two in zip(mine, theirs, strict=True)
-            )
-        )
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def as_list(self) -> list[np.ndarray]:
-        """Return the arrays in the order in which compiled functions take them."""
-        return [self.mean, self.scale, self.whiten, self.log_normalizer]
-
-    def start(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    def start(self, rng: np.random.Generator) -> tuple[Any, np.ndarray]:
         """Draw a class for every row by evidence, and a position from its pseudo-prior."""
         n_classes, n_rows, n = self.mean.shape
         best = self.log_evidence.max(axis=0)
@@ -109,11 +86,36 @@ class PlatePseudoPriors:
             position[mixed.rows[own]] = mixed.mixtures.draw(rng)[own]
         return index, position
 
-    def standardised(self, classes: Any, rows: Any, position: np.ndarray) -> np.ndarray:
-        """Standardize positions ``(n, n_latents)`` by the normals of some classes and rows."""
-        away = position - self.mean[classes, rows]
-        found: np.ndarray = np.einsum("iab,ib->ia", self.whiten[classes, rows], away)
+    @property
+    def is_mixed(self) -> np.ndarray:
+        """Whether each class of each row has several components, ``(n_classes, n_rows)``."""
+        found = np.zeros(self.mean.shape[:2], dtype=bool)
+        if self.mixtures is not None:
+            found[self.mixtures.at] = True
         return found
+
+    def standardized(self, at: tuple[Any, ...], position: np.ndarray) -> np.ndarray:
+        """Return positions ``(n, n_latents)`` in units of the normals of n classes and rows."""
+        away = position - self.mean[at]
+        found: np.ndarray = np.einsum("...ab,...b->...a", self.whiten[at], away)
+        return found
+
+    def draw(self, rng: np.random.Generator) -> np.ndarray:
+        """Draw from the pseudo-prior of every class and row, ``(n_classes, n_rows, n_latents)``."""
+        noise = rng.standard_normal(self.mean.shape)
+        drawn: np.ndarray = self.mean + np.einsum("jiab,jib->jia", self.scale, noise)
+        if self.mixtures is not None:
+            drawn[self.mixtures.at] = self.mixtures.mixtures.draw(rng)
+        return drawn
+
+    def placed_in(
+        self, moves: PseudoPriors, positions: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """As `PseudoPriors.placed_in`, in a sweep with these pseudo-priors' own normals."""
+        log_excess = np.zeros(self.mean.shape[:2])
+        if self.mixtures is not None:
+            log_excess[self.mixtures.at] = self.log_excess(positions[self.mixtures.at])
+        return self.standardized((...,), positions), log_excess
 
     def log_excess(self, position: np.ndarray) -> np.ndarray:
         """Return the log-density of the normals minus that of the mixtures.
@@ -128,9 +130,9 @@ class PlatePseudoPriors:
         ndarray of shape (n_mixed,)
         """
         assert self.mixtures is not None
-        of = self.mixtures.classes, self.mixtures.rows
-        squares = (self.standardised(*of, position) ** 2).sum(axis=1)
-        normals = self.log_normalizer[of] - 0.5 * squares
+        at = self.mixtures.at
+        squares = (self.standardized(at, position) ** 2).sum(axis=1)
+        normals = self.log_normalizer[at] - 0.5 * squares
         found: np.ndarray = normals - self.mixtures.mixtures.log_density(position)
         return found
 

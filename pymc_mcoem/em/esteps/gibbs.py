@@ -31,7 +31,7 @@ class GibbsBurst(Burst):
         density = self.density
 
         def build(
-            state: SweepState, noise: Any, normal: PseudoPriorSymbols, gain: Any, log_tilt: Any
+            state: SweepState, noise: Any, normal: PseudoPriorSymbols, gain: Any, log_offset: Any
         ) -> tuple[SweepState, SweepInfo]:
             log_p = pytensor.scan(
                 lambda j, x: density.log_density(j, x),
@@ -40,7 +40,7 @@ class GibbsBurst(Burst):
                 return_updates=False,
             )
             log_p = pt.switch(pt.isnan(log_p), -np.inf, log_p)
-            log_weight = log_p + log_tilt
+            log_weight = log_p + log_offset
             chosen = pt.cast(draw_class(log_weight, noise[:2]), "int64")
             moved = move.build(
                 density,
