@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pymc_mcoem.density.class_density import ClassDensity
 
-__all__ = ["Evaluations", "compile_evaluations"]
+__all__ = ["Evaluations", "by_diagonal", "compile_evaluations"]
 
 #: Points at which a density is evaluated together.
 N_POINTS = 32
@@ -146,10 +146,10 @@ class Evaluations:
             bend = np.where(weight > 0, weight * forward, 0.0)
             bend += np.where(weight < 1, (1 - weight) * backward, 0.0)
         matrix = 0.5 * (bend + bend.T)
-        return values[0], slopes[0], matrix, _by_diagonal(matrix)
+        return values[0], slopes[0], matrix, by_diagonal(matrix)
 
 
-def _by_diagonal(matrices: np.ndarray) -> np.ndarray:
+def by_diagonal(matrices: np.ndarray) -> np.ndarray:
     """Return what measures steps where nothing else is said, of one matrix or many."""
     diagonal = np.maximum(np.abs(np.diagonal(matrices, axis1=-2, axis2=-1)), 1e-10)
     found: np.ndarray = diagonal[..., None] * np.eye(matrices.shape[-1])
@@ -204,7 +204,7 @@ class _FlatEvaluations(Evaluations):
         # a density may overflow somewhere
         with np.errstate(all="ignore"):
             found = self._known.evaluate(classes, positions, reals, integers, metrics)
-        return *found, metrics[classes] if self._metric is not None else _by_diagonal(found[-1])
+        return *found, metrics[classes] if self._metric is not None else by_diagonal(found[-1])
 
     def _written(self, prepared: Any, k: int, x: np.ndarray, settings: np.ndarray) -> Sequence[Any]:
         n, out = len(x), prepared[2]
@@ -215,7 +215,7 @@ class _FlatEvaluations(Evaluations):
             value,
             gradient,
             matrix,
-            lengths if self._metric is not None else _by_diagonal(matrix),
+            lengths if self._metric is not None else by_diagonal(matrix),
         )
 
     def _slopes(

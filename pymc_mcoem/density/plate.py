@@ -14,7 +14,6 @@ import pymc as pm
 import pytensor.tensor as pt
 from pytensor.graph.replace import clone_replace
 
-from pymc_mcoem.compiling.arithmetic import strict_mode
 from pymc_mcoem.density.class_density import (
     as_argument,
     count_classes,
@@ -166,17 +165,6 @@ class PlateDensity:
     def position_shape(self) -> tuple[int, ...]:
         """Shape of the positions of all rows."""
         return (self.n_rows, self.n_latents)
-
-    def compile(self, inputs: list[Any], outputs: list[Any], mode: Any = None) -> Any:
-        """Compile a function of `inputs`, then of the other values."""
-        function = pm.pytensorf.compile(
-            [*inputs, *self.other_values],
-            outputs,
-            mode=strict_mode(mode),
-            on_unused_input="ignore",
-        )
-        function.trust_input = True
-        return function
 
     def _split(self, x: Any) -> list[Any]:
         stops = [int(stop) for stop in np.cumsum(self._sizes)]

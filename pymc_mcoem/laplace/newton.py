@@ -154,6 +154,8 @@ def iterate(
     rows: np.ndarray,
     settings: np.ndarray,
     limit: int,
+    *,
+    together: bool = False,
 ) -> None:
     """Go on with searches, all of them a step at a time.
 
@@ -171,13 +173,16 @@ def iterate(
         rises, and what is as good as none.
     limit : int
         Of evaluations of each.
+    together : bool
+        Solve for the steps of all searches together, which is faster for hundreds of searches with
+        few latents each.
     """
     tolerance, _, _, least, raising, free = settings.tolist()
     for _ in range(limit):
         rows = rows[~searches.done[rows]]
         lengths, gradient = searches.lengths[rows], searches.gradient[rows]
         matrix, damping = searches.matrix[rows], searches.damping[rows]
-        step, used = solve(matrix, lengths, gradient, damping, least, raising)
+        step, used = solve(matrix, lengths, gradient, damping, least, raising, together=together)
         if not (helps := used < np.inf).all():
             rows, step, used, gradient = rows[helps], step[helps], used[helps], gradient[helps]
             matrix, lengths = matrix[helps], lengths[helps]
@@ -221,6 +226,8 @@ def solve(
     damping: np.ndarray,
     least: float,
     raising: float,
+    *,
+    together: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return damped steps of n searches and the damping that each took; see `iterate`.
 
@@ -233,7 +240,10 @@ def solve(
         own = slice(None) if left.size == len(used) else left
         damped = used[own, None, None] * lengths[own]
         damped += matrix[own]
-        for row, each in zip(left.tolist(), damped, strict=True):
+        if together:
+            step[left] = _solved_together(damped, gradient[left])
+            damped = damped[:0]
+        for row, each in zip(left.tolist(), damped, strict=False):
             # the transpose is the same matrix in the order that LAPACK takes without a copy
             factor, failed = dpotrf(each.T, lower=True, clean=False, overwrite_a=True)
             step[row] = np.nan if failed else dpotrs(factor, gradient[row], lower=True)[0]
@@ -242,3 +252,13 @@ def solve(
         used[used > MOST_DAMPING] = np.inf
         left = left[used[left] < np.inf]
     return step, used
+
+
+def _solved_together(matrices: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+    """Return solutions ``(n, n_latents)``, nan where a matrix is not positive definite."""
+    known = np.isfinite(matrices).all(axis=(1, 2))
+    identity = np.eye(matrices.shape[1])
+    helps = np.linalg.eigvalsh(np.where(known[:, None, None], matrices, -identity))[:, 0] > 0
+    found = np.full_like(gradient, np.nan)
+    found[helps] = np.linalg.solve(matrices[helps], gradient[helps][..., None])[..., 0]
+    return found

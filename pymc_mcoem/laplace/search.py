@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
     from pymc_mcoem.density.geometry import Curvature
 
-__all__ = ["Cooling", "ModeSearch", "Race"]
+__all__ = ["BY_CURVATURE", "Cooling", "Damping", "ModeSearch", "Race"]
 
 
 @dataclass(frozen=True)
-class _Damping:
+class Damping:
     """Scales of μ: where searches begin, the least that helps and how it rises, and what is none.
 
     Where damping is below `free` and the density as quadratic as it was taken to be, it is dropped.
@@ -49,10 +49,18 @@ class _Damping:
     raising: float
     free: float
 
+    def settings(
+        self, tolerance: float, temperature: float = 1.0, residual_share: float = 1.0
+    ) -> np.ndarray:
+        """Return the settings that `newton.iterate` takes."""
+        return np.array(
+            [tolerance, temperature, residual_share, self.least, self.raising, self.free]
+        )
 
-_BY_CURVATURE = _Damping(first=1e-3, least=1e-2, raising=10.0, free=1e-2)
+
+BY_CURVATURE = Damping(first=1e-3, least=1e-2, raising=10.0, free=1e-2)
 #: On postal digits the prior's precision has to be taken some ten times.
-_BY_PRIOR = _Damping(first=1.0, least=0.1, raising=3.0, free=0.1)
+_BY_PRIOR = Damping(first=1.0, least=0.1, raising=3.0, free=0.1)
 
 
 class ModeSearch:
@@ -116,7 +124,7 @@ class ModeSearch:
         self.cooling = None if noise_variance is None else cooling
         written_out = gauss_newton if curvature is None else curvature.matrix
         self._measured_by_prior = metric is not None and written_out is not None
-        self._damping = _BY_PRIOR if self._measured_by_prior else _BY_CURVATURE
+        self._damping = _BY_PRIOR if self._measured_by_prior else BY_CURVATURE
         replaced = self._replaced(noise_variance, curvature)
         self._evaluations = compile_evaluations(density, written_out, metric, replaced, mode)
 
@@ -233,17 +241,7 @@ class ModeSearch:
         iterate(evaluate, searches, known, settings, limit)
 
     def _settings(self, temperature: float, residual_share: float) -> np.ndarray:
-        scales = self._damping
-        return np.array(
-            [
-                self.tolerance,
-                temperature,
-                residual_share,
-                scales.least,
-                scales.raising,
-                scales.free,
-            ]
-        )
+        return self._damping.settings(self.tolerance, temperature, residual_share)
 
     def _modes(
         self,

@@ -9,6 +9,7 @@ import pytest
 from pymc.distributions.transforms import ordered
 
 from pymc_mcoem.carlin_chib.step import CarlinChib
+from pymc_mcoem.compiling.data_functions import compile_with_data
 from pymc_mcoem.density.plate import PlateDensity
 from pymc_mcoem.density.row_operations import Coupled
 from pymc_mcoem.density.rows import by_row
@@ -216,7 +217,7 @@ def test_independent_rows_are_accepted_and_are(declare, rng, without_compiler):
         declare()
     density = PlateDensity(model, model["k"], [model["x"]])
     k, x = pt.lvector("class_index"), pt.dmatrix("position")
-    function = density.compile([k, x], [density.log_density(k, x)], mode="FAST_COMPILE")
+    function = compile_with_data(density, [k, x], [density.log_density(k, x)], "FAST_COMPILE")
     point = model.initial_point(random_seed=0)
     others = density.others(point)
     classes = rng.integers(density.n_classes, size=(2, N))
@@ -377,7 +378,7 @@ def test_a_parameter_out_of_range_ends_its_own_row(without_compiler):
         a_spread_that_may_be_negative()
     density = PlateDensity(model, model["k"], [model["x"]])
     k, x = pt.lvector("class_index"), pt.dmatrix("position")
-    function = density.compile([k, x], [density.log_density(k, x)], mode="FAST_COMPILE")
+    function = compile_with_data(density, [k, x], [density.log_density(k, x)], "FAST_COMPILE")
     found = function(np.zeros(N, dtype=int), np.array([[1.0], [-1.0], [2.0], [-3.0]]))[0]
     np.testing.assert_array_equal(np.isfinite(found), [True, False, True, False])
 

@@ -14,8 +14,13 @@ from pymc.initial_point import make_initial_point_fn
 
 from pymc_mcoem.carlin_chib.pseudo_priors.base import Mixtures, PseudoPriors
 from pymc_mcoem.compiling.backends import interpreted_mode
+from pymc_mcoem.compiling.data_functions import compile_with_data
+from pymc_mcoem.density.evaluations import by_diagonal
 from pymc_mcoem.density.prior_draws import PriorDraws
 from pymc_mcoem.laplace.dispersed_starts import MAX_GAP, MAX_MODES
+from pymc_mcoem.laplace.modes import positive_definite
+from pymc_mcoem.laplace.newton import Searches, iterate
+from pymc_mcoem.laplace.search import BY_CURVATURE
 
 if TYPE_CHECKING:
     from pymc_mcoem.density.plate import PlateDensity
@@ -138,7 +143,7 @@ class PlatePseudoPriors(PseudoPriors):
 
 
 class PlateLaplace:
-    """Laplace pseudo-priors of all rows at once, by damped Newton steps.
+    """Laplace pseudo-priors of all rows, whose searches take their steps together.
 
     Parameters
     ----------
@@ -159,9 +164,8 @@ class PlateLaplace:
     only some chains miss one, and R-hat shows it.
 
     The search is interpreted: a fit makes a few dozen evaluations, each of all rows at once. The
-    rows are independent, so the gradient of the summed density holds all rows' gradients, and
-    n_latents more backward passes give all their Hessians: the cost of an iteration is linear in
-    the number of rows.
+    steps are those of all mode searches (`pymc_mcoem.laplace.newton`), with exact Hessians; the
+    cost of an iteration is linear in the number of rows.
     """
 
     def __init__(
@@ -176,13 +180,11 @@ class PlateLaplace:
         self.n_prior_draws = n_prior_draws
         self.tolerance = tolerance
         self.max_iterations = max_iterations
-        k = pt.vector("class_index", dtype="int64")
-        x = pt.tensor("position", dtype="float64", shape=(density.n_rows, density.n_latents))
-        log_p = density.log_density(k, x)
-        gradient = pt.grad(log_p.sum(), x)
-        hessian = [pt.grad(gradient[:, a].sum(), x) for a in range(density.n_latents)]
-        self._function = density.compile(
-            [k, x], [log_p, gradient, -pt.stack(hessian, axis=1)], interpreted_mode()
+        k = pt.scalar("class_index", dtype="int64")
+        x = pt.tensor("position", dtype="float64", shape=density.position_shape)
+        derivatives = [density.gradient(k, x), density.negative_hessian(k, x)]
+        self._function = compile_with_data(
+            density, [k, x], [density.log_density(k, x), *derivatives], interpreted_mode()
         )
         # A function, because the initial point may depend on data that are set later.
         self._initial_point = make_initial_point_fn(model=density.model)
@@ -252,37 +254,32 @@ class PlateLaplace:
         self, j: int, start: np.ndarray, others: Sequence[np.ndarray]
     ) -> tuple[np.ndarray, ...]:
         """Return mean, precision, log-density and convergence of every row in class j."""
-        n_rows = len(start)
-        index = np.full(n_rows, j, dtype=np.int64)
-        x = start.copy()
-        log_p, gradient, curvature = self._function(index, x, *others)
-        damping = np.full(n_rows, 1e-3)
-        converged = np.zeros(n_rows, dtype=bool)
-        for _ in range(self.max_iterations):
-            steps, gain, solved = _newton(curvature, gradient, damping)
-            converged |= solved & (gain < self.tolerance) & (damping < 1e-2)
-            candidate = np.where((solved & ~converged)[:, None], x + steps, x)
-            if converged.all():
-                break
-            new_log_p, new_gradient, new_curvature = self._function(index, candidate, *others)
-            better = solved & ~converged & (new_log_p >= log_p)
-            x = np.where(better[:, None], candidate, x)
-            log_p = np.where(better, new_log_p, log_p)
-            gradient = np.where(better[:, None], new_gradient, gradient)
-            curvature = np.where(better[:, None, None], new_curvature, curvature)
-            lowered = np.where(damping < 1e-6, 0.0, damping / 8)
-            damping = np.where(better, lowered, np.minimum(np.maximum(damping * 8, 1e-4), 1e12))
-        # a row without density has no curvature either
-        known = np.isfinite(curvature).all(axis=(1, 2)) & np.isfinite(log_p)
-        curvature = np.where(known[:, None, None], curvature, np.eye(x.shape[1]))
-        values, vectors = np.linalg.eigh(curvature)
-        largest = np.maximum(values.max(axis=1, keepdims=True), 1e-8)
-        definite = values.min(axis=1) > 1e-10 * largest[:, 0]
-        # a curvature that is not positive definite is made so: any normal density will do
-        values = np.maximum(np.abs(values), 1e-6 * largest)
-        bent = np.einsum("iab,ib,icb->iac", vectors, values, vectors)
-        precision = np.where(definite[:, None, None], curvature, bent)
-        return x, precision, log_p, converged & definite
+        rows = np.arange(len(start))
+
+        def evaluate(asked: np.ndarray, positions: np.ndarray, *_: Any) -> tuple[np.ndarray, ...]:
+            x = start.copy()
+            x[asked] = positions
+            # a density may overflow somewhere
+            with np.errstate(all="ignore"):
+                found = self._function(np.asarray(j), x, *others)
+            log_p, gradient, curvature = (np.asarray(each)[asked] for each in found)
+            return log_p, gradient, curvature, by_diagonal(curvature)
+
+        # Each row is a search, whose "class" is its number.
+        searches = Searches.begin(rows, start[:, None], BY_CURVATURE.first)
+        searches.know(rows, *evaluate(rows, start))
+        known = rows[searches.log_density > -np.inf]
+        settings = BY_CURVATURE.settings(self.tolerance)
+        iterate(evaluate, searches, known, settings, self.max_iterations, together=True)
+        curvature = searches.matrix
+        is_known = np.isfinite(curvature).all(axis=(1, 2))
+        safe = np.where(is_known[:, None, None], curvature, 0.0)
+        values = np.linalg.eigvalsh(safe)
+        definite = values[:, 0] > 1e-10 * np.maximum(values[:, -1], 1e-8)
+        for row in np.flatnonzero(~definite):
+            # any normal density will do
+            curvature[row] = positive_definite(curvature[row]).matrix
+        return searches.position, curvature, searches.log_density, searches.done & definite
 
 
 @dataclass(frozen=True, eq=False)
@@ -367,19 +364,3 @@ def _mixtures(found: Sequence[_Ends]) -> RowMixtures | None:
     normals = PseudoPriors.from_precision(np.concatenate(means), np.concatenate(precisions))
     classes, rows = np.array(of).T
     return RowMixtures(classes, rows, Mixtures(log_share, normals))
-
-
-def _newton(
-    curvature: np.ndarray, gradient: np.ndarray, damping: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return damped steps of all rows, their expected gains, and whether they were computed."""
-    diagonal = np.maximum(np.abs(np.diagonal(curvature, axis1=1, axis2=2)), 1e-10)
-    identity = np.eye(curvature.shape[-1])
-    matrix = curvature + (damping[:, None] * diagonal)[:, :, None] * identity
-    finite = np.isfinite(matrix).all(axis=(1, 2)) & np.isfinite(gradient).all(axis=1)
-    safe = np.where(finite[:, None, None], matrix, identity)
-    solved = finite & (np.linalg.eigvalsh(safe)[:, 0] > 0)
-    safe = np.where(solved[:, None, None], safe, identity)
-    steps = np.linalg.solve(safe, np.where(solved[:, None], gradient, 0.0)[..., None])[..., 0]
-    gain = 0.5 * np.einsum("ia,ia->i", steps, np.where(solved[:, None], gradient, 0.0))
-    return steps, gain, solved
