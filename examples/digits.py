@@ -207,7 +207,7 @@ def main() -> None:
     console.print(table)
 
     picture, history = arguments.output / "digits.png", arguments.output / "digits.nc"
-    draw(parameters, mixture, names, em.history["online_em"].to_dataset(), picture)
+    draw(parameters, mixture, names, em.history["steps"].to_dataset(), picture)
     em.history.to_netcdf(history, engine="h5netcdf")
     noise = float(np.sqrt(parameters["noise_variance"]))
     console.print(

@@ -136,7 +136,7 @@ def passes(family, ys, e_step, rng, n_passes=8, n_forgotten=2):
     )
     for _ in range(n_passes):
         em.partial_fit(rng.permutation(ys))
-    path = em.history["online_em"].to_dataset().isel(step=slice(1, None))
+    path = em.history["steps"].to_dataset().isel(step=slice(1, None))
     number = (path["observation"].values - 1) // len(ys)
     means = np.stack(
         [

@@ -197,7 +197,7 @@ def learn(task: tuple[Setting, str, int]) -> xr.Dataset:
         else:
             driver.fit(images, 1)
     elapsed = time.perf_counter() - began
-    path = driver.history["online_em"].to_dataset()
+    path = driver.history["steps"].to_dataset()
     clock = np.nancumsum(path["seconds"].values)
     # The cost of calls outside of steps is spread over the steps.
     return path.assign_coords(clock=("step", clock * (elapsed / clock[-1])))

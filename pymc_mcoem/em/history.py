@@ -223,7 +223,7 @@ class History:
         )
         nodes = {
             "/": xr.Dataset(attrs=dict(attributes)),
-            "/online_em": path,
+            "/steps": path,
             "/observations": observations,
         }
         if self.skipped:
@@ -237,7 +237,7 @@ class History:
 
     def restore(self, tree: xr.DataTree, *, path_stride: int, observation_stride: int) -> None:
         """Restore the history of another run from its `to_datatree`, thinned by these strides."""
-        path, observations = tree["online_em"].to_dataset(), tree["observations"].to_dataset()
+        path, observations = tree["steps"].to_dataset(), tree["observations"].to_dataset()
         if "trouble" in path.coords:
             self.trouble_names = [str(name) for name in path.coords["trouble"].values]
         self.path = ThinnedSeries.from_rows(

@@ -241,7 +241,7 @@ class Driver[AnyRun: Run[Any, Any]]:
         Returns
         -------
         xarray.DataTree
-            Group ``online_em``, dim ``step``: θ after each step that is kept (the start is step
+            Group ``steps``, dim ``step``: θ after each step that is kept (the start is step
             0), with ``observation`` (how many were learned), ``gain``, ``effective_size``,
             ``updated`` (0 or 1), ``waiting`` (classes not ready at the update), ``seconds``,
             ``acceptance``, ``log_evidence`` and ``class_weight``; the last three are means over
@@ -269,7 +269,7 @@ class Driver[AnyRun: Run[Any, Any]]:
         >>> from pymc_mcoem.templates import TemplateMixture
         >>> mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
         >>> history = OnlineEM(mixture, parameters=mixture.parameters, random_seed=1).history
-        >>> history["online_em"]["weights"].values
+        >>> history["steps"]["weights"].values
         array([[0.5, 0.5]])
         >>> history.attrs["seed"]
         '1'

@@ -238,7 +238,7 @@ def test_parameters_are_recovered_from_images(distinct, missing, rng):
     distance = rms(found[:, None] - distinct.images[None])
     order = distance.argmin(axis=0)
     assert set(order) == {0, 1}
-    steps = em.history["online_em"].to_dataset().isel(step=slice(1, None))
+    steps = em.history["steps"].to_dataset().isel(step=slice(1, None))
     size = float(steps["effective_size"][-1])
     n_seen = (1 - missing) * SIDE**2
 

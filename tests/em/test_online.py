@@ -69,7 +69,7 @@ def test_reading_answers_as_if_the_stream_ended(family, stream, n):
     held = driver(family, n_start=50, update_schedule=UpdateSchedule.at([50]))
     held.partial_fit(stream[:n])
     assert held.n_seen == n
-    assert held.history["online_em"].sizes["step"] == 0
+    assert held.history["steps"].sizes["step"] == 0
     # The same stream, where the start and the first update are due with its last observation.
     ended = driver(family, n_start=n, update_schedule=UpdateSchedule.at([n]))
     assert held.parameters.identical(ended.partial_fit(stream[:n]).parameters)
@@ -85,7 +85,7 @@ def test_turned_classes_change_nothing_but_names(family, stream, settings):
     for order in ([2, 0, 1], [2, 1, 0]):
         other = driver(family, parameters=turned(family, EARLY, order), **settings)
         assert_classes_turned(other.partial_fit(stream), plain, order)
-    assert plain.history["online_em"]["waiting"].values.any()
+    assert plain.history["steps"]["waiting"].values.any()
 
 
 @pytest.mark.parametrize(
@@ -422,7 +422,7 @@ def test_the_papers_kernel_and_schedules_learn(stream):
     em = OnlineEM.as_in_paper(
         mixture, random_seed=3, burst_length=BurstLength(10, 5), progressbar=False
     ).partial_fit(images)
-    path = em.history["online_em"].to_dataset()
+    path = em.history["steps"].to_dataset()
     # the first M-step comes at 50, the next would at 75
     assert path["updated"].values.nonzero()[0].tolist() == [50]
     assert all(np.isfinite(value).all() for value in em.parameters.values())

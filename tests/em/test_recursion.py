@@ -92,7 +92,7 @@ def test_average_is_the_mean_of_the_path(family, stream):
     em.partial_fit(stream[:39])
     assert em.parameters.identical(em.last_parameters)
     em.partial_fit(stream[39:])
-    path = em.history["online_em"].to_dataset().sel(step=slice(40, None))
+    path = em.history["steps"].to_dataset().sel(step=slice(40, None))
     for name, found in arrays(em.parameters).items():
         np.testing.assert_allclose(found, path[name].mean("step"), rtol=1e-12)
     np.testing.assert_array_equal(em.last_parameters["means"], path["means"].isel(step=-1))
@@ -115,7 +115,7 @@ def test_a_class_without_mass_keeps_its_rows(family, rng):
     assert float(found["means"][2]) == 500.0
     assert float(found["weights"][2]) < 1e-6
     assert (found["means"].values[:2] != [-1.0, 1.0]).all()
-    path = em.history["online_em"]
+    path = em.history["steps"]
     assert path["waiting"].values[-1] == 1
     # It is a trouble only once 25 observations for each class have gone by.
     counts = path["troubles"].sel(trouble="class 2 not ready kept its parameters").values

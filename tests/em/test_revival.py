@@ -122,12 +122,12 @@ def test_a_lost_class_finds_its_observations(rng):
     assert plain.parameters["weights"].values[2] < 1e-6
     np.testing.assert_allclose(np.sort(revived.parameters["means"].values), centres, atol=0.3)
     assert (revived.parameters["weights"].values > 0.25).all()
-    names = [str(name) for name in revived.history["online_em"]["trouble"].values]
+    names = [str(name) for name in revived.history["steps"]["trouble"].values]
     assert any(name.startswith("class 2 was empty and has half of class") for name in names)
     # an E-step without evidence revives nothing
     silent = learnt(revival=Revival(), e_step=Judged(silent=True))
     np.testing.assert_array_equal(silent.parameters["means"], plain.parameters["means"])
-    names = [str(name) for name in silent.history["online_em"]["trouble"].values]
+    names = [str(name) for name in silent.history["steps"]["trouble"].values]
     assert "no evidence from the E-step, so no class can be revived" in names
 
 
@@ -152,7 +152,7 @@ def test_a_run_goes_on_over_a_revival(rng, tmp_path, cut):
     first.save(tmp_path / "run.nc")
     em = OnlineEM.load(tmp_path / "run.nc", NormalMixture(), e_step=Judged(), progressbar=False)
     assert_same(em.partial_fit(stream, skip=em.position), whole)
-    assert any("half of" in str(name) for name in whole.history["online_em"]["trouble"].values)
+    assert any("half of" in str(name) for name in whole.history["steps"]["trouble"].values)
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def run(family, start, **settings):
 
 def assert_same_run(found, expected):
     xr.testing.assert_identical(found.parameters, expected.parameters)
-    for group in ("online_em", "observations"):
+    for group in ("steps", "observations"):
         left, right = found.history[group].to_dataset(), expected.history[group].to_dataset()
         xr.testing.assert_identical(left.drop_vars("seconds"), right.drop_vars("seconds"))
 
@@ -103,7 +103,7 @@ def test_one_iteration_is_what_the_formulas_say(family, data):
         theta = family.maximize(running, effective_size=len(ys))
     for name, value in theta.items():
         np.testing.assert_allclose(saem.parameters[name].values, value, rtol=1e-12)
-    np.testing.assert_allclose(saem.history["online_em"]["gain"].values[1:], [1, 1, 2**-0.7])
+    np.testing.assert_allclose(saem.history["steps"]["gain"].values[1:], [1, 1, 2**-0.7])
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_chains_land_where_exact_em_does_if_latents_are_not_normal(shifted, batc
             step_size=PhasedStepSize(n_constant),
             e_step=CarlinChibBurst(within_class=RandomWalk(2)),
         ).fit(ys, n_iterations)
-        path = saem.history["online_em"].to_dataset().isel(step=slice(n_constant + 1, None))
+        path = saem.history["steps"].to_dataset().isel(step=slice(n_constant + 1, None))
         found.append(curves.free_vector(path).mean(axis=0))
     error = np.std(found, axis=0, ddof=1) / np.sqrt(len(found))
     away = np.mean(found, axis=0) - best
@@ -391,7 +391,7 @@ def test_moves_adapt_while_the_gain_is_one(family, data):
 def test_history_is_that_of_online_em(family, data):
     ys, start, _ = data
     saem = run(family, start, e_step=Exact(), batch_fraction=0.5).fit(ys[:10], 3)
-    path = saem.history["online_em"].to_dataset()
+    path = saem.history["steps"].to_dataset()
     assert path["observation"].values.tolist() == [0, 10, 15, 20]
     assert path.sizes["class"] == 3 and path["means"].dims == ("step", "class")
     assert saem.history["observations"].sizes["observation"] == 20
@@ -413,7 +413,7 @@ def test_annealing_raises_the_noise_for_the_simulation_only(rng, monkeypatch):
 
     e_step.resume = watched
     saem.fit(images, 3)
-    noise = saem.history["online_em"]["noise_variance"].values
+    noise = saem.history["steps"]["noise_variance"].values
     np.testing.assert_allclose(seen[::3], noise[:3] * [4, 2, 1])
 
 
@@ -431,7 +431,7 @@ def test_turned_classes_change_nothing_but_names(settings, rng):
     settings = settings | {"e_step": Exact()}
     plain = run(family, EARLY, **settings).fit(ys, 15)
     other = run(family, turned(family, EARLY, order), **settings).fit(ys, 15)
-    assert plain.history["online_em"]["waiting"].values.any()
+    assert plain.history["steps"]["waiting"].values.any()
     assert_classes_turned(other, plain, order)
 
 
@@ -454,7 +454,7 @@ def test_a_start_is_found_from_the_observations(rng):
     saem = SAEM(mixture, sweeps=2, random_seed=1, progressbar=False)
     with pytest.raises(ValueError, match="call fit first"):
         _ = saem.parameters
-    begun = saem.fit(images, 1).history["online_em"]["templates"].values[0]
+    begun = saem.fit(images, 1).history["steps"]["templates"].values[0]
     assert abs(begun[0].mean() - begun[1].mean()) > 0.3
 
 
@@ -565,7 +565,7 @@ def test_troubles_are_told_once_and_counted(data, caplog):
     assert [record.getMessage() for record in caplog.records] == [
         "Iteration 1: odd. Further ones are only counted, in history."
     ]
-    assert saem.history["online_em"]["troubles"].values[-1].tolist() == [180]
+    assert saem.history["steps"]["troubles"].values[-1].tolist() == [180]
 
 
 @pytest.mark.parametrize(

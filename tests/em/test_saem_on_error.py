@@ -47,7 +47,7 @@ def run(family, **settings):
 
 def assert_same(found, expected):
     xr.testing.assert_identical(found.parameters, expected.parameters)
-    for group in ("online_em", "observations"):
+    for group in ("steps", "observations"):
         left, right = found.history[group].to_dataset(), expected.history[group].to_dataset()
         xr.testing.assert_identical(left.drop_vars("seconds"), right.drop_vars("seconds"))
     one, other = found.run.state.statistics, expected.run.state.statistics
@@ -124,8 +124,8 @@ def test_one_that_fails_later_leaves_the_mean_and_the_run_goes_on(values):
     expected = NormalMixture().batch(values, before)
     for name, value in expected.items():
         np.testing.assert_allclose(saem.run.state.statistics[name], value, rtol=1e-12)
-    assert saem.history["online_em"]["effective_size"].values[1:].tolist() == [41, 41, 40]
-    assert saem.history["online_em"]["observation"].values.tolist() == [0, 41, 82, 122]
+    assert saem.history["steps"]["effective_size"].values[1:].tolist() == [41, 41, 40]
+    assert saem.history["steps"]["observation"].values.tolist() == [0, 41, 82, 122]
     (reason,) = saem.history["skipped"]["reason"].values
     assert str(reason) == "learning it failed: LinAlgError: singular"
     # later calls are given it again, and leave it out

@@ -332,7 +332,7 @@ def test_killed_at_any_moment_it_ends_with_the_same_bytes(kind, most, rng, tmp_p
         clean.fit(values, 40)
         found = SAEM.load(path, NormalMixture(), **options)
         assert found.parameters.identical(clean.parameters)
-        for group in ("online_em", "observations"):
+        for group in ("steps", "observations"):
             xr.testing.assert_identical(
                 found.history[group].to_dataset().drop_vars("seconds"),
                 clean.history[group].to_dataset().drop_vars("seconds"),

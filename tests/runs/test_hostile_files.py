@@ -76,7 +76,7 @@ def declared(file):
 
 
 def growing(file):
-    large = file.create_dataset("online_em/large", (3,), "f8", maxshape=(None,), chunks=(9,))
+    large = file.create_dataset("steps/large", (3,), "f8", maxshape=(None,), chunks=(9,))
     large.resize(200_000_000, axis=0)
 
 
@@ -108,7 +108,7 @@ BOMBS = {
     two_names: r"'/run/\w+' has two names",
     nested: r"'/g/g/g' lies deeper than anything in one",
     declared: "'/run/large' declares more than the whole file holds",
-    growing: "'/online_em/large' is kept in pieces, compressed, or without an end",
+    growing: "'/steps/large' is kept in pieces, compressed, or without an end",
     compressed: "'/run/large' is kept in pieces, compressed, or without an end",
     long_text: "'/run/large' declares more than the whole file holds",
     many_words: "'many of /run' has more values than an attribute of one",
@@ -179,7 +179,7 @@ def test_a_file_that_leads_elsewhere_is_refused(whole, tmp_path, kind):
             layout[...] = h5py.VirtualSource(str(elsewhere), "values", values.shape)
             file.create_virtual_dataset(name, layout)
         elif kind == "soft link":
-            file[name] = h5py.SoftLink("/online_em")
+            file[name] = h5py.SoftLink("/steps")
         else:
             file[name] = h5py.ExternalLink(str(elsewhere), "values")
     with pytest.raises(DamagedFileError, match=r"damaged: '/run/float64' is kept in another"):
