@@ -68,7 +68,7 @@ def thetas(mixture: mcoem.TemplateMixture, images: np.ndarray) -> list[dict[str,
         mixture,
         n_start=LEARNT[0],
         e_step=mcoem.esteps.LaplaceGaussian(search=mcoem.pseudo_priors.Laplace(race=None)),
-        burst_length=mcoem.schedules.BurstLength(draws=20, burn_in=0),
+        burst_length=mcoem.schedules.BurstLength(draws=20, tune=0),
         random_seed=1,
         progressbar=False,
     )

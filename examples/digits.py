@@ -170,7 +170,7 @@ def main() -> None:
     em = mcoem.OnlineEM(
         mixture,
         e_step=e_step,
-        burst_length=mcoem.schedules.BurstLength(draws=25, burn_in=10),
+        burst_length=mcoem.schedules.BurstLength(draws=25, tune=10),
         n_start=N_START,
         step_size=mcoem.schedules.StepSize(0.75),
         random_seed=arguments.seed,

@@ -117,7 +117,7 @@ def one_pass(family, ys, e_step):
     em = mcoem.OnlineEM(
         family,
         e_step=e_step,
-        burst_length=mcoem.schedules.BurstLength(draws=50, burn_in=25),
+        burst_length=mcoem.schedules.BurstLength(draws=50, tune=25),
         average_from=len(ys) // 10,
         random_seed=1,
         progressbar=False,
@@ -130,7 +130,7 @@ def passes(family, ys, e_step, rng, n_passes=8, n_forgotten=2):
     em = mcoem.OnlineEM(
         family,
         e_step=e_step,
-        burst_length=mcoem.schedules.BurstLength(draws=50, burn_in=25),
+        burst_length=mcoem.schedules.BurstLength(draws=50, tune=25),
         random_seed=2,
         progressbar=False,
     )

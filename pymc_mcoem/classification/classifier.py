@@ -66,7 +66,7 @@ class Classifier:
         Computes posterior class probabilities: `CarlinChibBurst` (default), `LaplaceGaussian` (by
         Laplace's evidence, or with importance weights), or any other that has a
         ``class_probability``.
-    draws, burn_in : int
+    draws, tune : int
         Sweeps that are used, and sweeps before them.
     screening : float
         Largest change of a class or label probability, apart from Monte Carlo error, that is
@@ -107,7 +107,7 @@ class Classifier:
     -----
     A mixture per label becomes one mixture of all their classes. The weight of a class is that of
     its label times that within the label, and each class has its own noise variance. The cost of
-    an observation is a mode search in every class that stays in the race, and ``draws + burn_in``
+    an observation is a mode search in every class that stays in the race, and ``draws + tune``
     sweeps; by the paper's rule (label ``classif1``) both in every class.
 
     If warps are loose and noise is low, a class's posterior has several modes. A search from one
@@ -151,7 +151,7 @@ class Classifier:
         rule: Literal["evidence", "expected_likelihood"] = "evidence",
         e_step: EStep | None = None,
         draws: int = 50,
-        burn_in: int = 10,
+        tune: int = 10,
         screening: float = 0.0,
         random_seed: int = 0,
         progressbar: bool = True,
@@ -160,7 +160,7 @@ class Classifier:
     ) -> None:
         if on_error not in ON_ERROR:
             raise ValueError(f"on_error: got {on_error!r}; choose one of {ON_ERROR}.")
-        check_sweeps(draws, burn_in)
+        check_sweeps(draws, tune)
         if rule not in ("evidence", "expected_likelihood"):
             raise ValueError(f"rule is {rule!r}; give 'evidence' or 'expected_likelihood'.")
         if rule == "expected_likelihood" and e_step is not None:
@@ -198,7 +198,7 @@ class Classifier:
             of_class = self._merge(mixture, parameters, label_weights)
         self.class_labels: tuple[Hashable, ...] = tuple(of_class)
         self.draws = draws
-        self.burn_in = burn_in
+        self.tune = tune
         self.screening = screening
         self.random_seed = random_seed
         self.progressbar = progressbar
@@ -385,7 +385,7 @@ class Classifier:
                 kind = TypeError if isinstance(error, TypeError) else ValueError
                 raise kind(f"observation {index} (counted from 0) was refused: {error}") from error
             call = attempt if self.on_error == "skip" else checked
-            sweeps = self.random_seed, self.draws, self.burn_in
+            sweeps = self.random_seed, self.draws, self.tune
             yield index, Order(call, (index, data, self._parameters, *sweeps))
 
     def predict_proba(self, observations: Any) -> np.ndarray:

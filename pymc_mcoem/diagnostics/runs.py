@@ -242,9 +242,7 @@ def compare_runs(runs: Mapping[str, Any], *, first: int = 1) -> pd.DataFrame:
             f"runs: {empty} have observations without evidence; use an E-step that gives it."
         )
     n = evidence.sizes["observation"]
-    sizes = xr.DataArray(
-        [_n_parameters(_group(run, "steps")) for run in runs.values()], dims="run"
-    )
+    sizes = xr.DataArray([_n_parameters(_group(run, "steps")) for run in runs.values()], dims="run")
     mean = evidence.mean("observation")
     paired = evidence - evidence.isel(run=int(mean.argmax("run")))
     columns = {

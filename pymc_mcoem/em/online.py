@@ -207,7 +207,7 @@ class OnlineEM(Driver[OnlineRun]):
         -----
         Sections ``subsec:5:1`` and ``subsec:5:2`` of the paper. For images: M-steps at 50, 75, and
         every observation from 100 on; pilot moments; 200 sweeps per burst up to n = 100, then 500,
-        each with 100 sweeps of burn-in. For curves: 300 sweeps, 100 of them burn-in, and
+        each with 100 sweeps of tuning. For curves: 300 sweeps, 100 of them tuning, and
         pseudo-priors with the prior covariance around the mode (`Family.paper_settings`). The
         paper gives no step size; here it is n^−0.6.
 

@@ -385,7 +385,7 @@ class OnlineRun(Run[RunState, OnlineSettings]):
             self.generator(number),
             state.e_step_state,
             length.draws,
-            length.burn_in,
+            length.tune,
         )
         return Order(simulate, arguments)
 

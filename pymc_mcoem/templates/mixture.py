@@ -318,7 +318,7 @@ class TemplateMixture(TemplateFamily):
                 pseudo_priors=PriorCovariance(),
                 within_class=RandomWalk(n_moves=20, target_acceptance=0.4),
             ),
-            "burst_length": BurstLength(draws=200, burn_in=100),
+            "burst_length": BurstLength(draws=200, tune=100),
         }
 
     def condition(
@@ -363,7 +363,7 @@ class TemplateMixture(TemplateFamily):
         *,
         reference: Any = None,
         draws: int = 200,
-        burn_in: int = 100,
+        tune: int = 100,
         e_step: CarlinChibBurst | None = None,
         random_seed: int = 0,
     ) -> xr.Dataset:
@@ -378,7 +378,7 @@ class TemplateMixture(TemplateFamily):
         reference : array_like of shape (n_parameters,) or (n_classes, n_parameters), optional
             β of the clock on which curves are aligned, one for all classes or one for each.
             Default: the prior mean, the clock of `template_images`. For a `TimeWarp` only.
-        draws, burn_in : int
+        draws, tune : int
             Sweeps that each burst keeps, and sweeps before them.
         e_step : CarlinChibBurst, optional
             Settings of the bursts. Default: as in `OnlineEM`.
@@ -437,7 +437,7 @@ class TemplateMixture(TemplateFamily):
             parameters,
             reference=reference,
             draws=draws,
-            burn_in=burn_in,
+            tune=tune,
             random_seed=random_seed,
         )
 

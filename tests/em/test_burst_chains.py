@@ -67,7 +67,7 @@ def test_a_chain_is_a_burst_of_the_e_step(family):
         np.random.default_rng(seed),
         compiled.initial_state(),
         draws=60,
-        burn_in=20,
+        tune=20,
     )
     np.testing.assert_array_equal(found["posterior"]["class_index"][0], sweeps.class_index[20:])
     np.testing.assert_allclose(positions(found)[0], sweeps.position[20:], rtol=1e-12)

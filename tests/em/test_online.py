@@ -390,7 +390,7 @@ def test_plain_functions_are_schedules(family, stream):
         parameters=THETA,
         step_size=lambda n: n**-0.6,
         update_schedule=lambda n: n % 10 == 0,
-        burst_length=lambda n: BurstSize(draws=100, burn_in=50),
+        burst_length=lambda n: BurstSize(draws=100, tune=50),
     ).partial_fit(stream)
     expected = driver(family, parameters=THETA, update_schedule=UpdateSchedule.at([10], every=10))
     assert given.parameters.identical(expected.partial_fit(stream).parameters)

@@ -138,9 +138,9 @@ def test_each_observation_has_its_own_generator(family, stream):
         def compile(self, family):
             compiled = super().compile(family)
 
-            def call(data, parameters, rng, state, *, draws, burn_in):
+            def call(data, parameters, rng, state, *, draws, tune):
                 drawn.append(rng.bit_generator.seed_seq)
-                return compiled(data, parameters, rng, state, draws=draws, burn_in=burn_in)
+                return compiled(data, parameters, rng, state, draws=draws, tune=tune)
 
             call.initial_state = compiled.initial_state
             return call

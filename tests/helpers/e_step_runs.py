@@ -12,10 +12,10 @@ from tests.helpers.linear_normal import LinearNormal
 from tests.helpers.toy_runs import assert_same
 
 
-def repeated(e_step, case, rng, *, repeats=100, draws=500, burn_in=100):
+def repeated(e_step, case, rng, *, repeats=100, draws=500, tune=100):
     """Return results of independent calls at one (observation, parameters)."""
     state = e_step.initial_state()
-    return [e_step(*case, rng, state, draws=draws, burn_in=burn_in) for _ in range(repeats)]
+    return [e_step(*case, rng, state, draws=draws, tune=tune) for _ in range(repeats)]
 
 
 def largest_z(results, exact):

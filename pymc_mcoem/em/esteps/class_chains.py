@@ -25,7 +25,7 @@ __all__ = ["ClassChains", "ClassDraws", "ReciprocalEvidence"]
 
 @dataclass(frozen=True)
 class ClassDraws:
-    """All sweeps of the chains, burn-in included.
+    """All sweeps of the chains, tuning included.
 
     Attributes
     ----------

@@ -64,7 +64,7 @@ def simulate(
     rng: np.random.Generator,
     state: Arrays | None,
     draws: int,
-    burn_in: int,
+    tune: int,
 ) -> EStepResult:
     """Return the statistics of one encoded observation.
 
@@ -75,9 +75,7 @@ def simulate(
     begun = e_step.initial_state()
     if state is not None and _shapes(state) == _shapes(begun):
         begun = dict(state)
-    return explainer.checked(
-        e_step(data, dict(parameters), rng, begun, draws=draws, burn_in=burn_in)
-    )
+    return explainer.checked(e_step(data, dict(parameters), rng, begun, draws=draws, tune=tune))
 
 
 def _shapes(state: Arrays) -> dict[str, tuple[int, ...]]:
@@ -90,12 +88,12 @@ def keep_draws(
     parameters: Arrays,
     rng: np.random.Generator,
     draws: int,
-    burn_in: int,
+    tune: int,
 ) -> PosteriorChain:
     """Return draws of the class and the latents of one encoded observation."""
     e_step = explainer.e_step
     assert isinstance(e_step, CompiledCarlinChibBurst)
-    return e_step.chain(data, parameters, rng, draws=draws, burn_in=burn_in)
+    return e_step.chain(data, parameters, rng, draws=draws, tune=tune)
 
 
 @dataclass(frozen=True)
