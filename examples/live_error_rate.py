@@ -60,8 +60,8 @@ class Method:
     """A method of learning, with its number of images and its settings."""
 
     n_images: int
-    #: Of SAEM; online EM has none.
-    batch_fraction: float | None = None
+    #: Of SAEM; online EM has none, and None stands for it.
+    batch_size: float | None = None
     #: Whether classes without observations are revived; the paper does not do so.
     revival: bool = False
 
@@ -153,7 +153,7 @@ def make_driver(setting: Setting, method: str, group: int) -> mcoem.OnlineEM | m
         "random_seed": [setting.seed, group],
     }
     chosen = setting.methods[method]
-    if chosen.batch_fraction is None:
+    if chosen.batch_size is None:
         return mcoem.OnlineEM(
             mixture,
             burst_length=mcoem.schedules.BurstLength(draws=40, tune=20),
@@ -163,13 +163,11 @@ def make_driver(setting: Setting, method: str, group: int) -> mcoem.OnlineEM | m
         )
     return mcoem.SAEM(
         mixture,
-        sweeps=20,
+        draws=20,
         # Mode searches take most of a visit, and chains go on without them: this favors SAEM.
         refit_every=5,
-        step_size=mcoem.schedules.PhasedStepSize(
-            n_constant=5 if chosen.batch_fraction == 1 else 50
-        ),
-        batch_fraction=chosen.batch_fraction,
+        step_size=mcoem.schedules.PhasedStepSize(n_constant=5 if chosen.batch_size == 1 else 50),
+        batch_size=chosen.batch_size,
         **common,
     )
 

@@ -118,13 +118,13 @@ def test_the_first_waits_for_the_observation_at_work_and_a_second_does_not(famil
 
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 @pytest.mark.parametrize(("times", "iterations"), [(1, 3), (2, 2)])
-@pytest.mark.parametrize("batch_fraction", [1.0, 0.5])
+@pytest.mark.parametrize("batch_size", [1.0, 0.5])
 def test_of_saem_the_first_waits_for_its_iteration(
-    family, stream, on_error, times, iterations, batch_fraction
+    family, stream, on_error, times, iterations, batch_size
 ):
-    at = 150 if batch_fraction == 1 else 100
-    settings = {"sweeps": 5, "random_seed": 1, "progressbar": False, "on_error": on_error}
-    settings["batch_fraction"] = batch_fraction
+    at = 150 if batch_size == 1 else 100
+    settings = {"draws": 5, "random_seed": 1, "progressbar": False, "on_error": on_error}
+    settings["batch_size"] = batch_size
     saem = SAEM(family, e_step=Pressing(presses={at: times}), **settings)
     with pytest.raises(KeyboardInterrupt):
         saem.fit(stream, 6)
@@ -696,7 +696,7 @@ def drivers(family, stream):
         return lambda: em.partial_fit(stream, skip=em.position, checkpoint=path).parameters
 
     def batch(path):
-        saem = SAEM(family, e_step=Noisy(), sweeps=4, random_seed=1, progressbar=False)
+        saem = SAEM(family, e_step=Noisy(), draws=4, random_seed=1, progressbar=False)
 
         def fit():
             left = 2 - saem.n_iterations

@@ -165,10 +165,9 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
 
     def batch(self, number: int, n_observations: int) -> np.ndarray:
         """Return the sorted indices of the observations that iteration `number` visits."""
-        fraction = self.settings.batch_fraction
-        if fraction == 1 or number == 1:
+        if self.settings.visits_all or number == 1:
             return np.arange(n_observations)
-        size = max(round(fraction * n_observations), 1)
+        size = self.settings.n_visited(n_observations)
         chosen = self.generator(number).choice(n_observations, size, replace=False)
         return np.sort(chosen)
 
@@ -219,12 +218,12 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
         parameters = self._annealed(state.parameters or {}, number)
         # Observations that are not visited contribute the statistics of their last visit.
         contributions = list(state.contributions)
-        keeps = self.settings.batch_fraction < 1
+        keeps = not self.settings.visits_all
         chosen = self.batch(number, n) if contributions else np.arange(n)
 
         def order(failed: int, index: int) -> Order:
             how = Visit(
-                sweeps=self.settings.sweeps,
+                draws=self.settings.draws,
                 done=state.n_sweeps[index],
                 refit_every=self.settings.refit_every,
                 # Moves adapt while the gain is 1, since averaging later needs a fixed kernel. A
@@ -282,14 +281,14 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
                 effective_size=float(len(left)),
                 present=state.parameters,
             )
-        sweeps = self.settings.sweeps
+        draws = self.settings.draws
         following = replace(
             state,
             parameters=found.parameters,
             statistics=statistics,
             contributions=tuple(contributions) if keeps else (),
             chains=tuple(chains.get(i, state.chains[i]) for i in left),
-            n_sweeps=tuple(state.n_sweeps[i] + (sweeps if i in chains else 0) for i in left),
+            n_sweeps=tuple(state.n_sweeps[i] + (draws if i in chains else 0) for i in left),
             positions=tuple(state.positions[i] for i in left),
             fingerprints=tuple(state.fingerprints[i] for i in left),
             n_iterations=number,

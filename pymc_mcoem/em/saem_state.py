@@ -11,6 +11,7 @@ import numpy as np
 
 from pymc_mcoem.em.contributions import Contribution
 from pymc_mcoem.em.run_state import RunSettings
+from pymc_mcoem.validation import is_whole
 
 if TYPE_CHECKING:
     from pymc_mcoem.labelling import Arrays
@@ -22,27 +23,40 @@ __all__ = ["SAEMSettings", "SAEMState", "fingerprint"]
 class SAEMSettings(RunSettings):
     """Settings of a run of `SAEM`, which describes each."""
 
-    sweeps: int = 20
+    draws: int = 20
     refit_every: int = 1
-    batch_fraction: float = 1.0
+    batch_size: int | float | None = None
     annealing: Callable[[int], float] | None = None
 
     unit: ClassVar[str] = "iteration"
-    least: ClassVar[dict[str, int]] = {**RunSettings.least, "sweeps": 1, "refit_every": 1}
+    least: ClassVar[dict[str, int]] = {**RunSettings.least, "draws": 1, "refit_every": 1}
 
     def __post_init__(self) -> None:
         """Check the values."""
         super().__post_init__()
-        if not 0 < self.batch_fraction <= 1:
+        size = self.batch_size
+        is_share = isinstance(size, (float, np.floating)) and 0 < size <= 1
+        if not (size is None or is_share or (is_whole(size) and size >= 1)):
             raise ValueError(
-                f"batch_fraction: got {self.batch_fraction!r}; give a share in (0, 1], 1 for all "
-                "observations in every iteration."
+                f"batch_size: got {size!r}; give a whole number of observations from 1, a share of "
+                "them as a float in (0, 1], or None for all in every iteration."
             )
         if self.annealing is not None and not callable(self.annealing):
             raise TypeError(
                 f"annealing: got {self.annealing!r}; give a schedule, or a function of the number "
                 "of the iteration, counted from 1."
             )
+
+    @property
+    def visits_all(self) -> bool:
+        """Whether every iteration visits all observations, by `batch_size`."""
+        return self.batch_size is None or (not is_whole(self.batch_size) and self.batch_size == 1)
+
+    def n_visited(self, n_observations: int) -> int:
+        """Return how many of the observations a mini-batch has."""
+        size = n_observations if self.batch_size is None else self.batch_size
+        n = size if is_whole(size) else round(size * n_observations)
+        return int(np.clip(n, 1, n_observations))
 
 
 @dataclass(frozen=True)

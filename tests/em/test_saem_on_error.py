@@ -24,8 +24,8 @@ from tests.helpers.toy_runs import THETA
 
 WAYS = {
     "all": {},
-    "mini-batches": {"batch_fraction": 0.4},
-    "small mini-batches": {"batch_fraction": 0.05, "refit_every": 2},
+    "mini-batches": {"batch_size": 0.4},
+    "small mini-batches": {"batch_size": 0.05, "refit_every": 2},
     "own start": {"parameters": None, "n_start": 9},
 }
 
@@ -41,7 +41,7 @@ def values(rng):
 
 
 def run(family, **settings):
-    given = {"parameters": THETA, "random_seed": 1, "progressbar": False, "sweeps": 5}
+    given = {"parameters": THETA, "random_seed": 1, "progressbar": False, "draws": 5}
     return SAEM(family, **(given | settings))
 
 
@@ -137,7 +137,7 @@ def test_one_that_fails_later_leaves_the_mean_and_the_run_goes_on(values):
 @pytest.mark.parametrize("fraction", [0.02, 0.3, 0.9])
 def test_one_that_fails_later_leaves_the_mean_of_mini_batches(values, fraction):
     records = np.insert(values, 17, 8.88)
-    settings = {"e_step": Exact(), "step_size": lambda k: 1.0, "batch_fraction": fraction}
+    settings = {"e_step": Exact(), "step_size": lambda k: 1.0, "batch_size": fraction}
     saem = run(Tiring(), on_error="skip", **settings)
     for _ in range(400):
         saem.fit(records, 1)
@@ -158,7 +158,7 @@ def test_one_that_fails_later_leaves_the_mean_of_mini_batches(values, fraction):
 @pytest.mark.parametrize("fraction", [1.0, 0.4])
 def test_what_cannot_be_read_any_more_is_left_out_from_then_on(family, values, fraction):
     disk = Disk(values, broken=[])
-    settings = {"e_step": Exact(), "batch_fraction": fraction}
+    settings = {"e_step": Exact(), "batch_size": fraction}
     saem = run(family, on_error="skip", **settings).fit(disk, 2)
     disk.broken |= {3, 30}
     saem.fit(disk, 2)
@@ -253,7 +253,7 @@ def test_statistics_that_cannot_be_never_reach_the_parameters(rng, name, value, 
             parameters=mixture.parameters,
             e_step=Spoilt(compiled, name, value),
             on_error="skip",
-            batch_fraction=fraction,
+            batch_size=fraction,
             random_seed=1,
             progressbar=False,
         )

@@ -46,7 +46,7 @@ def whole(tmp_path_factory, family):
     )
     em.partial_fit(stream).save(folder / "online.nc")
     del stream[20]
-    saem = SAEM(family, sweeps=5, batch_fraction=0.5, random_seed=1, **SETTINGS)
+    saem = SAEM(family, draws=5, batch_size=0.5, random_seed=1, **SETTINGS)
     saem.fit(stream, 3).save(folder / "saem.nc")
     return {name: (folder / f"{name}.nc").read_bytes() for name in ("online", "saem")}
 

@@ -102,7 +102,7 @@ class Visit:
 
     Attributes
     ----------
-    sweeps : int
+    draws : int
         Number of sweeps to make now.
     done : int
         Number of sweeps made before.
@@ -112,7 +112,7 @@ class Visit:
         Whether the moves within a class adapt.
     """
 
-    sweeps: int
+    draws: int
     done: int
     refit_every: int
     adapts: bool
@@ -137,17 +137,17 @@ def visit(
     how : Visit
     """
     if isinstance(explainer.e_step, CompiledChains):
-        numbers = how.done + np.arange(1, how.sweeps + 1)
+        numbers = how.done + np.arange(1, how.draws + 1)
         return explainer.checked(
             explainer.e_step.resume(
                 data,
                 parameters,
                 rng,
                 chain,
-                gains=2.0 / np.sqrt(numbers) if how.adapts else np.zeros(how.sweeps),
-                refit=(how.done // how.sweeps) % how.refit_every == 0,
+                gains=2.0 / np.sqrt(numbers) if how.adapts else np.zeros(how.draws),
+                refit=(how.done // how.draws) % how.refit_every == 0,
                 keep_fit=how.refit_every > 1,
             )
         )
-    result = simulate(explainer, data, parameters, rng, chain or None, how.sweeps, 0)
+    result = simulate(explainer, data, parameters, rng, chain or None, how.draws, 0)
     return replace(result, chain=result.state)

@@ -109,7 +109,7 @@ def test_saem_lives_on_one_draw_a_visit(rng):
     family = LinearNormal()
     e_step = AuxiliaryChains(within_class=RandomWalk(3), draw_class=True)
     start = family.model_parameters()
-    saem = SAEM(family, e_step=e_step, sweeps=10, parameters=start, random_seed=1)
+    saem = SAEM(family, e_step=e_step, draws=10, parameters=start, random_seed=1)
     saem.fit(rng.normal(size=(60, 3)), 2)
     assert {chain["position"].shape for chain in saem.run.state.chains} == {(3, 2)}
     weights = saem.history["observations"]["class_weight"].values
@@ -256,7 +256,7 @@ def test_two_visits_are_one_longer_visit(linear, rng):
 
 def test_batch_learning_goes_on_with_the_chains(rng):
     family = LinearNormal()
-    options = {"parameters": family.declared_parameters(), "sweeps": 5, "random_seed": 1}
+    options = {"parameters": family.declared_parameters(), "draws": 5, "random_seed": 1}
     values = family.draw(rng, 6)
     saem = SAEM(family, e_step=SETTINGS, progressbar=False, **options).fit(values, 3)
     assert not np.allclose(saem.parameters["centre"], family.declared_parameters()["centre"])

@@ -151,7 +151,7 @@ def test_a_chain_is_kept_alive(linear):
 
 def test_batch_learning_goes_on_with_the_chain(rng):
     family = LinearNormal()
-    options = {"parameters": family.declared_parameters(), "sweeps": 5, "random_seed": 1}
+    options = {"parameters": family.declared_parameters(), "draws": 5, "random_seed": 1}
     values = family.draw(rng, 6)
     saem = SAEM(family, e_step=SETTINGS, progressbar=False, **options).fit(values, 3)
     assert not np.allclose(saem.parameters["centre"], family.declared_parameters()["centre"])
