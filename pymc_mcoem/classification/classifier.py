@@ -29,6 +29,7 @@ from pymc_mcoem.em.stream import Unreadable, count_observations, read
 from pymc_mcoem.interrupts import deferred, require_readable
 from pymc_mcoem.runs.executor import Dispatcher, WorkerLost, Workers
 from pymc_mcoem.runs.failed_records import ON_ERROR, named
+from pymc_mcoem.runs.settings import seed_entropy
 from pymc_mcoem.runs.workers import Order
 
 if TYPE_CHECKING:
@@ -77,8 +78,10 @@ class Classifier:
         sweeps but no mode searches: with 40 classes bursts of 500 sweeps take half the time,
         bursts of 50 sweeps as much as before. An `e_step` that draws nothing, such as
         ``LaplaceGaussian()``, is not screened.
-    random_seed : int
-        Observation i of a call has a generator of its own, made from the seed and i.
+    random_seed : int or sequence of int
+        Observation i of a call has a generator of its own, made from the seed and i. Not None by
+        default, so that the same image gets the same label twice; None draws one,
+        which the attribute of this name has.
     progressbar : bool
     executor : concurrent.futures.Executor or int, optional
         Executor that computes the probabilities, as for `OnlineEM`. They are bitwise identical for
@@ -153,7 +156,7 @@ class Classifier:
         draws: int = 50,
         tune: int = 10,
         screening: float = 0.0,
-        random_seed: int = 0,
+        random_seed: int | Sequence[int] | None = 0,
         progressbar: bool = True,
         executor: Executor | int | Workers | None = None,
         on_error: Literal["raise", "skip"] = "raise",
@@ -200,7 +203,7 @@ class Classifier:
         self.draws = draws
         self.tune = tune
         self.screening = screening
-        self.random_seed = random_seed
+        self.random_seed = seed_entropy(random_seed)
         self.progressbar = progressbar
         self.rule = rule
         self.on_error = on_error

@@ -45,7 +45,7 @@ def predict_then_learn(
     draws: int = 50,
     tune: int = 10,
     window: int = 100,
-    random_seed: int = 0,
+    random_seed: int | Sequence[int] = 0,
     progressbar: bool = True,
 ) -> xr.Dataset:
     """Classify each observation of a stream by what was learned before it, then learn it.
@@ -71,8 +71,9 @@ def predict_then_learn(
         Sweeps that are used, and sweeps before them.
     window : int
         Classified observations in ``recent``.
-    random_seed : int
-        Seed of classifying. Observation i has a generator of its own, made from the seed and i.
+    random_seed : int or sequence of int
+        Seed of classifying, as for `Classifier`; each run has its own. Observation i has a
+        generator of its own, made from the seed and i.
     progressbar : bool
 
     Returns

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -74,7 +74,7 @@ def check_sweeps(draws: int, tune: int) -> None:
         )
 
 
-def generator_of(random_seed: int, index: int) -> np.random.Generator:
+def generator_of(random_seed: int | Sequence[int], index: int) -> np.random.Generator:
     """Return the generator of observation `index`, counted from 0."""
     return np.random.default_rng(np.random.SeedSequence(random_seed, spawn_key=(index,)))
 
@@ -178,7 +178,7 @@ def checked(
     index: int,
     data: Arrays,
     parameters: Arrays,
-    random_seed: int,
+    random_seed: int | Sequence[int],
     draws: int,
     tune: int,
 ) -> np.ndarray:

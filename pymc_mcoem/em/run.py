@@ -80,7 +80,7 @@ class Run[State: RunPosition, Settings: RunSettings]:
     ) -> None:
         self.family = family
         self.settings = settings
-        self.entropy = seed_entropy(random_seed)
+        self.random_seed = seed_entropy(random_seed)
         self.executor = Dispatcher(partial(Explainer.of, family, settings.e_step), executor)
         self.history = History(family, settings.keep, settings.thin)
         self.alone = OneAtATime(f"{self.driver}.{self.method}")
@@ -95,7 +95,7 @@ class Run[State: RunPosition, Settings: RunSettings]:
 
     def generator(self, *key: int) -> np.random.Generator:
         """Return the generator of an observation by its number; number 0 is for the start."""
-        return np.random.default_rng(np.random.SeedSequence(entropy=self.entropy, spawn_key=key))
+        return np.random.default_rng(np.random.SeedSequence(self.random_seed, spawn_key=key))
 
     def initial_parameters(self, observations: list[Any]) -> Arrays:
         """Return the family's starting parameters, found from some observations."""
@@ -193,7 +193,7 @@ class Run[State: RunPosition, Settings: RunSettings]:
 
     def history_at(self, state: State) -> xr.DataTree:
         """Return the history up to a state; see `OnlineEM.history`."""
-        attributes = run_attributes(self.driver, self.entropy, self.settings)
+        attributes = run_attributes(self.driver, self.random_seed, self.settings)
         return self.history.to_datatree(state, attributes)
 
     def file_content(self, written_by: str = "checkpoint") -> bytes:
@@ -203,7 +203,7 @@ class Run[State: RunPosition, Settings: RunSettings]:
             "path_stride": self.history.path.stride,
             "observation_stride": self.history.observations.stride,
         }
-        saved = SavedRun(state, self.entropy, describe_family(self.family), strides)
+        saved = SavedRun(state, self.random_seed, describe_family(self.family), strides)
         return run_bytes(self.driver, saved, self.history_at(state), written_by)
 
     def restore(self, saved: SavedRun, tree: xr.DataTree) -> None:
@@ -248,7 +248,7 @@ class Driver[AnyRun: Run[Any, Any]]:
             the step's observations. Group ``observations``, dim ``observation``: the same for
             each observation, without θ. ``troubles`` counts problems by name, from the beginning;
             it exists once there was one. Attributes: ``library``, ``version``, ``versions`` of its
-            dependencies, ``backend``, ``driver``, ``seed``, ``settings``.
+            dependencies, ``backend``, ``driver``, ``random_seed``, ``settings``.
             Group ``skipped``, dim ``position`` (in the stream, counted from 0): ``reason`` for
             each of the last 1,000 records that were left out; it exists once there was one.
 
@@ -271,7 +271,7 @@ class Driver[AnyRun: Run[Any, Any]]:
         >>> history = OnlineEM(mixture, parameters=mixture.parameters, random_seed=1).history
         >>> history["steps"]["weights"].values
         array([[0.5, 0.5]])
-        >>> history.attrs["seed"]
+        >>> history.attrs["random_seed"]
         '1'
         """
         return self.run.history_at(self.run.state)
@@ -368,7 +368,7 @@ class Driver[AnyRun: Run[Any, Any]]:
         settings["e_step"] = on_backend(settings["e_step"], str(tree.attrs.get("backend", "")))
         made: Any = cls
         with named_damage(path, given=("family", *overrides)):
-            driver: Self = made(family, random_seed=saved.entropy, **settings)
+            driver: Self = made(family, random_seed=saved.random_seed, **settings)
             driver.run.restore(saved, tree)
         driver.run.files.add(Path(path))
         return driver

@@ -2,7 +2,7 @@
 
 Layout of a file::
 
-    /               format, format_version, written_by, library, version, seed and settings as JSON
+    /               format, format_version, written_by, library, version, random_seed, settings
     /steps          path of the parameters (as in `OnlineEM.history`)
     /observations   records of the observations
     /skipped        records that were left out, if there were any
@@ -38,7 +38,7 @@ class SavedRun:
     ----------
     state : RunState or SAEMState
         State of the run.
-    entropy : int or list of int
+    random_seed : int or list of int
         The seed.
     family : dict
         Description of the family, as from `describe_family`.
@@ -47,7 +47,7 @@ class SavedRun:
     """
 
     state: Any
-    entropy: int | list[int]
+    random_seed: int | list[int]
     family: dict[str, Any]
     strides: dict[str, int]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Self
@@ -365,7 +365,7 @@ class TemplateMixture(TemplateFamily):
         draws: int = 200,
         tune: int = 100,
         e_step: CarlinChibBurst | None = None,
-        random_seed: int = 0,
+        random_seed: int | Sequence[int] = 0,
     ) -> xr.Dataset:
         """Register an observation: estimate its class and, for each class, its warp and scale.
 
@@ -382,8 +382,8 @@ class TemplateMixture(TemplateFamily):
             Sweeps that each burst keeps, and sweeps before them.
         e_step : CarlinChibBurst, optional
             Settings of the bursts. Default: as in `OnlineEM`.
-        random_seed : int
-            The same seed gives the same numbers.
+        random_seed : int or sequence of int
+            Not None by default, so that the same observation is registered the same twice.
 
         Returns
         -------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -77,7 +77,7 @@ class Registrar:
         reference: Any = None,
         draws: int = 200,
         tune: int = 100,
-        random_seed: int = 0,
+        random_seed: int | Sequence[int] = 0,
     ) -> xr.Dataset:
         """Register one observation; see `TemplateMixture.register`."""
         mixture = self.mixture

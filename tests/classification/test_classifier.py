@@ -261,6 +261,17 @@ def test_same_seed_same_answer_however_observations_come(classifier, rng):
     )
 
 
+def test_a_classifier_remembers_a_seed_that_was_drawn(mixture, by_label, rng):
+    curves = rng.standard_normal((3, 6))
+    drawn = mcoem.Classifier(mixture, by_label, random_seed=None, draws=2, progressbar=False)
+    again = mcoem.Classifier(
+        mixture, by_label, random_seed=drawn.random_seed, draws=2, progressbar=False
+    )
+    found = drawn.predict_proba(curves)
+    np.testing.assert_array_equal(drawn.predict_proba(curves), found)
+    np.testing.assert_array_equal(again.predict_proba(curves), found)
+
+
 def test_one_mixture_labels_classes_by_number_or_by_name(mixture, by_label):
     parameters = by_label["left"]
     assert mcoem.Classifier(mixture, parameters).classes_.tolist() == [0, 1]

@@ -1,5 +1,6 @@
 """Bursts whose draws are kept: against quadrature, by whoever, and what is refused."""
 
+import json
 import logging
 
 import arviz as az
@@ -55,6 +56,12 @@ def test_a_chain_at_another_theta_has_another_posterior(family, rng):
     found = sample(family, rng.integers(2**32), draws=20_000, tune=500, chains=1, parameters=theta)
     index = found["posterior"]["class_index"].values[0]
     assert chain_agreement(index, positions(found)[0], Quadrature(family, 80)).largest_z > LIMIT
+
+
+def test_a_seed_that_was_drawn_is_recorded(family):
+    found = sample(family, None)
+    again = sample(family, json.loads(found["posterior"].attrs["random_seed"]))
+    assert again["posterior"].to_dataset().identical(found["posterior"].to_dataset())
 
 
 def test_a_chain_is_a_burst_of_the_e_step(family):

@@ -89,7 +89,7 @@ def test_tree_has_path_and_records(learnt):
 def test_tree_says_where_it_comes_from(learnt):
     attributes = learnt.history.attrs
     assert attributes["library"] == "pymc_mcoem"
-    assert attributes["seed"] == "1"
+    assert attributes["random_seed"] == "1"
     assert "StepSize" in attributes["settings"]
     assert attributes["version"]
     assert {"python", "pymc", "pytensor", "numba"} <= set(json.loads(attributes["versions"]))

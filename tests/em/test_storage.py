@@ -93,7 +93,7 @@ def test_settings_come_back(family, stream, tmp_path):
     em.save(tmp_path / "run.nc")
     loaded = OnlineEM.load(tmp_path / "run.nc", family)
     assert loaded.run.settings == em.run.settings
-    assert loaded.run.entropy == [3, 2**100]
+    assert loaded.run.random_seed == [3, 2**100]
     assert loaded.history.attrs == em.history.attrs
 
 
