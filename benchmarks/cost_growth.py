@@ -88,7 +88,7 @@ def measure(side: int, n_classes: int, n_observations: int) -> list[str]:
         marks.append(time.perf_counter())
         found = compiled.burst(
             rng,
-            pseudo_priors.start(rng),
+            pseudo_priors.draw_start(rng),
             compiled.burst.initial_log_step,
             pseudo_priors,
             gains,

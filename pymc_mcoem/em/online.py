@@ -49,7 +49,7 @@ class OnlineEM(Driver[OnlineRun]):
     start : {"kmeans", "random"}
         How the family finds a start.
     n_start : int
-        Number of observations held for the start.
+        Number of observations, the first ones, that are held and set the start.
     step_size : StepSize or callable
         ϱ_n as a function of the step number n; the first must be 1. Default: n^−0.6.
     update_schedule : UpdateSchedule or callable

@@ -47,7 +47,8 @@ class SAEM(Driver[SAEMRun]):
     start : {"kmeans", "random"}
         How the family finds a start.
     n_start : int, optional
-        Number of observations that set the start. Default: all.
+        Number of observations, the first ones, that set the start. Default: all, since they are at
+        hand and may be sorted; a stream cannot wait for all, so `OnlineEM` takes 50.
     step_size : PhasedStepSize or callable
         γ_k as a function of the iteration number k; the first must be 1. The moves within a
         class adapt while the gain is 1. Default: 1 for ten iterations, then (k − 10)^−0.7.

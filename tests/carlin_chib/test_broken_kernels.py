@@ -138,7 +138,7 @@ def test_kept_sweeps_are_all_of_one_kernel(case, rng):
     pseudo_priors = case.pseudo_priors("good")
     tune, n_sweeps = 30, 230
     noise = rng.standard_normal((n_sweeps, case.burst.noise_size))
-    start = pseudo_priors.start(rng)
+    start = pseudo_priors.draw_start(rng)
 
     def departure(gains):
         return largest_departure(case.burst, case.data, pseudo_priors, start, noise, gains, tune)
@@ -162,7 +162,7 @@ def bursts(skewed):
     log_step = skewed.burst.initial_log_step
     made = []
     for _ in range(120):
-        start = pseudo_priors.start(rng)
+        start = pseudo_priors.draw_start(rng)
         draws = skewed.burst(rng, start, log_step, pseudo_priors, gains, skewed.data)
         kept = {
             name: getattr(draws, name)[100:]

@@ -32,7 +32,7 @@ def test_the_classes_overlap_and_are_unequal(case):
 
 def run(case, pseudo_priors, rng, start=None):
     gains = adaptation_gains(TUNE + DRAWS, TUNE)
-    start = pseudo_priors.start(rng) if start is None else start
+    start = pseudo_priors.draw_start(rng) if start is None else start
     return case.burst(rng, start, case.burst.initial_log_step, pseudo_priors, gains, case.data)
 
 

@@ -96,7 +96,7 @@ def test_statistics_are_averages_over_the_kept_draws(case):
     rng = np.random.default_rng(4)
     draws = case.burst(
         rng,
-        pseudo_priors.start(rng),
+        pseudo_priors.draw_start(rng),
         case.burst.initial_log_step,
         pseudo_priors,
         adaptation_gains(250, 50),
@@ -334,7 +334,7 @@ def expected_draws(skewed, rng, tune, draws, start=None):
     pseudo_priors = skewed.e_step.pseudo_priors(skewed.data, rng)
     return skewed.burst(
         rng,
-        pseudo_priors.start(rng) if start is None else start,
+        pseudo_priors.draw_start(rng) if start is None else start,
         skewed.burst.initial_log_step,
         pseudo_priors,
         adaptation_gains(tune + draws, tune),
@@ -479,7 +479,7 @@ def test_a_start_beyond_a_hard_edge_is_drawn_again(without_compiler):
     for seed in range(12):
         rng = np.random.default_rng(seed)
         pseudo_priors = e_step.pseudo_priors(values, rng)
-        start = pseudo_priors.start(rng)
+        start = pseudo_priors.draw_start(rng)
         gains = adaptation_gains(1, 0)
         tried = e_step.burst(
             rng, start, e_step.burst.initial_log_step, pseudo_priors, gains, values

@@ -91,7 +91,7 @@ class PlatePseudoPriors:
         """Return the arrays in the order in which compiled functions take them."""
         return [self.mean, self.scale, self.whiten, self.log_normalizer]
 
-    def start(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    def draw_start(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Draw a class for every row by evidence, and a position from its pseudo-prior."""
         n_classes, n_rows, n = self.mean.shape
         best = self.log_evidence.max(axis=0)

@@ -283,7 +283,7 @@ class SweepEStep(ChainEStep[Sweeps]):
         self, pseudo_priors: PseudoPriors, rng: np.random.Generator
     ) -> tuple[int, np.ndarray]:
         """Draw the start of a chain: a class by evidence, and latents from its pseudo-prior."""
-        return pseudo_priors.start(rng)
+        return pseudo_priors.draw_start(rng)
 
     def _begin(
         self,

@@ -128,7 +128,7 @@ class CompiledPlainGibbs(SweepEStep):
     ) -> tuple[int, np.ndarray]:
         """Draw the first class with equal odds, and latents from its proposal."""
         unknown = np.full(self.density.n_classes, np.nan)
-        return replace(pseudo_priors, log_evidence=unknown).start(rng)
+        return replace(pseudo_priors, log_evidence=unknown).draw_start(rng)
 
     def _summed(
         self,
