@@ -28,7 +28,7 @@ from pymc_mcoem.em.progress import CountProgress
 from pymc_mcoem.em.stream import Unreadable, count_observations, read
 from pymc_mcoem.interrupts import deferred, require_readable
 from pymc_mcoem.runs.executor import Dispatcher, WorkerLost, Workers
-from pymc_mcoem.runs.failed_records import ON_ERROR, named
+from pymc_mcoem.runs.failed_records import ON_ERROR, named, refusal
 from pymc_mcoem.runs.settings import seed_entropy
 from pymc_mcoem.runs.workers import Order
 
@@ -385,8 +385,7 @@ class Classifier:
                 if self.on_error == "skip":
                     self.skipped[index] = f"refused: {named(error)}"
                     continue
-                kind = TypeError if isinstance(error, TypeError) else ValueError
-                raise kind(f"observation {index} (counted from 0) was refused: {error}") from error
+                raise refusal(error, index) from error
             call = attempt if self.on_error == "skip" else checked
             sweeps = self.random_seed, self.draws, self.tune
             yield index, Order(call, (index, data, self._parameters, *sweeps))

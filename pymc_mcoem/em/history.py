@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pymc_mcoem.em.family import Family
-    from pymc_mcoem.em.run_state import RunPosition, StepReport
+    from pymc_mcoem.em.run_state import RunState, StepReport
     from pymc_mcoem.labelling import Arrays
 
 __all__ = ["History", "ThinnedSeries", "recorded_names"]
@@ -213,7 +213,7 @@ class History:
         row = np.concatenate([parameters, [state.n_learnt], step, mean, counts])
         self.path.append(state.n_steps, row)
 
-    def to_datatree(self, state: RunPosition, attributes: Mapping[str, Any]) -> xr.DataTree:
+    def to_datatree(self, state: RunState, attributes: Mapping[str, Any]) -> xr.DataTree:
         """Return the history up to `state`, with labels."""
         path = self._labelled(
             self.path.rows(state.n_steps), [*self.parameters, *self.shared], "step"

@@ -15,7 +15,7 @@ from pymc_mcoem.em.online_run import OnlineRun
 from pymc_mcoem.em.progress import RunProgress
 from pymc_mcoem.em.revival import Revival
 from pymc_mcoem.em.run import Driver
-from pymc_mcoem.em.run_state import ObservationRecord, OnlineSettings, RunState, StepReport
+from pymc_mcoem.em.run_state import ObservationRecord, OnlineSettings, OnlineState, StepReport
 from pymc_mcoem.em.schedules import BurstLength, BurstSize, StepSize, UpdateSchedule
 from pymc_mcoem.em.stream import check_skip, count_observations, read
 from pymc_mcoem.interrupts import deferred
@@ -341,7 +341,7 @@ class OnlineEM(Driver[OnlineRun]):
             Checkpointing(saved_in, run.file_content, lambda: run.state) as saving,
         ):
 
-            def tell(report: StepReport[RunState]) -> None:
+            def tell(report: StepReport[OnlineState]) -> None:
                 progress.learnt(report)
                 if callback is not None:
                     callback(report.observations)

@@ -21,13 +21,14 @@ from pymc_mcoem.em.checks import check_family, check_layout, check_shapes
 from pymc_mcoem.em.esteps.worker_calls import Explainer
 from pymc_mcoem.em.family_record import describe_family, require_family
 from pymc_mcoem.em.history import History
-from pymc_mcoem.em.run_state import ObservationRecord, Pending, RunPosition, RunSettings, StepReport
+from pymc_mcoem.em.run_state import ObservationRecord, Pending, RunSettings, RunState, StepReport
 from pymc_mcoem.em.storage import SavedRun, read_run, run_bytes, settings_of
+from pymc_mcoem.em.stream import Unreadable
 from pymc_mcoem.interrupts import patiently, raise_if_interrupted, require_own_fault
 from pymc_mcoem.runs.atomic_files import write_whole
 from pymc_mcoem.runs.datatree_files import named_damage, require_file_name
 from pymc_mcoem.runs.executor import Dispatcher, Workers
-from pymc_mcoem.runs.failed_records import FailedRecord, leave_out
+from pymc_mcoem.runs.failed_records import FailedRecord, leave_out, named
 from pymc_mcoem.runs.settings import on_backend, run_attributes, seed_entropy
 from pymc_mcoem.runs.workers import ExecutorError, Order
 
@@ -43,7 +44,7 @@ __all__ = ["Driver", "Run", "added", "blended", "timed"]
 _log = logging.getLogger("pymc_mcoem")
 
 
-class Run[State: RunPosition, Settings: RunSettings]:
+class Run[State: RunState, Settings: RunSettings]:
     """A run: its settings, its state and its history.
 
     The state is never changed in place. A step makes a new one, so that a step that fails or is
@@ -62,14 +63,13 @@ class Run[State: RunPosition, Settings: RunSettings]:
         Executor that runs the E-steps; see `Dispatcher`.
     """
 
-    #: The driver's name, its method that takes observations, and the class of its settings.
+    #: The driver's name, its method that takes observations, and the classes of settings and state.
     driver: ClassVar[str]
     method: ClassVar[str]
     settings_class: ClassVar[type[RunSettings]]
+    state_class: ClassVar[type[Any]]
     #: Unit that log messages count in.
     unit: ClassVar[str]
-
-    state: State
 
     def __init__(
         self,
@@ -80,6 +80,7 @@ class Run[State: RunPosition, Settings: RunSettings]:
     ) -> None:
         self.family = family
         self.settings = settings
+        self.state: State = self.state_class()
         self.random_seed = seed_entropy(random_seed)
         self.executor = Dispatcher(partial(Explainer.of, family, settings.e_step), executor)
         self.history = History(family, settings.keep, settings.thin)
@@ -96,6 +97,11 @@ class Run[State: RunPosition, Settings: RunSettings]:
     def generator(self, *key: int) -> np.random.Generator:
         """Return the generator of an observation by its number; number 0 is for the start."""
         return np.random.default_rng(np.random.SeedSequence(self.random_seed, spawn_key=key))
+
+    def begin(self, parameters: Arrays) -> None:
+        """Start from `parameters`."""
+        self.history.begin(parameters)
+        self.state = replace(self.state, parameters=parameters)
 
     def initial_parameters(self, observations: list[Any]) -> Arrays:
         """Return the family's starting parameters, found from some observations."""
@@ -168,6 +174,12 @@ class Run[State: RunPosition, Settings: RunSettings]:
                     break
                 running = result.statistics if running is None else running
                 yield item, result, 0.0 if self.executor.is_remote else perf_counter() - begun
+
+    def unreadable(self, record: Unreadable, position: int) -> FailedRecord:
+        """Return an unreadable record to leave out, or raise the source's exception."""
+        if self.settings.on_error == "raise":
+            raise record.error
+        return FailedRecord(position, f"reading it failed: {named(record.error)}")
 
     def leave_out(self, *records: FailedRecord) -> None:
         """Pass failed records to `on_error`, keep the reasons, and log the first if not raised."""

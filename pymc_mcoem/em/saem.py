@@ -229,10 +229,10 @@ class SAEM(Driver[SAEMRun]):
             deferred("iterations") as interrupts,
             run.alone.call(),
             telling(self.progressbar),
-            claimed(saved_in, None if run.state.n_iterations else run.files),
+            claimed(saved_in, None if run.state.n_steps else run.files),
         ):
             encoded = run.read(observations, interrupts.between)
-            first = run.state.n_iterations + 1
+            first = run.state.n_steps + 1
             n_visits = sum(
                 len(run.batch(number, len(encoded)))
                 for number in range(first, first + n_iterations)
@@ -273,7 +273,7 @@ class SAEM(Driver[SAEMRun]):
     @property
     def n_iterations(self) -> int:
         """Number of iterations so far."""
-        return self.run.state.n_iterations
+        return self.run.state.n_steps
 
     def __repr__(self) -> str:
         """Return the family and the number of iterations."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
 from pymc_mcoem.em.contributions import Contribution
-from pymc_mcoem.em.run_state import RunSettings
+from pymc_mcoem.em.run_state import RunSettings, RunState
 from pymc_mcoem.validation import is_whole
 
 if TYPE_CHECKING:
@@ -60,15 +60,13 @@ class SAEMSettings(RunSettings):
 
 
 @dataclass(frozen=True)
-class SAEMState:
-    """Everything that a run needs to continue, except the observations.
+class SAEMState(RunState):
+    """Everything that a run of `SAEM` needs to continue, besides what `RunState` has.
+
+    The observations are not in it. A step is an iteration.
 
     Attributes
     ----------
-    parameters : dict of str to ndarray, or None
-        θ; None before the start is set.
-    statistics : dict of str to ndarray, or None
-        s_k, each ``(n_classes, *shape)``.
     contributions : tuple of Contribution
         Contribution of each observation at its last visit; with mini-batches only.
     chains : tuple of dict of str to ndarray
@@ -82,37 +80,14 @@ class SAEMState:
         Fingerprints of the observations that the chains belong to.
     n_records : int
         Number of records given, including those left out.
-    n_iterations, n_visits : int
-    troubles : dict of str to int
-        Counts of troubles so far, by name.
     """
 
-    parameters: Arrays | None = None
-    statistics: Arrays | None = None
     contributions: tuple[Contribution, ...] = ()
     chains: tuple[Arrays, ...] = ()
     n_sweeps: tuple[int, ...] = ()
     positions: tuple[int, ...] = ()
     fingerprints: tuple[str, ...] = ()
     n_records: int = 0
-    n_iterations: int = 0
-    n_visits: int = 0
-    troubles: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def n_learnt(self) -> int:
-        """Number of visits to observations."""
-        return self.n_visits
-
-    @property
-    def n_seen(self) -> int:
-        """Number of visits to observations."""
-        return self.n_visits
-
-    @property
-    def n_steps(self) -> int:
-        """Number of iterations."""
-        return self.n_iterations
 
     @property
     def effective_size(self) -> float:

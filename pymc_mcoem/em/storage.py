@@ -36,7 +36,7 @@ class SavedRun:
 
     Attributes
     ----------
-    state : RunState or SAEMState
+    state : OnlineState or SAEMState
         State of the run.
     random_seed : int or list of int
         The seed.

@@ -329,12 +329,6 @@ class TemplateFamily(Family):
             are negative or do not sum to one, or a variance is not positive.
         """
         checked = super().check_parameters(parameters)
-        weights = checked["weights"]
-        if (weights < 0).any() or abs(float(weights.sum()) - 1.0) > 1e-6:
-            raise ValueError(
-                f"parameters: weights is {weights}, which sums to {weights.sum():.6g}; give "
-                "weights that are not negative and divide them by their sum."
-            )
         for name in ("noise_variance", "deformation_variance"):
             if name in checked and not (checked[name] > 0).all():
                 raise ValueError(

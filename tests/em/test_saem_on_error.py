@@ -152,7 +152,7 @@ def test_one_that_fails_later_leaves_the_mean_of_mini_batches(values, fraction):
             break
     # a mini-batch of it alone is drawn anew, and the iteration made
     assert n == 40
-    assert saem.fit(records, 1).n_iterations == state.n_iterations + 1
+    assert saem.fit(records, 1).n_iterations == state.n_steps + 1
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.4])
