@@ -350,7 +350,7 @@ def errors(
     results = []
     for job in jobs:
         data, names = split(job), None
-        n_learnt, n_named = (data[kind].size // 256 for kind in ("learn", "test"))
+        n_learned, n_named = (data[kind].size // 256 for kind in ("learn", "test"))
         found = {}
         if job.unsupervised:
             truth = data["learn_labels"][0]
@@ -364,7 +364,7 @@ def errors(
         ]
         found |= {
             "error": 100 * np.mean(label(job, "test", names) != data["truth"]),
-            "seconds an image learned": np.sum(learned) / n_learnt,
+            "seconds an image learned": np.sum(learned) / n_learned,
             "seconds an image named": read(job, "test")[1] / n_named,
         }
         results.append({key: float(value) for key, value in found.items()})

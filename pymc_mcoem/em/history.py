@@ -210,7 +210,7 @@ class History:
         mean = np.mean(records, axis=0)
         mean[0] *= len(records)  # seconds are summed, everything else is a mean
         parameters = self._raveled(state.parameters or {})
-        row = np.concatenate([parameters, [state.n_learnt], step, mean, counts])
+        row = np.concatenate([parameters, [state.n_learned], step, mean, counts])
         self.path.append(state.n_steps, row)
 
     def to_datatree(self, state: RunState, attributes: Mapping[str, Any]) -> xr.DataTree:
@@ -219,7 +219,7 @@ class History:
             self.path.rows(state.n_steps), [*self.parameters, *self.shared], "step"
         )
         observations = self._labelled(
-            self.observations.rows(state.n_learnt), self.shared[1:], "observation", skip=1
+            self.observations.rows(state.n_learned), self.shared[1:], "observation", skip=1
         )
         nodes = {
             "/": xr.Dataset(attrs=dict(attributes)),

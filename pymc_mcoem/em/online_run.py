@@ -267,7 +267,7 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
                 "parameters: there are none, since nothing was seen and none were given; call "
                 "partial_fit first, or pass parameters= to OnlineEM."
             )
-        if not state.pending and (state.n_updates or not state.n_learnt):
+        if not state.pending and (state.n_updates or not state.n_learned):
             return state
         if self._read is None or self._read[0] is not state:
             self._read = (state, self._ended(state))
@@ -305,7 +305,7 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
         """
         if state.parameters is None:
             state = replace(state, parameters=self._start(state))
-        if not state.pending and state.n_learnt and not state.n_updates:
+        if not state.pending and state.n_learned and not state.n_updates:
             return state.with_last(self._maximized(state).parameters)
         while state.pending:
             last = len(state.pending) <= self.settings.batch_size
@@ -332,7 +332,7 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
         batch = state.pending[: self.settings.batch_size]
         # Errors of the user's schedules are not due to an observation, so call these first.
         gain = self.settings.gain(state.n_steps + 1)
-        numbers = range(state.n_learnt + 1, state.n_learnt + len(batch) + 1)
+        numbers = range(state.n_learned + 1, state.n_learned + len(batch) + 1)
         lengths = [self.settings.burst_length(number) for number in numbers]
         for number in numbers:
             self.settings.update_schedule(number)
@@ -394,7 +394,7 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
         revival, fit = self.settings.revival, state.fit
         if revival is not None:
             revived = revival.after(
-                running, fit, results, gain=gain, n_learnt=state.n_learnt + size
+                running, fit, results, gain=gain, n_learned=state.n_learned + size
             )
             running, fit = revived.statistics, revived.record
             count_troubles(troubles, revived_classes(self.family, revived.classes))
@@ -409,7 +409,7 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
             # A mini-batch starts from one adaptation; that of its last observation is kept.
             e_step_state={name: np.array(value) for name, value in results[-1].state.items()},
             pending=state.pending[size:],
-            n_learnt=state.n_learnt + size,
+            n_learned=state.n_learned + size,
             n_steps=state.n_steps + 1,
             inverse_effective_size=(
                 (1 - gain) ** 2 * state.inverse_effective_size + gain**2 / size
@@ -420,8 +420,8 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
         all_ready = not state.n_updates and np.all(self.family.ready(running, effective_size=worth))
         due = last or update_is_due(
             self.settings.update_schedule,
-            state.n_learnt,
-            after.n_learnt,
+            state.n_learned,
+            after.n_learned,
             n_updates=state.n_updates,
             all_ready=bool(all_ready),
         )
@@ -429,7 +429,7 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
         if due:
             found = self._maximized(after)
             waiting = found.waiting
-            if after.n_learnt >= UNTROUBLED * self.family.n_classes:
+            if after.n_learned >= UNTROUBLED * self.family.n_classes:
                 count_troubles(troubles, waiting_classes(self.family, waiting))
             after = replace(after, parameters=found.parameters, n_updates=state.n_updates + 1)
         return StepReport(

@@ -192,7 +192,7 @@ class Run[State: RunState, Settings: RunSettings]:
             _log.warning(
                 "%s %d: %s. Further ones are only counted, in history.",
                 self.unit.capitalize(),
-                report.state.n_learnt if self.unit == "observation" else report.state.n_steps,
+                report.state.n_learned if self.unit == "observation" else report.state.n_steps,
                 name,
             )
         self.history.append(report)

@@ -151,7 +151,7 @@ class RunState:
         θ; None before the start is set.
     statistics : dict of str to ndarray, or None
         Running means s of δ_{I,j} S, each ``(n_classes, *shape)``.
-    n_learnt, n_steps : int
+    n_learned, n_steps : int
         Numbers of observations learned, or visited by `SAEM`, and of steps of the recursion.
     troubles : dict of str to int
         Counts of troubles so far, by name.
@@ -159,14 +159,14 @@ class RunState:
 
     parameters: Arrays | None = None
     statistics: Arrays | None = None
-    n_learnt: int = 0
+    n_learned: int = 0
     n_steps: int = 0
     troubles: dict[str, int] = field(default_factory=dict)
 
     @property
     def n_seen(self) -> int:
         """Number of observations learned or held."""
-        return self.n_learnt
+        return self.n_learned
 
     @property
     def effective_size(self) -> float:
@@ -211,7 +211,7 @@ class OnlineState(RunState):
     @property
     def n_seen(self) -> int:
         """Number of observations learned or held."""
-        return self.n_learnt + len(self.pending)
+        return self.n_learned + len(self.pending)
 
     @property
     def effective_size(self) -> float:
@@ -225,7 +225,7 @@ class OnlineState(RunState):
 
     def averaged(self, begin: int | None) -> Self:
         """Return the state with θ added to the Polyak-Ruppert average, which begins at `begin`."""
-        if begin is None or self.n_learnt < begin or self.parameters is None:
+        if begin is None or self.n_learned < begin or self.parameters is None:
             return self
         count = self.n_averaged + 1
         average = {

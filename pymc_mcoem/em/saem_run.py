@@ -246,7 +246,7 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
                     contributions.append(contribution)
                 count_troubles(troubles, result.troubles)
                 chains[i] = result.chain
-                record = ObservationRecord.of(state.n_learnt + len(records) + 1, result, seconds)
+                record = ObservationRecord.of(state.n_learned + len(records) + 1, result, seconds)
                 records.append(record)
                 visited(record)
             if not records:
@@ -278,7 +278,7 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
             positions=tuple(state.positions[i] for i in left),
             fingerprints=tuple(state.fingerprints[i] for i in left),
             n_steps=number,
-            n_learnt=state.n_learnt + len(records),
+            n_learned=state.n_learned + len(records),
             troubles=troubles,
         )
         report = StepReport(

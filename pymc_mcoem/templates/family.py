@@ -197,12 +197,12 @@ class TemplateFamily(Family):
         ``basis_row`` and ``basis_column``, in the unit of the points.
         """
         labelled = super().to_dataset(parameters)
-        centres, names = self.settings.basis.centres, self.settings.dim_names
+        centers, names = self.settings.basis.centers, self.settings.dim_names
         if "basis" not in labelled.dims:
             return labelled
-        if len(names) != centres.shape[1]:
-            names = tuple(str(axis) for axis in range(centres.shape[1]))
-        found = zip(names, centres.T, strict=True)
+        if len(names) != centers.shape[1]:
+            names = tuple(str(axis) for axis in range(centers.shape[1]))
+        found = zip(names, centers.T, strict=True)
         return labelled.assign_coords({f"basis_{name}": ("basis", axis) for name, axis in found})
 
     def describe(self) -> dict[str, str]:

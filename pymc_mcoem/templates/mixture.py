@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Self
 
 import numpy as np
@@ -302,7 +302,9 @@ class TemplateMixture(TemplateFamily):
             raise ValueError(
                 f"options: got {sorted(unknown)}; choose from {sorted(self._options)}."
             )
-        return self._made_of(n_classes, **options)
+        settings = self.settings
+        parts = settings.points, settings.basis, settings.deformation, n_classes
+        return type(self)(*parts, **{**self._options, **options})
 
     @property
     def parameters(self) -> xr.Dataset:
@@ -441,17 +443,6 @@ class TemplateMixture(TemplateFamily):
             random_seed=random_seed,
         )
 
-    def _made_of(self, n_classes: int, **options: Any) -> Self:
-        """Return a new mixture with the same points, basis and deformation."""
-        settings = self.settings
-        return type(self)(
-            settings.points,
-            settings.basis,
-            settings.deformation,
-            n_classes,
-            **{**self._options, **options},
-        )
-
     def __reduce__(self) -> tuple[Any, ...]:
         """Return how to rebuild the mixture when it is unpickled.
 
@@ -465,7 +456,7 @@ class TemplateMixture(TemplateFamily):
         # the new mixture makes these from its own model
         for name in ("_made", "_compiled", "_registrars", "latents"):
             more.pop(name, None)
-        return _made_anew, (type(self), parts, self._options), (self.model_parameters(), more)
+        return partial(type(self), **self._options), parts, (self.model_parameters(), more)
 
     def __setstate__(self, state: Any) -> None:
         """Set the values of θ in the model, and attributes that were added to the mixture."""
@@ -493,8 +484,3 @@ class TemplateMixture(TemplateFamily):
             f"TemplateMixture({settings.n_classes} classes, observations of shape "
             f"{settings.grid_shape}, {settings.basis!r}, {settings.deformation!r})"
         )
-
-
-def _made_anew(kind: type[TemplateMixture], parts: tuple[Any, ...], options: Any) -> Any:
-    """Rebuild a mixture that was pickled."""
-    return kind(*parts, **options)

@@ -131,7 +131,7 @@ def test_known_templates_are_recovered(own, rng):
         **options,
     )
     settings, n, deviation, spread = mixture.settings, 1_200, 0.3, np.sqrt(0.05)
-    truth = 1 + 2.5 * np.exp(-np.square((settings.basis.centres[:, 0] - [[4.0], [6.0]]) / 1.2))
+    truth = 1 + 2.5 * np.exp(-np.square((settings.basis.centers[:, 0] - [[4.0], [6.0]]) / 1.2))
     classes = rng.integers(2, size=n)
     curves = []
     for index in classes:

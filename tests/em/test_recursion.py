@@ -65,7 +65,7 @@ def test_mini_batches_equal_batch_statistics(family, stream, batch_size):
     em.partial_fit(stream)
     whole = len(stream) // batch_size * batch_size
     state = em.run.state
-    assert (state.n_learnt, state.n_seen) == (whole, len(stream))
+    assert (state.n_learned, state.n_seen) == (whole, len(stream))
     assert state.effective_size == pytest.approx(whole)
     for name, expected in family.batch(stream[:whole], THETA).items():
         np.testing.assert_allclose(state.statistics[name], expected, rtol=1e-11, atol=1e-13)

@@ -60,9 +60,9 @@ RECORD = {
 }
 
 
-def after(results, n_learnt=100, record=RECORD, **settings):
+def after(results, n_learned=100, record=RECORD, **settings):
     revival = Revival(**({"wait": 10} | settings))
-    return revival.after(RUNNING, record, results, gain=1e-9, n_learnt=n_learnt)
+    return revival.after(RUNNING, record, results, gain=1e-9, n_learned=n_learned)
 
 
 def test_mass_and_statistics_are_kept_and_the_observation_has_its_part():
@@ -87,7 +87,7 @@ def test_mass_and_statistics_are_kept_and_the_observation_has_its_part():
         ([result([0.8, 0.1, 0.1], 7.0, -9.0)], {}),  # of another class than the donor
         ([result([0.1, 0.8, 0.1], 7.0, -1.0)], {}),  # fits better than its like
         ([result([0.1, 0.8, 0.1], 7.0, np.nan)], {}),  # nobody knows how well it fits
-        ([result([0.1, 0.8, 0.1], 7.0, -9.0)], {"n_learnt": 29}),  # too early
+        ([result([0.1, 0.8, 0.1], 7.0, -9.0)], {"n_learned": 29}),  # too early
         ([result([0.1, 0.8, 0.1], 7.0, -9.0)], {"share": 0.01}),  # not empty
         ([result([0.1, 0.8, 0.1], 7.0, -9.0)], {"record": RECORD | {"last": np.array([0, 80, 0])}}),
     ],

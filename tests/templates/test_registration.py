@@ -319,7 +319,7 @@ def test_an_image_that_says_nothing_leaves_the_prior(images):
 def test_an_image_with_a_known_warp_is_registered(images, rng):
     mixture, field, e_step = images
     settings = mixture.settings
-    template = np.exp(-np.square(settings.basis.centres - [0.1, -0.2]).sum(axis=1) / 0.3)
+    template = np.exp(-np.square(settings.basis.centers - [0.1, -0.2]).sum(axis=1) / 0.3)
     beta = 0.15 * rng.normal(size=field.n_parameters)
     warp = field.warp(settings.points, beta).eval()
     image = (settings.basis.matrix(warp) @ template).reshape(6, 6)

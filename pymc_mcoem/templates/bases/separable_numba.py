@@ -118,12 +118,12 @@ def values_and_slopes(
     summed = np.dot(table, right)
     values, along_first, along_second = np.zeros(n), np.zeros(n), np.zeros(n)
     for a in range(n_first):
-        centre = a * spacing[0] - middle_first
+        center = a * spacing[0] - middle_first
         kernel, plain, weighted = left[a], summed[a], summed[n_first + a]
         for s in range(n):
             product = kernel[s] * plain[s]
             values[s] += product
-            along_first[s] += product * centre
+            along_first[s] += product * center
             along_second[s] += kernel[s] * weighted[s]
     steep = 2.0 / (bandwidth * bandwidth)
     for s in range(n):
@@ -158,25 +158,25 @@ def values_to_bends(
     for a in range(n_first):
         for b in range(n_second):
             alpha = coefficients[a * n_second + b]
-            centre = b * spacing[1] - middle_second
+            center = b * spacing[1] - middle_second
             table[a, b] = alpha
-            table[n_first + a, b] = alpha * centre
-            table[2 * n_first + a, b] = alpha * centre * centre
+            table[n_first + a, b] = alpha * center
+            table[2 * n_first + a, b] = alpha * center * center
     summed = np.dot(table, right)
     values, along_first, along_second = np.zeros(n), np.zeros(n), np.zeros(n)
     twice_first, both, twice_second = np.zeros(n), np.zeros(n), np.zeros(n)
     for a in range(n_first):
-        centre = a * spacing[0] - middle_first
+        center = a * spacing[0] - middle_first
         kernel, plain = left[a], summed[a]
         weighted, squared = summed[n_first + a], summed[2 * n_first + a]
         for s in range(n):
             product = kernel[s] * plain[s]
             values[s] += product
-            along_first[s] += product * centre
-            twice_first[s] += product * centre * centre
+            along_first[s] += product * center
+            twice_first[s] += product * center * center
             product = kernel[s] * weighted[s]
             along_second[s] += product
-            both[s] += product * centre
+            both[s] += product * center
             twice_second[s] += kernel[s] * squared[s]
     steep = 2.0 / (bandwidth * bandwidth)
     for s in range(n):
