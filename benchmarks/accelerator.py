@@ -4,12 +4,12 @@ JAX runs the package's own graphs, the density with its gradient and curvature, 
 sweep and the statistics, in step for a whole mini-batch of observations and several chains of each.
 That fills an accelerator; without one JAX runs the same on the processor. The results are compared
 with the package's own burst: modes by their log-density, sweeps by the draws from the same noise,
-whole bursts by their means over many. Each chain has its own burn-in, and the kept draws are
+whole bursts by their means over many. Each chain has its own tuning, and the kept draws are
 divided among the chains.
 
 The reference is the E-step as `OnlineEM` calls it, in the given number of processes, on the same
 machine and in the same run. Images of 16 × 16 pixels under four classes show discs with noise 0.2.
-Bursts have 100 draws after 50 of burn-in, with 20 random-walk moves per sweep.
+Bursts have 100 draws after 50 of tuning, with 20 random-walk moves per sweep.
 
     python benchmarks/accelerator.py                              # JAX's default device
     JAX_PLATFORMS=cpu python benchmarks/accelerator.py --batches 8 --rounds 1
@@ -42,7 +42,7 @@ from pymc_mcoem.compiling.data_functions import compile_with_data
 from pymc_mcoem.em.burst import adaptation_gains
 
 SIDE, N_CLASSES, NOISE = 16, 4, 0.2
-DRAWS, BURN_IN = 100, 50
+DRAWS, TUNE = 100, 50
 #: Newton steps of every search. The package's own searches stop after 5 to 15.
 N_STEPS = 20
 
@@ -83,7 +83,7 @@ def explain(images: np.ndarray) -> int:
                 rng,
                 e_step.initial_state(),
                 draws=DRAWS,
-                burn_in=BURN_IN,
+                tune=TUNE,
             )
     return len(images)
 
@@ -214,7 +214,7 @@ class JaxBurst:
         return x, scale, whiten, normalizer, log_p - normalizer
 
     def _run(
-        self, draws: int, burn_in: int, key: Any, pseudo_priors: tuple[Any, ...], data: list[Any]
+        self, draws: int, tune: int, key: Any, pseudo_priors: tuple[Any, ...], data: list[Any]
     ) -> list[Any]:
         """Return shares of visits and mean statistics, (n, n_classes, ...) each."""
         import jax
@@ -265,10 +265,10 @@ class JaxBurst:
         total = [jnp.zeros((n_observations, N_CLASSES))]
         total += [jnp.zeros((n_observations, N_CLASSES, *each.shape[2:])) for each in sizes]
         kept = -(-draws // self.n_chains)
-        keys = jax.random.split(keys[2], burn_in + kept)
-        gains = jnp.asarray(adaptation_gains(burn_in, burn_in))
-        chain = jax.lax.scan(move, (first, position, log_step), (keys[:burn_in], gains))[0]
-        _, total = jax.lax.scan(add, (chain, total), keys[burn_in:])[0]
+        keys = jax.random.split(keys[2], tune + kept)
+        gains = jnp.asarray(adaptation_gains(tune, tune))
+        chain = jax.lax.scan(move, (first, position, log_step), (keys[:tune], gains))[0]
+        _, total = jax.lax.scan(add, (chain, total), keys[tune:])[0]
         return [sums / (kept * self.n_chains) for sums in total]
 
 
@@ -319,7 +319,7 @@ def compare(n_images: int = 3, n_runs: int = 24, n_chains: int = 2) -> str:
 
     data = burst.encode(np.repeat(images, n_runs, axis=0))
     modes = burst.find_modes(data)
-    found = [np.asarray(each) for each in burst.run(DRAWS, BURN_IN, jax.random.key(7), modes, data)]
+    found = [np.asarray(each) for each in burst.run(DRAWS, TUNE, jax.random.key(7), modes, data)]
     rng, worst, spread = np.random.default_rng(8), 0.0, 0.0
     for row, image in enumerate(images):
         mine = slice(row * n_runs, (row + 1) * n_runs)
@@ -330,7 +330,7 @@ def compare(n_images: int = 3, n_runs: int = 24, n_chains: int = 2) -> str:
                 rng,
                 own.initial_state(),
                 draws=DRAWS,
-                burn_in=BURN_IN,
+                tune=TUNE,
             ).statistics
             for _ in range(n_runs)
         ]
@@ -380,12 +380,12 @@ def main() -> None:
     headings = ("batch", "chains", "compiling, s", "modes, ms", "sweeps, ms", "a second")
     table = make_table(
         (*headings, f"{given.processes} cores, a second", "ratio"),
-        title=f"Bursts of {DRAWS} draws after {BURN_IN}, C = {N_CLASSES}, {SIDE} × {SIDE}",
+        title=f"Bursts of {DRAWS} draws after {TUNE}, C = {N_CLASSES}, {SIDE} × {SIDE}",
     )
     with workers(given.processes) as on_cores:
         for n_chains in given.chains:
             burst = JaxBurst(n_chains)
-            run = partial(burst.run, DRAWS, BURN_IN)
+            run = partial(burst.run, DRAWS, TUNE)
             for size in given.batches:
                 images = observations(size)
                 key = jax.random.key(1)

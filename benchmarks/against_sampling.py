@@ -77,7 +77,7 @@ MADE_ONCE, WALK = ", made once", "burst, random walk"
 NUMPYRO = "NumPyro, class summed out" + MADE_ONCE
 #: Number of lengths of each contestant with ``--quick``, one by default.
 QUICK = {BURST: 5, WALK: 0}
-#: (tuning or burn-in, draws) of each contestant.
+#: (tune, draws) of each contestant.
 SHORT, MIDDLE, LONG = [(25, 25), (100, 100)], [(500, 500)], [(2_000, 2_000)]
 CURVES = {
     BURST: [(10, 5), (10, 20), (50, 100), (50, 500), (50, 2_000)],
@@ -158,9 +158,7 @@ def bursts(
         nonlocal state
         began = time.perf_counter()
         rng, data = np.random.default_rng(seed), {name: values[name] for name in family.observation}
-        result, found = e_step.with_draws(
-            data, values, rng, state, burn_in=length[0], draws=length[1]
-        )
+        result, found = e_step.with_draws(data, values, rng, state, tune=length[0], draws=length[1])
         seconds = time.perf_counter() - began
         state = result.state
         chain = found.class_index[length[0] :], found.position[length[0] :]

@@ -103,7 +103,7 @@ BURSTS = tuple(Setting(size, bursts=True) for size in (1, 10, 30, 100))
 TABLES = {
     "Exact E-step, from a start near the truth": EXACT,
     "Exact E-step, from a start far from it": FAR,
-    "Bursts of ten draws after ten of burn-in, from a start near the truth": BURSTS,
+    "Bursts of ten draws after ten of tuning, from a start near the truth": BURSTS,
 }
 
 
@@ -123,7 +123,7 @@ def learn(family: ShiftedCurves, setting: Setting, curves: np.ndarray, seed: int
         e_step=BURST if setting.bursts else mcoem.esteps.Exact(),
         step_size=setting.step_size,
         update_schedule=mcoem.schedules.UpdateSchedule.at([FIRST_UPDATE]),
-        burst_length=mcoem.schedules.BurstLength(draws=10, burn_in=10),
+        burst_length=mcoem.schedules.BurstLength(draws=10, tune=10),
         batch_size=setting.batch_size,
         average_from=AVERAGE_FROM,
         random_seed=[seed, 2],

@@ -13,7 +13,7 @@ mean over m independent draws would have the variance of one over m, so
 
 is the number of independent draws that a burst is worth, whatever the source of its error. The
 result is the time in which each kind reaches the worth of the paper's burst (500 sweeps, 100 of
-burn-in, 20 random-walk moves a sweep, pilot chains), interpolated between its lengths on log axes,
+tuning, 20 random-walk moves a sweep, pilot chains), interpolated between its lengths on log axes,
 as a ratio. It is a lower bound where the shortest length is enough, and 0 where the longest is not.
 Long runs have an error too, and bursts that are worth more than the long runs cannot be compared.
 The last table shows what a length adapted to each image could save, if a rule knew as much as other
@@ -54,7 +54,7 @@ N_CLASSES, NOISE = 4, 0.2
 STAGES = {"early": 20, "middle": 100, "late": 500}
 NAMES = ("class_weight", "template_projection", "template_gram", "deformation_outer")
 PAPER = "paper"
-#: Kind of burst: E-step, and its lengths as (burn-in, draws).
+#: Kind of burst: E-step, and its lengths as (tune, draws).
 LENGTHS = [
     (0, 1),
     (0, 2),
@@ -99,7 +99,7 @@ KINDS: dict[str, tuple[Any, list[tuple[int, int]]]] = {
     },
     "Laplace, importance weights": (
         mcoem.esteps.LaplaceGaussian(importance=True),
-        sorted({(0, burn_in + draws) for burn_in, draws in LENGTHS}),
+        sorted({(0, tune + draws) for tune, draws in LENGTHS}),
     ),
 }
 
@@ -170,7 +170,7 @@ def truth(
     for seed in (1, 2):
         rng = np.random.default_rng(seed)
         result, found = e_step.with_draws(
-            data, theta, rng, e_step.initial_state(), draws=draws, burn_in=draws // 10
+            data, theta, rng, e_step.initial_state(), draws=draws, tune=draws // 10
         )
         mean = flat(result.statistics, mixture)
         halves.append(mean)
@@ -224,17 +224,15 @@ def measure(given: argparse.Namespace) -> xr.Dataset:
             for image in stream[:10]:
                 rng = np.random.default_rng(0)
                 data = mixture.encode(image)
-                state = e_step(data, theta, rng, state, draws=1, burn_in=30).state
+                state = e_step(data, theta, rng, state, draws=1, tune=30).state
             states[kind] = state
         for repeat in track(range(given.repeats), f"Bursts, {stage} θ", console=console):
             for index, image in enumerate(others):
                 data = mixture.encode(image)
-                for row, (kind, burn_in, draws) in enumerate(cases):
+                for row, (kind, tune, draws) in enumerate(cases):
                     rng = np.random.default_rng([repeat, index, row])
                     began = time.perf_counter()
-                    result = compiled[kind](
-                        data, theta, rng, states[kind], draws=draws, burn_in=burn_in
-                    )
+                    result = compiled[kind](data, theta, rng, states[kind], draws=draws, tune=tune)
                     seconds.setdefault((row, column), []).append(time.perf_counter() - began)
                     found = flat(result.statistics, mixture)
                     for place, name in enumerate(NAMES):
@@ -261,7 +259,7 @@ def measure(given: argparse.Namespace) -> xr.Dataset:
         },
         coords={
             "kind": ("case", [kind for kind, _, _ in cases]),
-            "burn_in": ("case", [burn_in for _, burn_in, _ in cases]),
+            "tune": ("case", [tune for _, tune, _ in cases]),
             "draws": ("case", [draws for _, _, draws in cases]),
             "stage": list(STAGES),
             "statistic": list(NAMES),
@@ -292,7 +290,7 @@ def tell(found: xr.Dataset) -> None:
     worth = found["variance"] / found["error"]
     for stage in found["stage"].values:
         table = make_table(
-            ("burst", "burn-in + draws", "ms", *NAMES),
+            ("burst", "tune + draws", "ms", *NAMES),
             title=f"{stage} θ: independent draws that one burst is worth",
         )
         for case in range(found.sizes["case"]):
@@ -300,7 +298,7 @@ def tell(found: xr.Dataset) -> None:
             draws = worth.isel(case=case).sel(stage=stage)
             table.add_row(
                 str(at["kind"].values),
-                f"{int(at['burn_in'])} + {int(at['draws'])}",
+                f"{int(at['tune'])} + {int(at['draws'])}",
                 f"{1e3 * float(at['seconds']):.1f}",
                 *(f"{float(draws.sel(statistic=name)):.2g}" for name in NAMES),
             )

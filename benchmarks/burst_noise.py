@@ -4,7 +4,7 @@ Averaged online EM solves "mean score = 0". If the score from a burst of m draws
 covariance V(m), the squared error of θ is multiplied by 1 + f(m), with f(m) = tr(I⁻¹ V(m)) / number
 of parameters and I the Fisher information of one observation. A mean error b(m), which does not
 average out, moves the limit by I⁻¹ b(m). Both are measured on shifted curves (`shifted_curves`),
-where the exact scores are known, for bursts of several lengths, with and without burn-in and
+where the exact scores are known, for bursts of several lengths, with and without tuning and
 Rao-Blackwell statistics, with good and poor pseudo-priors, and at several noise levels.
 
     python benchmarks/burst_noise.py --quick     # 200 bursts of each kind
@@ -37,7 +37,7 @@ from timing import console, make_table, tell_versions
 import pymc_mcoem as mcoem
 from pymc_mcoem.em.esteps.compiled_cache import compiled_for
 
-BURN_IN = 10
+TUNE = 10
 MOVE = mcoem.moves.RandomWalk(n_moves=1)
 E_STEPS = {
     kind: mcoem.esteps.CarlinChibBurst(within_class=MOVE, rao_blackwell=kind)
@@ -65,7 +65,7 @@ def burst_errors(
     curves: np.ndarray,
     *,
     draws: int,
-    burn_in: int,
+    tune: int,
 ) -> np.ndarray:
     """Return the errors of bursts in the scores of `curves` at `truth`, ``(n, n_free)``."""
     rng = np.random.default_rng(4)
@@ -74,10 +74,10 @@ def burst_errors(
     state, found = compiled.initial_state(), []
     for curve in curves[:100]:  # step sizes settle
         data = family.encode(curve)
-        state = compiled(data, truth, rng, state, draws=1, burn_in=20).state
+        state = compiled(data, truth, rng, state, draws=1, tune=20).state
     for curve in curves:
-        result = compiled(family.encode(curve), truth, rng, state, draws=draws, burn_in=burn_in)
-        if burn_in:
+        result = compiled(family.encode(curve), truth, rng, state, draws=draws, tune=tune)
+        if tune:
             state = result.state
         found.append(result.statistics)
     stacked = {name: np.array([row[name] for row in found]) for name in found[0]}
@@ -113,26 +113,26 @@ def at_truth(n_bursts: int, fisher: np.ndarray) -> xr.DataArray:
         "visits, prior covariance": poor,
     }
     own = float(TRUTH["noise_variance"]) ** 0.5
-    cases = [(form, BURN_IN, draws, own) for form in forms for draws in (1, 10, 50, 200, 500)]
+    cases = [(form, TUNE, draws, own) for form in forms for draws in (1, 10, 50, 200, 500)]
     cases += [(form, 0, draws, own) for form in forms for draws in (1, 10, 50)]
     rows, family = [], make_family()
-    for form, burn_in, draws, _ in track(cases, "Bursts at the true θ", console=console):
-        errors = burst_errors(forms[form], family, TRUTH, curves, draws=draws, burn_in=burn_in)
+    for form, tune, draws, _ in track(cases, "Bursts at the true θ", console=console):
+        errors = burst_errors(forms[form], family, TRUTH, curves, draws=draws, tune=tune)
         rows.append(factor_and_shift(errors, fisher))
     family = ShiftedCurves(TRUTH, starts=(-0.6, 0.0, 0.6))
     e_step = mcoem.esteps.CarlinChibBurst(within_class=MOVE)
     for noise in track(OTHER_NOISES, "Other noise levels", console=console):
         truth = {**TRUTH, "noise_variance": np.array(noise**2)}
         curves = simulate(truth, n_bursts, np.random.default_rng(3))
-        errors = burst_errors(e_step, family, truth, curves, draws=50, burn_in=BURN_IN)
+        errors = burst_errors(e_step, family, truth, curves, draws=50, tune=TUNE)
         rows.append(factor_and_shift(errors, information(truth)))
-        cases.append(("three starts", BURN_IN, 50, noise))
+        cases.append(("three starts", TUNE, 50, noise))
     return xr.DataArray(
         np.array(rows),
         dims=("case", "figure"),
         coords={
             "form": ("case", [form for form, _, _, _ in cases]),
-            "burn_in": ("case", [burn_in for _, burn_in, _, _ in cases]),
+            "tune": ("case", [tune for _, tune, _, _ in cases]),
             "draws": ("case", [draws for _, _, draws, _ in cases]),
             "noise": ("case", [noise for _, _, _, noise in cases]),
             "figure": ["noise", "noise_error", "shift", "shift_error"],
@@ -144,7 +144,7 @@ def at_truth(n_bursts: int, fisher: np.ndarray) -> xr.DataArray:
 def tell_bursts(bursts: xr.DataArray) -> None:
     """Print the table."""
     shifts = make_table(
-        ("statistics", "noise", "burn-in", "draws", "f", "f × draws", "squared shift", "n"),
+        ("statistics", "noise", "tune", "draws", "f", "f × draws", "squared shift", "n"),
         title="Bursts at the true θ: n at which the limit's shift equals 1/√n",
     )
     for case in bursts.transpose("case", "figure"):
@@ -154,7 +154,7 @@ def tell_bursts(bursts: xr.DataArray) -> None:
         shifts.add_row(
             str(case["form"].values),
             f"{float(case['noise']):.1f}",
-            str(int(case["burn_in"])),
+            str(int(case["tune"])),
             str(int(case["draws"])),
             f"{noise:.4f} ± {noise_error:.4f}",
             f"{noise * int(case['draws']):.2f}",

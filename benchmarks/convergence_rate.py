@@ -2,7 +2,7 @@
 
 The streams come from a mixture of shifted curves with an exact E-step (`shifted_curves`) and three
 overlapping classes. On each stream online EM runs with the exact E-step and with bursts of several
-lengths, with one random-walk move per sweep and ten sweeps of burn-in. Reported along n are the
+lengths, with one random-walk move per sweep and ten sweeps of tuning. Reported along n are the
 distance of θ to the truth, which no estimator can bring below about n^−1/2, and its distance to the
 θ of the exact E-step on the same stream, which is the Monte Carlo error alone. Both are in units of
 the Fisher information, √(dᵀ I d / number of parameters): an efficient estimator has 1/√n.
@@ -28,7 +28,7 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import xarray as xr
-from burst_noise import BURN_IN, E_STEPS, at_truth, make_family, read, tell_bursts
+from burst_noise import E_STEPS, TUNE, at_truth, make_family, read, tell_bursts
 from rich.progress import track
 from shifted_curves import (
     TRUTH,
@@ -86,7 +86,7 @@ def learn(family: ShiftedCurves, setting: Setting, curves: np.ndarray, seed: int
         e_step=E_STEPS[setting.rao_blackwell] if setting.draws else mcoem.esteps.Exact(),
         step_size=mcoem.schedules.StepSize(setting.exponent),
         update_schedule=mcoem.schedules.UpdateSchedule.at([50]),
-        burst_length=mcoem.schedules.BurstLength(draws=max(setting.draws, 1), burn_in=BURN_IN),
+        burst_length=mcoem.schedules.BurstLength(draws=max(setting.draws, 1), tune=TUNE),
         average_from=AVERAGE_FROM,
         random_seed=[seed, 2],
         progressbar=False,
@@ -205,9 +205,7 @@ def factor(bursts: xr.DataArray, setting: Setting) -> float:
     """Return the f predicted for a setting from bursts at the truth."""
     form = "Rao-Blackwell" if setting.rao_blackwell else "visits"
     chosen = (
-        (bursts["form"] == form)
-        & (bursts["burn_in"] == BURN_IN)
-        & (bursts["draws"] == setting.draws)
+        (bursts["form"] == form) & (bursts["tune"] == TUNE) & (bursts["draws"] == setting.draws)
     )
     return float(bursts.sel(figure="noise")[chosen.values].item())
 

@@ -11,7 +11,7 @@ rows the table has milliseconds per sweep of `CarlinChib.step`, two random-walk 
 milliseconds of the search for all modes, which is made when a chain starts. Sizes take turns.
 
 ``paper``: seconds per iteration at the paper's digits settings: 16 × 16 pixels, 78 latents, bursts
-of 500 sweeps with 100 of burn-in, 20 random-walk moves per sweep, pilot-chain pseudo-priors, two
+of 500 sweeps with 100 of tuning, 20 random-walk moves per sweep, pilot-chain pseudo-priors, two
 classes and fifteen. The paper reports 20 and 170 seconds on its authors' machine. Then the memory
 of the process after 100 and after 2,000 observations with bursts of two sweeps (memory does not
 depend on the length of past bursts).
@@ -37,7 +37,7 @@ from timing import console, in_turn, make_table, medians, resident_mebibytes, te
 import pymc_mcoem as mcoem
 from pymc_mcoem.em.burst import adaptation_gains
 
-BURN_IN, DRAWS = 25, 50
+TUNE, DRAWS = 25, 50
 PARTS = ("modes", "sweeps", "statistics", "M-step")
 #: Numbers of sweeps and searches of a plate that are timed together.
 PLATE_SWEEPS = 50
@@ -80,7 +80,7 @@ def measure(side: int, n_classes: int, n_observations: int) -> list[str]:
     total = compiled.statistics.zeros() | {"class_weight": np.zeros(n_classes)}
     seconds: dict[str, list[float]] = {part: [] for part in PARTS}
     plausible = []
-    gains = adaptation_gains(BURN_IN + DRAWS, BURN_IN)
+    gains = adaptation_gains(TUNE + DRAWS, TUNE)
     for index, image in enumerate(shown):
         values = {**theta, **mixture.encode(image)}
         marks = [time.perf_counter()]
@@ -88,7 +88,7 @@ def measure(side: int, n_classes: int, n_observations: int) -> list[str]:
         marks.append(time.perf_counter())
         found = compiled.burst(
             rng,
-            pseudo_priors.start(rng),
+            pseudo_priors.draw_start(rng),
             compiled.burst.initial_log_step,
             pseudo_priors,
             gains,
@@ -97,7 +97,7 @@ def measure(side: int, n_classes: int, n_observations: int) -> list[str]:
         marks.append(time.perf_counter())
         weights = np.full(DRAWS, 1.0 / DRAWS)
         result = compiled.statistics(
-            found.class_index[BURN_IN:], found.position[BURN_IN:], weights, values
+            found.class_index[TUNE:], found.position[TUNE:], weights, values
         )
         marks.append(time.perf_counter())
         total = {name: total[name] + value / len(shown) for name, value in result.items()}
@@ -130,7 +130,7 @@ def tell_images(given: argparse.Namespace) -> None:
         rows.append(measure(side, n_classes, given.observations))
         console.print(*rows[-1])
     headings = ("pixels", "C", "plausible", *PARTS, "all", "compiling, s", "MiB")
-    title = f"Milliseconds an observation, {BURN_IN} + {DRAWS} sweeps"
+    title = f"Milliseconds an observation, {TUNE} + {DRAWS} sweeps"
     console.print(make_table(headings, rows, title))
 
 
@@ -193,7 +193,7 @@ def tell_paper(given: argparse.Namespace) -> None:
         mixture = mcoem.TemplateMixture.for_images((16, 16), n_classes=n_classes)
         em = mcoem.OnlineEM.as_in_paper(
             mixture,
-            burst_length=mcoem.schedules.BurstLength(draws=400, burn_in=100),
+            burst_length=mcoem.schedules.BurstLength(draws=400, tune=100),
             update_schedule=mcoem.schedules.UpdateSchedule.at([1]),
             n_start=1,
             random_seed=1,
@@ -213,7 +213,7 @@ def tell_paper(given: argparse.Namespace) -> None:
         )
     em = mcoem.OnlineEM(
         mcoem.TemplateMixture.for_images((16, 16), n_classes=2),
-        burst_length=mcoem.schedules.BurstLength(draws=1, burn_in=1),
+        burst_length=mcoem.schedules.BurstLength(draws=1, tune=1),
         random_seed=1,
         progressbar=False,
     )

@@ -263,7 +263,7 @@ def measure(n_classes: int, folder: Path) -> tuple[Costs, dict[str, Any]]:
     def order(number: int) -> Order:
         rng = np.random.default_rng(np.random.SeedSequence(1, spawn_key=(number,)))
         data = mixture.encode(images[number])
-        return Order(simulate, (data, parameters, rng, None, length.draws, length.burn_in))
+        return Order(simulate, (data, parameters, rng, None, length.draws, length.tune))
 
     console.print(f"C = {n_classes}: compiling ...")
     with threadpool_limits(1):

@@ -66,7 +66,7 @@ def explain(
             np.random.default_rng([17, number]),
             e_step.initial_state(),
             draws=200,
-            burn_in=50,
+            tune=50,
         )
         weights.append(found.statistics["class_weight"])
         sums = sums + found.statistics["deformation"]

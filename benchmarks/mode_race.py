@@ -31,7 +31,7 @@ from pymc_mcoem.em.esteps.class_fits import family_density
 from pymc_mcoem.laplace.approximation import Cooling, Race
 
 LEARNT = (20, 100, 300)
-ONE: dict[str, Any] = {"n_starts": 1, "max_iterations": 60}
+ONE: dict[str, Any] = {"n_searches": 1, "max_iterations": 60}
 SEARCHES = {
     "three points, cooled, no race": mcoem.pseudo_priors.Laplace(race=None, max_iterations=60),
     "three points, no race": mcoem.pseudo_priors.Laplace(
@@ -48,12 +48,12 @@ SEARCHES = {
     "one, cooled for 6, race 6, margins 100, 50": mcoem.pseudo_priors.Laplace(
         race=Race(6, (100.0, 50.0)), cooling=Cooling(n_iterations=6), **ONE
     ),
-    "one, not cooled, the default's race": mcoem.pseudo_priors.Laplace(n_starts=1, cooling=None),
+    "one, not cooled, the default's race": mcoem.pseudo_priors.Laplace(n_searches=1, cooling=None),
     "one, cooled for 3, race 3, margins 100, 50: the default": mcoem.pseudo_priors.Laplace(
-        n_starts=1
+        n_searches=1
     ),
     "one, cooled for 2, race 2, margins 50, 30, 20": mcoem.pseudo_priors.Laplace(
-        n_starts=1, race=Race(2, (50.0, 30.0, 20.0)), cooling=Cooling(n_iterations=2)
+        n_searches=1, race=Race(2, (50.0, 30.0, 20.0)), cooling=Cooling(n_iterations=2)
     ),
     "three, the default's cooling and race": mcoem.pseudo_priors.Laplace(),
 }
@@ -68,7 +68,7 @@ def thetas(mixture: mcoem.TemplateMixture, images: np.ndarray) -> list[dict[str,
         mixture,
         n_start=LEARNT[0],
         e_step=mcoem.esteps.LaplaceGaussian(search=mcoem.pseudo_priors.Laplace(race=None)),
-        burst_length=mcoem.schedules.BurstLength(draws=20, burn_in=0),
+        burst_length=mcoem.schedules.BurstLength(draws=20, tune=0),
         random_seed=1,
         progressbar=False,
     )

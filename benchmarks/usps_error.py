@@ -90,7 +90,7 @@ SEARCH = mcoem.pseudo_priors.Laplace()
 BY_LAPLACE = mcoem.esteps.LaplaceGaussian(search=SEARCH)
 BY_IMPORTANCE = mcoem.esteps.LaplaceGaussian(importance=True, search=SEARCH)
 #: Kept draws of every class and sweeps before them, for rules that name images by draws.
-DRAWS, BURN_IN = 100, 10
+DRAWS, TUNE = 100, 10
 BY_BURSTS = mcoem.esteps.CarlinChibBurst(
     pseudo_priors=SEARCH, within_class=mcoem.moves.RandomWalk(n_moves=5)
 )
@@ -228,7 +228,7 @@ def learn(task: tuple[Job, int]) -> None:
     compiled_for(mixture, e_step)  # before the clock starts, but for what the first call compiles
     options = {
         "e_step": e_step,
-        "burst_length": mcoem.schedules.BurstLength(draws=20, burn_in=5),
+        "burst_length": mcoem.schedules.BurstLength(draws=20, tune=5),
         "step_size": mcoem.schedules.StepSize(job.settings.step_exponent),
         "progressbar": False,
     }
@@ -274,7 +274,7 @@ def make_classifier(job: Job) -> mcoem.Classifier:
         make_mixture(job.settings),
         found[0] if job.unsupervised else found,
         draws=DRAWS,
-        burn_in=BURN_IN,
+        tune=TUNE,
         random_seed=job.seed,
         progressbar=False,
         **by_rule[job.settings.rule],
@@ -350,7 +350,7 @@ def errors(
     results = []
     for job in jobs:
         data, names = split(job), None
-        n_learnt, n_named = (data[kind].size // 256 for kind in ("learn", "test"))
+        n_learned, n_named = (data[kind].size // 256 for kind in ("learn", "test"))
         found = {}
         if job.unsupervised:
             truth = data["learn_labels"][0]
@@ -364,7 +364,7 @@ def errors(
         ]
         found |= {
             "error": 100 * np.mean(label(job, "test", names) != data["truth"]),
-            "seconds an image learned": np.sum(learned) / n_learnt,
+            "seconds an image learned": np.sum(learned) / n_learned,
             "seconds an image named": read(job, "test")[1] / n_named,
         }
         results.append({key: float(value) for key, value in found.items()})

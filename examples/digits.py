@@ -169,7 +169,7 @@ def main() -> None:
     em = mcoem.OnlineEM(
         mixture,
         e_step=e_step,
-        burst_length=mcoem.schedules.BurstLength(draws=25, burn_in=10),
+        burst_length=mcoem.schedules.BurstLength(draws=25, tune=10),
         n_start=N_START,
         step_size=mcoem.schedules.StepSize(0.75),
         random_seed=arguments.seed,
@@ -206,7 +206,7 @@ def main() -> None:
     console.print(table)
 
     picture, history = arguments.output / "digits.png", arguments.output / "digits.nc"
-    draw(parameters, mixture, names, em.history["online_em"].to_dataset(), picture)
+    draw(parameters, mixture, names, em.history["steps"].to_dataset(), picture)
     em.history.to_netcdf(history, engine="h5netcdf")
     noise = float(np.sqrt(parameters["noise_variance"]))
     console.print(

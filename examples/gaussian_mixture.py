@@ -117,7 +117,7 @@ def one_pass(family, ys, e_step):
     em = mcoem.OnlineEM(
         family,
         e_step=e_step,
-        burst_length=mcoem.schedules.BurstLength(draws=50, burn_in=25),
+        burst_length=mcoem.schedules.BurstLength(draws=50, tune=25),
         average_from=len(ys) // 10,
         random_seed=1,
         progressbar=False,
@@ -130,13 +130,13 @@ def passes(family, ys, e_step, rng, n_passes=8, n_forgotten=2):
     em = mcoem.OnlineEM(
         family,
         e_step=e_step,
-        burst_length=mcoem.schedules.BurstLength(draws=50, burn_in=25),
+        burst_length=mcoem.schedules.BurstLength(draws=50, tune=25),
         random_seed=2,
         progressbar=False,
     )
     for _ in range(n_passes):
         em.partial_fit(rng.permutation(ys))
-    path = em.history["online_em"].to_dataset().isel(step=slice(1, None))
+    path = em.history["steps"].to_dataset().isel(step=slice(1, None))
     number = (path["observation"].values - 1) // len(ys)
     means = np.stack(
         [

@@ -298,7 +298,7 @@ def main() -> None:
         f"{variances[1]:.3f}; σ {float(np.sqrt(em.parameters['noise_variance'])):.2f} cm a year"
     )
     output = arguments.output
-    path = em.history["online_em"].to_dataset()
+    path = em.history["steps"].to_dataset()
     draw_templates(learnt, curves, sex, path, output / "growth_templates.png")
     # The child with the least certain class shows both registrations.
     child = int(np.argmin(np.abs(late - 0.5)))

@@ -60,8 +60,8 @@ class Method:
     """A method of learning, with its number of images and its settings."""
 
     n_images: int
-    #: Of SAEM; online EM has none.
-    batch_fraction: float | None = None
+    #: Of SAEM; online EM has none, and None stands for it.
+    batch_size: float | None = None
     #: Whether classes without observations are revived; the paper does not do so.
     revival: bool = False
 
@@ -153,23 +153,21 @@ def make_driver(setting: Setting, method: str, group: int) -> mcoem.OnlineEM | m
         "random_seed": [setting.seed, group],
     }
     chosen = setting.methods[method]
-    if chosen.batch_fraction is None:
+    if chosen.batch_size is None:
         return mcoem.OnlineEM(
             mixture,
-            burst_length=mcoem.schedules.BurstLength(draws=40, burn_in=20),
+            burst_length=mcoem.schedules.BurstLength(draws=40, tune=20),
             update_schedule=mcoem.schedules.UpdateSchedule.at([10, 15, 20]),
             revival=mcoem.Revival() if chosen.revival else None,
             **common,
         )
     return mcoem.SAEM(
         mixture,
-        sweeps=20,
+        draws=20,
         # Mode searches take most of a visit, and chains go on without them: this favors SAEM.
         refit_every=5,
-        step_size=mcoem.schedules.PhasedStepSize(
-            n_constant=5 if chosen.batch_fraction == 1 else 50
-        ),
-        batch_fraction=chosen.batch_fraction,
+        step_size=mcoem.schedules.PhasedStepSize(n_constant=5 if chosen.batch_size == 1 else 50),
+        batch_size=chosen.batch_size,
         **common,
     )
 
@@ -197,7 +195,7 @@ def learn(task: tuple[Setting, str, int]) -> xr.Dataset:
         else:
             driver.fit(images, 1)
     elapsed = time.perf_counter() - began
-    path = driver.history["online_em"].to_dataset()
+    path = driver.history["steps"].to_dataset()
     clock = np.nancumsum(path["seconds"].values)
     # The cost of calls outside of steps is spread over the steps.
     return path.assign_coords(clock=("step", clock * (elapsed / clock[-1])))

@@ -68,7 +68,7 @@ def learn(task: tuple[int, int, int, int]) -> xr.Dataset:
     em = mcoem.OnlineEM(
         make_mixture(),
         e_step=E_STEP,
-        burst_length=mcoem.schedules.BurstLength(draws=40, burn_in=20),
+        burst_length=mcoem.schedules.BurstLength(draws=40, tune=20),
         update_schedule=mcoem.schedules.UpdateSchedule.at([10, 15, 20]),
         random_seed=[seed, digit],
         progressbar=False,
@@ -81,7 +81,7 @@ def make_classifier(seed: int, files: tuple[str, ...]) -> mcoem.Classifier:
     """Return the classifier over all digits' classes, made once in every worker."""
     parameters = {digit: xr.load_dataset(file) for digit, file in enumerate(files)}
     return mcoem.Classifier(
-        make_mixture(), parameters, draws=30, burn_in=10, random_seed=seed, progressbar=False
+        make_mixture(), parameters, draws=30, tune=10, random_seed=seed, progressbar=False
     )
 
 

@@ -110,7 +110,7 @@ def open_run(run: Run) -> mcoem.OnlineEM:
     return mcoem.OnlineEM(
         mixture,
         e_step=E_STEP,
-        burst_length=mcoem.schedules.BurstLength(draws=40, burn_in=20),
+        burst_length=mcoem.schedules.BurstLength(draws=40, tune=20),
         update_schedule=None if unlabelled else mcoem.schedules.UpdateSchedule.at([10, 15, 20]),
         step_size=mcoem.schedules.StepSize(0.75),
         n_start=200 if unlabelled else 50,

@@ -110,7 +110,7 @@ def test_the_first_waits_for_the_observation_at_work_and_a_second_does_not(famil
         em = driver(family, e_step=Pressing(presses={5: times}), parameters=THETA)
         with pytest.raises(KeyboardInterrupt):
             em.partial_fit(stream)
-        assert (em.run.state.n_learnt, em.position) == (learnt, 5)
+        assert (em.run.state.n_learned, em.position) == (learnt, 5)
         assert_same(
             em.partial_fit(stream, skip=5), driver(family, parameters=THETA).partial_fit(stream)
         )
@@ -118,13 +118,13 @@ def test_the_first_waits_for_the_observation_at_work_and_a_second_does_not(famil
 
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 @pytest.mark.parametrize(("times", "iterations"), [(1, 3), (2, 2)])
-@pytest.mark.parametrize("batch_fraction", [1.0, 0.5])
+@pytest.mark.parametrize("batch_size", [1.0, 0.5])
 def test_of_saem_the_first_waits_for_its_iteration(
-    family, stream, on_error, times, iterations, batch_fraction
+    family, stream, on_error, times, iterations, batch_size
 ):
-    at = 150 if batch_fraction == 1 else 100
-    settings = {"sweeps": 5, "random_seed": 1, "progressbar": False, "on_error": on_error}
-    settings["batch_fraction"] = batch_fraction
+    at = 150 if batch_size == 1 else 100
+    settings = {"draws": 5, "random_seed": 1, "progressbar": False, "on_error": on_error}
+    settings["batch_size"] = batch_size
     saem = SAEM(family, e_step=Pressing(presses={at: times}), **settings)
     with pytest.raises(KeyboardInterrupt):
         saem.fit(stream, 6)
@@ -324,7 +324,7 @@ def test_memory_and_disks_that_come_and_go(family, stream, on_error, error, last
     if lasts > 2:
         with pytest.raises(type(error)):
             em.partial_fit(stream)
-        assert (em.position, em.run.state.n_learnt) == (24, 20)
+        assert (em.position, em.run.state.n_learned) == (24, 20)
     em.partial_fit(stream, skip=em.position)
     clean = driver(family, e_step=Failing(), **settings).partial_fit(stream)
     assert_same(em, clean)
@@ -696,7 +696,7 @@ def drivers(family, stream):
         return lambda: em.partial_fit(stream, skip=em.position, checkpoint=path).parameters
 
     def batch(path):
-        saem = SAEM(family, e_step=Noisy(), sweeps=4, random_seed=1, progressbar=False)
+        saem = SAEM(family, e_step=Noisy(), draws=4, random_seed=1, progressbar=False)
 
         def fit():
             left = 2 - saem.n_iterations
@@ -735,7 +735,7 @@ def test_of_a_held_start_the_first_waits_for_one_observation(family, stream, tmp
     em = driver(family, e_step=Pressing(presses={3: 1}), n_start=50)
     with pytest.raises(KeyboardInterrupt, match="stopped between two observations"):
         em.partial_fit(stream, checkpoint=tmp_path / "run.nc" if saved else None)
-    assert em.run.state.n_learnt == 3
+    assert em.run.state.n_learned == 3
 
 
 def test_with_a_checkpoint_too_a_handler_is_asked_and_an_error_hides_nothing(family, tmp_path):
@@ -1030,5 +1030,5 @@ def test_sys_exit_inside_a_worker_is_no_records_fault(family, stream, on_error):
     with pytest.raises(SystemExit, match="3"):
         em.partial_fit([*stream[:5], 7.0])
     em.run.executor.close()
-    assert (em.position, em.run.state.n_learnt) == (6, 5)
+    assert (em.position, em.run.state.n_learned) == (6, 5)
     assert "skipped" not in em.history.children

@@ -241,7 +241,7 @@ def build_sweep(
         Standard normals.
     pseudo_priors : PseudoPriorSymbols
     gain : scalar
-        Robbins-Monro gain of the step-size adaptation; 0 outside of burn-in, where the kernel
+        Robbins-Monro gain of the step-size adaptation; 0 after tuning, where the kernel
         must not change.
     move : WithinClassMove
     metropolised : bool

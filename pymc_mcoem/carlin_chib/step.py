@@ -456,12 +456,12 @@ class CarlinChib(BlockedStep):
         if own_start:
             # A pseudo-prior may reach beyond the density's support: draw again if it did.
             given = before, position
-            before, position = self.pseudo_priors.start(self.rng)
+            before, position = self.pseudo_priors.draw_start(self.rng)
             swept, bad = sweep(before, position)
             for attempt in range(N_STARTS):
                 if not bad.any():
                     break
-                again = self.pseudo_priors.start(self.rng) if attempt < N_STARTS - 1 else given
+                again = self.pseudo_priors.draw_start(self.rng) if attempt < N_STARTS - 1 else given
                 before = np.where(bad, again[0], before)
                 position = np.where(bad[..., None], again[1], position)
                 swept, bad = sweep(before, position)

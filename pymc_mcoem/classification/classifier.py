@@ -28,7 +28,8 @@ from pymc_mcoem.em.progress import CountProgress
 from pymc_mcoem.em.stream import Unreadable, count_observations, read
 from pymc_mcoem.interrupts import deferred, require_readable
 from pymc_mcoem.runs.executor import Dispatcher, WorkerLost, Workers
-from pymc_mcoem.runs.failed_records import ON_ERROR, named
+from pymc_mcoem.runs.failed_records import ON_ERROR, named, refusal
+from pymc_mcoem.runs.settings import seed_entropy
 from pymc_mcoem.runs.workers import Order
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Classifier:
         Computes posterior class probabilities: `CarlinChibBurst` (default), `LaplaceGaussian` (by
         Laplace's evidence, or with importance weights), or any other that has a
         ``class_probability``.
-    draws, burn_in : int
+    draws, tune : int
         Sweeps that are used, and sweeps before them.
     screening : float
         Largest change of a class or label probability, apart from Monte Carlo error, that is
@@ -77,8 +78,10 @@ class Classifier:
         sweeps but no mode searches: with 40 classes bursts of 500 sweeps take half the time,
         bursts of 50 sweeps as much as before. An `e_step` that draws nothing, such as
         ``LaplaceGaussian()``, is not screened.
-    random_seed : int
-        Observation i of a call has a generator of its own, made from the seed and i.
+    random_seed : int or sequence of int
+        Observation i of a call has a generator of its own, made from the seed and i. Not None by
+        default, so that the same image gets the same label twice; None draws one,
+        which the attribute of this name has.
     progressbar : bool
     executor : concurrent.futures.Executor or int, optional
         Executor that computes the probabilities, as for `OnlineEM`. They are bitwise identical for
@@ -107,7 +110,7 @@ class Classifier:
     -----
     A mixture per label becomes one mixture of all their classes. The weight of a class is that of
     its label times that within the label, and each class has its own noise variance. The cost of
-    an observation is a mode search in every class that stays in the race, and ``draws + burn_in``
+    an observation is a mode search in every class that stays in the race, and ``draws + tune``
     sweeps; by the paper's rule (label ``classif1``) both in every class.
 
     If warps are loose and noise is low, a class's posterior has several modes. A search from one
@@ -151,16 +154,16 @@ class Classifier:
         rule: Literal["evidence", "expected_likelihood"] = "evidence",
         e_step: EStep | None = None,
         draws: int = 50,
-        burn_in: int = 10,
+        tune: int = 10,
         screening: float = 0.0,
-        random_seed: int = 0,
+        random_seed: int | Sequence[int] | None = 0,
         progressbar: bool = True,
         executor: Executor | int | Workers | None = None,
         on_error: Literal["raise", "skip"] = "raise",
     ) -> None:
         if on_error not in ON_ERROR:
             raise ValueError(f"on_error: got {on_error!r}; choose one of {ON_ERROR}.")
-        check_sweeps(draws, burn_in)
+        check_sweeps(draws, tune)
         if rule not in ("evidence", "expected_likelihood"):
             raise ValueError(f"rule is {rule!r}; give 'evidence' or 'expected_likelihood'.")
         if rule == "expected_likelihood" and e_step is not None:
@@ -198,9 +201,9 @@ class Classifier:
             of_class = self._merge(mixture, parameters, label_weights)
         self.class_labels: tuple[Hashable, ...] = tuple(of_class)
         self.draws = draws
-        self.burn_in = burn_in
+        self.tune = tune
         self.screening = screening
-        self.random_seed = random_seed
+        self.random_seed = seed_entropy(random_seed)
         self.progressbar = progressbar
         self.rule = rule
         self.on_error = on_error
@@ -382,10 +385,9 @@ class Classifier:
                 if self.on_error == "skip":
                     self.skipped[index] = f"refused: {named(error)}"
                     continue
-                kind = TypeError if isinstance(error, TypeError) else ValueError
-                raise kind(f"observation {index} (counted from 0) was refused: {error}") from error
+                raise refusal(error, index) from error
             call = attempt if self.on_error == "skip" else checked
-            sweeps = self.random_seed, self.draws, self.burn_in
+            sweeps = self.random_seed, self.draws, self.tune
             yield index, Order(call, (index, data, self._parameters, *sweeps))
 
     def predict_proba(self, observations: Any) -> np.ndarray:

@@ -105,7 +105,7 @@ class CompiledExpectedLikelihood:
         rng: np.random.Generator,
         *,
         draws: int,
-        burn_in: int,
+        tune: int,
     ) -> np.ndarray:
         """Return the score of each class, ``(n_classes,)``.
 
@@ -116,7 +116,7 @@ class CompiledExpectedLikelihood:
         parameters : mapping of str to ndarray
             θ by ``pm.Data`` name.
         rng : numpy.random.Generator
-        draws, burn_in : int
+        draws, tune : int
             Sweeps of each class's chain that are used, and sweeps before them.
         """
         values = {**parameters, **data}
@@ -127,14 +127,14 @@ class CompiledExpectedLikelihood:
             pseudo_priors.mean + np.einsum("jab,jb->ja", pseudo_priors.scale, noise),
             self.chains.initial_log_step,
             pseudo_priors,
-            adaptation_gains(burn_in + draws, burn_in),
+            adaptation_gains(tune + draws, tune),
             values,
         )
         arguments = self.density.arguments(values)
         scores = [
             logsumexp(
                 self._log_likelihood(
-                    np.asarray(j, dtype=np.int64), as_argument(position[burn_in:]), *arguments
+                    np.asarray(j, dtype=np.int64), as_argument(position[tune:]), *arguments
                 )[0]
             )
             for j, position in enumerate(found.position)

@@ -43,9 +43,9 @@ def predict_then_learn(
     every: int = 1,
     e_step: EStep | None = None,
     draws: int = 50,
-    burn_in: int = 10,
+    tune: int = 10,
     window: int = 100,
-    random_seed: int = 0,
+    random_seed: int | Sequence[int] = 0,
     progressbar: bool = True,
 ) -> xr.Dataset:
     """Classify each observation of a stream by what was learned before it, then learn it.
@@ -67,12 +67,13 @@ def predict_then_learn(
         Only observations `every`, 2 `every`, ... are classified; all are learned.
     e_step : EStep, optional
         Computes posterior class probabilities, as for `Classifier`.
-    draws, burn_in : int
+    draws, tune : int
         Sweeps that are used, and sweeps before them.
     window : int
         Classified observations in ``recent``.
-    random_seed : int
-        Seed of classifying. Observation i has a generator of its own, made from the seed and i.
+    random_seed : int or sequence of int
+        Seed of classifying, as for `Classifier`; each run has its own. Observation i has a
+        generator of its own, made from the seed and i.
     progressbar : bool
 
     Returns
@@ -141,7 +142,7 @@ def predict_then_learn(
     if not is_whole(every) or every < 1:
         raise ValueError(f"every: got {every!r}; give a whole number of at least 1.")
     check_window(window)
-    check_sweeps(draws, burn_in)
+    check_sweeps(draws, tune)
     classes: _LabelMixtures | _NamedClasses = (
         _LabelMixtures(learners) if isinstance(learners, Mapping) else _NamedClasses(learners)
     )
@@ -173,9 +174,7 @@ def predict_then_learn(
                 parameters, names = classes.parameters(), classes.names(guess)
                 if parameters is not None and None not in names:
                     with one_call_at_a_time(), one_blas_thread():
-                        weights = checked(
-                            rule, index, data, parameters, random_seed, draws, burn_in
-                        )
+                        weights = checked(rule, index, data, parameters, random_seed, draws, tune)
                     guess, is_classified = _heaviest(weights, names), True
             try:
                 label = next(source)

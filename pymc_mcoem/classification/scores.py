@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -54,28 +54,27 @@ class ClassWeights(Protocol):
         rng: np.random.Generator,
         *,
         draws: int,
-        burn_in: int,
+        tune: int,
     ) -> np.ndarray:
         """Return class probabilities of one encoded observation, ``(n_classes,)``."""
         ...
 
 
-def check_sweeps(draws: int, burn_in: int) -> None:
+def check_sweeps(draws: int, tune: int) -> None:
     """Check numbers of sweeps.
 
     Raises
     ------
     ValueError
-        If there is no draw, or `burn_in` is negative.
+        If there is no draw, or `tune` is negative.
     """
-    if draws < 1 or burn_in < 0:
+    if draws < 1 or tune < 0:
         raise ValueError(
-            f"draws is {draws} and burn_in {burn_in}; give at least one draw and no negative "
-            "burn-in."
+            f"draws is {draws} and tune {tune}; give at least one draw and no negative tune."
         )
 
 
-def generator_of(random_seed: int, index: int) -> np.random.Generator:
+def generator_of(random_seed: int | Sequence[int], index: int) -> np.random.Generator:
     """Return the generator of observation `index`, counted from 0."""
     return np.random.default_rng(np.random.SeedSequence(random_seed, spawn_key=(index,)))
 
@@ -161,9 +160,9 @@ class _ExpectedLikelihoods:
         rng: np.random.Generator,
         *,
         draws: int,
-        burn_in: int,
+        tune: int,
     ) -> np.ndarray:
-        scores = self.compiled.log_scores(data, parameters, rng, draws=draws, burn_in=burn_in)
+        scores = self.compiled.log_scores(data, parameters, rng, draws=draws, tune=tune)
         return np.asarray(softmax(scores + self.log_label_weight))
 
 
@@ -179,9 +178,9 @@ def checked(
     index: int,
     data: Arrays,
     parameters: Arrays,
-    random_seed: int,
+    random_seed: int | Sequence[int],
     draws: int,
-    burn_in: int,
+    tune: int,
 ) -> np.ndarray:
     """Return the class probabilities of observation `index`, ``(n_classes,)``.
 
@@ -192,7 +191,7 @@ def checked(
     """
     try:
         rng = generator_of(random_seed, index)
-        found = rule.class_probability(data, parameters, rng, draws=draws, burn_in=burn_in)
+        found = rule.class_probability(data, parameters, rng, draws=draws, tune=tune)
         if not np.isfinite(found).all():
             raise FloatingPointError(f"its class probabilities are not finite: {found}.")
     except Exception as error:

@@ -120,7 +120,7 @@ class ScreenedClassWeights:
         rng: np.random.Generator,
         *,
         draws: int,
-        burn_in: int,
+        tune: int,
     ) -> np.ndarray:
         """Return the class probabilities of one encoded observation, ``(n_classes,)``."""
         fitted = self._pseudo_priors({**parameters, **data}, rng)
@@ -133,15 +133,13 @@ class ScreenedClassWeights:
             self._compiled[len(kept)] = self._compile_for(len(kept))
         if len(kept) == self._n_classes:
             return self._compiled[len(kept)].class_probability(
-                data, parameters, rng, draws=draws, burn_in=burn_in
+                data, parameters, rng, draws=draws, tune=tune
             )
         few = {
             name: value[kept] if name != "weights" else value[kept] / value[kept].sum()
             for name, value in self._by_class(parameters).items()
         }
-        among = self._compiled[len(kept)].class_probability(
-            data, few, rng, draws=draws, burn_in=burn_in
-        )
+        among = self._compiled[len(kept)].class_probability(data, few, rng, draws=draws, tune=tune)
         found[kept] = among * found[kept].sum()
         return found
 

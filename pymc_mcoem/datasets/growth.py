@@ -178,8 +178,8 @@ def _monotone(ages: np.ndarray, height: np.ndarray, knots: np.ndarray, weight: f
         # the right end belongs to the next piece, so it is approached from inside
         where = left + (right - left) * min(place, 1.0 - 1e-12)
         parts.append(np.sqrt(weight * share * (right - left))[:, None] * slope(where))
-    centred = rise - rise.mean(axis=0)
-    design = np.concatenate([centred, *parts])
+    centered = rise - rise.mean(axis=0)
+    design = np.concatenate([centered, *parts])
     target = np.concatenate([height - height.mean(), np.zeros(len(design) - len(height))])
     coefficients, _ = nnls(design, target)
     return BSpline(padded, coefficients, degree)

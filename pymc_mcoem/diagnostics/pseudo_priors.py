@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from pymc_mcoem.density.geometry import LatentGeometry, geometry_of
 from pymc_mcoem.density.model_scale import ModelScale
 from pymc_mcoem.diagnostics.chains import IndexChains
 from pymc_mcoem.labelling import dataset_of
+from pymc_mcoem.runs.settings import seed_entropy
 from pymc_mcoem.validation import is_whole
 
 if TYPE_CHECKING:
@@ -125,7 +127,7 @@ def pseudo_prior_draws(
     class_index: TensorVariable | str | None = None,
     blocks: Mapping[int, Sequence[TensorVariable | str]] | None = None,
     draws: int = 500,
-    random_seed: int = 0,
+    random_seed: int | Sequence[int] | None = None,
 ) -> xr.Dataset:
     """Draw the latents of each class from its pseudo-prior, fitted as `CarlinChib` does.
 
@@ -140,7 +142,9 @@ def pseudo_prior_draws(
         As for `CarlinChib`.
     draws : int
         Number of draws for each class.
-    random_seed : int
+    random_seed : int or sequence of int, optional
+        None takes a seed from the operating system, which the result's attribute ``random_seed``
+        records.
 
     Returns
     -------
@@ -188,7 +192,8 @@ def pseudo_prior_draws(
             f"model: {names} are sampled by other steps, and the pseudo-priors depend on them; "
             "condition the model on them, as by pm.do."
         )
-    rng = np.random.default_rng(random_seed)
+    entropy = seed_entropy(random_seed)
+    rng = np.random.default_rng(entropy)
     rule = Laplace(race=None) if pseudo_priors is None else pseudo_priors
     found = rule.compile(density, geometry)({}, rng)
     to_model = ModelScale(density)
@@ -210,4 +215,4 @@ def pseudo_prior_draws(
         {name: np.stack(columns) for name, columns in shown.items()},
         before=("class", "sample"),
         coords={"class": np.arange(density.n_classes)},
-    )
+    ).assign_attrs(random_seed=json.dumps(entropy))

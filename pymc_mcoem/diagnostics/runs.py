@@ -129,7 +129,7 @@ def stopping_hint(history: Any, *, window: int = 200, tolerance: float = 0.02) -
     >>> seen = xr.Dataset(
     ...     {"log_evidence": ("observation", rng.normal(size=400))}, coords={"observation": n}
     ... )
-    >>> history = xr.DataTree.from_dict({"online_em": path, "observations": seen})
+    >>> history = xr.DataTree.from_dict({"steps": path, "observations": seen})
     >>> stopping_hint(history, window=100).could_stop
     True
     """
@@ -137,7 +137,7 @@ def stopping_hint(history: Any, *, window: int = 200, tolerance: float = 0.02) -
         raise ValueError(f"window: got {window}; give 10 observations or more.")
     if not tolerance > 0:
         raise ValueError(f"tolerance: got {tolerance}; give a positive number.")
-    records, path = _observations(history), _group(history, "online_em")
+    records, path = _observations(history), _group(history, "steps")
     what, number = "observations", "observation"
     if _driver(history) == "SAEM":
         # An iteration covers all observations, and its mean evidence is one value.
@@ -210,7 +210,7 @@ def compare_runs(runs: Mapping[str, Any], *, first: int = 1) -> pd.DataFrame:
     ...     coords = {"observation": np.arange(1, 51)}
     ...     return xr.DataTree.from_dict(
     ...         {
-    ...             "online_em": xr.Dataset({"weights": (("step", "class"), np.ones((1, n)))}),
+    ...             "steps": xr.Dataset({"weights": (("step", "class"), np.ones((1, n)))}),
     ...             "observations": xr.Dataset(seen, coords=coords),
     ...         }
     ...     )
@@ -242,9 +242,7 @@ def compare_runs(runs: Mapping[str, Any], *, first: int = 1) -> pd.DataFrame:
             f"runs: {empty} have observations without evidence; use an E-step that gives it."
         )
     n = evidence.sizes["observation"]
-    sizes = xr.DataArray(
-        [_n_parameters(_group(run, "online_em")) for run in runs.values()], dims="run"
-    )
+    sizes = xr.DataArray([_n_parameters(_group(run, "steps")) for run in runs.values()], dims="run")
     mean = evidence.mean("observation")
     paired = evidence - evidence.isel(run=int(mean.argmax("run")))
     columns = {

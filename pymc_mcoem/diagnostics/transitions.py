@@ -144,7 +144,8 @@ def stationary_distribution(
         ε; default: one over the number of visited classes. It applies to these classes only.
     n_samples : int
     random_seed : int or Generator
-        The result depends on the seed alone; renaming the classes only changes rounding.
+        Not None by default, so that the same counts have the same result twice. Renaming the
+        classes only changes rounding.
 
     Returns
     -------

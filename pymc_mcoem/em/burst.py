@@ -40,14 +40,14 @@ __all__ = ["Burst", "WeightedStatistics", "adaptation_gains"]
 _AT_ONCE = 1_000
 
 
-def adaptation_gains(n_sweeps: int, burn_in: int) -> np.ndarray:
-    """Return Robbins-Monro gains of a burst, ``(n_sweeps,)``: 2/√t in burn-in, then 0.
+def adaptation_gains(n_sweeps: int, tune: int) -> np.ndarray:
+    """Return Robbins-Monro gains of a burst, ``(n_sweeps,)``: 2/√t while tuning, then 0.
 
     A kernel that keeps adapting does not leave its target invariant, so the gain is exactly
-    zero for every draw after the burn-in.
+    zero for every draw after tuning.
     """
     t = np.arange(1, n_sweeps + 1)
-    return np.where(t <= burn_in, 2.0 / np.sqrt(t), 0.0)
+    return np.where(t <= tune, 2.0 / np.sqrt(t), 0.0)
 
 
 class Burst:

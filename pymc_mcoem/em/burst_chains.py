@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -77,7 +78,8 @@ def sample_burst(
         Executor that runs the chains, as for `OnlineEM`; a worker runs a whole chain. The draws
         are bitwise identical for any executor.
     random_seed : int or sequence of int, optional
-        Each chain has its own generator, made from the seed and the chain's number.
+        Each chain has its own generator, made from the seed and the chain's number. None takes a
+        seed from the operating system, which the result's attribute ``random_seed`` records.
     progressbar : bool
         Whether a progress bar counts the chains as they end.
 
@@ -129,7 +131,8 @@ def sample_burst(
             raise ValueError(f"{name}: got {value!r}; give a whole number from {least}.")
     theta = family.check_parameters(family.model_parameters() if parameters is None else parameters)
     data = family.encode(observation)
-    seeds = np.random.SeedSequence(seed_entropy(random_seed)).spawn(chains)
+    entropy = seed_entropy(random_seed)
+    seeds = np.random.SeedSequence(entropy).spawn(chains)
     # If this fails, it fails before hours of sampling and not after.
     to_model = ModelScale(family_density(family))
     # no statistics are needed here, so the auxiliaries are not needed either
@@ -158,7 +161,8 @@ def sample_burst(
     finally:
         dispatcher.close()
     _tell_troubles(found)
-    return _labelled(family, to_model, {**theta, **data}, found, tune)
+    attributes = {"tuning_steps": tune, "random_seed": json.dumps(entropy)}
+    return _labelled(family, to_model, {**theta, **data}, found, attributes)
 
 
 def _tell_troubles(found: Sequence[PosteriorChain]) -> None:
@@ -186,7 +190,7 @@ def _labelled(
     to_model: ModelScale,
     values: Mapping[str, np.ndarray],
     found: Sequence[PosteriorChain],
-    tune: int,
+    attributes: Mapping[str, Any],
 ) -> xr.DataTree:
     """Return chains as a DataTree with the model's names, dims and coords."""
     index = np.stack([each.class_index for each in found])
@@ -210,11 +214,11 @@ def _labelled(
         "sample_stats": dataset_of(family.model, statistics, **sampled),
         "constant_data": dataset_of(family.model, values),
     }
-    attributes = {
+    recorded = {
         "inference_library": PACKAGE,
         "inference_library_version": package_version(),
-        "tuning_steps": tune,
+        **attributes,
     }
     return xr.DataTree.from_dict(
-        {name: group.assign_attrs(attributes) for name, group in groups.items()}
+        {name: group.assign_attrs(recorded) for name, group in groups.items()}
     )

@@ -13,6 +13,8 @@ from pymc_mcoem.em.run_state import Pending
 from pymc_mcoem.runs.settings import seed_entropy
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pymc_mcoem.em.family import Family
 
 __all__ = ["Competition", "compete"]
@@ -51,7 +53,7 @@ def compete(
     n_runs: int = 5,
     n_judged: int | None = None,
     as_in_paper: bool = False,
-    random_seed: int | None = None,
+    random_seed: int | Sequence[int] | None = None,
     progressbar: bool = True,
     **options: Any,
 ) -> Competition:
@@ -74,8 +76,9 @@ def compete(
         Number of observations, the last ones, whose evidence decides. Default: half of them.
     as_in_paper : bool
         Whether the runs are made by `OnlineEM.as_in_paper`.
-    random_seed : int, optional
-        Run k has the seed ``(random_seed, k)``. None takes a seed from the operating system.
+    random_seed : int or sequence of int, optional
+        Run k has the seed ``(random_seed, k)``, which its history records. None takes a seed from
+        the operating system.
     progressbar : bool
         As for `OnlineEM`; the winner keeps it.
     **options

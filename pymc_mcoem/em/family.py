@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pymc as pm
 import xarray as xr
-from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.traversal import ancestors
 
-from pymc_mcoem.compiling.threads import one_call_at_a_time
 from pymc_mcoem.density.geometry import LatentGeometry
+from pymc_mcoem.em.family_parameters import ModelParameters
 from pymc_mcoem.em.stream import Unreadable, as_values, read
-from pymc_mcoem.labelling import dataset_of
 from pymc_mcoem.runs.registrations import find_registrations, register_again
-from pymc_mcoem.validation import LARGEST, as_numbers
+from pymc_mcoem.validation import LARGEST
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -41,7 +36,7 @@ ROUNDING = 1e-9
 UNITY = 1e-6
 
 
-class Family:
+class Family(ModelParameters):
     """A model whose complete-data likelihood is a curved exponential family.
 
     To define your own family, derive from this class, set `model`, `class_index`, `observation`
@@ -102,9 +97,6 @@ class Family:
     (2, ('weights',))
     """
 
-    model: pm.Model
-    class_index: TensorVariable
-    observation: tuple[str, ...]
     statistics: dict[str, TensorVariable]
     geometry: LatentGeometry = LatentGeometry()
     #: Hand-written loops for the density, its derivatives and the statistics, if there are any.
@@ -140,53 +132,6 @@ class Family:
     def latents(self) -> tuple[TensorVariable, ...]:
         """Continuous variables that jump with the class index, in the model's order."""
         return tuple(rv for rv in self.model.free_RVs if rv is not self.class_index)
-
-    @property
-    def parameter_names(self) -> tuple[str, ...]:
-        """Names of the ``pm.Data`` that hold the parameters θ."""
-        names = (variable.name for variable in self.model.data_vars)
-        return tuple(name for name in names if name not in self.observation)
-
-    @cached_property
-    def n_classes(self) -> int:
-        """Number of classes: the length of the class index's probabilities."""
-        probabilities = self.class_index.owner.inputs[-1]
-        if isinstance(probabilities, SharedVariable):
-            return int(probabilities.get_value(borrow=True).shape[-1])
-        return int(probabilities.shape[-1].eval())
-
-    @property
-    def weight_parameters(self) -> tuple[str, ...]:
-        """Names of the parameters that the class index depends on."""
-        behind = set(ancestors([self.class_index]))
-        return tuple(name for name in self.parameter_names if self.model[name] in behind)
-
-    @property
-    def class_dim(self) -> str:
-        """Name of the class dim: the dim of the weights, or ``"class"``."""
-        dims = self.model.named_vars_to_dims
-        named = [dims[name][0] for name in self.weight_parameters if dims.get(name)]
-        return str(named[0]) if named else "class"
-
-    @property
-    def class_parameters(self) -> tuple[str, ...]:
-        """Names of the parameters with a row for each class, without the weights.
-
-        Their rows do not change while a class is not `ready`. By default, these are the
-        parameters whose first dim is that of the weights or, where dims are not named, whose
-        first axis has that length.
-        """
-        weights = self.weight_parameters
-        dims = self.model.named_vars_to_dims
-        all_named = any(dims.get(name) for name in weights)
-        found = []
-        for name in self.parameter_names:
-            shape = self.model[name].get_value(borrow=True).shape
-            if name in weights or not shape or shape[0] != self.n_classes:
-                continue
-            if not all_named or not dims.get(name) or dims[name][0] == self.class_dim:
-                found.append(name)
-        return tuple(found)
 
     def maximize(
         self, statistics: Mapping[str, np.ndarray], *, effective_size: float
@@ -338,21 +283,16 @@ class Family:
         TypeError
             If the values are not real numbers.
         """
-        given = (
-            dict(observation)
-            if isinstance(observation, Mapping)
-            else {
-                self.observation[0]: self.in_order(observation)
-                if isinstance(observation, xr.DataArray)
-                else observation
-            }
-        )
-        if set(given) != set(self.observation):
+        if not isinstance(observation, Mapping):
+            if isinstance(observation, xr.DataArray):
+                observation = self.in_order(observation)
+            observation = {self.observation[0]: observation}
+        if set(observation) != set(self.observation):
             raise ValueError(
-                f"observation: got values for {sorted(given)}; give one value for each of "
+                f"observation: got values for {sorted(observation)}; give one value for each of "
                 f"{sorted(self.observation)}."
             )
-        return {name: self._encode_data(name, value) for name, value in given.items()}
+        return {name: self._encode_data(name, value) for name, value in observation.items()}
 
     def _encode_data(self, name: str, value: Any) -> np.ndarray:
         expected = self.model[name].get_value(borrow=True).shape
@@ -510,99 +450,6 @@ class Family:
         loaded. Default: none.
         """
         return {}
-
-    def declared_parameters(self) -> dict[str, np.ndarray]:
-        """Return a copy of the parameters that the model held before a driver wrote its own."""
-        declared: dict[str, np.ndarray] | None = self.__dict__.get("_declared")
-        if declared is None:
-            return self.model_parameters()
-        return {name: value.copy() for name, value in declared.items()}
-
-    def model_parameters(self) -> dict[str, np.ndarray]:
-        """Return a copy of the parameters that the model's ``pm.Data`` hold now."""
-        return {
-            name: np.array(self.model[name].get_value(), dtype=np.float64)
-            for name in self.parameter_names
-        }
-
-    def set_model_parameters(self, parameters: Mapping[str, np.ndarray]) -> None:
-        """Write parameters into the model's ``pm.Data``.
-
-        Drivers call this at the end of their work, so that the model is ready for ``pm.sample``;
-        they never read the values back. The declared values are kept; see `declared_parameters`.
-        """
-        with one_call_at_a_time():  # another thread may be compiling with the model's values
-            if "_declared" not in self.__dict__:
-                self.__dict__["_declared"] = self.model_parameters()
-            self._write(parameters)
-
-    @contextmanager
-    def as_declared(self) -> Iterator[None]:
-        """Set the model to the parameters it was declared with, within a context.
-
-        E-steps are compiled this way, because the model's initial point must not depend on
-        earlier drivers.
-        """
-        present = self.model_parameters()
-        self._write(self.declared_parameters())
-        try:
-            yield
-        finally:
-            self._write(present)
-
-    def _write(self, parameters: Mapping[str, np.ndarray]) -> None:
-        for name in self.parameter_names:
-            variable = self.model[name]
-            variable.set_value(np.array(parameters[name], dtype=variable.type.dtype))
-
-    def check_parameters(self, parameters: Mapping[str, Any] | xr.Dataset) -> dict[str, np.ndarray]:
-        """Check parameters given from outside and return them as float64 arrays by name.
-
-        Raises
-        ------
-        ValueError
-            If a name is missing or unknown, a shape is wrong, or a value is not finite.
-        TypeError
-            If `parameters` is neither a mapping nor a Dataset.
-        """
-        if not isinstance(parameters, (Mapping, xr.Dataset)):
-            raise TypeError(
-                f"parameters: got a {type(parameters).__name__}; give a Dataset, as "
-                "OnlineEM.parameters is, or a mapping of names to arrays."
-            )
-        names = set(parameters.data_vars if isinstance(parameters, xr.Dataset) else parameters)
-        if names != set(self.parameter_names):
-            raise ValueError(
-                f"parameters: got {sorted(map(str, names))}; give each of "
-                f"{sorted(self.parameter_names)} and nothing else."
-            )
-        checked = {}
-        for name in self.parameter_names:
-            array = as_numbers(f"parameters: {name}", parameters[name])
-            expected = self.model[name].get_value(borrow=True).shape
-            if array.shape != expected:
-                raise ValueError(
-                    f"parameters: {name} has shape {array.shape}, the model expects {expected}; "
-                    "use the parameters of a family of the same size."
-                )
-            if not np.isfinite(array).all():
-                raise ValueError(
-                    f"parameters: {name} holds values that are not finite: {array}; go back to "
-                    "parameters that were finite."
-                )
-            if self.model[name] is self.class_index.owner.inputs[-1] and not (
-                (array >= 0).all() and abs(float(array.sum()) - 1.0) < 1e-6
-            ):
-                raise ValueError(
-                    f"parameters: {name} is {array}, which sums to {float(array.sum()):.6g}; give "
-                    "class weights that are not negative and sum to one."
-                )
-            checked[name] = array
-        return checked
-
-    def to_dataset(self, parameters: Mapping[str, np.ndarray]) -> xr.Dataset:
-        """Label parameters with the model's dims and coords."""
-        return dataset_of(self.model, parameters)
 
     def exact(
         self, data: Mapping[str, np.ndarray], parameters: Mapping[str, np.ndarray]

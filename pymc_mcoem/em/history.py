@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pymc_mcoem.em.family import Family
-    from pymc_mcoem.em.run_state import RunPosition, StepReport
+    from pymc_mcoem.em.run_state import RunState, StepReport
     from pymc_mcoem.labelling import Arrays
 
 __all__ = ["History", "ThinnedSeries", "recorded_names"]
@@ -210,20 +210,20 @@ class History:
         mean = np.mean(records, axis=0)
         mean[0] *= len(records)  # seconds are summed, everything else is a mean
         parameters = self._raveled(state.parameters or {})
-        row = np.concatenate([parameters, [state.n_learnt], step, mean, counts])
+        row = np.concatenate([parameters, [state.n_learned], step, mean, counts])
         self.path.append(state.n_steps, row)
 
-    def to_datatree(self, state: RunPosition, attributes: Mapping[str, Any]) -> xr.DataTree:
+    def to_datatree(self, state: RunState, attributes: Mapping[str, Any]) -> xr.DataTree:
         """Return the history up to `state`, with labels."""
         path = self._labelled(
             self.path.rows(state.n_steps), [*self.parameters, *self.shared], "step"
         )
         observations = self._labelled(
-            self.observations.rows(state.n_learnt), self.shared[1:], "observation", skip=1
+            self.observations.rows(state.n_learned), self.shared[1:], "observation", skip=1
         )
         nodes = {
             "/": xr.Dataset(attrs=dict(attributes)),
-            "/online_em": path,
+            "/steps": path,
             "/observations": observations,
         }
         if self.skipped:
@@ -237,7 +237,7 @@ class History:
 
     def restore(self, tree: xr.DataTree, *, path_stride: int, observation_stride: int) -> None:
         """Restore the history of another run from its `to_datatree`, thinned by these strides."""
-        path, observations = tree["online_em"].to_dataset(), tree["observations"].to_dataset()
+        path, observations = tree["steps"].to_dataset(), tree["observations"].to_dataset()
         if "trouble" in path.coords:
             self.trouble_names = [str(name) for name in path.coords["trouble"].values]
         self.path = ThinnedSeries.from_rows(

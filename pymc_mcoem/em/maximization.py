@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
     from pymc_mcoem.labelling import Arrays
 
-__all__ = ["Maximized", "count_revived", "count_waiting", "maximize_family"]
+__all__ = ["Maximized", "count_troubles", "maximize_family", "revived_classes", "waiting_classes"]
 
 
 @dataclass(frozen=True)
@@ -62,26 +62,26 @@ def maximize_family(
     return Maximized(family.check_parameters(parameters), tuple(np.flatnonzero(~ready).tolist()))
 
 
-def count_waiting(
-    family: Family, troubles: dict[str, int], waiting: tuple[int, ...]
-) -> dict[str, int]:
-    """Return `troubles` with one more for each class that waits, named by its label."""
-    counted = dict(troubles)
-    labels = _labels(family)
-    for number in waiting:
-        name = f"class {labels[number]} not ready kept its parameters"
-        counted[name] = counted.get(name, 0) + 1
-    return counted
+def count_troubles(troubles: dict[str, int], more: Mapping[str, int]) -> None:
+    """Add numbers of troubles by name to `troubles`; zeros add no name."""
+    for name, count in more.items():
+        if count:
+            troubles[name] = troubles.get(name, 0) + int(count)
 
 
-def count_revived(
-    family: Family, troubles: dict[str, int], revived: Sequence[tuple[int, int]]
-) -> None:
-    """Add one to `troubles` for each revived class, named by its label and its donor's."""
+def waiting_classes(family: Family, waiting: Sequence[int]) -> dict[str, int]:
+    """Return one trouble for each class that waits, named by its label."""
     labels = _labels(family)
-    for chosen, donor in revived:
-        name = f"class {labels[chosen]} was empty and has half of class {labels[donor]}"
-        troubles[name] = troubles.get(name, 0) + 1
+    return {f"class {labels[number]} not ready kept its parameters": 1 for number in waiting}
+
+
+def revived_classes(family: Family, revived: Sequence[tuple[int, int]]) -> dict[str, int]:
+    """Return one trouble for each revived class, named by its label and its donor's."""
+    labels = _labels(family)
+    return {
+        f"class {labels[chosen]} was empty and has half of class {labels[donor]}": 1
+        for chosen, donor in revived
+    }
 
 
 def _labels(family: Family) -> list[Any]:

@@ -15,7 +15,7 @@ from pymc_mcoem.em.online_run import OnlineRun
 from pymc_mcoem.em.progress import RunProgress
 from pymc_mcoem.em.revival import Revival
 from pymc_mcoem.em.run import Driver
-from pymc_mcoem.em.run_state import ObservationRecord, OnlineSettings, RunState, StepReport
+from pymc_mcoem.em.run_state import ObservationRecord, OnlineSettings, OnlineState, StepReport
 from pymc_mcoem.em.schedules import BurstLength, BurstSize, StepSize, UpdateSchedule
 from pymc_mcoem.em.stream import check_skip, count_observations, read
 from pymc_mcoem.interrupts import deferred
@@ -49,7 +49,7 @@ class OnlineEM(Driver[OnlineRun]):
     start : {"kmeans", "random"}
         How the family finds a start.
     n_start : int
-        Number of observations held for the start.
+        Number of observations, the first ones, that are held and set the start.
     step_size : StepSize or callable
         ϱ_n as a function of the step number n; the first must be 1. Default: n^−0.6.
     update_schedule : UpdateSchedule or callable
@@ -207,7 +207,7 @@ class OnlineEM(Driver[OnlineRun]):
         -----
         Sections ``subsec:5:1`` and ``subsec:5:2`` of the paper. For images: M-steps at 50, 75, and
         every observation from 100 on; pilot moments; 200 sweeps per burst up to n = 100, then 500,
-        each with 100 sweeps of burn-in. For curves: 300 sweeps, 100 of them burn-in, and
+        each with 100 sweeps of tuning. For curves: 300 sweeps, 100 of them tuning, and
         pseudo-priors with the prior covariance around the mode (`Family.paper_settings`). The
         paper gives no step size; here it is n^−0.6.
 
@@ -341,7 +341,7 @@ class OnlineEM(Driver[OnlineRun]):
             Checkpointing(saved_in, run.file_content, lambda: run.state) as saving,
         ):
 
-            def tell(report: StepReport[RunState]) -> None:
+            def tell(report: StepReport[OnlineState]) -> None:
                 progress.learnt(report)
                 if callback is not None:
                     callback(report.observations)

@@ -13,21 +13,27 @@ import numpy as np
 
 from pymc_mcoem.compiling.threads import one_blas_thread
 from pymc_mcoem.em.esteps.worker_calls import simulate
-from pymc_mcoem.em.maximization import count_revived, count_waiting, maximize_family
+from pymc_mcoem.em.maximization import (
+    Maximized,
+    count_troubles,
+    maximize_family,
+    revived_classes,
+    waiting_classes,
+)
 from pymc_mcoem.em.predicted import Predicted
 from pymc_mcoem.em.run import Run, added, blended, timed
 from pymc_mcoem.em.run_state import (
     ObservationRecord,
     OnlineSettings,
+    OnlineState,
     Pending,
-    RunState,
     StepError,
     StepReport,
 )
 from pymc_mcoem.em.schedules import update_is_due
 from pymc_mcoem.em.stream import Unreadable
 from pymc_mcoem.interrupts import raise_if_interrupted, require_own_fault, require_readable
-from pymc_mcoem.runs.failed_records import MOST_IN_A_ROW, FailedRecord, named
+from pymc_mcoem.runs.failed_records import MOST_IN_A_ROW, FailedRecord, named, refusal
 from pymc_mcoem.runs.outliers import (
     IN_A_ROW,
     Absurd,
@@ -41,7 +47,6 @@ from pymc_mcoem.runs.workers import Order
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.esteps.base import EStepResult
-    from pymc_mcoem.em.schedules import BurstSize
     from pymc_mcoem.labelling import Arrays
 
 __all__ = ["OnlineRun"]
@@ -54,7 +59,7 @@ UNTROUBLED = 25
 NO_EVIDENCE = "no evidence from the E-step, so no class can be revived"
 
 
-class OnlineRun(Run[RunState, OnlineSettings]):
+class OnlineRun(Run[OnlineState, OnlineSettings]):
     """The implementation of `OnlineEM`; parameters as for `Run`.
 
     `accept` appends an observation to the queue in the state; `learn` takes from its front what
@@ -65,21 +70,16 @@ class OnlineRun(Run[RunState, OnlineSettings]):
     driver = "OnlineEM"
     method = "partial_fit"
     settings_class = OnlineSettings
+    state_class = OnlineState
     unit = "observation"
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.state = RunState()
         self._failures = 0
         self._absurd = 0
         self._predicted = Predicted(self.family)
         # The state whose parameters were read last, and that state as if the stream ended there.
-        self._read: tuple[RunState, RunState] | None = None
-
-    def begin(self, parameters: Arrays) -> None:
-        """Start from `parameters`."""
-        self.history.begin(parameters)
-        self.state = replace(self.state, parameters=parameters)
+        self._read: tuple[OnlineState, OnlineState] | None = None
 
     def accept(self, observation: Any, index: int) -> None:
         """Append an observation to the queue, or refuse it.
@@ -99,10 +99,7 @@ class OnlineRun(Run[RunState, OnlineSettings]):
         """
         state = self.state
         if isinstance(observation, Unreadable):
-            if self.settings.on_error == "raise":
-                raise observation.error
-            reason = f"reading it failed: {named(observation.error)}"
-            self.leave_out(FailedRecord(state.position, reason))
+            self.leave_out(self.unreadable(observation, state.position))
             self.state = replace(state, position=state.position + 1)
             return
         try:
@@ -125,12 +122,9 @@ class OnlineRun(Run[RunState, OnlineSettings]):
             self.state = replace(state, position=state.position + 1)
             if self.settings.on_error != "raise":
                 return
-            kind = TypeError if isinstance(error, TypeError) else ValueError
             # After earlier calls, the position in the stream differs from the index in the call.
             also = "" if index == state.position else f", {state.position} of the whole stream"
-            raise kind(
-                f"observation {index} (counted from 0{also}) was refused: {error}"
-            ) from error
+            raise refusal(error, index, also) from error
         # Compiling may fail too. That is not due to the observation, so compile before counting it.
         self.executor.prepare()
         self._absurd = 0
@@ -153,7 +147,7 @@ class OnlineRun(Run[RunState, OnlineSettings]):
                 error,
             )
 
-    def learn(self) -> Iterator[StepReport[RunState]]:
+    def learn(self) -> Iterator[StepReport[OnlineState]]:
         """Learn the queue in whole mini-batches, yielding after each step.
 
         Raises
@@ -174,9 +168,7 @@ class OnlineRun(Run[RunState, OnlineSettings]):
                 self._failures += len(failure.culprits)
                 if self.settings.on_error != "raise" and self._failures <= MOST_IN_A_ROW:
                     continue
-                raise failure.told(
-                    "is left out; what was learned before it stays"
-                ) from failure.causes[0]
+                raise failure.told("is left out; what came before stays") from failure.causes[0]
             self.take(report)
             self._failures = 0
             yield report
@@ -211,7 +203,7 @@ class OnlineRun(Run[RunState, OnlineSettings]):
             self.begin(parameters)
         return self.state.parameters is not None
 
-    def _start(self, state: RunState) -> Arrays:
+    def _start(self, state: OnlineState) -> Arrays:
         """Return starting parameters found from the first held observations."""
         held: list[Any] = [item.observation for item in state.pending[: self.settings.n_start]]
         try:
@@ -261,7 +253,7 @@ class OnlineRun(Run[RunState, OnlineSettings]):
                 return item
         return None
 
-    def as_if_ended(self) -> RunState:
+    def as_if_ended(self) -> OnlineState:
         """Return the state as if the stream ended here, without changing the run.
 
         Raises
@@ -275,7 +267,7 @@ class OnlineRun(Run[RunState, OnlineSettings]):
                 "parameters: there are none, since nothing was seen and none were given; call "
                 "partial_fit first, or pass parameters= to OnlineEM."
             )
-        if not state.pending and (state.n_updates or not state.n_learnt):
+        if not state.pending and (state.n_updates or not state.n_learned):
             return state
         if self._read is None or self._read[0] is not state:
             self._read = (state, self._ended(state))
@@ -286,18 +278,18 @@ class OnlineRun(Run[RunState, OnlineSettings]):
         self.executor.prepare()
         if observation is not None:
             parameters = self.state.parameters or self.family.declared_parameters()
-            trial = RunState(parameters=parameters, pending=(Pending.of(observation, 0),))
+            trial = OnlineState(parameters=parameters, pending=(Pending.of(observation, 0),))
             # An observation that fails here fails again when it is learned.
             with suppress(StepError):
                 self.step(trial)
 
-    def without_held(self) -> RunState | None:
+    def without_held(self) -> OnlineState | None:
         """Return the state as if no observation were held; None before the start."""
         if self.state.parameters is None:
             return None
         return self.ended(replace(self.state, pending=()))
 
-    def _ended(self, state: RunState) -> RunState:
+    def _ended(self, state: OnlineState) -> OnlineState:
         try:
             return self.ended(state)
         except StepError as failure:
@@ -305,7 +297,7 @@ class OnlineRun(Run[RunState, OnlineSettings]):
                 raise failure.told("is held, and cannot be learnt") from failure.causes[0]
             return self._ended(state.without(failure.positions))
 
-    def ended(self, state: RunState) -> RunState:
+    def ended(self, state: OnlineState) -> OnlineState:
         """Return a state as if the stream ended there.
 
         Held observations are learned, an incomplete mini-batch as a smaller one. The parameters
@@ -313,19 +305,19 @@ class OnlineRun(Run[RunState, OnlineSettings]):
         """
         if state.parameters is None:
             state = replace(state, parameters=self._start(state))
-        if not state.pending and state.n_learnt and not state.n_updates:
-            return state.with_last(self._maximized(state)[0])
+        if not state.pending and state.n_learned and not state.n_updates:
+            return state.with_last(self._maximized(state).parameters)
         while state.pending:
             last = len(state.pending) <= self.settings.batch_size
             state = self.step(state, last=last).state
         return state
 
-    def step(self, state: RunState, *, last: bool = False) -> StepReport[RunState]:
+    def step(self, state: OnlineState, *, last: bool = False) -> StepReport[OnlineState]:
         """Learn one mini-batch of pending observations.
 
         Parameters
         ----------
-        state : RunState
+        state : OnlineState
             A started state with at least one pending observation.
         last : bool
             Whether the stream ends here. The parameters are then maximized in any case.
@@ -340,14 +332,22 @@ class OnlineRun(Run[RunState, OnlineSettings]):
         batch = state.pending[: self.settings.batch_size]
         # Errors of the user's schedules are not due to an observation, so call these first.
         gain = self.settings.gain(state.n_steps + 1)
-        numbers = range(state.n_learnt + 1, state.n_learnt + len(batch) + 1)
+        numbers = range(state.n_learned + 1, state.n_learned + len(batch) + 1)
         lengths = [self.settings.burst_length(number) for number in numbers]
         for number in numbers:
             self.settings.update_schedule(number)
 
         def order(failed: int, index: int) -> Order:
             at = index - failed
-            return self._order(state, batch[index], numbers[at], lengths[at])
+            arguments = (
+                self.family.encode(batch[index].observation),
+                state.parameters or {},
+                self.generator(numbers[at]),
+                state.e_step_state,
+                lengths[at].draws,
+                lengths[at].tune,
+            )
+            return Order(simulate, arguments)
 
         begun = perf_counter()
         records: list[ObservationRecord] = []
@@ -377,28 +377,16 @@ class OnlineRun(Run[RunState, OnlineSettings]):
                 raise StepError(batch, [error] * len(batch)) from error
         return replace(report, observations=timed(records, begun))
 
-    def _order(self, state: RunState, item: Pending, number: int, length: BurstSize) -> Order:
-        """Return the call that makes the simulation step for one observation."""
-        arguments = (
-            self.family.encode(item.observation),
-            state.parameters or {},
-            self.generator(number),
-            state.e_step_state,
-            length.draws,
-            length.burn_in,
-        )
-        return Order(simulate, arguments)
-
     def _follow(
         self,
-        state: RunState,
+        state: OnlineState,
         records: list[ObservationRecord],
         results: list[EStepResult],
         total: Arrays,
         gain: float,
         *,
         last: bool,
-    ) -> StepReport[RunState]:
+    ) -> StepReport[OnlineState]:
         """Make the stochastic approximation and, if due, the M-step (label ``alg:MCoEM``)."""
         size = len(records)
         running = blended(state.statistics, total, size, gain)
@@ -406,64 +394,57 @@ class OnlineRun(Run[RunState, OnlineSettings]):
         revival, fit = self.settings.revival, state.fit
         if revival is not None:
             revived = revival.after(
-                running, fit, results, gain=gain, n_learnt=state.n_learnt + size
+                running, fit, results, gain=gain, n_learned=state.n_learned + size
             )
             running, fit = revived.statistics, revived.record
-            count_revived(self.family, troubles, revived.classes)
+            count_troubles(troubles, revived_classes(self.family, revived.classes))
             if not any(np.isfinite(result.log_evidence) for result in results):
-                troubles[NO_EVIDENCE] = troubles.get(NO_EVIDENCE, 0) + 1
+                count_troubles(troubles, {NO_EVIDENCE: 1})
         for result in results:
-            for name, count in result.troubles.items():
-                if count:
-                    troubles[name] = troubles.get(name, 0) + int(count)
-        following = replace(
+            count_troubles(troubles, result.troubles)
+        after = replace(
             state,
             statistics=running,
             fit=fit,
             # A mini-batch starts from one adaptation; that of its last observation is kept.
             e_step_state={name: np.array(value) for name, value in results[-1].state.items()},
             pending=state.pending[size:],
-            n_learnt=state.n_learnt + size,
+            n_learned=state.n_learned + size,
             n_steps=state.n_steps + 1,
             inverse_effective_size=(
                 (1 - gain) ** 2 * state.inverse_effective_size + gain**2 / size
             ),
             troubles=troubles,
         )
-        worth = following.effective_size
+        worth = after.effective_size
         all_ready = not state.n_updates and np.all(self.family.ready(running, effective_size=worth))
         due = last or update_is_due(
             self.settings.update_schedule,
-            state.n_learnt,
-            following.n_learnt,
+            state.n_learned,
+            after.n_learned,
             n_updates=state.n_updates,
             all_ready=bool(all_ready),
         )
         waiting: tuple[int, ...] = ()
         if due:
-            parameters, waiting = self._maximized(following)
-            if following.n_learnt >= UNTROUBLED * self.family.n_classes:
-                troubles = count_waiting(self.family, troubles, waiting)
-            following = replace(
-                following,
-                parameters=parameters,
-                n_updates=state.n_updates + 1,
-                troubles=troubles,
-            )
+            found = self._maximized(after)
+            waiting = found.waiting
+            if after.n_learned >= UNTROUBLED * self.family.n_classes:
+                count_troubles(troubles, waiting_classes(self.family, waiting))
+            after = replace(after, parameters=found.parameters, n_updates=state.n_updates + 1)
         return StepReport(
-            state=following.averaged(self.settings.average_from),
+            state=after.averaged(self.settings.average_from),
             observations=tuple(records),
             gain=gain,
             updated=due,
             waiting=len(waiting),
         )
 
-    def _maximized(self, state: RunState) -> tuple[Arrays, tuple[int, ...]]:
+    def _maximized(self, state: OnlineState) -> Maximized:
         """Return the M-step's parameters and the classes that wait."""
-        found = maximize_family(
+        return maximize_family(
             self.family,
             state.statistics or {},
             effective_size=state.effective_size,
             present=state.parameters,
         )
-        return found.parameters, found.waiting

@@ -35,7 +35,8 @@ class Passes:
         Whether records are drawn with replacement, as the paper draws its growth curves. A pass
         is then as many draws as there are observations. Otherwise each pass is a new permutation.
     random_seed : int or sequence of int, optional
-        Seed of the orders; None takes one from the operating system, once.
+        Seed of the orders; None takes one from the operating system, once. The attribute
+        `random_seed` has it: give it again to continue the same passes in another process.
 
     Raises
     ------
@@ -86,7 +87,7 @@ class Passes:
         self.observations = observations
         self.n_passes = n_passes
         self.replace = bool(replace)
-        self._entropy = seed_entropy(random_seed)
+        self.random_seed = seed_entropy(random_seed)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the records of all passes."""
@@ -142,7 +143,7 @@ class Passes:
 
     def _order(self, number: int) -> np.ndarray:
         """Return the order of a pass, counted from 0, shape (n,)."""
-        seed = np.random.SeedSequence(self._entropy, spawn_key=(ORDERS, number))
+        seed = np.random.SeedSequence(self.random_seed, spawn_key=(ORDERS, number))
         rng = np.random.default_rng(seed)
         return rng.integers(self._n, size=self._n) if self.replace else rng.permutation(self._n)
 

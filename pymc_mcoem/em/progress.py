@@ -27,7 +27,7 @@ from rich.table import Column, Table
 from pymc_mcoem.em.family import CLASS_WEIGHT
 
 if TYPE_CHECKING:
-    from pymc_mcoem.em.run_state import ObservationRecord, RunPosition, StepReport
+    from pymc_mcoem.em.run_state import ObservationRecord, RunState, StepReport
 
 __all__ = ["CountProgress", "RunProgress", "sparkline"]
 
@@ -153,7 +153,7 @@ class RunProgress(_ProgressBar):
         self._learned = 0
         self._acceptance = float("nan")
 
-    def seen(self, state: RunPosition, n_new: int) -> None:
+    def seen(self, state: RunState, n_new: int) -> None:
         """Show that the `n_new`-th observation of this call was seen."""
         if n_new > 1:
             self._show()
@@ -170,7 +170,7 @@ class RunProgress(_ProgressBar):
         self._count(record)
         self._update(completed=self._learned, Observations=str(record.number), **self._moves())
 
-    def stands(self, state: RunPosition) -> None:
+    def stands(self, state: RunState) -> None:
         """Show the state of the run."""
         if self._bar is None:
             return

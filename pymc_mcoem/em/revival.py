@@ -98,7 +98,7 @@ class Revival:
         results: Sequence[EStepResult],
         *,
         gain: float,
-        n_learnt: int,
+        n_learned: int,
     ) -> Revived:
         """Update the record with the observations of a step, and revive classes if possible.
 
@@ -112,7 +112,7 @@ class Revival:
             Results for the observations of the step.
         gain : float
             ϱ_n of the step.
-        n_learnt : int
+        n_learned : int
             Number of observations learned, including those of the step.
         """
         n_classes = len(statistics[CLASS_WEIGHT])
@@ -120,7 +120,7 @@ class Revival:
         found: list[tuple[int, int]] = []
         with np.errstate(divide="ignore", invalid="ignore"):
             fit = record["log_evidence"] / record[CLASS_WEIGHT]
-        rested = n_learnt - record["last"] >= self.wait * n_classes
+        rested = n_learned - record["last"] >= self.wait * n_classes
         for result in results:
             weight = statistics[CLASS_WEIGHT]
             empty = np.flatnonzero(self.is_empty(weight) & rested)
@@ -133,7 +133,7 @@ class Revival:
                 continue
             chosen = int(empty[np.argmin(weight[empty])])
             statistics = self._split(statistics, result, chosen, donor)
-            record = self._split_record(record, chosen, donor, n_learnt)
+            record = self._split_record(record, chosen, donor, n_learned)
             rested[[chosen, donor]] = False
             found.append((chosen, donor))
         return Revived(statistics, record, tuple(found))
@@ -151,12 +151,12 @@ class Revival:
         return split
 
     @staticmethod
-    def _split_record(record: Arrays, chosen: int, donor: int, n_learnt: int) -> Arrays:
+    def _split_record(record: Arrays, chosen: int, donor: int, n_learned: int) -> Arrays:
         split = {name: value.copy() for name, value in record.items()}
         for name in (CLASS_WEIGHT, "log_evidence"):
             split[name][donor] /= 2
             split[name][chosen] += split[name][donor]
-        split["last"][[chosen, donor]] = n_learnt
+        split["last"][[chosen, donor]] = n_learned
         return split
 
 

@@ -21,13 +21,14 @@ from pymc_mcoem.em.checks import check_family, check_layout, check_shapes
 from pymc_mcoem.em.esteps.worker_calls import Explainer
 from pymc_mcoem.em.family_record import describe_family, require_family
 from pymc_mcoem.em.history import History
-from pymc_mcoem.em.run_state import ObservationRecord, Pending, RunPosition, RunSettings, StepReport
+from pymc_mcoem.em.run_state import ObservationRecord, Pending, RunSettings, RunState, StepReport
 from pymc_mcoem.em.storage import SavedRun, read_run, run_bytes, settings_of
+from pymc_mcoem.em.stream import Unreadable
 from pymc_mcoem.interrupts import patiently, raise_if_interrupted, require_own_fault
 from pymc_mcoem.runs.atomic_files import write_whole
 from pymc_mcoem.runs.datatree_files import named_damage, require_file_name
 from pymc_mcoem.runs.executor import Dispatcher, Workers
-from pymc_mcoem.runs.failed_records import FailedRecord, leave_out
+from pymc_mcoem.runs.failed_records import FailedRecord, leave_out, named
 from pymc_mcoem.runs.settings import on_backend, run_attributes, seed_entropy
 from pymc_mcoem.runs.workers import ExecutorError, Order
 
@@ -43,7 +44,7 @@ __all__ = ["Driver", "Run", "added", "blended", "timed"]
 _log = logging.getLogger("pymc_mcoem")
 
 
-class Run[State: RunPosition, Settings: RunSettings]:
+class Run[State: RunState, Settings: RunSettings]:
     """A run: its settings, its state and its history.
 
     The state is never changed in place. A step makes a new one, so that a step that fails or is
@@ -62,14 +63,13 @@ class Run[State: RunPosition, Settings: RunSettings]:
         Executor that runs the E-steps; see `Dispatcher`.
     """
 
-    #: The driver's name, its method that takes observations, and the class of its settings.
+    #: The driver's name, its method that takes observations, and the classes of settings and state.
     driver: ClassVar[str]
     method: ClassVar[str]
     settings_class: ClassVar[type[RunSettings]]
+    state_class: ClassVar[type[Any]]
     #: Unit that log messages count in.
     unit: ClassVar[str]
-
-    state: State
 
     def __init__(
         self,
@@ -80,7 +80,8 @@ class Run[State: RunPosition, Settings: RunSettings]:
     ) -> None:
         self.family = family
         self.settings = settings
-        self.entropy = seed_entropy(random_seed)
+        self.state: State = self.state_class()
+        self.random_seed = seed_entropy(random_seed)
         self.executor = Dispatcher(partial(Explainer.of, family, settings.e_step), executor)
         self.history = History(family, settings.keep, settings.thin)
         self.alone = OneAtATime(f"{self.driver}.{self.method}")
@@ -95,7 +96,12 @@ class Run[State: RunPosition, Settings: RunSettings]:
 
     def generator(self, *key: int) -> np.random.Generator:
         """Return the generator of an observation by its number; number 0 is for the start."""
-        return np.random.default_rng(np.random.SeedSequence(entropy=self.entropy, spawn_key=key))
+        return np.random.default_rng(np.random.SeedSequence(self.random_seed, spawn_key=key))
+
+    def begin(self, parameters: Arrays) -> None:
+        """Start from `parameters`."""
+        self.history.begin(parameters)
+        self.state = replace(self.state, parameters=parameters)
 
     def initial_parameters(self, observations: list[Any]) -> Arrays:
         """Return the family's starting parameters, found from some observations."""
@@ -169,6 +175,12 @@ class Run[State: RunPosition, Settings: RunSettings]:
                 running = result.statistics if running is None else running
                 yield item, result, 0.0 if self.executor.is_remote else perf_counter() - begun
 
+    def unreadable(self, record: Unreadable, position: int) -> FailedRecord:
+        """Return an unreadable record to leave out, or raise the source's exception."""
+        if self.settings.on_error == "raise":
+            raise record.error
+        return FailedRecord(position, f"reading it failed: {named(record.error)}")
+
     def leave_out(self, *records: FailedRecord) -> None:
         """Pass failed records to `on_error`, keep the reasons, and log the first if not raised."""
         on_error = self.settings.on_error
@@ -180,7 +192,7 @@ class Run[State: RunPosition, Settings: RunSettings]:
             _log.warning(
                 "%s %d: %s. Further ones are only counted, in history.",
                 self.unit.capitalize(),
-                report.state.n_learnt if self.unit == "observation" else report.state.n_steps,
+                report.state.n_learned if self.unit == "observation" else report.state.n_steps,
                 name,
             )
         self.history.append(report)
@@ -193,7 +205,7 @@ class Run[State: RunPosition, Settings: RunSettings]:
 
     def history_at(self, state: State) -> xr.DataTree:
         """Return the history up to a state; see `OnlineEM.history`."""
-        attributes = run_attributes(self.driver, self.entropy, self.settings)
+        attributes = run_attributes(self.driver, self.random_seed, self.settings)
         return self.history.to_datatree(state, attributes)
 
     def file_content(self, written_by: str = "checkpoint") -> bytes:
@@ -203,7 +215,7 @@ class Run[State: RunPosition, Settings: RunSettings]:
             "path_stride": self.history.path.stride,
             "observation_stride": self.history.observations.stride,
         }
-        saved = SavedRun(state, self.entropy, describe_family(self.family), strides)
+        saved = SavedRun(state, self.random_seed, describe_family(self.family), strides)
         return run_bytes(self.driver, saved, self.history_at(state), written_by)
 
     def restore(self, saved: SavedRun, tree: xr.DataTree) -> None:
@@ -241,14 +253,14 @@ class Driver[AnyRun: Run[Any, Any]]:
         Returns
         -------
         xarray.DataTree
-            Group ``online_em``, dim ``step``: θ after each step that is kept (the start is step
+            Group ``steps``, dim ``step``: θ after each step that is kept (the start is step
             0), with ``observation`` (how many were learned), ``gain``, ``effective_size``,
             ``updated`` (0 or 1), ``waiting`` (classes not ready at the update), ``seconds``,
             ``acceptance``, ``log_evidence`` and ``class_weight``; the last three are means over
             the step's observations. Group ``observations``, dim ``observation``: the same for
             each observation, without θ. ``troubles`` counts problems by name, from the beginning;
             it exists once there was one. Attributes: ``library``, ``version``, ``versions`` of its
-            dependencies, ``backend``, ``driver``, ``seed``, ``settings``.
+            dependencies, ``backend``, ``driver``, ``random_seed``, ``settings``.
             Group ``skipped``, dim ``position`` (in the stream, counted from 0): ``reason`` for
             each of the last 1,000 records that were left out; it exists once there was one.
 
@@ -269,9 +281,9 @@ class Driver[AnyRun: Run[Any, Any]]:
         >>> from pymc_mcoem.templates import TemplateMixture
         >>> mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
         >>> history = OnlineEM(mixture, parameters=mixture.parameters, random_seed=1).history
-        >>> history["online_em"]["weights"].values
+        >>> history["steps"]["weights"].values
         array([[0.5, 0.5]])
-        >>> history.attrs["seed"]
+        >>> history.attrs["random_seed"]
         '1'
         """
         return self.run.history_at(self.run.state)
@@ -368,7 +380,7 @@ class Driver[AnyRun: Run[Any, Any]]:
         settings["e_step"] = on_backend(settings["e_step"], str(tree.attrs.get("backend", "")))
         made: Any = cls
         with named_damage(path, given=("family", *overrides)):
-            driver: Self = made(family, random_seed=saved.entropy, **settings)
+            driver: Self = made(family, random_seed=saved.random_seed, **settings)
             driver.run.restore(saved, tree)
         driver.run.files.add(Path(path))
         return driver

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 __all__ = [
     "ObservationRecord",
     "OnlineSettings",
+    "OnlineState",
     "Pending",
-    "RunPosition",
     "RunSettings",
     "RunState",
     "StepError",
@@ -143,7 +143,7 @@ class Pending:
 
 @dataclass(frozen=True)
 class RunState:
-    """Everything that a run of `OnlineEM` needs to continue.
+    """The part of a run's state that all drivers have.
 
     Attributes
     ----------
@@ -151,6 +151,35 @@ class RunState:
         θ; None before the start is set.
     statistics : dict of str to ndarray, or None
         Running means s of δ_{I,j} S, each ``(n_classes, *shape)``.
+    n_learned, n_steps : int
+        Numbers of observations learned, or visited by `SAEM`, and of steps of the recursion.
+    troubles : dict of str to int
+        Counts of troubles so far, by name.
+    """
+
+    parameters: Arrays | None = None
+    statistics: Arrays | None = None
+    n_learned: int = 0
+    n_steps: int = 0
+    troubles: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def n_seen(self) -> int:
+        """Number of observations learned or held."""
+        return self.n_learned
+
+    @property
+    def effective_size(self) -> float:
+        """Number n* of observations that the statistics are worth."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class OnlineState(RunState):
+    """Everything that a run of `OnlineEM` needs to continue, besides what `RunState` has.
+
+    Attributes
+    ----------
     average : dict of str to ndarray, or None
         Mean of the `n_averaged` last θ.
     e_step_state : dict of str to ndarray, or None
@@ -161,49 +190,42 @@ class RunState:
         Ranges of recent observations; see `require_plausible`.
     pending : tuple of Pending
         Observations held for the start or for a mini-batch.
-    n_learnt, n_steps, n_updates, n_averaged : int
-        Numbers of observations learned, steps of the recursion, M-steps, terms of the average.
+    n_updates, n_averaged : int
+        Numbers of M-steps and of terms of the average.
     position : int
         Number of records taken from streams, including refused ones.
     inverse_effective_size : float
         q_n = (1 − ϱ_n)² q_{n−1} + ϱ_n²; its inverse is the effective size n*.
-    troubles : dict of str to int
-        Counts of troubles so far, by name.
     """
 
-    parameters: Arrays | None = None
-    statistics: Arrays | None = None
     average: Arrays | None = None
     e_step_state: Arrays | None = None
     fit: Arrays | None = None
     recent: Arrays | None = None
     pending: tuple[Pending, ...] = ()
-    n_learnt: int = 0
-    n_steps: int = 0
     n_updates: int = 0
     n_averaged: int = 0
     position: int = 0
     inverse_effective_size: float = 0.0
-    troubles: dict[str, int] = field(default_factory=dict)
 
     @property
     def n_seen(self) -> int:
         """Number of observations learned or held."""
-        return self.n_learnt + len(self.pending)
+        return self.n_learned + len(self.pending)
 
     @property
     def effective_size(self) -> float:
         """Number n* of observations that the statistics are worth."""
         return 1 / self.inverse_effective_size if self.inverse_effective_size else 0.0
 
-    def without(self, positions: Set[int]) -> RunState:
+    def without(self, positions: Set[int]) -> Self:
         """Return the state without some of the pending observations."""
         left = (item for item in self.pending if item.position not in positions)
         return replace(self, pending=tuple(left))
 
-    def averaged(self, begin: int | None) -> RunState:
+    def averaged(self, begin: int | None) -> Self:
         """Return the state with θ added to the Polyak-Ruppert average, which begins at `begin`."""
-        if begin is None or self.n_learnt < begin or self.parameters is None:
+        if begin is None or self.n_learned < begin or self.parameters is None:
             return self
         count = self.n_averaged + 1
         average = {
@@ -214,7 +236,7 @@ class RunState:
         }
         return replace(self, average=average, n_averaged=count)
 
-    def with_last(self, parameters: Arrays) -> RunState:
+    def with_last(self, parameters: Arrays) -> Self:
         """Return the state with another θ, which replaces the last term of the average too."""
         average = self.average
         if average is not None and self.parameters is not None:
@@ -247,32 +269,13 @@ class ObservationRecord:
         )
 
 
-class RunPosition(Protocol):
-    """The part of a driver's state that histories and progress bars read."""
-
-    @property
-    def parameters(self) -> Arrays | None: ...  # noqa: D102
-    @property
-    def statistics(self) -> Arrays | None: ...  # noqa: D102
-    @property
-    def troubles(self) -> dict[str, int]: ...  # noqa: D102
-    @property
-    def n_learnt(self) -> int: ...  # noqa: D102
-    @property
-    def n_seen(self) -> int: ...  # noqa: D102
-    @property
-    def n_steps(self) -> int: ...  # noqa: D102
-    @property
-    def effective_size(self) -> float: ...  # noqa: D102
-
-
 @dataclass(frozen=True)
-class StepReport[State: RunPosition]:
+class StepReport[State: RunState]:
     """Report of a driver's step: the new state and what happened.
 
     Attributes
     ----------
-    state : RunState, or the driver's own
+    state : OnlineState or SAEMState
         The state after the step.
     observations : tuple of ObservationRecord
         One for each observation of the step.

@@ -47,21 +47,21 @@ class SAEM(Driver[SAEMRun]):
     start : {"kmeans", "random"}
         How the family finds a start.
     n_start : int, optional
-        Number of observations that set the start. Default: all.
+        Number of observations, the first ones, that set the start. Default: all, since they are at
+        hand and may be sorted; a stream cannot wait for all, so `OnlineEM` takes 50.
     step_size : PhasedStepSize or callable
         γ_k as a function of the iteration number k; the first must be 1. The moves within a
         class adapt while the gain is 1. Default: 1 for ten iterations, then (k − 10)^−0.7.
-    sweeps : int
+    draws : int
         Number of sweeps at each visit to an observation; all of them enter its statistics.
     refit_every : int
         Number of visits to an observation until its pseudo-priors are fitted again.
     e_step : EStep, optional
-        Default: `CarlinChibBurst`. E-steps without a chain, such as `Exact`, make `sweeps` draws
-        at each visit.
-    batch_fraction : float
-        Share of the observations that an iteration visits, drawn without replacement; the first
-        iteration visits all. The statistics of observations that are not visited stay the same
-        and still enter the mean.
+        Default: `CarlinChibBurst`. E-steps without a chain, such as `Exact`, make as many draws.
+    batch_size : int, float or None
+        Number of observations that an iteration visits, at most all, or their share as a float in
+        (0, 1]; None for all. They are drawn without replacement; the first iteration visits all.
+        The statistics of observations that are not visited stay the same and still enter the mean.
     annealing : Annealing or callable, optional
         Temperature of iteration k, at least 1. Simulation is then at ``family.anneal(θ, T)``.
     random_seed : int or sequence of int, optional
@@ -93,8 +93,8 @@ class SAEM(Driver[SAEMRun]):
     -----
     With S_i the mean statistics of observation i at its last visit and N observations, an
     iteration is s_k = s_{k−1} + γ_k (N⁻¹ Σ_i S_i − s_{k−1}), and θ_k is the M-step at s_k, with
-    priors weighed against N observations. With ``batch_fraction`` below 1 this is incremental:
-    the mean is over all observations, not only the batch.
+    priors weighed against N observations. With mini-batches this is incremental: the mean is over
+    all observations, not only the batch.
 
     Cost of an iteration: a burst for each observation visited. Memory: the observations and
     their chains; with `refit_every` above 1 also their pseudo-priors, two matrices for each
@@ -112,7 +112,7 @@ class SAEM(Driver[SAEMRun]):
     >>> from pymc_mcoem.templates import TemplateMixture
     >>> mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
     >>> images = np.random.default_rng(1).normal(size=(4, 3, 3))
-    >>> saem = SAEM(mixture, sweeps=5, random_seed=1, progressbar=False)
+    >>> saem = SAEM(mixture, draws=5, random_seed=1, progressbar=False)
     >>> saem.fit(images, n_iterations=2)
     SAEM(TemplateMixture, n_iterations=2)
     >>> saem.fit(images, n_iterations=1).parameters["templates"].dims
@@ -127,10 +127,10 @@ class SAEM(Driver[SAEMRun]):
         start: Literal["kmeans", "random"] = "kmeans",
         n_start: int | None = None,
         step_size: Callable[[int], float] | None = None,
-        sweeps: int = 20,
+        draws: int = 20,
         refit_every: int = 1,
         e_step: EStep | None = None,
-        batch_fraction: float = 1.0,
+        batch_size: int | float | None = None,
         annealing: Callable[[int], float] | None = None,
         random_seed: int | Sequence[int] | None = None,
         progressbar: bool = True,
@@ -144,9 +144,9 @@ class SAEM(Driver[SAEMRun]):
         settings = SAEMSettings(
             e_step=CarlinChibBurst() if e_step is None else e_step,
             step_size=PhasedStepSize() if step_size is None else step_size,
-            sweeps=sweeps,
+            draws=draws,
             refit_every=refit_every,
-            batch_fraction=batch_fraction,
+            batch_size=batch_size,
             annealing=annealing,
             start=start,
             n_start=n_start,
@@ -229,10 +229,10 @@ class SAEM(Driver[SAEMRun]):
             deferred("iterations") as interrupts,
             run.alone.call(),
             telling(self.progressbar),
-            claimed(saved_in, None if run.state.n_iterations else run.files),
+            claimed(saved_in, None if run.state.n_steps else run.files),
         ):
             encoded = run.read(observations, interrupts.between)
-            first = run.state.n_iterations + 1
+            first = run.state.n_steps + 1
             n_visits = sum(
                 len(run.batch(number, len(encoded)))
                 for number in range(first, first + n_iterations)
@@ -273,7 +273,7 @@ class SAEM(Driver[SAEMRun]):
     @property
     def n_iterations(self) -> int:
         """Number of iterations so far."""
-        return self.run.state.n_iterations
+        return self.run.state.n_steps
 
     def __repr__(self) -> str:
         """Return the family and the number of iterations."""

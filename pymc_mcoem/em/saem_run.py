@@ -13,7 +13,7 @@ import xarray as xr
 from pymc_mcoem.compiling.threads import one_blas_thread
 from pymc_mcoem.em.contributions import Contribution
 from pymc_mcoem.em.esteps.worker_calls import Visit, visit
-from pymc_mcoem.em.maximization import count_waiting, maximize_family
+from pymc_mcoem.em.maximization import count_troubles, maximize_family, waiting_classes
 from pymc_mcoem.em.run import Run, blended, timed
 from pymc_mcoem.em.run_state import ObservationRecord, StepReport
 from pymc_mcoem.em.saem_state import SAEMSettings, SAEMState, fingerprint
@@ -21,7 +21,7 @@ from pymc_mcoem.em.storage import SavedRun
 from pymc_mcoem.em.stream import Unreadable, read
 from pymc_mcoem.interrupts import require_readable
 from pymc_mcoem.runs.codec import stored_alike
-from pymc_mcoem.runs.failed_records import MOST_IN_A_ROW, FailedRecord, named
+from pymc_mcoem.runs.failed_records import MOST_IN_A_ROW, FailedRecord, named, refusal
 from pymc_mcoem.runs.outliers import absurd_among, largest, span
 from pymc_mcoem.runs.workers import Order
 
@@ -40,16 +40,8 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
     driver = "SAEM"
     method = "fit"
     settings_class = SAEMSettings
+    state_class = SAEMState
     unit = "iteration"
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.state = SAEMState()
-
-    def begin(self, parameters: Arrays) -> None:
-        """Start from `parameters`."""
-        self.history.begin(parameters)
-        self.state = replace(self.state, parameters=parameters)
 
     def restore(self, saved: SavedRun, tree: xr.DataTree) -> None:
         """Continue from a saved run; with another E-step, all chains start anew."""
@@ -119,10 +111,7 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
             if position < state.n_records and position not in known:
                 continue
             if isinstance(observation, Unreadable):
-                if on_error == "raise":
-                    raise observation.error
-                reason = f"reading it failed: {named(observation.error)}"
-                taken.lost.append(FailedRecord(position, reason))
+                taken.lost.append(self.unreadable(observation, position))
                 continue
             try:
                 item, encoded = self.admit(observation, position)
@@ -133,10 +122,7 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
                         FailedRecord(position, f"refused: {named(error)}", observation)
                     )
                     continue
-                kind = TypeError if isinstance(error, TypeError) else ValueError
-                raise kind(
-                    f"observation {position} (counted from 0) was refused: {error}"
-                ) from error
+                raise refusal(error, position) from error
             taken.encoded[position] = encoded
             if state.parameters is None:
                 taken.held[position] = item.observation
@@ -149,7 +135,7 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
         for index, why in absurd.items():
             position = places[index]
             if on_error == "raise":
-                raise ValueError(f"observation {position} (counted from 0) was refused: {why}")
+                raise refusal(why, position)
             observation = taken.encoded.pop(position)
             taken.lost.append(FailedRecord(position, f"refused: {named(why)}", observation))
             taken.held.pop(position, None)
@@ -165,10 +151,9 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
 
     def batch(self, number: int, n_observations: int) -> np.ndarray:
         """Return the sorted indices of the observations that iteration `number` visits."""
-        fraction = self.settings.batch_fraction
-        if fraction == 1 or number == 1:
+        if self.settings.visits_all or number == 1:
             return np.arange(n_observations)
-        size = max(round(fraction * n_observations), 1)
+        size = self.settings.n_visited(n_observations)
         chosen = self.generator(number).choice(n_observations, size, replace=False)
         return np.sort(chosen)
 
@@ -214,17 +199,17 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
             the first iteration, the run continues as a run without them would.
         """
         begun = perf_counter()
-        number, n = state.n_iterations + 1, len(state.chains)
+        number, n = state.n_steps + 1, len(state.chains)
         gain = self.settings.gain(number)
         parameters = self._annealed(state.parameters or {}, number)
         # Observations that are not visited contribute the statistics of their last visit.
         contributions = list(state.contributions)
-        keeps = self.settings.batch_fraction < 1
+        keeps = not self.settings.visits_all
         chosen = self.batch(number, n) if contributions else np.arange(n)
 
         def order(failed: int, index: int) -> Order:
             how = Visit(
-                sweeps=self.settings.sweeps,
+                draws=self.settings.draws,
                 done=state.n_sweeps[index],
                 refit_every=self.settings.refit_every,
                 # Moves adapt while the gain is 1, since averaging later needs a fixed kernel. A
@@ -259,10 +244,9 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
                     contributions[i] = contribution
                 else:
                     contributions.append(contribution)
-                for name, count in result.troubles.items():
-                    troubles[name] = troubles.get(name, 0) + int(count)
+                count_troubles(troubles, result.troubles)
                 chains[i] = result.chain
-                record = ObservationRecord.of(state.n_visits + len(records) + 1, result, seconds)
+                record = ObservationRecord.of(state.n_learned + len(records) + 1, result, seconds)
                 records.append(record)
                 visited(record)
             if not records:
@@ -282,19 +266,20 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
                 effective_size=float(len(left)),
                 present=state.parameters,
             )
-        sweeps = self.settings.sweeps
+        count_troubles(troubles, waiting_classes(self.family, found.waiting))
+        draws = self.settings.draws
         following = replace(
             state,
             parameters=found.parameters,
             statistics=statistics,
             contributions=tuple(contributions) if keeps else (),
             chains=tuple(chains.get(i, state.chains[i]) for i in left),
-            n_sweeps=tuple(state.n_sweeps[i] + (sweeps if i in chains else 0) for i in left),
+            n_sweeps=tuple(state.n_sweeps[i] + (draws if i in chains else 0) for i in left),
             positions=tuple(state.positions[i] for i in left),
             fingerprints=tuple(state.fingerprints[i] for i in left),
-            n_iterations=number,
-            n_visits=state.n_visits + len(records),
-            troubles=count_waiting(self.family, troubles, found.waiting),
+            n_steps=number,
+            n_learned=state.n_learned + len(records),
+            troubles=troubles,
         )
         report = StepReport(
             state=following,

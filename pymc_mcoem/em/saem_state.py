@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
 from pymc_mcoem.em.contributions import Contribution
-from pymc_mcoem.em.run_state import RunSettings
+from pymc_mcoem.em.run_state import RunSettings, RunState
+from pymc_mcoem.validation import is_whole
 
 if TYPE_CHECKING:
     from pymc_mcoem.labelling import Arrays
@@ -22,21 +23,23 @@ __all__ = ["SAEMSettings", "SAEMState", "fingerprint"]
 class SAEMSettings(RunSettings):
     """Settings of a run of `SAEM`, which describes each."""
 
-    sweeps: int = 20
+    draws: int = 20
     refit_every: int = 1
-    batch_fraction: float = 1.0
+    batch_size: int | float | None = None
     annealing: Callable[[int], float] | None = None
 
     unit: ClassVar[str] = "iteration"
-    least: ClassVar[dict[str, int]] = {**RunSettings.least, "sweeps": 1, "refit_every": 1}
+    least: ClassVar[dict[str, int]] = {**RunSettings.least, "draws": 1, "refit_every": 1}
 
     def __post_init__(self) -> None:
         """Check the values."""
         super().__post_init__()
-        if not 0 < self.batch_fraction <= 1:
+        size = self.batch_size
+        is_share = isinstance(size, (float, np.floating)) and 0 < size <= 1
+        if not (size is None or is_share or (is_whole(size) and size >= 1)):
             raise ValueError(
-                f"batch_fraction: got {self.batch_fraction!r}; give a share in (0, 1], 1 for all "
-                "observations in every iteration."
+                f"batch_size: got {size!r}; give a whole number of observations from 1, a share of "
+                "them as a float in (0, 1], or None for all in every iteration."
             )
         if self.annealing is not None and not callable(self.annealing):
             raise TypeError(
@@ -44,17 +47,26 @@ class SAEMSettings(RunSettings):
                 "of the iteration, counted from 1."
             )
 
+    @property
+    def visits_all(self) -> bool:
+        """Whether every iteration visits all observations, by `batch_size`."""
+        return self.batch_size is None or (not is_whole(self.batch_size) and self.batch_size == 1)
+
+    def n_visited(self, n_observations: int) -> int:
+        """Return how many of the observations a mini-batch has."""
+        size = n_observations if self.batch_size is None else self.batch_size
+        n = size if is_whole(size) else round(size * n_observations)
+        return int(np.clip(n, 1, n_observations))
+
 
 @dataclass(frozen=True)
-class SAEMState:
-    """Everything that a run needs to continue, except the observations.
+class SAEMState(RunState):
+    """Everything that a run of `SAEM` needs to continue, besides what `RunState` has.
+
+    The observations are not in it. A step is an iteration.
 
     Attributes
     ----------
-    parameters : dict of str to ndarray, or None
-        θ; None before the start is set.
-    statistics : dict of str to ndarray, or None
-        s_k, each ``(n_classes, *shape)``.
     contributions : tuple of Contribution
         Contribution of each observation at its last visit; with mini-batches only.
     chains : tuple of dict of str to ndarray
@@ -68,37 +80,14 @@ class SAEMState:
         Fingerprints of the observations that the chains belong to.
     n_records : int
         Number of records given, including those left out.
-    n_iterations, n_visits : int
-    troubles : dict of str to int
-        Counts of troubles so far, by name.
     """
 
-    parameters: Arrays | None = None
-    statistics: Arrays | None = None
     contributions: tuple[Contribution, ...] = ()
     chains: tuple[Arrays, ...] = ()
     n_sweeps: tuple[int, ...] = ()
     positions: tuple[int, ...] = ()
     fingerprints: tuple[str, ...] = ()
     n_records: int = 0
-    n_iterations: int = 0
-    n_visits: int = 0
-    troubles: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def n_learnt(self) -> int:
-        """Number of visits to observations."""
-        return self.n_visits
-
-    @property
-    def n_seen(self) -> int:
-        """Number of visits to observations."""
-        return self.n_visits
-
-    @property
-    def n_steps(self) -> int:
-        """Number of iterations."""
-        return self.n_iterations
 
     @property
     def effective_size(self) -> float:

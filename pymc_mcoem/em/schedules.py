@@ -274,10 +274,10 @@ class UpdateSchedule:
 
 @dataclass(frozen=True)
 class BurstSize:
-    """Length of one burst: `burn_in` sweeps that are discarded, then `draws` that are kept."""
+    """Length of one burst: `tune` sweeps that are discarded, then `draws` that are kept."""
 
     draws: int
-    burn_in: int
+    tune: int
 
 
 @dataclass(frozen=True)
@@ -287,9 +287,9 @@ class BurstLength:
     Parameters
     ----------
     draws : int
-        Number of sweeps that are kept, after the burn-in, as PyMC counts them. The paper's m_n
-        counts all sweeps, ``burn_in + draws``.
-    burn_in : int
+        Number of sweeps that are kept, after tuning, as PyMC counts them. The paper's m_n
+        counts all sweeps, ``tune + draws``.
+    tune : int
         Number of sweeps before them that are discarded.
     later : tuple of (int, int)
         Pairs ``(n, draws)``: the number of draws from observation n on.
@@ -297,28 +297,26 @@ class BurstLength:
     Raises
     ------
     ValueError
-        If a length is not positive, the burn-in is negative, or `later` is not increasing in n.
+        If a length is not positive, `tune` is negative, or `later` is not increasing in n.
 
     Examples
     --------
     >>> BurstLength.paper()(100), BurstLength.paper()(101)
-    (BurstSize(draws=100, burn_in=100), BurstSize(draws=400, burn_in=100))
+    (BurstSize(draws=100, tune=100), BurstSize(draws=400, tune=100))
     """
 
     draws: int = 100
-    burn_in: int = 50
+    tune: int = 50
     later: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         """Check the values."""
-        if not (is_whole(self.draws) and is_whole(self.burn_in)):
-            raise ValueError(
-                f"draws: got {self.draws!r}, burn_in {self.burn_in!r}; give whole numbers."
-            )
+        if not (is_whole(self.draws) and is_whole(self.tune)):
+            raise ValueError(f"draws: got {self.draws!r}, tune {self.tune!r}; give whole numbers.")
         later = tuple((int(first), int(draws)) for first, draws in self.later)
         object.__setattr__(self, "later", later)
-        if self.burn_in < 0:
-            raise ValueError(f"burn_in: got {self.burn_in}; give 0 or more.")
+        if self.tune < 0:
+            raise ValueError(f"tune: got {self.tune}; give 0 or more.")
         if min((self.draws, *(draws for _, draws in later))) < 1:
             raise ValueError(
                 f"draws: got {self.draws}, later {later}; at least one draw must be kept."
@@ -334,12 +332,12 @@ class BurstLength:
         for first, more in self.later:
             if n >= first:
                 draws = more
-        return BurstSize(draws=draws, burn_in=self.burn_in)
+        return BurstSize(draws=draws, tune=self.tune)
 
     @classmethod
     def paper(cls) -> BurstLength:
-        """Return m_n = 200 sweeps up to n = 100, then 500, each including 100 of burn-in."""
-        return cls(draws=100, burn_in=100, later=((101, 400),))
+        """Return m_n = 200 sweeps up to n = 100, then 500, each including 100 of tuning."""
+        return cls(draws=100, tune=100, later=((101, 400),))
 
 
 def check_number(n: int) -> None:

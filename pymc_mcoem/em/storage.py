@@ -2,8 +2,8 @@
 
 Layout of a file::
 
-    /               format, format_version, written_by, library, version, seed and settings as JSON
-    /online_em      path of the parameters (as in `OnlineEM.history`)
+    /               format, format_version, written_by, library, version, random_seed, settings
+    /steps          path of the parameters (as in `OnlineEM.history`)
     /observations   records of the observations
     /skipped        records that were left out, if there were any
     /run            everything else, as `dataset_of` lays it out
@@ -27,7 +27,7 @@ __all__ = ["SavedRun", "read_run", "run_bytes", "settings_of"]
 
 #: The attribute ``format`` of files, by driver.
 FORMATS = {"OnlineEM": "pymc_mcoem online EM run", "SAEM": "pymc_mcoem SAEM run"}
-FORMAT_VERSION = 10
+FORMAT_VERSION = 11
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class SavedRun:
 
     Attributes
     ----------
-    state : RunState or SAEMState
+    state : OnlineState or SAEMState
         State of the run.
-    entropy : int or list of int
+    random_seed : int or list of int
         The seed.
     family : dict
         Description of the family, as from `describe_family`.
@@ -47,7 +47,7 @@ class SavedRun:
     """
 
     state: Any
-    entropy: int | list[int]
+    random_seed: int | list[int]
     family: dict[str, Any]
     strides: dict[str, int]
 

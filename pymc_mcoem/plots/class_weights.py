@@ -83,7 +83,7 @@ def plot_class_weights(
     >>> seen = xr.Dataset(
     ...     {"class_weight": (("observation", "class"), [[0.1, 0.9]])}, {"observation": [1]}
     ... )
-    >>> history = xr.DataTree.from_dict({"online_em": path, "observations": seen})
+    >>> history = xr.DataTree.from_dict({"steps": path, "observations": seen})
     >>> plot_class_weights(history, backend="none").viz["weights"]["weight"].sizes["class"]
     2
     """

@@ -30,18 +30,18 @@ def read_path(history: Any) -> xr.Dataset:
     TypeError
         If it is not a DataTree.
     ValueError
-        If it has no group ``online_em`` or nothing was learned.
+        If it has no group ``steps`` or nothing was learned.
     """
     if not isinstance(history, xr.DataTree):
         raise TypeError(
             f"history: got a {type(history).__name__}; give the DataTree that is em.history."
         )
-    if "online_em" not in history.children or "step" not in history["online_em"].dims:
+    if "steps" not in history.children or "step" not in history["steps"].dims:
         raise ValueError(
-            f"history: has the groups {sorted(history.children)} and no 'online_em' with steps; "
+            f"history: has the groups {sorted(history.children)} and no path 'steps'; "
             "give em.history of a driver, or a saved run opened by xarray.open_datatree."
         )
-    path = history["online_em"].to_dataset()
+    path = history["steps"].to_dataset()
     if path.sizes["step"] < 2:
         raise ValueError("history: nothing was learned yet; call partial_fit first.")
     return path.set_coords("observation")

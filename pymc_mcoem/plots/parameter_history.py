@@ -43,7 +43,7 @@ def plot_parameter_history(
     history : DataTree
         `OnlineEM.history`, or a saved run as `xarray.open_datatree` opens it.
     var_names : str or sequence of str, optional
-        Variables of the group ``online_em``. Default: the parameters with at most 60 elements, and
+        Variables of the group ``steps``. Default: the parameters with at most 60 elements, and
         ``gain``; see `plot_template_history` for templates.
     coords : mapping, optional
         Coordinates to draw, as ``{"class": [0, 1], "step": slice(100, None)}``.
@@ -88,7 +88,7 @@ def plot_parameter_history(
     ...     {"noise_variance": ("step", [1.0, 0.5]), "gain": ("step", [np.nan, 1.0])},
     ...     coords={"step": [0, 1], "observation": ("step", [0, 1])},
     ... )
-    >>> history = xr.DataTree.from_dict({"online_em": path})
+    >>> history = xr.DataTree.from_dict({"steps": path})
     >>> collection = plot_parameter_history(history, backend="none")
     >>> sorted(collection.viz["plot"].data_vars)
     ['gain', 'noise_variance']

@@ -96,7 +96,7 @@ def plot_template_history(
     >>> mixture = TemplateMixture.for_images((4, 6), n_classes=2, n_landmarks=2)
     >>> start = mixture.parameters.expand_dims(step=[0, 1])
     >>> path = start.assign_coords(observation=("step", [0, 1]))
-    >>> history = xr.DataTree.from_dict({"online_em": path})
+    >>> history = xr.DataTree.from_dict({"steps": path})
     >>> collection = plot_template_history(history, mixture, backend="none")
     >>> dict(collection.viz["plot"].sizes)
     {'class': 2, 'snapshot': 2}

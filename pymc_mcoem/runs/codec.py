@@ -82,11 +82,8 @@ def stored_alike(text: str, settings: Mapping[str, Any], name: str) -> bool:
 
     Examples
     --------
-    >>> text = encode_settings({"sweeps": 3, "function": len})
-    >>> [
-    ...     stored_alike(text, {"sweeps": 4, "function": max}, name)
-    ...     for name in ("sweeps", "function")
-    ... ]
+    >>> text = encode_settings({"draws": 3, "function": len})
+    >>> [stored_alike(text, {"draws": 4, "function": max}, name) for name in ("draws", "function")]
     [False, True]
     """
     if isinstance(decode_settings(text).get(name), NotStored):

@@ -11,7 +11,6 @@ from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecu
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from time import monotonic
 from typing import Any
 
 from pymc_mcoem.compiling.threads import one_call_at_a_time
@@ -40,8 +39,9 @@ TOGETHER, LOTS = 8, 16
 IDLE = 300
 #: Seconds that the first call of a worker may take beyond the timeout, because it compiles.
 FIRST = 600.0
-#: Number of losses of all workers, without an answer in between, until calls are sent one by one.
-LOSSES = 2
+#: Numbers of losses that a call may have had until it is sent alone, and until it is given up:
+#: without a time limit, and with one, since each loss may have taken all of that time.
+LOSSES, SLOW_LOSSES = (2, 4), (0, 1)
 
 
 class WorkerLost(RuntimeError):
@@ -62,7 +62,7 @@ class Workers:
         Processes of this or other machines; a number stands for a pool of as many.
     timeout : float
         Time limit in seconds. A worker that takes longer is ended, and another one gets the
-        observation; if that hangs too, the observation cannot be learned. A worker's first
+        observation; if that one is lost too, the observation cannot be learned. A worker's first
         observation, for which it compiles, may take ten minutes longer.
 
     Raises
@@ -144,8 +144,8 @@ class Dispatcher:
     A worker that dies breaks a standard pool. Unanswered calls are then sent to a new pool of the
     same size or, if an executor was given, of as many processes as have answered. The answers are
     the same, since a call carries everything that it depends on.
-    A call that breaks the pool twice while it runs alone raises `WorkerLost`. So does a call that
-    exceeds the timeout of `Workers` in two workers.
+    A call that was lost three times is sent alone; after five times it raises `WorkerLost`. With
+    the timeout of `Workers`, it is sent alone after one loss, and raises it after two.
 
     Examples
     --------
@@ -229,8 +229,9 @@ class Dispatcher:
             return
         source = iter(orders)
         under_way: deque[_Sent] = deque()
-        losses, together = 0, self._together(window, total)
+        together = self._together(window, total)
         suspects = 0  # number of calls to be sent one by one
+        most_in_company, most = LOSSES if self._timeout is None else SLOW_LOSSES
         try:
             while True:
                 room = 1 if suspects else max(window // together, 1)
@@ -241,37 +242,26 @@ class Dispatcher:
                 try:
                     for sent in islice(under_way, room):
                         if sent.future is None:
-                            sent.begun = monotonic()
+                            sent.tried = True
                             sent.future = self._submit(sent.orders, whole=not self._answered)
                     found = self._answer(under_way[0])
                 except (BrokenExecutor, _CallLost) as error:
                     if was_interrupted(or_will_be=True):
                         # a terminal interrupts the workers too: do not start new ones now
                         raise KeyboardInterrupt from error
-                    losses += 1
-                    hung = self._count_hung(under_way)
                     if isinstance(error, BrokenExecutor):
                         self._replace(error)
-                    if room == 1 and under_way[0].hung > 1 and len(under_way[0].orders) == 1:
-                        self._probe()
-                        raise WorkerLost(
-                            f"worker: it gave no answer to this observation in {self._timeout:g} "
-                            "seconds, nor did another, and both were ended."
-                        ) from error
                     for sent in under_way:
                         sent.forget_loss()
-                    if losses > LOSSES or hung:
+                    if room == 1 and len(under_way[0].orders) == 1 and under_way[0].losses > most:
+                        self._probe()
+                        raise self._lost() from error
+                    if any(sent.losses > most_in_company for sent in under_way):
                         # send each call alone to find out which one it was
                         under_way = deque(each for sent in under_way for each in sent.alone())
                         together, suspects = 1, len(under_way)
-                    if losses > LOSSES + 2:
-                        self._probe()
-                        raise WorkerLost(
-                            "worker: it died each time that it had this observation, perhaps for "
-                            "lack of memory; leave the observation out, or give workers more."
-                        ) from error
                     continue
-                losses, self._answered = 0, True
+                self._answered = True
                 suspects = max(suspects - 1, 0)
                 under_way.popleft()
                 yield from map(received, found)
@@ -280,16 +270,17 @@ class Dispatcher:
                 if sent.future is not None:
                     sent.future.cancel()
 
-    def _count_hung(self, under_way: Iterable[_Sent]) -> bool:
-        """Count for each call whether its worker may have hung; return whether any may have."""
+    def _lost(self) -> WorkerLost:
+        """Return the error for a call whose workers are lost each time."""
         if self._timeout is None:
-            return False
-        until = monotonic() - self._timeout
-        found = False
-        for sent in under_way:
-            if sent.future is not None and sent.begun <= until:
-                sent.hung, found = sent.hung + 1, True
-        return found
+            return WorkerLost(
+                "worker: it died each time that it had this observation, perhaps for lack of "
+                "memory; leave the observation out, or give workers more."
+            )
+        return WorkerLost(
+            f"worker: it died or gave no answer to this observation in {self._timeout:g} seconds, "
+            "nor did another, and both were ended."
+        )
 
     def _together(self, window: int, total: int | None) -> int:
         """Return how many calls to send at once so that no worker waits long for the others."""
@@ -414,32 +405,29 @@ def _nothing(_: Any) -> None:
 class _Sent:
     """Orders that a worker gets at once and, once they are submitted, their future."""
 
-    def __init__(self, orders: tuple[Order, ...]) -> None:
+    def __init__(self, orders: tuple[Order, ...], losses: int = 0) -> None:
         self.orders = orders
+        self.losses = losses
         self.future: Future[Any] | None = None
-        self.begun = 0.0
-        self.hung = 0
+        #: Whether they were submitted, perhaps in vain.
+        self.tried = False
 
     def alone(self) -> Iterable[_Sent]:
         """Return these orders as they are if answered, and one by one if not."""
         if self.future is not None:
             return (self,)
-        singles = [_Sent((order,)) for order in self.orders]
-        for each in singles:
-            each.hung = self.hung
-        return singles
+        return [_Sent((order,), self.losses) for order in self.orders]
 
     def forget_loss(self) -> None:
-        """Let the orders be submitted again, unless they were answered before the loss."""
+        """Count a loss and let the orders be submitted again, unless they were answered before."""
         future = self.future
-        if future is None:
-            return
         # a cancelled future has no exception to ask for
         answered = (
-            future.done()
+            future is not None
+            and future.done()
             and not future.cancelled()
             and future.exception() is None
             and not isinstance(future.result(), Unknown)
         )
-        if not answered:
-            self.future = None
+        if self.tried and not answered:
+            self.future, self.tried, self.losses = None, False, self.losses + 1

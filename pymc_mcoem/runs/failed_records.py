@@ -23,6 +23,7 @@ __all__ = [
     "check_on_error",
     "leave_out",
     "named",
+    "refusal",
     "said",
 ]
 
@@ -33,6 +34,12 @@ MOST_IN_A_ROW = 100
 #: Largest length of a reason, and of the text of a record that is not numeric.
 REASON, SHOWN = 300, 10_000
 ON_ERROR = ("raise", "skip")
+
+
+def refusal(error: Exception, index: int, also: str = "") -> Exception:
+    """Return the error that users see if the family refuses observation `index`."""
+    kind = TypeError if isinstance(error, TypeError) else ValueError
+    return kind(f"observation {index} (counted from 0{also}) was refused: {error}")
 
 
 def said(error: BaseException) -> str:

@@ -84,28 +84,29 @@ def seed_entropy(random_seed: Any) -> int | list[int]:
     return numbers[0] if alone else numbers
 
 
-def run_attributes(driver: str, entropy: int | list[int], settings: Any) -> dict[str, str]:
+def run_attributes(driver: str, random_seed: int | list[int], settings: Any) -> dict[str, str]:
     """Return the attributes of a result that record how it was made.
 
     Parameters
     ----------
     driver : str
         Name of the driver's class.
-    entropy : int or list of int
-        The seed.
+    random_seed : int or list of int
+        As from `seed_entropy`.
     settings : dataclass or mapping
 
     Returns
     -------
     dict of str to str
         ``library``, ``version``, ``versions`` (of the dependencies, as JSON), ``backend``
-        (PyTensor's back end of the E-step), ``driver``, ``seed`` and ``settings`` (both as JSON).
+        (PyTensor's back end of the E-step), ``driver``, ``random_seed`` and ``settings`` (both as
+        JSON).
 
     Examples
     --------
     >>> found = run_attributes("OnlineEM", 1, {})
     >>> sorted(found)
-    ['backend', 'driver', 'library', 'seed', 'settings', 'version', 'versions']
+    ['backend', 'driver', 'library', 'random_seed', 'settings', 'version', 'versions']
     >>> found["backend"]
     'numba'
     """
@@ -119,7 +120,7 @@ def run_attributes(driver: str, entropy: int | list[int], settings: Any) -> dict
         "versions": json.dumps({"python": platform.python_version(), **versions}),
         "backend": name,
         "driver": driver,
-        "seed": json.dumps(entropy),
+        "random_seed": json.dumps(random_seed),
         "settings": encode_settings(settings),
     }
 

@@ -198,12 +198,12 @@ class TemplateFamily(Family):
         ``basis_row`` and ``basis_column``, in the unit of the points.
         """
         labelled = super().to_dataset(parameters)
-        centres, names = self.settings.basis.centres, self.settings.dim_names
+        centers, names = self.settings.basis.centers, self.settings.dim_names
         if "basis" not in labelled.dims:
             return labelled
-        if len(names) != centres.shape[1]:
-            names = tuple(str(axis) for axis in range(centres.shape[1]))
-        found = zip(names, centres.T, strict=True)
+        if len(names) != centers.shape[1]:
+            names = tuple(str(axis) for axis in range(centers.shape[1]))
+        found = zip(names, centers.T, strict=True)
         return labelled.assign_coords({f"basis_{name}": ("basis", axis) for name, axis in found})
 
     def describe(self) -> dict[str, str]:
@@ -330,12 +330,6 @@ class TemplateFamily(Family):
             are negative or do not sum to one, or a variance is not positive.
         """
         checked = super().check_parameters(parameters)
-        weights = checked["weights"]
-        if (weights < 0).any() or abs(float(weights.sum()) - 1.0) > 1e-6:
-            raise ValueError(
-                f"parameters: weights is {weights}, which sums to {weights.sum():.6g}; give "
-                "weights that are not negative and divide them by their sum."
-            )
         for name in ("noise_variance", "deformation_variance"):
             if name in checked and not (checked[name] > 0).all():
                 raise ValueError(

@@ -206,7 +206,7 @@ def _sizes_and_tables(
     assert basis.grid is not None
     grid = basis.grid
     a, b = (1.0, 1.0) if settings.scale is None else settings.scale
-    numbers = [*grid.start, *grid.spacing, grid.bandwidth, a, b, a * np.log(b) - gammaln(a)]
+    numbers = [*grid.origin, *grid.spacing, grid.bandwidth, a, b, a * np.log(b) - gammaln(a)]
     places, at = {RigidMotion: -1, DisplacementField: -1}, 0
     # without a field, points that are no grid are one row of one
     field = [np.zeros((0, 1)), np.zeros((0, len(points)))]

@@ -129,7 +129,7 @@ def exponentials(values: np.ndarray, out: np.ndarray) -> None:
 
 
 @compiled_once(inner=True)
-def kernels(column: np.ndarray, start: float, spacing: float, bandwidth: float, out: Any) -> None:
+def kernels(column: np.ndarray, origin: float, spacing: float, bandwidth: float, out: Any) -> None:
     """Write exp(−(r_a − u_s)² / ν²) of evenly spaced centers r_a, (length, n_points).
 
     In blocks of neighboring centers. From the middle one outwards each kernel is the one before
@@ -145,7 +145,7 @@ def kernels(column: np.ndarray, start: float, spacing: float, bandwidth: float, 
         end = min(begin + 2 * half + 1, length)
         middle = begin + (end - begin) // 2
         for s in range(n):
-            distance = (column[s] - (start + middle * spacing)) / bandwidth
+            distance = (column[s] - (origin + middle * spacing)) / bandwidth
             # Beyond it kernels are zero, and ratios must not become infinite. NaN stays NaN.
             distance = FAR if distance > FAR else distance
             distance = -FAR if distance < -FAR else distance

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Self
 
 import numpy as np
@@ -302,7 +302,9 @@ class TemplateMixture(TemplateFamily):
             raise ValueError(
                 f"options: got {sorted(unknown)}; choose from {sorted(self._options)}."
             )
-        return self._made_of(n_classes, **options)
+        settings = self.settings
+        parts = settings.points, settings.basis, settings.deformation, n_classes
+        return type(self)(*parts, **{**self._options, **options})
 
     @property
     def parameters(self) -> xr.Dataset:
@@ -318,7 +320,7 @@ class TemplateMixture(TemplateFamily):
                 pseudo_priors=PriorCovariance(),
                 within_class=RandomWalk(n_moves=20, target_acceptance=0.4),
             ),
-            "burst_length": BurstLength(draws=200, burn_in=100),
+            "burst_length": BurstLength(draws=200, tune=100),
         }
 
     def condition(
@@ -363,9 +365,9 @@ class TemplateMixture(TemplateFamily):
         *,
         reference: Any = None,
         draws: int = 200,
-        burn_in: int = 100,
+        tune: int = 100,
         e_step: CarlinChibBurst | None = None,
-        random_seed: int = 0,
+        random_seed: int | Sequence[int] = 0,
     ) -> xr.Dataset:
         """Register an observation: estimate its class and, for each class, its warp and scale.
 
@@ -378,12 +380,12 @@ class TemplateMixture(TemplateFamily):
         reference : array_like of shape (n_parameters,) or (n_classes, n_parameters), optional
             β of the clock on which curves are aligned, one for all classes or one for each.
             Default: the prior mean, the clock of `template_images`. For a `TimeWarp` only.
-        draws, burn_in : int
+        draws, tune : int
             Sweeps that each burst keeps, and sweeps before them.
         e_step : CarlinChibBurst, optional
             Settings of the bursts. Default: as in `OnlineEM`.
-        random_seed : int
-            The same seed gives the same numbers.
+        random_seed : int or sequence of int
+            Not None by default, so that the same observation is registered the same twice.
 
         Returns
         -------
@@ -437,19 +439,8 @@ class TemplateMixture(TemplateFamily):
             parameters,
             reference=reference,
             draws=draws,
-            burn_in=burn_in,
+            tune=tune,
             random_seed=random_seed,
-        )
-
-    def _made_of(self, n_classes: int, **options: Any) -> Self:
-        """Return a new mixture with the same points, basis and deformation."""
-        settings = self.settings
-        return type(self)(
-            settings.points,
-            settings.basis,
-            settings.deformation,
-            n_classes,
-            **{**self._options, **options},
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -465,7 +456,7 @@ class TemplateMixture(TemplateFamily):
         # the new mixture makes these from its own model
         for name in ("_made", "_compiled", "_registrars", "latents"):
             more.pop(name, None)
-        return _made_anew, (type(self), parts, self._options), (self.model_parameters(), more)
+        return partial(type(self), **self._options), parts, (self.model_parameters(), more)
 
     def __setstate__(self, state: Any) -> None:
         """Set the values of θ in the model, and attributes that were added to the mixture."""
@@ -493,8 +484,3 @@ class TemplateMixture(TemplateFamily):
             f"TemplateMixture({settings.n_classes} classes, observations of shape "
             f"{settings.grid_shape}, {settings.basis!r}, {settings.deformation!r})"
         )
-
-
-def _made_anew(kind: type[TemplateMixture], parts: tuple[Any, ...], options: Any) -> Any:
-    """Rebuild a mixture that was pickled."""
-    return kind(*parts, **options)

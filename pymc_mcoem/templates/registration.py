@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -76,12 +76,12 @@ class Registrar:
         *,
         reference: Any = None,
         draws: int = 200,
-        burn_in: int = 100,
-        random_seed: int = 0,
+        tune: int = 100,
+        random_seed: int | Sequence[int] = 0,
     ) -> xr.Dataset:
         """Register one observation; see `TemplateMixture.register`."""
         mixture = self.mixture
-        for name, count, least in (("draws", draws, 2), ("burn_in", burn_in, 0)):
+        for name, count, least in (("draws", draws, 2), ("tune", tune, 0)):
             if not is_whole(count) or count < least:
                 raise ValueError(f"{name} is {count!r}; give a whole number of at least {least}.")
         entropy = seed_entropy(random_seed)
@@ -98,10 +98,10 @@ class Registrar:
             probability = np.ones(1)
             if self._jumping is not None:
                 probability = self._jumping.class_probability(
-                    data, theta, np.random.default_rng(seeds[0]), draws=draws, burn_in=burn_in
+                    data, theta, np.random.default_rng(seeds[0]), draws=draws, tune=tune
                 )
             found = [
-                self._within_class(j, data, theta, seeds[j + 1], clocks, draws, burn_in, troubles)
+                self._within_class(j, data, theta, seeds[j + 1], clocks, draws, tune, troubles)
                 for j in range(mixture.n_classes)
             ]
         moments = {
@@ -109,7 +109,7 @@ class Registrar:
             for name in found[0]
         }
         result = self._labeled(probability, moments)
-        result.attrs = {"draws": draws, "burn_in": burn_in, "troubles": "; ".join(troubles)}
+        result.attrs = {"draws": draws, "tune": tune, "troubles": "; ".join(troubles)}
         return result
 
     def _clocks(self, reference: Any) -> np.ndarray | None:
@@ -139,7 +139,7 @@ class Registrar:
         seed: np.random.SeedSequence,
         clocks: np.ndarray | None,
         draws: int,
-        burn_in: int,
+        tune: int,
         troubles: list[str],
     ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Return means and standard deviations of class j; append its problems to `troubles`."""
@@ -153,7 +153,7 @@ class Registrar:
             np.random.default_rng(seed),
             self._within.initial_state(),
             draws=draws,
-            burn_in=burn_in,
+            tune=tune,
         )
         for trouble in sorted(name for name, count in result.troubles.items() if count):
             troubles.append(f"class {j}: {trouble}")
@@ -165,7 +165,7 @@ class Registrar:
                     trouble,
                 )
         sums = {name: value[0] for name, value in result.statistics.items()}
-        positions = sweeps.position[burn_in:]
+        positions = sweeps.position[tune:]
         n_parameters = settings.deformation.n_parameters
         beta, scale = positions[:, :n_parameters], np.ones(draws)
         way, way_sd = _moments(sums["way"], sums["way_square"])

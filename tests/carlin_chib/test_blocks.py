@@ -37,7 +37,7 @@ def test_inactive_draws_from_pseudo_priors_are_noticed(nested, rng, monkeypatch)
     model, step = nested
 
     def from_pseudo_prior(self, class_index, position, others, rng):
-        _, drawn = step.pseudo_priors.start(rng)
+        _, drawn = step.pseudo_priors.draw_start(rng)
         other = step.pseudo_priors.mean[2] + step.pseudo_priors.scale[2] @ rng.standard_normal(
             len(drawn)
         )

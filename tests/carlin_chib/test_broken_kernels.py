@@ -134,16 +134,16 @@ def test_a_class_draw_fitted_where_it_stands_is_not_reversible(skewed, rng):
 
 
 def test_kept_sweeps_are_all_of_one_kernel(case, rng):
-    """With the step sizes at the end of burn-in, every kept sweep is repeated on its own."""
+    """With the step sizes at the end of tuning, every kept sweep is repeated on its own."""
     pseudo_priors = case.pseudo_priors("good")
-    burn_in, n_sweeps = 30, 230
+    tune, n_sweeps = 30, 230
     noise = rng.standard_normal((n_sweeps, case.burst.noise_size))
-    start = pseudo_priors.start(rng)
+    start = pseudo_priors.draw_start(rng)
 
     def departure(gains):
-        return largest_departure(case.burst, case.data, pseudo_priors, start, noise, gains, burn_in)
+        return largest_departure(case.burst, case.data, pseudo_priors, start, noise, gains, tune)
 
-    stopped = adaptation_gains(n_sweeps, burn_in)
+    stopped = adaptation_gains(n_sweeps, tune)
     assert departure(stopped) < 1e-9
     for wrong in (adaptation_gains(n_sweeps, n_sweeps), np.full(n_sweeps, 0.1)):
         assert departure(wrong) > 0.01
@@ -162,7 +162,7 @@ def bursts(skewed):
     log_step = skewed.burst.initial_log_step
     made = []
     for _ in range(120):
-        start = pseudo_priors.start(rng)
+        start = pseudo_priors.draw_start(rng)
         draws = skewed.burst(rng, start, log_step, pseudo_priors, gains, skewed.data)
         kept = {
             name: getattr(draws, name)[100:]

@@ -13,7 +13,7 @@ from tests.helpers.checks import LIMIT, chain_agreement, features
 from tests.helpers.models import N_CLASSES
 from tests.helpers.quadrature import Quadrature
 
-BURN_IN, DRAWS = 500, 40_000
+TUNE, DRAWS = 500, 40_000
 
 
 def test_quadrature_has_converged(case):
@@ -31,15 +31,15 @@ def test_the_classes_overlap_and_are_unequal(case):
 
 
 def run(case, pseudo_priors, rng, start=None):
-    gains = adaptation_gains(BURN_IN + DRAWS, BURN_IN)
-    start = pseudo_priors.start(rng) if start is None else start
+    gains = adaptation_gains(TUNE + DRAWS, TUNE)
+    start = pseudo_priors.draw_start(rng) if start is None else start
     return case.burst(rng, start, case.burst.initial_log_step, pseudo_priors, gains, case.data)
 
 
 @pytest.mark.parametrize("kind", ["laplace", "good", "poor"])
 def test_a_long_chain_has_the_exact_posterior(case, rng, kind):
     draws = run(case, case.pseudo_priors(kind), rng)
-    found = chain_agreement(draws.class_index[BURN_IN:], draws.position[BURN_IN:], case.quadrature)
+    found = chain_agreement(draws.class_index[TUNE:], draws.position[TUNE:], case.quadrature)
     assert found.largest_z < LIMIT
     assert found.effective_sample_size > 1000
 
@@ -58,9 +58,7 @@ def test_a_chain_forgets_where_it_started(scaled, rng, k):
     mean, covariance = scaled.quadrature.moments()
     far = mean[k] + 10 * np.sqrt(np.diagonal(covariance[k]))
     draws = run(scaled, scaled.pseudo_priors("good"), rng, start=(k, far))
-    found = chain_agreement(
-        draws.class_index[BURN_IN:], draws.position[BURN_IN:], scaled.quadrature
-    )
+    found = chain_agreement(draws.class_index[TUNE:], draws.position[TUNE:], scaled.quadrature)
     assert found.largest_z < LIMIT
 
 

@@ -220,7 +220,7 @@ def test_without_gain_the_step_size_stays(case, rng):
     pseudo_priors = case.pseudo_priors("good")
     before = np.array([0.1, 0.2, 0.3])
     draws = case.burst(
-        rng, pseudo_priors.start(rng), before, pseudo_priors, np.zeros(50), case.data
+        rng, pseudo_priors.draw_start(rng), before, pseudo_priors, np.zeros(50), case.data
     )
     np.testing.assert_array_equal(draws.log_step, before)
 

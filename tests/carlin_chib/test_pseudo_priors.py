@@ -65,7 +65,7 @@ def test_a_chain_starts_in_a_class_drawn_by_evidence(rng):
     evidence = np.log([0.1, 0.6, 0.3]) - 700
     mean = np.array([[0.0], [10.0], [20.0]])
     pseudo_priors = PseudoPriors.from_covariance(mean, np.full((3, 1, 1), 4.0), evidence)
-    starts = [pseudo_priors.start(rng) for _ in range(n)]
+    starts = [pseudo_priors.draw_start(rng) for _ in range(n)]
     k = np.array([index for index, _ in starts])
     x = np.array([position for _, position in starts])
     share = np.array([0.1, 0.6, 0.3])
@@ -89,7 +89,7 @@ def test_evidence_that_is_not_known_everywhere(rng, evidence, possible):
     pseudo_priors = PseudoPriors.from_covariance(
         np.zeros((3, 1)), np.ones((3, 1, 1)), np.array(evidence)
     )
-    assert {pseudo_priors.start(rng)[0] for _ in range(100)} == possible
+    assert {pseudo_priors.draw_start(rng)[0] for _ in range(100)} == possible
 
 
 def test_pseudo_priors_are_equal_by_value(covariance):
@@ -187,8 +187,8 @@ def test_laplace_takes_as_many_starts_as_it_is_told(rng, without_compiler):
         pm.Normal("y", x**2 + 0.01 * k, 0.5, observed=4.0)
     density = ClassDensity(model, k, [x])
     geometry = LatentGeometry(starts=np.array([[-3.0], [3.0]]))
-    for n_starts, mode in ((1, -2.0), (None, 2.0)):
-        found = Laplace(n_starts=n_starts).compile(density, geometry)({}, rng)
+    for n_searches, mode in ((1, -2.0), (None, 2.0)):
+        found = Laplace(n_searches=n_searches).compile(density, geometry)({}, rng)
         np.testing.assert_allclose(found.mean, mode, atol=0.1)
 
 

@@ -59,7 +59,7 @@ def make_classifier(mixture, by_label, e_step=None):
         label_weights={"left": 2.0, "right": 1.0},
         e_step=e_step,
         draws=400,
-        burn_in=50,
+        tune=50,
         progressbar=False,
     )
 
@@ -171,7 +171,7 @@ def test_expected_likelihoods_agree_with_quadrature(mixture, by_label, rng):
     curves = np.exp(-((POINTS[None, :] - np.array([-0.2, 0.1, 0.3])[:, None]) ** 2) / 0.3)
     curves = curves + 0.3 * rng.standard_normal(curves.shape)
     curves[1, 2] = np.nan
-    settings = {"draws": 400, "burn_in": 50, "progressbar": False, "rule": "expected_likelihood"}
+    settings = {"draws": 400, "tune": 50, "progressbar": False, "rule": "expected_likelihood"}
     weights = {"left": 2.0, "right": 1.0}
     repeats = 20
     runs = [
@@ -206,7 +206,7 @@ def test_other_e_steps_weigh_classes_too(mixture, by_label, rng):
             classifier._parameters,
             np.random.default_rng(np.random.SeedSequence(0, spawn_key=(0,))),
             draws=50,
-            burn_in=10,
+            tune=10,
         )
         np.testing.assert_array_equal(found, expected)
         assert found.sum() == pytest.approx(1.0)
@@ -259,6 +259,17 @@ def test_same_seed_same_answer_however_observations_come(classifier, rng):
     np.testing.assert_array_equal(
         classifier.predict_proba(curves), classifier.predict_proba(iter(curves))
     )
+
+
+def test_a_classifier_remembers_a_seed_that_was_drawn(mixture, by_label, rng):
+    curves = rng.standard_normal((3, 6))
+    drawn = mcoem.Classifier(mixture, by_label, random_seed=None, draws=2, progressbar=False)
+    again = mcoem.Classifier(
+        mixture, by_label, random_seed=drawn.random_seed, draws=2, progressbar=False
+    )
+    found = drawn.predict_proba(curves)
+    np.testing.assert_array_equal(drawn.predict_proba(curves), found)
+    np.testing.assert_array_equal(again.predict_proba(curves), found)
 
 
 def test_one_mixture_labels_classes_by_number_or_by_name(mixture, by_label):
@@ -359,7 +370,7 @@ def test_fixed_latents_weigh_classes_by_their_likelihood(mixture, by_label, rng)
     curve = np.exp(-((POINTS + 0.3) ** 2) / 0.3) + 0.2 * rng.standard_normal(6)
     curve[4] = np.nan
     step = mcoem.esteps.FixedLatents().compile(mixture)
-    result = step(mixture.encode(curve), parameters, rng, step.initial_state(), draws=1, burn_in=0)
+    result = step(mixture.encode(curve), parameters, rng, step.initial_state(), draws=1, tune=0)
     design = mixture.settings.basis.matrix(POINTS[:, None])
     seen = ~np.isnan(curve)
     residuals = (curve - parameters["templates"] @ design.T)[:, seen]
@@ -390,7 +401,7 @@ class CompiledPicky:
     family: object
     folder: str
 
-    def class_probability(self, data, parameters, rng, *, draws, burn_in):
+    def class_probability(self, data, parameters, rng, *, draws, tune):
         first = float(data["observed_values"][0])
         if first == 7.0:
             raise np.linalg.LinAlgError("singular")

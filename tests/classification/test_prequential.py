@@ -41,10 +41,10 @@ class CompiledWeighing:
     def initial_state(self):
         return {}
 
-    def __call__(self, data, parameters, rng, state, *, draws, burn_in):
+    def __call__(self, data, parameters, rng, state, *, draws, tune):
         return EStepResult(self.family.exact(data, parameters))
 
-    def class_probability(self, data, parameters, rng, *, draws, burn_in):
+    def class_probability(self, data, parameters, rng, *, draws, tune):
         # an answer that depends on all that it is given
         odds = self.family.probabilities(data, parameters) + self.noise / draws * rng.random(3)
         return odds / odds.sum()
@@ -170,7 +170,7 @@ def test_one_mixture_as_by_hand(settings, rng):
             names = np.array(mcoem.majority_labels(learned, labels[: len(learned)]))
             generator = np.random.default_rng(np.random.SeedSequence(8, spawn_key=(number,)))
             weights = compiled.class_probability(
-                other.family.encode(value), theta, generator, draws=5, burn_in=10
+                other.family.encode(value), theta, generator, draws=5, tune=10
             )
             sums = {name: weights[names == name].sum() for name in names}
             predicted.append(max(sums, key=sums.get))
@@ -221,7 +221,7 @@ def test_no_label_has_a_part_in_its_own_prediction(rng):
         def __init__(self, family):
             super().__init__(family, 0.0)
 
-        def class_probability(self, data, parameters, rng, *, draws, burn_in):
+        def class_probability(self, data, parameters, rng, *, draws, tune):
             return self.family.probabilities(data, parameters)
 
     em = mcoem.OnlineEM(

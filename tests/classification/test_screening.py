@@ -294,7 +294,7 @@ def test_classes_are_judged_by_the_modes_that_they_would_be_looked_at_from(
 
 @pytest.mark.slow
 def test_sweeps_among_plausible_classes_find_what_sweeps_among_all_do(mixture, parameters, curves):
-    options = {"draws": 400, "burn_in": 50}
+    options = {"draws": 400, "tune": 50}
     _, full = probabilities(mixture, parameters, curves[:15], **options)
     _, found = probabilities(mixture, parameters, curves[:15], screening=1e-4, **options)
     # of a share, with a tenth of the draws worth
@@ -320,7 +320,7 @@ def test_more_starts_find_the_modes_that_one_misses(mixture, amount):
     wrong = []
     for family in (mixture, many):
         again = np.tile(curves[chosen], (repeats, 1))
-        _, found = probabilities(family, loose, again, draws=300, burn_in=50, screening=amount)
+        _, found = probabilities(family, loose, again, draws=300, tune=50, screening=amount)
         found = found.reshape(repeats, len(chosen), N_CLASSES)
         error = found.std(axis=0, ddof=1) / np.sqrt(repeats)
         off = np.abs(found.mean(axis=0) - exact[chosen])

@@ -211,7 +211,7 @@ else:
         np.random.default_rng(1),
         e_step.initial_state(),
         draws=2,
-        burn_in=1,
+        tune=1,
     )
 """
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pymc as pm
 import pytest
@@ -35,6 +37,13 @@ def test_blocks_leave_latents_out():
         mean = pm.math.switch(pm.math.eq(k, 0), level, line[0] + line[1])
         pm.Normal("y", mean, 1.0, observed=1.0)
     found = pseudo_prior_draws(model, blocks={0: [level], 1: [line]}, draws=10)
+    again = pseudo_prior_draws(
+        model,
+        blocks={0: [level], 1: [line]},
+        draws=10,
+        random_seed=json.loads(found.attrs["random_seed"]),
+    )
+    assert again.identical(found)
     assert found["line"].dims == ("class", "sample", "term")
     assert found["term"].values.tolist() == ["a", "b"]
     for name, active in (("level", 0), ("line", 1)):

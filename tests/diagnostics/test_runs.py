@@ -23,7 +23,7 @@ def history(evidence, level=None, keep=None):
         coords={"step": kept},
     ).assign(observation=("step", kept))
     records = xr.Dataset({"log_evidence": ("observation", evidence)}, coords={"observation": n})
-    return xr.DataTree.from_dict({"online_em": path, "observations": records})
+    return xr.DataTree.from_dict({"steps": path, "observations": records})
 
 
 def test_the_running_evidence_is_a_mean_of_the_last():

@@ -48,11 +48,11 @@ def explained(name, backend):
     found = []
     if name == "expected likelihood":
         for y in stream:
-            found.append(e_step.log_scores(family.encode(y), theta, rng, draws=20, burn_in=5))
+            found.append(e_step.log_scores(family.encode(y), theta, rng, draws=20, tune=5))
         return found
     state = e_step.initial_state()
     for y, draws in zip(stream, (20, 20, 31), strict=True):
-        result = e_step(family.encode(y), theta, rng, state, draws=draws, burn_in=10)
+        result = e_step(family.encode(y), theta, rng, state, draws=draws, tune=10)
         state = result.state
         found += [*result.statistics.values(), *state.values(), np.array(result.log_evidence)]
     if hasattr(e_step, "resume"):
@@ -98,7 +98,7 @@ def explained_templates(kind, backend):
     rng, found = np.random.default_rng(6), []
     theta = mixture.initialize(rng.uniform(size=(9, *shape)), rng, "random")
     for y in rng.uniform(size=(2, *shape)):
-        result = e_step(mixture.encode(y), theta, rng, e_step.initial_state(), draws=20, burn_in=10)
+        result = e_step(mixture.encode(y), theta, rng, e_step.initial_state(), draws=20, tune=10)
         found += [*result.statistics.values(), np.array(result.log_evidence)]
     return found
 

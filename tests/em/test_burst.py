@@ -53,8 +53,8 @@ def split(case):
     return observation, values
 
 
-def run(e_step, case, rng, *, draws=1000, burn_in=100, state=None):
-    return e_step(*split(case), rng, state or e_step.initial_state(), draws=draws, burn_in=burn_in)
+def run(e_step, case, rng, *, draws=1000, tune=100, state=None):
+    return e_step(*split(case), rng, state or e_step.initial_state(), draws=draws, tune=tune)
 
 
 # -- expectations --------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ def test_rao_blackwell_statistics_vary_less(skewed, rng):
 
 def test_class_probability_is_exact(case, rng):
     values = [
-        case.e_step.class_probability(*split(case), rng, draws=1000, burn_in=100) for _ in range(50)
+        case.e_step.class_probability(*split(case), rng, draws=1000, tune=100) for _ in range(50)
     ]
     assert np.sum(values, axis=1) == pytest.approx(1.0)
     assert agreement(np.array(values), case.quadrature.class_probability).largest_z < LIMIT
@@ -96,7 +96,7 @@ def test_statistics_are_averages_over_the_kept_draws(case):
     rng = np.random.default_rng(4)
     draws = case.burst(
         rng,
-        pseudo_priors.start(rng),
+        pseudo_priors.draw_start(rng),
         case.burst.initial_log_step,
         pseudo_priors,
         adaptation_gains(250, 50),
@@ -104,7 +104,7 @@ def test_statistics_are_averages_over_the_kept_draws(case):
     )
     member = draws.class_index[50:, None] == np.arange(N_CLASSES)
     plain = run(
-        e_step_of(case, rao_blackwell=False), case, np.random.default_rng(4), draws=200, burn_in=50
+        e_step_of(case, rao_blackwell=False), case, np.random.default_rng(4), draws=200, tune=50
     )
     np.testing.assert_array_equal(plain.class_index, draws.class_index[50:])
     np.testing.assert_allclose(plain.statistics["class_weight"], member.mean(axis=0), rtol=1e-12)
@@ -115,7 +115,7 @@ def test_statistics_are_averages_over_the_kept_draws(case):
     weight = np.exp(log_weight - log_weight.max(axis=1, keepdims=True))
     weight /= weight.sum(axis=1, keepdims=True)
     blackwell = run(
-        e_step_of(case, rao_blackwell=True), case, np.random.default_rng(4), draws=200, burn_in=50
+        e_step_of(case, rao_blackwell=True), case, np.random.default_rng(4), draws=200, tune=50
     )
     # Weights below 1e-9 are left out.
     np.testing.assert_allclose(blackwell.statistics["class_weight"], weight.mean(axis=0), atol=1e-8)
@@ -172,7 +172,7 @@ def test_a_family_may_have_no_statistics_but_the_class_weight(skewed, rng):
 
 
 def test_a_result_says_what_happened(case, rng):
-    result = run(case.e_step, case, rng, draws=70, burn_in=30)
+    result = run(case.e_step, case, rng, draws=70, tune=30)
     assert result.class_index.shape == (70,)
     assert set(result.class_index) <= set(range(N_CLASSES))
     assert 0 < result.acceptance < 1
@@ -185,7 +185,7 @@ def test_a_result_says_what_happened(case, rng):
 
 def test_a_chain_that_does_not_move_is_named(skewed, rng):
     state = {"log_step": np.full(N_CLASSES, 40.0)}
-    result = run(skewed.e_step, skewed, rng, draws=50, burn_in=0, state=state)
+    result = run(skewed.e_step, skewed, rng, draws=50, tune=0, state=state)
     assert result.acceptance == 0.0
     assert result.troubles == {"chain did not move within its class": 1}
 
@@ -196,15 +196,14 @@ def test_parameters_without_density_are_an_error(skewed, rng):
     for noise in (np.nan, 0.0):
         wrong = parameters | {"noise": np.asarray(noise)}
         with pytest.raises(FloatingPointError, match="burst: the log-density is not finite"):
-            e_step(observation, wrong, rng, e_step.initial_state(), draws=5, burn_in=5)
+            e_step(observation, wrong, rng, e_step.initial_state(), draws=5, tune=5)
     # And the E-step is as usable as before.
-    assert run(e_step, skewed, rng, draws=20, burn_in=5).troubles == {}
+    assert run(e_step, skewed, rng, draws=20, tune=5).troubles == {}
 
 
 def test_the_same_generator_gives_the_same_result(case):
     first, second, third = (
-        run(case.e_step, case, np.random.default_rng(seed), draws=50, burn_in=10)
-        for seed in (1, 1, 2)
+        run(case.e_step, case, np.random.default_rng(seed), draws=50, tune=10) for seed in (1, 1, 2)
     )
     for name, value in first.statistics.items():
         np.testing.assert_array_equal(value, second.statistics[name])
@@ -224,7 +223,7 @@ def test_observation_and_parameters_are_inputs(skewed, rng):
     observation = {"value": values.pop("value")}
     e_step = skewed.e_step
     found = [
-        e_step(observation, values, rng, e_step.initial_state(), draws=1000, burn_in=100)
+        e_step(observation, values, rng, e_step.initial_state(), draws=1000, tune=100)
         for _ in range(50)
     ]
     weights = np.array([result.statistics["class_weight"] for result in found])
@@ -238,7 +237,7 @@ def test_nothing_that_is_handed_in_is_changed(skewed, rng):
     state = {"log_step": np.array([0.1, 0.2, 0.3])}
     for array in (*observation.values(), *parameters.values(), *state.values()):
         array.setflags(write=False)
-    skewed.e_step(observation, parameters, rng, state, draws=20, burn_in=10)
+    skewed.e_step(observation, parameters, rng, state, draws=20, tune=10)
     np.testing.assert_array_equal(state["log_step"], [0.1, 0.2, 0.3])
 
 
@@ -251,7 +250,7 @@ def test_no_layout_of_an_array_compiles_anything_anew(case, rng):
     """Transposed, strided and read-only arrays, as maximisers and memory maps make them."""
     e_step = case.e_step
     functions = sweeps_numba.sweeps, sums_numba.weighted_sum
-    run(e_step, case, rng, draws=20, burn_in=10)
+    run(e_step, case, rng, draws=20, tune=10)
     before = compilations(*functions)
 
     def awkward(array):
@@ -267,7 +266,7 @@ def test_no_layout_of_an_array_compiles_anything_anew(case, rng):
         {name: awkward(np.asarray(value)) for name, value in part.items()} for part in split(case)
     )
     state = {"log_step": awkward(e_step.initial_state()["log_step"])}
-    e_step(observation, parameters, rng, state, draws=20, burn_in=10)
+    e_step(observation, parameters, rng, state, draws=20, tune=10)
     pseudo_priors = case.pseudo_priors("good")
     fixed = replace(pseudo_priors, scale=pseudo_priors.scale.swapaxes(1, 2).copy().swapaxes(1, 2))
     e_step.burst(
@@ -293,7 +292,7 @@ def test_gains_fall_in_burn_in_and_are_zero_after():
 
 def test_step_sizes_do_not_move_after_burn_in(case):
     def log_step(draws):
-        result = run(case.e_step, case, np.random.default_rng(7), draws=draws, burn_in=40)
+        result = run(case.e_step, case, np.random.default_rng(7), draws=draws, tune=40)
         return result.state["log_step"]
 
     np.testing.assert_array_equal(log_step(1), log_step(300))
@@ -305,8 +304,7 @@ def test_acceptance_is_tuned_to_two_fifths(case, rng, log_step):
     """From steps far too small and far too large."""
     state = {"log_step": np.full(N_CLASSES, log_step)}
     found = [
-        run(case.e_step, case, rng, draws=500, burn_in=1500, state=state).acceptance
-        for _ in range(30)
+        run(case.e_step, case, rng, draws=500, tune=1500, state=state).acceptance for _ in range(30)
     ]
     # The last step sizes scatter around the right ones, which bends the mean acceptance a little.
     error = np.std(found) / np.sqrt(len(found))
@@ -315,12 +313,12 @@ def test_acceptance_is_tuned_to_two_fifths(case, rng, log_step):
 
 
 def test_adaptation_is_handed_on(skewed):
-    """A burst without burn-in keeps the step sizes that it was given, and uses them."""
+    """A burst without tuning keeps the step sizes that it was given, and uses them."""
     accepted = {}
     for size in (-4.0, 3.0):
         state = {"log_step": np.full(N_CLASSES, size)}
         result = run(
-            skewed.e_step, skewed, np.random.default_rng(0), draws=400, burn_in=0, state=state
+            skewed.e_step, skewed, np.random.default_rng(0), draws=400, tune=0, state=state
         )
         np.testing.assert_array_equal(result.state["log_step"], state["log_step"])
         accepted[size] = result.acceptance
@@ -336,7 +334,7 @@ def expected_draws(skewed, rng, tune, draws, start=None):
     pseudo_priors = skewed.e_step.pseudo_priors(skewed.data, rng)
     return skewed.burst(
         rng,
-        pseudo_priors.start(rng) if start is None else start,
+        pseudo_priors.draw_start(rng) if start is None else start,
         skewed.burst.initial_log_step,
         pseudo_priors,
         adaptation_gains(tune + draws, tune),
@@ -443,7 +441,7 @@ def test_a_rule_of_ones_own_and_no_moves(skewed, rng):
     settings = CarlinChibBurst(pseudo_priors=Given(), within_class=RandomWalk(0))
     with interpreted():
         e_step = settings.compile(skewed.family)
-        result = run(e_step, skewed, rng, draws=20, burn_in=5)
+        result = run(e_step, skewed, rng, draws=20, tune=5)
     assert np.isnan(result.acceptance)
     np.testing.assert_array_equal(result.state["log_step"], e_step.initial_state()["log_step"])
     assert result.class_index.shape == (20,)
@@ -481,14 +479,14 @@ def test_a_start_beyond_a_hard_edge_is_drawn_again(without_compiler):
     for seed in range(12):
         rng = np.random.default_rng(seed)
         pseudo_priors = e_step.pseudo_priors(values, rng)
-        start = pseudo_priors.start(rng)
+        start = pseudo_priors.draw_start(rng)
         gains = adaptation_gains(1, 0)
         tried = e_step.burst(
             rng, start, e_step.burst.initial_log_step, pseudo_priors, gains, values
         )
         n_beyond += not np.isfinite(tried.log_weight).any()
         _, found = e_step.with_draws(
-            data, theta, np.random.default_rng(seed), e_step.initial_state(), draws=5, burn_in=0
+            data, theta, np.random.default_rng(seed), e_step.initial_state(), draws=5, tune=0
         )
         assert np.isfinite(found.log_weight.max(axis=1)).all()
         assert (np.abs(found.position - 0.4) <= 0.5).all()

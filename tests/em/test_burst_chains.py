@@ -1,5 +1,6 @@
 """Bursts whose draws are kept: against quadrature, by whoever, and what is refused."""
 
+import json
 import logging
 
 import arviz as az
@@ -57,6 +58,12 @@ def test_a_chain_at_another_theta_has_another_posterior(family, rng):
     assert chain_agreement(index, positions(found)[0], Quadrature(family, 80)).largest_z > LIMIT
 
 
+def test_a_seed_that_was_drawn_is_recorded(family):
+    found = sample(family, None)
+    again = sample(family, json.loads(found["posterior"].attrs["random_seed"]))
+    assert again["posterior"].to_dataset().identical(found["posterior"].to_dataset())
+
+
 def test_a_chain_is_a_burst_of_the_e_step(family):
     found = sample(family, 3, chains=1)
     seed = np.random.SeedSequence(3).spawn(1)[0]
@@ -67,7 +74,7 @@ def test_a_chain_is_a_burst_of_the_e_step(family):
         np.random.default_rng(seed),
         compiled.initial_state(),
         draws=60,
-        burn_in=20,
+        tune=20,
     )
     np.testing.assert_array_equal(found["posterior"]["class_index"][0], sweeps.class_index[20:])
     np.testing.assert_allclose(positions(found)[0], sweeps.position[20:], rtol=1e-12)

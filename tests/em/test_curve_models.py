@@ -76,7 +76,7 @@ def test_burst_agrees_with_brute_force(toy, paper, rng):
             generator,
             burst.initial_state(),
             draws=250,
-            burn_in=50,
+            tune=50,
         ).statistics
         for generator in rng.spawn(N_REPEATS)
     ]
@@ -131,7 +131,7 @@ def test_known_templates_are_recovered(own, rng):
         **options,
     )
     settings, n, deviation, spread = mixture.settings, 1_200, 0.3, np.sqrt(0.05)
-    truth = 1 + 2.5 * np.exp(-np.square((settings.basis.centres[:, 0] - [[4.0], [6.0]]) / 1.2))
+    truth = 1 + 2.5 * np.exp(-np.square((settings.basis.centers[:, 0] - [[4.0], [6.0]]) / 1.2))
     classes = rng.integers(2, size=n)
     curves = []
     for index in classes:
@@ -144,7 +144,7 @@ def test_known_templates_are_recovered(own, rng):
     em = OnlineEM(
         mixture,
         e_step=CarlinChibBurst(within_class=RandomWalk(5)),
-        burst_length=BurstLength(draws=60, burn_in=20),
+        burst_length=BurstLength(draws=60, tune=20),
         average_from=600,
         random_seed=1,
         progressbar=False,

@@ -69,7 +69,7 @@ def track(family, values, step_size):
         random_seed=1,
         progressbar=False,
     ).partial_fit(values)
-    return em.history["online_em"]["locations"].values[BEGIN + 1 :]
+    return em.history["steps"]["locations"].values[BEGIN + 1 :]
 
 
 def weights(gains, classes):

@@ -90,7 +90,7 @@ def test_a_stream_loses_nothing_to_a_call_that_fails(family, stream, tmp_path, r
 )
 def test_a_batch_run_loses_nothing_to_a_call_that_fails(family, stream, tmp_path, rng, kind, some):
     def batch(path, saem=None, left=3):
-        saem = SAEM(family, sweeps=4, random_seed=1, **OPTIONS) if saem is None else saem
+        saem = SAEM(family, draws=4, random_seed=1, **OPTIONS) if saem is None else saem
         if left > saem.n_iterations:
             checkpoint = Checkpoint(path, observations=10)
             saem.fit(stream, left - saem.n_iterations, checkpoint=checkpoint)
@@ -107,7 +107,7 @@ def test_a_batch_run_loses_nothing_to_a_call_that_fails(family, stream, tmp_path
         saem = None
         try:
             with fault_at(number, FAULTS[kind]()) as called:
-                saem = SAEM(family, sweeps=4, random_seed=1, **OPTIONS)
+                saem = SAEM(family, draws=4, random_seed=1, **OPTIONS)
                 batch(path, saem)
         except Exception as error:
             text = f"{number} {called[-1]}: {error!r}"

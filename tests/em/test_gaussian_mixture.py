@@ -59,7 +59,7 @@ def test_bursts_go_on_after_loading_as_if_never_stopped(family, rng, tmp_path):
     ys = example.simulate(rng, 40)
     settings = {
         "e_step": CarlinChibBurst(),
-        "burst_length": BurstLength(draws=20, burn_in=10),
+        "burst_length": BurstLength(draws=20, tune=10),
         "n_start": 12,
         "random_seed": 4,
         "progressbar": False,

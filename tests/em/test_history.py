@@ -71,7 +71,7 @@ def learnt():
 def test_tree_has_path_and_records(learnt):
     tree = learnt.history
     assert isinstance(tree, xr.DataTree)
-    path, records = tree["online_em"], tree["observations"]
+    path, records = tree["steps"], tree["observations"]
     assert path["means"].dims == ("step", "class")
     assert path["step"].values.tolist() == list(range(121))
     assert records["observation"].values.tolist() == list(range(1, 121))
@@ -89,7 +89,7 @@ def test_tree_has_path_and_records(learnt):
 def test_tree_says_where_it_comes_from(learnt):
     attributes = learnt.history.attrs
     assert attributes["library"] == "pymc_mcoem"
-    assert attributes["seed"] == "1"
+    assert attributes["random_seed"] == "1"
     assert "StepSize" in attributes["settings"]
     assert attributes["version"]
     assert {"python", "pymc", "pytensor", "numba"} <= set(json.loads(attributes["versions"]))
@@ -140,14 +140,14 @@ def test_troubles_are_counted_by_name_and_logged_once(caplog, rng):
     named = [record for record in caplog.records if "mode not found" in record.getMessage()]
     assert len(named) == 1
     assert "Observation 7:" in named[0].getMessage()
-    counts = em.history["online_em"]["troubles"].sel(trouble="mode not found")
+    counts = em.history["steps"]["troubles"].sel(trouble="mode not found")
     assert counts.values[[6, 7, 13, 14, 70]].tolist() == [0, 2, 2, 4, 20]
 
 
 def test_memory_is_bounded(rng):
     em = OnlineEM(NormalMixture(), e_step=Exact(), keep=20, random_seed=1, progressbar=False)
     em.partial_fit(mixture_stream(rng, 300))
-    path = em.history["online_em"]
+    path = em.history["steps"]
     assert path.sizes["step"] <= 21
     assert path["step"].values[-1] == 300
     xr.testing.assert_identical(path["means"].isel(step=-1, drop=True), em.last_parameters["means"])
@@ -159,11 +159,11 @@ def test_thinning_from_the_beginning(rng):
     )
     em.partial_fit(mixture_stream(rng, 50))
     tree = em.history
-    assert tree["online_em"]["step"].values.tolist() == [*range(0, 50, 3), 50]
+    assert tree["steps"]["step"].values.tolist() == [*range(0, 50, 3), 50]
     assert tree["observations"]["observation"].values.tolist() == [*range(3, 50, 3), 50]
     em.partial_fit(mixture_stream(rng, 50))
     # more than 20 rows: every sixth from now on
-    assert em.history["online_em"]["step"].values.tolist() == [*range(0, 100, 6), 100]
+    assert em.history["steps"]["step"].values.tolist() == [*range(0, 100, 6), 100]
     with pytest.raises(ValueError, match="thin: got 0"):
         OnlineEM(NormalMixture(), e_step=Exact(), thin=0)
 
@@ -192,16 +192,16 @@ def test_reserved_names_are_refused():
 
 
 def test_arviz_reads_it(learnt):
-    summary = az.summary(learnt.history, group="online_em", sample_dims=["step"], kind="stats")
+    summary = az.summary(learnt.history, group="steps", sample_dims=["step"], kind="stats")
     assert any(name.startswith("means") for name in summary.index)
-    found = az.extract(learnt.history, group="online_em", sample_dims=["step"], combined=False)
+    found = az.extract(learnt.history, group="steps", sample_dims=["step"], combined=False)
     assert "weights" in found
 
 
 def test_kernels_have_their_centres():
     images = TemplateMixture.for_images((2, 3), n_classes=1, n_landmarks=2)
     history = OnlineEM(images, parameters=images.parameters, random_seed=1).history
-    templates = history["online_em"]["templates"]
+    templates = history["steps"]["templates"]
     assert templates.coords["basis_column"].values.tolist() == [-1.0, 0.0, 1.0] * 2
     curves = TemplateMixture.for_curves([0, 1, 2, 3], 1, n_landmarks=5)
     np.testing.assert_allclose(

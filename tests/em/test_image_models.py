@@ -30,7 +30,7 @@ BURST = CarlinChibBurst(within_class=RandomWalk(5))
 #: against 40 batches); there are 2,700 of them, most of them nearly the same as others.
 LIMIT = 5.0
 N_REPEATS = 80
-DRAWS, BURN_IN = 250, 50
+DRAWS, TUNE = 250, 50
 
 
 def coefficients(oracle, images):
@@ -86,7 +86,7 @@ class Overlapping:
         data = self.mixture.encode(self.images[name])
         found = [
             e_step(
-                data, self.parameters, rng, e_step.initial_state(), draws=DRAWS, burn_in=BURN_IN
+                data, self.parameters, rng, e_step.initial_state(), draws=DRAWS, tune=TUNE
             ).statistics
             for _ in range(N_REPEATS)
         ]
@@ -217,7 +217,7 @@ def driver(family, seed, **settings):
     return OnlineEM(
         family,
         e_step=BURST,
-        burst_length=BurstLength(draws=30, burn_in=20),
+        burst_length=BurstLength(draws=30, tune=20),
         random_seed=seed,
         progressbar=False,
         **settings,
@@ -238,7 +238,7 @@ def test_parameters_are_recovered_from_images(distinct, missing, rng):
     distance = rms(found[:, None] - distinct.images[None])
     order = distance.argmin(axis=0)
     assert set(order) == {0, 1}
-    steps = em.history["online_em"].to_dataset().isel(step=slice(1, None))
+    steps = em.history["steps"].to_dataset().isel(step=slice(1, None))
     size = float(steps["effective_size"][-1])
     n_seen = (1 - missing) * SIDE**2
 

@@ -505,7 +505,7 @@ def test_whatever_a_reason_says_the_run_can_be_saved(family, stream, tmp_path, t
     "options",
     [
         {"step_size": lambda n: 1.0 if n < 5 else 0.0},
-        {"burst_length": lambda n: BurstSize(draws=5, burn_in=1) if n < 5 else 1 / 0},
+        {"burst_length": lambda n: BurstSize(draws=5, tune=1) if n < 5 else 1 / 0},
         {"update_schedule": lambda n: n < 5 or 1 / 0},
     ],
     ids=["step size", "burst length", "update schedule"],

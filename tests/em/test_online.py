@@ -69,7 +69,7 @@ def test_reading_answers_as_if_the_stream_ended(family, stream, n):
     held = driver(family, n_start=50, update_schedule=UpdateSchedule.at([50]))
     held.partial_fit(stream[:n])
     assert held.n_seen == n
-    assert held.history["online_em"].sizes["step"] == 0
+    assert held.history["steps"].sizes["step"] == 0
     # The same stream, where the start and the first update are due with its last observation.
     ended = driver(family, n_start=n, update_schedule=UpdateSchedule.at([n]))
     assert held.parameters.identical(ended.partial_fit(stream[:n]).parameters)
@@ -85,7 +85,7 @@ def test_turned_classes_change_nothing_but_names(family, stream, settings):
     for order in ([2, 0, 1], [2, 1, 0]):
         other = driver(family, parameters=turned(family, EARLY, order), **settings)
         assert_classes_turned(other.partial_fit(stream), plain, order)
-    assert plain.history["online_em"]["waiting"].values.any()
+    assert plain.history["steps"]["waiting"].values.any()
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_an_incomplete_batch_is_read_as_a_smaller_one(family, stream):
     for name, value in state.statistics.items():
         np.testing.assert_allclose(value, (first[name] + second[name]) / 2, rtol=1e-12)
     assert state.effective_size == pytest.approx(1 / (0.25 / 10 + 0.25 / 3))
-    assert em.run.state.n_learnt == 10
+    assert em.run.state.n_learned == 10
 
 
 def test_kinds_of_streams_are_the_same(family, stream):
@@ -291,7 +291,7 @@ def test_a_failed_step_of_a_held_observation_does_not_block(family, stream):
     with pytest.raises(FloatingPointError, match=r"observation 4 .* is left out"):
         em.partial_fit(stream[4:10])
     em.partial_fit(stream[10:])
-    assert (em.n_seen, em.run.state.n_learnt) == (59, 59)
+    assert (em.n_seen, em.run.state.n_learned) == (59, 59)
 
 
 def test_an_interrupt_loses_nothing(family, stream):
@@ -390,7 +390,7 @@ def test_plain_functions_are_schedules(family, stream):
         parameters=THETA,
         step_size=lambda n: n**-0.6,
         update_schedule=lambda n: n % 10 == 0,
-        burst_length=lambda n: BurstSize(draws=100, burn_in=50),
+        burst_length=lambda n: BurstSize(draws=100, tune=50),
     ).partial_fit(stream)
     expected = driver(family, parameters=THETA, update_schedule=UpdateSchedule.at([10], every=10))
     assert given.parameters.identical(expected.partial_fit(stream).parameters)
@@ -401,7 +401,7 @@ def test_a_gain_out_of_range_is_refused_when_it_comes(family, stream):
     with pytest.raises(ValueError, match=r"step_size: gave 1\.5 for step 5"):
         em.partial_fit(stream)
     # no fault of the fifth observation, which is held
-    assert (em.run.state.n_learnt, em.n_seen) == (4, 5)
+    assert (em.run.state.n_learned, em.n_seen) == (4, 5)
 
 
 def test_as_in_paper(family):
@@ -422,7 +422,7 @@ def test_the_papers_kernel_and_schedules_learn(stream):
     em = OnlineEM.as_in_paper(
         mixture, random_seed=3, burst_length=BurstLength(10, 5), progressbar=False
     ).partial_fit(images)
-    path = em.history["online_em"].to_dataset()
+    path = em.history["steps"].to_dataset()
     # the first M-step comes at 50, the next would at 75
     assert path["updated"].values.nonzero()[0].tolist() == [50]
     assert all(np.isfinite(value).all() for value in em.parameters.values())

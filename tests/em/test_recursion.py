@@ -65,7 +65,7 @@ def test_mini_batches_equal_batch_statistics(family, stream, batch_size):
     em.partial_fit(stream)
     whole = len(stream) // batch_size * batch_size
     state = em.run.state
-    assert (state.n_learnt, state.n_seen) == (whole, len(stream))
+    assert (state.n_learned, state.n_seen) == (whole, len(stream))
     assert state.effective_size == pytest.approx(whole)
     for name, expected in family.batch(stream[:whole], THETA).items():
         np.testing.assert_allclose(state.statistics[name], expected, rtol=1e-11, atol=1e-13)
@@ -92,7 +92,7 @@ def test_average_is_the_mean_of_the_path(family, stream):
     em.partial_fit(stream[:39])
     assert em.parameters.identical(em.last_parameters)
     em.partial_fit(stream[39:])
-    path = em.history["online_em"].to_dataset().sel(step=slice(40, None))
+    path = em.history["steps"].to_dataset().sel(step=slice(40, None))
     for name, found in arrays(em.parameters).items():
         np.testing.assert_allclose(found, path[name].mean("step"), rtol=1e-12)
     np.testing.assert_array_equal(em.last_parameters["means"], path["means"].isel(step=-1))
@@ -115,7 +115,7 @@ def test_a_class_without_mass_keeps_its_rows(family, rng):
     assert float(found["means"][2]) == 500.0
     assert float(found["weights"][2]) < 1e-6
     assert (found["means"].values[:2] != [-1.0, 1.0]).all()
-    path = em.history["online_em"]
+    path = em.history["steps"]
     assert path["waiting"].values[-1] == 1
     # It is a trouble only once 25 observations for each class have gone by.
     counts = path["troubles"].sel(trouble="class 2 not ready kept its parameters").values
@@ -138,9 +138,9 @@ def test_each_observation_has_its_own_generator(family, stream):
         def compile(self, family):
             compiled = super().compile(family)
 
-            def call(data, parameters, rng, state, *, draws, burn_in):
+            def call(data, parameters, rng, state, *, draws, tune):
                 drawn.append(rng.bit_generator.seed_seq)
-                return compiled(data, parameters, rng, state, draws=draws, burn_in=burn_in)
+                return compiled(data, parameters, rng, state, draws=draws, tune=tune)
 
             call.initial_state = compiled.initial_state
             return call

@@ -60,9 +60,9 @@ RECORD = {
 }
 
 
-def after(results, n_learnt=100, record=RECORD, **settings):
+def after(results, n_learned=100, record=RECORD, **settings):
     revival = Revival(**({"wait": 10} | settings))
-    return revival.after(RUNNING, record, results, gain=1e-9, n_learnt=n_learnt)
+    return revival.after(RUNNING, record, results, gain=1e-9, n_learned=n_learned)
 
 
 def test_mass_and_statistics_are_kept_and_the_observation_has_its_part():
@@ -87,7 +87,7 @@ def test_mass_and_statistics_are_kept_and_the_observation_has_its_part():
         ([result([0.8, 0.1, 0.1], 7.0, -9.0)], {}),  # of another class than the donor
         ([result([0.1, 0.8, 0.1], 7.0, -1.0)], {}),  # fits better than its like
         ([result([0.1, 0.8, 0.1], 7.0, np.nan)], {}),  # nobody knows how well it fits
-        ([result([0.1, 0.8, 0.1], 7.0, -9.0)], {"n_learnt": 29}),  # too early
+        ([result([0.1, 0.8, 0.1], 7.0, -9.0)], {"n_learned": 29}),  # too early
         ([result([0.1, 0.8, 0.1], 7.0, -9.0)], {"share": 0.01}),  # not empty
         ([result([0.1, 0.8, 0.1], 7.0, -9.0)], {"record": RECORD | {"last": np.array([0, 80, 0])}}),
     ],
@@ -122,12 +122,12 @@ def test_a_lost_class_finds_its_observations(rng):
     assert plain.parameters["weights"].values[2] < 1e-6
     np.testing.assert_allclose(np.sort(revived.parameters["means"].values), centres, atol=0.3)
     assert (revived.parameters["weights"].values > 0.25).all()
-    names = [str(name) for name in revived.history["online_em"]["trouble"].values]
+    names = [str(name) for name in revived.history["steps"]["trouble"].values]
     assert any(name.startswith("class 2 was empty and has half of class") for name in names)
     # an E-step without evidence revives nothing
     silent = learnt(revival=Revival(), e_step=Judged(silent=True))
     np.testing.assert_array_equal(silent.parameters["means"], plain.parameters["means"])
-    names = [str(name) for name in silent.history["online_em"]["trouble"].values]
+    names = [str(name) for name in silent.history["steps"]["trouble"].values]
     assert "no evidence from the E-step, so no class can be revived" in names
 
 
@@ -152,7 +152,7 @@ def test_a_run_goes_on_over_a_revival(rng, tmp_path, cut):
     first.save(tmp_path / "run.nc")
     em = OnlineEM.load(tmp_path / "run.nc", NormalMixture(), e_step=Judged(), progressbar=False)
     assert_same(em.partial_fit(stream, skip=em.position), whole)
-    assert any("half of" in str(name) for name in whole.history["online_em"]["trouble"].values)
+    assert any("half of" in str(name) for name in whole.history["steps"]["trouble"].values)
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def run(family, start, **settings):
 
 def assert_same_run(found, expected):
     xr.testing.assert_identical(found.parameters, expected.parameters)
-    for group in ("online_em", "observations"):
+    for group in ("steps", "observations"):
         left, right = found.history[group].to_dataset(), expected.history[group].to_dataset()
         xr.testing.assert_identical(left.drop_vars("seconds"), right.drop_vars("seconds"))
 
@@ -82,10 +82,22 @@ def test_exact_e_step_with_mini_batches_lands_there_too(family, data):
     # With gain 1 this is incremental EM: its fixed points are those of EM. Were the mean over
     # the batch alone to enter, the last parameters would be those of 15 observations.
     ys, start, best = data
-    settings = {"e_step": Exact(), "step_size": lambda k: 1.0, "batch_fraction": 0.25}
+    settings = {"e_step": Exact(), "step_size": lambda k: 1.0, "batch_size": 0.25}
     saem = run(family, start, **settings).fit(ys, 1200)
     for name, value in best.items():
         np.testing.assert_allclose(saem.parameters[name].values, value, rtol=1e-4, atol=1e-5)
+
+
+def test_a_mini_batch_is_a_number_of_observations_or_a_share_of_them(family, data):
+    ys, start, _ = data
+    n = len(ys)
+    for size, visited in ((15, 15), (0.25, n / 4), (1, 1), (1.0, n), (1_000, n), (None, n)):
+        saem = run(family, start, e_step=Exact(), batch_size=size).fit(ys, 3)
+        assert saem.run.state.n_learned == n + 2 * visited, size
+    by_share, by_number = (
+        run(family, start, e_step=Exact(), batch_size=size).fit(ys, 3) for size in (0.25, n // 4)
+    )
+    xr.testing.assert_identical(by_share.parameters, by_number.parameters)
 
 
 def test_one_iteration_is_what_the_formulas_say(family, data):
@@ -103,12 +115,12 @@ def test_one_iteration_is_what_the_formulas_say(family, data):
         theta = family.maximize(running, effective_size=len(ys))
     for name, value in theta.items():
         np.testing.assert_allclose(saem.parameters[name].values, value, rtol=1e-12)
-    np.testing.assert_allclose(saem.history["online_em"]["gain"].values[1:], [1, 1, 2**-0.7])
+    np.testing.assert_allclose(saem.history["steps"]["gain"].values[1:], [1, 1, 2**-0.7])
 
 
 @pytest.mark.parametrize(
     "settings",
-    by_default([{}, {"batch_fraction": 0.4}, {"refit_every": 3}], [{"batch_fraction": 0.4}]),
+    by_default([{}, {"batch_size": 0.4}, {"refit_every": 3}], [{"batch_size": 0.4}]),
     ids=str,
 )
 def test_chains_land_where_batch_em_does(family, data, settings, rng):
@@ -116,8 +128,8 @@ def test_chains_land_where_batch_em_does(family, data, settings, rng):
     ys, start, best = data
     found = []
     for seed in rng.integers(2**31, size=6).tolist():
-        saem = run(family, start, random_seed=seed, sweeps=5, **settings)
-        saem.fit(ys, 60 if not settings.get("batch_fraction") else 120)
+        saem = run(family, start, random_seed=seed, draws=5, **settings)
+        saem.fit(ys, 60 if not settings.get("batch_size") else 120)
         found.append(example.free_vector({k: v.values for k, v in saem.parameters.items()}))
     error = np.std(found, axis=0, ddof=1)
     away = np.mean(found, axis=0) - example.free_vector(best)
@@ -143,27 +155,27 @@ def shifted():
     return family, ys, curves.perturbed(best, rng), curves.free_vector(best)
 
 
-@pytest.mark.parametrize("batch_fraction", [1.0, pytest.param(0.5, marks=pytest.mark.slow)])
-def test_chains_land_where_exact_em_does_if_latents_are_not_normal(shifted, batch_fraction, rng):
+@pytest.mark.parametrize("batch_size", [1.0, pytest.param(0.5, marks=pytest.mark.slow)])
+def test_chains_land_where_exact_em_does_if_latents_are_not_normal(shifted, batch_size, rng):
     """Mean path of independent runs against the maximum, by their own spread.
 
     Given its curve a shift is not normal, so that what is right with perfect pseudo-priors alone
     lands elsewhere: independent draws from them leave the noise variance 0.02 too small.
     """
     family, ys, start, best = shifted
-    n_constant, n_iterations = round(25 / batch_fraction), round(55 / batch_fraction)
+    n_constant, n_iterations = round(25 / batch_size), round(55 / batch_size)
     found = []
     for seed in rng.integers(2**31, size=6).tolist():
         saem = run(
             family,
             start,
             random_seed=seed,
-            sweeps=8,
-            batch_fraction=batch_fraction,
+            draws=8,
+            batch_size=batch_size,
             step_size=PhasedStepSize(n_constant),
             e_step=CarlinChibBurst(within_class=RandomWalk(2)),
         ).fit(ys, n_iterations)
-        path = saem.history["online_em"].to_dataset().isel(step=slice(n_constant + 1, None))
+        path = saem.history["steps"].to_dataset().isel(step=slice(n_constant + 1, None))
         found.append(curves.free_vector(path).mean(axis=0))
     error = np.std(found, axis=0, ddof=1) / np.sqrt(len(found))
     away = np.mean(found, axis=0) - best
@@ -175,8 +187,8 @@ def test_chains_land_where_exact_em_does_if_latents_are_not_normal(shifted, batc
     assert (np.abs(curves.free_vector(start) - best) > limit).sum() > 5
 
 
-@pytest.mark.parametrize("batch_fraction", [1.0, 0.2])
-def test_priors_weigh_against_all_observations(data, batch_fraction, monkeypatch):
+@pytest.mark.parametrize("batch_size", [1.0, 0.2])
+def test_priors_weigh_against_all_observations(data, batch_size, monkeypatch):
     """With mini-batches too: the statistics are a mean over all."""
     (ys, start, _), family, sizes = data, example.MeasuredMixture(), []
     plain = family.maximize
@@ -186,13 +198,13 @@ def test_priors_weigh_against_all_observations(data, batch_fraction, monkeypatch
         return plain(statistics, effective_size=effective_size)
 
     monkeypatch.setattr(family, "maximize", maximize)
-    run(family, start, e_step=Exact(), batch_fraction=batch_fraction).fit(ys, 3)
+    run(family, start, e_step=Exact(), batch_size=batch_size).fit(ys, 3)
     assert set(sizes) == {float(len(ys))}
 
 
 def test_statistics_of_those_not_visited_stay(family, data, monkeypatch):
     ys, start, _ = data
-    saem = run(family, start, e_step=Exact(), step_size=lambda k: 1.0, batch_fraction=0.1)
+    saem = run(family, start, e_step=Exact(), step_size=lambda k: 1.0, batch_size=0.1)
     saem.fit(ys, 1)
     before = saem.run.state
     saem.fit(ys, 1)
@@ -209,14 +221,14 @@ def test_statistics_of_those_not_visited_stay(family, data, monkeypatch):
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"batch_fraction": 0.3, "refit_every": 2}, {"e_step": Exact(), "batch_fraction": 0.5}],
+    [{}, {"batch_size": 0.3, "refit_every": 2}, {"e_step": Exact(), "batch_size": 0.5}],
     ids=["all", "mini-batches", "exact"],
 )
 def test_stopped_saved_and_loaded_goes_on_as_if_never_stopped(family, data, settings, tmp_path):
     ys, start, _ = data
     ys = ys[:12]
-    whole = run(family, start, sweeps=4, **settings).fit(ys, 6)
-    cut = run(family, start, sweeps=4, **settings).fit(ys, 2)
+    whole = run(family, start, draws=4, **settings).fit(ys, 6)
+    cut = run(family, start, draws=4, **settings).fit(ys, 2)
     cut.save(tmp_path / "run.nc")
     loaded = SAEM.load(tmp_path / "run.nc", example.MeasuredMixture(), progressbar=False)
     assert loaded.n_iterations == 2
@@ -227,8 +239,8 @@ def test_stopped_saved_and_loaded_goes_on_as_if_never_stopped(family, data, sett
 E_STEPS = {"burst": CarlinChibBurst(), "chains": AuxiliaryChains(), "plain": PlainGibbs()}
 OTHERS = [
     {"refit_every": 3},
-    {"sweeps": 7},
-    {"batch_fraction": 1.0},
+    {"draws": 7},
+    {"batch_size": 1.0},
     *({"e_step": e_step} for e_step in [*E_STEPS.values(), Exact()]),
 ]
 
@@ -245,7 +257,7 @@ def linear():
         product(E_STEPS, OTHERS),
         [
             *product(["burst"], OTHERS),
-            ("chains", {"sweeps": 7}),
+            ("chains", {"draws": 7}),
             ("chains", {"e_step": Exact()}),
             ("plain", {"refit_every": 3}),
             ("plain", {"e_step": CarlinChibBurst()}),
@@ -257,7 +269,7 @@ def test_a_saved_run_goes_on_with_other_settings(linear, e_step, others, tmp_pat
     """With mini-batches some observations hold what the old settings left, others the new."""
     family = linear
     ys, start = np.random.default_rng(2).normal(size=(8, 3)), family.declared_parameters()
-    made = run(family, start, sweeps=2, e_step=E_STEPS[e_step], batch_fraction=0.5).fit(ys, 2)
+    made = run(family, start, draws=2, e_step=E_STEPS[e_step], batch_size=0.5).fit(ys, 2)
     made.save(tmp_path / "made.nc")
 
     def again(file):
@@ -277,7 +289,7 @@ def test_moves_of_another_e_step_find_step_sizes_of_their_own(linear, move, tmp_
     made = run(
         family,
         start,
-        sweeps=20,
+        draws=20,
         e_step=CarlinChibBurst(within_class=move),
         step_size=PhasedStepSize(2),
     ).fit(ys, 4)
@@ -304,7 +316,7 @@ def test_chains_stay_alive(data):
     ys, start, _ = data
     ys = ys[:3]
     family = example.MeasuredMixture()
-    saem = run(family, start, sweeps=1, e_step=CarlinChibBurst()).fit(ys, 1)
+    saem = run(family, start, draws=1, e_step=CarlinChibBurst()).fit(ys, 1)
     seen = []
     e_step = saem.run.e_step
     resume = e_step.resume
@@ -338,7 +350,7 @@ class PriorsFittedTo:
 
 
 @pytest.mark.parametrize(
-    ("e_step", "refit_every", "batch_fraction"),
+    ("e_step", "refit_every", "batch_size"),
     by_default(
         product([CarlinChibBurst, AuxiliaryChains, PlainGibbs], [1, 2, 3], [1.0, 0.5]),
         {
@@ -349,11 +361,11 @@ class PriorsFittedTo:
         },
     ),
 )
-def test_pseudo_priors_are_fitted_at_each_nth_visit(e_step, refit_every, batch_fraction, rng):
+def test_pseudo_priors_are_fitted_at_each_nth_visit(e_step, refit_every, batch_size, rng):
     """Counted for each observation by itself; between fits the last one is kept."""
     family, rule = LinearNormal(), PriorsFittedTo()
     ys, theta = family.draw(rng, 4), family.declared_parameters()
-    settings = {"refit_every": refit_every, "batch_fraction": batch_fraction, "sweeps": 2}
+    settings = {"refit_every": refit_every, "batch_size": batch_size, "draws": 2}
     visits, fitted_at = np.zeros(4, dtype=int), [None] * 4
     with interpreted():
         saem = run(family, theta, e_step=e_step(rule), **settings)
@@ -372,12 +384,12 @@ def test_pseudo_priors_are_fitted_at_each_nth_visit(e_step, refit_every, batch_f
             for chain, fit in zip(saem.run.state.chains, fitted_at, strict=True):
                 assert ("mean" in chain) == (refit_every > 1)
                 np.testing.assert_array_equal(chain.get("mean", fit), fit)
-    assert visits.min() > refit_every or batch_fraction < 1
+    assert visits.min() > refit_every or batch_size < 1
 
 
 def test_moves_adapt_while_the_gain_is_one(family, data):
     ys, start, _ = data
-    saem = run(family, start, sweeps=3, step_size=PhasedStepSize(2)).fit(ys[:4], 2)
+    saem = run(family, start, draws=3, step_size=PhasedStepSize(2)).fit(ys[:4], 2)
     early = [chain["log_step"].copy() for chain in saem.run.state.chains]
     saem.fit(ys[:4], 1)
     once = [chain["log_step"].copy() for chain in saem.run.state.chains]
@@ -390,8 +402,8 @@ def test_moves_adapt_while_the_gain_is_one(family, data):
 
 def test_history_is_that_of_online_em(family, data):
     ys, start, _ = data
-    saem = run(family, start, e_step=Exact(), batch_fraction=0.5).fit(ys[:10], 3)
-    path = saem.history["online_em"].to_dataset()
+    saem = run(family, start, e_step=Exact(), batch_size=0.5).fit(ys[:10], 3)
+    path = saem.history["steps"].to_dataset()
     assert path["observation"].values.tolist() == [0, 10, 15, 20]
     assert path.sizes["class"] == 3 and path["means"].dims == ("step", "class")
     assert saem.history["observations"].sizes["observation"] == 20
@@ -403,7 +415,7 @@ def test_annealing_raises_the_noise_for_the_simulation_only(rng, monkeypatch):
     mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
     images = rng.normal(size=(3, 3, 3))
     seen = []
-    saem = SAEM(mixture, sweeps=2, annealing=Annealing(4.0, 2), random_seed=1, progressbar=False)
+    saem = SAEM(mixture, draws=2, annealing=Annealing(4.0, 2), random_seed=1, progressbar=False)
     e_step = saem.run.e_step
     resume = e_step.resume
 
@@ -413,7 +425,7 @@ def test_annealing_raises_the_noise_for_the_simulation_only(rng, monkeypatch):
 
     e_step.resume = watched
     saem.fit(images, 3)
-    noise = saem.history["online_em"]["noise_variance"].values
+    noise = saem.history["steps"]["noise_variance"].values
     np.testing.assert_allclose(seen[::3], noise[:3] * [4, 2, 1])
 
 
@@ -424,14 +436,14 @@ def test_family_without_anneal_is_named(family, data):
         saem.fit(ys[:3], 1)
 
 
-@pytest.mark.parametrize("settings", [{}, {"batch_fraction": 0.4}], ids=["all", "mini-batches"])
+@pytest.mark.parametrize("settings", [{}, {"batch_size": 0.4}], ids=["all", "mini-batches"])
 def test_turned_classes_change_nothing_but_names(settings, rng):
     """With an E-step that draws nothing; two of the classes wait at first."""
     family, ys, order = NormalMixture(), mixture_stream(rng, 20), [2, 0, 1]
     settings = settings | {"e_step": Exact()}
     plain = run(family, EARLY, **settings).fit(ys, 15)
     other = run(family, turned(family, EARLY, order), **settings).fit(ys, 15)
-    assert plain.history["online_em"]["waiting"].values.any()
+    assert plain.history["steps"]["waiting"].values.any()
     assert_classes_turned(other, plain, order)
 
 
@@ -440,7 +452,7 @@ def test_turned_classes_change_nothing_but_names(settings, rng):
 )
 def test_turned_classes_of_templates_change_nothing_but_names(e_step, rng):
     mixture, images, start = image_mixture(rng)
-    settings = {"e_step": e_step, "batch_fraction": 0.5}
+    settings = {"e_step": e_step, "batch_size": 0.5}
     other_start = turned(mixture, start, [1, 2, 0])
     with interpreted():
         plain = run(mixture, start, **settings).fit(images, 4)
@@ -451,10 +463,10 @@ def test_turned_classes_of_templates_change_nothing_but_names(e_step, rng):
 def test_a_start_is_found_from_the_observations(rng):
     mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
     images = np.concatenate([np.zeros((5, 3, 3)), np.ones((5, 3, 3))]) + 0.01
-    saem = SAEM(mixture, sweeps=2, random_seed=1, progressbar=False)
+    saem = SAEM(mixture, draws=2, random_seed=1, progressbar=False)
     with pytest.raises(ValueError, match="call fit first"):
         _ = saem.parameters
-    begun = saem.fit(images, 1).history["online_em"]["templates"].values[0]
+    begun = saem.fit(images, 1).history["steps"]["templates"].values[0]
     assert abs(begun[0].mean() - begun[1].mean()) > 0.3
 
 
@@ -491,8 +503,10 @@ def test_bad_input_changes_nothing(family, data, observations, n_iterations, kin
 @pytest.mark.parametrize(
     ("settings", "kind", "message"),
     [
-        ({"batch_fraction": 0.0}, ValueError, "batch_fraction: got 0.0; give a share in"),
-        ({"sweeps": 0}, ValueError, "sweeps: got 0; give a whole number from 1"),
+        ({"batch_size": 0.0}, ValueError, "batch_size: got 0.0; give a whole"),
+        ({"batch_size": 1.5}, ValueError, "batch_size: got 1.5; give a whole"),
+        ({"batch_size": 0}, ValueError, "batch_size: got 0; give a whole"),
+        ({"draws": 0}, ValueError, "draws: got 0; give a whole number from 1"),
         ({"refit_every": 1.5}, ValueError, "refit_every: got 1.5"),
         ({"start": "kmean"}, ValueError, "start: got 'kmean'; choose one of"),
         ({"step_size": lambda k: 0.5}, ValueError, "step_size: gave 0.5 for iteration 1"),
@@ -565,7 +579,7 @@ def test_troubles_are_told_once_and_counted(data, caplog):
     assert [record.getMessage() for record in caplog.records] == [
         "Iteration 1: odd. Further ones are only counted, in history."
     ]
-    assert saem.history["online_em"]["troubles"].values[-1].tolist() == [180]
+    assert saem.history["steps"]["troubles"].values[-1].tolist() == [180]
 
 
 @pytest.mark.parametrize(

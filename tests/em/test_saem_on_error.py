@@ -24,8 +24,8 @@ from tests.helpers.toy_runs import THETA
 
 WAYS = {
     "all": {},
-    "mini-batches": {"batch_fraction": 0.4},
-    "small mini-batches": {"batch_fraction": 0.05, "refit_every": 2},
+    "mini-batches": {"batch_size": 0.4},
+    "small mini-batches": {"batch_size": 0.05, "refit_every": 2},
     "own start": {"parameters": None, "n_start": 9},
 }
 
@@ -41,13 +41,13 @@ def values(rng):
 
 
 def run(family, **settings):
-    given = {"parameters": THETA, "random_seed": 1, "progressbar": False, "sweeps": 5}
+    given = {"parameters": THETA, "random_seed": 1, "progressbar": False, "draws": 5}
     return SAEM(family, **(given | settings))
 
 
 def assert_same(found, expected):
     xr.testing.assert_identical(found.parameters, expected.parameters)
-    for group in ("online_em", "observations"):
+    for group in ("steps", "observations"):
         left, right = found.history[group].to_dataset(), expected.history[group].to_dataset()
         xr.testing.assert_identical(left.drop_vars("seconds"), right.drop_vars("seconds"))
     one, other = found.run.state.statistics, expected.run.state.statistics
@@ -124,8 +124,8 @@ def test_one_that_fails_later_leaves_the_mean_and_the_run_goes_on(values):
     expected = NormalMixture().batch(values, before)
     for name, value in expected.items():
         np.testing.assert_allclose(saem.run.state.statistics[name], value, rtol=1e-12)
-    assert saem.history["online_em"]["effective_size"].values[1:].tolist() == [41, 41, 40]
-    assert saem.history["online_em"]["observation"].values.tolist() == [0, 41, 82, 122]
+    assert saem.history["steps"]["effective_size"].values[1:].tolist() == [41, 41, 40]
+    assert saem.history["steps"]["observation"].values.tolist() == [0, 41, 82, 122]
     (reason,) = saem.history["skipped"]["reason"].values
     assert str(reason) == "learning it failed: LinAlgError: singular"
     # later calls are given it again, and leave it out
@@ -137,7 +137,7 @@ def test_one_that_fails_later_leaves_the_mean_and_the_run_goes_on(values):
 @pytest.mark.parametrize("fraction", [0.02, 0.3, 0.9])
 def test_one_that_fails_later_leaves_the_mean_of_mini_batches(values, fraction):
     records = np.insert(values, 17, 8.88)
-    settings = {"e_step": Exact(), "step_size": lambda k: 1.0, "batch_fraction": fraction}
+    settings = {"e_step": Exact(), "step_size": lambda k: 1.0, "batch_size": fraction}
     saem = run(Tiring(), on_error="skip", **settings)
     for _ in range(400):
         saem.fit(records, 1)
@@ -152,13 +152,13 @@ def test_one_that_fails_later_leaves_the_mean_of_mini_batches(values, fraction):
             break
     # a mini-batch of it alone is drawn anew, and the iteration made
     assert n == 40
-    assert saem.fit(records, 1).n_iterations == state.n_iterations + 1
+    assert saem.fit(records, 1).n_iterations == state.n_steps + 1
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.4])
 def test_what_cannot_be_read_any_more_is_left_out_from_then_on(family, values, fraction):
     disk = Disk(values, broken=[])
-    settings = {"e_step": Exact(), "batch_fraction": fraction}
+    settings = {"e_step": Exact(), "batch_size": fraction}
     saem = run(family, on_error="skip", **settings).fit(disk, 2)
     disk.broken |= {3, 30}
     saem.fit(disk, 2)
@@ -253,7 +253,7 @@ def test_statistics_that_cannot_be_never_reach_the_parameters(rng, name, value, 
             parameters=mixture.parameters,
             e_step=Spoilt(compiled, name, value),
             on_error="skip",
-            batch_fraction=fraction,
+            batch_size=fraction,
             random_seed=1,
             progressbar=False,
         )

@@ -151,21 +151,21 @@ def test_paper_bursts_count_the_burn_in():
     paper = BurstLength.paper()
     for n, total in ((1, 200), (100, 200), (101, 500), (5_000, 500)):
         size = paper(n)
-        assert size.burn_in == 100
-        assert size.draws + size.burn_in == total
+        assert size.tune == 100
+        assert size.draws + size.tune == total
 
 
 def test_burst_length_changes_where_told():
-    schedule = BurstLength(draws=5, burn_in=0, later=((3, 7), (6, 9)))
+    schedule = BurstLength(draws=5, tune=0, later=((3, 7), (6, 9)))
     assert [schedule(n).draws for n in range(1, 8)] == [5, 5, 7, 7, 7, 9, 9]
-    assert schedule(1) == BurstSize(draws=5, burn_in=0)
+    assert schedule(1) == BurstSize(draws=5, tune=0)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"draws": 0}, "draws: got 0"),
-        ({"burn_in": -1}, "burn_in: got -1"),
+        ({"tune": -1}, "tune: got -1"),
         ({"later": ((5, 10), (5, 20))}, "later: got"),
         ({"later": ((5, 0),)}, "draws: got"),
     ],
@@ -183,7 +183,7 @@ def test_burst_length_refuses(arguments, message):
         (lambda: StepSize(offset="a"), "offset: got a"),
         (lambda: StepSize(floor="a"), "floor: got a"),
         (lambda: BurstLength("a"), "draws: got 'a'"),
-        (lambda: BurstLength(10, 2.5), "burn_in 2.5; give whole numbers"),
+        (lambda: BurstLength(10, 2.5), "tune 2.5; give whole numbers"),
     ],
 )
 def test_what_is_no_number_is_named(make, message):

@@ -107,13 +107,18 @@ def test_every_order_of_a_pass_is_equally_likely():
     assert stats.chisquare(counts).pvalue > 1e-3
 
 
+def test_passes_remember_a_seed_that_was_drawn():
+    passes = Passes(range(20), 2)
+    assert list(Passes(range(20), 2, random_seed=passes.random_seed)) == list(passes)
+
+
 def test_the_orders_are_not_the_drivers_own_numbers(family):
     # One seed for both is what people will give; bursts and orders must not share generators.
     em = OnlineEM(family, random_seed=1)
     for number in range(5):
         bits = em.run.generator(number).bit_generator.state
         passes = Passes(range(9), random_seed=1)
-        seed = np.random.SeedSequence(passes._entropy, spawn_key=(1, number))
+        seed = np.random.SeedSequence(passes.random_seed, spawn_key=(1, number))
         assert np.random.default_rng(seed).bit_generator.state != bits
         np.testing.assert_array_equal(
             passes._order(number), np.random.default_rng(seed).permutation(9)

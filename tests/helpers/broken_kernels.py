@@ -48,7 +48,7 @@ class FittedWhereItStands(ReferenceKernel):
 
 
 class AdaptsForEver(ReferenceKernel):
-    """Goes on tuning every chain's step size with the gains of burn-in, 2/√t."""
+    """Goes on tuning every chain's step size with the gains of tuning, 2/√t."""
 
     def __call__(self, rng, class_index, position):
         chain = np.arange(len(class_index))

@@ -108,12 +108,12 @@ def largest_departure(
     start: tuple[int, np.ndarray],
     noise: np.ndarray,
     gains: np.ndarray,
-    burn_in: int,
+    tune: int,
 ) -> float:
-    """Return by how much kept sweeps differ from those of the kernel that burn-in ended with.
+    """Return by how much kept sweeps differ from those of the kernel that tuning ended with.
 
     Every kept sweep is made once more on its own, from the state that it started at and with
-    the same noise, by the kernel with the step sizes at the end of burn-in.
+    the same noise, by the kernel with the step sizes at the end of tuning.
 
     Parameters
     ----------
@@ -125,10 +125,10 @@ def largest_departure(
         return burst(GivenNoise(noise[part]), start, log_step, pseudo_priors, gain, data)
 
     whole = run(slice(None), start, burst.initial_log_step, gains)
-    begun = slice(0, burn_in)
+    begun = slice(0, tune)
     log_step = run(begun, start, burst.initial_log_step, gains[begun]).log_step
     worst = 0.0
-    for t in range(burn_in, len(gains)):
+    for t in range(tune, len(gains)):
         state = (whole.class_index[t - 1], whole.position[t - 1])
         alone = run(slice(t, t + 1), state, log_step, np.zeros(1))
         worst = max(worst, float(np.abs(alone.position[0] - whole.position[t]).max()))

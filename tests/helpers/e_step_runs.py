@@ -12,10 +12,10 @@ from tests.helpers.linear_normal import LinearNormal
 from tests.helpers.toy_runs import assert_same
 
 
-def repeated(e_step, case, rng, *, repeats=100, draws=500, burn_in=100):
+def repeated(e_step, case, rng, *, repeats=100, draws=500, tune=100):
     """Return results of independent calls at one (observation, parameters)."""
     state = e_step.initial_state()
-    return [e_step(*case, rng, state, draws=draws, burn_in=burn_in) for _ in range(repeats)]
+    return [e_step(*case, rng, state, draws=draws, tune=tune) for _ in range(repeats)]
 
 
 def largest_z(results, exact):
@@ -63,7 +63,7 @@ def assert_runs_and_is_stored(settings, rng, path):
 def assert_runs_under_saem(settings, family, stream, path):
     """Iterate, save, load and go on alike."""
     options = {"e_step": settings, "parameters": family.declared_parameters(), "random_seed": 3}
-    saem = SAEM(family, sweeps=10, batch_fraction=0.5, progressbar=False, **options)
+    saem = SAEM(family, draws=10, batch_size=0.5, progressbar=False, **options)
     saem.fit(stream, 3).save(path)
     loaded = SAEM.load(path, family, progressbar=False).fit(stream, 2)
     assert loaded.parameters.identical(saem.fit(stream, 2).parameters)

@@ -22,7 +22,7 @@ def path_of(parameters, rng, n=40):
         {"class_weight": (("observation", "class"), weight)},
         {"observation": np.arange(1, n + 1), "class": grown["class"].values},
     )
-    return xr.DataTree.from_dict({"online_em": path, "observations": seen})
+    return xr.DataTree.from_dict({"steps": path, "observations": seen})
 
 
 def curve_registration(ages, n_classes=2):

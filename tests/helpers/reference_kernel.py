@@ -152,7 +152,7 @@ class CompiledKernel:
     log_step : ndarray of shape (n_classes,)
     data : dict of str to ndarray
     n_sweeps : int
-    burn_in : int
+    tune : int
         Sweeps that adapt the step size.
     """
 
@@ -161,13 +161,13 @@ class CompiledKernel:
     log_step: np.ndarray
     data: dict[str, np.ndarray]
     n_sweeps: int = 5
-    burn_in: int = 0
+    tune: int = 0
 
     def __call__(
         self, rng: np.random.Generator, class_index: np.ndarray, position: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Make `n_sweeps` sweeps of every chain."""
-        gains = adaptation_gains(self.n_sweeps, self.burn_in)
+        gains = adaptation_gains(self.n_sweeps, self.tune)
         moved_index, moved = np.empty_like(class_index), np.empty_like(position)
         for row, start in enumerate(zip(class_index, position, strict=True)):
             draws = self.burst(rng, start, self.log_step, self.pseudo_priors, gains, self.data)

@@ -40,8 +40,8 @@ def batch_templates(path):
     return SAEM(
         mixture,
         e_step=CarlinChibBurst(),
-        sweeps=10,
-        batch_fraction=0.5,
+        draws=10,
+        batch_size=0.5,
         refit_every=2,
         random_seed=1,
         progressbar=False,

@@ -84,9 +84,9 @@ class CompiledNoisy:
     def initial_state(self):
         return {"scale": np.ones(2), "count": np.array(0)}
 
-    def __call__(self, data, parameters, rng, state, *, draws, burn_in):
+    def __call__(self, data, parameters, rng, state, *, draws, tune):
         weight = self.family.probabilities(data, parameters)
-        chain = rng.choice(weight.size, size=burn_in + draws, p=weight)[burn_in:]
+        chain = rng.choice(weight.size, size=tune + draws, p=weight)[tune:]
         # Statistics that depend on the adaptation, so that losing it shows.
         share = np.bincount(chain, minlength=weight.size) / draws
         share = (share + 1e-3 * state["scale"][0] * weight) / (1 + 1e-3 * state["scale"][0])
@@ -138,13 +138,13 @@ class Failing(Noisy):
 
 
 class CompiledFailing(CompiledNoisy):
-    def __call__(self, data, parameters, rng, state, *, draws, burn_in):
+    def __call__(self, data, parameters, rng, state, *, draws, tune):
         value = float(data["value"])
         if value == 777:
             raise KeyboardInterrupt
         if value == 888:
             raise np.linalg.LinAlgError("singular")
-        result = super().__call__(data, parameters, rng, state, draws=draws, burn_in=burn_in)
+        result = super().__call__(data, parameters, rng, state, draws=draws, tune=tune)
         if value == 999:
             result.statistics["square"][1] = np.nan
         return result

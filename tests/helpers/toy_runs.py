@@ -45,7 +45,7 @@ def what_counts(em):
     found = {
         "parameters": em.parameters,
         "last_parameters": em.last_parameters,
-        "online_em": tree["online_em"].to_dataset().drop_vars("seconds"),
+        "steps": tree["steps"].to_dataset().drop_vars("seconds"),
         "observations": tree["observations"].to_dataset().drop_vars("seconds"),
     }
     return found, em.n_seen, em.position
@@ -89,7 +89,7 @@ def assert_classes_turned(one, other, order):
     Up to rounding: sums over classes have another order.
     """
     pairs = [(one.parameters, other.parameters)]
-    for group in ("online_em", "observations"):
+    for group in ("steps", "observations"):
         pairs.append(tuple(run.history[group].to_dataset() for run in (one, other)))
     kept = list(range(len(order)))
     for found, expected in pairs:
@@ -100,7 +100,7 @@ def assert_classes_turned(one, other, order):
             atol=1e-11,
         )
     # else what was compared would be the start
-    path = other.history["online_em"].to_dataset()
+    path = other.history["steps"].to_dataset()
     moved = {
         name
         for name in other.parameters.data_vars

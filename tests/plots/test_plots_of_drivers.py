@@ -39,7 +39,7 @@ def line_of(visual, **at):
 
 
 def test_paths_over_the_observations_of_mini_batches(history):
-    path = history["online_em"].to_dataset()
+    path = history["steps"].to_dataset()
     collection = plot_parameter_history(history, backend="none")
     paths, shared = collection.viz["path"], collection.viz["shared_path"]
     assert set(paths.data_vars) == {"weights", "means"}
@@ -79,9 +79,9 @@ def test_one_variable_is_chosen_with_or_without_a_list(history):
 
 
 def test_a_family_without_weights_has_what_was_observed(history):
-    path = history["online_em"].to_dataset().drop_vars("weights")
+    path = history["steps"].to_dataset().drop_vars("weights")
     tree = xr.DataTree.from_dict(
-        {"online_em": path, "observations": history["observations"].to_dataset()}
+        {"steps": path, "observations": history["observations"].to_dataset()}
     )
     collection = plot_class_weights(tree, backend="none")
     assert "weights" not in collection.viz.children
@@ -106,7 +106,7 @@ def test_steps_are_chosen(mixture, rng):
 
 
 def test_what_is_no_history_is_refused(history):
-    path = history["online_em"].to_dataset()
+    path = history["steps"].to_dataset()
     for plot in PLOTS:
         with pytest.raises(TypeError, match="history: got a Dataset"):
             plot(path, backend="none")
@@ -117,7 +117,7 @@ def test_what_is_no_history_is_refused(history):
         with pytest.raises(ValueError, match="titel"):
             plot(history, backend="none", visuals={"titel": False})
     with pytest.raises(ValueError, match="no 'observations'"):
-        plot_class_weights(xr.DataTree.from_dict({"online_em": path}), backend="none")
+        plot_class_weights(xr.DataTree.from_dict({"steps": path}), backend="none")
 
 
 def test_what_are_no_parameters_is_refused(mixture):

@@ -76,9 +76,7 @@ def test_weights_and_what_the_last_observations_weigh(history):
 
 
 def test_a_run_that_learned_nothing_is_refused(history):
-    start = xr.DataTree.from_dict(
-        {"online_em": history["online_em"].to_dataset().isel(step=slice(1))}
-    )
+    start = xr.DataTree.from_dict({"steps": history["steps"].to_dataset().isel(step=slice(1))})
     with pytest.raises(ValueError, match="nothing was learned"):
         plot_parameter_history(start, backend="none")
 

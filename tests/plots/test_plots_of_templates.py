@@ -89,7 +89,7 @@ def test_growing_images_have_a_row_a_class(images, theta, rng):
         "n = 40",
     ]
     last = collection.viz["image"]["template"].isel({"class": 2, "snapshot": -1}).item()
-    wanted = template_images(history["online_em"].to_dataset().isel(step=-1), images).values[2]
+    wanted = template_images(history["steps"].to_dataset().isel(step=-1), images).values[2]
     np.testing.assert_array_equal(last["density"][::2, ::2].T, wanted)
     titles = collection.viz["title"]["template"].transpose("class", "snapshot").values
     assert [title["string"] for title in titles[0]] == ["n = 0", "n = 10", "n = 20", "n = 40"]
@@ -111,7 +111,7 @@ def test_history_that_cannot_be_drawn_is_refused(images, theta, rng):
     history = path_of(theta, rng)
     with pytest.raises(ValueError, match="n_snapshots: got 1"):
         plot_template_history(history, images, n_snapshots=1, backend="none")
-    with pytest.raises(ValueError, match="no 'online_em'"):
+    with pytest.raises(ValueError, match="no path 'steps'"):
         plot_template_history(history["observations"], images, backend="none")
 
 

@@ -148,7 +148,7 @@ def test_whatever_call_fails_at_a_checkpoint_nothing_is_lost(
 
 def test_a_batch_run_goes_on_when_its_checkpoint_fails(family, stream, tmp_path, monkeypatch):
     path, options = tmp_path / "run.nc", {"progressbar": False, "e_step": Noisy()}
-    saem = SAEM(family, sweeps=5, random_seed=1, **options)
+    saem = SAEM(family, draws=5, random_seed=1, **options)
     with (
         failing(monkeypatch, 1, errno.ENOSPC, calls=("write",), lasting=True),
         pytest.raises(OSError, match=r"run\.nc' was not written: there is no room for its \d"),
@@ -156,7 +156,7 @@ def test_a_batch_run_goes_on_when_its_checkpoint_fails(family, stream, tmp_path,
         saem.fit(stream, 3, checkpoint=path)
     assert saem.n_iterations == 2 and not list(tmp_path.iterdir())
     saem.fit(stream, 1, checkpoint=path)
-    clean = SAEM(family, sweeps=5, random_seed=1, **options).fit(stream, 3)
+    clean = SAEM(family, draws=5, random_seed=1, **options).fit(stream, 3)
     assert saem.parameters.identical(clean.parameters)
     assert SAEM.load(path, family, **options).parameters.identical(clean.parameters)
 

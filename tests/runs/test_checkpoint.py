@@ -229,12 +229,12 @@ def test_ctrl_c_of_saem_waits_for_its_iteration(family, stream, tmp_path):
 
             return Compiled()
 
-    saem = SAEM(family, sweeps=5, random_seed=1, e_step=Pressed(), **options)
+    saem = SAEM(family, draws=5, random_seed=1, e_step=Pressed(), **options)
     with pytest.raises(KeyboardInterrupt, match=r"between two iterations; .*run.nc"):
         saem.fit(stream, 5, checkpoint=path)
     assert saem.n_iterations == 3
     went_on = SAEM.load(path, family, e_step=Noisy(), **options).fit(stream, 2)
-    clean = SAEM(family, sweeps=5, random_seed=1, e_step=Noisy(), **options).fit(stream, 5)
+    clean = SAEM(family, draws=5, random_seed=1, e_step=Noisy(), **options).fit(stream, 5)
     assert went_on.parameters.identical(clean.parameters)
 
 
@@ -282,7 +282,7 @@ else:
     if os.path.exists(path):
         saem = SAEM.load(path, family, **options)
     else:
-        saem = SAEM(family, sweeps=5, batch_fraction=0.5, random_seed=1, **options)
+        saem = SAEM(family, draws=5, batch_size=0.5, random_seed=1, **options)
     left = 40 - saem.n_iterations
     if left:
         saem.fit(values, left, checkpoint=Checkpoint(path, observations=30))
@@ -328,11 +328,11 @@ def test_killed_at_any_moment_it_ends_with_the_same_bytes(kind, most, rng, tmp_p
         assert_same(loaded(path), clean)
     else:
         options = {"progressbar": False, "e_step": Noisy()}
-        clean = SAEM(NormalMixture(), sweeps=5, batch_fraction=0.5, random_seed=1, **options)
+        clean = SAEM(NormalMixture(), draws=5, batch_size=0.5, random_seed=1, **options)
         clean.fit(values, 40)
         found = SAEM.load(path, NormalMixture(), **options)
         assert found.parameters.identical(clean.parameters)
-        for group in ("online_em", "observations"):
+        for group in ("steps", "observations"):
             xr.testing.assert_identical(
                 found.history[group].to_dataset().drop_vars("seconds"),
                 clean.history[group].to_dataset().drop_vars("seconds"),
@@ -689,7 +689,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before_it(
 
 def test_batch_runs_fall_back_too(family, stream, tmp_path, caplog):
     path, options = tmp_path / "run.nc", {"progressbar": False, "e_step": Noisy()}
-    saem = SAEM(family, sweeps=5, random_seed=1, **options)
+    saem = SAEM(family, draws=5, random_seed=1, **options)
     saem.fit(stream, 1, checkpoint=path).fit(stream, 1, checkpoint=path)
     path.write_bytes(b"")
     found = SAEM.load(path, family, **options)

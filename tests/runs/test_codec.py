@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from pymc_mcoem.em.contributions import Contribution
-from pymc_mcoem.em.run_state import Pending, RunState
+from pymc_mcoem.em.run_state import OnlineState, Pending
 from pymc_mcoem.runs.atomic_files import write_whole
 from pymc_mcoem.runs.codec import STRUCTURE, dataset_of, value_in
 from pymc_mcoem.runs.datatree_files import bytes_of, read_datatree
@@ -55,7 +55,7 @@ def test_every_value_comes_back_with_the_same_bits(value):
 
 
 def test_a_state_comes_back_from_a_file(tmp_path, rng):
-    state = RunState(
+    state = OnlineState(
         parameters={"a/b c": rng.normal(size=(2, 3)), "scalar": np.array(np.nan)},
         pending=(Pending(np.array([-0.0, np.inf]), 7), Pending({"x": np.zeros(0)}, 2**40)),
         inverse_effective_size=0.1 + 0.2,

@@ -46,7 +46,7 @@ def whole(tmp_path_factory, family):
     )
     em.partial_fit(stream).save(folder / "online.nc")
     del stream[20]
-    saem = SAEM(family, sweeps=5, batch_fraction=0.5, random_seed=1, **SETTINGS)
+    saem = SAEM(family, draws=5, batch_size=0.5, random_seed=1, **SETTINGS)
     saem.fit(stream, 3).save(folder / "saem.nc")
     return {name: (folder / f"{name}.nc").read_bytes() for name in ("online", "saem")}
 
@@ -76,7 +76,7 @@ def declared(file):
 
 
 def growing(file):
-    large = file.create_dataset("online_em/large", (3,), "f8", maxshape=(None,), chunks=(9,))
+    large = file.create_dataset("steps/large", (3,), "f8", maxshape=(None,), chunks=(9,))
     large.resize(200_000_000, axis=0)
 
 
@@ -108,7 +108,7 @@ BOMBS = {
     two_names: r"'/run/\w+' has two names",
     nested: r"'/g/g/g' lies deeper than anything in one",
     declared: "'/run/large' declares more than the whole file holds",
-    growing: "'/online_em/large' is kept in pieces, compressed, or without an end",
+    growing: "'/steps/large' is kept in pieces, compressed, or without an end",
     compressed: "'/run/large' is kept in pieces, compressed, or without an end",
     long_text: "'/run/large' declares more than the whole file holds",
     many_words: "'many of /run' has more values than an attribute of one",
@@ -179,7 +179,7 @@ def test_a_file_that_leads_elsewhere_is_refused(whole, tmp_path, kind):
             layout[...] = h5py.VirtualSource(str(elsewhere), "values", values.shape)
             file.create_virtual_dataset(name, layout)
         elif kind == "soft link":
-            file[name] = h5py.SoftLink("/online_em")
+            file[name] = h5py.SoftLink("/steps")
         else:
             file[name] = h5py.ExternalLink(str(elsewhere), "values")
     with pytest.raises(DamagedFileError, match=r"damaged: '/run/float64' is kept in another"):

@@ -85,7 +85,7 @@ def test_a_run_is_the_same_to_the_last_bit_whoever_works(family, stream, way, at
     assert max(at_once.sent[batch:]) < min(at_once.sent[:batch])
 
 
-@pytest.mark.parametrize("options", [{}, {"batch_fraction": 0.4}, {"e_step": Exact()}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"batch_size": 0.4}, {"e_step": Exact()}], ids=str)
 def test_saem_is_the_same_whoever_works(family, stream, options, at_once):
     def fitted(executor):
         settings = {"e_step": Noisy(), "random_seed": 1, "progressbar": False} | options

@@ -25,13 +25,13 @@ def axes(request):
 
 def test_regular_grid_is_free_centres_in_c_order(axes, rng):
     regular = GaussianBasis.regular(axes, 0.7)
-    free = GaussianBasis(regular.centres, 0.7)
+    free = GaussianBasis(regular.centers, 0.7)
     points = rng.normal(size=(6, len(axes)))
     coefficients = rng.normal(size=regular.n_basis)
     np.testing.assert_allclose(
-        regular.centres, np.stack([g.ravel() for g in np.meshgrid(*axes, indexing="ij")], -1)
+        regular.centers, np.stack([g.ravel() for g in np.meshgrid(*axes, indexing="ij")], -1)
     )
-    expected = design_matrix(points, regular.centres, 0.7)
+    expected = design_matrix(points, regular.centers, 0.7)
     for basis in (regular, free):
         np.testing.assert_allclose(value(basis.design(points)), expected, rtol=1e-12)
         np.testing.assert_allclose(basis.matrix(points), expected, rtol=1e-12)
@@ -89,14 +89,14 @@ def test_a_vector_is_centres_on_the_line():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: GaussianBasis(np.zeros((2, 2, 2)), 1.0), "centres has shape"),
-        (lambda: GaussianBasis([], 1.0), "centres has shape"),
-        (lambda: GaussianBasis([0.0, np.nan], 1.0), "centres holds"),
+        (lambda: GaussianBasis(np.zeros((2, 2, 2)), 1.0), "centers has shape"),
+        (lambda: GaussianBasis([], 1.0), "centers has shape"),
+        (lambda: GaussianBasis([0.0, np.nan], 1.0), "centers holds"),
         (lambda: GaussianBasis([0.0], 0.0), "bandwidth is 0.0"),
         (lambda: GaussianBasis([0.0], [1.0, 2.0]), "bandwidth is"),
         (lambda: GaussianBasis.regular([], 1.0), "axes has shapes"),
         (lambda: GaussianBasis.regular([[[0.0]]], 1.0), "axes has shapes"),
-        (lambda: GaussianBasis.regular([[0.0, np.inf]], 1.0), "centres holds"),
+        (lambda: GaussianBasis.regular([[0.0, np.inf]], 1.0), "centers holds"),
     ],
 )
 def test_bad_arguments_are_named(build, message):
@@ -109,7 +109,7 @@ def test_projection_is_the_transposed_design(n_axes, rng):
     axes = [np.linspace(-1, 1, 3 + k) for k in range(n_axes)]
     points, weights = rng.standard_normal((7, n_axes)), rng.standard_normal(7)
     regular = GaussianBasis.regular(axes, bandwidth=0.7)
-    free = GaussianBasis(regular.centres, bandwidth=0.7)
+    free = GaussianBasis(regular.centers, bandwidth=0.7)
     expected = free.matrix(points).T @ weights
     for basis in (regular, free):
         found = basis.project(points, weights).eval(mode="FAST_COMPILE")

@@ -225,7 +225,7 @@ def test_one_grid_and_own_points_are_one_model(rng):
 def test_the_papers_settings():
     mixture = TemplateMixture.for_curves(np.linspace(2, 18, 31), n_classes=2)
     settings = mixture.settings
-    np.testing.assert_allclose(settings.basis.centres[:, 0], np.arange(1.5, 18.6, 0.5))
+    np.testing.assert_allclose(settings.basis.centers[:, 0], np.arange(1.5, 18.6, 0.5))
     assert settings.basis.bandwidth == 0.75
     assert isinstance(settings.deformation, TimeWarp)
     assert settings.deformation.outer == (0.0, 20.0)

@@ -154,7 +154,7 @@ def test_a_deformation_without_learned_coordinates_will_do(rng):
     basis = GaussianBasis.regular(axes, 1.0)
     for covariance in ("scaled", "diagonal", "full"):
         mixture = TemplateMixture(
-            basis.centres, basis, RigidMotion(0.1), 2, covariance=covariance, grid_shape=(4, 4)
+            basis.centers, basis, RigidMotion(0.1), 2, covariance=covariance, grid_shape=(4, 4)
         )
         parameters = mixture.initialize(list(rng.normal(size=(6, 4, 4))), rng)
         model = mixture.condition(rng.normal(size=(4, 4)), parameters)

@@ -42,7 +42,7 @@ def toy():
 @pytest.fixture(scope="module")
 def found(toy):
     mixture, theta, curve = toy
-    return mixture.register(curve, theta, draws=4_000, burn_in=200, random_seed=3)
+    return mixture.register(curve, theta, draws=4_000, tune=200, random_seed=3)
 
 
 def brute_force(mixture, theta, curve):
@@ -132,7 +132,7 @@ def test_labels(toy, found):
     assert found["scale_mean"].dims == ("class",)
     np.testing.assert_array_equal(found["age"], AGES)
     assert list(found["deformation_coordinate"].values) == list(mixture.settings.deformation.labels)
-    assert found.attrs == {"draws": 4_000, "burn_in": 200, "troubles": ""}
+    assert found.attrs == {"draws": 4_000, "tune": 200, "troubles": ""}
     assert (found["class_probability"] > 0.1).all()
 
 
@@ -140,7 +140,7 @@ def test_one_seed_one_result_and_the_model_is_left_alone(toy):
     mixture, theta, curve = toy
     before = mixture.parameters.copy(deep=True)
     first, second, other = (
-        mixture.register(curve, theta, draws=20, burn_in=5, random_seed=seed) for seed in (1, 1, 2)
+        mixture.register(curve, theta, draws=20, tune=5, random_seed=seed) for seed in (1, 1, 2)
     )
     assert first.equals(second)
     assert not first.equals(other)
@@ -166,7 +166,7 @@ def test_troubles_are_named_and_logged_once(toy, found, caplog, monkeypatch):
 
     monkeypatch.setattr(within, "with_draws", troubled)
     for seed in (1, 2):
-        each = mixture.register(curve, theta, draws=5, burn_in=0, random_seed=seed)
+        each = mixture.register(curve, theta, draws=5, tune=0, random_seed=seed)
         named = "class 0: mode search: not converged; class 1: mode search: not converged"
         assert each.attrs["troubles"] == named
     told = [record.getMessage() for record in caplog.records]
@@ -179,13 +179,13 @@ def test_the_common_clock_may_be_given(toy):
     mixture, theta, curve = toy
     sure = {**theta, "deformation_variance": np.full(2, 1e-8), "noise_variance": np.array(1e-2)}
     clock = mixture.settings.deformation
-    there = mixture.register(curve, sure, draws=20, burn_in=5, reference=clock.mean)
+    there = mixture.register(curve, sure, draws=20, tune=5, reference=clock.mean)
     np.testing.assert_allclose(
         (there["aligned_mean"] * there["scale_mean"])[0, [1, 2, 6, 7]],
         curve[[1, 2, 6, 7]],
         rtol=0.02,
     )
-    later = mixture.register(curve, sure, draws=20, burn_in=5, reference=np.array([0.4, 1.6]))
+    later = mixture.register(curve, sure, draws=20, tune=5, reference=np.array([0.4, 1.6]))
     moved = clock.inverse(clock.evaluate(AGES, [0.4, 1.6]), clock.mean)
     seen = ~np.isnan(curve)
     expected = np.interp(moved, AGES[seen], curve[seen], np.nan, np.nan)
@@ -202,15 +202,15 @@ def test_points_of_its_own_are_registered_as_the_grids_are(toy):
     theta["weights"] = np.ones(1)
     own = mixture.with_classes(1, own_points=12)
     seen = ~np.isnan(curve)
-    plain = own.register(curve, theta, draws=40, burn_in=20)
-    paired = own.register((AGES[seen], curve[seen]), theta, draws=40, burn_in=20)
+    plain = own.register(curve, theta, draws=40, tune=20)
+    paired = own.register((AGES[seen], curve[seen]), theta, draws=40, tune=20)
     assert paired["aligned_mean"].dims == ("class", "age")
     for name in ("warp_mean", "template_sd", "aligned_mean", "scale_mean"):
         np.testing.assert_allclose(paired[name], plain[name], rtol=1e-6, err_msg=name)
     # ages of its own between the grid's; the result is told at the grid's all the same
     between = (AGES[1:] + AGES[:-1]) / 2
     values = np.interp(between, AGES[seen], curve[seen])
-    found = own.register((between, values), theta, draws=40, burn_in=20)
+    found = own.register((between, values), theta, draws=40, tune=20)
     assert found["aligned_mean"].shape == (1, AGES.size)
     assert np.isfinite(found["aligned_mean"].values[0, 2:-2]).all()
 
@@ -221,7 +221,7 @@ def test_labels_of_classes_are_names_only(toy, found):
         name: value[::-1].copy() if value.shape[:1] == (2,) else value
         for name, value in theta.items()
     }
-    again = mixture.register(curve, swapped, draws=4_000, burn_in=200, random_seed=4)
+    again = mixture.register(curve, swapped, draws=4_000, tune=200, random_seed=4)
     back = again.isel({"class": [1, 0]})
     error = 0.5 * np.sqrt(2 / EFFECTIVE)
     np.testing.assert_allclose(
@@ -250,7 +250,7 @@ def test_curves_on_grids_of_their_own_with_known_warps_are_registered(toy, rng):
         )
         values = values + rng.normal(0, 0.2, size=12)
         values[rng.random(12) < 0.2] = np.nan
-        found = own.register((ages, values), theta, draws=300, burn_in=50, random_seed=seed)
+        found = own.register((ages, values), theta, draws=300, tune=50, random_seed=seed)
         true = settings.deformation.evaluate(AGES, beta)[4]
         mean, sd = (float(found[f"warp_{part}"][0, 4]) for part in ("mean", "sd"))
         squares.append(((true - mean) / sd) ** 2)
@@ -269,7 +269,7 @@ def test_curves_on_grids_of_their_own_with_known_warps_are_registered(toy, rng):
     ("options", "message"),
     [
         ({"draws": 1}, "draws is 1; give a whole number of at least 2"),
-        ({"burn_in": -1}, "burn_in is -1"),
+        ({"tune": -1}, "tune is -1"),
         ({"random_seed": -2}, "random_seed: got -2"),
         ({"reference": np.ones(3)}, r"reference has shape \(3,\); give finite β"),
         ({"reference": [np.nan, 1.0]}, "reference has shape"),
@@ -300,7 +300,7 @@ def test_an_image_that_says_nothing_leaves_the_prior(images):
     """Of a flat template nothing is learnt: displacements are normal with known moments."""
     mixture, field, e_step = images
     theta = {**mixture.model_parameters(), "deformation_variance": np.array([0.04])}
-    found = mixture.register(np.zeros((6, 6)), theta, draws=4_000, burn_in=100, e_step=e_step)
+    found = mixture.register(np.zeros((6, 6)), theta, draws=4_000, tune=100, e_step=e_step)
     columns = np.stack(
         [field.warp(mixture.settings.points, row).eval() for row in np.eye(field.n_parameters)]
     )
@@ -319,7 +319,7 @@ def test_an_image_that_says_nothing_leaves_the_prior(images):
 def test_an_image_with_a_known_warp_is_registered(images, rng):
     mixture, field, e_step = images
     settings = mixture.settings
-    template = np.exp(-np.square(settings.basis.centres - [0.1, -0.2]).sum(axis=1) / 0.3)
+    template = np.exp(-np.square(settings.basis.centers - [0.1, -0.2]).sum(axis=1) / 0.3)
     beta = 0.15 * rng.normal(size=field.n_parameters)
     warp = field.warp(settings.points, beta).eval()
     image = (settings.basis.matrix(warp) @ template).reshape(6, 6)
@@ -331,7 +331,7 @@ def test_an_image_with_a_known_warp_is_registered(images, rng):
     }
     noisy = image + 0.01 * rng.normal(size=(6, 6))
     noisy[2, 3] = np.nan
-    found = mixture.register(noisy, theta, draws=1_000, burn_in=200, e_step=e_step)
+    found = mixture.register(noisy, theta, draws=1_000, tune=200, e_step=e_step)
     np.testing.assert_array_equal(found["class_probability"], [1.0])
     # posterior means are within a few posterior standard deviations of what made the image
     for name, truth in (("warp", warp.reshape(6, 6, 2)), ("template", image)):

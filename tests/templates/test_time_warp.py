@@ -95,7 +95,7 @@ def test_the_quadrature_is_near_the_integral(rng):
         beta = some_beta(clock, rng, spread)
 
         def speed(v, beta=beta):
-            return np.exp(beta @ np.exp(-np.square(v - clock.centres)))
+            return np.exp(beta @ np.exp(-np.square(v - clock.centers)))
 
         points = np.array([2.0, 7.3, 11.0, 18.0])
         whole = quad(speed, 0, 20, limit=500)[0]
@@ -130,7 +130,7 @@ def test_the_papers_clock():
     clock = CLOCKS["paper"]
     assert clock.outer == (0.0, 20.0)
     assert clock.n_parameters == 20
-    np.testing.assert_allclose(clock.centres[[0, -1]], [0, 20])
+    np.testing.assert_allclose(clock.centers[[0, -1]], [0, 20])
     np.testing.assert_array_equal(clock.mean, np.ones(20))
     np.testing.assert_array_equal(clock.covariance, np.eye(20))
     assert clock.learned.all()

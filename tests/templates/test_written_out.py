@@ -218,9 +218,7 @@ def explain(mixture, rng):
     e_step = CarlinChibBurst().compile(mixture)
     image = rng.normal(size=mixture.settings.grid_shape)
     parameters = mixture.model_parameters()
-    return e_step(
-        mixture.encode(image), parameters, rng, e_step.initial_state(), draws=2, burn_in=1
-    )
+    return e_step(mixture.encode(image), parameters, rng, e_step.initial_state(), draws=2, tune=1)
 
 
 def test_another_mixture_of_images_compiles_nothing(rng):

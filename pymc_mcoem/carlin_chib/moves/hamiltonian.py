@@ -42,7 +42,7 @@ class Hamiltonian:
     n_leapfrog : int
         Leapfrog steps of a trajectory, at least one.
     target_acceptance : float
-        Acceptance that burn-in tunes the step size to.
+        Acceptance that the step size is tuned to.
 
     Raises
     ------

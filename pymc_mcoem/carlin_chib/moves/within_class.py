@@ -128,7 +128,7 @@ class WithinClassMove(Protocol):
 
     @property
     def target_acceptance(self) -> float:
-        """Acceptance that burn-in tunes the step size to."""
+        """Acceptance that the step size is tuned to."""
         ...
 
     def noise_size(self, n_latents: int) -> int:
@@ -162,7 +162,7 @@ class RandomWalk:
     n_moves : int
         Number r of moves per sweep; 0 leaves the latents to other step methods.
     target_acceptance : float
-        Acceptance that burn-in tunes the increments to (0.4 in the paper).
+        Acceptance that the increments are tuned to (0.4 in the paper).
 
     Raises
     ------

@@ -241,7 +241,7 @@ class PseudoPriors:
         log_moves = moves.log_normalizer - 0.5 * (noise**2).sum(axis=1)
         return noise, log_moves - self.log_density(positions)
 
-    def start(self, rng: np.random.Generator) -> tuple[int, np.ndarray]:
+    def draw_start(self, rng: np.random.Generator) -> tuple[int, np.ndarray]:
         """Draw a class (by evidence, if there is any) and a position from its pseudo-prior.
 
         Parameters

@@ -40,8 +40,9 @@ class Laplace:
         mode.
     max_iterations : int
         Most iterations of a mode search.
-    n_starts : int or None
-        How many of the family's starting points are used; None: all of them.
+    n_searches : int or None
+        Number of mode searches in each class, from the first of the family's starting points;
+        None: one from each.
     race : Race or None
         How starts and classes compete before the full mode searches; None: every search runs to
         its end.
@@ -97,7 +98,7 @@ class Laplace:
 
     tolerance: float = 1e-3
     max_iterations: int = 60
-    n_starts: int | None = None
+    n_searches: int | None = None
     race: Race | None = field(default_factory=Race)
     cooling: Cooling | None = field(default_factory=Cooling)
     starts: Sequence[Mapping[str, Any]] | None = None
@@ -206,4 +207,4 @@ class Laplace:
     ) -> tuple[Callable[[], np.ndarray], np.ndarray]:
         """Return a function that gives the model's or family's starts, and the user's starts."""
         starts = geometry.follow_starts(density)
-        return lambda: starts()[: self.n_starts], given_starts(density, self.starts)
+        return lambda: starts()[: self.n_searches], given_starts(density, self.starts)

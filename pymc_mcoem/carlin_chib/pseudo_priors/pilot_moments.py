@@ -112,9 +112,9 @@ class PilotMoments:
                 *density.arguments(data, others),
             )[:, self.n_steps // 2 :]
             mean = draws.mean(axis=1)
-            centred = draws - mean[:, None]
+            centered = draws - mean[:, None]
             n_kept = draws.shape[1]
-            sample = np.einsum("jta,jtb->jab", centred, centred) / n_kept
+            sample = np.einsum("jta,jtb->jab", centered, centered) / n_kept
             variances = 0.5 * (
                 np.diagonal(sample, axis1=1, axis2=2) + np.diagonal(prior, axis1=1, axis2=2)
             )

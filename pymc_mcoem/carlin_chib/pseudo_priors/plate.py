@@ -73,7 +73,7 @@ class PlatePseudoPriors(PseudoPriors):
 
     mixtures: RowMixtures | None = None  # type: ignore[assignment]
 
-    def start(self, rng: np.random.Generator) -> tuple[Any, np.ndarray]:
+    def draw_start(self, rng: np.random.Generator) -> tuple[Any, np.ndarray]:
         """Draw a class for every row by evidence, and a position from its pseudo-prior."""
         n_classes, n_rows, n = self.mean.shape
         best = self.log_evidence.max(axis=0)

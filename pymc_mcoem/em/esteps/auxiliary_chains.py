@@ -106,7 +106,7 @@ class AuxiliaryChains:
     >>> family, rng = Pair(), np.random.default_rng(1)
     >>> e_step = AuxiliaryChains(within_class=RandomWalk(n_moves=5)).compile(family)
     >>> theta, state = family.model_parameters(), e_step.initial_state()
-    >>> found = e_step(family.encode(0.5), theta, rng, state, draws=4000, burn_in=50)
+    >>> found = e_step(family.encode(0.5), theta, rng, state, draws=4000, tune=50)
     >>> found.statistics["class_weight"].round(2), found.statistics["x"].round(1)
     (array([0.27, 0.73]), array([-0.2,  0.9]))
     """
@@ -176,36 +176,36 @@ class CompiledAuxiliaryChains(ChainEStep[ClassDraws]):
         return self.chains(rng, chain["position"], log_step, pseudo_priors, gains, values)
 
     def _evidence(
-        self, pseudo_priors: PseudoPriors, found: ClassDraws, burn_in: int
+        self, pseudo_priors: PseudoPriors, found: ClassDraws, tune: int
     ) -> ReciprocalEvidence:
         evidence = ReciprocalEvidence.of(
             pseudo_priors,
-            found.position[:, burn_in:],
-            found.log_density[:, burn_in:],
+            found.position[:, tune:],
+            found.log_density[:, tune:],
             self.settings.coverage,
         )
         require_density(evidence.log_evidence, "auxiliary chains")
         return evidence
 
     def _class_weights(
-        self, values: Mapping[str, np.ndarray], rng: np.random.Generator, draws: int, burn_in: int
+        self, values: Mapping[str, np.ndarray], rng: np.random.Generator, draws: int, tune: int
     ) -> np.ndarray:
-        pseudo_priors, found = self._run(values, rng, self.initial_log_step, draws, burn_in)
-        weight: np.ndarray = softmax(self._evidence(pseudo_priors, found, burn_in).log_evidence)
+        pseudo_priors, found = self._run(values, rng, self.initial_log_step, draws, tune)
+        weight: np.ndarray = softmax(self._evidence(pseudo_priors, found, tune).log_evidence)
         return weight
 
     def _summed(
         self,
         pseudo_priors: PseudoPriors,
         found: ClassDraws,
-        burn_in: int,
+        tune: int,
         rng: np.random.Generator,
         values: Mapping[str, np.ndarray],
     ) -> EStepResult:
-        evidence = self._evidence(pseudo_priors, found, burn_in)
+        evidence = self._evidence(pseudo_priors, found, tune)
         weight = softmax(evidence.log_evidence)
-        positions = found.position[:, burn_in:]
-        acceptance = float(weight @ found.acceptance[:, burn_in:].mean(axis=1))
+        positions = found.position[:, tune:]
+        acceptance = float(weight @ found.acceptance[:, tune:].mean(axis=1))
         troubles = dict(pseudo_priors.troubles)
         if weight @ evidence.whole > FEW:
             troubles["reciprocal importance: no draw near the pseudo-prior"] = 1

@@ -30,7 +30,7 @@ class EStepResult:
         Posterior means of δ_{I,j} S, each ``(n_classes, *shape)``; ``"class_weight"`` of shape
         ``(n_classes,)`` is the posterior class probability.
     class_index : ndarray of shape (n_draws,) or None
-        Draws of the class index after the burn-in, if the E-step makes any.
+        Draws of the class index after tuning, if the E-step makes any.
     acceptance : float
         Share of within-class moves accepted; nan if there are none.
     log_evidence : float
@@ -96,7 +96,7 @@ class CompiledEStep(Protocol):
         state: Mapping[str, np.ndarray],
         *,
         draws: int,
-        burn_in: int,
+        tune: int,
     ) -> EStepResult:
         """Return the statistics of one encoded observation at θ."""
         ...
@@ -146,7 +146,7 @@ class CompiledClassWeights(Protocol):
         rng: np.random.Generator,
         *,
         draws: int,
-        burn_in: int,
+        tune: int,
     ) -> np.ndarray:
         """Return posterior class probabilities of one encoded observation, ``(n_classes,)``."""
         ...

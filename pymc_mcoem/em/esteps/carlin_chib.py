@@ -55,7 +55,7 @@ class CarlinChibBurst:
     -----
     Labels ``alg:MCMC`` and ``estep_SAOEM``. The chain starts in a class drawn by the
     pseudo-priors' estimates of evidence, at a draw from that class's pseudo-prior. Step sizes
-    adapt only during burn-in and are passed from observation to observation. The evidence
+    adapt only while tuning and are passed from observation to observation. The evidence
     reported is the pseudo-priors' estimate: Laplace's, or nan for pilot moments.
 
     Examples
@@ -78,7 +78,7 @@ class CarlinChibBurst:
     >>> family, rng = Pair(), np.random.default_rng(1)
     >>> e_step = CarlinChibBurst(within_class=RandomWalk(n_moves=2)).compile(family)
     >>> theta, state = family.model_parameters(), e_step.initial_state()
-    >>> found = e_step(family.encode(0.0), theta, rng, state, draws=4000, burn_in=50)
+    >>> found = e_step(family.encode(0.0), theta, rng, state, draws=4000, tune=50)
     >>> found.statistics["class_weight"].round(1), found.statistics["x"].round(1)
     (array([0.5, 0.5]), array([-0.5,  0.5]))
     """
@@ -108,7 +108,7 @@ class CarlinChibBurst:
 
 @dataclass(frozen=True)
 class PosteriorChain:
-    """Draws of the class index and the latents of one observation, after the burn-in.
+    """Draws of the class index and the latents of one observation, after tuning.
 
     Attributes
     ----------
@@ -158,24 +158,24 @@ class CompiledCarlinChibBurst(SweepEStep):
         state: Mapping[str, np.ndarray],
         *,
         draws: int,
-        burn_in: int,
+        tune: int,
     ) -> tuple[EStepResult, Sweeps]:
         """Return the result of a call together with the sweeps.
 
         Parameters
         ----------
-        data, parameters, rng, state, draws, burn_in
+        data, parameters, rng, state, draws, tune
             As for a call.
 
         Returns
         -------
         EStepResult
         Sweeps
-            All ``burn_in + draws`` sweeps; positions are on the scale on which PyMC samples.
+            All ``tune + draws`` sweeps; positions are on the scale on which PyMC samples.
         """
         values = self._values(data, parameters)
-        pseudo_priors, found = self._run(values, rng, state["log_step"], draws, burn_in)
-        return self._described(pseudo_priors, found, burn_in, rng, values), found
+        pseudo_priors, found = self._run(values, rng, state["log_step"], draws, tune)
+        return self._described(pseudo_priors, found, tune, rng, values), found
 
     def chain(
         self,
@@ -184,13 +184,13 @@ class CompiledCarlinChibBurst(SweepEStep):
         rng: np.random.Generator,
         *,
         draws: int,
-        burn_in: int,
+        tune: int,
     ) -> PosteriorChain:
         """Return draws of the class index and the latents, without statistics.
 
         Parameters
         ----------
-        data, parameters, rng, draws, burn_in
+        data, parameters, rng, draws, tune
             As for a call, with the step sizes that a run starts with.
 
         Returns
@@ -198,12 +198,12 @@ class CompiledCarlinChibBurst(SweepEStep):
         PosteriorChain
         """
         values = self._values(data, parameters)
-        pseudo_priors, found = self._run(values, rng, self.initial_log_step, draws, burn_in)
+        pseudo_priors, found = self._run(values, rng, self.initial_log_step, draws, tune)
         return PosteriorChain(
-            found.class_index[burn_in:],
-            found.position[burn_in:],
-            found.log_weight[burn_in:],
-            found.acceptance[burn_in:],
+            found.class_index[tune:],
+            found.position[tune:],
+            found.log_weight[tune:],
+            found.acceptance[tune:],
             dict(pseudo_priors.troubles),
         )
 

@@ -25,7 +25,7 @@ __all__ = ["ClassChains", "ClassDraws", "ReciprocalEvidence"]
 
 @dataclass(frozen=True)
 class ClassDraws:
-    """All sweeps of the chains, burn-in included.
+    """All sweeps of the chains, tuning included.
 
     Attributes
     ----------
@@ -192,8 +192,8 @@ class ReciprocalEvidence:
             Probability of the ellipsoid to which each pseudo-prior is truncated; 1: not truncated.
         """
         n_draws, n = position.shape[1:]
-        centred = position - pseudo_priors.mean[:, None]
-        squares = (np.einsum("jab,jtb->jta", pseudo_priors.whiten, centred) ** 2).sum(axis=2)
+        centered = position - pseudo_priors.mean[:, None]
+        squares = (np.einsum("jab,jtb->jta", pseudo_priors.whiten, centered) ** 2).sum(axis=2)
         inside = squares <= (np.inf if coverage == 1 else chdtri(n, 1 - coverage))
         whole = ~inside.any(axis=1)
         log_share = np.where(whole, 0.0, np.log(coverage))[:, None]

@@ -60,7 +60,7 @@ class DensityEStep(ABC):
         state: Arrays,
         *,
         draws: int,
-        burn_in: int,
+        tune: int,
     ) -> EStepResult:
         """Return the mean statistics of one observation.
 
@@ -73,15 +73,15 @@ class DensityEStep(ABC):
         rng : numpy.random.Generator
         state : mapping of str to ndarray
             As from `initial_state` or the last result.
-        draws, burn_in : int
+        draws, tune : int
             Numbers of draws to average over and of sweeps before them. An E-step without draws or
-            without a burn-in does not use them.
+            without tuning does not use them.
 
         Returns
         -------
         EStepResult
         """
-        return self._explain(self._values(data, parameters), rng, state, draws, burn_in)
+        return self._explain(self._values(data, parameters), rng, state, draws, tune)
 
     def class_probability(
         self,
@@ -90,20 +90,20 @@ class DensityEStep(ABC):
         rng: np.random.Generator,
         *,
         draws: int,
-        burn_in: int,
+        tune: int,
     ) -> np.ndarray:
         """Return the posterior class probabilities of one encoded observation.
 
         Parameters
         ----------
-        data, parameters, rng, draws, burn_in
+        data, parameters, rng, draws, tune
             As for a call, with the step sizes that a run starts with.
 
         Returns
         -------
         ndarray of shape (n_classes,)
         """
-        return self._class_weights(self._values(data, parameters), rng, draws, burn_in)
+        return self._class_weights(self._values(data, parameters), rng, draws, tune)
 
     def _values(self, data: Arrays, parameters: Arrays) -> dict[str, np.ndarray]:
         """Return the values of the density's inputs in the form for compiled functions."""
@@ -115,12 +115,12 @@ class DensityEStep(ABC):
 
     @abstractmethod
     def _explain(
-        self, values: Arrays, rng: np.random.Generator, state: Arrays, draws: int, burn_in: int
+        self, values: Arrays, rng: np.random.Generator, state: Arrays, draws: int, tune: int
     ) -> EStepResult: ...
 
     @abstractmethod
     def _class_weights(
-        self, values: Arrays, rng: np.random.Generator, draws: int, burn_in: int
+        self, values: Arrays, rng: np.random.Generator, draws: int, tune: int
     ) -> np.ndarray: ...
 
 
@@ -182,21 +182,21 @@ class ChainEStep[Drawn: (Sweeps, ClassDraws)](DensityEStep):
         return replace(result, chain=following)
 
     def _explain(
-        self, values: Arrays, rng: np.random.Generator, state: Arrays, draws: int, burn_in: int
+        self, values: Arrays, rng: np.random.Generator, state: Arrays, draws: int, tune: int
     ) -> EStepResult:
-        pseudo_priors, found = self._run(values, rng, state["log_step"], draws, burn_in)
-        return self._described(pseudo_priors, found, burn_in, rng, values)
+        pseudo_priors, found = self._run(values, rng, state["log_step"], draws, tune)
+        return self._described(pseudo_priors, found, tune, rng, values)
 
     def _described(
         self,
         pseudo_priors: PseudoPriors,
         found: Drawn,
-        burn_in: int,
+        tune: int,
         rng: np.random.Generator,
         values: Arrays,
     ) -> EStepResult:
         """Return mean statistics of a burst, with a trouble if its chain did not move."""
-        result = self._summed(pseudo_priors, found, burn_in, rng, values)
+        result = self._summed(pseudo_priors, found, tune, rng, values)
         if result.acceptance == 0.0:
             result.troubles["chain did not move within its class"] = 1
         return result
@@ -207,10 +207,10 @@ class ChainEStep[Drawn: (Sweeps, ClassDraws)](DensityEStep):
         rng: np.random.Generator,
         log_step: np.ndarray,
         draws: int,
-        burn_in: int,
+        tune: int,
     ) -> tuple[PseudoPriors, Drawn]:
         pseudo_priors = self.pseudo_priors(values, rng)
-        gains = adaptation_gains(burn_in + draws, burn_in)
+        gains = adaptation_gains(tune + draws, tune)
         return pseudo_priors, self._begin(rng, log_step, pseudo_priors, gains, values)
 
     @abstractmethod
@@ -249,11 +249,11 @@ class ChainEStep[Drawn: (Sweeps, ClassDraws)](DensityEStep):
         self,
         pseudo_priors: PseudoPriors,
         found: Drawn,
-        burn_in: int,
+        tune: int,
         rng: np.random.Generator,
         values: Arrays,
     ) -> EStepResult:
-        """Return mean statistics over the sweeps after `burn_in`."""
+        """Return mean statistics over the sweeps after `tune`."""
 
 
 class SweepEStep(ChainEStep[Sweeps]):
@@ -283,7 +283,7 @@ class SweepEStep(ChainEStep[Sweeps]):
         self, pseudo_priors: PseudoPriors, rng: np.random.Generator
     ) -> tuple[int, np.ndarray]:
         """Draw the start of a chain: a class by evidence, and latents from its pseudo-prior."""
-        return pseudo_priors.start(rng)
+        return pseudo_priors.draw_start(rng)
 
     def _begin(
         self,
@@ -338,11 +338,11 @@ class SweepEStep(ChainEStep[Sweeps]):
         self,
         pseudo_priors: PseudoPriors,
         found: Sweeps,
-        burn_in: int,
+        tune: int,
         rng: np.random.Generator,
         values: Arrays,
     ) -> EStepResult:
-        kept = slice(burn_in, None)
+        kept = slice(tune, None)
         # SciPy's logsumexp takes a thirtieth of a short burst; pilot moments have nan
         with np.errstate(invalid="ignore"):
             log_evidence = float(np.logaddexp.reduce(pseudo_priors.log_evidence))
@@ -361,14 +361,14 @@ class SweepEStep(ChainEStep[Sweeps]):
         return self.statistics(indices, found.position[kept], weights, values)
 
     def _class_weights(
-        self, values: Arrays, rng: np.random.Generator, draws: int, burn_in: int
+        self, values: Arrays, rng: np.random.Generator, draws: int, tune: int
     ) -> np.ndarray:
-        """Average the probabilities of the class index over the sweeps after the burn-in.
+        """Average the probabilities of the class index over the sweeps after tuning.
 
         This is the Rao-Blackwell form of the share of visits, at no cost.
         """
-        _, found = self._run(values, rng, self.initial_log_step, draws, burn_in)
-        mean: np.ndarray = softmax(found.log_weight[burn_in:], axis=1).mean(axis=0)
+        _, found = self._run(values, rng, self.initial_log_step, draws, tune)
+        mean: np.ndarray = softmax(found.log_weight[tune:], axis=1).mean(axis=0)
         return mean
 
 

@@ -61,6 +61,6 @@ class _CompiledExact:
         state: Mapping[str, np.ndarray],
         *,
         draws: int,
-        burn_in: int,
+        tune: int,
     ) -> EStepResult:
         return EStepResult(statistics=dict(self.family.exact(data, parameters)))

@@ -59,7 +59,7 @@ class FixedLatents:
     >>> family, rng = Shifted(), np.random.default_rng(1)
     >>> e_step = FixedLatents().compile(family)
     >>> theta = family.model_parameters()
-    >>> e_step(family.encode(1.0), theta, rng, {}, draws=1, burn_in=0).statistics
+    >>> e_step(family.encode(1.0), theta, rng, {}, draws=1, tune=0).statistics
     {'class_weight': array([0.5, 0.5])}
     """
 
@@ -111,7 +111,7 @@ class CompiledFixedLatents(DensityEStep):
         rng: np.random.Generator,
         state: Mapping[str, np.ndarray],
         draws: int,
-        burn_in: int,
+        tune: int,
     ) -> EStepResult:
         log_weights = self._log_weights(*self.density.arguments(values))
         weights = softmax(log_weights)
@@ -121,7 +121,7 @@ class CompiledFixedLatents(DensityEStep):
         )
 
     def _class_weights(
-        self, values: Mapping[str, np.ndarray], rng: np.random.Generator, draws: int, burn_in: int
+        self, values: Mapping[str, np.ndarray], rng: np.random.Generator, draws: int, tune: int
     ) -> np.ndarray:
         weights: np.ndarray = softmax(self._log_weights(*self.density.arguments(values)))
         return weights

@@ -55,7 +55,7 @@ class LaplaceGaussian:
         w_{j,t} = Z_j / (T Σ_l Z_l)                 without importance weights,
         w_{j,t} ∝ p(y, I = j, U_{j,t}) / κ_j(U_{j,t})    with them, all of them summing to one.
 
-    T is the number of draws in the burst length; its burn-in is not used. Cost: a mode search in
+    T is the number of draws in the burst length; its `tune` is not used. Cost: a mode search in
     every class that stays in the race, with importance weights T density evaluations per class,
     and the statistics of all draws of classes with weight.
 
@@ -90,7 +90,7 @@ class LaplaceGaussian:
     >>> family, rng = Pair(), np.random.default_rng(1)
     >>> e_step = LaplaceGaussian(importance=True).compile(family)
     >>> theta, state = family.model_parameters(), e_step.initial_state()
-    >>> found = e_step(family.encode(0.5), theta, rng, state, draws=4000, burn_in=0)
+    >>> found = e_step(family.encode(0.5), theta, rng, state, draws=4000, tune=0)
     >>> found.statistics["class_weight"].round(3), found.statistics["x"].round(1)
     (array([0.269, 0.731]), array([-0.2,  0.9]))
     """
@@ -139,7 +139,7 @@ class CompiledLaplaceGaussian(DensityEStep):
         rng: np.random.Generator,
         state: Mapping[str, np.ndarray],
         draws: int,
-        burn_in: int,
+        tune: int,
     ) -> EStepResult:
         fitted = self.approximation(values, rng)
         positions, log_weights = self._weighted(fitted, values, rng, draws)
@@ -154,7 +154,7 @@ class CompiledLaplaceGaussian(DensityEStep):
         )
 
     def _class_weights(
-        self, values: Mapping[str, np.ndarray], rng: np.random.Generator, draws: int, burn_in: int
+        self, values: Mapping[str, np.ndarray], rng: np.random.Generator, draws: int, tune: int
     ) -> np.ndarray:
         """Weight draws or, without importance weights, normalize Laplace's evidences."""
         fitted = self.approximation(values, rng)

@@ -50,7 +50,7 @@ class PlainGibbs:
     classes share their latents. But the latents of one class are rarely plausible in another: in
     d dimensions P(I = j | X, y) falls like exp(−c d), and even a long chain stays where it began.
     Of 12 digits under four classes with 78 latents, 10 were in a wrong class for all of 200 sweeps
-    after 100 of burn-in. Carlin and Chib's remedy is to draw latents for every class
+    after 100 of tuning. Carlin and Chib's remedy is to draw latents for every class
     (`CarlinChibBurst`).
 
     The chain starts in a class drawn with equal probabilities, with up to fifty draws of latents
@@ -87,7 +87,7 @@ class PlainGibbs:
     >>> data, state = family.encode(0.0), e_step.initial_state()
     >>> for means in ([-2.0, 2.0], [-8.0, 8.0]):
     ...     theta = {"means": np.array(means)}
-    ...     found = e_step(data, theta, rng, state, draws=4000, burn_in=50)
+    ...     found = e_step(data, theta, rng, state, draws=4000, tune=50)
     ...     print(found.statistics["class_weight"].round(1), list(found.troubles))
     [0.5 0.5] []
     [1. 0.] ['class index did not move']
@@ -128,18 +128,18 @@ class CompiledPlainGibbs(SweepEStep):
     ) -> tuple[int, np.ndarray]:
         """Draw the first class with equal odds, and latents from its proposal."""
         unknown = np.full(self.density.n_classes, np.nan)
-        return replace(pseudo_priors, log_evidence=unknown).start(rng)
+        return replace(pseudo_priors, log_evidence=unknown).draw_start(rng)
 
     def _summed(
         self,
         pseudo_priors: PseudoPriors,
         found: Sweeps,
-        burn_in: int,
+        tune: int,
         rng: np.random.Generator,
         values: Mapping[str, np.ndarray],
     ) -> EStepResult:
-        result = super()._summed(pseudo_priors, found, burn_in, rng, values)
-        indices = found.class_index[burn_in:]
+        result = super()._summed(pseudo_priors, found, tune, rng, values)
+        indices = found.class_index[tune:]
         expected = softmax(pseudo_priors.log_evidence)[indices[0]]
         # nan, so that no trouble is counted, if the rule does not estimate evidence
         if (indices == indices[0]).all() and expected ** len(indices) < 1e-3:

@@ -72,7 +72,7 @@ class PosteriorMode:
     >>> family, rng = Pair(), np.random.default_rng(1)
     >>> e_step = PosteriorMode().compile(family)
     >>> theta, state = family.model_parameters(), e_step.initial_state()
-    >>> found = e_step(family.encode(1.0), theta, rng, state, draws=1, burn_in=0)
+    >>> found = e_step(family.encode(1.0), theta, rng, state, draws=1, tune=0)
     >>> found.statistics["class_weight"], found.statistics["x"].round(3)
     (array([0., 1.]), array([0. , 1.5]))
     """
@@ -113,7 +113,7 @@ class CompiledPosteriorMode(DensityEStep):
         rng: np.random.Generator,
         state: Mapping[str, np.ndarray],
         draws: int,
-        burn_in: int,
+        tune: int,
     ) -> EStepResult:
         modes, chosen = self._highest(values)
         return EStepResult(
@@ -123,7 +123,7 @@ class CompiledPosteriorMode(DensityEStep):
         )
 
     def _class_weights(
-        self, values: Mapping[str, np.ndarray], rng: np.random.Generator, draws: int, burn_in: int
+        self, values: Mapping[str, np.ndarray], rng: np.random.Generator, draws: int, tune: int
     ) -> np.ndarray:
         """Return 1 for the class of the highest mode and 0 for the others."""
         _, chosen = self._highest(values)

@@ -64,7 +64,7 @@ def simulate(
     rng: np.random.Generator,
     state: Arrays | None,
     draws: int,
-    burn_in: int,
+    tune: int,
 ) -> EStepResult:
     """Return the statistics of one encoded observation.
 
@@ -75,9 +75,7 @@ def simulate(
     begun = e_step.initial_state()
     if state is not None and _shapes(state) == _shapes(begun):
         begun = dict(state)
-    return explainer.checked(
-        e_step(data, dict(parameters), rng, begun, draws=draws, burn_in=burn_in)
-    )
+    return explainer.checked(e_step(data, dict(parameters), rng, begun, draws=draws, tune=tune))
 
 
 def _shapes(state: Arrays) -> dict[str, tuple[int, ...]]:
@@ -90,12 +88,12 @@ def keep_draws(
     parameters: Arrays,
     rng: np.random.Generator,
     draws: int,
-    burn_in: int,
+    tune: int,
 ) -> PosteriorChain:
     """Return draws of the class and the latents of one encoded observation."""
     e_step = explainer.e_step
     assert isinstance(e_step, CompiledCarlinChibBurst)
-    return e_step.chain(data, parameters, rng, draws=draws, burn_in=burn_in)
+    return e_step.chain(data, parameters, rng, draws=draws, tune=tune)
 
 
 @dataclass(frozen=True)
@@ -104,7 +102,7 @@ class Visit:
 
     Attributes
     ----------
-    sweeps : int
+    draws : int
         Number of sweeps to make now.
     done : int
         Number of sweeps made before.
@@ -114,7 +112,7 @@ class Visit:
         Whether the moves within a class adapt.
     """
 
-    sweeps: int
+    draws: int
     done: int
     refit_every: int
     adapts: bool
@@ -139,17 +137,17 @@ def visit(
     how : Visit
     """
     if isinstance(explainer.e_step, CompiledChains):
-        numbers = how.done + np.arange(1, how.sweeps + 1)
+        numbers = how.done + np.arange(1, how.draws + 1)
         return explainer.checked(
             explainer.e_step.resume(
                 data,
                 parameters,
                 rng,
                 chain,
-                gains=2.0 / np.sqrt(numbers) if how.adapts else np.zeros(how.sweeps),
-                refit=(how.done // how.sweeps) % how.refit_every == 0,
+                gains=2.0 / np.sqrt(numbers) if how.adapts else np.zeros(how.draws),
+                refit=(how.done // how.draws) % how.refit_every == 0,
                 keep_fit=how.refit_every > 1,
             )
         )
-    result = simulate(explainer, data, parameters, rng, chain or None, how.sweeps, 0)
+    result = simulate(explainer, data, parameters, rng, chain or None, how.draws, 0)
     return replace(result, chain=result.state)

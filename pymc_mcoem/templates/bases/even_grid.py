@@ -21,7 +21,7 @@ class EvenGrid:
 
     Attributes
     ----------
-    start, spacing : tuple of (float, float)
+    origin, spacing : tuple of (float, float)
         First coordinate on each axis, and the distance to the next one.
     length : tuple of (int, int)
         Number of coordinates on each axis.
@@ -29,7 +29,7 @@ class EvenGrid:
         ν of φ(u) = exp(−|u − r|² / ν²).
     """
 
-    start: tuple[float, float]
+    origin: tuple[float, float]
     spacing: tuple[float, float]
     length: tuple[int, int]
     bandwidth: float
@@ -63,7 +63,7 @@ class EvenGrid:
 
     def axis(self, index: int) -> np.ndarray:
         """Return the coordinates on an axis."""
-        return self.start[index] + self.spacing[index] * np.arange(self.length[index])
+        return self.origin[index] + self.spacing[index] * np.arange(self.length[index])
 
     @property
     def overlaps(self) -> bool:
@@ -77,7 +77,7 @@ class EvenGrid:
         a kernel of bandwidth ν/√2 around the middle. There are only 2n − 1 different middles.
         """
         return EvenGrid(
-            self.start,
+            self.origin,
             (self.spacing[0] / 2.0, self.spacing[1] / 2.0),
             (2 * self.length[0] - 1, 2 * self.length[1] - 1),
             self.bandwidth / np.sqrt(2.0),

@@ -31,14 +31,14 @@ class GaussianBasis:
 
     Parameters
     ----------
-    centres : array_like of shape (n_basis, n_dims)
+    centers : array_like of shape (n_basis, n_dims)
         Centers r_l, anywhere. A vector means centers on the line, ``n_dims = 1``.
     bandwidth : float
         The bandwidth ν, in the unit of the centers.
 
     Attributes
     ----------
-    centres : ndarray of shape (n_basis, n_dims)
+    centers : ndarray of shape (n_basis, n_dims)
     bandwidth : float
     n_basis, n_dims : int
 
@@ -64,24 +64,24 @@ class GaussianBasis:
     array([[1.   , 0.368]])
     """
 
-    centres: np.ndarray
+    centers: np.ndarray
     bandwidth: float
     #: The centers as an evenly spaced grid in the plane, if they are one.
     grid: EvenGrid | None = None
 
-    def __init__(self, centres: Any, bandwidth: float) -> None:
-        array = np.array(centres, dtype=np.float64)
+    def __init__(self, centers: Any, bandwidth: float) -> None:
+        array = np.array(centers, dtype=np.float64)
         if array.ndim == 1:
             array = array[:, None]
         if array.ndim != 2 or 0 in array.shape:
             raise ValueError(
-                f"centres has shape {np.shape(centres)}; give one row per kernel (n_basis, n_dims)."
+                f"centers has shape {np.shape(centers)}; give one row per kernel (n_basis, n_dims)."
             )
         if not np.isfinite(array).all():
-            raise ValueError("centres holds values that are not finite; drop or repair them.")
+            raise ValueError("centers holds values that are not finite; drop or repair them.")
         if not (is_number(bandwidth) and bandwidth > 0):
             raise ValueError(f"bandwidth is {bandwidth!r}; give one positive number.")
-        self.centres = array
+        self.centers = array
         self.bandwidth = float(bandwidth)
 
     @classmethod
@@ -125,12 +125,12 @@ class GaussianBasis:
     @property
     def n_basis(self) -> int:
         """Number of kernels."""
-        return int(self.centres.shape[0])
+        return int(self.centers.shape[0])
 
     @property
     def n_dims(self) -> int:
         """Dimension of the space on which the functions are defined."""
-        return int(self.centres.shape[1])
+        return int(self.centers.shape[1])
 
     def evaluate(self, points: Any, coefficients: Any) -> TensorVariable:
         """Return f(u_s) = Σ_l α_l φ_l(u_s).
@@ -162,7 +162,7 @@ class GaussianBasis:
         points = pt.stack(self._coordinates(points), axis=1)
         weighted = self.design(points) * pt.as_tensor_variable(coefficients)
         # Σ_l α_l φ_l (r_l − u) 2/ν², with the sum over l taken before the difference
-        moments = pt.dot(weighted, self.centres) - weighted.sum(axis=1)[:, None] * points
+        moments = pt.dot(weighted, self.centers) - weighted.sum(axis=1)[:, None] * points
         return (2.0 / self.bandwidth**2) * moments
 
     def second_derivatives(self, points: Any, coefficients: Any) -> list[list[TensorVariable]]:
@@ -195,7 +195,7 @@ class GaussianBasis:
         weighted = self.design(list(columns)) * coefficients
         steepness = 2.0 / self.bandwidth**2
         away = [
-            self.centres[None, :, axis] - column[:, None] for axis, column in enumerate(columns)
+            self.centers[None, :, axis] - column[:, None] for axis, column in enumerate(columns)
         ]
         found = {}
         for k, first in enumerate(away):
@@ -216,7 +216,7 @@ class GaussianBasis:
         TensorVariable of shape (n_points, n_basis)
         """
         squares = [
-            pt.sqr(column[:, None] - self.centres[None, :, axis])
+            pt.sqr(column[:, None] - self.centers[None, :, axis])
             for axis, column in enumerate(self._coordinates(points))
         ]
         return pt.exp(pt.add(*squares) * (-1.0 / self.bandwidth**2))
@@ -308,7 +308,7 @@ class GaussianBasis:
         -------
         ndarray of shape (n_points, n_basis)
         """
-        difference = np.asarray(points, dtype=np.float64)[:, None, :] - self.centres[None, :, :]
+        difference = np.asarray(points, dtype=np.float64)[:, None, :] - self.centers[None, :, :]
         values: np.ndarray = np.exp(-np.square(difference).sum(axis=-1) / self.bandwidth**2)
         return values
 
@@ -325,7 +325,7 @@ class GaussianBasis:
         array([[1.   , 0.368],
                [0.368, 1.   ]])
         """
-        return self.matrix(self.centres)
+        return self.matrix(self.centers)
 
     def __repr__(self) -> str:
         """Return the number of kernels and the bandwidth."""
@@ -349,14 +349,12 @@ class _RegularGaussianBasis(GaussianBasis):
         super().__init__(np.stack([part.ravel() for part in mesh], axis=-1), bandwidth)
         self.grid = EvenGrid.from_axes(self.axes, self.bandwidth)
 
-    def _factor(self, axis: int, coordinates: TensorVariable) -> TensorVariable:
-        """Return the kernels of one axis at coordinates, (axis length, n_points)."""
-        away = self.axes[axis][:, None] - coordinates[None, :]
-        return pt.exp(pt.sqr(away) * (-1.0 / self.bandwidth**2))
-
     def _factors(self, points: Any) -> list[TensorVariable]:
         """Return a matrix (axis length, n_points) for each axis; their products are the kernels."""
-        return [self._factor(axis, column) for axis, column in enumerate(self._coordinates(points))]
+        return [
+            pt.exp(pt.sqr(axis[:, None] - column[None, :]) * (-1.0 / self.bandwidth**2))
+            for axis, column in zip(self.axes, self._coordinates(points), strict=True)
+        ]
 
     def evaluate(self, points: Any, coefficients: Any) -> TensorVariable:
         coefficients = pt.as_tensor_variable(coefficients)
@@ -386,7 +384,7 @@ class _RegularGaussianBasis(GaussianBasis):
         """Return ∂f/∂u_k at the points whose coordinates are the columns, (n_points,) each."""
         if self.grid is not None:
             return kernel_slopes(self.grid, columns, coefficients)
-        factors = [self._factor(axis, column) for axis, column in enumerate(columns)]
+        factors = self._factors(list(columns))
         steep = [
             factor * ((-2.0 / self.bandwidth**2) * (column[None, :] - axis[:, None]))
             for axis, column, factor in zip(self.axes, columns, factors, strict=True)
@@ -406,7 +404,7 @@ class _RegularGaussianBasis(GaussianBasis):
             return super()._bends(columns, coefficients)
         steepness = 2.0 / self.bandwidth**2
         away = columns[0][None, :] - self.axes[0][:, None]
-        factor = self._factor(0, columns[0])
+        (factor,) = self._factors(list(columns))
         bent = factor * (steepness**2 * pt.sqr(away) - steepness)
         return {(0, 0): self._contract([bent], coefficients)}
 
@@ -430,8 +428,7 @@ class _RegularGaussianBasis(GaussianBasis):
     def gram_sums(self, points: Any, weights: Any) -> TensorVariable:
         if self.grid is None:
             return super().gram_sums(points, weights)
-        weights = pt.as_tensor_variable(weights)
-        return kernel_moments(self.grid, self._coordinates(points), weights)
+        return kernel_moments(self.grid, self._coordinates(points), pt.as_tensor_variable(weights))
 
     def unpack_gram(self, sums: np.ndarray) -> np.ndarray:
         sums = np.asarray(sums, dtype=np.float64)

@@ -52,11 +52,11 @@ def check_sizes(first: np.ndarray, second: np.ndarray, others: int, expected: in
 
 @numba.njit(fastmath=False)
 def kernel_factor(
-    column: np.ndarray, start: float, spacing: float, length: int, bandwidth: float
+    column: np.ndarray, origin: float, spacing: float, length: int, bandwidth: float
 ) -> np.ndarray:
     """Return exp(−(r_a − u_s)² / ν²) of evenly spaced centers r_a, (length, n_points)."""
     out = np.empty(length * column.size)
-    kernels(np.ascontiguousarray(column), start, spacing, bandwidth, out)
+    kernels(np.ascontiguousarray(column), origin, spacing, bandwidth, out)
     return out.reshape((length, column.size))
 
 
@@ -64,15 +64,15 @@ def kernel_factor(
 def kernel_factors(
     first: np.ndarray,
     second: np.ndarray,
-    start: tuple[float, float],
+    origin: tuple[float, float],
     spacing: tuple[float, float],
     length: tuple[int, int],
     bandwidth: float,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return `kernel_factor` of both axes."""
     return (
-        kernel_factor(first, start[0], spacing[0], length[0], bandwidth),
-        kernel_factor(second, start[1], spacing[1], length[1], bandwidth),
+        kernel_factor(first, origin[0], spacing[0], length[0], bandwidth),
+        kernel_factor(second, origin[1], spacing[1], length[1], bandwidth),
     )
 
 
@@ -93,14 +93,14 @@ def values_and_slopes(
     first: np.ndarray,
     second: np.ndarray,
     coefficients: np.ndarray,
-    start: tuple[float, float],
+    origin: tuple[float, float],
     spacing: tuple[float, float],
     length: tuple[int, int],
     bandwidth: float,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return Σ_l α_l φ_l and its derivatives by the first and the second coordinate."""
     check_sizes(first, second, coefficients.size, length[0] * length[1])
-    left, right = kernel_factors(first, second, start, spacing, length, bandwidth)
+    left, right = kernel_factors(first, second, origin, spacing, length, bandwidth)
     n_first, n_second = length
     n = first.size
     # Distances are from the middle of the grid, so that little cancels, and limited to where
@@ -118,18 +118,18 @@ def values_and_slopes(
     summed = np.dot(table, right)
     values, along_first, along_second = np.zeros(n), np.zeros(n), np.zeros(n)
     for a in range(n_first):
-        centre = a * spacing[0] - middle_first
+        center = a * spacing[0] - middle_first
         kernel, plain, weighted = left[a], summed[a], summed[n_first + a]
         for s in range(n):
             product = kernel[s] * plain[s]
             values[s] += product
-            along_first[s] += product * centre
+            along_first[s] += product * center
             along_second[s] += kernel[s] * weighted[s]
     steep = 2.0 / (bandwidth * bandwidth)
     for s in range(n):
-        away = limited(first[s] - start[0] - middle_first, abs(middle_first) + FAR * bandwidth)
+        away = limited(first[s] - origin[0] - middle_first, abs(middle_first) + FAR * bandwidth)
         along_first[s] = steep * (along_first[s] - values[s] * away)
-        away = limited(second[s] - start[1] - middle_second, abs(middle_second) + FAR * bandwidth)
+        away = limited(second[s] - origin[1] - middle_second, abs(middle_second) + FAR * bandwidth)
         along_second[s] = steep * (along_second[s] - values[s] * away)
     return values, along_first, along_second
 
@@ -139,7 +139,7 @@ def values_to_bends(
     first: np.ndarray,
     second: np.ndarray,
     coefficients: np.ndarray,
-    start: tuple[float, float],
+    origin: tuple[float, float],
     spacing: tuple[float, float],
     length: tuple[int, int],
     bandwidth: float,
@@ -149,7 +149,7 @@ def values_to_bends(
     As `values_and_slopes`, with tables also weighted by the squares of the centers' coordinates.
     """
     check_sizes(first, second, coefficients.size, length[0] * length[1])
-    left, right = kernel_factors(first, second, start, spacing, length, bandwidth)
+    left, right = kernel_factors(first, second, origin, spacing, length, bandwidth)
     n_first, n_second = length
     n = first.size
     middle_first = 0.5 * spacing[0] * (n_first - 1)
@@ -158,30 +158,30 @@ def values_to_bends(
     for a in range(n_first):
         for b in range(n_second):
             alpha = coefficients[a * n_second + b]
-            centre = b * spacing[1] - middle_second
+            center = b * spacing[1] - middle_second
             table[a, b] = alpha
-            table[n_first + a, b] = alpha * centre
-            table[2 * n_first + a, b] = alpha * centre * centre
+            table[n_first + a, b] = alpha * center
+            table[2 * n_first + a, b] = alpha * center * center
     summed = np.dot(table, right)
     values, along_first, along_second = np.zeros(n), np.zeros(n), np.zeros(n)
     twice_first, both, twice_second = np.zeros(n), np.zeros(n), np.zeros(n)
     for a in range(n_first):
-        centre = a * spacing[0] - middle_first
+        center = a * spacing[0] - middle_first
         kernel, plain = left[a], summed[a]
         weighted, squared = summed[n_first + a], summed[2 * n_first + a]
         for s in range(n):
             product = kernel[s] * plain[s]
             values[s] += product
-            along_first[s] += product * centre
-            twice_first[s] += product * centre * centre
+            along_first[s] += product * center
+            twice_first[s] += product * center * center
             product = kernel[s] * weighted[s]
             along_second[s] += product
-            both[s] += product * centre
+            both[s] += product * center
             twice_second[s] += kernel[s] * squared[s]
     steep = 2.0 / (bandwidth * bandwidth)
     for s in range(n):
-        x = limited(first[s] - start[0] - middle_first, abs(middle_first) + FAR * bandwidth)
-        y = limited(second[s] - start[1] - middle_second, abs(middle_second) + FAR * bandwidth)
+        x = limited(first[s] - origin[0] - middle_first, abs(middle_first) + FAR * bandwidth)
+        y = limited(second[s] - origin[1] - middle_second, abs(middle_second) + FAR * bandwidth)
         value, moment_first, moment_second = values[s], along_first[s], along_second[s]
         along_first[s] = steep * (moment_first - value * x)
         along_second[s] = steep * (moment_second - value * y)
@@ -199,14 +199,14 @@ def values_alone(
     first: np.ndarray,
     second: np.ndarray,
     coefficients: np.ndarray,
-    start: tuple[float, float],
+    origin: tuple[float, float],
     spacing: tuple[float, float],
     length: tuple[int, int],
     bandwidth: float,
 ) -> np.ndarray:
     """Return Σ_l α_l φ_l(u_s)."""
     check_sizes(first, second, coefficients.size, length[0] * length[1])
-    left, right = kernel_factors(first, second, start, spacing, length, bandwidth)
+    left, right = kernel_factors(first, second, origin, spacing, length, bandwidth)
     table = np.ascontiguousarray(coefficients).reshape(length)
     values: np.ndarray = weighted_sum(left, np.dot(table, right))
     return values
@@ -217,14 +217,14 @@ def sums_of_kernels(
     first: np.ndarray,
     second: np.ndarray,
     weights: np.ndarray,
-    start: tuple[float, float],
+    origin: tuple[float, float],
     spacing: tuple[float, float],
     length: tuple[int, int],
     bandwidth: float,
 ) -> np.ndarray:
     """Return Σ_s w_s φ_l(u_s) as a table."""
     check_sizes(first, second, weights.size, first.size)
-    left, right = kernel_factors(first, second, start, spacing, length, bandwidth)
+    left, right = kernel_factors(first, second, origin, spacing, length, bandwidth)
     for a in range(left.shape[0]):
         row = left[a]
         for s in range(row.size):
@@ -236,12 +236,12 @@ def sums_of_kernels(
 class _Recurrence(Op):
     """An operator on an evenly spaced grid; see `pymc_mcoem.templates.bases.separable.EvenGrid`."""
 
-    __props__: tuple[str, ...] = ("start", "spacing", "length", "bandwidth")
+    __props__: tuple[str, ...] = ("origin", "spacing", "length", "bandwidth")
     #: The compiled function, of three vectors and the grid's numbers.
     function: Any
 
     def __init__(self, grid: EvenGrid) -> None:
-        self.start, self.spacing = grid.start, grid.spacing
+        self.origin, self.spacing = grid.origin, grid.spacing
         self.length, self.bandwidth = grid.length, grid.bandwidth
 
     def make_node(self, first: Any, second: Any, weights: Any) -> Apply:
@@ -256,7 +256,7 @@ class _Recurrence(Op):
     def perform(self, node: Any, inputs: Any, outputs: Any) -> None:
         """Compute the outputs, when PyTensor folds constants."""
         vectors = (np.ascontiguousarray(value) for value in inputs)
-        found = self.function(*vectors, self.start, self.spacing, self.length, self.bandwidth)
+        found = self.function(*vectors, self.origin, self.spacing, self.length, self.bandwidth)
         for storage, value in zip(
             outputs, found if isinstance(found, tuple) else (found,), strict=True
         ):
@@ -321,12 +321,12 @@ class RecurrentSums(_Recurrence):
 
 @register_funcify_default_op_cache_key(_Recurrence)
 def _compile(op: _Recurrence, node: Any = None, **kwargs: Any) -> tuple[Any, int]:
-    function, start, spacing = op.function, op.start, op.spacing
+    function, origin, spacing = op.function, op.origin, op.spacing
     length, bandwidth = op.length, op.bandwidth
 
     @numba_njit
     def compiled(first: Any, second: Any, weights: Any) -> Any:
-        return function(first, second, weights, start, spacing, length, bandwidth)
+        return function(first, second, weights, origin, spacing, length, bandwidth)
 
     return compiled, version_of(__name__) ^ version_of(images_numba.__name__)
 

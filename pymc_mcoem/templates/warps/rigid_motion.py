@@ -81,8 +81,8 @@ class RigidMotion(Deformation):
         self.labels = (
             "angle",
             "zoom",
-            "centre[0]",
-            "centre[1]",
+            "center[0]",
+            "center[1]",
             "translation[0]",
             "translation[1]",
         )

@@ -50,7 +50,7 @@ class TimeWarp(Deformation):
     Attributes
     ----------
     interval, outer : tuple of (float, float)
-    centres : ndarray of shape (n_kernels,)
+    centers : ndarray of shape (n_kernels,)
         The q_k.
     width : float
     nodes : ndarray of shape (n_nodes,)
@@ -114,11 +114,11 @@ class TimeWarp(Deformation):
         if not (is_number(width) and width > 0):
             raise ValueError(f"width is {width!r}; give one positive number.")
         self.width = float(width)
-        self.centres = np.linspace(*self.outer, n_kernels)
+        self.centers = np.linspace(*self.outer, n_kernels)
         self.nodes = np.linspace(*self.outer, n_nodes)
         self._step = (self.outer[1] - self.outer[0]) / (n_nodes - 1)
         self._kernels = np.exp(
-            -np.square((self.nodes[:, None] - self.centres[None, :]) / self.width)
+            -np.square((self.nodes[:, None] - self.centers[None, :]) / self.width)
         )
         # ∫ of the broken line over the outer interval: the trapezoidal rule
         self._whole = np.full(n_nodes, self._step)

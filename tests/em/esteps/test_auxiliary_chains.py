@@ -55,7 +55,7 @@ def test_statistics_are_the_exact_expectations(skewed, rng):
 def test_class_probability_is_exact(skewed, rng):
     family, quadrature, e_step = skewed
     found = np.array(
-        [e_step.class_probability(*split(family), rng, draws=1000, burn_in=100) for _ in range(50)]
+        [e_step.class_probability(*split(family), rng, draws=1000, tune=100) for _ in range(50)]
     )
     assert found.sum(axis=1) == pytest.approx(1.0)
     assert agreement(found, quadrature.class_probability).largest_z < LIMIT
@@ -82,7 +82,7 @@ def test_any_move_within_a_class_will_do(move, rng):
     family = SkewedMixture()
     with interpreted():
         e_step = AuxiliaryChains(within_class=move).compile(family)
-        results = repeated(e_step, split(family), rng, repeats=12, draws=60, burn_in=20)
+        results = repeated(e_step, split(family), rng, repeats=12, draws=60, tune=20)
     for name, z in largest_z(results, Quadrature(family, 1000).statistics()).items():
         assert z < LIMIT + 1, name  # of few repeats, so Student's tails
 
@@ -94,7 +94,7 @@ def test_a_drawn_class_and_its_last_position_have_the_exact_expectations(linear,
     """A call gives one draw of class and latents, whatever the sweeps; their means are right."""
     family, _ = linear
     drawn = AuxiliaryChains(within_class=RandomWalk(3), draw_class=True).compile(family)
-    results = repeated(drawn, family.case, rng, repeats=400, draws=100, burn_in=20)
+    results = repeated(drawn, family.case, rng, repeats=400, draws=100, tune=20)
     for name, z in largest_z(results, family.exact(*family.case)).items():
         assert z < LIMIT, name
     for result in results:
@@ -109,7 +109,7 @@ def test_saem_lives_on_one_draw_a_visit(rng):
     family = LinearNormal()
     e_step = AuxiliaryChains(within_class=RandomWalk(3), draw_class=True)
     start = family.model_parameters()
-    saem = SAEM(family, e_step=e_step, sweeps=10, parameters=start, random_seed=1)
+    saem = SAEM(family, e_step=e_step, draws=10, parameters=start, random_seed=1)
     saem.fit(rng.normal(size=(60, 3)), 2)
     assert {chain["position"].shape for chain in saem.run.state.chains} == {(3, 2)}
     weights = saem.history["observations"]["class_weight"].values
@@ -124,7 +124,7 @@ def test_a_whole_pseudo_prior_that_is_the_posterior_has_no_error(rng):
     family = LinearNormal()
     with interpreted():
         e_step = AuxiliaryChains(within_class=RandomWalk(1), coverage=1.0).compile(family)
-        found = e_step(*family.case, rng, e_step.initial_state(), draws=5, burn_in=2)
+        found = e_step(*family.case, rng, e_step.initial_state(), draws=5, tune=2)
     weight = family.exact(*family.case)["class_weight"]
     np.testing.assert_allclose(found.statistics["class_weight"], weight, atol=1e-9)
     assert found.log_evidence == pytest.approx(family.log_evidence(*family.case), abs=1e-9)
@@ -164,7 +164,7 @@ def test_pseudo_priors_that_no_draw_is_near_are_named(rng):
     with interpreted():
         far = AuxiliaryChains(Elsewhere(-3.0, 0.05), RandomWalk(5), coverage=0.5).compile(family)
         state = {"log_step": np.full(3, np.log(20.0))}
-        found = far(*split(family), rng, state, draws=50, burn_in=20)
+        found = far(*split(family), rng, state, draws=50, tune=20)
     assert "reciprocal importance: no draw near the pseudo-prior" in found.troubles
     assert np.isfinite(found.statistics["class_weight"]).all()
     assert found.statistics["class_weight"].sum() == pytest.approx(1.0)
@@ -175,7 +175,7 @@ def test_few_draws_that_count_are_named(rng):
     with interpreted():
         narrow = AuxiliaryChains(Elsewhere(0.2, 0.02), RandomWalk(3), coverage=1.0).compile(family)
         state = {"log_step": np.full(3, np.log(30.0))}
-        found = narrow(*family.case, rng, state, draws=100, burn_in=0)
+        found = narrow(*family.case, rng, state, draws=100, tune=0)
     assert "reciprocal importance: few draws count" in found.troubles
 
 
@@ -193,7 +193,7 @@ def test_online_em_runs_and_is_stored(rng, tmp_path):
 
 
 def test_chains_are_kept_alive(linear, rng):
-    """Short visits in a row, without burn-in, are together one long chain of the right target."""
+    """Short visits in a row, without tuning, are together one long chain of the right target."""
     family, e_step = linear
     assert isinstance(e_step, CompiledChains)
     data, theta = family.case
@@ -256,7 +256,7 @@ def test_two_visits_are_one_longer_visit(linear, rng):
 
 def test_batch_learning_goes_on_with_the_chains(rng):
     family = LinearNormal()
-    options = {"parameters": family.declared_parameters(), "sweeps": 5, "random_seed": 1}
+    options = {"parameters": family.declared_parameters(), "draws": 5, "random_seed": 1}
     values = family.draw(rng, 6)
     saem = SAEM(family, e_step=SETTINGS, progressbar=False, **options).fit(values, 3)
     assert not np.allclose(saem.parameters["centre"], family.declared_parameters()["centre"])
@@ -269,7 +269,7 @@ def test_the_same_generator_gives_the_same_result_and_changes_nothing(linear):
     for array in (*data.values(), *theta.values(), *state.values()):
         array.setflags(write=False)
     one, other = (
-        e_step(data, theta, np.random.default_rng(5), state, draws=20, burn_in=10) for _ in range(2)
+        e_step(data, theta, np.random.default_rng(5), state, draws=20, tune=10) for _ in range(2)
     )
     for name, value in one.statistics.items():
         np.testing.assert_array_equal(value, other.statistics[name])
@@ -281,7 +281,7 @@ def test_no_density_anywhere_is_an_error(linear, rng):
     data, theta = family.case
     wrong = theta | {"noise": np.array(np.nan)}
     with pytest.raises(FloatingPointError, match="auxiliary chains: the log-density is not fin"):
-        e_step(data, wrong, rng, e_step.initial_state(), draws=5, burn_in=2)
+        e_step(data, wrong, rng, e_step.initial_state(), draws=5, tune=2)
 
 
 def test_no_moves_are_refused():

@@ -49,7 +49,7 @@ def test_exact_on_a_linear_normal_model(rng):
     found = largest_z(results, exact)
     assert found["x"] < LIMIT
     assert found["outer"] < LIMIT
-    probability = e_step.class_probability(*family.case, rng, draws=1, burn_in=0)
+    probability = e_step.class_probability(*family.case, rng, draws=1, tune=0)
     np.testing.assert_allclose(probability, exact["class_weight"], atol=1e-9)
 
 
@@ -57,7 +57,7 @@ def test_importance_weights_are_constant_on_a_linear_normal_model(rng):
     family = LinearNormal()
     with interpreted():
         e_step = LaplaceGaussian(importance=True).compile(family)
-        found = e_step(*family.case, rng, {}, draws=5, burn_in=0)
+        found = e_step(*family.case, rng, {}, draws=5, tune=0)
     weight = family.exact(*family.case)["class_weight"]
     np.testing.assert_allclose(found.statistics["class_weight"], weight, atol=1e-9)
     assert found.log_evidence == pytest.approx(family.log_evidence(*family.case), abs=1e-9)
@@ -78,7 +78,7 @@ def test_importance_weights_make_it_exact(skewed, rng):
 def test_class_probability_with_importance_weights_is_exact(skewed, rng):
     found = np.array(
         [
-            skewed.weighted.class_probability(*skewed.case, rng, draws=2000, burn_in=0)
+            skewed.weighted.class_probability(*skewed.case, rng, draws=2000, tune=0)
             for _ in range(50)
         ]
     )
@@ -129,7 +129,7 @@ def test_draws_are_counted_by_class_and_weighed_by_density_over_normal_density(r
     case = split(family)
     with interpreted():
         e_step = LaplaceGaussian(importance=True).compile(family)
-        found = e_step(*case, np.random.default_rng(6), {}, draws=40, burn_in=7)
+        found = e_step(*case, np.random.default_rng(6), {}, draws=40, tune=7)
         normal = e_step.approximation(case[0] | case[1], rng)
     noise = np.random.default_rng(6).standard_normal((3, 40, 1))
     position = normal.mean[:, None] + normal.scale[:, :, 0][:, None] * noise
@@ -156,10 +156,10 @@ def test_few_effective_draws_are_named(rng):
     with interpreted():
         hasty = Laplace(max_iterations=1, race=None)
         e_step = LaplaceGaussian(importance=True, search=hasty).compile(family)
-        poor = e_step(data, sharp, rng, {}, draws=50, burn_in=0)
+        poor = e_step(data, sharp, rng, {}, draws=50, tune=0)
         # Without importance weights nothing shows but the search's own trouble.
         blind = LaplaceGaussian(search=hasty).compile(family)
-        found = blind(data, sharp, rng, {}, draws=50, burn_in=0)
+        found = blind(data, sharp, rng, {}, draws=50, tune=0)
     assert "importance weights: few draws count" in poor.troubles
     assert all(name.startswith("mode search") for name in found.troubles)
 
@@ -169,7 +169,7 @@ def test_classes_without_weight_have_statistics_of_zero(rng):
     data, theta = family.case
     theta = theta | {"centre": np.array([[-0.6, 0.2], [0.5, -0.4], [60.0, 90.0]])}
     with interpreted():
-        found = LaplaceGaussian().compile(family)(data, theta, rng, {}, draws=10, burn_in=0)
+        found = LaplaceGaussian().compile(family)(data, theta, rng, {}, draws=10, tune=0)
     assert found.statistics["class_weight"][2] == 0.0
     assert (found.statistics["outer"][2] == 0.0).all()
     assert found.statistics["class_weight"].sum() == pytest.approx(1.0)
@@ -189,4 +189,4 @@ def test_no_density_anywhere_is_an_error(rng):
         for importance in (False, True):
             e_step = LaplaceGaussian(importance=importance).compile(family)
             with pytest.raises(FloatingPointError, match="Laplace-Gaussian: the log-density is"):
-                e_step(data, wrong, rng, {}, draws=5, burn_in=0)
+                e_step(data, wrong, rng, {}, draws=5, tune=0)

@@ -47,7 +47,7 @@ def test_statistics_of_overlapping_classes_are_exact(skewed, rng):
 def test_class_probability_of_overlapping_classes_is_exact(skewed, rng):
     family, quadrature, e_step = skewed
     found = np.array(
-        [e_step.class_probability(*split(family), rng, draws=2000, burn_in=100) for _ in range(50)]
+        [e_step.class_probability(*split(family), rng, draws=2000, tune=100) for _ in range(50)]
     )
     assert agreement(found, quadrature.class_probability).largest_z < LIMIT
 
@@ -151,7 +151,7 @@ def test_a_chain_is_kept_alive(linear):
 
 def test_batch_learning_goes_on_with_the_chain(rng):
     family = LinearNormal()
-    options = {"parameters": family.declared_parameters(), "sweeps": 5, "random_seed": 1}
+    options = {"parameters": family.declared_parameters(), "draws": 5, "random_seed": 1}
     values = family.draw(rng, 6)
     saem = SAEM(family, e_step=SETTINGS, progressbar=False, **options).fit(values, 3)
     assert not np.allclose(saem.parameters["centre"], family.declared_parameters()["centre"])
@@ -159,7 +159,7 @@ def test_batch_learning_goes_on_with_the_chain(rng):
 
 def test_a_chain_that_does_not_move_is_named(linear, rng):
     family, e_step = linear
-    result = e_step(*family.case, rng, {"log_step": np.full(3, 40.0)}, draws=50, burn_in=0)
+    result = e_step(*family.case, rng, {"log_step": np.full(3, 40.0)}, draws=50, tune=0)
     assert result.acceptance == 0.0
     assert "chain did not move within its class" in result.troubles
 
@@ -169,7 +169,7 @@ def test_no_density_anywhere_is_an_error(linear, rng):
     data, theta = family.case
     wrong = theta | {"noise": np.array(np.nan)}
     with pytest.raises(FloatingPointError, match="plain Gibbs: the log-density is not finite"):
-        e_step(data, wrong, rng, e_step.initial_state(), draws=5, burn_in=2)
+        e_step(data, wrong, rng, e_step.initial_state(), draws=5, tune=2)
 
 
 def test_no_moves_are_refused():

@@ -27,7 +27,7 @@ def linear():
 
 
 def run(e_step, case):
-    return e_step(*case, np.random.default_rng(0), {}, draws=1, burn_in=0)
+    return e_step(*case, np.random.default_rng(0), {}, draws=1, tune=0)
 
 
 @pytest.mark.parametrize("kind", [SkewedMixture, ScaledMixture])
@@ -59,7 +59,7 @@ def test_linear_normal_modes_are_means(linear):
     best = int(height.argmax())
     np.testing.assert_allclose(found.statistics["x"][best], means[best], atol=1e-3)
     assert found.log_evidence == pytest.approx(family.log_evidence(data, theta), abs=1e-6)
-    probability = e_step.class_probability(data, theta, None, draws=1, burn_in=0)
+    probability = e_step.class_probability(data, theta, None, draws=1, tune=0)
     np.testing.assert_array_equal(probability, np.arange(3) == best)
 
 
