@@ -19,6 +19,15 @@ from tests.helpers.interpreted import interpreted
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
+#: Modules whose examples call a few times only what takes numba half a minute to compile.
+INTERPRETED = {
+    "pymc_mcoem.classification.classifier",
+    "pymc_mcoem.classification.prequential",
+    "pymc_mcoem.datasets.simulators",
+    "pymc_mcoem.em.esteps.compiled_cache",
+    "pymc_mcoem.templates.mixture",
+}
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -27,6 +36,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if isinstance(item, pytest.DoctestItem) and item.dtest.globs["__name__"] in INTERPRETED:
+            item.runtest = interpreted()(item.runtest)
     if config.getoption("--runslow"):
         return
     for item in items:

@@ -14,14 +14,14 @@ import xarray as xr
 
 import pymc_mcoem as mcoem
 from examples import own_model, usps_templates
+from tests.helpers.interpreted import interpreted
 
 
 def test_a_template_model_written_by_hand_is_a_model(rng):
     digits = mcoem.datasets.load_digits()
     eight = digits["images"].values[np.flatnonzero(digits["labels"].values == 8)[3]]
-    model = own_model.make_model(eight + 0.15 * rng.standard_normal((8, 8)))
-    assert np.isfinite(model.compile_logp()(model.initial_point()))
-    with model:
+    with interpreted(), own_model.make_model(eight + 0.15 * rng.standard_normal((8, 8))) as model:
+        assert np.isfinite(model.compile_logp()(model.initial_point()))
         drawn = pm.sample_prior_predictive(20, random_seed=1)
     assert drawn.prior_predictive["pixels"].sizes["draw"] == 20
 

@@ -24,7 +24,7 @@ def as_parameters(vector):
     }
 
 
-def test_likelihood_is_that_of_the_model(observed):
+def test_likelihood_is_that_of_the_model(observed, without_compiler):
     family = curves.ShiftedCurves(curves.TRUTH)
     shifts = np.linspace(-2.4, 2.4, 201)
     density = family.model.compile_logp()

@@ -94,8 +94,8 @@ def stopped_and_going_on(name, mode):
     by_default(
         product(["CVM", "JAX"], CASES),
         {
-            ("CVM", "hamiltonian, jumps"),
             ("CVM", "plate, frozen, metropolised"),
+            ("JAX", "hamiltonian, jumps"),
             ("JAX", "blocks, frozen"),
         },
     ),

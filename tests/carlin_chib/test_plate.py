@@ -216,7 +216,7 @@ def test_a_grid_of_indices_is_refused():
 
 
 @pytest.mark.parametrize(
-    "shape", by_default(["plate", "several modes", "blocks"], {"plate", "several modes"})
+    "shape", by_default(["plate", "several modes", "blocks"], {"several modes"})
 )
 def test_processes_back_ends_and_states_make_no_difference(shape):
     """Two chains in one process, in two, and on the C back end: the same draws, also resumed."""

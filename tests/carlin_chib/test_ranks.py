@@ -234,6 +234,7 @@ def test_a_plate_without_the_pseudo_priors_constants_fails(plate, rng, monkeypat
     assert smallest_p(plate, rng) < LEAST_P
 
 
+@pytest.mark.slow
 def test_a_plate_that_does_not_follow_its_hyperparameters_fails(plate, rng, monkeypatch):
     at_the_last_fit(plate, monkeypatch)
     assert smallest_p(plate, rng) < LEAST_P

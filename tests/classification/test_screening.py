@@ -12,6 +12,7 @@ from scipy.stats import norm
 import pymc_mcoem as mcoem
 from pymc_mcoem.classification.screening import SIZES, SLACK, ScreenedClassWeights, keep_plausible
 from tests.helpers.checks import LIMIT
+from tests.helpers.interpreted import interpreted
 
 POINTS = np.linspace(-1, 1, 8)
 N_CLASSES = 20
@@ -63,7 +64,8 @@ def log_joint(parameters, curve):
 
 def simulated(mixture, parameters, n_curves):
     """Return curves drawn from the model and log-densities of each, ``(n_curves, grid, class)``."""
-    drawn = mcoem.datasets.simulate_images(mixture, parameters, n_curves, random_seed=3)
+    with interpreted():
+        drawn = mcoem.datasets.simulate_images(mixture, parameters, n_curves, random_seed=3)
     curves = drawn["images"].values
     return curves, np.stack([log_joint(parameters, curve) for curve in curves])
 
@@ -82,7 +84,7 @@ def one_mode_a_class(log_densities):
 
 @pytest.fixture(scope="module")
 def curves(mixture, parameters):
-    return mcoem.datasets.simulate_images(mixture, parameters, 60, random_seed=3)["images"].values
+    return simulated(mixture, parameters, 60)[0]
 
 
 def probabilities(mixture, parameters, curves, **options):

@@ -105,6 +105,9 @@ def test_bad_arguments_of_the_curves_are_named(
         simulate_curves(**({"n_observations": 3} | arguments))
 
 
+pytestmark = pytest.mark.usefixtures("without_compiler")
+
+
 @pytest.fixture(scope="module")
 def mixture() -> TemplateMixture:
     return TemplateMixture.for_images((4, 5), n_classes=3, n_landmarks=2, scale=(10.0, 10.0))

@@ -129,8 +129,12 @@ def test_bursts_of_templates_find_the_same_in_jax(run_apart, kind):
         np.testing.assert_allclose(there, here, rtol=1e-6, atol=1e-7)
 
 
-def test_bursts_find_the_same_in_c():
-    for here, there in zip(explained("burst", "numba"), explained("burst", "c"), strict=True):
+# the search of modes compiles in C for as long as all else; by default that of a plate does
+@pytest.mark.parametrize(
+    "name", by_default(["burst", "burst, prior covariance"], {"burst, prior covariance"})
+)
+def test_bursts_find_the_same_in_c(name):
+    for here, there in zip(explained(name, "numba"), explained(name, "c"), strict=True):
         np.testing.assert_allclose(there, here, rtol=1e-7, atol=1e-9)
 
 

@@ -72,7 +72,7 @@ def test_bursts_go_on_after_loading_as_if_never_stopped(family, rng, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("size", "n_passes"), [(1000, 6), pytest.param(1500, 14, marks=pytest.mark.slow)]
+    ("size", "n_passes"), [(500, 6), pytest.param(1500, 14, marks=pytest.mark.slow)]
 )
 def test_bursts_land_where_batch_em_does(rng, size, n_passes):
     found = example.compare(example.simulate(rng, size), rng, n_passes=n_passes)

@@ -14,6 +14,7 @@ from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.templates import DisplacementField, GaussianBasis, TemplateMixture
 from pymc_mcoem.templates.registration import averaged_moments
+from tests.helpers.interpreted import interpreted
 
 AGES = np.linspace(2, 18, 9)
 #: Draws of a few thousand sweeps are worth at least so many independent ones.
@@ -22,10 +23,14 @@ EFFECTIVE = 800.0
 LIMIT = 5.0
 
 
+def make_mixture(n_classes, **options):
+    return TemplateMixture.for_curves(AGES, n_classes, n_landmarks=8, n_warp_kernels=2, **options)
+
+
 @pytest.fixture(scope="module")
 def toy():
     """A mixture with three latents, θ, and a curve that could be of either class."""
-    mixture = TemplateMixture.for_curves(AGES, 2, n_landmarks=8, n_warp_kernels=2)
+    mixture = make_mixture(2, own_points=12)
     rng = np.random.default_rng(8)
     theta = {
         "weights": np.array([0.65, 0.35]),
@@ -200,13 +205,16 @@ def test_points_of_its_own_are_registered_as_the_grids_are(toy):
     mixture, theta, curve = toy
     theta = {name: value[:1] if value.shape[:1] == (2,) else value for name, value in theta.items()}
     theta["weights"] = np.ones(1)
-    own = mixture.with_classes(1, own_points=12)
+    own = mixture.with_classes(1)
     seen = ~np.isnan(curve)
     plain = own.register(curve, theta, draws=40, tune=20)
     paired = own.register((AGES[seen], curve[seen]), theta, draws=40, tune=20)
+    with interpreted():
+        on_grid = make_mixture(1).register(curve, theta, draws=40, tune=20)
     assert paired["aligned_mean"].dims == ("class", "age")
     for name in ("warp_mean", "template_sd", "aligned_mean", "scale_mean"):
         np.testing.assert_allclose(paired[name], plain[name], rtol=1e-6, err_msg=name)
+        np.testing.assert_allclose(on_grid[name], plain[name], rtol=1e-6, err_msg=name)
     # ages of its own between the grid's; the result is told at the grid's all the same
     between = (AGES[1:] + AGES[:-1]) / 2
     values = np.interp(between, AGES[seen], curve[seen])
@@ -238,7 +246,7 @@ def test_curves_on_grids_of_their_own_with_known_warps_are_registered(toy, rng):
     mixture, theta, _ = toy
     theta = {name: value[:1] if value.shape[:1] == (2,) else value for name, value in theta.items()}
     theta["weights"], theta["noise_variance"] = np.ones(1), np.array(0.04)
-    own = mixture.with_classes(1, own_points=12)
+    own = mixture.with_classes(1)
     settings = own.settings
     squares, narrow = [], []
     for seed in range(60):
