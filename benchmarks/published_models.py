@@ -273,14 +273,15 @@ def log_likelihood_of_rates(rates: pt.TensorVariable, n_changes: int) -> pt.Tens
     up_to = [pt.log(rates[j]) * total - rates[j] * years for j in range(n_changes + 1)]
     if not n_changes:
         return up_to[0][-1] + constant
-    log_sum = up_to[0][:-1] - up_to[1][:-1]
+    log_sum = up_to[0][:-1]  # by the place of the last change
     for j in range(1, n_changes):
-        # Over earlier places; what is smaller than the largest by 1e-300 is none.
-        top = pt.max(log_sum)
-        earlier = pt.concatenate([[0.0], pt.cumsum(pt.exp(log_sum - top))[:-1]])
-        log_sum = pt.log(earlier + 1e-300) + top + up_to[j][:-1] - up_to[j + 1][:-1]
+        stretch = up_to[j][:-1] - up_to[j][:-1, None]
+        log_sum = pt.logsumexp(
+            pt.switch(np.tri(N_PLACES, k=-1).T, log_sum[:, None] + stretch, -1e30), axis=0
+        )
+    log_sum += up_to[n_changes][-1] - up_to[n_changes][:-1]
     ways = gammaln(N_PLACES + 1) - gammaln(n_changes + 1) - gammaln(N_PLACES - n_changes + 1)
-    return pt.logsumexp(log_sum) + up_to[n_changes][-1] - ways + constant
+    return pt.logsumexp(log_sum) - ways + constant
 
 
 def coal_mining() -> PublishedModel:
