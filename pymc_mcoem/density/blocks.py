@@ -23,6 +23,7 @@ from pytensor.graph.traversal import ancestors
 from pymc_mcoem.density.class_density import ClassDensity
 from pymc_mcoem.density.data_forms import data_with_missing_values
 from pymc_mcoem.density.supports import latents_cut_off
+from pymc_mcoem.density.unused_latents import looked_at
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -121,7 +122,7 @@ class BlockDensity(ClassDensity):
                 if variable in off:
                     # An inactive variable in this prior is drawn before this one.
                     continue
-                seen = set(ancestors([term]))
+                seen = looked_at(term)
                 for rv in off:
                     if self.model.rvs_to_values[rv] in seen:
                         self._require_no_missing_values(name)

@@ -8,13 +8,13 @@ import pytensor.tensor as pt
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
-from pytensor.scalar.basic import Switch
+from pytensor.scalar.basic import Second, Switch
 from pytensor.tensor.elemwise import Elemwise
 
 if TYPE_CHECKING:
     from pymc_mcoem.density.class_density import ClassDensity
 
-__all__ = ["blocks_of_use"]
+__all__ = ["blocks_of_use", "looked_at"]
 
 
 def blocks_of_use(density: ClassDensity) -> dict[int, list[str]]:
@@ -60,7 +60,7 @@ def blocks_of_use(density: ClassDensity) -> dict[int, list[str]]:
         index = pt.constant(j, dtype=index_value.dtype)
         placed = clone_replace(terms, {index_value: index}, rebuild_strict=False)
         simple = rewrite_graph(placed, include=("canonicalize",))
-        seen = [set(ancestors([term])) for term in simple]
+        seen = [looked_at(term) for term in simple]
         found[j] = [
             str(rv.name)
             for rv in density.latents
@@ -72,6 +72,42 @@ def blocks_of_use(density: ClassDensity) -> dict[int, list[str]]:
         ]
     used = set().union(*found.values())
     return {} if all(set(block) == used for block in found.values()) else found
+
+
+def looked_at(term: Any) -> set[Any]:
+    """Return the variables whose values a term depends on.
+
+    PyMC's checks of parameters fill an array of a parameter's shape. Where that shape is
+    known, the values that only give it do not matter.
+
+    Parameters
+    ----------
+    term : Variable
+        Simplified.
+
+    Returns
+    -------
+    set of Variable
+
+    Examples
+    --------
+    >>> x, y = pt.vector("x", shape=(3,)), pt.scalar("y")
+    >>> looked_at(pt.second(x, y)) >= {x}
+    False
+    """
+    found: set[Any] = set()
+    left = [term]
+    while left:
+        variable = left.pop()
+        if variable in found:
+            continue
+        found.add(variable)
+        if variable.owner is None:
+            continue
+        op, inputs = variable.owner.op, variable.owner.inputs
+        fills = isinstance(op, Elemwise) and isinstance(op.scalar_op, Second)
+        left += inputs[1:] if fills and None not in inputs[0].type.shape else inputs
+    return found
 
 
 def _chooses(variable: Any, index_value: Any) -> bool:

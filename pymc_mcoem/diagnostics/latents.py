@@ -331,8 +331,17 @@ def _mixing(draws: np.ndarray) -> tuple[float, float, float, float]:
         rhat = array_stats.rhat(draws, method="rank", **axes) if len(draws) > 1 else np.nan
         ess = array_stats.ess(draws, method="bulk", **axes)
         tail = [array_stats.ess(draws, method="tail", prob=prob, **axes) for prob in tails]
-        k = array_stats.pareto_khat(draws, **axes) if draws.size >= _MIN_FOR_FAR_TAILS else np.nan
-    return float(rhat), float(ess), float(np.nanmin(tail)), float(k)
+        k = _pareto_k_of_tails(draws) if draws.size >= _MIN_FOR_FAR_TAILS else np.nan
+    return float(rhat), float(ess), float(np.nanmin(tail)), k
+
+
+def _pareto_k_of_tails(draws: np.ndarray) -> float:
+    """Return Pareto k of the tails of (n_chains, n_draws) values, NaN if a tail is one value."""
+    try:
+        return float(array_stats.pareto_khat(draws, chain_axis=0, draw_axis=1))
+    except ValueError:
+        # ArviZ refuses a tail of equal values, as of a chain that stood still at an end.
+        return np.nan
 
 
 def worst_latents(

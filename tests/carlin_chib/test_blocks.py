@@ -164,6 +164,31 @@ def test_an_indicator_or_a_stack_in_place_of_switch_is_understood():
     assert BlockDensity(model, k, {0: [a], 1: [b]}).n_active == [1, 1]
 
 
+def test_a_latent_that_gives_a_check_its_shape_alone_is_not_looked_at():
+    """One rate against one for each of two times: PyMC checks that all rates are positive."""
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5])
+        one, each = pm.Exponential("one", 1.0), pm.Exponential("each", 1.0, shape=2)
+        rate = pm.math.switch(pm.math.eq(k, 0), one, each[[0, 0, 1]])
+        pm.Poisson("y", rate, observed=[1, 2, 0])
+    density = BlockDensity(model, k, {0: [one], 1: [each]})
+    assert density.n_active == [1, 2]
+    expected = np.log(0.5) + stats.expon.logpdf(0.7) + np.log(0.7)
+    expected += stats.poisson.logpmf([1, 2, 0], 0.7).sum() + stats.norm.logpdf([0.3, -3.0]).sum()
+    found = density.log_density(0, [np.log(0.7), 0.3, -3.0]).eval()
+    np.testing.assert_allclose(found, expected)
+
+
+def test_a_latent_that_decides_a_shape_is_looked_at():
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5])
+        one, each = pm.Exponential("one", 1.0), pm.Normal("each", shape=3)
+        number = pt.second(each[each > 0], 1.0).sum()
+        pm.Normal("y", pm.math.switch(pm.math.eq(k, 0), one, each[0]) + number, observed=2.0)
+    with pytest.raises(ValueError, match="each is not in the block of class 0"):
+        BlockDensity(model, k, {0: [one], 1: [each]})
+
+
 def test_inactive_variables_may_depend_on_one_another():
     """A hierarchy that is off as a whole is drawn from the top down."""
     with pm.Model() as model:

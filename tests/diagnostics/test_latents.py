@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 
 from pymc_mcoem.density.class_density import index_key
-from pymc_mcoem.diagnostics import class_index_summary, class_latents
+from pymc_mcoem.diagnostics import ClassIndexWarning, class_index_summary, class_latents
 from tests.helpers.markov import SAME_AUTOCORRELATION, as_tree
 
 
@@ -102,6 +102,16 @@ def test_a_class_hardly_visited_has_no_summary(rng):
     found = class_latents(as_tree(codes, x=rng.normal(size=codes.shape)))
     assert np.isnan(found["x"].sel({"class": 1})).all()
     assert found["active"].sel({"class": 1}) == pytest.approx(1 / 40)
+
+
+def test_a_latent_whose_tail_is_one_value_is_summarized(rng):
+    """As of a chain that stood still at its end for a while."""
+    codes = rng.integers(2, size=(4, 500))
+    x = rng.normal(size=codes.shape)
+    x[0, :400] = 9.0
+    with pytest.warns(ClassIndexWarning, match="in class . has an R-hat"):
+        summary = class_index_summary(as_tree(codes, x=x))
+    assert (summary.table["latent_rhat"] > 1.1).all()
 
 
 def test_what_is_refused(rng):
