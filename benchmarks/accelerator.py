@@ -120,7 +120,7 @@ class JaxBurst:
     def _graph(self, build: Callable[[], tuple[list[Any], list[Any]]]) -> Any:
         """Return a graph of the package as a function that JAX can trace."""
         inputs, outputs = build()
-        return compile_with_data(self.density, inputs, outputs, "JAX").vm.jit_fn
+        return compile_with_data(self.density, inputs, outputs, "JAX").function.vm.jit_fn
 
     def _evaluation(self) -> tuple[list[Any], list[Any]]:
         k, x = pt.scalar("k", dtype="int64"), self._vector("x", self.density.n_latents)

@@ -16,7 +16,7 @@ importance sampling that begins at Laplace approximations.
 Samplers take turns on the same data:
 
 * ``CarlinChib`` on the model as a user writes it, with ``RandomWalk(n_moves=2)`` and
-  ``index_move="metropolised"``, which were chosen on the issue's model and the data that are timed
+  ``index_move="metropolized"``, which were chosen on the issue's model and the data that are timed
   here; and with its defaults. On the digit: its defaults, and annealed jumps;
 * ``pm.sample`` with its defaults on the same model;
 * the same defaults on the model with pseudo-priors written into it by hand, normal and
@@ -243,7 +243,7 @@ def identical(rng: np.random.Generator) -> Problem:
                 lambda: mcoem.CarlinChib(
                     blocks=blocks,
                     within_class=mcoem.moves.RandomWalk(n_moves=2),
-                    index_move="metropolised",
+                    index_move="metropolized",
                 ),
             ),
             "CarlinChib, defaults": with_pymc(plain, lambda: mcoem.CarlinChib(blocks=blocks)),
@@ -293,7 +293,7 @@ def levels(rng: np.random.Generator) -> Problem:
                 lambda: mcoem.CarlinChib(
                     blocks=blocks,
                     within_class=mcoem.moves.RandomWalk(n_moves=2),
-                    index_move="metropolised",
+                    index_move="metropolized",
                 ),
             ),
             "CarlinChib, defaults": with_pymc(plain, lambda: mcoem.CarlinChib(blocks=blocks)),
@@ -359,7 +359,7 @@ def regressions(rng: np.random.Generator) -> Problem:
                 lambda: mcoem.CarlinChib(
                     blocks=blocks,
                     within_class=mcoem.moves.RandomWalk(n_moves=2),
-                    index_move="metropolised",
+                    index_move="metropolized",
                 ),
             ),
             "CarlinChib, defaults": with_pymc(plain, lambda: mcoem.CarlinChib(blocks=blocks)),
@@ -411,7 +411,7 @@ def plate(rng: np.random.Generator, n_rows: int = 500) -> Problem:
             "CarlinChib": with_pymc(
                 plain,
                 lambda: mcoem.CarlinChib(
-                    within_class=mcoem.moves.RandomWalk(n_moves=2), index_move="metropolised"
+                    within_class=mcoem.moves.RandomWalk(n_moves=2), index_move="metropolized"
                 ),
             ),
             "CarlinChib, defaults": with_pymc(plain, mcoem.CarlinChib),

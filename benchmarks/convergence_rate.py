@@ -215,21 +215,21 @@ def draw(paths: xr.DataArray, bursts: xr.DataArray, fisher: np.ndarray, file: Pa
     n = paths["n"].values
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.8))
     for number, setting in enumerate(PLAIN):
-        errors, colour = Errors.of(paths, setting, fisher), f"C{number}" if number else "k"
+        errors, color = Errors.of(paths, setting, fisher), f"C{number}" if number else "k"
         label = setting.burst
         for kind, style in (("last", "--"), ("average", "-")):
             error = np.sqrt(errors.to_truth.sel(kind=kind).mean("seed"))
-            left.loglog(n, error, style, color=colour, label=label if style == "-" else None)
+            left.loglog(n, error, style, color=color, label=label if style == "-" else None)
         if setting.draws:
             error = np.sqrt(errors.to_exact.sel(kind="average").mean("seed"))
-            right.loglog(n, error, "-o", ms=3, color=colour, label=label)
-            right.loglog(n, np.sqrt(factor(bursts, setting) / n), ":", color=colour)
+            right.loglog(n, error, "-o", ms=3, color=color, label=label)
+            right.loglog(n, np.sqrt(factor(bursts, setting) / n), ":", color=color)
         weighed = Setting(setting.draws, rao_blackwell=True)
         if weighed in SETTINGS:
             error = np.sqrt(
                 Errors.of(paths, weighed, fisher).to_exact.sel(kind="average").mean("seed")
             )
-            right.loglog(n, error, "--s", ms=3, mfc="none", color=colour)
+            right.loglog(n, error, "--s", ms=3, mfc="none", color=color)
     left.loglog(n, n**-0.5, "k:", label="1/√n")
     left.set_title("to the truth; dashed: last θ, full: averaged θ", fontsize=9)
     right.set_title("to the exact E-step's; dashed: Rao-Blackwell; dotted: predicted", fontsize=9)

@@ -52,6 +52,7 @@ class NumPyroLoop:
         k = pt.scalar("k", dtype="int64")
         x = pt.tensor("x", dtype="float64", shape=(self.density.n_latents,))
         compiled = compile_with_data(self.density, [k, x], [self.density.log_density(k, x)], "JAX")
+        compiled = compiled.function
         log_density = compiled.vm.jit_fn
         # Data that are neither θ nor observation are shared, and come last.
         constants = [each.data for each in compiled.input_storage[2 + len(self.names) :]]

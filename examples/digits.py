@@ -186,7 +186,7 @@ def main() -> None:
         )
         if len(train) > N_START:
             em.partial_fit(images[train[N_START:]])
-        learnt = time.perf_counter() - began
+        learned = time.perf_counter() - began
         parameters = em.parameters
 
         # The class weights of the last images of the stream name the classes, so that no image is
@@ -210,7 +210,7 @@ def main() -> None:
     em.history.to_netcdf(history, engine="h5netcdf")
     noise = float(np.sqrt(parameters["noise_variance"]))
     console.print(
-        f"Noise {noise:.3f}; learned in {learnt:.0f} s, all done in "
+        f"Noise {noise:.3f}; learned in {learned:.0f} s, all done in "
         f"{time.perf_counter() - began:.0f} s. Wrote {picture} and {history}."
     )
 

@@ -45,8 +45,8 @@ class MeasuredMixture(mcoem.Family):
 
     def initialize(self, observations, rng, start):
         clusters = KMeans(self.n_classes, n_init=10, random_state=int(rng.integers(2**31)))
-        centres = clusters.fit(np.reshape(observations, (-1, 1))).cluster_centers_
-        return self.declared_parameters() | {"means": np.sort(centres.ravel())}
+        centers = clusters.fit(np.reshape(observations, (-1, 1))).cluster_centers_
+        return self.declared_parameters() | {"means": np.sort(centers.ravel())}
 
     def exact(self, data, parameters):  # only for comparison; OnlineEM does not need it
         return posterior_means(data["y"], parameters)

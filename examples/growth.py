@@ -35,7 +35,7 @@ NAMES = ("early class", "late class")
 console = Console(highlight=False)
 
 
-class Learnt:
+class Learned:
     """What the pictures need: θ with the early class first, and every child registered."""
 
     def __init__(
@@ -89,30 +89,30 @@ class Learnt:
 
 
 def draw_templates(
-    learnt: Learnt, curves: np.ndarray, sex: np.ndarray, path: xr.Dataset, file: Path
+    learned: Learned, curves: np.ndarray, sex: np.ndarray, path: xr.Dataset, file: Path
 ) -> None:
     """Draw the curves, the templates over them, and how the templates grew."""
     figure, axes = plt.subplots(1, 3, figsize=(12, 3.8), sharex=True, sharey=True)
     axes[0].plot(AGES, curves.T, color="0.35", linewidth=0.5, alpha=0.6)
     axes[0].set_title("93 children, sex unknown to the model", fontsize=10)
-    templates = learnt.templates()
-    for position, (name, colour, j) in enumerate(zip(NAMES, COLOURS, learnt.order, strict=True)):
+    templates = learned.templates()
+    for position, (name, color, j) in enumerate(zip(NAMES, COLOURS, learned.order, strict=True)):
         line = templates[j]
         peak = int(np.argmax(np.where(FINE > 8, line, -np.inf)))
         before = (FINE > 6) & (FINE < FINE[peak])
         dip = int(np.argmin(np.where(before, line, np.inf)))
-        axes[1].plot(FINE, line, color=colour, linewidth=2.2, label=f"{name}: template")
+        axes[1].plot(FINE, line, color=color, linewidth=2.2, label=f"{name}: template")
         plain = curves[sex == position].mean(axis=0)
         who = ("girls", "boys")[position]
         axes[1].plot(
             AGES,
             plain,
-            color=colour,
+            color=color,
             linestyle=(0, (1, 1.2)),
             linewidth=1.4,
             label=f"{who}: average",
         )
-        axes[1].plot(FINE[[dip, peak]], line[[dip, peak]], "o", color=colour, markersize=4)
+        axes[1].plot(FINE[[dip, peak]], line[[dip, peak]], "o", color=color, markersize=4)
         for place, above, what in ((peak, 9, "spurt"), (dip, -16, "dip")):
             axes[1].annotate(
                 f"{what} {FINE[place]:.1f}",
@@ -120,7 +120,7 @@ def draw_templates(
                 textcoords="offset points",
                 xytext=((-14, 8)[position], above),
                 ha="center",
-                color=colour,
+                color=color,
                 fontsize=8,
             )
         console.print(
@@ -134,9 +134,9 @@ def draw_templates(
         step for step in (0, 20, 100, 300, path.sizes["step"] - 1) if step < path.sizes["step"]
     ]
     for shade, step in zip(np.linspace(0.2, 1.0, len(steps)), steps, strict=True):
-        then = learnt.templates(path["templates"].values[step])
-        for colour, j in zip(COLOURS, learnt.order, strict=True):
-            axes[2].plot(FINE, then[j], color=colour, alpha=shade, linewidth=1 + shade)
+        then = learned.templates(path["templates"].values[step])
+        for color, j in zip(COLOURS, learned.order, strict=True):
+            axes[2].plot(FINE, then[j], color=color, alpha=shade, linewidth=1 + shade)
     axes[2].set_title(f"After {', '.join(map(str, steps))} curves, pale to full", fontsize=10)
     for axis in axes:
         axis.set(xlabel="age (years)", xlim=(2, 18), ylim=(0, 15), xticks=range(2, 18, 2))
@@ -145,9 +145,11 @@ def draw_templates(
     save(figure, file)
 
 
-def draw_registration(learnt: Learnt, curve: np.ndarray, name: str, seed: int, file: Path) -> None:
+def draw_registration(
+    learned: Learned, curve: np.ndarray, name: str, seed: int, file: Path
+) -> None:
     """Draw one child under both templates: warped templates, warps, chain of the class index."""
-    model = learnt.mixture.condition(curve, learnt.parameters)
+    model = learned.mixture.condition(curve, learned.parameters)
     with model:
         idata = pm.sample(
             draws=300,
@@ -161,18 +163,18 @@ def draw_registration(learnt: Learnt, curve: np.ndarray, name: str, seed: int, f
         )
     posterior = idata["posterior"].to_dataset().isel(chain=0)
     index = posterior["class_index"].values
-    clock = learnt.mixture.settings.deformation
+    clock = learned.mixture.settings.deformation
     figure, axes = plt.subplots(2, 2, figsize=(10, 6.4))
-    for position, (axis, colour, j) in enumerate(zip(axes[0], COLOURS, learnt.order, strict=True)):
+    for position, (axis, color, j) in enumerate(zip(axes[0], COLOURS, learned.order, strict=True)):
         rows = np.flatnonzero(index == j)
         for draw in rows[:: max(1, len(rows) // 12)]:
             beta = posterior["deformation"].values[draw]
-            warped = float(posterior["scale"][draw]) * learnt.velocity(j, learnt.times(beta))
-            axis.plot(FINE, warped, color=colour, linestyle="--", linewidth=0.7, alpha=0.6)
-            stage = clock.inverse(learnt.times(beta), learnt.mean_beta[j])
-            axes[1, 0].plot(FINE, stage, color=colour, linewidth=0.7, linestyle="--", alpha=0.7)
-        axis.plot(FINE, learnt.templates()[j], color=colour, linewidth=2.2, label="template")
-        axis.plot([], [], color=colour, linestyle="--", linewidth=0.9, label="warped and scaled")
+            warped = float(posterior["scale"][draw]) * learned.velocity(j, learned.times(beta))
+            axis.plot(FINE, warped, color=color, linestyle="--", linewidth=0.7, alpha=0.6)
+            stage = clock.inverse(learned.times(beta), learned.mean_beta[j])
+            axes[1, 0].plot(FINE, stage, color=color, linewidth=0.7, linestyle="--", alpha=0.7)
+        axis.plot(FINE, learned.templates()[j], color=color, linewidth=2.2, label="template")
+        axis.plot([], [], color=color, linestyle="--", linewidth=0.9, label="warped and scaled")
         axis.plot(AGES, curve, "o", color="0.15", markersize=3.2, label=name)
         axis.set_title(f"{NAMES[position]}: {len(rows)} of 300 sweeps", fontsize=10)
         axis.set(xlabel="age (years)", ylim=(0, None), xlim=(2, 18))
@@ -186,7 +188,7 @@ def draw_registration(learnt: Learnt, curve: np.ndarray, name: str, seed: int, f
         xlabel="age (years)", ylabel="same stage in the class's mean", xlim=(2, 18), ylim=(2, 18)
     )
     axes[1, 0].set_title(f"Warps of {name} under both templates, years", fontsize=10)
-    place = np.argsort(learnt.order)[index]
+    place = np.argsort(learned.order)[index]
     axes[1, 1].step(np.arange(1, 301), place, where="mid", color="0.25", linewidth=0.8)
     axes[1, 1].set_yticks([0, 1], NAMES)
     axes[1, 1].set(xlabel="sweep", ylim=(-0.2, 1.2), xlim=(0, 301))
@@ -196,9 +198,9 @@ def draw_registration(learnt: Learnt, curve: np.ndarray, name: str, seed: int, f
     save(figure, file)
 
 
-def draw_children(learnt: Learnt, sex: np.ndarray, names: np.ndarray, file: Path) -> None:
+def draw_children(learned: Learned, sex: np.ndarray, names: np.ndarray, file: Path) -> None:
     """Draw the posterior probability of the late class for every child."""
-    late = learnt.probability[:, learnt.order[1]]
+    late = learned.probability[:, learned.order[1]]
     figure, axes = plt.subplots(2, 1, figsize=(10, 5), sharey=True)
     for axis, label, word in zip(axes, (0, 1), ("girls", "boys"), strict=True):
         rows = np.flatnonzero(sex == label)
@@ -219,23 +221,23 @@ def draw_children(learnt: Learnt, sex: np.ndarray, names: np.ndarray, file: Path
     save(figure, file)
 
 
-def draw_averages(learnt: Learnt, curves: np.ndarray, file: Path) -> None:
+def draw_averages(learned: Learned, curves: np.ndarray, file: Path) -> None:
     """Draw averages of curves as they are, and of curves on their class's common clock."""
-    groups = learnt.probability.argmax(axis=1)
+    groups = learned.probability.argmax(axis=1)
     figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), sharey=True)
-    for axis, colour, name, j in zip(axes, COLOURS, NAMES, learnt.order, strict=True):
+    for axis, color, name, j in zip(axes, COLOURS, NAMES, learned.order, strict=True):
         rows = np.flatnonzero(groups == j)
-        moved = learnt.children["aligned_mean"].values[rows, j]
+        moved = learned.children["aligned_mean"].values[rows, j]
         known = ~np.isnan(moved)
-        moved = moved * float(learnt.children["scale_mean"][rows, j].mean())
+        moved = moved * float(learned.children["scale_mean"][rows, j].mean())
         # Near the ends some children have no data on the common clock.
         enough = known.mean(axis=0) > 0.5
         average = np.full(AGES.size, np.nan)
         average[enough] = np.nanmean(moved[:, enough], axis=0)
         plain = curves[rows].mean(axis=0)
-        axis.plot(AGES, moved.T, color=colour, linewidth=0.4, alpha=0.35)
+        axis.plot(AGES, moved.T, color=color, linewidth=0.4, alpha=0.35)
         axis.plot(AGES, plain, color="0.1", linestyle=(0, (1, 1.2)), linewidth=2)
-        axis.plot(AGES, average, color=colour, linewidth=2.4)
+        axis.plot(AGES, average, color=color, linewidth=2.4)
         # Titles name the lines, so that no legend covers the curves.
         axis.set_title(
             f"{name}, {len(rows)} children: registered (full), as measured (dotted)", fontsize=9
@@ -287,27 +289,27 @@ def main() -> None:
     console.print("The first run compiles for a minute or two; later ones start in seconds.")
     began = time.perf_counter()
     em.partial_fit(stream)
-    console.print(f"Learnt from {em.n_seen} draws in {time.perf_counter() - began:.0f} s.")
+    console.print(f"Learned from {em.n_seen} draws in {time.perf_counter() - began:.0f} s.")
 
-    learnt = Learnt(mixture, em, curves)
-    late = learnt.probability[:, learnt.order[1]]
+    learned = Learned(mixture, em, curves)
+    late = learned.probability[:, learned.order[1]]
     own = np.mean((late > 0.5) == sex)
-    variances = em.parameters["deformation_variance"].values[learnt.order]
+    variances = em.parameters["deformation_variance"].values[learned.order]
     console.print(
         f"{own:.3f} of the children are in their own sex's class; γ² {variances[0]:.3f} and "
         f"{variances[1]:.3f}; σ {float(np.sqrt(em.parameters['noise_variance'])):.2f} cm a year"
     )
     output = arguments.output
     path = em.history["steps"].to_dataset()
-    draw_templates(learnt, curves, sex, path, output / "growth_templates.png")
+    draw_templates(learned, curves, sex, path, output / "growth_templates.png")
     # The child with the least certain class shows both registrations.
     child = int(np.argmin(np.abs(late - 0.5)))
     name = str(growth["child"].values[child])
     draw_registration(
-        learnt, curves[child], name, arguments.seed, output / "growth_registration.png"
+        learned, curves[child], name, arguments.seed, output / "growth_registration.png"
     )
-    draw_children(learnt, sex, growth["child"].values, output / "growth_children.png")
-    draw_averages(learnt, curves, output / "growth_averages.png")
+    draw_children(learned, sex, growth["child"].values, output / "growth_children.png")
+    draw_averages(learned, curves, output / "growth_averages.png")
     console.print(f"Wrote four pictures to {output}/, growth_*.png.")
 
 

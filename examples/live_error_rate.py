@@ -251,8 +251,8 @@ def draw_templates(setting: Setting, paths: dict[str, list[xr.Dataset]], file: P
         len(paths), n_columns, figsize=(0.55 * n_columns + 1.6, 0.75 * len(paths)), squeeze=False
     )
     for row, (method, runs) in zip(axes, paths.items(), strict=True):
-        learnt = [at(run, setting.seconds) for run in runs]
-        images = [mcoem.template_images(each, mixture).values for each in learnt]
+        learned = [at(run, setting.seconds) for run in runs]
+        images = [mcoem.template_images(each, mixture).values for each in learned]
         for axis, image in zip(row, np.concatenate(images), strict=True):
             axis.imshow(image, cmap="gray_r", vmin=0, vmax=1)
             axis.set(xticks=[], yticks=[])

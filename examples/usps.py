@@ -128,7 +128,7 @@ def main() -> None:
             began = time.perf_counter()
             tasks = [(seed, arguments.images, arguments.test, digit) for digit in range(10)]
             found = list(track(pool.map(learn, tasks), f"Seed {seed}: learning", total=10))
-            learnt = time.perf_counter()
+            learned = time.perf_counter()
             draw(found, arguments.output / f"usps_templates_{seed}.png")
             files = []
             for digit, parameters in enumerate(found):
@@ -145,7 +145,7 @@ def main() -> None:
             errors.append(100 * float(np.mean(predicted != truth)))
             console.print(
                 f"seed {seed}: error {errors[-1]:.1f} % on {len(truth)} images; learned in "
-                f"{learnt - began:.0f} s, classified in {time.perf_counter() - learnt:.0f} s"
+                f"{learned - began:.0f} s, classified in {time.perf_counter() - learned:.0f} s"
             )
     console.print(
         f"mean error of {len(errors)} seeds: {np.mean(errors):.2f} %; templates in "

@@ -106,15 +106,15 @@ def open_run(run: Run) -> mcoem.OnlineEM:
     mixture = make_mixture(run.n_classes)
     if run.file.exists():
         return mcoem.OnlineEM.load(run.file, mixture, e_step=E_STEP, progressbar=False)
-    unlabelled = run.digit is None
+    unlabeled = run.digit is None
     return mcoem.OnlineEM(
         mixture,
         e_step=E_STEP,
         burst_length=mcoem.schedules.BurstLength(draws=40, tune=20),
-        update_schedule=None if unlabelled else mcoem.schedules.UpdateSchedule.at([10, 15, 20]),
+        update_schedule=None if unlabeled else mcoem.schedules.UpdateSchedule.at([10, 15, 20]),
         step_size=mcoem.schedules.StepSize(0.75),
-        n_start=200 if unlabelled else 50,
-        random_seed=[run.seed, 10 if unlabelled else run.digit],
+        n_start=200 if unlabeled else 50,
+        random_seed=[run.seed, 10 if unlabeled else run.digit],
         progressbar=False,
     )
 
@@ -138,15 +138,15 @@ def learn_all(runs: list[Run], n_workers: int) -> None:
         Progress(*Progress.get_default_columns(), TextColumn("{task.fields[name]}")) as progress,
     ):
         bar = progress.add_task("Learning", total=sum(run.n_images for run in runs), name="")
-        learnt = dict.fromkeys(runs, 0)
+        learned = dict.fromkeys(runs, 0)
         # The run of all digits takes longest, so it begins.
         waiting = {pool.submit(learn, run) for run in reversed(runs)}
         while waiting:
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
             for future in done:
-                run, learnt[run] = future.result()
-                progress.update(bar, completed=sum(learnt.values()), name=run.name)
-                if learnt[run] < run.n_images:
+                run, learned[run] = future.result()
+                progress.update(bar, completed=sum(learned.values()), name=run.name)
+                if learned[run] < run.n_images:
                     waiting.add(pool.submit(learn, run))
 
 

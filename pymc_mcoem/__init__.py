@@ -1,4 +1,4 @@
-"""Templates behind noisy, warped, partly missing curves and images, learnt one at a time."""
+"""Templates behind noisy, warped, partly missing curves and images, learned one at a time."""
 
 from importlib.metadata import version
 

@@ -95,10 +95,10 @@ def test_pressed_in_compiled_code_nothing_is_lost(
                 there = OnlineEM.load(tmp_path / "run.nc", family, e_step=Noisy())
                 assert (there.position, there.n_seen) == (em.position, em.n_seen)
     assert 1 <= interrupted <= 6
-    assert_learnt_alike(em, driver(family, **WAYS[way]).partial_fit(stream))
+    assert_learned_alike(em, driver(family, **WAYS[way]).partial_fit(stream))
 
 
-def assert_learnt_alike(em, clean):
+def assert_learned_alike(em, clean):
     for one, other in ((em.parameters, clean.parameters), (em.n_seen, clean.n_seen)):
         assert one.identical(other) if hasattr(one, "identical") else one == other
     if em.run.settings.on_error == "raise":
@@ -106,11 +106,11 @@ def assert_learnt_alike(em, clean):
 
 
 def test_the_first_waits_for_the_observation_at_work_and_a_second_does_not(family, stream):
-    for times, learnt in ((1, 5), (2, 4)):
+    for times, learned in ((1, 5), (2, 4)):
         em = driver(family, e_step=Pressing(presses={5: times}), parameters=THETA)
         with pytest.raises(KeyboardInterrupt):
             em.partial_fit(stream)
-        assert (em.run.state.n_learned, em.position) == (learnt, 5)
+        assert (em.run.state.n_learned, em.position) == (learned, 5)
         assert_same(
             em.partial_fit(stream, skip=5), driver(family, parameters=THETA).partial_fit(stream)
         )
@@ -689,7 +689,7 @@ def test_at_any_instant_nothing_is_lost(kind, on_error, saved, most, rng, tmp_pa
 
 
 def drivers(family, stream):
-    """Return calls of which each learns all of a stream, and what it has learnt."""
+    """Return calls of which each learns all of a stream, and what it has learned."""
 
     def online(path):
         em = driver(family, n_start=4)

@@ -70,7 +70,7 @@ class Engine:
         On a plate `RandomWalk`.
     mode : str or None
         PyTensor's compilation mode.
-    metropolised : bool
+    metropolized : bool
         Draw the index by Metropolized Gibbs.
     jump : AnnealedJump or None
         Jump to make after every sweep; None on a plate.
@@ -95,7 +95,7 @@ class Engine:
         move: WithinClassMove,
         mode: Any,
         *,
-        metropolised: bool = False,
+        metropolized: bool = False,
         jump: AnnealedJump | None = None,
     ) -> None:
         # There is one fit per chain, so every mode search can afford to run to its end.
@@ -111,7 +111,7 @@ class Engine:
         # Index of each row: what follows or precedes the class in arrays.
         self._rows: tuple[Any, ...] = tuple(map(np.arange, rows))
         self._no_excess = np.zeros((n_classes, *rows))
-        self._noise_shape = (*rows, noise_size(n_classes, n, move, metropolised))
+        self._noise_shape = (*rows, noise_size(n_classes, n, move, metropolized))
         self._fit = rule.compile(density, geometry, mode)
         self._inactive = (
             InactiveDraw(density, without_jax(mode)) if isinstance(density, BlockDensity) else None
@@ -120,7 +120,7 @@ class Engine:
         if self._jump is not None:
             # its step size is tuned with those of the classes, and comes after them
             self.initial_log_step = np.append(self.initial_log_step, self._jump.initial_log_step)
-        self._sweeps = compile_sweeps(density, move, metropolised=metropolised, mode=mode)
+        self._sweeps = compile_sweeps(density, move, metropolized=metropolized, mode=mode)
 
     def fit(self, rng: np.random.Generator, others: Sequence[np.ndarray]) -> PseudoPriors:
         """Return pseudo-priors given the values of all other variables."""

@@ -108,19 +108,19 @@ def noise_size(
     n_classes: int,
     n_latents: int,
     move: WithinClassMove,
-    metropolised: bool = False,
+    metropolized: bool = False,
 ) -> int:
     """Return how many standard normals one sweep consumes, on a plate in each row.
 
     These are, in order, those of the auxiliaries of all classes, of the class index, and of the
     within-class move.
     """
-    return n_classes * n_latents + index_noise_size(metropolised) + move.noise_size(n_latents)
+    return n_classes * n_latents + index_noise_size(metropolized) + move.noise_size(n_latents)
 
 
-def index_noise_size(metropolised: bool) -> int:
+def index_noise_size(metropolized: bool) -> int:
     """Return how many standard normals a draw of the index consumes: two for each uniform."""
-    return 4 if metropolised else 2
+    return 4 if metropolized else 2
 
 
 def entries(density: ClassDensity | PlateDensity, class_index: Any) -> tuple[Any, ...]:
@@ -228,7 +228,7 @@ def build_sweep(
     gain: TensorVariable,
     move: WithinClassMove,
     *,
-    metropolised: bool = False,
+    metropolized: bool = False,
     log_offset: TensorVariable | None = None,
 ) -> tuple[SweepState, SweepInfo]:
     """Build one sweep of Algorithm 2.
@@ -237,14 +237,14 @@ def build_sweep(
     ----------
     density : ClassDensity or PlateDensity
     state : SweepState
-    noise : tensor of shape (*rows, noise_size(n_classes, n_latents, move, metropolised))
+    noise : tensor of shape (*rows, noise_size(n_classes, n_latents, move, metropolized))
         Standard normals.
     pseudo_priors : PseudoPriorSymbols
     gain : scalar
         Robbins-Monro gain of the step-size adaptation; 0 after tuning, where the kernel
         must not change.
     move : WithinClassMove
-    metropolised : bool
+    metropolized : bool
         Draw the index by `draw_other_class`.
     log_offset : tensor of shape (n_classes, *rows), optional
         Added to the logarithms of the classes' prior probabilities and thereby of their weights.
@@ -273,9 +273,9 @@ def build_sweep(
     if log_offset is not None:
         log_weight = log_weight + log_offset
     # Algorithm 2, (i): the index moves, and the latents of its new class with it.
-    n_index = index_noise_size(metropolised)
+    n_index = index_noise_size(metropolized)
     pairs = pt.moveaxis(noise[..., split : split + n_index], -1, 0)
-    if metropolised:
+    if metropolized:
         chosen = draw_other_class(log_weight, state.class_index, pairs)
     else:
         chosen = draw_class(log_weight, pairs)

@@ -59,7 +59,7 @@ def work(n_classes: int, n_rows: int, n_latents: int) -> list[np.ndarray]:
 @compiled_once(uses=[sweeps_numba, sys.modules[__name__]])
 def sweeps(
     held: Any,
-    metropolised: bool,
+    metropolized: bool,
     settings: np.ndarray,
     noise: np.ndarray,
     gains: np.ndarray,
@@ -89,7 +89,7 @@ def sweeps(
     Parameters
     ----------
     held : SweepFunctions
-    metropolised : bool
+    metropolized : bool
     settings : ndarray of float
         Settings of `sweeps_numba.random_walk`.
     noise : ndarray of shape (n_sweeps, n_rows, noise_size)
@@ -112,7 +112,7 @@ def sweeps(
     """
     rows, n_moves, target_acceptance = held.rows, int(settings[2]), settings[1]
     n_classes, n_rows, n = mean.shape
-    n_index = 4 if metropolised else 2
+    n_index = 4 if metropolized else 2
     split = n_classes * n
     weight, size, error, members = of_classes[0], of_classes[1], of_classes[2], of_classes[3]
     found, log_p = of_rows[0], of_rows[1]
@@ -147,7 +147,7 @@ def sweeps(
                 log_weight[i, j] += log_target[j, i]
                 log_weight[i, j] += log_offset[j, i]
         for i in range(n_rows):
-            k = draw_class(log_weight[i], before[i], own[i, split:], metropolised, weight)
+            k = draw_class(log_weight[i], before[i], own[i, split:], metropolized, weight)
             chosen[i], log_p[i], accepted[i] = k, log_target[k, i], 0.0
             copy(x[i], auxiliaries[sweep, k, i])
         for j in range(n_classes):

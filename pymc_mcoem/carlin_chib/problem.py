@@ -143,7 +143,7 @@ def make_engine(
     Returns
     -------
     callable
-        Takes (pseudo_priors, move, mode, metropolised=..., jump=...).
+        Takes (pseudo_priors, move, mode, metropolized=..., jump=...).
 
     Raises
     ------

@@ -118,7 +118,7 @@ class CarlinChib(BlockedStep):
         Default: ``RandomWalk(n_moves=20)``. `Hamiltonian` and `Independence` are alternatives.
         None leaves the latents between jumps to other step methods, as in
         ``step=[CarlinChib(within_class=None), pm.NUTS([x])]``.
-    index_move : {"gibbs", "metropolised"}
+    index_move : {"gibbs", "metropolized"}
         How the index is drawn given its weights: by Gibbs, or by proposing one of the other
         classes (Dellaportas, Forster and Ntzoufras 2002), which leaves a class at least as often.
     auxiliaries : {"refreshed", "frozen"}
@@ -129,7 +129,7 @@ class CarlinChib(BlockedStep):
     jump : AnnealedJump or None
         A jump made after every sweep: another class is proposed and reached in stages. It helps
         with classes that draws from a pseudo-prior hardly ever hit. Not available on a plate.
-    equalise_visits : bool
+    equalize_visits : bool
         Multiply the classes' prior probabilities by weights, adapted during tuning and then kept,
         under which all classes are visited equally often. The chain then samples the posterior
         times the weight of the class, so that every draw has the importance weight
@@ -191,7 +191,7 @@ class CarlinChib(BlockedStep):
     ``class_prior`` of shape (n_classes,), the prior probabilities of the classes, which
     `bayes_factors` takes out; nan if they depend on other variables or differ along a plate. With
     `jump` there is also ``class_jump_acceptance`` (share of the moves along the jump accepted,
-    which should be near the jump's target), and with `equalise_visits` there are
+    which should be near the jump's target), and with `equalize_visits` there are
     ``class_equalizing_log_weight`` of shape (n_classes,) (what was added to the logarithms of the
     prior probabilities), ``class_log_importance`` (the logarithm of the draw's weight) and
     ``class_equalizing_of`` (the index that they belong to). ``class_believed_elsewhere`` is the
@@ -245,10 +245,10 @@ class CarlinChib(BlockedStep):
         blocks: Mapping[int, Sequence[TensorVariable | str]] | None = None,
         pseudo_priors: PseudoPriorRule | None = None,
         within_class: WithinClassMove | None = STEP_MOVE,
-        index_move: Literal["gibbs", "metropolised"] = "gibbs",
+        index_move: Literal["gibbs", "metropolized"] = "gibbs",
         auxiliaries: Literal["refreshed", "frozen"] = "refreshed",
         jump: AnnealedJump | None = None,
-        equalise_visits: bool = False,
+        equalize_visits: bool = False,
         model: pm.Model | None = None,
         rng: Any = None,
         initial_point: Mapping[str, np.ndarray] | None = None,
@@ -266,13 +266,13 @@ class CarlinChib(BlockedStep):
         require_settings(pseudo_priors, within_class, jump)
         mode = _mode_of(compile_kwargs)
         move = RandomWalk(n_moves=0) if within_class is None else within_class
-        if index_move not in ("gibbs", "metropolised"):
-            raise ValueError(f"index_move: got {index_move!r}; choose 'gibbs' or 'metropolised'.")
+        if index_move not in ("gibbs", "metropolized"):
+            raise ValueError(f"index_move: got {index_move!r}; choose 'gibbs' or 'metropolized'.")
         if auxiliaries not in ("refreshed", "frozen"):
             raise ValueError(f"auxiliaries: got {auxiliaries!r}; choose 'refreshed' or 'frozen'.")
-        if equalise_visits and index.ndim:
+        if equalize_visits and index.ndim:
             raise ValueError(
-                f"equalise_visits: {index.name} is a plate, whose rows differ in the classes they "
+                f"equalize_visits: {index.name} is a plate, whose rows differ in the classes they "
                 "seldom visit; leave it out."
             )
         build = make_engine(model, index, vars, blocks)
@@ -283,7 +283,7 @@ class CarlinChib(BlockedStep):
                 pseudo_priors,
                 move,
                 mode,
-                metropolised=index_move == "metropolised",
+                metropolized=index_move == "metropolized",
                 jump=jump,
             )
         self._density = self._engine.density
@@ -308,13 +308,13 @@ class CarlinChib(BlockedStep):
         self.frozen_auxiliaries: Any = None
         self.equalizing_log_weight = np.zeros(self.n_classes)
         self._is_frozen = auxiliaries == "frozen"
-        self._equalizes_visits = equalise_visits
+        self._equalizes_visits = equalize_visits
         self._jumps = jump is not None
         self._moves_latents = within_class is not None
-        if equalise_visits:
+        if equalize_visits:
             # logged here, in the user's own process: messages of workers may go unseen
             _log.warning(
-                "CarlinChib: equalise_visits: chains visit classes of little weight more often "
+                "CarlinChib: equalize_visits: chains visit classes of little weight more often "
                 "than in the posterior, and so do averages over their draws; weigh each draw by "
                 "exp(-class_equalizing_log_weight[%s]), as class_index_summary and class_latents "
                 "do.",
@@ -326,7 +326,7 @@ class CarlinChib(BlockedStep):
             del own_stats["class_drawn"]
         if jump is not None:
             own_stats["class_jump_acceptance"] = (np.float64, [])
-        if equalise_visits:
+        if equalize_visits:
             own_stats["class_equalizing_log_weight"] = (object, [])
             own_stats["class_equalizing_of"] = (np.int64, [])
             own_stats["class_log_importance"] = (np.float64, [])
@@ -382,7 +382,7 @@ class CarlinChib(BlockedStep):
             _log.warning(
                 "CarlinChib: %s: poor pseudo-priors of %s. The chain stays exact, but jumps there "
                 "are rare: look at the switches, and try jump=AnnealedJump(), other pseudo_priors "
-                "or a parametrisation in which the latents are closer to normal.",
+                "or a parametrization in which the latents are closer to normal.",
                 self._density.index_value.name,
                 ", ".join(map(str, poor)),
             )

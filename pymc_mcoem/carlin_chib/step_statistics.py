@@ -156,7 +156,7 @@ def _by_draws(stats: Any, weights: list[np.ndarray], values: np.ndarray) -> Step
     if found and len(found) != len(drawn_by_step):
         raise ValueError(
             f"data: {len(drawn_by_step)} steps drew class indices, of which {len(found)} with "
-            "equalise_visits, and nothing says which; give it to all of them or to none."
+            "equalize_visits, and nothing says which; give it to all of them or to none."
         )
     importance = None
     for drawn, own in zip(drawn_by_step, found, strict=False):

@@ -129,7 +129,7 @@ def compile_sweeps(
     density: ClassDensity | PlateDensity,
     move: WithinClassMove,
     *,
-    metropolised: bool = False,
+    metropolized: bool = False,
     keep_auxiliaries: bool = False,
     mode: Any = None,
 ) -> CompiledSweeps:
@@ -140,7 +140,7 @@ def compile_sweeps(
     density : ClassDensity or PlateDensity
     move : WithinClassMove
         On a plate `RandomWalk`.
-    metropolised
+    metropolized
         As in `build_sweep`.
     keep_auxiliaries : bool
         Whether the sweeps return their auxiliaries.
@@ -153,7 +153,7 @@ def compile_sweeps(
     """
     if _has_kernel(move) and backend_of(mode) == "numba":
         try:
-            return _FlatSweeps(density, move, metropolised, keep_auxiliaries)
+            return _FlatSweeps(density, move, metropolized, keep_auxiliaries)
         except NotFlatError:  # the density needs something that is not an array of numbers
             pass
 
@@ -167,11 +167,11 @@ def compile_sweeps(
             fitted,
             gain,
             move,
-            metropolised=metropolised,
+            metropolized=metropolized,
             log_offset=log_offset,
         )
 
-    size = noise_size(density.n_classes, density.n_latents, move, metropolised)
+    size = noise_size(density.n_classes, density.n_latents, move, metropolized)
     return SweepGraph(density, build, size, keep_auxiliaries, mode)
 
 
@@ -186,19 +186,23 @@ def _has_kernel(move: WithinClassMove) -> bool:
 
 
 class _FlatSweeps:
-    """Sweeps that use the loops of `sweeps_numba`."""
+    """Sweeps that use the loops of `sweeps_numba`.
+
+    One call at a time, because calls share the arrays that loops overwrite. Pseudo-priors are not
+    changed in place between calls.
+    """
 
     def __init__(
         self,
         density: ClassDensity | PlateDensity,
         move: WithinClassMove,
-        metropolised: bool,
+        metropolized: bool,
         keep_auxiliaries: bool,
     ) -> None:
         # imported where it is used: numba takes a second to import
         from pymc_mcoem.carlin_chib import plate_sweeps_numba, sweeps_numba
 
-        self._made_of = density, move, metropolised, keep_auxiliaries
+        self._made_of = density, move, metropolized, keep_auxiliaries
         kernel = move.kernel  # type: ignore[attr-defined]
         is_plate = isinstance(density, PlateDensity)
         value = FlatFunction(
@@ -217,7 +221,7 @@ class _FlatSweeps:
                 written_out=density.written_out,
             )
         self._density, self._value = density, value
-        self._metropolised, self._keep_auxiliaries = metropolised, keep_auxiliaries
+        self._metropolized, self._keep_auxiliaries = metropolized, keep_auxiliaries
         self._settings = np.array([0.0, move.target_acceptance, *kernel.settings])
         n_classes, n, rows = density.n_classes, density.n_latents, density.position_shape[:-1]
         self._rows, self._active = rows, None
@@ -236,7 +240,7 @@ class _FlatSweeps:
                 self._held = sweeps_numba.hold(
                     value.function, slope.function, getattr(sweeps_numba, kernel.name).function
                 )
-            self._compile(noise_size(n_classes, n, move, metropolised))
+            self._compile(noise_size(n_classes, n, move, metropolized))
 
     def _compile(self, size: int) -> None:
         """Call with zero sweeps to compile, so that forked processes find the compiled code."""
@@ -287,7 +291,7 @@ class _FlatSweeps:
         auxiliaries = np.empty((n_sweeps, n_classes, *position.shape))
         self._sweeps(
             self._held,
-            self._metropolised,
+            self._metropolized,
             self._settings,
             noise,
             gains,

@@ -214,8 +214,8 @@ def hamiltonian(
     n, n_moves, n_leapfrog = len(x), int(settings[2]), int(settings[3])
     tuned = np.exp(min(settings[0], settings[4]))
     log_p, accepted = result[0], 0
-    z, p = np.empty(n), np.empty(n)
-    gradient, proposed = scratch[:n], np.empty(n)
+    z, p = scratch[:n], scratch[n : 2 * n]
+    gradient, proposed = scratch[2 * n : 3 * n], scratch[3 * n : 4 * n]
     for move in range(n_moves):
         row = noise[move * (n + 4) :]
         step = tuned * (0.5 + np.exp(log_uniform(row[n + 2], row[n + 3])))
@@ -270,7 +270,7 @@ def draw(weight: np.ndarray, first: float, second: float) -> Any:
 
 @compiled_once(inner=True)
 def draw_class(
-    log_weight: np.ndarray, here: int, noise: np.ndarray, metropolised: bool, weight: np.ndarray
+    log_weight: np.ndarray, here: int, noise: np.ndarray, metropolized: bool, weight: np.ndarray
 ) -> Any:
     """Draw the index by Gibbs, or by Metropolized Gibbs from the present one."""
     best = log_weight[0]
@@ -279,7 +279,7 @@ def draw_class(
             best = log_weight[j]
     for j in range(len(log_weight)):
         weight[j] = np.exp(log_weight[j] - best)
-    if not metropolised:
+    if not metropolized:
         return draw(weight, noise[0], noise[1])
     own = weight[here]
     weight[here] = 0.0
@@ -306,7 +306,7 @@ def work(n_classes: int, n_latents: int) -> list[np.ndarray]:
 @compiled_once()
 def sweeps(
     held: Any,
-    metropolised: bool,
+    metropolized: bool,
     settings: np.ndarray,
     noise: np.ndarray,
     gains: np.ndarray,
@@ -337,7 +337,7 @@ def sweeps(
     Parameters
     ----------
     held : SweepFunctions
-    metropolised : bool
+    metropolized : bool
     settings : ndarray of float
         Settings of the move; the first is set here to the logarithm of the step size.
     noise : ndarray of shape (n_sweeps, noise_size)
@@ -370,7 +370,7 @@ def sweeps(
     """
     value, slope, move = held.value, held.slope, held.move
     n_classes, n = mean.shape
-    n_index = 4 if metropolised else 2
+    n_index = 4 if metropolized else 2
     split = n_classes * n
     for sweep in range(len(gains)):
         own, drawn = noise[sweep], auxiliaries[sweep]
@@ -397,7 +397,7 @@ def sweeps(
             log_weights[sweep, j] = (
                 log_target[j] - (log_normalizer[j] - 0.5 * squares) + log_offset[j]
             )
-        k = draw_class(log_weights[sweep], k, own[split:], metropolised, weight)
+        k = draw_class(log_weights[sweep], k, own[split:], metropolized, weight)
         x = positions[sweep + 1]
         copy(x, drawn[k])
         settings[0], result[0] = log_step[k], log_target[k]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pymc as pm
 
 from pymc_mcoem.compiling.arithmetic import strict_mode
+from pymc_mcoem.compiling.backends import backend_of
 from pymc_mcoem.compiling.messages import FirstCallTold, compiling
 
 if TYPE_CHECKING:
@@ -50,8 +51,7 @@ def compile_with_data(
 
     With numba, sums are taken in the order in which they are written; see `strict_mode`.
     """
-    is_compiled = mode is None or isinstance(mode, str)
-    with compiling("the model") if is_compiled else nullcontext():
+    with compiling("the model") if mode is None or isinstance(mode, str) else nullcontext():
         function = pm.pytensorf.compile(
             [*inputs, *density.data_inputs.values(), *density.other_values],
             outputs,
@@ -59,4 +59,6 @@ def compile_with_data(
             on_unused_input="ignore",
         )
     function.trust_input = True
-    return FirstCallTold(function, "the model" if is_compiled else None)
+    # numba and JAX compile when a function is first called
+    waits = backend_of(mode) in ("numba", "jax")
+    return FirstCallTold(function, "the model" if waits else None)

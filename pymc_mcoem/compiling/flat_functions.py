@@ -255,7 +255,8 @@ def _compiled(graph: Any, rest: Sequence[Any], returns: bool) -> Callable[..., A
 
     replace_products(graph)
     # PyTensor caches every operator by itself, for which numba compiles one more function each. The
-    # whole is cached here, under the key that it has that way.
+    # whole is cached here, under the key that it has that way. PyTensor's flag is that of the whole
+    # process: nothing else is compiled or imported while it is off.
     _, key = numba_funcify_ensure_cache(graph)
     with pytensor.config.change_flags(numba__cache=False):
         inner, _ = numba_funcify_ensure_cache(graph)

@@ -19,6 +19,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor import scalar
 from pytensor.compile import optdb
+from pytensor.graph.basic import Constant
 from pytensor.graph.rewriting.basic import copy_stack_trace, dfs_rewriter, node_rewriter
 from pytensor.link.numba.cache import compile_numba_function_src
 from pytensor.link.numba.dispatch.basic import (
@@ -116,6 +117,8 @@ def _all_of_few(fgraph: Any, node: Any) -> Any:
     given = node.inputs[0]
     if node.outputs[0].ndim or not isinstance(given.owner_op, MakeVector):
         return None
+    if not given.owner.inputs:
+        return None
     found = given.owner.inputs[0]
     for each in given.owner.inputs[1:]:
         found = pt.and_(found, each)
@@ -144,6 +147,9 @@ def _compile(op: WrittenScalars, node: Any, **kwargs: Any) -> Any:
     names = {variable: f"a_{place}" for place, variable in enumerate(graph.inputs)}
     others: dict[str, Any] = {"math": math, "np": np}
     lines, keys = [], []
+    for place, constant in enumerate(_narrow_constants(graph)):
+        names[constant], others[f"c_{place}"] = f"c_{place}", constant.data
+        keys.append(f"{constant.type.dtype} {constant.data}")
     for place, each in enumerate(graph.toposort()):
         given = [_literal(variable, names) for variable in each.inputs]
         code = _written(each, given, each.outputs[0] in graph.outputs)
@@ -159,9 +165,19 @@ def _compile(op: WrittenScalars, node: Any, **kwargs: Any) -> Any:
     arguments = ", ".join(names[variable] for variable in graph.inputs)
     source = "\n    ".join([f"def written_scalars({arguments}):", *lines])
     function = compile_numba_function_src(source, "written_scalars", others)
+    # of PyTensor's functions a division by zero is infinite, whoever calls them
+    compiled = numba_njit(function, error_model="numpy")
     if None in keys:
-        return numba_njit(function), None
-    return numba_njit(function), sha256(f"{__name__}{source}{keys}".encode()).hexdigest()
+        return compiled, None
+    return compiled, sha256(f"{__name__}{source}{keys}".encode()).hexdigest()
+
+
+def _narrow_constants(graph: Any) -> list[Any]:
+    """Return the constants that have no type of Python's own."""
+    given = [variable for node in graph.toposort() for variable in node.inputs]
+    constants = [each for each in [*given, *graph.outputs] if isinstance(each, Constant)]
+    wide = ("bool", "int64", "float64")
+    return list(dict.fromkeys(each for each in constants if each.type.dtype not in wide))
 
 
 def _literal(variable: Any, names: dict[Any, str]) -> str:
@@ -175,10 +191,15 @@ def _literal(variable: Any, names: dict[Any, str]) -> str:
 
 
 def _written(node: Any, given: list[str], is_returned: bool) -> str | None:
-    """Return an operator's expression, or None if PyTensor's function has to be called."""
+    """Return an operator's expression, or None if PyTensor's function has to be called.
+
+    A subclass of an operator in the tables has another type, and stays a call.
+    """
     kind = type(node.op)
     of = {variable.type.dtype for variable in node.inputs}
     own = node.outputs[0].type.dtype
+    # Of a choice all but the first input can be the result, which then needs no conversion: the
+    # first is a condition, is ignored, or, of a clip, is not narrower than its bounds.
     if own not in ("bool", "int64", "float64") and (
         is_returned or any(variable.type.dtype != own for variable in node.inputs[1:])
     ):

@@ -53,7 +53,7 @@ def load_digits() -> xr.Dataset:
     from sklearn.datasets import load_digits as load_bundled
 
     bundled = load_bundled()
-    return _labelled_images(
+    return _labeled_images(
         bundled.images / 16.0, bundled.target, source="scikit-learn's bundled digits"
     )
 
@@ -122,10 +122,10 @@ def load_usps(split: str = "train", directory: str | os.PathLike[str] | None = N
     else:
         _check_sha256(path, USPS_SOURCE_SHA256)
         levels, labels = _read_usps_source(path)
-    return _labelled_images((levels + 1.0) / 2.0, labels, source=path.name)
+    return _labeled_images((levels + 1.0) / 2.0, labels, source=path.name)
 
 
-def _labelled_images(images: np.ndarray, labels: np.ndarray, *, source: str) -> xr.Dataset:
+def _labeled_images(images: np.ndarray, labels: np.ndarray, *, source: str) -> xr.Dataset:
     _, n_rows, n_columns = images.shape
     return xr.Dataset(
         {

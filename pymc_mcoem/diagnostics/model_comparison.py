@@ -373,7 +373,7 @@ def _flags_of_rare_classes(
         why = f"Pareto k of its weights is {pareto_k[row, j]:.2f}, above {GOOD_PARETO_K}"
     return [
         f"{_class(chains, row, j)} was visited {n_visits[row, j]} times, and {why}: there are only "
-        f"bounds for it{_more(found)}. Sample longer, or try CarlinChib's equalise_visits"
+        f"bounds for it{_more(found)}. Sample longer, or try CarlinChib's equalize_visits"
     ]
 
 
@@ -388,7 +388,7 @@ def _flags_of_vague_classes(
     return [
         f"the log Bayes factor of {_class(chains, row, j)} has an error of {error[row, j]:.2g}, as "
         f"of fewer than {_MIN_VISITS} independent visits{_more(found)}; its interval is rough. "
-        "Sample longer, or try CarlinChib's equalise_visits"
+        "Sample longer, or try CarlinChib's equalize_visits"
     ]
 
 

@@ -281,10 +281,9 @@ class WeightedStatistics:
             return self(chosen, positions, weights[chosen], data)
         # what is written out does not depend on the class
         sums = self._written_out.sums(np.ones(1), position[None], data)
-        total = {
-            name: np.multiply.outer(weights, value)
-            for name, value in zip(self.names, sums, strict=True)
-        }
+        total, chosen = self.zeros(), np.flatnonzero(weights > 0)
+        for name, value in zip(self.names, sums, strict=True):
+            total[name][chosen] = np.multiply.outer(weights[chosen], value)
         return {**total, "class_weight": weights}
 
 

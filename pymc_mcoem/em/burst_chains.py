@@ -162,7 +162,7 @@ def sample_burst(
         dispatcher.close()
     _tell_troubles(found)
     attributes = {"tuning_steps": tune, "random_seed": json.dumps(entropy)}
-    return _labelled(family, to_model, {**theta, **data}, found, attributes)
+    return _labeled(family, to_model, {**theta, **data}, found, attributes)
 
 
 def _tell_troubles(found: Sequence[PosteriorChain]) -> None:
@@ -185,7 +185,7 @@ def _tell_troubles(found: Sequence[PosteriorChain]) -> None:
         )
 
 
-def _labelled(
+def _labeled(
     family: Family,
     to_model: ModelScale,
     values: Mapping[str, np.ndarray],

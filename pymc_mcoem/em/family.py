@@ -36,6 +36,10 @@ ROUNDING = 1e-9
 UNITY = 1e-6
 
 
+#: Attributes that are made again when they are needed.
+_NOT_PICKLED = ("_compiled", "_mean_design")
+
+
 class Family(ModelParameters):
     """A model whose complete-data likelihood is a curved exponential family.
 
@@ -115,7 +119,7 @@ class Family(ModelParameters):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state to pickle, with the registrations that PyMC needs for the model."""
-        state = {name: value for name, value in self.__dict__.items() if name != "_compiled"}
+        state = {name: value for name, value in self.__dict__.items() if name not in _NOT_PICKLED}
         return {**state, "_registrations": find_registrations(self.model)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

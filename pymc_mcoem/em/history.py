@@ -151,10 +151,10 @@ class History:
     """
 
     def __init__(self, family: Family, keep: int | None = None, thin: int = 1) -> None:
-        labelled = family.to_dataset(family.model_parameters())
+        labeled = family.to_dataset(family.model_parameters())
         self.parameters = [
             Column(str(name), tuple(map(str, array.dims)), array.shape)
-            for name, array in labelled.data_vars.items()
+            for name, array in labeled.data_vars.items()
         ]
         self.shared = [
             *(Column(name, (), ()) for name in SCALARS),
@@ -168,7 +168,7 @@ class History:
             )
         self.coordinates = {
             str(name): (tuple(map(str, array.dims)), array.values)
-            for name, array in labelled.coords.items()
+            for name, array in labeled.coords.items()
         }
         size = sum(column.size for column in self.parameters)
         if keep is None:
@@ -215,10 +215,10 @@ class History:
 
     def to_datatree(self, state: RunState, attributes: Mapping[str, Any]) -> xr.DataTree:
         """Return the history up to `state`, with labels."""
-        path = self._labelled(
+        path = self._labeled(
             self.path.rows(state.n_steps), [*self.parameters, *self.shared], "step"
         )
-        observations = self._labelled(
+        observations = self._labeled(
             self.observations.rows(state.n_learned), self.shared[1:], "observation", skip=1
         )
         nodes = {
@@ -241,12 +241,12 @@ class History:
         if "trouble" in path.coords:
             self.trouble_names = [str(name) for name in path.coords["trouble"].values]
         self.path = ThinnedSeries.from_rows(
-            self._unlabelled(path, [*self.parameters, *self.shared], "step"),
+            self._unlabeled(path, [*self.parameters, *self.shared], "step"),
             keep=self.path.keep,
             stride=path_stride,
         )
         self.observations = ThinnedSeries.from_rows(
-            self._unlabelled(observations, self.shared, "observation"),
+            self._unlabeled(observations, self.shared, "observation"),
             keep=self.observations.keep,
             stride=observation_stride,
         )
@@ -258,7 +258,7 @@ class History:
     def _raveled(self, parameters: Arrays) -> np.ndarray:
         return np.concatenate([np.ravel(parameters[column.name]) for column in self.parameters])
 
-    def _labelled(self, rows: Rows, columns: list[Column], dim: str, skip: int = 0) -> xr.Dataset:
+    def _labeled(self, rows: Rows, columns: list[Column], dim: str, skip: int = 0) -> xr.Dataset:
         variables: dict[str, Any] = {}
         position = skip
         for column in columns:
@@ -281,7 +281,7 @@ class History:
             coordinates["trouble"] = list(self.trouble_names)
         return xr.Dataset(variables, coords=coordinates)
 
-    def _unlabelled(self, dataset: xr.Dataset, columns: list[Column], dim: str) -> Rows:
+    def _unlabeled(self, dataset: xr.Dataset, columns: list[Column], dim: str) -> Rows:
         indices = dataset[dim].values
         parts = [
             np.asarray(dataset[column.name].values, dtype=np.float64).reshape(

@@ -342,7 +342,7 @@ class OnlineEM(Driver[OnlineRun]):
         ):
 
             def tell(report: StepReport[OnlineState]) -> None:
-                progress.learnt(report)
+                progress.learned(report)
                 if callback is not None:
                     callback(report.observations)
 

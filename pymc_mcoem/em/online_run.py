@@ -294,7 +294,7 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
             return self.ended(state)
         except StepError as failure:
             if self.settings.on_error == "raise":
-                raise failure.told("is held, and cannot be learnt") from failure.causes[0]
+                raise failure.told("is held, and cannot be learned") from failure.causes[0]
             return self._ended(state.without(failure.positions))
 
     def ended(self, state: OnlineState) -> OnlineState:

@@ -159,7 +159,7 @@ class RunProgress(_ProgressBar):
             self._show()
         self._update(Observations=str(state.n_seen))
 
-    def learnt(self, report: StepReport[Any]) -> None:
+    def learned(self, report: StepReport[Any]) -> None:
         """Show a step."""
         for record in report.observations:
             self._count(record)

@@ -144,7 +144,7 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
         if not taken.encoded:
             reason = taken.lost[0].reason if taken.lost else "they were left out before"
             raise ValueError(
-                f"observations: none of these {taken.n_records} can be learnt ({reason}); check "
+                f"observations: none of these {taken.n_records} can be learned ({reason}); check "
                 "the source."
             )
         return taken

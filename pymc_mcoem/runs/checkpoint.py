@@ -113,7 +113,7 @@ class Checkpoint:
         if there and not {name.resolve() for name in self.files} & {name.resolve() for name in own}:
             raise FileExistsError(
                 f"checkpoint: {str(there[0])!r} is there already, and this run is new: it would "
-                "replace what another has learnt. Go on with that one by `load`, name another "
+                "replace what another has learned. Go on with that one by `load`, name another "
                 "file, or remove this one."
             )
 
@@ -173,7 +173,7 @@ def claimed(checkpoint: Checkpoint | None, own: Iterable[Path] | None) -> Iterat
                 raise BlockingIOError(
                     error.errno,
                     f"checkpoint: {str(file)!r} is another run's as long as that goes on "
-                    f"({error.strerror}): each would replace what the other has learnt. Wait for "
+                    f"({error.strerror}): each would replace what the other has learned. Wait for "
                     "its end, or name another file.",
                 ) from error
             except OSError as error:

@@ -197,14 +197,14 @@ class TemplateFamily(Family):
         Along ``basis`` there is a coordinate for each axis of the points, such as ``basis_age``, or
         ``basis_row`` and ``basis_column``, in the unit of the points.
         """
-        labelled = super().to_dataset(parameters)
+        labeled = super().to_dataset(parameters)
         centers, names = self.settings.basis.centers, self.settings.dim_names
-        if "basis" not in labelled.dims:
-            return labelled
+        if "basis" not in labeled.dims:
+            return labeled
         if len(names) != centers.shape[1]:
             names = tuple(str(axis) for axis in range(centers.shape[1]))
         found = zip(names, centers.T, strict=True)
-        return labelled.assign_coords({f"basis_{name}": ("basis", axis) for name, axis in found})
+        return labeled.assign_coords({f"basis_{name}": ("basis", axis) for name, axis in found})
 
     def describe(self) -> dict[str, str]:
         """Return the arguments of the mixture as text; see `describe_mixture`."""

@@ -454,7 +454,7 @@ class TemplateMixture(TemplateFamily):
         more = {name: value for name, value in vars(self).items() if name not in self._made}
         more |= {"geometry": self._own_hints(), "_declared": self.declared_parameters()}
         # the new mixture makes these from its own model
-        for name in ("_made", "_compiled", "_registrars", "latents"):
+        for name in ("_made", "_compiled", "_mean_design", "_registrars", "latents"):
             more.pop(name, None)
         return partial(type(self), **self._options), parts, (self.model_parameters(), more)
 

@@ -342,8 +342,8 @@ def _observe(
         mean: TensorVariable, mask: TensorVariable, noise_variance: TensorVariable, size_: Any
     ) -> TensorVariable:
         noise = pm.Normal.dist(0.0, 1.0, shape=(size,))
-        coloured = matrix_product(factor, noise).reshape(shape)
-        return mean + 0.0 * mask + pt.sqrt(noise_variance) * coloured
+        colored = matrix_product(factor, noise).reshape(shape)
+        return mean + 0.0 * mask + pt.sqrt(noise_variance) * colored
 
     letters = ",".join(f"g{axis}" for axis in range(len(shape)))
     pm.CustomDist(

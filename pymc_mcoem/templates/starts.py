@@ -16,7 +16,7 @@ __all__ = [
     "first_parameters",
     "kmeans_labels",
     "kmeans_start",
-    "labelled_statistics",
+    "labeled_statistics",
     "mean_design",
     "random_start",
     "random_templates",
@@ -104,7 +104,7 @@ def kmeans_start(
         drawn = _on_grid(settings.points[:, 0], values, mask, own_points)
         labels = kmeans_labels(*drawn, settings.n_classes, rng)
         design = mean_design(settings, own_points.reshape(-1, 1)).reshape(*own_points.shape, -1)
-    statistics = labelled_statistics(values, mask, labels, settings.n_classes, design)
+    statistics = labeled_statistics(values, mask, labels, settings.n_classes, design)
     mass = statistics["class_weight"]
     base = settings.base_covariance
     statistics["deformation_outer"] = start_variance(priors) * mass[:, None, None] * base
@@ -167,7 +167,7 @@ def kmeans_labels(
     return np.asarray(fit.labels_, dtype=np.int64)
 
 
-def labelled_statistics(
+def labeled_statistics(
     values: np.ndarray,
     mask: np.ndarray,
     labels: np.ndarray,

@@ -176,7 +176,7 @@ def test_moves_that_are_not_reversible_fail(skewed, rng, monkeypatch):
 JUMPS = {
     "at once": {"jump": AT_ONCE, "within_class": RandomWalk(n_moves=3)},
     "in stages": {"jump": IN_STAGES, "within_class": RandomWalk(n_moves=2)},
-    "tilted": {"jump": AT_ONCE, "within_class": RandomWalk(n_moves=3), "equalise_visits": True},
+    "tilted": {"jump": AT_ONCE, "within_class": RandomWalk(n_moves=3), "equalize_visits": True},
 }
 
 

@@ -21,7 +21,7 @@ N_TUNE, N_DRAWS = 15, 25
 
 
 CASES = {
-    "random walk, tilted": (shared_model, {"within_class": RandomWalk(3), "equalise_visits": True}),
+    "random walk, tilted": (shared_model, {"within_class": RandomWalk(3), "equalize_visits": True}),
     "hamiltonian, jumps": (
         shared_model,
         {
@@ -33,9 +33,9 @@ CASES = {
         nested_model,
         {"blocks": BLOCKS, "within_class": Independence(2), "auxiliaries": "frozen"},
     ),
-    "plate, frozen, metropolised": (
+    "plate, frozen, metropolized": (
         counts_model,
-        {"within_class": RandomWalk(2), "index_move": "metropolised", "auxiliaries": "frozen"},
+        {"within_class": RandomWalk(2), "index_move": "metropolized", "auxiliaries": "frozen"},
     ),
 }
 
@@ -94,7 +94,7 @@ def stopped_and_going_on(name, mode):
     by_default(
         product(["CVM", "JAX"], CASES),
         {
-            ("CVM", "plate, frozen, metropolised"),
+            ("CVM", "plate, frozen, metropolized"),
             ("JAX", "hamiltonian, jumps"),
             ("JAX", "blocks, frozen"),
         },
@@ -116,8 +116,8 @@ def test_every_back_end_draws_the_same(run_apart, name, mode):
         {
             ("numba", "random walk, tilted"),
             ("numba", "hamiltonian, jumps"),
-            ("numba", "plate, frozen, metropolised"),
-            ("c", "plate, frozen, metropolised"),
+            ("numba", "plate, frozen, metropolized"),
+            ("c", "plate, frozen, metropolized"),
             ("jax", "blocks, frozen"),
         },
     ),

@@ -299,8 +299,8 @@ def test_zero_times_what_is_off_is_zero():
     with pm.Model() as model:
         k = pm.Categorical("k", [0.5, 0.5])
         a, b = pm.Normal("a"), pm.Normal("b", 5.0, 0.5)
-        centre = pm.math.eq(k, 0) * a + pm.math.eq(k, 1) * pm.math.log(b)
-        pm.Normal("y", centre, 1.0, observed=1.0)
+        center = pm.math.eq(k, 0) * a + pm.math.eq(k, 1) * pm.math.log(b)
+        pm.Normal("y", center, 1.0, observed=1.0)
     density = BlockDensity(model, k, {0: [a], 1: [b]})
     expected = np.log(0.5) + stats.norm.logpdf([0.2, 1.0 - 0.2, -3.0]).sum()
     np.testing.assert_allclose(density.log_density(0, [0.2, -3.0]).eval(), expected)
@@ -413,8 +413,8 @@ def test_a_class_without_latents(rng):
     with pm.Model() as model:
         k = pm.Categorical("k", [0.5, 0.5])
         level = pm.Normal("level")
-        centre = pm.math.switch(pm.math.eq(k, 0), 0.0, level)
-        pm.Normal("y", centre, 1.0, observed=values)
+        center = pm.math.switch(pm.math.eq(k, 0), 0.0, level)
+        pm.Normal("y", center, 1.0, observed=values)
         step = CarlinChib(blocks={0: [], 1: [level]}, class_index="k", within_class=RandomWalk(2))
     log_p = [
         stats.multivariate_normal.logpdf(values, np.zeros(3), np.eye(3) + shared)

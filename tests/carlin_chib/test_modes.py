@@ -129,7 +129,7 @@ def test_a_class_that_is_never_left_has_all_its_modes(rng):
 
 # -- other shapes of modes -----------------------------------------------------------------------
 
-#: Centre, spread and weight of each mode of class 1; prior spread; its probability.
+#: Center, spread and weight of each mode of class 1; prior spread; its probability.
 SHAPES = {
     "three": ([[-4.0], [0.0], [5.0]], [0.3, 0.3, 0.3], [0.2, 0.5, 0.3], 3.0, 0.6),
     "unequal widths": ([[-3.0], [3.0]], [0.1, 1.0], [0.5, 0.5], 3.0, 0.5),
@@ -138,34 +138,34 @@ SHAPES = {
 }
 
 
-def several(centres, spreads, weights, prior_spread, probability):
+def several(centers, spreads, weights, prior_spread, probability):
     """Return a model whose class 1 is exactly a mixture of normals."""
-    centres, weights = np.array(centres), np.array(weights) / np.sum(weights)
-    n = centres.shape[1]
+    centers, weights = np.array(centers), np.array(weights) / np.sum(weights)
+    n = centers.shape[1]
     with pm.Model() as model:
         k = pm.Categorical("k", [1.0 - probability, probability])
         x = pm.Normal("x", 0.0, prior_spread, shape=n)
-        squares = ((x[None] - centres) ** 2).sum(axis=1) / np.array(spreads) ** 2
+        squares = ((x[None] - centers) ** 2).sum(axis=1) / np.array(spreads) ** 2
         logs = np.log(weights) - n * np.log(np.array(spreads)) - 0.5 * squares
         own = pm.math.logsumexp(logs) + 0.5 * (x**2).sum() / prior_spread**2
         own += n * np.log(prior_spread)
         other = -0.5 * ((x - 1.0) ** 2).sum() + 0.5 * (x**2).sum() / prior_spread**2
         other += n * np.log(prior_spread)
         pm.Potential("evidence", pm.math.switch(pm.math.eq(k, 1), own, other))
-    return model, centres, weights
+    return model, centers, weights
 
 
 @pytest.mark.parametrize("name", by_default(SHAPES, {"three", "two latents"}))
 def test_modes_of_other_numbers_widths_and_dimensions(rng, name):
     shape = SHAPES[name]
-    model, centres, weights = several(*shape)
+    model, centers, weights = several(*shape)
     tree = sampled(model, CarlinChib(model=model), rng, draws=2_000, chains=2)
     k, x = tree["posterior"]["k"].values, tree["posterior"]["x"].values
     assert (errors_of(k == 1, shape[-1]) < FOUR).all()
     nearest = np.argmin(
-        ((x[:, :, None] - centres) ** 2).sum(axis=3) / np.array(shape[1]) ** 2, axis=2
+        ((x[:, :, None] - centers) ** 2).sum(axis=3) / np.array(shape[1]) ** 2, axis=2
     )
-    for mode in (0, len(centres) - 1):
+    for mode in (0, len(centers) - 1):
         # of class 1 nearly all draws are nearest to the mode that they are of
         share = np.where(k == 1, nearest == mode, False)
         assert (errors_of(share, shape[-1] * weights[mode]) < FOUR + 1.0).all()
@@ -230,7 +230,7 @@ def overlapping(quadrature):
 
 VARIANTS = {
     "gibbs": {"within_class": RandomWalk(n_moves=3)},
-    "metropolised": {"within_class": RandomWalk(n_moves=3), "index_move": "metropolised"},
+    "metropolized": {"within_class": RandomWalk(n_moves=3), "index_move": "metropolized"},
     "hamiltonian": {"within_class": Hamiltonian(n_moves=1, n_leapfrog=4)},
     "independence": {"within_class": Independence(n_moves=2)},
     "frozen": {"within_class": RandomWalk(n_moves=3), "auxiliaries": "frozen"},
@@ -258,7 +258,7 @@ def test_tilted_chains_with_mixtures_are_exact_when_weighed_back(skewed, rng):
         model=model,
         pseudo_priors=Given(overlapping(skewed.quadrature)),
         within_class=RandomWalk(n_moves=3),
-        equalise_visits=True,
+        equalize_visits=True,
     )
     tree = sampled(model, step, rng, draws=12_000, chains=1)
     weight = np.exp(tree["sample_stats"]["class_log_importance"].values[0])
@@ -393,12 +393,12 @@ def fitted(model, *names, seed=1, **options):
 
 
 def test_modes_are_weighed_by_evidence():
-    model, centres, weights = several(*SHAPES["three"])
+    model, centers, weights = several(*SHAPES["three"])
     found = fitted(model, "x")
     assert found.mixtures is not None
     rows = found.mixtures.normals.mean.reshape(2, 3, 1)[1]
     order = np.argsort(rows[:, 0])
-    np.testing.assert_allclose(rows[order], centres, atol=0.02)
+    np.testing.assert_allclose(rows[order], centers, atol=0.02)
     believed = 0.9 * weights + 0.1 / 3
     np.testing.assert_allclose(np.exp(found.mixtures.log_share[1])[order], believed, atol=0.02)
     np.testing.assert_allclose(np.exp(found.mixtures.log_share[0]), [1.0, 0.0, 0.0])

@@ -143,8 +143,8 @@ def test_frozen_auxiliaries_are_judged_by_draws_made_for_it():
     z = (found - found.mean()) / found.std()
     assert abs(np.mean(z[1:] * z[:-1])) < 5 / np.sqrt(250)
     precision = 1 / 0.8**2 + 1.0
-    centre = (1.0 / 0.8**2 + np.array([0.1, 0.4])) / precision
-    away = centre - np.array([2.9, -1.3])
+    center = (1.0 / 0.8**2 + np.array([0.1, 0.4])) / precision
+    away = center - np.array([2.9, -1.3])
     # log p − log κ at m + L e: its mean, up to the evidence, against the exact expectation
     log_evidence = np.log(0.5) + stats.norm.logpdf([0.1, 0.4], 1.0, np.hypot(0.8, 1.0)).sum()
     expected = log_evidence + np.sum(

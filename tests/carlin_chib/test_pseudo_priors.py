@@ -319,11 +319,11 @@ def test_a_geometry_keeps_no_model_alive(without_compiler):
 def counts_around_data(shape):
     """Return a model of counts whose latents are where its data say, and what is in it."""
     with pm.Model() as model:
-        centre = pm.Data("centre", 0.0)
+        center = pm.Data("center", 0.0)
         k = pm.Categorical("k", [0.5, 0.5], shape=shape)
-        x = pm.Normal("x", centre, 1.0, shape=shape)
+        x = pm.Normal("x", center, 1.0, shape=shape)
         seen = 2 if shape is None else np.full(shape, 2)
-        pm.Poisson("y", pm.math.exp(x - centre + k), observed=seen)
+        pm.Poisson("y", pm.math.exp(x - center + k), observed=seen)
     return model, k, x
 
 
@@ -342,7 +342,7 @@ def test_searches_start_where_the_data_now_put_the_model(rule):
 
     near = find([])
     with model:
-        pm.set_data({"centre": -2000.0})
+        pm.set_data({"center": -2000.0})
     far = find([])
     assert far.troubles == {}
     np.testing.assert_allclose(far.mean + 2000.0, near.mean, rtol=1e-6, atol=1e-6)

@@ -96,7 +96,7 @@ def smallest_p(case: Case, rng: np.random.Generator) -> float:
 
 
 def without_normalizer(case, monkeypatch):
-    """Leave the normalising constants of the pseudo-priors out of the weights."""
+    """Leave the normalizing constants of the pseudo-priors out of the weights."""
     fit = case.step._engine.fit
 
     def fitted(rng, others):
@@ -138,8 +138,8 @@ def nested():
         level, slope = pm.Normal("level", 0.5, 1.5), pm.Normal("slope", -0.5, 2.0)
         spread = pm.Gamma("spread", 3.0, 5.0)
         switch, has = pm.math.switch, pm.math.ge
-        centre = switch(has(k, 1), level, 0.0) + switch(has(k, 2), slope, 0.0) * PLACES
-        pm.Normal("y", centre, switch(has(k, 3), spread, 1.0), observed=seen)
+        center = switch(has(k, 1), level, 0.0) + switch(has(k, 2), slope, 0.0) * PLACES
+        pm.Normal("y", center, switch(has(k, 3), spread, 1.0), observed=seen)
         step = CarlinChib(
             blocks={0: [], 1: [level], 2: [level, slope], 3: [level, slope, spread]},
             pseudo_priors=ONE_SEARCH,
@@ -201,8 +201,8 @@ def plate():
         shift = pm.Normal("shift", 0.3, 0.8)
         spread = pm.Gamma("spread", 8.0, 16.0)
         k = pm.Categorical("k", ROW_WEIGHTS, shape=N_ROWS)
-        centre, scale = (pm.math.stack(list(each))[k] for each in (ROW_CENTRES, ROW_SCALES))
-        x = pm.Normal("x", shift + centre, spread * scale, shape=N_ROWS)
+        center, scale = (pm.math.stack(list(each))[k] for each in (ROW_CENTRES, ROW_SCALES))
+        x = pm.Normal("x", shift + center, spread * scale, shape=N_ROWS)
         pm.Normal("y", x, 0.3, observed=seen, shape=N_ROWS)
         step = CarlinChib(within_class=RandomWalk(n_moves=3))
         sweep = CompoundStep([step, pm.NUTS([shift, spread])])
@@ -269,8 +269,8 @@ def jumping():
     with pm.Model() as model:
         seen = pm.Data("seen", 0.0)
         k = pm.Categorical("k", JUMP_WEIGHTS)
-        centre, spread = (pm.math.stack(list(each))[k] for each in (JUMP_CENTRES, JUMP_SPREADS))
-        level = pm.Normal("level", centre, spread)
+        center, spread = (pm.math.stack(list(each))[k] for each in (JUMP_CENTRES, JUMP_SPREADS))
+        level = pm.Normal("level", center, spread)
         pm.Normal("y", pm.math.exp(0.5 * level), 0.8, observed=seen)
         step = CarlinChib(
             pseudo_priors=Beside(),
@@ -391,16 +391,16 @@ def test_a_step_that_does_not_follow_its_hyperparameter_fails(tight, rng, monkey
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_standardised", [True, False])
+@pytest.mark.parametrize("is_standardized", [True, False])
 def test_frozen_auxiliaries_follow_pseudo_priors_that_follow_a_hyperparameter(
-    tight, rng, monkeypatch, is_standardised
+    tight, rng, monkeypatch, is_standardized
 ):
-    """Pseudo-priors may be refitted at every sweep if auxiliaries are kept standardised only."""
+    """Pseudo-priors may be refitted at every sweep if auxiliaries are kept standardized only."""
     step, fit = tight.step, tight.step._engine.fit
 
     def refitted(rng, others):
         found, before = fit(rng, others), step.pseudo_priors
-        if not is_standardised and before is not None:
+        if not is_standardized and before is not None:
             kept = before.mean + np.einsum("jab,jb->ja", before.scale, step.frozen_auxiliaries)
             step.frozen_auxiliaries = np.einsum("jab,jb->ja", found.whiten, kept - found.mean)
         return found
@@ -408,4 +408,4 @@ def test_frozen_auxiliaries_follow_pseudo_priors_that_follow_a_hyperparameter(
     monkeypatch.setattr(step._engine, "fit", refitted)
     monkeypatch.setattr(step, "_must_refit", lambda: True)
     p = smallest_p(tight, rng)
-    assert p > LEAST_P if is_standardised else p < LEAST_P
+    assert p > LEAST_P if is_standardized else p < LEAST_P

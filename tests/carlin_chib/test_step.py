@@ -179,7 +179,7 @@ def test_chains_start_in_classes_of_their_own(two_steps):
 
 def test_a_default_start_is_known_after_the_data_were_changed(two_steps):
     model, step, _ = two_steps
-    model["centre"].set_value(7.0)
+    model["center"].set_value(7.0)
     assert model.initial_point(0)["x"] == 7.0
     started = set()
     for seed in range(20):
@@ -575,7 +575,7 @@ def two_steps(without_compiler):
     with pm.Model() as model:
         spread = pm.HalfNormal("spread", 1.0)
         k = pm.Categorical("k", [0.6, 0.4])
-        x = pm.Normal("x", pm.Data("centre", 0.0) + 2.0 * k, spread)
+        x = pm.Normal("x", pm.Data("center", 0.0) + 2.0 * k, spread)
         pm.Normal("y", x, 1.0, observed=1.5)
     calls: list[tuple[np.ndarray, ...]] = []
     given = PseudoPriors.from_covariance(

@@ -61,7 +61,7 @@ def test_weights_are_those_of_the_index_that_was_drawn_by_them(two_indices):
 def test_draws_weigh_by_the_tilted_index_whatever_is_summarised(two_indices):
     model, first, second = two_indices
     with model:
-        step = make(first, equalise_visits=True)
+        step = make(first, equalize_visits=True)
         tree = sample([step, pm.CategoricalGibbsMetropolis([second[0]]), pm.NUTS([second[1]])])
     own, other = read_chains(tree, "k"), read_chains(tree, "j")
     assert own.equalizing_log_weight is not None and other.equalizing_log_weight is None
@@ -93,7 +93,7 @@ def test_two_steps_keep_their_own(two_indices, tmp_path):
     assert all(found.shape == (1, N_CHAINS, 60, 2) for found in weights.values())
     assert not np.allclose(weights["k"], weights["j"])
     with model:
-        one_tilted = sample([make(first), make(second, equalise_visits=True)])
+        one_tilted = sample([make(first), make(second, equalize_visits=True)])
     own, other = read_chains(one_tilted, "j"), read_chains(one_tilted, "k")
     assert own.equalizing_log_weight is not None and other.equalizing_log_weight is None
     np.testing.assert_array_equal(own.weights, other.weights)

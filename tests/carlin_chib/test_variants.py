@@ -33,7 +33,7 @@ from tests.helpers.representatives import by_default
 VARIANTS = {
     "hamiltonian": {"within_class": Hamiltonian(n_moves=1, n_leapfrog=4)},
     "independence": {"within_class": Independence(n_moves=3)},
-    "metropolised": {"within_class": RandomWalk(n_moves=3), "index_move": "metropolised"},
+    "metropolized": {"within_class": RandomWalk(n_moves=3), "index_move": "metropolized"},
     "frozen": {"within_class": RandomWalk(n_moves=3), "auxiliaries": "frozen"},
 }
 
@@ -58,7 +58,7 @@ def sampled(model, step, rng, draws):
         )
 
 
-@pytest.mark.parametrize("name", by_default(VARIANTS, VARIANTS.keys() - {"several, metropolised"}))
+@pytest.mark.parametrize("name", by_default(VARIANTS, VARIANTS.keys() - {"several, metropolized"}))
 def test_shared_latents_have_the_exact_posterior(skewed, rng, name):
     model, options = skewed.family.model, VARIANTS[name]
     tree = sampled(model, CarlinChib(model=model, **options), rng, 8_000)
@@ -77,7 +77,7 @@ def test_shared_latents_have_the_exact_posterior(skewed, rng, name):
         assert abs(acceptance - move.target_acceptance) < 0.15
 
 
-@pytest.mark.parametrize("name", by_default(VARIANTS, {"metropolised", "frozen"}))
+@pytest.mark.parametrize("name", by_default(VARIANTS, {"metropolized", "frozen"}))
 def test_blocks_have_the_exact_posterior(rng, name):
     model = blocks.nested_model()
     with model:
@@ -85,7 +85,7 @@ def test_blocks_have_the_exact_posterior(rng, name):
     assert blocks.largest_z(blocks.sample(step, model, rng)) < LIMIT
 
 
-@pytest.mark.parametrize("name", ["metropolised", "frozen"])
+@pytest.mark.parametrize("name", ["metropolized", "frozen"])
 def test_rows_of_a_plate_have_their_exact_posterior(rng, name):
     model = plate.counts_model()
     with model:
@@ -183,7 +183,7 @@ def weighed_back(k, tilt, truth):
 def test_a_tilt_that_the_sweep_does_not_know_is_noticed(rare, rng):
     model, truth = rare
     with model:
-        step = CarlinChib(equalise_visits=True, within_class=RandomWalk(n_moves=2))
+        step = CarlinChib(equalize_visits=True, within_class=RandomWalk(n_moves=2))
     sweep = step._engine.sweep
 
     def untilted(*arguments, equalizing_log_weight=None, **options):
@@ -200,7 +200,7 @@ def test_a_tilt_that_the_sweep_does_not_know_is_noticed(rare, rng):
 def test_a_tilted_chain_visits_all_and_weighs_back(rare, rng, caplog):
     model, truth = rare
     with model:
-        step = CarlinChib(equalise_visits=True, within_class=RandomWalk(n_moves=2))
+        step = CarlinChib(equalize_visits=True, within_class=RandomWalk(n_moves=2))
     tree = sampled(model, step, rng, 8_000)
     assert (
         caplog.text.count("visit classes of little weight") == 1
@@ -245,8 +245,8 @@ def test_what_is_no_variant_is_refused(rare):
     with rare[0]:
         with pytest.raises(ValueError, match="auxiliaries: got 'thawed'; choose"):
             CarlinChib(auxiliaries="thawed")
-    with plate.counts_model(), pytest.raises(ValueError, match="equalise_visits: k is a plate"):
-        CarlinChib(equalise_visits=True)
+    with plate.counts_model(), pytest.raises(ValueError, match="equalize_visits: k is a plate"):
+        CarlinChib(equalize_visits=True)
 
 
 def test_nuts_moves_the_latents_between_jumps(rng):
@@ -327,7 +327,7 @@ def test_proposals_without_their_density_are_noticed(skewed, rng, move, right):
 
 
 @pytest.fixture(scope="module")
-def metropolised():
+def metropolized():
     log_weight, k = pt.vector("log_weight"), pt.scalar("k", dtype="int64")
     pairs = pt.vector("pairs", shape=(4,))
     return pytensor.function([log_weight, k, pairs], draw_other_class(log_weight, k, pairs))
@@ -342,7 +342,7 @@ def transitions(draw, log_weight, rng, n=6_000):
     )
 
 
-def test_the_metropolised_index_has_its_transition_probabilities(metropolised, rng):
+def test_the_metropolised_index_has_its_transition_probabilities(metropolized, rng):
     log_weight, n = np.log([0.6, 0.3, 0.1]) + 700.0, 6_000
     w = softmax(log_weight)
     expected = np.empty((3, 3))
@@ -352,15 +352,15 @@ def test_the_metropolised_index_has_its_transition_probabilities(metropolised, r
                 expected[i, j] = w[j] / (1 - w[i]) * min(1.0, (1 - w[i]) / (1 - w[j]))
         expected[i, i] = 1 - np.delete(expected[i], i).sum()
     np.testing.assert_allclose(w @ expected, w)  # detailed balance leaves the weights
-    found = transitions(metropolised, log_weight, rng, n) / n
+    found = transitions(metropolized, log_weight, rng, n) / n
     error = np.sqrt(np.maximum(expected * (1 - expected), 1e-6) / n)
     assert (np.abs(found - expected) < LIMIT * error).all()
 
 
-def test_the_metropolised_index_stays_where_nothing_else_has_weight(metropolised, rng):
+def test_the_metropolised_index_stays_where_nothing_else_has_weight(metropolized, rng):
     log_weight = np.array([-np.inf, 0.0, -np.inf])
-    assert {int(metropolised(log_weight, 1, z)) for z in rng.standard_normal((200, 4))} == {1}
-    assert {int(metropolised(log_weight, 0, z)) for z in rng.standard_normal((200, 4))} == {1}
+    assert {int(metropolized(log_weight, 1, z)) for z in rng.standard_normal((200, 4))} == {1}
+    assert {int(metropolized(log_weight, 0, z)) for z in rng.standard_normal((200, 4))} == {1}
 
 
 @pytest.mark.parametrize("shape", by_default(["blocks", "plate"], {"plate"}))
@@ -368,7 +368,7 @@ def test_an_acceptance_that_is_left_out_is_noticed(rng, monkeypatch, shape):
     """Always taking the proposed class is another chain: its weights come out wrong."""
 
     @numba.njit
-    def always(log_weight, here, noise, is_metropolised, weight):
+    def always(log_weight, here, noise, is_metropolized, weight):
         weight[:] = np.exp(log_weight - log_weight.max())
         weight[here] = 0.0
         return sweeps_numba.draw(weight, noise[0], noise[1])
@@ -380,12 +380,12 @@ def test_an_acceptance_that_is_left_out_is_noticed(rng, monkeypatch, shape):
     if shape == "plate":
         model = plate.counts_model()
         with model:
-            step = CarlinChib(**VARIANTS["metropolised"])
+            step = CarlinChib(**VARIANTS["metropolized"])
         assert plate.largest_z(step, model, rng) > 2 * LIMIT
         return
     model = blocks.nested_model()
     with model:
-        step = CarlinChib(blocks=blocks.BLOCKS, **VARIANTS["metropolised"])
+        step = CarlinChib(blocks=blocks.BLOCKS, **VARIANTS["metropolized"])
     assert blocks.largest_z(blocks.sample(step, model, rng)) > 2 * LIMIT
 
 

@@ -162,17 +162,17 @@ def test_constants_are_shared_and_the_density_is_the_models():
 
 def test_flat_functions_read_what_a_model_shares_at_every_call():
     with pm.Model() as model:
-        centre = pm.Data("centre", np.array([1.0, 2.0]))
+        center = pm.Data("center", np.array([1.0, 2.0]))
         group = pm.Data("group", np.array([1, 0, 1]))
         k = pm.Categorical("k", [0.5, 0.5])
         x = pm.Normal("x", 0.0, 1.0)
-        pm.Normal("y", (centre * (k + 1))[group] + x, 1.0, observed=np.zeros(3))
+        pm.Normal("y", (center * (k + 1))[group] + x, 1.0, observed=np.zeros(3))
     density = ClassDensity(model, k, [x])
     flat = FlatFunction(density, lambda j, u, _: [density.log_density(j, u)], "the log-density")
     logp = model.compile_logp(mode="FAST_COMPILE")
     for values in ([1.0, 2.0], [-3.0, 0.5]):
         with model:
-            pm.set_data({"centre": np.array(values), "group": np.array([0, 0, 1])})
+            pm.set_data({"center": np.array(values), "group": np.array([0, 0, 1])})
         found = flat.function(1, np.array([0.4]), *flat.pack([]), np.zeros(0))
         np.testing.assert_allclose(found, logp({"k": 1, "x": 0.4}), rtol=1e-7)
 

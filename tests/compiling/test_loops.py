@@ -17,9 +17,9 @@ from pymc_mcoem.density.class_density import ClassDensity
 def shared_density():
     """Return a density whose data are the model's, not arguments."""
     with pm.Model() as model:
-        centre = pm.Data("centre", 2.0)
+        center = pm.Data("center", 2.0)
         k = pm.Categorical("k", [0.5, 0.5])
-        x = pm.Normal("x", centre + k, 1.0)
+        x = pm.Normal("x", center + k, 1.0)
     return ClassDensity(model, k, [x])
 
 
@@ -48,7 +48,7 @@ def walked(mode):
     found = [function(np.array(1), np.ones((4, 1)), np.zeros(1))]
     found.append(function(np.array(1), np.ones((2, 1)), np.zeros(1)))
     with density.model:
-        pm.set_data({"centre": -1.0})
+        pm.set_data({"center": -1.0})
     # as long as the first: JAX does not trace it again
     found.append(function(np.array(0), np.ones((4, 1)), np.zeros(1)))
     assert all(value.flags.writeable for outputs in found for value in outputs)

@@ -44,9 +44,22 @@ def test_every_operator_that_is_written_out_has_pytensors_results(rng):
     outputs = [each + 1.0 for each in [*smooth, *chosen, *others]]
     plain, written = compiled([x, y, n], outputs)
     assert any(isinstance(each, WrittenScalars) for each in fused(written))
-    given = rng.normal(size=60), rng.gamma(1.0, size=60), rng.integers(-1, 4, size=60)
+    odd = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-310, 700.0])
+    x_odd, y_odd = (each.ravel() for each in np.meshgrid(odd, odd))
+    given = [
+        np.concatenate([rng.normal(size=60), x_odd]),
+        np.concatenate([rng.gamma(1.0, size=60), y_odd]),
+        rng.integers(-1, 4, size=60 + odd.size**2),
+    ]
     for wanted, found in zip(plain(*given), written(*given), strict=True):
         np.testing.assert_array_equal(found, wanted)
+
+
+def test_constants_of_other_types_keep_them():
+    v, n = pt.vector("v", dtype="uint64"), pt.lvector("n")
+    plain, written = compiled([v, n], [(v % np.uint64(10)) * n + 1.0])
+    given = np.array([2**62 + 1, 2**63 + 3, 7], dtype=np.uint64), np.array([1, 1, 1])
+    np.testing.assert_array_equal(written(*given)[0], plain(*given)[0])
 
 
 def test_a_probability_is_looked_up_without_a_vector():

@@ -159,7 +159,7 @@ def test_images_have_the_moments_of_their_parameters(
         weight = float(parameters["weights"][label])
         assert abs(len(rows) / n - weight) < 5 * np.sqrt(weight * (1 - weight) / n)
         expected = float(parameters["deformation_variance"][label])
-        # Neighbours are correlated by 0.2: allow as if coordinates were counted once a row.
+        # Neighbors are correlated by 0.2: allow as if coordinates were counted once a row.
         spread = rows[:, learned].var()
         assert abs(spread - expected) < 5 * expected * np.sqrt(2 / len(rows))
 

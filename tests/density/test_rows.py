@@ -27,8 +27,8 @@ def index():
 def numbers(*more, k=None, **options):
     """Return the latents ``x``, (N, *more)."""
     k = index() if k is None else k
-    centre = 1.0 * k.reshape((N, *(1 for _ in more)))
-    return k, pm.Normal("x", centre, 1.0, shape=(N, *more), **options)
+    center = 1.0 * k.reshape((N, *(1 for _ in more)))
+    return k, pm.Normal("x", center, 1.0, shape=(N, *more), **options)
 
 
 def seen(mean, shape=(N,), **options):
@@ -328,7 +328,7 @@ def folded_otherwise():
     seen(x.reshape((2, N)).sum(axis=0))
 
 
-def neighbours():
+def neighbors():
     k = index()
     pm.CAR("x", 1.0 * k, W=np.ones((N, N)) - np.eye(N), alpha=0.5, tau=1.0, shape=N)
 
@@ -352,7 +352,7 @@ COUPLED = {
     all_in_one_class: r"Sum\{axes=None\} of k brings rows together",
     shares_of_the_whole: r"brings rows together \(inside of LogSoftmax.* of x\)",
     folded_otherwise: r"not known whether Reshape\{2\} of x keeps the axis of the rows",
-    neighbours: r"density of x.*brings rows together",
+    neighbors: r"density of x.*brings rows together",
 }
 
 

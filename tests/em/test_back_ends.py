@@ -72,7 +72,7 @@ def explained(name, backend):
     return found
 
 
-def learnt(backend):
+def learned(backend):
     """Return θ and the name of the back end of a run of twelve observations."""
     family = LinearNormal()
     em = mcoem.OnlineEM(
@@ -139,7 +139,7 @@ def test_bursts_find_the_same_in_c(name):
 
 
 def test_a_run_in_jax_learns_the_same_and_says_so(run_apart):
-    (expected, _), (found, attributes) = learnt("numba"), run_apart(learnt, "jax")
+    (expected, _), (found, attributes) = learned("numba"), run_apart(learned, "jax")
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-6)
     assert attributes["backend"] == "jax"

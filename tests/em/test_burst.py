@@ -147,15 +147,15 @@ def test_a_class_without_draws_has_statistics_of_zero(case, rng):
 def test_statistics_may_depend_on_the_class(skewed, rng):
     family = copy(skewed.family)
     with family.model as model:
-        centre = model["centre"][family.class_index]
-        family.statistics = {"centred": (family.latents[0] - centre) * np.ones(2)}
+        center = model["center"][family.class_index]
+        family.statistics = {"centered": (family.latents[0] - center) * np.ones(2)}
     k, x = family.draw_posterior(rng, 30)
     weight = rng.uniform(size=30)
     with interpreted():
         statistics = WeightedStatistics(family, skewed.e_step.density)
-        found = statistics(k, x, weight, skewed.data)["centred"]
-    centred = x[:, 0] - family.values["centre"][k]
-    expected = np.bincount(k, weights=weight * centred, minlength=N_CLASSES)
+        found = statistics(k, x, weight, skewed.data)["centered"]
+    centered = x[:, 0] - family.values["center"][k]
+    expected = np.bincount(k, weights=weight * centered, minlength=N_CLASSES)
     np.testing.assert_allclose(found, np.stack([expected, expected], axis=1), rtol=1e-10)
 
 
@@ -216,7 +216,7 @@ def test_observation_and_parameters_are_inputs(skewed, rng):
     other = SkewedMixture()
     other.model["value"].set_value(2.5)
     other.model["weights"].set_value(np.array([0.1, 0.7, 0.2]))
-    other.model["centre"].set_value(np.array([0.5, 0.0, 1.5]))
+    other.model["center"].set_value(np.array([0.5, 0.0, 1.5]))
     exact = compiled(SkewedMixture).quadrature.__class__(other, 1000).class_probability
     before = skewed.family.values
     values = other.values
@@ -247,7 +247,7 @@ def compilations(*functions):
 
 
 def test_no_layout_of_an_array_compiles_anything_anew(case, rng):
-    """Transposed, strided and read-only arrays, as maximisers and memory maps make them."""
+    """Transposed, strided and read-only arrays, as maximizers and memory maps make them."""
     e_step = case.e_step
     functions = sweeps_numba.sweeps, sums_numba.weighted_sum
     run(e_step, case, rng, draws=20, tune=10)
@@ -512,7 +512,7 @@ def test_an_observation_without_density_is_still_refused(without_compiler):
 
 
 class EdgedMeans(Family):
-    """As `Edged`, with the two classes' means to be learnt."""
+    """As `Edged`, with the two classes' means to be learned."""
 
     observation = ("value",)
 

@@ -62,14 +62,14 @@ def test_rows_that_grew_are_filled_with_zeros():
 
 
 @pytest.fixture(scope="module")
-def learnt():
+def learned():
     stream = mixture_stream(np.random.default_rng(5), 120)
     em = OnlineEM(NormalMixture(), e_step=Noisy(troubled=True), random_seed=1, progressbar=False)
     return em.partial_fit(stream)
 
 
-def test_tree_has_path_and_records(learnt):
-    tree = learnt.history
+def test_tree_has_path_and_records(learned):
+    tree = learned.history
     assert isinstance(tree, xr.DataTree)
     path, records = tree["steps"], tree["observations"]
     assert path["means"].dims == ("step", "class")
@@ -82,12 +82,12 @@ def test_tree_has_path_and_records(learnt):
     np.testing.assert_allclose(records["class_weight"].sum("class"), 1)
     assert set(records["updated"].values.tolist()) <= {0, 1}
     xr.testing.assert_identical(
-        path["means"].isel(step=-1, drop=True), learnt.last_parameters["means"]
+        path["means"].isel(step=-1, drop=True), learned.last_parameters["means"]
     )
 
 
-def test_tree_says_where_it_comes_from(learnt):
-    attributes = learnt.history.attrs
+def test_tree_says_where_it_comes_from(learned):
+    attributes = learned.history.attrs
     assert attributes["library"] == "pymc_mcoem"
     assert attributes["random_seed"] == "1"
     assert "StepSize" in attributes["settings"]
@@ -168,17 +168,17 @@ def test_thinning_from_the_beginning(rng):
         OnlineEM(NormalMixture(), e_step=Exact(), thin=0)
 
 
-def test_netcdf_and_back(learnt, tmp_path):
-    learnt.history.to_netcdf(tmp_path / "run.nc", engine="h5netcdf")
+def test_netcdf_and_back(learned, tmp_path):
+    learned.history.to_netcdf(tmp_path / "run.nc", engine="h5netcdf")
     with xr.open_datatree(tmp_path / "run.nc", engine="h5netcdf") as tree:
-        assert tree.load().identical(learnt.history)
+        assert tree.load().identical(learned.history)
 
 
-def test_zarr_and_back(learnt, tmp_path):
+def test_zarr_and_back(learned, tmp_path):
     pytest.importorskip("zarr")
-    learnt.history.to_zarr(tmp_path / "run.zarr", consolidated=False)
+    learned.history.to_zarr(tmp_path / "run.zarr", consolidated=False)
     with xr.open_datatree(tmp_path / "run.zarr", engine="zarr", consolidated=False) as tree:
-        assert tree.load().identical(learnt.history)
+        assert tree.load().identical(learned.history)
 
 
 def test_reserved_names_are_refused():
@@ -191,10 +191,10 @@ def test_reserved_names_are_refused():
         OnlineEM(family, e_step=Exact())
 
 
-def test_arviz_reads_it(learnt):
-    summary = az.summary(learnt.history, group="steps", sample_dims=["step"], kind="stats")
+def test_arviz_reads_it(learned):
+    summary = az.summary(learned.history, group="steps", sample_dims=["step"], kind="stats")
     assert any(name.startswith("means") for name in summary.index)
-    found = az.extract(learnt.history, group="steps", sample_dims=["step"], combined=False)
+    found = az.extract(learned.history, group="steps", sample_dims=["step"], combined=False)
     assert "weights" in found
 
 

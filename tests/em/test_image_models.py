@@ -245,10 +245,10 @@ def test_parameters_are_recovered_from_images(distinct, missing, rng):
     # What the same gains make of the labels, had they been known: one image's worth for the
     # prior, and one for an image read as of the other class while templates were young.
     weights = em.parameters["weights"].to_numpy()[order]
-    labelled = np.zeros(n_classes)
+    labeled = np.zeros(n_classes)
     for gain, index in zip(steps["gain"].to_numpy(), classes, strict=True):
-        labelled += gain * (np.eye(n_classes)[index] - labelled)
-    assert np.abs(weights - labelled).max() < 2 / size
+        labeled += gain * (np.eye(n_classes)[index] - labeled)
+    assert np.abs(weights - labeled).max() < 2 / size
     binomial = np.sqrt(truth["weights"] * (1 - truth["weights"]) / size)
     assert (np.abs(weights - truth["weights"]) < 4 * binomial).all()
 
@@ -260,7 +260,7 @@ def test_parameters_are_recovered_from_images(distinct, missing, rng):
     assert (distance[order, np.arange(n_classes)] < tolerance).all()
 
     # Templates take up the residuals of as many pixels as they have coefficients, and their
-    # prior's normalising constant counts as many again; its quadratic form and the prior of
+    # prior's normalizing constant counts as many again; its quadratic form and the prior of
     # the noise add a little.
     ratio = float(em.parameters["noise_variance"] / truth["noise_variance"])
     error = np.sqrt(2 / (size * n_seen))

@@ -418,7 +418,7 @@ def test_whatever_is_bad_and_wherever_it_is_cut(
     options = WAYS[way] | schedules
     values = mixture_stream(np.random.default_rng(seed), 40)
     records = list(values)
-    # What fails only when it is learnt has a part in the start, and counts as seen while it is held
+    # What fails only when it is learned has a part in the start, and counts as seen while held
     # for a mini-batch. An array with an axis more is a batch if it is first.
     placed = []
     for place, kind in bad:
@@ -461,7 +461,7 @@ def test_statistics_that_cannot_be_never_reach_the_parameters(
 ):
     images = rng.normal(size=(20, 3, 3))
 
-    def learnt(observations):
+    def learned(observations):
         em = OnlineEM(
             mixture,
             parameters=mixture.parameters,
@@ -472,10 +472,10 @@ def test_statistics_that_cannot_be_never_reach_the_parameters(
         )
         return em.partial_fit(observations)
 
-    em = learnt(np.insert(images, 12, np.ones((3, 3)), axis=0))
+    em = learned(np.insert(images, 12, np.ones((3, 3)), axis=0))
     assert em.history["skipped"]["position"].values.tolist() == [12]
     assert reason in str(em.history["skipped"]["reason"].values[0])
-    assert em.parameters.identical(learnt(images).parameters)
+    assert em.parameters.identical(learned(images).parameters)
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\ud800", "x" * 100_000, "é ß"])

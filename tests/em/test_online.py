@@ -286,7 +286,9 @@ def test_a_failed_step_leaves_its_observation_out(family, stream, way, bad, kind
 def test_a_failed_step_of_a_held_observation_does_not_block(family, stream):
     em = driver(family, e_step=Failing(), n_start=10)
     em.partial_fit([*stream[:4], 999.0])
-    with pytest.raises(FloatingPointError, match=r"observation 4 .* is held, and cannot be learnt"):
+    with pytest.raises(
+        FloatingPointError, match=r"observation 4 .* is held, and cannot be learned"
+    ):
         _ = em.parameters
     with pytest.raises(FloatingPointError, match=r"observation 4 .* is left out"):
         em.partial_fit(stream[4:10])
@@ -296,7 +298,7 @@ def test_a_failed_step_of_a_held_observation_does_not_block(family, stream):
 
 def test_an_interrupt_loses_nothing(family, stream):
     class Once(Failing):
-        """Interrupts while the observation at work is learnt, the first time."""
+        """Interrupts while the observation at work is learned, the first time."""
 
         def compile(self, family):
             compiled, rest = CompiledNoisy(family, False), {25, 40}

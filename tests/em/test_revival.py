@@ -106,26 +106,26 @@ def test_of_a_step_each_class_is_touched_once():
 
 def test_a_lost_class_finds_its_observations(rng):
     """Three classes of values, two of them explained by one class, and a class far from all."""
-    centres = np.array([-6.0, 0.0, 6.0])
-    stream = rng.choice(centres, size=600) + 0.5 * rng.standard_normal(600)
+    centers = np.array([-6.0, 0.0, 6.0])
+    stream = rng.choice(centers, size=600) + 0.5 * rng.standard_normal(600)
     theta = {
         "weights": np.array([0.3, 0.6, 0.1]),
         "means": np.array([-6.0, 3.0, 60.0]),
         "noise_variance": np.array(4.0),
     }
 
-    def learnt(**options):
+    def learned(**options):
         settings = {"parameters": theta, "e_step": Judged(), "random_seed": 1} | options
         return OnlineEM(NormalMixture(), progressbar=False, **settings).partial_fit(stream)
 
-    plain, revived = learnt(), learnt(revival=Revival())
+    plain, revived = learned(), learned(revival=Revival())
     assert plain.parameters["weights"].values[2] < 1e-6
-    np.testing.assert_allclose(np.sort(revived.parameters["means"].values), centres, atol=0.3)
+    np.testing.assert_allclose(np.sort(revived.parameters["means"].values), centers, atol=0.3)
     assert (revived.parameters["weights"].values > 0.25).all()
     names = [str(name) for name in revived.history["steps"]["trouble"].values]
     assert any(name.startswith("class 2 was empty and has half of class") for name in names)
     # an E-step without evidence revives nothing
-    silent = learnt(revival=Revival(), e_step=Judged(silent=True))
+    silent = learned(revival=Revival(), e_step=Judged(silent=True))
     np.testing.assert_array_equal(silent.parameters["means"], plain.parameters["means"])
     names = [str(name) for name in silent.history["steps"]["trouble"].values]
     assert "no evidence from the E-step, so no class can be revived" in names

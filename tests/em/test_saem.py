@@ -344,7 +344,7 @@ class PriorsFittedTo:
         def fit(data, rng, others=()):
             self.fitted.append(tuple(data["value"]))
             covariance = data["spread"][:, None, None] ** 2 * np.eye(2)
-            return PseudoPriors.from_covariance(data["centre"], covariance)
+            return PseudoPriors.from_covariance(data["center"], covariance)
 
         return fit
 
@@ -371,14 +371,14 @@ def test_pseudo_priors_are_fitted_at_each_nth_visit(e_step, refit_every, batch_s
         saem = run(family, theta, e_step=e_step(rule), **settings)
         for number in range(1, 9):
             present = theta if number == 1 else saem.parameters
-            centre = np.array(present["centre"])
+            center = np.array(present["center"])
             rule.fitted.clear()
             saem.fit(ys, 1)
             expected = []
             for i in saem.run.batch(number, 4):
                 if visits[i] % refit_every == 0:
                     expected.append(tuple(ys[i]))
-                    fitted_at[i] = centre
+                    fitted_at[i] = center
                 visits[i] += 1
             assert rule.fitted == expected
             for chain, fit in zip(saem.run.state.chains, fitted_at, strict=True):

@@ -79,7 +79,7 @@ def test_an_observation_left_out_leaves_no_trace_but_in_the_history(family, valu
 def test_all_kinds_at_once_over_files_and_whoever_works(family, values, way, tmp_path, monkeypatch):
     records = list(values)
     for number, (bad, _) in enumerate(BAD.values()):
-        # what fails only when it is learnt has a part in the start
+        # what fails only when it is learned has a part in the start
         records.insert(3 * number + 11, bad)
     clean = run(family, e_step=Failing(), **WAYS[way]).fit(values, 7)
     settings = {"e_step": Failing(), "on_error": "skip", **WAYS[way]}
@@ -118,7 +118,7 @@ def test_one_that_fails_later_leaves_the_mean_and_the_run_goes_on(values):
     settings = {"e_step": Exact(), "step_size": lambda k: 1.0}
     saem = run(Tiring(), on_error="skip", **settings).fit(records, 2)
     before = {name: value.values for name, value in saem.parameters.items()}
-    # what was learnt with it stays
+    # what was learned with it stays
     assert_same(saem, run(NormalMixture(), **settings).fit(records, 2))
     saem.fit(records, 1)
     expected = NormalMixture().batch(values, before)
@@ -208,7 +208,7 @@ def test_errors_name_the_observation_and_the_way_on(family, values, tmp_path):
 
 def test_where_nothing_is_left_the_error_is_raised(family, values):
     saem = run(family, e_step=Failing(), on_error="skip")
-    with pytest.raises(ValueError, match=r"none of these 3 can be learnt \(refused: ValueError"):
+    with pytest.raises(ValueError, match=r"none of these 3 can be learned \(refused: ValueError"):
         saem.fit([np.inf, np.nan, np.inf], 1)
     with pytest.raises(RuntimeError, match=r"observation 2, counted from 0, failed in iteration 1"):
         saem.fit([888.0] * 3, 1)
@@ -247,7 +247,7 @@ def test_statistics_that_cannot_be_never_reach_the_parameters(rng, name, value, 
     compiled = FixedLatents().compile(mixture)
     images = rng.normal(size=(10, 3, 3))
 
-    def learnt(observations):
+    def learned(observations):
         saem = SAEM(
             mixture,
             parameters=mixture.parameters,
@@ -259,10 +259,10 @@ def test_statistics_that_cannot_be_never_reach_the_parameters(rng, name, value, 
         )
         return saem.fit(observations, 4)
 
-    saem = learnt(np.insert(images, 6, np.ones((3, 3)), axis=0))
+    saem = learned(np.insert(images, 6, np.ones((3, 3)), axis=0))
     assert saem.history["skipped"]["position"].values.tolist() == [6]
     assert reason in str(saem.history["skipped"]["reason"].values[0])
-    assert saem.parameters.identical(learnt(images).parameters)
+    assert saem.parameters.identical(learned(images).parameters)
 
 
 @pytest.mark.parametrize("way", ["all", "mini-batches"])

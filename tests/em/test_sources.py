@@ -253,7 +253,7 @@ def test_all_kinds_are_learnt_to_the_same_numbers(family, curves, kind):
     by_default(product([9, 23], KINDS), {*product([9], KINDS), (23, next(iter(KINDS)))}),
 )
 def test_all_kinds_are_gone_on_with(family, curves, kind, position):
-    """Given again from the beginning, and what was learnt passed over."""
+    """Given again from the beginning, and what was learned passed over."""
     em = learn(family, curves[:position])
     em.partial_fit(KINDS[kind](curves), skip=position)
     assert_same(em, learn(family, curves))

@@ -475,14 +475,14 @@ LABELS = {
 
 @pytest.mark.parametrize("kind", LABELS)
 def test_runs_of_classes_with_any_labels_are_read_again(stream, tmp_path, kind):
-    class Labelled(NormalMixture):
+    class Labeled(NormalMixture):
         def __init__(self):
             super().__init__()
             self.model._coords["class"] = tuple(LABELS[kind])
 
-    em = driver(Labelled()).partial_fit(stream)
+    em = driver(Labeled()).partial_fit(stream)
     em.save(tmp_path / "run.nc")
-    found = OnlineEM.load(tmp_path / "run.nc", Labelled(), e_step=Noisy(), progressbar=False)
+    found = OnlineEM.load(tmp_path / "run.nc", Labeled(), e_step=Noisy(), progressbar=False)
     assert found.parameters.identical(em.parameters)
 
 

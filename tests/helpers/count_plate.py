@@ -22,9 +22,9 @@ def counts_model() -> pm.Model:
     """Counts with a log-rate (a skewed posterior) and a place in the plane, by class."""
     with pm.Model() as model:
         k = pm.Categorical("k", WEIGHTS, shape=N_ROWS)
-        log_rate, log_spread, centre = map(pt.constant, (LOG_RATE, LOG_SPREAD, CENTRE))
+        log_rate, log_spread, center = map(pt.constant, (LOG_RATE, LOG_SPREAD, CENTRE))
         rate = pm.LogNormal("rate", log_rate[k], log_spread[k], shape=N_ROWS)
-        place = pm.Normal("place", centre[k], 0.6, shape=(N_ROWS, 2))
+        place = pm.Normal("place", center[k], 0.6, shape=(N_ROWS, 2))
         pm.Poisson("count", rate, observed=COUNTS)
         pm.Normal("seen", place, 0.8, observed=PLACES)
     return model

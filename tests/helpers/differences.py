@@ -10,11 +10,11 @@ def second_differences(function, at, step):
     size = at.size
     result = np.empty((size, size))
     axes = step * np.eye(size)
-    centre = function(at)
+    center = function(at)
 
     def second_derivative(direction):
-        near = function(at + direction) + function(at - direction) - 2 * centre
-        far = function(at + 2 * direction) + function(at - 2 * direction) - 2 * centre
+        near = function(at + direction) + function(at - direction) - 2 * center
+        far = function(at + 2 * direction) + function(at - 2 * direction) - 2 * center
         return (16 * near - far) / (12 * step**2)
 
     for i in range(size):

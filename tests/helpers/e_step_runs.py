@@ -52,8 +52,8 @@ def assert_runs_and_is_stored(settings, rng, path):
     loaded = OnlineEM.load(path, family, progressbar=False)
     assert loaded.run.settings.e_step == settings
     assert_same(loaded.partial_fit(stream[6:]), em.partial_fit(stream[6:]))
-    learnt = em.parameters
-    assert not np.allclose(learnt["centre"], family.declared_parameters()["centre"])
+    learned = em.parameters
+    assert not np.allclose(learned["center"], family.declared_parameters()["center"])
     weights = em.history["observations"]["class_weight"].values
     np.testing.assert_allclose(weights.sum(axis=1), 1.0)
     assert_runs_under_saem(settings, family, stream, path.with_name("saem.nc"))
@@ -67,4 +67,4 @@ def assert_runs_under_saem(settings, family, stream, path):
     saem.fit(stream, 3).save(path)
     loaded = SAEM.load(path, family, progressbar=False).fit(stream, 2)
     assert loaded.parameters.identical(saem.fit(stream, 2).parameters)
-    assert not np.allclose(saem.parameters["centre"], family.declared_parameters()["centre"])
+    assert not np.allclose(saem.parameters["center"], family.declared_parameters()["center"])

@@ -8,12 +8,12 @@ from scipy import stats
 
 def warp_of_images(points, landmarks, width, beta):
     """D(u) = R_φ(ϱ u + t − c) + c + Σ_k δ_k exp(−|u − q_k|²/width²), point by point."""
-    angle, zoom, centre, translation = beta[0], beta[1], beta[2:4], beta[4:6]
+    angle, zoom, center, translation = beta[0], beta[1], beta[2:4], beta[4:6]
     displacements = beta[6:].reshape(2, len(landmarks))
     rotation = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     warped = []
     for point in points:
-        moved = rotation @ (zoom * point + translation - centre) + centre
+        moved = rotation @ (zoom * point + translation - center) + center
         for k, landmark in enumerate(landmarks):
             moved = moved + displacements[:, k] * np.exp(
                 -np.sum((point - landmark) ** 2) / width**2
@@ -22,17 +22,17 @@ def warp_of_images(points, landmarks, width, beta):
     return np.array(warped)
 
 
-def design_matrix(points, centres, bandwidth):
+def design_matrix(points, centers, bandwidth):
     """Φ[s, l] = exp(−|u_s − r_l|²/ν²)."""
     return np.array(
         [
-            [np.exp(-np.sum((point - centre) ** 2) / bandwidth**2) for centre in centres]
+            [np.exp(-np.sum((point - center) ** 2) / bandwidth**2) for center in centers]
             for point in points
         ]
     )
 
 
-def neighbour_correlation(n_landmarks, correlation):
+def neighbor_correlation(n_landmarks, correlation):
     """M_K of a square grid of landmarks, from their row and column numbers."""
     side = round(np.sqrt(n_landmarks))
     block = np.eye(n_landmarks)
@@ -61,7 +61,7 @@ class ImageOracle:
         self.mean[1] = 1.0
 
     def deformation_covariance(self, parameters, index):
-        block = np.kron(np.eye(2), neighbour_correlation(len(self.landmarks), 0.2))
+        block = np.kron(np.eye(2), neighbor_correlation(len(self.landmarks), 0.2))
         if "deformation_covariance" in parameters:
             learned = parameters["deformation_covariance"][index]
         elif parameters["deformation_variance"].ndim == 2:

@@ -53,15 +53,15 @@ class ImagePosterior:
         A Gaussian of the plane is the product of two of the line, and the basis lies on a grid.
         """
         angle, zoom = betas[:, :1], betas[:, 1:2]
-        centre, shift = betas[:, 2:4], betas[:, 4:6]
+        center, shift = betas[:, 2:4], betas[:, 4:6]
         rows, columns = (
-            zoom * self.points[:, k] + (shift - centre)[:, k : k + 1] for k in range(2)
+            zoom * self.points[:, k] + (shift - center)[:, k : k + 1] for k in range(2)
         )
         displacements = betas[:, 6:].reshape(len(betas), 2, -1) @ self.landmark_kernels.T
         cosine, sine = np.cos(angle), np.sin(angle)
         warped = (
-            cosine * rows - sine * columns + centre[:, :1] + displacements[:, 0],
-            sine * rows + cosine * columns + centre[:, 1:] + displacements[:, 1],
+            cosine * rows - sine * columns + center[:, :1] + displacements[:, 0],
+            sine * rows + cosine * columns + center[:, 1:] + displacements[:, 1],
         )
         return [
             np.exp(-np.square((each[..., None] - self.axis) / self.oracle.bandwidth))

@@ -81,7 +81,7 @@ class OracleFamily(Family):
 class SkewedMixture(OracleFamily):
     """One latent behind a curved mean: unconstrained, one-dimensional, far from normal.
 
-    level | I ~ Normal(centre[I], spread[I]²),  value | level ~ Normal(exp(level), noise²).
+    level | I ~ Normal(center[I], spread[I]²),  value | level ~ Normal(exp(level), noise²).
     """
 
     observation = ("value",)
@@ -91,18 +91,18 @@ class SkewedMixture(OracleFamily):
     def __init__(self) -> None:
         with pm.Model() as self.model:
             weights = pm.Data("weights", [0.5, 0.3, 0.2])
-            centre = pm.Data("centre", [-0.8, 0.3, 1.0])
+            center = pm.Data("center", [-0.8, 0.3, 1.0])
             spread = pm.Data("spread", [0.9, 0.5, 0.7])
             noise = pm.Data("noise", 0.8)
             value = pm.Data("value", 1.1)
             self.class_index = pm.Categorical("class_index", p=weights)
-            level = pm.Normal("level", centre[self.class_index], spread[self.class_index])
+            level = pm.Normal("level", center[self.class_index], spread[self.class_index])
             pm.Normal("observed", pm.math.exp(level), noise, observed=value)
         self.statistics = {"level": level, "square": level**2}
 
     def log_prior(self, class_index, position):
         v, k = self.values, np.asarray(class_index)
-        level = normal_log_density(position[..., 0], v["centre"][k], v["spread"][k])
+        level = normal_log_density(position[..., 0], v["center"][k], v["spread"][k])
         return np.log(v["weights"])[k] + level
 
     def log_likelihood(self, position):
@@ -113,7 +113,7 @@ class SkewedMixture(OracleFamily):
     def draw_prior(self, rng, n):
         v = self.values
         k = rng.choice(N_CLASSES, size=n, p=v["weights"])
-        return k, rng.normal(v["centre"][k], v["spread"][k])[:, None]
+        return k, rng.normal(v["center"][k], v["spread"][k])[:, None]
 
     def statistics_of(self, position):
         """Return S of positions ``(..., 1)`` in plain NumPy."""
@@ -123,8 +123,8 @@ class SkewedMixture(OracleFamily):
 class ScaledMixture(OracleFamily):
     """Three latents, one of them positive, with another prior covariance in every class.
 
-    first | I ~ Normal(centre[I, 0], spread[I, 0]²),
-    second | first, I ~ Normal(centre[I, 1] + slope[I] first, spread[I, 1]²),
+    first | I ~ Normal(center[I, 0], spread[I, 0]²),
+    second | first, I ~ Normal(center[I, 1] + slope[I] first, spread[I, 1]²),
     scale ~ Gamma(gamma[0], gamma[1]), sampled as its logarithm,
     value | … ~ Normal(scale (exp(first / 2), second, first + second), noise²).
     """
@@ -136,15 +136,15 @@ class ScaledMixture(OracleFamily):
     def __init__(self) -> None:
         with pm.Model() as self.model:
             weights = pm.Data("weights", [0.45, 0.35, 0.2])
-            centre = pm.Data("centre", [[-0.5, 0.3], [0.5, -0.2], [0.2, 0.8]])
+            center = pm.Data("center", [[-0.5, 0.3], [0.5, -0.2], [0.2, 0.8]])
             spread = pm.Data("spread", [[0.8, 0.6], [0.5, 0.7], [1.0, 0.5]])
             slope = pm.Data("slope", [0.6, -0.8, 0.1])
             gamma = pm.Data("gamma", [3.0, 2.5])
             noise = pm.Data("noise", 0.7)
             value = pm.Data("value", [1.4, 0.4, 0.3])
             k = self.class_index = pm.Categorical("class_index", p=weights)
-            first = pm.Normal("first", centre[k, 0], spread[k, 0])
-            second = pm.Normal("second", centre[k, 1] + slope[k] * first, spread[k, 1])
+            first = pm.Normal("first", center[k, 0], spread[k, 0])
+            second = pm.Normal("second", center[k, 1] + slope[k] * first, spread[k, 1])
             scale = pm.Gamma("scale", gamma[0], gamma[1])
             shape = pm.math.stack([pm.math.exp(first / 2), second, first + second])
             pm.Normal("observed", scale * shape, noise, observed=value)
@@ -153,7 +153,7 @@ class ScaledMixture(OracleFamily):
     def log_prior(self, class_index, position):
         v, k = self.values, np.asarray(class_index)
         first, second, log_scale = np.moveaxis(position, -1, 0)
-        centre, spread = v["centre"][k], v["spread"][k]
+        center, spread = v["center"][k], v["spread"][k]
         shape, rate = v["gamma"]
         # Gamma's density, times the Jacobian exp(log_scale).
         log_gamma = shape * (math.log(rate) + log_scale) - math.lgamma(shape)
@@ -161,8 +161,8 @@ class ScaledMixture(OracleFamily):
             log_gamma = log_gamma - rate * np.exp(log_scale)
         return (
             np.log(v["weights"])[k]
-            + normal_log_density(first, centre[..., 0], spread[..., 0])
-            + normal_log_density(second, centre[..., 1] + v["slope"][k] * first, spread[..., 1])
+            + normal_log_density(first, center[..., 0], spread[..., 0])
+            + normal_log_density(second, center[..., 1] + v["slope"][k] * first, spread[..., 1])
             + log_gamma
         )
 
@@ -181,9 +181,9 @@ class ScaledMixture(OracleFamily):
     def draw_prior(self, rng, n):
         v = self.values
         k = rng.choice(N_CLASSES, size=n, p=v["weights"])
-        centre, spread = v["centre"][k], v["spread"][k]
-        first = rng.normal(centre[:, 0], spread[:, 0])
-        second = rng.normal(centre[:, 1] + v["slope"][k] * first, spread[:, 1])
+        center, spread = v["center"][k], v["spread"][k]
+        first = rng.normal(center[:, 0], spread[:, 0])
+        second = rng.normal(center[:, 1] + v["slope"][k] * first, spread[:, 1])
         scale = rng.gamma(v["gamma"][0], 1 / v["gamma"][1], size=n)
         return k, np.stack([first, second, np.log(scale)], axis=1)
 

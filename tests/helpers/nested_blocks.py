@@ -24,16 +24,16 @@ def nested_model() -> pm.Model:
         level = pm.Normal("level", 0.0, 1.0)
         line = pm.Normal("line", 0.0, [0.8, 1.2], shape=2)
         spread = pm.Gamma("spread", 3.0, 2.0)
-        centre = pm.math.switch(pm.math.eq(k, 1), line[0] + line[1] * COVARIATE, level)
-        pm.Normal("y", centre, pm.math.switch(pm.math.eq(k, 2), spread, 1.0), observed=VALUES)
+        center = pm.math.switch(pm.math.eq(k, 1), line[0] + line[1] * COVARIATE, level)
+        pm.Normal("y", center, pm.math.switch(pm.math.eq(k, 2), spread, 1.0), observed=VALUES)
     return model
 
 
 BLOCKS = {0: ["level"], 1: ["line"], 2: ["level", "spread"]}
 
 
-def log_likelihood(centre, spread):
-    return stats.norm.logpdf(VALUES, centre, spread).sum(axis=-1)
+def log_likelihood(center, spread):
+    return stats.norm.logpdf(VALUES, center, spread).sum(axis=-1)
 
 
 def exact() -> dict[str, np.ndarray]:

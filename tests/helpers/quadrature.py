@@ -71,8 +71,8 @@ class Quadrature:
         """Return means ``(n_classes, d)`` and covariances ``(n_classes, d, d)`` within classes."""
         share = self.weight / self.class_probability[:, None]
         mean = share @ self.grid
-        centred = self.grid[None] - mean[:, None]
-        return mean, np.einsum("jn,jna,jnb->jab", share, centred, centred)
+        centered = self.grid[None] - mean[:, None]
+        return mean, np.einsum("jn,jna,jnb->jab", share, centered, centered)
 
     def good_pseudo_priors(self) -> PseudoPriors:
         """Return the normal densities with the posterior's own moments."""

@@ -243,7 +243,7 @@ def random_model(
         model,
         words,
         ("k",),
-        lambda: walk(**({"equalise_visits": True} if tilted else {})),
+        lambda: walk(**({"equalize_visits": True} if tilted else {})),
         lambda posterior: by_class(posterior, n_classes),
         found.ravel(),
         np.repeat(found[..., 0].ravel(), 2),
@@ -308,17 +308,17 @@ def with_two_indices(rng: np.random.Generator, *, shared: bool, **tables: Any) -
             given = {n: pt.constant(t)[k, j] for n, t in zip(ranges, parts, strict=True)}
             observe(make("x", **given), observed=y)
     else:
-        centres, spread = rng.uniform(-3, 3, size=(2, 2)), rng.uniform(0.2, 0.8, size=2)
+        centers, spread = rng.uniform(-3, 3, size=(2, 2)), rng.uniform(0.2, 0.8, size=2)
         sign, noise = rng.choice([-1.0, 1.0]), rng.choice([0.15, 0.8])
-        mean = centres[0][:, None] + sign * centres[1]
+        mean = centers[0][:, None] + sign * centers[1]
         sd = np.sqrt(noise**2 + (spread**2).sum())
         y = rng.normal(mean[rng.integers(2), rng.integers(2)], sd)
         found = stats.norm.pdf(y, mean, sd)
         words = f"two indices, each with a latent, noise {noise}"
         with pm.Model() as model:
             k, j = pm.Categorical("k", p), pm.Categorical("j", q)
-            x = pm.Normal("x", pt.constant(centres[0])[k], spread[0])
-            z = pm.Normal("z", pt.constant(centres[1])[j], spread[1])
+            x = pm.Normal("x", pt.constant(centers[0])[k], spread[0])
+            z = pm.Normal("z", pt.constant(centers[1])[j], spread[1])
             pm.Normal("y", x + sign * z, noise, observed=y)
     found = found * p[:, None] * q
     found /= found.sum()
@@ -341,16 +341,16 @@ def with_shared_covariance(rng: np.random.Generator, *, folded: bool, apart: boo
     is known and the plane is integrated over.
     """
     n_classes, noise = int(rng.integers(2, 4)), 0.5
-    p, centres = rng.dirichlet(np.full(n_classes, 3.0)), rng.uniform(-2, 2, size=(n_classes, 2))
+    p, centers = rng.dirichlet(np.full(n_classes, 3.0)), rng.uniform(-2, 2, size=(n_classes, 2))
     r = rng.uniform(-0.9, 0.9)
     root = np.linalg.cholesky([[1.0, r], [r, 1.0]])
-    x = centres[rng.choice(n_classes, p=p)] + root @ rng.standard_normal(2)
+    x = centers[rng.choice(n_classes, p=p)] + root @ rng.standard_normal(2)
     y = np.abs(x) * [1.0, np.sign(x[1])] if folded else x
     y = y + noise * rng.standard_normal(2)
     with pm.Model() as model:
         k = pm.Categorical("k", p)
         scale = 1.0 if folded else pm.LogNormal("scale", 0.0, 0.4)
-        x = pm.MvNormal("x", pt.constant(centres)[k], chol=scale * pt.constant(root))
+        x = pm.MvNormal("x", pt.constant(centers)[k], chol=scale * pt.constant(root))
         mean = pt.stack([pt.abs(x[0]), x[1]]) if folded else x
         pm.Normal("y", mean, noise, observed=y)
     if folded:
@@ -358,7 +358,7 @@ def with_shared_covariance(rng: np.random.Generator, *, folded: bool, apart: boo
         plane = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1)
         seen = stats.norm.pdf(y[0], np.abs(plane[..., 0]), noise)
         seen = seen * stats.norm.pdf(y[1], plane[..., 1], noise)
-        prior = np.stack([stats.multivariate_normal.pdf(plane, c, root @ root.T) for c in centres])
+        prior = np.stack([stats.multivariate_normal.pdf(plane, c, root @ root.T) for c in centers])
         mass = p[:, None, None] * prior * seen
         moment = mass * np.tanh(plane[..., 0])
         found = np.stack([mass.sum(axis=(1, 2)), moment.sum(axis=(1, 2))], axis=-1)
@@ -366,12 +366,12 @@ def with_shared_covariance(rng: np.random.Generator, *, folded: bool, apart: boo
         scales = stats.lognorm(0.4).ppf((np.arange(400) + 0.5) / 400)
         t, weight = np.polynomial.hermite_e.hermegauss(40)
         found = np.zeros((n_classes, 2))
-        for (j, centre), s in ((pair, s) for pair in enumerate(centres) for s in scales):
+        for (j, center), s in ((pair, s) for pair in enumerate(centers) for s in scales):
             prior = s**2 * root @ root.T
             total = prior + noise**2 * np.eye(2)
             gain = prior @ np.linalg.inv(total)
-            mean, spread = (centre + gain @ (y - centre))[0], (prior - gain @ prior)[0, 0]
-            here = p[j] * stats.multivariate_normal.pdf(y, centre, total)
+            mean, spread = (center + gain @ (y - center))[0], (prior - gain @ prior)[0, 0]
+            here = p[j] * stats.multivariate_normal.pdf(y, center, total)
             tanh = (weight * np.tanh(mean + np.sqrt(spread) * t)).sum() / weight.sum()
             found[j] += here * np.array([1.0, tanh])
     found /= found[:, 0].sum()

@@ -21,7 +21,7 @@ def toy_carlin_chib(rng, n_chains, n_draws, evidence, mean, spread, start=0):
     -------
     codes : ndarray of shape (n_chains, n_draws)
     log_weight : ndarray of shape (n_chains, n_draws, n_classes)
-        Normalised.
+        Normalized.
     latent : ndarray of shape (n_chains, n_draws, n_classes)
         Posterior draws in the active class, pseudo-prior draws elsewhere.
     log_ratio : ndarray of shape (n_chains, n_draws, n_classes)

@@ -59,7 +59,7 @@ def test_a_run_is_saved_every_so_many_observations(family, stream, tmp_path):
     def watched():
         for number, value in enumerate(stream[:24], start=1):
             yield value
-            # what the observation just learnt left behind
+            # what the observation just learned left behind
             if number in (9, 10, 19, 20, 24):
                 seen.append(loaded(path).n_seen if path.exists() else 0)
 
@@ -522,7 +522,7 @@ def test_bad_records_one_after_another_do_not_hold_a_restarted_run_up(family, st
     ),
 )
 def test_interrupted_at_any_observation_and_gone_on(family, stream, way, number):
-    """The last one among them: nothing is left to read then, and what is held is learnt."""
+    """The last one among them: nothing is left to read then, and what is held is learned."""
 
     class Pressed(Noisy):
         def compile(self, family):
@@ -630,7 +630,7 @@ def test_a_new_run_replaces_no_file_of_another(family, stream, tmp_path, there):
 def test_a_run_goes_on_in_its_own_files(family, stream, tmp_path):
     path = tmp_path / "run.nc"
     begun = driver(family)
-    begun.save(path)  # before anything was learnt
+    begun.save(path)  # before anything was learned
     begun.partial_fit(stream[:10], checkpoint=path).partial_fit(stream[10:20], checkpoint=path)
     OnlineEM.load(path, family, e_step=Noisy()).partial_fit(stream[20:], checkpoint=path)
     assert loaded(path).n_seen == len(stream)

@@ -27,7 +27,7 @@ def stream(rng):
     return mixture_stream(rng, 60)
 
 
-def assert_learnt_without(em, clean, places):
+def assert_learned_without(em, clean, places):
     assert em.parameters.identical(clean.parameters)
     assert em.n_seen == clean.n_seen
     skipped = em.history["skipped"]["reason"]
@@ -49,7 +49,7 @@ def assert_learnt_without(em, clean, places):
 def test_one_absurd_record_is_refused(family, stream, way, place, value):
     em = driver(family, on_error="skip", **WAYS[way])
     em.partial_fit(np.insert(stream, place, value))
-    assert_learnt_without(em, driver(family, **WAYS[way]).partial_fit(stream), [place])
+    assert_learned_without(em, driver(family, **WAYS[way]).partial_fit(stream), [place])
 
 
 @pytest.mark.parametrize("places", [(0,), (3, 9), (0, 1, 2)])
@@ -59,12 +59,12 @@ def test_the_first_ones_are_looked_at_again_before_the_start(family, stream, pla
         records.insert(place, 1e30)
     clean = driver(family, n_start=20).partial_fit(stream)
     em = driver(family, n_start=20, on_error="skip").partial_fit(records)
-    assert_learnt_without(em, clean, list(places))
+    assert_learned_without(em, clean, list(places))
     em = driver(family, n_start=20)
     with pytest.raises(ValueError, match=rf"observation {places[0]}.* was refused: observation"):
         em.partial_fit(records)
     em.partial_fit(records, skip=em.position)
-    assert_learnt_without(em, clean, list(places))
+    assert_learned_without(em, clean, list(places))
 
 
 def test_it_is_raised_by_name_and_can_be_switched_off(family, stream):
@@ -87,7 +87,7 @@ def test_the_bound_is_saved_with_the_run(family, stream, tmp_path):
     em.save(tmp_path / "run.nc")
     em = OnlineEM.load(tmp_path / "run.nc", family, e_step=Noisy(), progressbar=False)
     em.partial_fit(records[40:])
-    assert_learnt_without(em, whole, [40])
+    assert_learned_without(em, whole, [40])
     for name, rows in whole.run.state.recent.items():
         np.testing.assert_array_equal(em.run.state.recent[name], rows)
 
@@ -154,14 +154,14 @@ def test_parts_of_a_record_are_looked_at_each_by_itself(rng):
 def test_with_a_given_start_one_among_the_first_is_refused_too(family, stream, place):
     em = driver(family, parameters=THETA, on_error="skip")
     em.partial_fit(np.insert(stream, place, 1e30))
-    assert_learnt_without(em, driver(family, parameters=THETA).partial_fit(stream), [place])
+    assert_learned_without(em, driver(family, parameters=THETA).partial_fit(stream), [place])
 
 
 @pytest.mark.parametrize("place", [0, 2, 4])
 def test_of_a_short_start_and_a_small_set_too(family, stream, place):
     records = np.insert(stream, place, 1e30)
     em = driver(family, n_start=5, on_error="skip").partial_fit(records)
-    assert_learnt_without(em, driver(family, n_start=5).partial_fit(stream), [place])
+    assert_learned_without(em, driver(family, n_start=5).partial_fit(stream), [place])
     settings = {"e_step": Noisy(), "random_seed": 1, "progressbar": False, "on_error": "skip"}
     saem = SAEM(family, **settings).fit(records[:7], 2)
     assert saem.parameters.identical(SAEM(family, **settings).fit(stream[:6], 2).parameters)
@@ -184,7 +184,7 @@ def test_what_a_given_start_predicts_is_the_first_measure(family, stream, place,
     (skipped,) = em.history["skipped"]["reason"]
     assert skipped["position"] == place
     assert "times as far as what the parameters predict (10000 are allowed)" in str(skipped.values)
-    # switched off, it is learnt
+    # switched off, it is learned
     em = driver(family, parameters=THETA, refuse_beyond=None).partial_fit(records)
     assert em.n_seen == 61
     # what is a thousand times as far as predicted may be so: the start is a guess

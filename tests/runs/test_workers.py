@@ -147,7 +147,7 @@ def test_templates_are_the_same_for_any_number_of_workers(size, rng):
     mixture = mcoem.TemplateMixture.for_images((4, 4), n_classes=3, n_landmarks=2)
     images = rng.normal(size=(20, 4, 4))
 
-    def learnt(executor):
+    def learned(executor):
         em = OnlineEM(
             mixture,
             random_seed=1,
@@ -159,7 +159,7 @@ def test_templates_are_the_same_for_any_number_of_workers(size, rng):
         )
         return em.partial_fit(images)
 
-    alone, together = learnt(None), learnt(size)
+    alone, together = learned(None), learned(size)
     assert together.parameters.identical(alone.parameters)
     classified = [
         mcoem.Classifier(mixture, alone.parameters, progressbar=False, executor=each, draws=10)
@@ -431,7 +431,7 @@ def test_what_the_executor_raises_is_no_observations_fault(family, stream, how):
         em.partial_fit(stream)
     assert (em.n_seen, em.position) == (6, 6)
     assert "skipped" not in em.history.children
-    # what was held is learnt when there is somebody to learn it
+    # what was held is learned when there is somebody to learn it
     em.run.executor = driver(family, parameters=THETA).run.executor
     em.partial_fit(stream, skip=em.position)
     assert_same(em, driver(family, parameters=THETA).partial_fit(stream))
@@ -491,8 +491,8 @@ class Bent(mcoem.Family):
     observation = ("y",)
 
     def __init__(self):
-        def normal(value, centre):
-            return -0.5 * (value - centre) ** 2 - 0.5 * np.log(2 * np.pi)
+        def normal(value, center):
+            return -0.5 * (value - center) ** 2 - 0.5 * np.log(2 * np.pi)
 
         with pm.Model() as self.model:
             weights = pm.Data("weights", [0.5, 0.5])
@@ -511,7 +511,7 @@ class Bent(mcoem.Family):
 def test_a_distribution_of_the_models_own_is_known_to_workers(rng):
     values = rng.normal(size=12)
 
-    def learnt(executor):
+    def learned(executor):
         em = OnlineEM(
             Bent(),
             parameters={"weights": [0.5, 0.5]},
@@ -523,7 +523,7 @@ def test_a_distribution_of_the_models_own_is_known_to_workers(rng):
         )
         return em.partial_fit(values)
 
-    assert learnt(1).parameters.identical(learnt(None).parameters)
+    assert learned(1).parameters.identical(learned(None).parameters)
 
 
 ORPHANS = """

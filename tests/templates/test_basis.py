@@ -75,9 +75,9 @@ def test_gradient_is_the_derivative_of_evaluate(axes, rng):
 
 
 def test_gram_holds_the_kernels_at_their_centres(rng):
-    centres = rng.normal(size=(5, 2))
-    gram = GaussianBasis(centres, 0.8).gram()
-    np.testing.assert_allclose(gram, design_matrix(centres, centres, 0.8))
+    centers = rng.normal(size=(5, 2))
+    gram = GaussianBasis(centers, 0.8).gram()
+    np.testing.assert_allclose(gram, design_matrix(centers, centers, 0.8))
     assert np.linalg.eigvalsh(gram)[0] > 0
 
 

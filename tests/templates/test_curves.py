@@ -31,11 +31,11 @@ class CurveOracle:
         self.nodes = np.linspace(0, 20, N_NODES)
 
     def warp(self, ages, beta):
-        centres = np.linspace(0, 20, N_KERNELS)
+        centers = np.linspace(0, 20, N_KERNELS)
         speed = [
             np.exp(
                 sum(
-                    b * np.exp(-((v - q) ** 2) / 5.0**2) for b, q in zip(beta, centres, strict=True)
+                    b * np.exp(-((v - q) ** 2) / 5.0**2) for b, q in zip(beta, centers, strict=True)
                 )
             )
             for v in self.nodes

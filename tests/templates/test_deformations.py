@@ -6,7 +6,7 @@ import pytensor.tensor as pt
 import pytest
 
 from pymc_mcoem.templates import DisplacementField, GaussianBasis, RigidMotion
-from tests.helpers.image_oracle import neighbour_correlation, warp_of_images
+from tests.helpers.image_oracle import neighbor_correlation, warp_of_images
 
 LANDMARKS = np.array([[row, column] for row in (-0.5, 0.0, 0.5) for column in (-0.5, 0.0, 0.5)])
 
@@ -107,7 +107,7 @@ def test_only_displacements_are_learned():
 
 def test_neighbours_are_correlated_axis_by_axis():
     field = DisplacementField(LANDMARKS, 0.8, correlation=0.2)
-    expected = np.kron(np.eye(2), neighbour_correlation(9, 0.2))
+    expected = np.kron(np.eye(2), neighbor_correlation(9, 0.2))
     np.testing.assert_allclose(field.covariance, expected)
     line = DisplacementField([1.0, 0.0, 2.0], 0.8, correlation=0.1)
     np.testing.assert_allclose(line.covariance, [[1, 0.1, 0.1], [0.1, 1, 0], [0.1, 0, 1]])

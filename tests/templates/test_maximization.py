@@ -1,4 +1,4 @@
-"""The closed-form M-step against a general-purpose optimiser, and its edge cases."""
+"""The closed-form M-step against a general-purpose optimizer, and its edge cases."""
 
 from __future__ import annotations
 
@@ -360,7 +360,7 @@ def test_without_priors_a_class_without_mass_waits_and_the_others_go_on(rng):
         progressbar=False,
     ).partial_fit(rng.normal(size=(30, 3, 3)))
     assert em.n_seen == 30
-    # every kernel is seen, so the first class is maximised; nothing ever made the second one
+    # every kernel is seen, so the first class is maximized; nothing ever made the second one
     assert not np.array_equal(em.parameters["templates"][0], away["templates"][0])
     np.testing.assert_array_equal(em.parameters["templates"][1], away["templates"][1])
     assert float(em.parameters["noise_variance"]) > 0

@@ -169,8 +169,8 @@ def test_encode_separates_values_and_mask(mixture, rng):
     assert data["observed_mask"].sum() == 24
     masked = mixture.encode(np.ma.masked_invalid(image))
     again = mixture.encode(data)
-    labelled = mixture.encode(xr.DataArray(image))
-    for other in (masked, again, labelled):
+    labeled = mixture.encode(xr.DataArray(image))
+    for other in (masked, again, labeled):
         for name, value in data.items():
             np.testing.assert_array_equal(other[name], value)
     whole = mixture.encode(np.arange(25, dtype=np.uint8).reshape(5, 5).tolist())
@@ -268,7 +268,7 @@ def test_random_start_is_the_papers(mixture, rng):
     draws = [mixture.initialize(images, rng, "random") for _ in range(200)]
     mixture.check_parameters(draws[0])
     coefficients = np.concatenate([draw["templates"] for draw in draws])
-    # α ~ Normal(0, K⁻¹): values at the centres have covariance K
+    # α ~ Normal(0, K⁻¹): values at the centers have covariance K
     values = coefficients @ mixture.gram
     np.testing.assert_allclose(np.cov(values.T), mixture.gram, atol=5 * np.sqrt(2 / 400))
     np.testing.assert_allclose(draws[0]["weights"], 0.5)
@@ -341,8 +341,8 @@ def test_with_classes_keeps_everything_else():
         other.settings.deformation.covariance, mixture.settings.deformation.covariance
     )
     assert mixture.n_classes == 2
-    with pytest.raises(ValueError, match="colour"):
-        mixture.with_classes(2, colour="red")
+    with pytest.raises(ValueError, match="color"):
+        mixture.with_classes(2, color="red")
 
 
 def test_what_was_added_to_a_mixture_is_sent_with_it():
@@ -361,6 +361,9 @@ def test_what_was_added_to_a_mixture_is_sent_with_it():
 
 
 def test_a_mixture_and_its_clone_can_be_pickled(mixture):
+    size = len(cloudpickle.dumps(mixture))
+    mixture.mean_design()
+    assert len(cloudpickle.dumps(mixture)) == size
     copy = pickle.loads(cloudpickle.dumps(mixture))
     xr.testing.assert_identical(copy.parameters, mixture.parameters)
     model = pickle.loads(cloudpickle.dumps(mixture.condition(np.ones((5, 5)))))

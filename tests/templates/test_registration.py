@@ -305,7 +305,7 @@ def images():
 
 
 def test_an_image_that_says_nothing_leaves_the_prior(images):
-    """Of a flat template nothing is learnt: displacements are normal with known moments."""
+    """Of a flat template nothing is learned: displacements are normal with known moments."""
     mixture, field, e_step = images
     theta = {**mixture.model_parameters(), "deformation_variance": np.array([0.04])}
     found = mixture.register(np.zeros((6, 6)), theta, draws=4_000, tune=100, e_step=e_step)

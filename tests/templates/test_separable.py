@@ -55,9 +55,9 @@ def make_points(grid, rng, n=50):
     far = 10.0 ** rng.uniform(-1, 3, size=5)
     columns = []
     for axis in (0, 1):
-        centres = np.sort(grid.axis(axis))
-        inside = rng.uniform(centres[0] - 0.3, centres[-1] + 0.3, size=n - 10)
-        columns.append(np.concatenate([inside, rng.choice(centres, 5), far * rng.choice([-1, 1])]))
+        centers = np.sort(grid.axis(axis))
+        inside = rng.uniform(centers[0] - 0.3, centers[-1] + 0.3, size=n - 10)
+        columns.append(np.concatenate([inside, rng.choice(centers, 5), far * rng.choice([-1, 1])]))
     return columns
 
 
@@ -337,10 +337,10 @@ def test_density_and_gradient_are_the_interpreters_everywhere(run_apart, kind, r
 
 def test_kernels_do_not_vanish_far_from_the_middle_of_a_long_axis():
     """One recurrence from the middle would: exp(−d²/ν²) is zero from 27 bandwidths on."""
-    centres = 0.05 * np.arange(400)
-    factor = kernel_factor(centres.copy(), 0.0, 0.05, 400, 0.07)
+    centers = 0.05 * np.arange(400)
+    factor = kernel_factor(centers.copy(), 0.0, 0.05, 400, 0.07)
     np.testing.assert_allclose(np.diagonal(factor), 1.0, rtol=1e-13)
-    expected = np.exp(-(np.subtract.outer(centres, centres) ** 2) / 0.07**2)
+    expected = np.exp(-(np.subtract.outer(centers, centers) ** 2) / 0.07**2)
     np.testing.assert_allclose(factor, expected, rtol=0, atol=1e-13)
 
 

@@ -75,7 +75,7 @@ class DisplacementField(Deformation):
         self.width = float(width)
         self.correlation = float(correlation)
         n_landmarks, self.n_dims = array.shape
-        block = np.eye(n_landmarks) + self.correlation * _neighbours(array)
+        block = np.eye(n_landmarks) + self.correlation * _neighbors(array)
         smallest = float(np.linalg.eigvalsh(block)[0])
         if not smallest > 1e-10:
             raise ValueError(
@@ -265,7 +265,7 @@ def _number_of_pair(n: int) -> np.ndarray:
     return both
 
 
-def _neighbours(landmarks: np.ndarray) -> np.ndarray:
+def _neighbors(landmarks: np.ndarray) -> np.ndarray:
     """Return 1 where two landmarks are neighbors on a line parallel to an axis, else 0."""
     n_landmarks, n_dims = landmarks.shape
     adjacent = np.zeros((n_landmarks, n_landmarks))

@@ -206,7 +206,7 @@ def test_chains_are_kept_alive(linear, rng):
         weight = result.statistics["class_weight"]
         held.append(result.statistics["x"] / weight[:, None])
     _, means, _ = family.posterior(data, theta)
-    # Batches of visits: neighbours are correlated.
+    # Batches of visits: neighbors are correlated.
     batches = np.array(held).reshape(40, 10, -1).mean(axis=1)
     assert agreement(batches, means.ravel()).largest_z < LIMIT
     assert set(chain) >= {"position", "log_step", "mean", "scale", "log_evidence"}
@@ -259,7 +259,7 @@ def test_batch_learning_goes_on_with_the_chains(rng):
     options = {"parameters": family.declared_parameters(), "draws": 5, "random_seed": 1}
     values = family.draw(rng, 6)
     saem = SAEM(family, e_step=SETTINGS, progressbar=False, **options).fit(values, 3)
-    assert not np.allclose(saem.parameters["centre"], family.declared_parameters()["centre"])
+    assert not np.allclose(saem.parameters["center"], family.declared_parameters()["center"])
 
 
 def test_the_same_generator_gives_the_same_result_and_changes_nothing(linear):

@@ -176,11 +176,11 @@ class CompiledAlone(CompiledNoisy):
 def test_two_threads_that_share_what_is_compiled_call_it_in_turn(family, rng):
     streams = mixture_stream(rng, 40).reshape(2, 20)
 
-    def learnt(stream):
+    def learned(stream):
         return driver(family, e_step=Alone(), parameters=THETA).partial_fit(stream)
 
-    alone = [learnt(stream) for stream in streams]
+    alone = [learned(stream) for stream in streams]
     with ThreadPoolExecutor(2) as pool:
-        together = list(pool.map(learnt, streams))
+        together = list(pool.map(learned, streams))
     for one, other in zip(alone, together, strict=True):
         assert_same(one, other)

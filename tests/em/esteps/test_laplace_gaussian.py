@@ -167,7 +167,7 @@ def test_few_effective_draws_are_named(rng):
 def test_classes_without_weight_have_statistics_of_zero(rng):
     family = LinearNormal()
     data, theta = family.case
-    theta = theta | {"centre": np.array([[-0.6, 0.2], [0.5, -0.4], [60.0, 90.0]])}
+    theta = theta | {"center": np.array([[-0.6, 0.2], [0.5, -0.4], [60.0, 90.0]])}
     with interpreted():
         found = LaplaceGaussian().compile(family)(data, theta, rng, {}, draws=10, tune=0)
     assert found.statistics["class_weight"][2] == 0.0

@@ -67,7 +67,7 @@ def switches(results):
 
 
 def test_far_classes_are_never_left(linear, rng):
-    """Two latents, centres eight standard deviations apart, weights 0.50, 0.30, 0.19.
+    """Two latents, centers eight standard deviations apart, weights 0.50, 0.30, 0.19.
 
     In 50 chains of 1,000 sweeps no switch, so that every weight is 0 or 1 and the mean over chains
     is one third, off by 0.17, however long they are; Carlin-Chib sweeps of the same cost switch
@@ -102,7 +102,7 @@ def test_switches_fall_off_with_distance(linear, rng):
         switches(
             repeated(
                 e_step,
-                (data, SEPARATED | {"centre": share * SEPARATED["centre"]}),
+                (data, SEPARATED | {"center": share * SEPARATED["center"]}),
                 rng,
                 repeats=20,
                 draws=500,
@@ -154,7 +154,7 @@ def test_batch_learning_goes_on_with_the_chain(rng):
     options = {"parameters": family.declared_parameters(), "draws": 5, "random_seed": 1}
     values = family.draw(rng, 6)
     saem = SAEM(family, e_step=SETTINGS, progressbar=False, **options).fit(values, 3)
-    assert not np.allclose(saem.parameters["centre"], family.declared_parameters()["centre"])
+    assert not np.allclose(saem.parameters["center"], family.declared_parameters()["center"])
 
 
 def test_a_chain_that_does_not_move_is_named(linear, rng):

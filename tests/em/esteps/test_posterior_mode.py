@@ -32,7 +32,7 @@ def run(e_step, case):
 
 @pytest.mark.parametrize("kind", [SkewedMixture, ScaledMixture])
 def test_it_is_the_point_of_the_highest_density(kind):
-    """Against another optimiser on the density as it is written without PyMC."""
+    """Against another optimizer on the density as it is written without PyMC."""
     family = kind()
     found = run(PRECISE.compile(family), split(family))
     start = family.model.initial_point(0)
@@ -124,14 +124,14 @@ def test_bias_a_learnt_variance_shrinks_or_vanishes(truth, limit):
     with interpreted():
         family = Spread()
         e_step = PRECISE.compile(family)
-        learnt = truth
+        learned = truth
         for _ in range(60):
-            theta = {"variance": np.array(learnt)}
+            theta = {"variance": np.array(learned)}
             found = run(e_step, (family.encode(np.sqrt(1 + truth)), theta))
-            learnt = float(found.statistics["square"].sum())
-            if learnt < 1e-3:
+            learned = float(found.statistics["square"].sum())
+            if learned < 1e-3:
                 break
-    assert learnt == pytest.approx(limit, abs=2e-3)
+    assert learned == pytest.approx(limit, abs=2e-3)
 
 
 # -- what a driver relies on -----------------------------------------------------------------
