@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -149,7 +149,6 @@ class Engine:
         auxiliaries, and jumps, use only the heaviest component of a mixture. `moves` are normals
         whose covariances moves within a class use instead of the pseudo-priors'; None on a plate.
         """
-        through = pseudo_priors if moves is None else moves
         here: Any = class_index if self._rows else int(class_index)
         if self.density.active is not None:
             position = self.density.without_inactive(here, position)
@@ -159,19 +158,11 @@ class Engine:
         standard, log_excess = None, self._no_excess
         if auxiliaries is not None:
             standard = auxiliaries.copy()
-            if moves is not None:
-                heaviest = replace(pseudo_priors, mixtures=None)
-                standard, log_excess = self._placed(here, position, standard, heaviest, through)
             auxiliaries[(*self._rows, here)] = pseudo_priors.standardized(
                 (here, *self._rows), position
             )
         elif pseudo_priors.mixtures is not None:
-            position, standard, log_excess = self._mixed(
-                rng, here, position, pseudo_priors, through, others
-            )
-        elif moves is not None:
-            drawn = noise[:n_auxiliary].reshape(self.auxiliaries_shape)
-            standard, log_excess = self._placed(here, position, drawn, pseudo_priors, through)
+            position, standard, log_excess = self._mixed(rng, here, position, pseudo_priors, others)
         if standard is not None:
             noise[..., :n_auxiliary] = standard.reshape(*noise.shape[:-1], -1)
         equalizing = equalizing_log_weight.reshape(-1, *(1 for _ in self._rows))
@@ -182,8 +173,9 @@ class Engine:
             position,
             log_step[: self.density.n_classes],
             equalizing + log_excess,
-            through,
+            pseudo_priors,
             others,
+            None if moves is None else moves.scale,
         )
         index, moved = np.asarray(made.class_index[0]), np.asarray(made.position[0])
         new_log_step, log_ratio = as_argument(made.log_step), np.asarray(made.log_weight[0])
@@ -212,35 +204,12 @@ class Engine:
             jump_acceptance,
         )
 
-    def _placed(
-        self,
-        here: int,
-        position: np.ndarray,
-        standard: np.ndarray,
-        pseudo_priors: PseudoPriors,
-        through: PseudoPriors,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return noise with which a sweep with other normals draws the same auxiliaries.
-
-        For a single index.
-
-        Returns
-        -------
-        standard : ndarray of shape (n_classes, n_latents)
-        log_excess : ndarray of shape (n_classes,)
-            To be added to the logarithms of the sweep's weights.
-        """
-        drawn = pseudo_priors.mean + np.einsum("jab,jb->ja", pseudo_priors.scale, standard)
-        drawn[here] = position
-        return pseudo_priors.placed_in(through, drawn)
-
     def _mixed(
         self,
         rng: np.random.Generator,
         here: Any,
         position: np.ndarray,
         pseudo_priors: PseudoPriors,
-        through: PseudoPriors,
         others: Sequence[np.ndarray],
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Draw the auxiliaries from mixtures, and return the noise that gives them.
@@ -266,11 +235,11 @@ class Engine:
         drawn = pseudo_priors.draw(rng)
         proposed = drawn[at].copy()
         drawn[at] = position
-        placed, log_excess = pseudo_priors.placed_in(through, drawn)
+        placed, log_excess = pseudo_priors.placed_in(pseudo_priors, drawn)
         is_mixed = pseudo_priors.is_mixed[at]
         if is_mixed.any():
             drawn[at] = np.where(is_mixed[..., None], proposed, position)
-            placed_there, log_excess_there = pseudo_priors.placed_in(through, drawn)
+            placed_there, log_excess_there = pseudo_priors.placed_in(pseudo_priors, drawn)
             log_p = self._sweeps.log_densities(here, np.stack([position, drawn[at]]), others)
             # up to the constant of the normals
             log_kappa = [

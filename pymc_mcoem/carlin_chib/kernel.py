@@ -230,6 +230,7 @@ def build_sweep(
     *,
     metropolized: bool = False,
     log_offset: TensorVariable | None = None,
+    move_scale: TensorVariable | None = None,
 ) -> tuple[SweepState, SweepInfo]:
     """Build one sweep of Algorithm 2.
 
@@ -248,6 +249,8 @@ def build_sweep(
         Draw the index by `draw_other_class`.
     log_offset : tensor of shape (n_classes, *rows), optional
         Added to the logarithms of the classes' prior probabilities and thereby of their weights.
+    move_scale : tensor of shape (n_classes, *rows, n_latents, n_latents), optional
+        Scales that moves within a class use in place of the pseudo-priors'.
 
     Returns
     -------
@@ -289,7 +292,9 @@ def build_sweep(
         log_target[there],
         noise[..., split + n_index :],
         ClassProposal(
-            pseudo_priors.scale[there], pseudo_priors.mean[there], pseudo_priors.whiten[there]
+            (pseudo_priors.scale if move_scale is None else move_scale)[there],
+            pseudo_priors.mean[there],
+            pseudo_priors.whiten[there],
         ),
         state.log_step[chosen],
     )

@@ -96,6 +96,7 @@ class CompiledSweeps(Protocol):
         log_offset: np.ndarray | None,
         pseudo_priors: PseudoPriors | PlatePseudoPriors,
         arguments: Sequence[np.ndarray],
+        move_scale: np.ndarray | None = None,
     ) -> Sweeps:
         """Make as many sweeps as there is noise for.
 
@@ -112,6 +113,8 @@ class CompiledSweeps(Protocol):
         pseudo_priors : PseudoPriors or PlatePseudoPriors
         arguments : sequence of ndarray
             Values of the density's `inputs`.
+        move_scale : ndarray of shape (n_classes, *rows, n_latents, n_latents), optional
+            Scales that moves within a class use in place of the pseudo-priors'.
         """
         ...
 
@@ -158,7 +161,12 @@ def compile_sweeps(
             pass
 
     def build(
-        state: SweepState, noise: Any, fitted: PseudoPriorSymbols, gain: Any, log_offset: Any
+        state: SweepState,
+        noise: Any,
+        fitted: PseudoPriorSymbols,
+        gain: Any,
+        log_offset: Any,
+        move_scale: Any,
     ) -> tuple[SweepState, SweepInfo]:
         return build_sweep(
             density,
@@ -169,6 +177,7 @@ def compile_sweeps(
             move,
             metropolized=metropolized,
             log_offset=log_offset,
+            move_scale=move_scale,
         )
 
     size = noise_size(density.n_classes, density.n_latents, move, metropolized)
@@ -228,7 +237,7 @@ class _FlatSweeps:
         if density.active is not None and not kernel.moves_all:
             self._active = as_argument(density.active)[..., None]
         self._no_offset = np.zeros((n_classes, *rows))
-        self._last: tuple[Any, list[np.ndarray]] = None, []
+        self._last: tuple[Any, Any, list[np.ndarray]] = None, None, []
         with compiling(f"sweeps, once for all {'plates' if is_plate else 'models'}"):
             if is_plate:
                 self._sweeps = plate_sweeps_numba.sweeps
@@ -259,14 +268,20 @@ class _FlatSweeps:
         )
 
     def _arranged(
-        self, mean: np.ndarray, scale: np.ndarray, whiten: np.ndarray, log_normalizer: np.ndarray
+        self,
+        mean: np.ndarray,
+        scale: np.ndarray,
+        whiten: np.ndarray,
+        log_normalizer: np.ndarray,
+        move_scale: np.ndarray | None = None,
     ) -> list[np.ndarray]:
-        """Return pseudo-priors as the loops take them."""
-        transposed = as_argument(scale.swapaxes(-1, -2))
-        moved, moved_transposed = scale, transposed
+        """Return pseudo-priors and the scales of moves as the loops take them."""
+        moved = as_argument(scale if move_scale is None else move_scale)
         if self._active is not None:
-            moved = as_argument(self._active * scale)
-            moved_transposed = as_argument(moved.swapaxes(-1, -2))
+            moved = as_argument(self._active * moved)
+        transposed, moved_transposed = (
+            as_argument(each.swapaxes(-1, -2)) for each in (scale, moved)
+        )
         return [mean, transposed, whiten, log_normalizer, moved, moved_transposed]
 
     def _call(
@@ -324,13 +339,15 @@ class _FlatSweeps:
         log_offset: np.ndarray | None,
         pseudo_priors: PseudoPriors | PlatePseudoPriors,
         arguments: Sequence[np.ndarray],
+        move_scale: np.ndarray | None = None,
     ) -> Sweeps:
         """Make as many sweeps as there are rows of noise."""
         # most calls of the step method have the pseudo-priors of the one before
-        last, arranged = self._last
-        if last is not pseudo_priors:
-            arranged = self._arranged(*map(as_argument, pseudo_priors.as_list()))
-            self._last = pseudo_priors, arranged
+        *last, arranged = self._last
+        if last[0] is not pseudo_priors or last[1] is not move_scale:
+            mean, scale, whiten, log_normalizer = map(as_argument, pseudo_priors.as_list())
+            arranged = self._arranged(mean, scale, whiten, log_normalizer, move_scale)
+            self._last = pseudo_priors, move_scale, arranged
         return self._call(
             as_argument(noise),
             as_argument(gains),
@@ -366,8 +383,8 @@ class SweepGraph:
     ----------
     density : ClassDensity or PlateDensity
     build : callable
-        Maps state, noise, pseudo-priors, gain and offset, as `build_sweep` takes them, to the next
-        state and `SweepInfo`.
+        Maps state, noise, pseudo-priors, gain, offset and scale of moves, as `build_sweep` takes
+        them, to the next state and `SweepInfo`.
     size : int
         How many standard normals a sweep consumes, on a plate in each row.
     keep_auxiliaries : bool
@@ -393,10 +410,14 @@ class SweepGraph:
         log_step = pt.tensor("log_step", dtype="float64", shape=(n_classes,))
         log_offset = pt.tensor("log_offset", dtype="float64", shape=(n_classes, *rows))
         symbols = PseudoPriorSymbols.create(n_classes, *shape)
+        move_scale = symbols.scale.type("move_scale")
+        fixed = [log_offset, move_scale, *symbols.as_list()]
 
-        def sweep(noise: Any, gain: Any, k: Any, x: Any, ls: Any, offset: Any, *fitted: Any) -> Any:
+        def sweep(
+            noise: Any, gain: Any, k: Any, x: Any, ls: Any, offset: Any, scale: Any, *fitted: Any
+        ) -> Any:
             state, info = build(
-                SweepState(k, x, ls), noise, PseudoPriorSymbols(*fitted), gain, offset
+                SweepState(k, x, ls), noise, PseudoPriorSymbols(*fitted), gain, offset, scale
             )
             return [
                 pt.specify_shape(state.class_index, rows),
@@ -413,11 +434,11 @@ class SweepGraph:
         self._function = compile_loop(
             density,
             sweep,
-            inputs=[noise, gains, index, position, log_step, log_offset, *symbols.as_list()],
+            inputs=[noise, gains, index, position, log_step, *fixed],
             sequences=[noise, gains],
             carried=[index, position, log_step],
             n_emitted=2 + keep_auxiliaries,
-            fixed=[log_offset, *symbols.as_list()],
+            fixed=fixed,
             last={2},
             mode=mode,
         )
@@ -432,6 +453,7 @@ class SweepGraph:
         log_offset: np.ndarray | None,
         pseudo_priors: PseudoPriors | PlatePseudoPriors,
         arguments: Sequence[np.ndarray],
+        move_scale: np.ndarray | None = None,
     ) -> Sweeps:
         """Make as many sweeps as there are rows of noise."""
         indices, positions, final, log_weights, acceptance, *rest = self._function(
@@ -441,6 +463,7 @@ class SweepGraph:
             as_argument(position),
             as_argument(log_step),
             self._no_offset if log_offset is None else as_argument(log_offset),
+            as_argument(pseudo_priors.scale if move_scale is None else move_scale),
             *map(as_argument, pseudo_priors.as_list()),
             *arguments,
         )

@@ -31,7 +31,12 @@ class GibbsBurst(Burst):
         density = self.density
 
         def build(
-            state: SweepState, noise: Any, normal: PseudoPriorSymbols, gain: Any, log_offset: Any
+            state: SweepState,
+            noise: Any,
+            normal: PseudoPriorSymbols,
+            gain: Any,
+            log_offset: Any,
+            move_scale: Any,
         ) -> tuple[SweepState, SweepInfo]:
             log_p = pytensor.scan(
                 lambda j, x: density.log_density(j, x),
@@ -48,7 +53,7 @@ class GibbsBurst(Burst):
                 state.position,
                 log_p[chosen],
                 noise[2:],
-                ClassProposal(normal.scale[chosen], normal.mean[chosen], normal.whiten[chosen]),
+                ClassProposal(move_scale[chosen], normal.mean[chosen], normal.whiten[chosen]),
                 state.log_step[chosen],
             )
             error = moved.step_size_error(move.target_acceptance)
