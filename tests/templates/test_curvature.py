@@ -139,7 +139,7 @@ def at_random(mixture, rng):
 
 
 @cache
-def compiled(name, mode="FAST_COMPILE"):
+def compiled(name, mode):
     """Return a mixture, its density, and a function of class, latents, share and data.
 
     Its values are the curvature, Gauss and Newton's matrix, the Hessian with its sign turned, and
@@ -294,7 +294,7 @@ def test_second_derivatives_of_templates(basis, rng):
 @pytest.mark.parametrize("name", by_default(MIXTURES, BY_DEFAULT))
 def test_the_prior_precision_is_minus_the_second_derivatives_of_the_prior(name, rng):
     """Of the density of an observation of which nothing is seen, at the prior's mode."""
-    mixture, density, function = compiled(name)
+    mixture, density, function = compiled(name, "FAST_COMPILE")
     data, _ = at_random(mixture, rng)
     data["observed_mask"] = np.zeros_like(data["observed_mask"])
     # of log scale too, where its Gamma density with the Jacobian peaks
