@@ -536,7 +536,7 @@ def beta_binomial(
 
 
 def proportions(
-    counts: np.ndarray, n_trials: int, *, varies: str, source: str, n_nodes: int = 150
+    counts: np.ndarray, n_trials: int, *, varies: str, source: str, n_nodes: int
 ) -> PublishedModel:
     """Return groups of subjects with proportions, with one parameter in common or one each.
 
@@ -546,6 +546,9 @@ def proportions(
     n_trials : int
     varies : {"mean", "concentration"}
         Which parameter all groups have in common in class 1; the other is each group's own.
+    source : str
+    n_nodes : int
+        Nodes of quadrature in each dimension.
     """
     n_groups, n_subjects = counts.shape
     group = np.repeat(np.arange(n_groups), n_subjects)
@@ -588,16 +591,20 @@ def proportions(
     )
 
 
-def one_odd_group() -> PublishedModel:
+def one_odd_group(n_nodes: int = 150) -> PublishedModel:
     """Return four groups of twenty subjects, with one mean in common or one each."""
     rng = np.random.default_rng(47401)
     counts = np.array([rng.binomial(20, p, size=20) for p in (0.61, 0.50, 0.49, 0.51)])
     return proportions(
-        counts, 20, varies="mean", source="Kruschke 2011, chapter 12, new random data"
+        counts,
+        20,
+        varies="mean",
+        source="Kruschke 2011, chapter 12, new random data",
+        n_nodes=n_nodes,
     )
 
 
-def filtration_condensation() -> PublishedModel:
+def filtration_condensation(n_nodes: int = 150) -> PublishedModel:
     """Return four groups of forty subjects, with one concentration in common or one each."""
     rng = np.random.default_rng(10)
     means, kappas = np.array([0.89, 0.79, 0.76, 0.68]), np.array([9.0, 8.0, 20.0, 13.0])
@@ -607,6 +614,7 @@ def filtration_condensation() -> PublishedModel:
         64,
         varies="concentration",
         source="Kruschke 2011, chapter 10, simulated data of the same design",
+        n_nodes=n_nodes,
     )
 
 

@@ -359,8 +359,9 @@ class ClassDensity:
         """
         if self.n_latents == 0:
             raise ValueError(
-                "latents: there are none that jump with the class index; sample it with "
-                "pm.CategoricalGibbsMetropolis, or in EM use the E-step Exact."
+                "latents: there are none that jump with the class index; sum it out, as "
+                "pymc_extras.marginalize does, leave it to pm.CategoricalGibbsMetropolis, or in EM "
+                "use the E-step Exact."
             )
 
     # -- placing expressions -----------------------------------------------------------------

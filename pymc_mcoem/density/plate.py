@@ -103,8 +103,9 @@ class PlateDensity:
         self.n_latents = sum(self._sizes)
         if self.n_latents == 0:
             raise ValueError(
-                "vars: there are no latents along the plate; a class index alone is better summed "
-                "out, or sampled with pm.CategoricalGibbsMetropolis."
+                "vars: there are no latents along the plate; sum a class index alone out, as "
+                f"pymc_extras.marginalize(model, [{class_index.name!r}]) does, or leave it to "
+                "pm.CategoricalGibbsMetropolis."
             )
         own = {self.index_value, *self.latent_values}
         self.other_values = tuple(value for value in model.value_vars if value not in own)
