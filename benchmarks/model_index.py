@@ -162,7 +162,7 @@ def by_evidences(problem: PublishedModel, seed: int) -> Run | None:
     return Run({name: found}, 0.0, seconds)
 
 
-def rows(name: str, problem: PublishedModel, run: Run, first: bool) -> list[list[str]]:
+def rows(name: str, problem: PublishedModel, run: Run) -> list[list[str]]:
     """Return one row for each class; of an index of two, for its second class alone."""
     found = []
     for index, exact in problem.exact.items():
@@ -176,7 +176,7 @@ def rows(name: str, problem: PublishedModel, run: Run, first: bool) -> list[list
             found.append(["", f"{index} = {j}", f"{exact[j]:.4f}", chains, pooled, "", "", ""])
     found[0][0] = name
     found[0][-3:] = [
-        run.verdict(problem) if first else "",
+        run.verdict(problem),
         f"{run.making:.1f} + {run.sampling:.1f}",
         f"{run.speed():.3g}",
     ]
@@ -218,14 +218,14 @@ def main() -> None:
             verdict = runs[-1].verdict(problem)
             flags = {flag for each in runs[-1].found.values() for flag in each.flags}
             console.print(f"{name}, seed {seed}: {verdict}", *sorted(flags), sep="\n    ")
-        for row in rows(name, problem, runs[0], True):
+        for row in rows(name, problem, runs[0]):
             table.add_row(*row)
         if given.rivals:
             for rival, run in (
                 ("  pm.sample", sample(problem, None, given.first_seed, 0.0)),
                 ("  pm.sample_smc", by_evidences(problem, given.first_seed)),
             ):
-                for row in rows(rival, problem, run, True) if run is not None else ():
+                for row in rows(rival, problem, run) if run is not None else ():
                     table.add_row(*row)
         verdicts = Counter(run.verdict(problem) for run in runs)
         counts.add_row(

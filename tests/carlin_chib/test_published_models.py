@@ -27,6 +27,8 @@ def largest_z(problem, posterior, n_batches=40):
     for name, exact in problem.exact.items():
         # the errors of rare classes are not normal
         judged = (exact > 0.02) & (exact < 0.98)
+        if not judged.any():
+            continue
         for chain in posterior[name].values:
             member = (chain[:, None] == np.flatnonzero(judged)).astype(float)
             batches = member.reshape(n_batches, -1, judged.sum()).mean(axis=1)
