@@ -159,7 +159,7 @@ def bayes_factors(
         one by one.
     var_name : str, optional
         The class index. Default: ``class_index``, or else the only integer variable.
-    prior : array_like of shape (n_classes,) or (*plate, n_classes), optional
+    prior : array_like of shape ``(n_classes,)`` or ``(*plate, n_classes)``, optional
         Prior probabilities of the classes, up to a factor. Default: those of the model, which
         `CarlinChib` records if they are constants.
     against : optional

@@ -61,10 +61,10 @@ class MoveResult:
 
     Attributes
     ----------
-    position : TensorVariable of shape (*rows, n_latents)
-    acceptance : TensorVariable of shape (*rows,)
+    position : TensorVariable of shape ``(*rows, n_latents)``
+    acceptance : TensorVariable of shape ``(*rows,)``
         Share of the proposals that were accepted.
-    error : TensorVariable of shape (*rows,), or None
+    error : TensorVariable of shape ``(*rows,)``, or None
         By how much the step size is to grow; None: by the acceptance minus its target.
     """
 
@@ -87,10 +87,10 @@ class ClassProposal:
 
     Attributes
     ----------
-    scale : TensorVariable of shape (*rows, n_latents, n_latents)
+    scale : TensorVariable of shape ``(*rows, n_latents, n_latents)``
         A square root of its covariance.
-    mean : TensorVariable of shape (*rows, n_latents), or None
-    whiten : TensorVariable of shape (*rows, n_latents, n_latents), or None
+    mean : TensorVariable of shape ``(*rows, n_latents)``, or None
+    whiten : TensorVariable of shape ``(*rows, n_latents, n_latents)``, or None
         Inverse of the scale. `RandomWalk` needs the scale alone.
     """
 
@@ -226,14 +226,14 @@ class RandomWalk:
         Parameters
         ----------
         density : ClassDensity or PlateDensity
-        class_index : tensor of shape (*rows,)
-        position : tensor of shape (*rows, n_latents)
-        log_density : tensor of shape (*rows,)
+        class_index : tensor of shape ``(*rows,)``
+        position : tensor of shape ``(*rows, n_latents)``
+        log_density : tensor of shape ``(*rows,)``
             Log-density at `position`.
-        noise : tensor of shape (*rows, noise_size)
+        noise : tensor of shape ``(*rows, noise_size)``
         proposal : ClassProposal
             Pseudo-prior of the class.
-        log_step : tensor of shape (*rows,)
+        log_step : tensor of shape ``(*rows,)``
             Logarithm of the class's step size.
 
         Notes
@@ -388,7 +388,7 @@ def active_scale(density: ClassDensity | PlateDensity, class_index: Any, scale: 
     ----------
     density : ClassDensity or PlateDensity
     class_index : int scalar, on a plate a vector
-    scale : tensor of shape (*rows, n_latents, n_latents)
+    scale : tensor of shape ``(*rows, n_latents, n_latents)``
     """
     if density.active is None:
         return scale
