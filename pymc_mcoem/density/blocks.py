@@ -21,7 +21,6 @@ from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 
 from pymc_mcoem.density.class_density import ClassDensity
-from pymc_mcoem.density.data_forms import data_with_missing_values
 from pymc_mcoem.density.supports import latents_cut_off
 from pymc_mcoem.density.unused_latents import looked_at
 
@@ -125,7 +124,6 @@ class BlockDensity(ClassDensity):
                 seen = looked_at(term)
                 for rv in off:
                     if self.model.rvs_to_values[rv] in seen:
-                        self._require_no_missing_values(name)
                         raise ValueError(
                             f"blocks: {rv.name} is not in the block of class {j}, but the density "
                             f"of {name} looks at it there; add it to that block, or write the "
@@ -133,15 +131,6 @@ class BlockDensity(ClassDensity):
                             "leaves it out (this cannot be seen for arrays that are stacked "
                             "and then indexed)."
                         )
-
-    def _require_no_missing_values(self, name: str) -> None:
-        data = data_with_missing_values(self.model, name)
-        if data is not None:
-            raise ValueError(
-                f"blocks: {data} has missing values, NaN in observed, of which PyMC makes the "
-                f"latent {data}_unobserved; blocks do not go with it. Leave the missing points out "
-                f"of observed, and out of what {data} depends on."
-            )
 
     def _require_whole_priors(self, flags: np.ndarray) -> None:
         off = [rv for rv, flag in zip(self.latents, flags.T, strict=True) if not flag.all()]

@@ -6,7 +6,7 @@ import pymc as pm
 from pymc.data import MinibatchOp
 from pytensor.graph.traversal import ancestors
 
-__all__ = ["data_with_missing_values", "require_all_data"]
+__all__ = ["require_all_data"]
 
 
 def require_all_data(model: pm.Model) -> None:
@@ -29,22 +29,3 @@ def require_all_data(model: pm.Model) -> None:
                     "density sees other data, so that no Markov chain has the posterior; give it "
                     "all the data as observed, without total_size."
                 )
-
-
-def data_with_missing_values(model: pm.Model, name: str) -> str | None:
-    """Return the name of the data whose missing or present values a variable stands for.
-
-    Parameters
-    ----------
-    model : pymc.Model
-    name : str
-        Name of the variable.
-
-    Returns
-    -------
-    str or None
-        None for any variable but the two that PyMC makes of ``observed`` with NaN.
-    """
-    whole = name.removesuffix("_unobserved").removesuffix("_observed")
-    pair = {f"{whole}_unobserved", f"{whole}_observed"}
-    return whole if name in pair and pair | {whole} <= set(model.named_vars) else None

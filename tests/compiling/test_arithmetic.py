@@ -50,5 +50,5 @@ def test_the_step_is_strict(shape):
             function = engine._inactive._function
             assert isinstance(function.maker.mode.linker, StrictNumbaLinker)
             assert fast_math(function) is False
-        flat = engine._sweep._flat if shape == "plate" else engine._sweeps._value
+        flat = engine._sweeps._value
         assert flat.function.targetoptions["fastmath"] is False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pymc as pm
 import pytest
+from scipy import stats
 
 from pymc_mcoem.carlin_chib.problem import make_engine
 from pymc_mcoem.density.blocks import BlockDensity
@@ -37,11 +38,24 @@ def test_mini_batches_are_refused():
 
 
 @pytest.mark.filterwarnings("ignore:Data in y contains missing")
-def test_missing_values_beside_blocks_are_refused_with_a_remedy():
-    model = level_or_line(np.where(U > 0.8, np.nan, U))
-    message = r"blocks: y has missing values, NaN in observed.*Leave the missing points out"
-    with pytest.raises(ValueError, match=message):
-        BlockDensity(model, model["k"], {0: ["a", "noise"], 1: ["b", "noise"]})
+def test_missing_values_beside_blocks_have_their_density():
+    """The missing points are a latent of another step, under the mean of the class."""
+    missing = U > 0.4
+    model = level_or_line(np.where(missing, np.nan, 0.3 * U))
+    blocks = {0: ["a", "noise"], 1: ["b", "noise"]}
+    density = BlockDensity(model, model["k"], blocks)
+    a, b, log_noise = 0.4, np.array([-0.2, 0.7]), -0.3
+    points = np.where(missing, [0.0, 0, 0, 0, 0, 0.9, -0.8, 0.1], 0.3 * U)
+    point = {"a": a, "b": b, "noise_log__": log_noise}
+    x = np.concatenate([np.atleast_1d(point[value.name]) for value in density.latent_values])
+    value = model.rvs_to_values[model["y_unobserved"]]
+    for j, mean in enumerate([np.full(8, a), b[0] + b[1] * U]):
+        # Latents that are off have a standard normal in place of their prior, which is one too.
+        priors = stats.norm.logpdf([a, *b]).sum() + np.log(0.5)
+        priors += stats.halfnorm.logpdf(np.exp(log_noise)) + log_noise
+        expected = priors + stats.norm.logpdf(points, mean, np.exp(log_noise)).sum()
+        found = density.log_density(j, x).eval({value: points[missing]})
+        np.testing.assert_allclose(found, expected)
 
 
 def test_blocks_that_were_forgotten_are_told(caplog):
