@@ -200,7 +200,7 @@ class Engine:
             new_log_step,
             log_weight,
             log_ratio,
-            float(np.mean(made.acceptance[0])),
+            float(made.acceptance[0].mean()) if self._rows else float(made.acceptance[0]),
             jump_acceptance,
         )
 
@@ -235,25 +235,26 @@ class Engine:
         drawn = pseudo_priors.draw(rng)
         proposed = drawn[at].copy()
         drawn[at] = position
-        placed, log_excess = pseudo_priors.placed_in(pseudo_priors, drawn)
         is_mixed = pseudo_priors.is_mixed[at]
-        if is_mixed.any():
-            drawn[at] = np.where(is_mixed[..., None], proposed, position)
-            placed_there, log_excess_there = pseudo_priors.placed_in(pseudo_priors, drawn)
-            log_p = self._sweeps.log_densities(here, np.stack([position, drawn[at]]), others)
+        if not is_mixed.any():
+            noise, log_excess = pseudo_priors.noise_of(drawn)
+        else:
+            # the chain where it is, and at the proposal
+            either = np.stack([drawn, drawn])
+            either[(1, *at)] = np.where(is_mixed[..., None], proposed, position)
+            there = (slice(None), *at)
+            log_p = self._sweeps.log_densities(here, either[there], others)
+            noises, log_excesses = pseudo_priors.noise_of(either)
             # up to the constant of the normals
-            log_kappa = [
-                -0.5 * (z[at] ** 2).sum(axis=-1) - excess[at]
-                for z, excess in ((placed, log_excess), (placed_there, log_excess_there))
-            ]
+            log_kappa = -0.5 * (noises[there] ** 2).sum(axis=-1) - log_excesses[there]
             # nan, where the density cannot be evaluated, is not accepted
             with np.errstate(invalid="ignore"):
                 log_ratio = log_p[1] - log_kappa[1] - (log_p[0] - log_kappa[0])
             accepts = is_mixed & (-rng.standard_exponential(is_mixed.shape) < log_ratio)
-            position = np.where(accepts[..., None], drawn[at], position)
-            placed[at] = np.where(accepts[..., None], placed_there[at], placed[at])
-            log_excess[at] = np.where(accepts, log_excess_there[at], log_excess[at])
-        return position, placed if not self._rows else placed.swapaxes(0, 1), log_excess
+            taken = (accepts.astype(np.intp), *at)
+            position, noise, log_excess = either[taken], noises[0], log_excesses[0]
+            noise[at], log_excess[at] = noises[taken], log_excesses[taken]
+        return position, noise.swapaxes(0, 1) if self._rows else noise, log_excess
 
 
 def _require_for_plate(rule: PseudoPriorRule, move: WithinClassMove) -> None:

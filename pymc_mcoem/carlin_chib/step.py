@@ -7,6 +7,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from itertools import product
+from multiprocessing import parent_process
+from operator import is_
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -342,6 +344,7 @@ class CarlinChib(BlockedStep):
         self._prior = np.full(self.n_classes, np.nan)
         self._judge = Judge(0)
         self._last: tuple[np.ndarray, np.ndarray, list[np.ndarray]] | None = None
+        self._believed: tuple[tuple[Any, Any], np.ndarray] | None = None
         self._model = model
         self._index = index
         self._judged_at: tuple[int, ...] = ()
@@ -407,7 +410,8 @@ class CarlinChib(BlockedStep):
             On Ctrl-C inside compiled code, which raises a `SystemError`; ``pm.sample`` then
             returns the draws that it has.
         """
-        with as_interrupts():
+        # JAX compiles at the first call; the workers of a run share its terminal.
+        with as_interrupts(), telling(self.n_steps == 0 and parent_process() is None):
             return self._step(point)
 
     def _step(self, point: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[Any]]:
@@ -488,7 +492,7 @@ class CarlinChib(BlockedStep):
         new = dict(point)
         new[index_name] = np.asarray(swept.class_index, dtype=self._density.index_value.dtype)
         new.update(self._density.unravel(swept.position))
-        n_switched = int(np.sum(swept.class_index != before))
+        n_switched = int(np.count_nonzero(swept.class_index != before))
         self.n_switches += n_switched
         stats = {
             "class_of": self._key,
@@ -515,11 +519,13 @@ class CarlinChib(BlockedStep):
         """Return the other classes' probability by the evidence that the pseudo-priors estimate."""
         if self._index.ndim:
             return float("nan")
-        log_p = self.pseudo_priors.log_evidence + equalizing_log_weight
-        if np.isnan(log_p).any() or not np.isfinite(log_p.max()):
-            return float("nan")
-        p = np.exp(log_p - log_p.max())
-        return float(1.0 - p[int(index)] / p.sum())
+        given = self.pseudo_priors, equalizing_log_weight
+        if self._believed is None or not all(map(is_, given, self._believed[0])):
+            log_p = self.pseudo_priors.log_evidence + equalizing_log_weight
+            known = not np.isnan(log_p).any() and np.isfinite(log_p.max())
+            p = np.exp(log_p - log_p.max()) if known else np.full(len(log_p), np.nan)
+            self._believed = given, 1.0 - p / p.sum()
+        return float(self._believed[1][int(index)])
 
     def _require_unchanged(self, point: Mapping[str, np.ndarray]) -> None:
         """Raise `ValueError` if the model has changed since the step was made for it."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
+from operator import is_
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -139,6 +140,8 @@ class FlatFunction:
     ) -> None:
         self._settings = np.ones(N_SETTINGS)
         self._density, self._written_out = density, written_out
+        self._shared: list[Any] = []
+        self._packed: tuple[np.ndarray, np.ndarray] | None = None
         with compiling(what):
             if written_out is not None:
                 self.function = written_out.function
@@ -202,12 +205,26 @@ class FlatFunction:
             The settings of the unchanged density, then all real numbers.
         integers : ndarray of int64 of shape (m,)
             The start and shape of each array, then the integers themselves.
+
+        Notes
+        -----
+        Without values, the vectors of the last call are returned again while the model's data are
+        the same objects: an array of a model that is changed in place is not noticed, and
+        nobody may write into these vectors.
         """
         if self._written_out is not None:
             return self._pack_by_name(self._written_out, values)
+        shared = [container.storage[0] for container in self._storage]
+        if len(values):
+            return self._pack([*values, *shared])
+        # A chain without variables of other steps has the same data at every draw.
+        if self._packed is None or not all(map(is_, shared, self._shared)):
+            self._shared, self._packed = shared, self._pack(shared)
+        return self._packed
+
+    def _pack(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         reals, integers, header = [self._settings], [], []
         n_reals = n_integers = 0
-        arrays = [*values, *(container.storage[0] for container in self._storage)]
         for given, kind in zip(arrays, self._kinds, strict=True):
             array = np.asarray(given)
             if kind.kind == "f":

@@ -484,7 +484,7 @@ class ClassDensity:
         """Return the latents of a PyMC point as one vector ``(n_latents,)``."""
         return np.concatenate(
             [
-                np.ravel(np.asarray(point[value.name], dtype=np.float64))
+                np.asarray(point[value.name], dtype=np.float64).ravel()
                 for value in self.latent_values
             ]
             or [np.zeros(0)]

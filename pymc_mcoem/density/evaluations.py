@@ -179,7 +179,8 @@ class _FlatEvaluations(Evaluations):
         n, (reals, integers) = self._density.n_latents, self._flat.pack(arguments)
         if self._known is not None:
             return reals, integers, self._known.metrics(reals)
-        return reals, integers, np.empty(n + 2 * n * n)
+        # `_call` writes its settings into the first of them.
+        return reals.copy(), integers, np.empty(n + 2 * n * n)
 
     def _call(
         self, prepared: Any, k: int, x: np.ndarray, settings: np.ndarray, out: np.ndarray

@@ -3,11 +3,13 @@
 import io
 from time import sleep
 
+import pymc as pm
 import pytest
 from rich import reconfigure
 from rich.console import Console
 
-from pymc_mcoem import OnlineEM, TemplateMixture
+from pymc_mcoem import CarlinChib, OnlineEM, TemplateMixture
+from pymc_mcoem.carlin_chib import step as steps
 from pymc_mcoem.compiling import messages
 from pymc_mcoem.schedules import BurstLength
 
@@ -117,3 +119,26 @@ def test_no_line_is_left_while_a_stream_is_learnt(terminal, monkeypatch, rng):
     em.partial_fit(stream())
     assert told == [0] * 5
     assert "Compiling" in terminal.getvalue()
+
+
+@pytest.mark.parametrize("in_a_worker", [False, True])
+def test_the_first_draw_of_a_chain_tells_what_it_compiles(monkeypatch, in_a_worker):
+    """JAX compiles at the first call, which `pm.sample` makes beside its own bar."""
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5])
+        x = pm.Normal("x", k)
+        pm.Normal("y", x, observed=0.3)
+    step = CarlinChib(model=model)
+    told, point = [], model.initial_point()
+    sweep = step._engine.sweep
+
+    def watched(*arguments, **settings):
+        told.append(messages._is_told.get())
+        return sweep(*arguments, **settings)
+
+    monkeypatch.setattr(step._engine, "sweep", watched)
+    if in_a_worker:
+        monkeypatch.setattr(steps, "parent_process", object)
+    for _ in range(2):
+        point, _ = step.step(point)
+    assert told == [not in_a_worker, False]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -55,7 +56,7 @@ class PseudoPriors:
     Notes
     -----
     Code that does not handle mixtures uses the heaviest component of each class, through the same
-    attributes. `placed_in` says how a sweep draws from mixtures.
+    attributes. `noise_of` says how a sweep draws from mixtures.
 
     Examples
     --------
@@ -162,11 +163,11 @@ class PseudoPriors:
         return replace(plain, log_evidence=log_evidence, mixtures=mixtures)
 
     def log_density(self, positions: np.ndarray) -> np.ndarray:
-        """Return log κ_j(U_j), shape ``(n_classes,)``, of positions ``(n_classes, n_latents)``."""
+        """Return log κ_j(U_j), ``(..., n_classes)``, of ``(..., n_classes, n_latents)``."""
         if self.mixtures is not None:
             return self.mixtures.log_density(positions)
-        standard = np.einsum("jab,jb->ja", self.whiten, positions - self.mean)
-        values: np.ndarray = self.log_normalizer - 0.5 * (standard**2).sum(axis=1)
+        standard = np.einsum("jab,...jb->...ja", self.whiten, positions - self.mean)
+        values: np.ndarray = self.log_normalizer - 0.5 * (standard**2).sum(axis=-1)
         return values
 
     def restricted(self, active: np.ndarray) -> PseudoPriors:
@@ -216,30 +217,27 @@ class PseudoPriors:
         drawn: np.ndarray = self.mean + np.einsum("jab,jb->ja", self.scale, noise)
         return drawn
 
-    def placed_in(
-        self, moves: PseudoPriors, positions: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return noise and weights that make a sweep with other normals use these pseudo-priors.
+    def noise_of(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return noise and weights that make a sweep with normals use these mixtures.
+
+        A sweep draws U_j = m_j + L_j z from the only or heaviest normals.
 
         Parameters
         ----------
-        moves : PseudoPriors
-            The normals of the sweep, which moves within a class use too. They may be these
-            pseudo-priors themselves, whose heaviest components then stand for the mixtures.
-        positions : ndarray of shape (n_classes, n_latents)
+        positions : ndarray of shape (..., n_classes, n_latents)
             Draws from the pseudo-priors, and in the active class the chain's position.
 
         Returns
         -------
-        noise : ndarray of shape (n_classes, n_latents)
-            The z in U_j = m_j + L_j z of `moves` that gives the positions in a sweep.
-        log_excess : ndarray of shape (n_classes,)
-            Log-density of `moves` minus that of the pseudo-priors there, which is to be added to
-            the logarithms of a sweep's weights.
+        noise : ndarray of shape (..., n_classes, n_latents)
+            The z that gives these positions.
+        log_excess : ndarray of shape (..., n_classes)
+            Log-density of the normals minus that of the pseudo-priors there, which is to be added
+            to the logarithms of a sweep's weights.
         """
-        noise = np.einsum("jab,jb->ja", moves.whiten, positions - moves.mean)
-        log_moves = moves.log_normalizer - 0.5 * (noise**2).sum(axis=1)
-        return noise, log_moves - self.log_density(positions)
+        noise = np.einsum("jab,...jb->...ja", self.whiten, positions - self.mean)
+        log_normals = self.log_normalizer - 0.5 * (noise**2).sum(axis=-1)
+        return noise, log_normals - self.log_density(positions)
 
     def draw_start(self, rng: np.random.Generator) -> tuple[int, np.ndarray]:
         """Draw a class (by evidence, if there is any) and a position from its pseudo-prior.
@@ -288,25 +286,28 @@ class Mixtures:
     log_share: np.ndarray
     normals: PseudoPriors
 
-    @property
+    @cached_property
     def is_mixed(self) -> np.ndarray:
         """Whether each class has several components, ``(n_classes,)``."""
         found: np.ndarray = np.isfinite(self.log_share).sum(axis=1) > 1
         return found
 
+    @cached_property
+    def _cumulative(self) -> np.ndarray:
+        return np.cumsum(np.exp(self.log_share), axis=1)
+
     def log_density(self, positions: np.ndarray) -> np.ndarray:
-        """Return log κ_j(U_j), shape ``(n_classes,)``, of positions ``(n_classes, n_latents)``."""
+        """Return log κ_j(U_j), ``(..., n_classes)``, of ``(..., n_classes, n_latents)``."""
         n_components = self.log_share.shape[1]
-        parts = self.normals.log_density(np.repeat(positions, n_components, axis=0))
-        found: np.ndarray = np.logaddexp.reduce(
-            self.log_share + parts.reshape(self.log_share.shape), axis=1
-        )
+        parts = self.normals.log_density(np.repeat(positions, n_components, axis=-2))
+        shape = (*positions.shape[:-1], n_components)
+        found: np.ndarray = np.logaddexp.reduce(self.log_share + parts.reshape(shape), axis=-1)
         return found
 
     def draw(self, rng: np.random.Generator) -> np.ndarray:
         """Draw from every class's mixture, ``(n_classes, n_latents)``."""
         n_classes, n_components = self.log_share.shape
-        cumulative = np.cumsum(np.exp(self.log_share), axis=1)
+        cumulative = self._cumulative
         threshold = rng.random(n_classes) * cumulative[:, -1]
         chosen = (cumulative <= threshold[:, None]).sum(axis=1)
         rows = np.arange(n_classes) * n_components + np.minimum(chosen, n_components - 1)

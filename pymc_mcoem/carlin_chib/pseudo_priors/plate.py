@@ -113,13 +113,12 @@ class PlatePseudoPriors(PseudoPriors):
             drawn[self.mixtures.at] = self.mixtures.mixtures.draw(rng)
         return drawn
 
-    def placed_in(
-        self, moves: PseudoPriors, positions: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """As `PseudoPriors.placed_in`, in a sweep with these pseudo-priors' own normals."""
-        log_excess = np.zeros(self.mean.shape[:2])
+    def noise_of(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """As `PseudoPriors.noise_of`, with an axis for the rows after that of the classes."""
+        log_excess = np.zeros(positions.shape[:-1])
         if self.mixtures is not None:
-            log_excess[self.mixtures.at] = self.log_excess(positions[self.mixtures.at])
+            at = (..., *self.mixtures.at)
+            log_excess[at] = self.log_excess(positions[(*at, slice(None))])
         return self.standardized((...,), positions), log_excess
 
     def log_excess(self, position: np.ndarray) -> np.ndarray:
@@ -127,16 +126,16 @@ class PlatePseudoPriors(PseudoPriors):
 
         Parameters
         ----------
-        position : ndarray of shape (n_mixed, n_latents)
+        position : ndarray of shape (..., n_mixed, n_latents)
             Position in each class and row that has a mixture.
 
         Returns
         -------
-        ndarray of shape (n_mixed,)
+        ndarray of shape (..., n_mixed)
         """
         assert self.mixtures is not None
         at = self.mixtures.at
-        squares = (self.standardized(at, position) ** 2).sum(axis=1)
+        squares = (self.standardized(at, position) ** 2).sum(axis=-1)
         normals = self.log_normalizer[at] - 0.5 * squares
         found: np.ndarray = normals - self.mixtures.mixtures.log_density(position)
         return found
