@@ -81,7 +81,9 @@ class DispersedSearch:
         self._n_searches = max(1, min(MAX_SEARCHES, _SEARCHED_LATENTS // max(density.n_latents, 1)))
         self._prior: PriorDraws | None = None
         try:
-            self._prior = PriorDraws(density, interpreted_mode()) if n_prior_draws else None
+            self._prior = (
+                PriorDraws(density, interpreted_mode(in_place=True)) if n_prior_draws else None
+            )
         except Exception as error:  # as in `_drawn`
             require_own_fault(error)
             _no_draws(error)

@@ -190,7 +190,7 @@ class PlateLaplace:
         self._prior: PriorDraws | None = None
         # A distribution that cannot be drawn from may raise anything: the model itself is sound.
         with suppress(Exception):
-            self._prior = PriorDraws(density, interpreted_mode())
+            self._prior = PriorDraws(density, interpreted_mode(in_place=True))
 
     def __call__(
         self, others: Sequence[np.ndarray], rng: np.random.Generator | None = None
