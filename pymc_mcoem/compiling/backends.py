@@ -6,7 +6,8 @@ import importlib.util
 from typing import Any
 
 from pytensor.compile.mode import Mode, get_mode
-from pytensor.link.vm import VMLinker
+
+from pymc_mcoem.compiling.interpreter import InterpretingLinker
 
 __all__ = [
     "backend_of",
@@ -145,6 +146,5 @@ def interpreted_mode(*, in_place: bool = False) -> Mode:
         Whether operators may overwrite their inputs. Functions are made more slowly, but random
         draws are three times as fast, because their generators are not copied.
     """
-    linker = VMLinker(use_cloop=False, c_thunks=False)
-    mode: Mode = Mode(linker, "fast_run").excluding("fusion", "cxx_only", "BlasOpt")
+    mode: Mode = Mode(InterpretingLinker(), "fast_run").excluding("fusion", "cxx_only", "BlasOpt")
     return mode if in_place else mode.excluding("inplace")

@@ -178,13 +178,15 @@ class DispersedSearch:
             highest, rest = np.split(order, [N_CLIMBING // 2])
             chosen = np.concatenate([highest, np.sort(rest)[: N_CLIMBING - len(highest)]])
             points = points[chosen]
-        ends, heights = climb(evaluate, points, spread)
+
+        def leads_to_known(ends: np.ndarray, heights: np.ndarray) -> np.ndarray:
+            return np.any([_leads_to(mode, ends, heights) for mode in modes], axis=0)
+
+        ends, heights = climb(evaluate, points, spread, leads_to_known)
         order = np.argsort(-heights, kind="stable")
         ends, heights = ends[order], heights[order]
         for _ in range(self._n_searches):
-            apart = np.isfinite(heights)
-            for mode in modes:
-                apart &= ~_leads_to(mode, ends, heights)
+            apart = np.isfinite(heights) & ~leads_to_known(ends, heights)
             if not apart.any():
                 break
             place = int(np.argmax(apart))
@@ -238,6 +240,7 @@ def climb(
     evaluate: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
     points: np.ndarray,
     spread: np.ndarray,
+    leads_to_known: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None,
     n_iterations: int = 40,
     tolerance: float = 2e-3,
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -252,6 +255,9 @@ def climb(
         Takes points ``(n, d)`` and returns log-densities ``(n,)`` and gradients ``(n, d)``.
     points : ndarray of shape (n, d)
     spread : ndarray of shape (d,)
+    leads_to_known : callable, optional
+        Takes points ``(n, d)`` and their log-densities ``(n,)`` and returns which of them are near
+        a known mode, ``(n,)``. These stop.
     n_iterations : int
     tolerance : float
         A point stops when its next step promises a smaller gain in log-density.
@@ -297,6 +303,8 @@ def climb(
         size[up] = 1.0
         size[rows[~better]] *= 0.25
         moving[rows] = np.where(better, 0.5 * promised > tolerance, size[rows] > 1e-6)
+        if leads_to_known is not None:
+            moving[rows] &= ~leads_to_known(z[rows] * spread, heights[rows])
     return z * spread, heights
 
 
