@@ -93,7 +93,8 @@ def require_semidefinite(name: str, matrix: np.ndarray) -> None:
     scale = float(np.abs(matrix).max(initial=0.0))
     symmetric = bool((np.abs(matrix - matrix.T) <= 1e-9 * scale).all())
     # lift eigenvalues that are zero up to rounding above zero
-    lifted = matrix + (1e-9 * scale + np.finfo(float).tiny) * len(matrix) * np.eye(len(matrix))
+    lifted = np.array(matrix, dtype=np.float64)
+    np.einsum("aa->a", lifted)[:] += (1e-9 * scale + np.finfo(float).tiny) * len(matrix)
     try:
         np.linalg.cholesky(lifted)
     except np.linalg.LinAlgError:

@@ -417,9 +417,12 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
             troubles=troubles,
         )
         worth = after.effective_size
-        all_ready = not state.n_updates and np.all(self.family.ready(running, effective_size=worth))
+        schedule = self.settings.update_schedule
+        # one with fixed times does not ask
+        asks = not state.n_updates and getattr(schedule, "adaptive", True)
+        all_ready = asks and np.all(self.family.ready(running, effective_size=worth))
         due = last or update_is_due(
-            self.settings.update_schedule,
+            schedule,
             state.n_learned,
             after.n_learned,
             n_updates=state.n_updates,

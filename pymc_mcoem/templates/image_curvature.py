@@ -170,18 +170,20 @@ def kernel_sums(
     """
     values = np.zeros(grid.length)
     moments = np.zeros(grid.halved().length)
-    step = max(_N_TOGETHER // warped.shape[2], 1)
-    for begin in range(0, len(warped), step):
-        some = slice(begin, begin + step)
+    centers = [grid.axis(axis)[:, None] / grid.bandwidth for axis in range(2)]
+    points = (warped / grid.bandwidth).swapaxes(0, 1).reshape((2, -1))
+    once, twice = once.ravel(), twice.ravel()
+    for begin in range(0, once.size, _N_TOGETHER):
+        some = slice(begin, begin + _N_TOGETHER)
         factors = []
         for axis in range(2):
-            centers = grid.axis(axis) / grid.bandwidth
-            away = centers[:, None] - warped[some, axis].ravel() / grid.bandwidth
+            away = centers[axis] - points[axis, some]
             away *= -away
             factors.append(np.exp(away, out=away))
         first, second = factors
-        values += (first * once[some].ravel()) @ second.T
-        weighted = first * twice[some].ravel()
+        weighted = first * once[some]
+        values += weighted @ second.T
+        np.multiply(first, twice[some], out=weighted)
         moments += _halved(first, weighted) @ _halved(second, second).T
     # the product of neighbors is a constant times the kernel halfway between them
     constants = np.exp(0.5 * np.square(np.array(grid.spacing) / grid.bandwidth))

@@ -75,27 +75,12 @@ _MISSING_WEIGHT = 1e-200
 def product(
     left: np.ndarray, right: np.ndarray, n_rows: int, n_inner: int, n_columns: int, out: np.ndarray
 ) -> None:
-    """Add to a matrix the product of two."""
-    for i in range(0, n_rows, 2):
-        # two rows at a time, for what they share; the last of an odd number alone
-        row, other = out[i * n_columns : (i + 1) * n_columns], out[(i + 1) * n_columns :]
-        of_row, of_other = left[i * n_inner :], left[(i + 1) * n_inner :]
-        if i + 1 == n_rows:
-            of_other, other = of_row, np.zeros(n_columns)
-        for t in range(0, n_inner - 3, 4):
-            a, b, c, d = of_row[t], of_row[t + 1], of_row[t + 2], of_row[t + 3]
-            e, f, g, h = of_other[t], of_other[t + 1], of_other[t + 2], of_other[t + 3]
-            first, second = right[t * n_columns :], right[(t + 1) * n_columns :]
-            third, fourth = right[(t + 2) * n_columns :], right[(t + 3) * n_columns :]
-            for j in range(row.size):
-                w, x, y, z = first[j], second[j], third[j], fourth[j]
-                row[j] += a * w + b * x + c * y + d * z
-                other[j] += e * w + f * x + g * y + h * z
-        for t in range(n_inner - n_inner % 4, n_inner):
-            a, e, first = of_row[t], of_other[t], right[t * n_columns :]
-            for j in range(row.size):
-                row[j] += a * first[j]
-                other[j] += e * first[j]
+    """Write the product of two matrices, by BLAS."""
+    np.dot(
+        left[: n_rows * n_inner].reshape((n_rows, n_inner)),
+        right[: n_inner * n_columns].reshape((n_inner, n_columns)),
+        out[: n_rows * n_columns].reshape((n_rows, n_columns)),
+    )
 
 
 @compiled_once(inner=True)
@@ -133,14 +118,13 @@ def kernels(column: np.ndarray, origin: float, spacing: float, bandwidth: float,
     """Write exp(−(r_a − u_s)² / ν²) of evenly spaced centers r_a, (length, n_points).
 
     In blocks of neighboring centers. From the middle one outwards each kernel is the one before
-    times a ratio, and the ratio itself times a constant. A block ends eight bandwidths from its
-    middle, so that nothing that matters underflows there.
+    times a ratio, which is a constant times the ratio of the middle. A block ends eight bandwidths
+    from its middle, so that nothing that matters underflows there.
     """
     n = column.size
     length, scaled = out.size // n, spacing / bandwidth
     half = min(int(8.0 / abs(scaled)), 16)
-    away, exponent, ratio, moving = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
-    first_ratio, change = np.exp(-scaled * scaled), np.exp(-2.0 * scaled * scaled)
+    away, exponent, ratio, inverse = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
     for begin in range(0, length, 2 * half + 1):
         end = min(begin + 2 * half + 1, length)
         middle = begin + (end - begin) // 2
@@ -153,14 +137,15 @@ def kernels(column: np.ndarray, origin: float, spacing: float, bandwidth: float,
             exponent[s] = -distance * distance
         exponentials(exponent, out[middle * n : (middle + 1) * n])
         exponentials(away, ratio)
+        for s in range(n):
+            inverse[s] = 1.0 / ratio[s]
         for direction in range(-1, 2, 2):
-            for s in range(n):
-                moving[s] = first_ratio * (ratio[s] if direction > 0 else 1.0 / ratio[s])
+            outwards = ratio if direction > 0 else inverse
             for a in range(middle + direction, end if direction > 0 else begin - 1, direction):
                 before, after = out[(a - direction) * n :], out[a * n : (a + 1) * n]
+                constant = np.exp((1 - 2 * abs(a - middle)) * scaled * scaled)
                 for s in range(n):
-                    after[s] = before[s] * moving[s]
-                    moving[s] *= change
+                    after[s] = before[s] * (constant * outwards[s])
 
 
 @compiled_once(inner=True)
@@ -188,11 +173,13 @@ def warp(
     if at >= 0:
         first, second = sizes[_LANDMARKS_FIRST], sizes[_LANDMARKS_SECOND]
         both = first + first
-        table = np.zeros(both * n_columns)
+        table, moved = np.empty(both * n_columns), np.empty(n)
         product(x[at:], field_second, both, second, n_columns, table)
         for axis in range(2):
-            own = table[axis * first * n_columns :]
-            product(field_first_transposed, own, n_rows, first, n_columns, out[axis * n :])
+            own, into = table[axis * first * n_columns :], out[axis * n :]
+            product(field_first_transposed, own, n_rows, first, n_columns, moved)
+            for s in range(n):
+                into[s] += moved[s]
 
 
 @compiled_once(inner=True)
@@ -218,26 +205,32 @@ def template_values(
     middle_first = 0.5 * grid[2] * (n_first - 1)
     middle_second = 0.5 * grid[3] * (n_second - 1)
     table = np.empty(n_tables * template.size)
-    for a in range(n_first):
-        for b in range(n_second):
-            value, center = template[a * n_second + b], b * grid[3] - middle_second
-            for power in range(n_tables):
-                table[(power * n_first + a) * n_second + b] = value
-                value *= center
-    for a in range(n_tables * n_first * n):
-        summed[a] = 0.0
+    for a in range(template.size):
+        table[a] = template[a]
+    for power in range(1, n_tables):
+        for a in range(n_first):
+            at = (power * n_first + a) * n_second
+            for b in range(n_second):
+                center = b * grid[3] - middle_second
+                table[at + b] = table[at - template.size + b] * center
     product(table, right, n_tables * n_first, n_second, n, summed)
     for s in range(out.size):
         out[s] = 0.0
-    for a in range(n_first):
-        kernel, center, at = left[a * n : (a + 1) * n], a * grid[2] - middle_first, 0
+    for a in range(0, n_first, 2):
+        # two rows at a time, which is faster; of an odd number the last one has none beside it
+        b, weight_beside = (a + 1, 1.0) if a + 1 < n_first else (a, 0.0)
+        kernel, beside, at = left[a * n : (a + 1) * n], left[b * n : (b + 1) * n], 0
+        center, center_beside = a * grid[2] - middle_first, b * grid[2] - middle_first
         for power in range(n_tables):
-            row, weight = summed[(power * n_first + a) * n :], 1.0
+            at_row = power * n_first * n
+            row, row_beside = summed[at_row + a * n :], summed[at_row + b * n :]
+            weight, other = 1.0, weight_beside
             for _ in range(n_tables - power):
                 into = out[at : at + n]
                 for s in range(n):
-                    into[s] += weight * kernel[s] * row[s]
+                    into[s] += weight * kernel[s] * row[s] + other * beside[s] * row_beside[s]
                 weight *= center
+                other *= center_beside
                 at += n
     if degree == 0:
         return
@@ -273,11 +266,13 @@ def along_field(
     """Add Σ_s w_i(s) ψ_l(u_s) of weights for two axes, to one after the other."""
     n_rows, n_columns = sizes[_N_ROWS], sizes[_N_COLUMNS]
     first, second = sizes[_LANDMARKS_FIRST], sizes[_LANDMARKS_SECOND]
+    table, found = np.empty(first * n_columns), np.empty(first * second)
     for axis in range(2):
-        table = np.zeros(first * n_columns)
         product(field_first, weights[axis * n_rows * n_columns :], first, n_rows, n_columns, table)
+        product(table, field_second_transposed, first, n_columns, second, found)
         own = out[axis * first * second :]
-        product(table, field_second_transposed, first, n_columns, second, own)
+        for a in range(found.size):
+            own[a] += found[a]
 
 
 @compiled_once(FUNCTION.signature)
@@ -308,7 +303,7 @@ def evaluate(
 
     # the prior
     deviations = reals[places[8] + k * d :]
-    standard, steep = np.empty(d), np.zeros(d)
+    standard, steep = np.empty(d), np.empty(d)
     for a in range(d):
         standard[a] = (x[a] - mean[a]) / deviations[a]
     one = 1 + 0 * d
