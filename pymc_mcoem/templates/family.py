@@ -13,6 +13,7 @@ import xarray as xr
 from pymc_mcoem.density.geometry import declare_geometry
 from pymc_mcoem.em.family import ROUNDING, Family
 from pymc_mcoem.templates.bases.gaussian import GaussianBasis
+from pymc_mcoem.templates.curve_loops import curve_functions
 from pymc_mcoem.templates.description import describe_mixture
 from pymc_mcoem.templates.image_loops import image_functions
 from pymc_mcoem.templates.maximization import maximize_templates
@@ -87,7 +88,9 @@ class TemplateFamily(Family):
         self._warned_of_negative_values = False
         self.statistics = built.statistics
         self.geometry = built.geometry
-        self.written_out = image_functions(self.settings, built)
+        self.written_out = image_functions(self.settings, built) or curve_functions(
+            self.settings, built
+        )
         declare_geometry(built.model, built.geometry)
         # attributes that the constructor sets; see `TemplateMixture.__reduce__`
         self._made = frozenset(vars(self))

@@ -21,8 +21,10 @@ import numpy as np
 
 from pymc_mcoem.compiling.compiled_once import compiled_once
 from pymc_mcoem.compiling.flat_functions_numba import FUNCTION
+from pymc_mcoem.templates import template_loops_numba
+from pymc_mcoem.templates.template_loops_numba import exponentials, likelihood, prior, product
 
-__all__ = ["ARRAYS", "FAR", "SIZES", "evaluate", "exponentials", "kernels"]
+__all__ = ["ARRAYS", "FAR", "SIZES", "evaluate", "kernels"]
 
 #: What the integers begin with, before the places of the arrays. Where −1, there is none.
 SIZES = (
@@ -67,53 +69,9 @@ ARRAYS = (
 
 #: Bandwidths from a center beyond which its kernel is zero.
 FAR = 27.0
-#: As in `model`.
-_MISSING_WEIGHT = 1e-200
 
 
-@compiled_once(inner=True)
-def product(
-    left: np.ndarray, right: np.ndarray, n_rows: int, n_inner: int, n_columns: int, out: np.ndarray
-) -> None:
-    """Write the product of two matrices, by BLAS."""
-    np.dot(
-        left[: n_rows * n_inner].reshape((n_rows, n_inner)),
-        right[: n_inner * n_columns].reshape((n_inner, n_columns)),
-        out[: n_rows * n_columns].reshape((n_rows, n_columns)),
-    )
-
-
-@compiled_once(inner=True)
-def exponentials(values: np.ndarray, out: np.ndarray) -> None:
-    """Write exp of a vector, within a unit in the last place; exp(−708) for anything below −708.
-
-    ``np.exp`` calls a library number by number. This is a polynomial and a shift of bits, which
-    are compiled to vector instructions. Values must be below 709; what is not a number stays so.
-    """
-    powers = np.empty(values.size)
-    bits = powers.view(np.int64)
-    for s in range(values.size):
-        x = max(values[s], -708.0) if values[s] == values[s] else values[s]
-        # x / log 2 rounded, in the last bits: adding 1.5 · 2⁵² leaves no room for a fraction
-        shifted = x * 1.4426950408889634 + 6755399441055744.0
-        powers[s] = shifted
-        k = shifted - 6755399441055744.0
-        # log 2 in two parts, the first of so few bits that its product is exact
-        r = (x - k * 0.6931471803691238) - k * 1.9082149292705877e-10
-        # Taylor's polynomial of degree 13 on |r| ≤ log(2) / 2, by fours
-        r2 = r * r
-        r4 = r2 * r2
-        a = (1 / 6 + r * (1 / 24)) + r2 * (1 / 120 + r * (1 / 720))
-        b = (1 / 5040 + r * (1 / 40320)) + r2 * (1 / 362880 + r * (1 / 3628800))
-        c = (1 / 39916800 + r * (1 / 479001600)) + r2 * (1 / 6227020800)
-        out[s] = 1.0 + (r + (0.5 * r2 + r2 * r * (a + r4 * (b + r4 * c))))
-    for s in range(values.size):
-        bits[s] = (bits[s] + 1023) << 52
-    for s in range(values.size):
-        out[s] *= powers[s]
-
-
-@compiled_once(inner=True)
+@compiled_once(inner=True, uses=[template_loops_numba])
 def kernels(column: np.ndarray, origin: float, spacing: float, bandwidth: float, out: Any) -> None:
     """Write exp(−(r_a − u_s)² / ν²) of evenly spaced centers r_a, (length, n_points).
 
@@ -148,7 +106,7 @@ def kernels(column: np.ndarray, origin: float, spacing: float, bandwidth: float,
                     after[s] = before[s] * (constant * outwards[s])
 
 
-@compiled_once(inner=True)
+@compiled_once(inner=True, uses=[template_loops_numba])
 def warp(
     x: np.ndarray,
     sizes: np.ndarray,
@@ -182,7 +140,7 @@ def warp(
                 into[s] += moved[s]
 
 
-@compiled_once(inner=True)
+@compiled_once(inner=True, uses=[template_loops_numba])
 def template_values(
     left: np.ndarray,
     right: np.ndarray,
@@ -255,7 +213,7 @@ def template_values(
             out[5 * n + s] = steep * (steep * twice_second - value)
 
 
-@compiled_once(inner=True)
+@compiled_once(inner=True, uses=[template_loops_numba])
 def along_field(
     weights: np.ndarray,
     sizes: np.ndarray,
@@ -275,7 +233,7 @@ def along_field(
             own[a] += found[a]
 
 
-@compiled_once(FUNCTION.signature)
+@compiled_once(FUNCTION.signature, uses=[template_loops_numba])
 def evaluate(
     k: int, x: np.ndarray, reals: np.ndarray, integers: np.ndarray, out: np.ndarray
 ) -> Any:
@@ -301,17 +259,9 @@ def evaluate(
     warped = np.empty(2 * n)
     warp(x, sizes, points, field_first_transposed, field_second, warped)
 
-    # the prior
     deviations = reals[places[8] + k * d :]
     standard, steep = np.empty(d), np.empty(d)
-    for a in range(d):
-        standard[a] = (x[a] - mean[a]) / deviations[a]
-    one = 1 + 0 * d
-    product(standard, precision, one, d, d, steep)
-    total = 0.0
-    for a in range(d):
-        total -= 0.5 * standard[a] * steep[a]
-    found = total + reals[places[9] + k]
+    found = prior(x, mean, precision, deviations, standard, steep) + reals[places[9] + k]
     if scale_at >= 0:
         found += grid[7] + grid[5] * x[scale_at] - grid[6] * scale
 
@@ -327,12 +277,7 @@ def evaluate(
             derivatives[s] *= scale
     variance = reals[0] * reals[places[10] + k]
     inverse = 1.0 / variance
-    squares, seen = 0.0, 0.0
-    for s in range(n):
-        weight, away = max(mask[s], _MISSING_WEIGHT), values[s] - derivatives[s]
-        squares += weight * away * away
-        seen += weight
-    found -= 0.5 * (squares * inverse + seen * np.log(2.0 * np.pi * variance))
+    found += likelihood(values, mask, derivatives, variance)
     if degree == 0:
         return found
 

@@ -11,7 +11,13 @@ from pytensor.gradient import verify_grad
 
 from pymc_mcoem.compiling import linear_algebra_numba as products_numba
 from pymc_mcoem.em.esteps.class_fits import family_density
-from pymc_mcoem.templates import GaussianBasis, TemplateMixture, image_loops_numba
+from pymc_mcoem.templates import (
+    GaussianBasis,
+    TemplateMixture,
+    curve_loops_numba,
+    image_loops_numba,
+    template_loops_numba,
+)
 from pymc_mcoem.templates.bases import separable as plain
 from pymc_mcoem.templates.bases import separable_numba
 from pymc_mcoem.templates.bases.even_grid import EvenGrid
@@ -20,7 +26,7 @@ from pymc_mcoem.templates.bases.separable_numba import (
     RecurrentValues,
     kernel_factor,
 )
-from pymc_mcoem.templates.image_loops_numba import exponentials
+from pymc_mcoem.templates.template_loops_numba import exponentials
 from tests.helpers.interpreted import interpreted
 from tests.helpers.representatives import by_default
 
@@ -206,7 +212,15 @@ def test_exponentials_are_those_of_numpy(rng):
 
 
 @pytest.mark.parametrize(
-    "module", [separable_numba, products_numba, image_loops_numba], ids=lambda m: m.__name__
+    "module",
+    [
+        separable_numba,
+        products_numba,
+        image_loops_numba,
+        curve_loops_numba,
+        template_loops_numba,
+    ],
+    ids=lambda m: m.__name__,
 )
 def test_compiled_helpers_have_flags_of_their_own(module):
     """Without, they take over those of the first function that compiles them."""

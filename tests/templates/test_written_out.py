@@ -1,4 +1,4 @@
-"""The loops that are written out for images, against the graphs of their model."""
+"""The loops that are written out for images and curves, against the graphs of their model."""
 
 import numpy as np
 import pytensor.tensor as pt
@@ -19,6 +19,7 @@ from pymc_mcoem.templates import (
     GaussianBasis,
     RigidMotion,
     TemplateMixture,
+    TimeWarp,
 )
 
 SHAPE = (6, 7)
@@ -48,9 +49,29 @@ MIXTURES = {
 }
 
 
+TIMES = np.linspace(2.0, 9.0, 12)
+
+
+def curves(n_classes=3, **options):
+    settings = {"n_landmarks": 6, "n_warp_kernels": 4, "scale": None, "coefficients": "real"}
+    return TemplateMixture.for_curves(TIMES, n_classes, **settings | options)
+
+
+MIXTURES |= {
+    "curves": curves,
+    "scaled curves": lambda: curves(scale=(9.0, 10.0), noise="class", covariance="diagonal"),
+    "curves at points of their own": lambda: curves(own_points=15),
+}
+
+
 class Mirrored(RigidMotion):
     def _columns(self, points, beta):
         return super()._columns(points, beta)[::-1]
+
+
+class Hastened(TimeWarp):
+    def _columns(self, points, beta):
+        return [2.0 * column for column in super()._columns(points, beta)]
 
 
 def data_of(mixture, rng):
@@ -64,9 +85,16 @@ def data_of(mixture, rng):
         theta["deformation_variance"] = rng.uniform(
             0.1, 0.5, size=theta["deformation_variance"].shape
         )
-    image = rng.normal(size=SHAPE)
-    image[1, 2] = np.nan
-    return {**theta, **mixture.encode(image)}
+    return {**theta, **mixture.encode(observation_of(mixture, rng))}
+
+
+def observation_of(mixture, rng):
+    """Return an image or a curve with a missing point, or a shorter curve at other points."""
+    if mixture.settings.own_points is not None:
+        return np.stack([np.sort(rng.uniform(2.0, 9.0, size=13)), rng.normal(size=13)])
+    found = rng.normal(size=mixture.settings.observation_shape)
+    found.flat[9] = np.nan
+    return found
 
 
 def graphs(mixture, density):
@@ -124,7 +152,9 @@ def test_the_loops_compute_what_the_model_says(name, rng):
                 np.testing.assert_allclose(part, whole, rtol=1e-9, atol=1e-12 * scale)
 
 
-@pytest.mark.parametrize("name", ["both", "motion of scattered points", "everything"])
+@pytest.mark.parametrize(
+    "name", ["both", "motion of scattered points", "everything", "scaled curves"]
+)
 def test_sums_of_draws_are_those_of_each(name, rng):
     """Of more draws than are taken together."""
     mixture = MIXTURES[name]()
@@ -160,8 +190,9 @@ def test_sums_at_one_position_are_those_of_a_draw_in_every_class(rng):
 
 
 @pytest.mark.slow
-def test_a_burst_by_loops_makes_the_draws_of_one_by_graphs(rng):
-    mixture = MIXTURES["both"]()
+@pytest.mark.parametrize("name", ["both", "scaled curves"])
+def test_a_burst_by_loops_makes_the_draws_of_one_by_graphs(name, rng):
+    mixture = MIXTURES[name]()
     data = data_of(mixture, rng)
     found = []
     for by_loops in (True, False):
@@ -188,6 +219,11 @@ def test_a_burst_by_loops_makes_the_draws_of_one_by_graphs(rng):
         lambda: mixture_of(field(), covariance="full"),
         lambda: mixture_of(field(), basis=GaussianBasis(SCATTERED[:9], 0.5)),
         lambda: mixture_of(field(), noise_correlation=0.5 * (np.eye(42) + np.ones((42, 42)))),
+        lambda: curves(covariance="full"),
+        lambda: curves(noise_correlation=0.5 * (np.eye(12) + np.ones((12, 12)))),
+        lambda: TemplateMixture(
+            TIMES[:, None], GaussianBasis(TIMES, 1.0), Hastened((2.0, 9.0), n_kernels=3), 2
+        ),
     ],
 )
 def test_what_is_not_written_out_is_compiled_from_its_graph(build):
@@ -219,20 +255,37 @@ class Compilations(event.Listener):
 
 def explain(mixture, rng):
     e_step = CarlinChibBurst().compile(mixture)
-    image = rng.normal(size=mixture.settings.grid_shape)
-    parameters = mixture.model_parameters()
-    return e_step(mixture.encode(image), parameters, rng, e_step.initial_state(), draws=2, tune=1)
+    given = mixture.encode(observation_of(mixture, rng))
+    return e_step(given, mixture.model_parameters(), rng, e_step.initial_state(), draws=2, tune=1)
 
 
-def test_another_mixture_of_images_compiles_nothing(rng):
+@pytest.mark.parametrize("kind", ["images", "curves"])
+def test_another_mixture_of_the_kind_compiles_nothing(kind, rng):
     """Neither the number of classes nor sizes, kernels, landmarks or priors are compiled."""
-    explain(MIXTURES["both"](), rng)
+    first, others = {
+        "images": (
+            MIXTURES["both"],
+            [
+                lambda: TemplateMixture.for_images((5, 5), 2, n_landmarks=2),
+                lambda: TemplateMixture.for_images((9, 8), 5, n_landmarks=2),
+                MIXTURES["everything"],
+            ],
+        ),
+        "curves": (
+            MIXTURES["curves"],
+            [
+                lambda: TemplateMixture.for_curves(np.arange(12.0), 5, coefficients="real"),
+                MIXTURES["scaled curves"],
+                MIXTURES["curves at points of their own"],
+            ],
+        ),
+    }[kind]
+    explain(first(), rng)
     seen = Compilations()
     event.register("numba:compile", seen)
     try:
-        for shape, n_classes in [((5, 5), 2), ((9, 8), 5)]:
-            explain(TemplateMixture.for_images(shape, n_classes, n_landmarks=2), rng)
-        explain(MIXTURES["everything"](), rng)
+        for other in others:
+            explain(other(), rng)
     finally:
         event.unregister("numba:compile", seen)
     assert seen.names == []

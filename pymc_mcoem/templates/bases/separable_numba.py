@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import xor
 from typing import Any
 
 import numba
@@ -13,7 +15,7 @@ from pytensor.graph.op import Op
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
 
 from pymc_mcoem.compiling.inlined_operators import version_of
-from pymc_mcoem.templates import image_loops_numba as images_numba
+from pymc_mcoem.templates import image_loops_numba, template_loops_numba
 from pymc_mcoem.templates.bases.even_grid import EvenGrid
 from pymc_mcoem.templates.image_loops_numba import FAR, kernels
 
@@ -328,7 +330,8 @@ def _compile(op: _Recurrence, node: Any = None, **kwargs: Any) -> tuple[Any, int
     def compiled(first: Any, second: Any, weights: Any) -> Any:
         return function(first, second, weights, origin, spacing, length, bandwidth)
 
-    return compiled, version_of(__name__) ^ version_of(images_numba.__name__)
+    modules = __name__, image_loops_numba.__name__, template_loops_numba.__name__
+    return compiled, reduce(xor, map(version_of, modules))
 
 
 def recurrence(name: str, grid: EvenGrid, inputs: Sequence[Any]) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,26 @@ from pymc_mcoem.validation import as_numbers, is_number
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["TimeWarp"]
+__all__ = ["Quadrature", "TimeWarp"]
+
+
+@dataclass(frozen=True)
+class Quadrature:
+    """What integrates the speed of a `TimeWarp`.
+
+    Attributes
+    ----------
+    kernels : ndarray of shape (n_nodes, n_parameters)
+        Kernels of the log-speed at the nodes.
+    whole : ndarray of shape (n_nodes,)
+        Weights of the nodes in the integral over the outer interval.
+    up_to : ndarray of shape (n_nodes, n_points)
+        Their weights in the integrals up to points.
+    """
+
+    kernels: np.ndarray
+    whole: np.ndarray
+    up_to: np.ndarray
 
 
 class TimeWarp(Deformation):
@@ -162,6 +182,10 @@ class TimeWarp(Deformation):
             If a point is outside the outer interval.
         """
         self._column(points)
+
+    def quadrature(self, points: np.ndarray) -> Quadrature:
+        """Return what integrates the speed up to points (n_points,) of the outer interval."""
+        return Quadrature(self._kernels, self._whole, self._weights(points))
 
     def evaluate(self, points: Any, beta: Any) -> np.ndarray:
         """Return D(u_s, β) as a NumPy array, for one β or many.

@@ -1,0 +1,131 @@
+"""Which template mixtures of curves have loops written out, and what these loops are given.
+
+They are those of Gaussian kernels on a line that are moved by a `TimeWarp`, at the same points or
+at points of each curve's own. All others are compiled from the model's graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pymc_mcoem.templates.template_loops import (
+    TemplateFunctions,
+    has_simple_noise,
+    scale_numbers,
+)
+from pymc_mcoem.templates.warps.time_warp import TimeWarp
+
+if TYPE_CHECKING:
+    from pymc_mcoem.templates.model import TemplateModel
+    from pymc_mcoem.templates.settings import TemplateSettings
+
+__all__ = ["CurveFunctions", "curve_functions"]
+
+
+def curve_functions(settings: TemplateSettings, built: TemplateModel) -> CurveFunctions | None:
+    """Return the loops that are written out for a mixture, or None if there are none."""
+    # a derived class may warp in another way
+    is_known = type(settings.deformation) is TimeWarp and has_simple_noise(settings, built)
+    return (
+        CurveFunctions(settings, built) if is_known and has_simple_noise(settings, built) else None
+    )
+
+
+class CurveFunctions(TemplateFunctions):
+    """The loops of `curve_loops_numba`, with curvature and statistics in NumPy, for one mixture."""
+
+    #: The value and its first two derivatives.
+    n_derivatives = 3
+
+    def __init__(self, settings: TemplateSettings, built: TemplateModel) -> None:
+        warp, basis = settings.deformation, settings.basis
+        assert isinstance(warp, TimeWarp)
+        quadrature = warp.quadrature(settings.points[:, 0])
+        self._kernels, self._whole = quadrature.kernels, quadrature.whole
+        self._begin, self._length = warp.interval[0], warp.interval[1] - warp.interval[0]
+        self._up_to = quadrature.up_to if settings.own_points is None else None
+        tables = [
+            np.array([self._begin, self._length, basis.bandwidth, *scale_numbers(settings)]),
+            self._kernels,
+            self._kernels.T,
+            self._whole,
+            basis.centers[:, 0],
+        ]
+        n_points = int(np.prod(settings.observation_shape))
+        n_further = (len(self._whole) + 2 * basis.n_basis) * n_points
+        super().__init__(settings, built, [], tables, n_further)
+
+    @property
+    def function(self) -> Any:
+        """What numba compiled, once for all curves."""
+        # imported where it is used: numba takes a second to import
+        from pymc_mcoem.templates.curve_loops_numba import evaluate
+
+        return evaluate.function
+
+    def _further(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
+        return self._integrals(values).ravel()
+
+    def _integrals(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the weights of the nodes in the integrals up to the points of a curve."""
+        if self._up_to is not None:
+            return self._up_to
+        warp = self._settings.deformation
+        assert isinstance(warp, TimeWarp)
+        return warp.quadrature(np.ravel(values["own_points"])).up_to
+
+    def _add_curvature(
+        self,
+        positions: np.ndarray,
+        derivatives: np.ndarray,
+        away: np.ndarray,
+        weights: np.ndarray,
+        reals: np.ndarray,
+        out: np.ndarray,
+    ) -> None:
+        """Add the curvature; see `TimeWarp.second_derivatives` for the formulas."""
+        kernels, d = self._kernels, self._kernels.shape[1]
+        begin, n_nodes = self._places["further"], len(kernels)
+        up_to = reals[begin : begin + n_nodes * self._n_points].reshape((n_nodes, -1))
+        slope, bend = derivatives[:, 1], derivatives[:, 2]
+        residual = reals[1] * weights * away
+        pull = residual * slope
+        speed = np.exp(positions[:, :d] @ kernels.T)
+        area = speed @ self._whole
+        share = (speed @ up_to) / area[:, None]
+        rate = self._length / area
+        # of each point by each parameter, (n, d, n_points)
+        moments = kernels.T * speed[:, None]
+        mean = moments @ self._whole
+        moved = moments @ up_to - mean[:, :, None] * share[:, None]
+        moved *= rate[:, None, None]
+        bends = weights * slope**2 - residual * bend
+        own = (moved * bends[:, None]) @ moved.transpose((0, 2, 1))
+        at_nodes = pull @ up_to.T - self._whole * (pull * share).sum(axis=1, keepdims=True)
+        at_nodes *= speed * rate[:, None]
+        own -= (kernels.T * at_nodes[:, None]) @ kernels
+        together = (moved @ pull[:, :, None]) * (mean / area[:, None])[:, None]
+        own += together + together.transpose((0, 2, 1))
+        out[:, :d, :d] += own
+        if self._scale_at >= 0:
+            bent = weights * derivatives[:, 0] - residual
+            row = (moved @ (bent * slope)[:, :, None])[:, :, 0]
+            out[:, d, :d] += row
+            out[:, :d, d] += row
+            out[:, d, d] += (bent * derivatives[:, 0]).sum(axis=1)
+
+    def _kernel_sums(
+        self,
+        positions: np.ndarray,
+        once: np.ndarray,
+        twice: np.ndarray,
+        values: Mapping[str, np.ndarray],
+    ) -> Sequence[np.ndarray]:
+        kernels = self._kernels
+        speed = np.exp(positions[:, : kernels.shape[1]] @ kernels.T)
+        share = (speed @ self._integrals(values)) / (speed @ self._whole)[:, None]
+        design = self._settings.basis.matrix((self._begin + self._length * share).reshape((-1, 1)))
+        return once.ravel() @ design, (twice.reshape((-1, 1)) * design).T @ design

@@ -1,0 +1,141 @@
+"""Density and gradient of curves under templates, compiled once for all of them.
+
+What `model` declares as a graph stands here as loops, for templates of Gaussian kernels on a line
+that a `TimeWarp` moves. As in `image_loops_numba`, nothing depends on the number of classes,
+points, kernels or nodes but how long loops are.
+
+Importing this module imports numba.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pymc_mcoem.compiling.compiled_once import compiled_once
+from pymc_mcoem.compiling.flat_functions_numba import FUNCTION
+from pymc_mcoem.templates import template_loops_numba
+from pymc_mcoem.templates.template_loops_numba import exponentials, likelihood, prior, product
+
+__all__ = ["evaluate"]
+
+# The real numbers, after the settings:
+#  0 numbers: start and length of the interval, bandwidth; shape, rate and log-constant of the
+#    scale's prior
+#  1, 2 kernels of the warp at its nodes, (n_nodes, n_parameters), and the same transposed
+#  3 whole: weights of the nodes in the integral over the outer interval
+#  4 centers of the template's kernels
+#  5, 6 mean and precision
+#  7 deviations  8 log_prior  9 noise_variance  10 templates  11 values  12 mask
+# 13 weights of the nodes in the integrals up to the points, (n_nodes, n_points), then scratch
+
+
+@compiled_once(inner=True, uses=[template_loops_numba])
+def template_values(
+    points: np.ndarray,
+    template: np.ndarray,
+    centers: np.ndarray,
+    bandwidth: float,
+    degree: int,
+    table: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    """Write f at points, from degree 1 on f′, for 2 f″.
+
+    Parameters
+    ----------
+    table : ndarray of shape (2 * n_basis * n_points,)
+        Overwritten.
+    """
+    n, steep = points.size, 2.0 / (bandwidth * bandwidth)
+    exponent, kernels = table[: centers.size * n], table[centers.size * n :]
+    for a in range(centers.size):
+        row = exponent[a * n :]
+        for s in range(n):
+            away = (points[s] - centers[a]) / bandwidth
+            row[s] = -away * away
+    exponentials(exponent, kernels)
+    for s in range(out.size):
+        out[s] = 0.0
+    for a in range(centers.size):
+        row, weight = kernels[a * n :], template[a]
+        for s in range(n):
+            out[s] += weight * row[s]
+        if degree > 0:
+            slope = out[n:]
+            for s in range(n):
+                slope[s] += (weight * row[s]) * (steep * (centers[a] - points[s]))
+        if degree > 1:
+            bend = out[2 * n :]
+            for s in range(n):
+                way = steep * (centers[a] - points[s])
+                bend[s] += (weight * row[s]) * (way * way - steep)
+
+
+@compiled_once(FUNCTION.signature, uses=[template_loops_numba])
+def evaluate(k: int, x: np.ndarray, reals: np.ndarray, places: np.ndarray, out: np.ndarray) -> Any:
+    """Return the log-density, and write what there is room for."""
+    # nothing, the gradient, or it and the template at the points with its derivatives
+    degree = 0 if out.size == 0 else 1 if out.size == x.size else 2
+    numbers = reals[places[0] : places[1]]
+    kernels, kernels_transposed = reals[places[1] :], reals[places[2] :]
+    whole, centers = reals[places[3] : places[4]], reals[places[4] : places[5]]
+    mean, precision = reals[places[5] : places[6]], reals[places[6] :]
+    deviations = reals[places[7] + k * mean.size :]
+    values, mask = reals[places[11] : places[12]], reals[places[12] : places[13]]
+    n, d, n_nodes, n_basis = values.size, mean.size, whole.size, centers.size
+    template = reals[places[10] + k * n_basis : places[10] + (k + 1) * n_basis]
+    weights, table = reals[places[13] :], reals[places[13] + n_nodes * n :]
+    table = table[: 2 * n_basis * n]
+    one = d // d
+    has_scale = x.size > d
+    scale = np.exp(x[d]) if has_scale else 1.0
+
+    standard, steep = np.empty(d), np.empty(d)
+    found = prior(x, mean, precision, deviations, standard, steep) + reals[places[8] + k]
+    if has_scale:
+        found += numbers[5] + numbers[3] * x[d] - numbers[4] * scale
+
+    # the points on the template's axis
+    speed, points = np.empty(n_nodes), np.empty(n)
+    exponent = np.empty(n_nodes)
+    product(x, kernels_transposed, one, d, n_nodes, exponent)
+    for i in range(n_nodes):
+        # exponentials are not those of larger numbers
+        if not exponent[i] < 700.0:
+            return np.nan
+    exponentials(exponent, speed)
+    area = 0.0
+    for i in range(n_nodes):
+        area += whole[i] * speed[i]
+    product(speed, weights, one, n_nodes, n, points)
+    for s in range(n):
+        points[s] = numbers[0] + numbers[1] * (points[s] / area)
+
+    derivatives = out[x.size :] if degree == 2 else np.empty((degree + 1) * n)
+    template_values(points, template, centers, numbers[2], degree, table, derivatives)
+    if has_scale:
+        for s in range(derivatives.size):
+            derivatives[s] *= scale
+    variance = reals[0] * reals[places[9] + k]
+    found += likelihood(values, mask, derivatives, variance)
+    if degree == 0:
+        return found
+
+    slope, moved, total = np.empty(n), np.empty(n_nodes), 0.0
+    for s in range(n):
+        residual = mask[s] * (values[s] - derivatives[s]) / variance
+        slope[s] = residual * derivatives[n + s]
+        total += slope[s] * (points[s] - numbers[0])
+    product(weights, slope, n_nodes, n, one, moved)
+    for i in range(n_nodes):
+        moved[i] = speed[i] * (numbers[1] * moved[i] - whole[i] * total) / area
+    product(moved, kernels, one, n_nodes, d, out)
+    for a in range(d):
+        out[a] -= steep[a] / deviations[a]
+    if has_scale:
+        out[d] = numbers[3] - numbers[4] * scale
+        for s in range(n):
+            out[d] += mask[s] * (values[s] - derivatives[s]) * derivatives[s] / variance
+    return found
