@@ -20,6 +20,8 @@ import pymc as pm
 import pytest
 
 import pymc_mcoem as mcoem
+from pymc_mcoem.carlin_chib.pseudo_priors import plate
+from pymc_mcoem.density.plate import PlateDensity
 from pymc_mcoem.em import burst_chains, fingerprint
 from pymc_mcoem.em import stream as streams
 from pymc_mcoem.em.online import OnlineEM
@@ -806,11 +808,30 @@ def test_nothing_is_concluded_from_what_passes(family, tmp_path, stop, monkeypat
     dispersed_search._prior = lambda *_: (_ for _ in ()).throw(stop)
     with pytest.raises(expected):
         dispersed_search._drawn(0, np.zeros(2), np.random.default_rng(1), [])
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5], shape=3)
+        x = pm.Normal("x", 1.0 * k, 1.0, shape=3)
+    density = PlateDensity(model, k, [x])
+    search = plate.PlateLaplace(density)
+    search._prior = FakeDraws(stop)
+    with pytest.raises(expected):
+        search(density.others(model.initial_point()), np.random.default_rng(1))
+    ended_at(monkeypatch, plate, "PriorDraws", stop)
+    with pytest.raises(expected):
+        plate.PlateLaplace(density)
 
 
 class FakeDensity:
     def arguments(self, *_):
         return []
+
+
+class FakeDraws:
+    def __init__(self, stop):
+        self.stop = stop
+
+    def reseed(self, _):
+        raise self.stop
 
 
 def test_a_burst_returns_the_chains_that_are_done(monkeypatch, caplog):

@@ -11,6 +11,7 @@ import numpy as np
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.run_state import Pending
 from pymc_mcoem.runs.settings import seed_entropy
+from pymc_mcoem.runs.workers import ExecutorError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,7 +96,7 @@ def compete(
         If there are no observations, if a number is out of range, or if the E-step reports no
         evidence, as with pilot moments.
     RuntimeError
-        If every run failed.
+        If every run failed, or the executor did, which says nothing about a run.
 
     Notes
     -----
@@ -142,6 +143,8 @@ def compete(
         runs.append(run)
         try:
             run.partial_fit(held)
+        except ExecutorError:
+            raise
         except (ArithmeticError, RuntimeError) as error:
             failures[number] = str(error)
             continue

@@ -8,6 +8,8 @@ import pytest
 from pymc_mcoem.em.competition import compete
 from pymc_mcoem.em.esteps.exact import Exact
 from pymc_mcoem.em.online import OnlineEM
+from pymc_mcoem.runs.workers import ExecutorError
+from tests.helpers.executors import AtOnce
 from tests.helpers.toy_families import NormalMixture
 from tests.helpers.toy_runs import assert_same
 
@@ -102,6 +104,19 @@ def test_a_run_that_fails_drops_out(values, caplog):
     family.fail = (0, 1)
     with pytest.raises(RuntimeError, match="all 2 runs failed"):
         compete(family, values, n_runs=2, **OPTIONS)
+
+
+def test_an_executor_that_fails_is_no_runs_fault(values):
+    failures = [OSError("no socket")]
+
+    class FailingOnce(AtOnce):
+        def submit(self, *arguments, **named):
+            if failures:
+                raise failures.pop()
+            return super().submit(*arguments, **named)
+
+    with FailingOnce() as executor, pytest.raises(ExecutorError, match="no socket"):
+        compete(Judged(), values, n_runs=2, executor=executor, **OPTIONS)
 
 
 def test_an_e_step_without_evidence_is_refused(values):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from pymc_mcoem.compiling.backends import interpreted_mode
 from pymc_mcoem.compiling.data_functions import compile_with_data
 from pymc_mcoem.density.evaluations import by_diagonal
 from pymc_mcoem.density.prior_draws import PriorDraws
+from pymc_mcoem.interrupts import require_own_fault
 from pymc_mcoem.laplace.dispersed_starts import MAX_GAP, MAX_MODES
 from pymc_mcoem.laplace.modes import positive_definite
 from pymc_mcoem.laplace.newton import Searches, iterate
@@ -189,8 +189,10 @@ class PlateLaplace:
         self._initial_point = make_initial_point_fn(model=density.model)
         self._prior: PriorDraws | None = None
         # A distribution that cannot be drawn from may raise anything: the model itself is sound.
-        with suppress(Exception):
+        try:
             self._prior = PriorDraws(density, interpreted_mode(in_place=True))
+        except Exception as error:
+            require_own_fault(error)
 
     def __call__(
         self, others: Sequence[np.ndarray], rng: np.random.Generator | None = None
@@ -244,9 +246,11 @@ class PlateLaplace:
         """Draw starts of all rows in class j from the prior, or around `start` if that fails."""
         drawn = start + rng.standard_cauchy(start.shape)
         if self._prior is not None:
-            with suppress(Exception):
+            try:
                 self._prior.reseed(rng)
                 (drawn,) = self._prior(np.full(len(start), j), others, 1)
+            except Exception as error:
+                require_own_fault(error)
         return np.where(np.isfinite(drawn).all(axis=1, keepdims=True), drawn, start)
 
     def _search(
