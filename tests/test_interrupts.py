@@ -31,7 +31,7 @@ from pymc_mcoem.laplace import dispersed_starts as dispersed
 from pymc_mcoem.runs import executor as executor_module
 from pymc_mcoem.runs import file_lock
 from pymc_mcoem.runs.datatree_files import named_damage
-from tests.helpers.faults import chosen, fault_at
+from tests.helpers.faults import chosen, fault_at, without_hdf5
 from tests.helpers.pressing import Pressing, Spinning, press, press_not_yet
 from tests.helpers.representatives import by_default
 from tests.helpers.toy_families import CompiledNoisy, Noisy, NormalMixture, mixture_stream
@@ -711,8 +711,12 @@ def drivers(family, stream):
 
 @pytest.mark.parametrize("kind", ["online", "saem"])
 @pytest.mark.parametrize("some", [6, pytest.param(None, marks=pytest.mark.slow)])
-def test_pressed_as_any_function_is_called_nothing_is_lost_or_held(kind, some, tmp_path, rng):
+def test_pressed_as_any_function_is_called_nothing_is_lost_or_held(
+    kind, some, tmp_path, rng, monkeypatch
+):
     """Locks, files and the handler are given back, and the same call goes on to the same end."""
+    if some is None:
+        without_hdf5(monkeypatch)
     stream = mixture_stream(rng, 10)
     make = drivers(NormalMixture(), stream)[kind]
     for name in ("first", "again"):  # when nothing is made anew
@@ -1053,3 +1057,54 @@ def test_sys_exit_inside_a_worker_is_no_records_fault(family, stream, on_error):
     em.run.executor.close()
     assert (em.position, em.run.state.n_learned) == (6, 5)
     assert "skipped" not in em.history.children
+
+
+CELL = """
+import numpy as np
+from pymc_mcoem.em.online import OnlineEM
+from tests.helpers.pressing import Spinning, press_not_yet
+from tests.helpers.toy_families import NormalMixture
+from tests.helpers.toy_runs import THETA, driver
+
+values = np.load("values.npy")
+press_not_yet()
+settings = {{"e_step": Spinning(), "batch_size": 4, "executor": {executor}}}
+em = driver(NormalMixture(), parameters=THETA, **settings).partial_fit(values[:8])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", [None, 2])
+def test_a_notebooks_stop_button_loses_nothing(executor, rng, tmp_path):
+    """That of a kernel, which tells the workers too."""
+    pytest.importorskip("ipykernel")
+    manager = pytest.importorskip("jupyter_client.manager")
+    values, heard = mixture_stream(rng, 1600), 0
+    np.save(tmp_path / "values.npy", values)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    server, client = manager.start_new_kernel(env=environment, cwd=str(tmp_path))
+
+    def run(cell, press=False):
+        """Return the error that a cell ends with, or None."""
+        number = client.execute(cell)
+        if press:
+            time.sleep(rng.uniform(0.0, 0.15))
+            server.interrupt_kernel()
+        while (reply := client.get_shell_msg(timeout=300))["parent_header"]["msg_id"] != number:
+            pass
+        return reply["content"].get("ename")
+
+    try:
+        assert run(CELL.format(executor=executor)) is None
+        for _ in range(40):
+            found = run("em.partial_fit(values, skip=em.position)", press=True)
+            assert found in (None, "KeyboardInterrupt")
+            heard += found is not None
+        assert run("em.partial_fit(values, skip=em.position)") is None
+        assert run("em.save('end.nc'); em.run.executor.close()") is None
+    finally:
+        client.stop_channels()
+        server.shutdown_kernel(now=True)
+    assert heard >= 10
+    end = OnlineEM.load(tmp_path / "end.nc", NormalMixture(), e_step=Spinning(), progressbar=False)
+    assert_same(end, driver(NormalMixture(), parameters=THETA, batch_size=4).partial_fit(values))

@@ -12,14 +12,11 @@ from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.saem import SAEM
 from pymc_mcoem.runs import file_lock
 from pymc_mcoem.runs.checkpoint import Checkpoint
-from tests.helpers.faults import chosen, disk_error, fault_at
+from tests.helpers.faults import OF_HDF5, chosen, disk_error, fault_at, without_hdf5
 from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
 from tests.helpers.toy_runs import assert_same, driver
 
 FAULTS = {"memory": MemoryError, "input and output": lambda: disk_error(errno.EIO)}
-#: Of a run's two thousand calls those that fail in turn: all, at two seconds each, would take an
-#: hour.
-MANY = 200
 OPTIONS = {"e_step": Noisy(), "progressbar": False}
 
 
@@ -33,6 +30,32 @@ def stream():
     return mixture_stream(np.random.default_rng(5), 14)
 
 
+def cases(some):
+    """Return of each kind of fault which calls of a run meet it: by default a few."""
+    return [
+        ("memory", some),
+        *(
+            pytest.param(k, which, marks=pytest.mark.slow)
+            for k in FAULTS
+            for which in ("all", "files")
+        ),
+    ]
+
+
+def meeting(made, rng, which):
+    """Return the numbers of the calls that fail in turn."""
+    if which == "files":
+        return sorted({1 + made.index(name) for name in made if name.startswith(OF_HDF5)})
+    return chosen(len(made), rng, None if which == "all" else which)
+
+
+@pytest.fixture
+def files(request, monkeypatch):
+    """Have simpler files where all calls fail in turn."""
+    if request.node.callspec.params["some"] == "all":
+        without_hdf5(monkeypatch)
+
+
 def online(family, path, stream, em=None):
     em = driver(family, n_start=4, batch_size=2) if em is None else em
     return em.partial_fit(
@@ -40,18 +63,17 @@ def online(family, path, stream, em=None):
     )
 
 
-@pytest.mark.parametrize(
-    ("kind", "some"),
-    [("memory", 4), *(pytest.param(kind, MANY, marks=pytest.mark.slow) for kind in FAULTS)],
-)
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(("kind", "some"), cases(4))
 def test_a_stream_loses_nothing_to_a_call_that_fails(family, stream, tmp_path, rng, kind, some):
     for folder in (tmp_path / "first", tmp_path / "again"):  # when nothing is made anew
         folder.mkdir()
         with fault_at(None) as made:
             online(family, folder / "run.nc", stream)
     assert len(made) > 500
+    made_without: dict[tuple[int, ...], OnlineEM] = {}
     before = signal.getsignal(signal.SIGINT)
-    for number in chosen(len(made), rng, some):
+    for number in meeting(made, rng, some):
         folder = tmp_path / str(number)
         folder.mkdir()
         path = folder / "run.nc"
@@ -66,14 +88,15 @@ def test_a_stream_loses_nothing_to_a_call_that_fails(family, stream, tmp_path, r
         assert signal.getsignal(signal.SIGINT) is before and not file_lock._held, text
         # what was left out is named, and there is no trace of it
         out = em.history["skipped"]["position"].values.tolist() if "skipped" in em.history else []
-        left = np.delete(stream, out)
         saved = [each for each in folder.iterdir() if not each.name.startswith(".")]
         for each in saved:
             found = OnlineEM.load(each, family, **OPTIONS)
             assert found.n_seen <= em.n_seen, text
         online(family, path, stream, em)
         assert (em.position, em.n_seen) == (14, 14 - len(out)), text
-        clean = driver(family, n_start=4, batch_size=2).partial_fit(left)
+        if (clean := made_without.get(tuple(out))) is None:
+            clean = driver(family, n_start=4, batch_size=2).partial_fit(np.delete(stream, out))
+            made_without[tuple(out)] = clean
         try:
             assert em.parameters.identical(clean.parameters), text
             if path.exists():
@@ -84,10 +107,8 @@ def test_a_stream_loses_nothing_to_a_call_that_fails(family, stream, tmp_path, r
             raise AssertionError(text) from error
 
 
-@pytest.mark.parametrize(
-    ("kind", "some"),
-    [("memory", 2), *(pytest.param(kind, MANY, marks=pytest.mark.slow) for kind in FAULTS)],
-)
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(("kind", "some"), cases(2))
 def test_a_batch_run_loses_nothing_to_a_call_that_fails(family, stream, tmp_path, rng, kind, some):
     def batch(path, saem=None, left=3):
         saem = SAEM(family, draws=4, random_seed=1, **OPTIONS) if saem is None else saem
@@ -100,7 +121,7 @@ def test_a_batch_run_loses_nothing_to_a_call_that_fails(family, stream, tmp_path
         folder.mkdir()
         with fault_at(None) as made:
             clean = batch(folder / "run.nc")
-    for number in chosen(len(made), rng, some):
+    for number in meeting(made, rng, some):
         folder = tmp_path / str(number)
         folder.mkdir()
         path = folder / "run.nc"
@@ -121,14 +142,15 @@ def test_a_batch_run_loses_nothing_to_a_call_that_fails(family, stream, tmp_path
         assert batch(path, saem).parameters.identical(clean.parameters), text
 
 
+@pytest.mark.parametrize("some", [15, pytest.param(None, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", FAULTS)
-def test_a_file_is_read_or_not_whatever_call_fails(family, stream, tmp_path, rng, kind):
+def test_a_file_is_read_or_not_whatever_call_fails(family, stream, tmp_path, rng, kind, some):
     path = tmp_path / "run.nc"
     em = online(family, path, stream)
     content = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
     with fault_at(None) as made:
         OnlineEM.load(path, family, **OPTIONS)
-    for number in chosen(len(made), rng, 15):
+    for number in chosen(len(made), rng, some):
         try:
             with fault_at(number, FAULTS[kind]()):
                 OnlineEM.load(path, family, **OPTIONS)
