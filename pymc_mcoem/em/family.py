@@ -440,6 +440,24 @@ class Family(ModelParameters):
         """
         return self.declared_parameters()
 
+    def initialize_labeled(
+        self,
+        observations: list[np.ndarray],
+        rng: np.random.Generator,
+        start: str,
+        allowed: np.ndarray,
+    ) -> dict[str, np.ndarray]:
+        """Return parameters to start from where labels are known; by default, without them.
+
+        Parameters
+        ----------
+        observations, rng, start
+            As for `initialize`.
+        allowed : ndarray of bool of shape (n_observations, n_classes)
+            Classes that may have made each observation.
+        """
+        return self.initialize(observations, rng, start)
+
     def paper_settings(self) -> dict[str, Any]:
         """Return arguments of `OnlineEM` that the paper sets for this kind of data.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import xarray as xr
@@ -11,6 +12,7 @@ import xarray as xr
 from pymc_mcoem.compiling.messages import telling
 from pymc_mcoem.em.checks import check_family
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
+from pymc_mcoem.em.labels import labels_of
 from pymc_mcoem.em.online_run import OnlineRun
 from pymc_mcoem.em.progress import RunProgress
 from pymc_mcoem.em.revival import Revival
@@ -250,6 +252,7 @@ class OnlineEM(Driver[OnlineRun]):
     def partial_fit(
         self,
         observations: Any,
+        labels: Any = None,
         *,
         skip: int = 0,
         checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
@@ -262,6 +265,11 @@ class OnlineEM(Driver[OnlineRun]):
         observations : array_like, DataArray, or iterable
             One observation, an array of shape ``(n, *grid)``, or any iterable of observations,
             which is consumed lazily, never read ahead.
+        labels : sequence, optional
+            What is known of the classes: for each observation the number of its class, counted
+            from 0, or several such numbers of which one is right, or None, NaN or -1 where nothing
+            is known. The posterior is then taken given the label too. A k-means start heeds labels
+            as well.
         skip : int
             Number of records of `observations` to skip: ``skip=em.position`` continues a stream
             that is given again from its beginning. In arrays, sequences and `Passes`, skipped
@@ -284,8 +292,9 @@ class OnlineEM(Driver[OnlineRun]):
         Raises
         ------
         ValueError, TypeError
-            If there is no observation at all, or the family refuses one: the error names it, what
-            came before it stays learned, and the next call goes on after it.
+            If there is no observation at all, or `labels` do not match them or the classes; then
+            nothing changes. If the family refuses an observation: the error names it, what came
+            before it stays learned, and the next call goes on after it.
         FileExistsError
             If a run that has learned nothing would be saved over files of another.
         BlockingIOError
@@ -330,6 +339,7 @@ class OnlineEM(Driver[OnlineRun]):
         saved_in = Checkpoint.of(checkpoint)
         run, n_new = self.run, 0
         total = count_observations(self.family, observations)
+        allowed = labels_of(self.family, labels, total)
         left = None if total is None else max(total - skip, 0)
         whole = None if left is None else left + len(run.state.pending)
         with (
@@ -351,8 +361,10 @@ class OnlineEM(Driver[OnlineRun]):
                 for report in run.learn():
                     tell(report)
                     interrupts.between()
-                for observation in read(self.family, observations, skip):
-                    run.accept(observation, n_new)
+                for observation, classes in zip(
+                    read(self.family, observations, skip), islice(allowed, skip, None), strict=False
+                ):
+                    run.accept(observation, n_new, classes)
                     n_new += 1
                     progress.seen(run.state, n_new)
                     for report in run.learn():

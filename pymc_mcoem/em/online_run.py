@@ -13,6 +13,7 @@ import numpy as np
 
 from pymc_mcoem.compiling.threads import one_blas_thread
 from pymc_mcoem.em.esteps.worker_calls import simulate
+from pymc_mcoem.em.labels import Classes, allowed_classes, among
 from pymc_mcoem.em.maximization import (
     Maximized,
     count_troubles,
@@ -81,7 +82,7 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
         # The state whose parameters were read last, and that state as if the stream ended there.
         self._read: tuple[OnlineState, OnlineState] | None = None
 
-    def accept(self, observation: Any, index: int) -> None:
+    def accept(self, observation: Any, index: int, classes: Classes = None) -> None:
         """Append an observation to the queue, or refuse it.
 
         Parameters
@@ -89,6 +90,8 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
         observation : array_like, mapping, or Unreadable
         index : int
             Number of the record in the call, counted from 0.
+        classes : tuple of int or None
+            Classes that its label allows; None: all of them.
 
         Raises
         ------
@@ -131,7 +134,7 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
         self.state = replace(
             state,
             recent=remembered(state.recent, spanned),
-            pending=(*state.pending, item),
+            pending=(*state.pending, replace(item, classes=classes)),
             position=state.position + 1,
         )
 
@@ -205,9 +208,11 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
 
     def _start(self, state: OnlineState) -> Arrays:
         """Return starting parameters found from the first held observations."""
-        held: list[Any] = [item.observation for item in state.pending[: self.settings.n_start]]
+        first = state.pending[: self.settings.n_start]
+        held: list[Any] = [item.observation for item in first]
+        allowed = allowed_classes([item.classes for item in first], self.family.n_classes)
         try:
-            parameters = self.initial_parameters(held)
+            parameters = self.initial_parameters(held, allowed)
         except Exception as error:
             require_own_fault(error)
             raise RuntimeError(
@@ -341,7 +346,7 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
             at = index - failed
             arguments = (
                 self.family.encode(batch[index].observation),
-                state.parameters or {},
+                among(self.family, state.parameters or {}, batch[index].classes),
                 self.generator(numbers[at]),
                 state.e_step_state,
                 lengths[at].draws,

@@ -103,10 +103,20 @@ class Run[State: RunState, Settings: RunSettings]:
         self.history.begin(parameters)
         self.state = replace(self.state, parameters=parameters)
 
-    def initial_parameters(self, observations: list[Any]) -> Arrays:
-        """Return the family's starting parameters, found from some observations."""
+    def initial_parameters(
+        self, observations: list[Any], allowed: np.ndarray | None = None
+    ) -> Arrays:
+        """Return the family's starting parameters, found from some observations.
+
+        `allowed`, ``(n_observations, n_classes)``, says which classes may have made each; None: all
+        of them.
+        """
+        given = observations, self.generator(0), self.settings.start
         with strict_arithmetic(), one_blas_thread():
-            found = self.family.initialize(observations, self.generator(0), self.settings.start)
+            if allowed is None:
+                found = self.family.initialize(*given)
+            else:
+                found = self.family.initialize_labeled(*given, allowed)
         return self.family.check_parameters(found)
 
     def admit(self, observation: Any, position: int) -> tuple[Pending, Arrays]:

@@ -128,10 +128,13 @@ class Pending:
         The observation as given, in float64.
     position : int
         Position of its record in the stream, counted from 0.
+    classes : tuple of int or None
+        Classes that its label allows; None: all of them.
     """
 
     observation: np.ndarray | Arrays
     position: int
+    classes: tuple[int, ...] | None = None
 
     @classmethod
     def of(cls, observation: Any, position: int) -> Self:

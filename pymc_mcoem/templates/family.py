@@ -381,6 +381,26 @@ class TemplateFamily(Family):
         -----
         Sections ``subsec:5:2`` and ``sec:5:2:2`` of the paper.
         """
+        return self.initialize_labeled(observations, rng, start, None)
+
+    def initialize_labeled(
+        self,
+        observations: list[np.ndarray],
+        rng: np.random.Generator,
+        start: str,
+        allowed: np.ndarray | None,
+    ) -> dict[str, np.ndarray]:
+        """Return parameters to start from where labels are known.
+
+        Parameters
+        ----------
+        observations, rng, start
+            As for `initialize`.
+        allowed : ndarray of bool of shape (n_observations, n_classes), optional
+            Classes that may have made each observation. k-means then runs among observations with
+            the same label, and gives as many clusters as that allows classes. A random start does
+            not use labels.
+        """
         if start not in ("kmeans", "random"):
             raise ValueError(f"start is {start!r}; give 'kmeans' or 'random'.")
         if len(observations) == 0:
@@ -392,7 +412,7 @@ class TemplateFamily(Family):
         own = None
         if self.settings.own_points is not None:
             own = np.stack([data["own_points"] for data in encoded])
-        return kmeans_start(self.settings, self.priors, self.gram, values, mask, rng, own)
+        return kmeans_start(self.settings, self.priors, self.gram, values, mask, rng, own, allowed)
 
     def mean_design(self) -> np.ndarray:
         """Return λΦ at the prior means of warp and scale, shape (n_points, n_basis)."""

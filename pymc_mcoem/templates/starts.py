@@ -13,6 +13,7 @@ from pymc_mcoem.templates.priors import TemplatePriors
 from pymc_mcoem.templates.settings import TemplateSettings
 
 __all__ = [
+    "allowed_labels",
     "first_parameters",
     "kmeans_labels",
     "kmeans_start",
@@ -91,19 +92,23 @@ def kmeans_start(
     mask: np.ndarray,
     rng: np.random.Generator,
     own_points: np.ndarray | None = None,
+    allowed: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
     """Return the M-step's parameters for observations labeled by k-means.
 
     Observations on points of their own, (n_observations, n_points), are interpolated linearly at
-    the mixture's points for the clustering only.
+    the mixture's points for the clustering only. `allowed`, (n_observations, n_classes), says which
+    classes may have made an observation; None: all.
     """
     if own_points is None:
-        labels = kmeans_labels(values, mask, settings.n_classes, rng)
-        design = mean_design(settings)
+        drawn, design = (values, mask), mean_design(settings)
     else:
         drawn = _on_grid(settings.points[:, 0], values, mask, own_points)
-        labels = kmeans_labels(*drawn, settings.n_classes, rng)
         design = mean_design(settings, own_points.reshape(-1, 1)).reshape(*own_points.shape, -1)
+    if allowed is None:
+        labels = kmeans_labels(*drawn, settings.n_classes, rng)
+    else:
+        labels = allowed_labels(*drawn, allowed, rng)
     statistics = labeled_statistics(values, mask, labels, settings.n_classes, design)
     mass = statistics["class_weight"]
     base = settings.base_covariance
@@ -151,11 +156,67 @@ def kmeans_labels(
     ndarray of int, shape (n_observations,)
         Labels below ``n_classes``; fewer of them if there are fewer distinct observations.
     """
+    return _clusters(_filled(values, mask), n_classes, rng)
+
+
+def allowed_labels(
+    values: np.ndarray, mask: np.ndarray, allowed: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """Return a class for every observation, among those that it may be of.
+
+    Parameters
+    ----------
+    values, mask : ndarray of shape (n_observations, n_points)
+        As for `kmeans_labels`.
+    allowed : ndarray of bool of shape (n_observations, n_classes)
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    ndarray of int, shape (n_observations,)
+        The nearest of the class centers. Observations with the same label give as many centers as
+        it allows classes, by k-means, narrow labels first. Centers of other classes are the
+        observations farthest from all centers, one after another.
+    """
+    filled = _filled(values, mask)
+    centers = np.full((allowed.shape[1], filled.shape[1]), np.inf)
+    patterns, member = np.unique(allowed, axis=0, return_inverse=True)
+    for pattern in np.argsort(patterns.sum(axis=1), kind="stable"):
+        rows = filled[member == pattern]
+        free = np.flatnonzero(patterns[pattern] & np.isinf(centers[:, 0]))
+        if patterns[pattern].all():
+            for j in free:
+                centers[j] = rows[_distances(rows, centers).min(axis=1).argmax()]
+        elif free.size:
+            found = _clusters(rows, free.size, rng)
+            for cluster in np.unique(found):
+                centers[free[cluster]] = rows[found == cluster].mean(axis=0)
+    distances = np.where(allowed, _distances(filled, centers), np.inf)
+    # a class that is allowed but has no center is as far as any other
+    return np.where(
+        np.isinf(distances.min(axis=1)), allowed.argmax(axis=1), distances.argmin(axis=1)
+    )
+
+
+def _distances(rows: np.ndarray, centers: np.ndarray) -> np.ndarray:
+    """Return squared distances (n_rows, n_centers), infinite where there is no center."""
+    found = np.full((len(rows), len(centers)), np.inf)
+    there = np.isfinite(centers[:, 0])
+    found[:, there] = np.square(rows[:, None] - centers[there]).sum(axis=2)
+    return found
+
+
+def _filled(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Return values with the other observations' mean where they are missing."""
     counts = mask.sum(axis=0)
     overall = values.sum() / max(counts.sum(), 1.0)
     point_mean = np.where(counts > 0, values.sum(axis=0) / np.maximum(counts, 1.0), overall)
-    filled = np.where(mask > 0, values, point_mean)
-    n_clusters = min(n_classes, len(np.unique(filled, axis=0)))
+    return np.where(mask > 0, values, point_mean)
+
+
+def _clusters(rows: np.ndarray, n_clusters: int, rng: np.random.Generator) -> np.ndarray:
+    """Return labels by k-means, fewer if there are fewer distinct rows."""
+    n_clusters = min(n_clusters, len(np.unique(rows, axis=0)))
     seed = int(rng.integers(2**31 - 1))
     # imported here because the import takes a second
     from sklearn.cluster import KMeans
@@ -163,7 +224,7 @@ def kmeans_labels(
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        fit = KMeans(n_clusters, n_init=10, random_state=seed).fit(filled)
+        fit = KMeans(n_clusters, n_init=10, random_state=seed).fit(rows)
     return np.asarray(fit.labels_, dtype=np.int64)
 
 
