@@ -25,6 +25,7 @@ INTERPRETED = {
     "pymc_mcoem.classification.prequential",
     "pymc_mcoem.datasets.simulators",
     "pymc_mcoem.em.esteps.compiled_cache",
+    "pymc_mcoem.em.merging",
     "pymc_mcoem.templates.mixture",
 }
 

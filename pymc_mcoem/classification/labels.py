@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-__all__ = ["as_labels", "majority_labels", "unique_labels"]
+__all__ = ["as_labels", "majority_labels", "read_labels", "unique_labels"]
 
 
 def as_labels(labels: Sequence[Hashable] | np.ndarray) -> np.ndarray:
@@ -100,3 +100,52 @@ def majority_labels(
     mass = np.eye(len(names))[codes].T @ found[usable]
     winners = np.where(mass.max(axis=0) > 0, mass.argmax(axis=0), np.bincount(codes).argmax())
     return [names[winner] for winner in winners]
+
+
+def read_labels(
+    labels: Any, total: int | None, check: Callable[[Hashable, int], None]
+) -> Iterator[Hashable]:
+    """Return an iterator over labels; all are checked now if there is a number of them."""
+    if isinstance(labels, (str, bytes, Mapping)) or not hasattr(labels, "__iter__"):
+        raise TypeError(
+            f"labels: got {type(labels).__name__}; give a sequence or an iterable of labels."
+        )
+    if getattr(labels, "ndim", 1) != 1:
+        raise ValueError(
+            f"labels: have shape {tuple(labels.shape)}; give one label for each observation."
+        )
+    checked = _checked(labels, check)
+    try:
+        number = len(labels)
+    except TypeError:  # an iterator, possibly endless
+        return checked
+    if total is not None and number != total:
+        raise ValueError(
+            f"labels: got {number} labels for {total} observations; give one label for each."
+        )
+    return iter(list(checked))
+
+
+def _checked(labels: Any, check: Callable[[Hashable, int], None]) -> Iterator[Hashable]:
+    """Yield labels as plain objects that can be compared and counted."""
+    for index, given in enumerate(labels):
+        if getattr(given, "ndim", 0):
+            raise ValueError(
+                f"labels: record {index} (counted from 0) has shape {tuple(given.shape)}; give "
+                "labels one by one."
+            )
+        label = given.item() if hasattr(given, "item") else given
+        try:
+            hash(label)
+        except TypeError:
+            raise TypeError(
+                f"labels: observation {index} (counted from 0) has {label!r}, which cannot be "
+                "hashed; give a number, a string or a tuple."
+            ) from None
+        if label is None or label != label:
+            raise ValueError(
+                f"labels: observation {index} (counted from 0) has {label!r}; leave out "
+                "observations without a label."
+            )
+        check(label, index)
+        yield label

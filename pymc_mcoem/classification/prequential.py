@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from pymc_mcoem.classification.error_rate import check_window, live_error_rate
-from pymc_mcoem.classification.labels import as_labels
+from pymc_mcoem.classification.labels import as_labels, read_labels
 from pymc_mcoem.classification.merged_classes import merge_parameters, merged_mixture
 from pymc_mcoem.classification.scores import check_sweeps, checked, compile_class_weights
 from pymc_mcoem.compiling.threads import one_blas_thread, one_call_at_a_time
@@ -25,8 +25,10 @@ from pymc_mcoem.validation import is_whole
 if TYPE_CHECKING:
     from pymc_mcoem.em.esteps.base import EStep
     from pymc_mcoem.em.family import Family
-    from pymc_mcoem.em.run_state import ObservationRecord
+    from pymc_mcoem.em.run_state import ObservationRecord, OnlineState, StepReport
     from pymc_mcoem.labelling import Arrays
+
+    type Step = StepReport[OnlineState]
 
 __all__ = ["predict_then_learn"]
 
@@ -47,6 +49,7 @@ def predict_then_learn(
     window: int = 100,
     random_seed: int | Sequence[int] = 0,
     progressbar: bool = True,
+    callback: Callable[[Sequence[ObservationRecord]], object] | None = None,
 ) -> xr.Dataset:
     """Classify each observation of a stream by what was learned before it, then learn it.
 
@@ -75,6 +78,9 @@ def predict_then_learn(
         Seed of classifying, as for `Classifier`; each run has its own. Observation i has a
         generator of its own, made from the seed and i.
     progressbar : bool
+    callback : callable, optional
+        Called after each step of each run, as for `OnlineEM.partial_fit`; for example a
+        `DriftAlarm`.
 
     Returns
     -------
@@ -147,7 +153,7 @@ def predict_then_learn(
         _LabelMixtures(learners) if isinstance(learners, Mapping) else _NamedClasses(learners)
     )
     total = count_observations(classes.family, observations)
-    source = _read_labels(labels, total, classes.check_label)
+    source = read_labels(labels, total, classes.check_label)
     for learner in classes.learners:
         learner.prepare()
     rule = compile_class_weights(classes.family, e_step)
@@ -189,13 +195,16 @@ def predict_then_learn(
                 prepared.add(id(learner))
             begun = perf_counter()
             try:
-                classes.learn(observation, label, index)
+                learned = [each.observations for each in classes.learn(observation, label, index)]
             except Exception as error:
                 error.add_note(f"It came up at observation {index} of this stream, counted from 0.")
                 raise
             if is_due and guess is not None:
                 rows.append((number, guess, label, seconds, is_classified))
             seconds += perf_counter() - begun
+            if callback is not None:
+                for records in learned:
+                    callback(records)
             if data is not None:
                 counts[label] = counts.get(label, 0) + 1
             progress.advance()
@@ -269,14 +278,13 @@ class _LabelMixtures:
         """Return the label of each class."""
         return self._names
 
-    def learn(self, observation: Any, label: Hashable, index: int) -> None:
-        """Let the run of the label learn."""
+    def learn(self, observation: Any, label: Hashable, index: int) -> Iterator[Step]:
+        """Let the run of the label learn, yielding after each step."""
         # Its parameters are read again when they are needed, even if learning fails.
         self._learned.pop(label, None)
         run = self._learners[label].run
         run.accept(observation, index)
-        for _ in run.learn():
-            pass
+        yield from run.learn()
 
 
 class _NamedClasses:
@@ -323,13 +331,14 @@ class _NamedClasses:
             for best, largest in zip(weights.argmax(axis=0), weights.max(axis=0), strict=True)
         ]
 
-    def learn(self, observation: Any, label: Hashable, index: int) -> None:
+    def learn(self, observation: Any, label: Hashable, index: int) -> Iterator[Step]:
         """Let the run learn, and add the class weights of learned observations to their labels."""
         run = self.learners[0].run
         self._held[run.state.position] = label
         run.accept(observation, index)
         for report in run.learn():
             self._add(report.observations)
+            yield report
         self._drop_skipped()
 
     def _drop_skipped(self) -> None:
@@ -388,55 +397,6 @@ def _heaviest(weights: np.ndarray, names: Sequence[Hashable]) -> Hashable:
     for name, weight in zip(names, weights, strict=True):
         total[name] = total.get(name, 0.0) + float(weight)
     return max(total, key=total.__getitem__)
-
-
-def _read_labels(
-    labels: Any, total: int | None, check: Callable[[Hashable, int], None]
-) -> Iterator[Hashable]:
-    """Return an iterator over labels; all are checked now if there is a number of them."""
-    if isinstance(labels, (str, bytes, Mapping)) or not hasattr(labels, "__iter__"):
-        raise TypeError(
-            f"labels: got {type(labels).__name__}; give a sequence or an iterable of labels."
-        )
-    if getattr(labels, "ndim", 1) != 1:
-        raise ValueError(
-            f"labels: have shape {tuple(labels.shape)}; give one label for each observation."
-        )
-    checked = _checked(labels, check)
-    try:
-        number = len(labels)
-    except TypeError:  # an iterator, possibly endless
-        return checked
-    if total is not None and number != total:
-        raise ValueError(
-            f"labels: got {number} labels for {total} observations; give one label for each."
-        )
-    return iter(list(checked))
-
-
-def _checked(labels: Any, check: Callable[[Hashable, int], None]) -> Iterator[Hashable]:
-    """Yield labels as plain objects that can be compared and counted."""
-    for index, given in enumerate(labels):
-        if getattr(given, "ndim", 0):
-            raise ValueError(
-                f"labels: record {index} (counted from 0) has shape {tuple(given.shape)}; give "
-                "labels one by one."
-            )
-        label = given.item() if hasattr(given, "item") else given
-        try:
-            hash(label)
-        except TypeError:
-            raise TypeError(
-                f"labels: observation {index} (counted from 0) has {label!r}, which cannot be "
-                "hashed; give a number, a string or a tuple."
-            ) from None
-        if label is None or label != label:
-            raise ValueError(
-                f"labels: observation {index} (counted from 0) has {label!r}; leave out "
-                "observations without a label."
-            )
-        check(label, index)
-        yield label
 
 
 def _encoded(family: Family, observation: Any) -> Arrays | None:

@@ -2,6 +2,7 @@
 
 from .chains import IndexChains as IndexChains
 from .chains import read_chains as read_chains
+from .drift import Drift as Drift
 from .latents import class_latents as class_latents
 from .model_comparison import BayesFactors as BayesFactors
 from .model_comparison import bayes_factors as bayes_factors

@@ -478,6 +478,8 @@ class Family(ModelParameters):
     ) -> dict[str, np.ndarray]:
         """Return the exact posterior means of δ_{I,j} S, including ``"class_weight"``.
 
+        It may also return log p(y) as ``"log_evidence"``.
+
         Raises
         ------
         TypeError

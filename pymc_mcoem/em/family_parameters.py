@@ -174,6 +174,31 @@ class ModelParameters:
             checked[name] = array
         return checked
 
+    def class_distances(
+        self, parameters: Mapping[str, np.ndarray], others: Mapping[str, np.ndarray]
+    ) -> np.ndarray:
+        """Return squared distances between the classes of two θ, by which classes are matched.
+
+        Parameters
+        ----------
+        parameters, others : mapping of str to ndarray
+
+        Returns
+        -------
+        ndarray of shape (n_classes, n_classes)
+            By default, mean squared differences of `class_parameters`, each divided by its variance
+            over the classes of both.
+        """
+        total = np.zeros((self.n_classes, self.n_classes))
+        for name in self.class_parameters:
+            ours, theirs = (
+                np.reshape(each[name], (self.n_classes, -1)) for each in (parameters, others)
+            )
+            scale = np.concatenate([ours, theirs]).var(axis=0).mean()
+            if scale > 0:
+                total += np.mean((ours[:, None] - theirs) ** 2, axis=2) / scale
+        return total
+
     def to_dataset(self, parameters: Mapping[str, np.ndarray]) -> xr.Dataset:
         """Label parameters with the model's dims and coords."""
         return dataset_of(self.model, parameters)

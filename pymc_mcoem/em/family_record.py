@@ -46,20 +46,25 @@ def describe_family(family: Family) -> dict[str, Any]:
     }
 
 
-def differences(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
+def differences(
+    saved: Mapping[str, Any],
+    present: Mapping[str, Any],
+    where: tuple[str, str] = ("in the file", "here"),
+) -> list[str]:
     """Return a sentence for each difference between two descriptions of families."""
     found = []
+    there, here = where
     for name in sorted({*saved, *present}):
         before, now = saved.get(name), present.get(name)
         if isinstance(before, dict) and isinstance(now, dict):
             says = _DIFFERENCES.get(name, f"{name} {{}} has shape")
             found += [
-                f"{says.format(key)} {before.get(key)} in the file, {now.get(key)} here"
+                f"{says.format(key)} {before.get(key)} {there}, {now.get(key)} {here}"
                 for key in sorted({*before, *now})
                 if not _same(before.get(key), now.get(key))
             ]
         elif before != now:
-            found.append(f"{name} is {before} in the file, {now} here")
+            found.append(f"{name} is {before} {there}, {now} {here}")
     return found
 
 

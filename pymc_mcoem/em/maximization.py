@@ -12,7 +12,14 @@ if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
     from pymc_mcoem.labelling import Arrays
 
-__all__ = ["Maximized", "count_troubles", "maximize_family", "revived_classes", "waiting_classes"]
+__all__ = [
+    "Maximized",
+    "class_labels",
+    "count_troubles",
+    "maximize_family",
+    "revived_classes",
+    "waiting_classes",
+]
 
 
 @dataclass(frozen=True)
@@ -71,18 +78,19 @@ def count_troubles(troubles: dict[str, int], more: Mapping[str, int]) -> None:
 
 def waiting_classes(family: Family, waiting: Sequence[int]) -> dict[str, int]:
     """Return one trouble for each class that waits, named by its label."""
-    labels = _labels(family)
+    labels = class_labels(family)
     return {f"class {labels[number]} not ready kept its parameters": 1 for number in waiting}
 
 
 def revived_classes(family: Family, revived: Sequence[tuple[int, int]]) -> dict[str, int]:
     """Return one trouble for each revived class, named by its label and its donor's."""
-    labels = _labels(family)
+    labels = class_labels(family)
     return {
         f"class {labels[chosen]} was empty and has half of class {labels[donor]}": 1
         for chosen, donor in revived
     }
 
 
-def _labels(family: Family) -> list[Any]:
+def class_labels(family: Family) -> list[Any]:
+    """Return the labels of the classes, or their numbers."""
     return list(family.model.coords.get(family.class_dim) or range(family.n_classes))

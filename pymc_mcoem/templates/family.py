@@ -194,6 +194,19 @@ class TemplateFamily(Family):
         variance = np.asarray(parameters["noise_variance"]) * temperature
         return {**parameters, "noise_variance": variance}
 
+    def class_distances(
+        self, parameters: Mapping[str, np.ndarray], others: Mapping[str, np.ndarray]
+    ) -> np.ndarray:
+        """Return mean squared differences between the templates of two θ on the points.
+
+        Kernels overlap, so that very different coefficients may make one template.
+        """
+        ours, theirs = (
+            np.asarray(each["templates"]) @ self._mean_design.T for each in (parameters, others)
+        )
+        distances: np.ndarray = np.mean((ours[:, None] - theirs) ** 2, axis=2)
+        return distances
+
     def to_dataset(self, parameters: Mapping[str, np.ndarray]) -> xr.Dataset:
         """Label parameters with the model's dims and coords, and kernels with their centers.
 

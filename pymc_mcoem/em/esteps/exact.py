@@ -63,4 +63,6 @@ class _CompiledExact:
         draws: int,
         tune: int,
     ) -> EStepResult:
-        return EStepResult(statistics=dict(self.family.exact(data, parameters)))
+        statistics = dict(self.family.exact(data, parameters))
+        evidence = float(statistics.pop("log_evidence", np.nan))
+        return EStepResult(statistics=statistics, log_evidence=evidence)

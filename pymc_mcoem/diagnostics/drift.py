@@ -1,0 +1,245 @@
+"""An alarm for streams that change: it goes off when the evidence of new observations falls."""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left, bisect_right, insort
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from pymc_mcoem.validation import is_number, is_whole
+
+if TYPE_CHECKING:
+    from pymc_mcoem.em.run_state import ObservationRecord
+
+__all__ = ["Drift", "DriftAlarm"]
+
+_log = logging.getLogger("pymc_mcoem")
+
+#: Number of alarms that are kept, the last ones.
+ALARMS_KEPT = 1_000
+
+
+@dataclass(frozen=True)
+class Drift:
+    """An alarm.
+
+    Attributes
+    ----------
+    at : int
+        Number of the score at which it went off, counted from 1.
+    since : int
+        Number of the score with which the fall began, by maximum likelihood.
+    """
+
+    at: int
+    since: int
+
+
+class DriftAlarm:
+    r"""Tell when the evidence of new observations falls below that of those before them.
+
+    Pass it as ``callback=`` to `OnlineEM.partial_fit` or `predict_then_learn`. It judges the
+    log-evidence of each observation under the parameters before it was learned. Alarms are logged
+    and kept in `alarms`; the run goes on.
+
+    Parameters
+    ----------
+    false_alarm_rate : float
+        Alarms for each score while nothing changes, up to 0.01: 10⁻⁴ is one in 10,000 on average.
+    fall : float
+        The fall that is detected fastest, in standard deviations of the scores, up to 4. Others
+        are detected too, from half of it on within few scores.
+    window : int
+        Number of scores, the last ones, with which each is compared.
+    warm_up : int
+        Number of scores at the beginning that are ignored, since a run's first evidence is that
+        of its start.
+    random_seed : int
+        Seed of the numbers that break ties.
+
+    Attributes
+    ----------
+    alarms : deque of Drift
+        The last 1,000 alarms.
+    n_scores : int
+        Number of scores so far, those of the warm-up among them.
+    level, threshold : float
+        The cumulative sum, and what it must exceed to raise an alarm.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of its range.
+
+    See Also
+    --------
+    pymc_mcoem.schedules.StepSize : With ``floor=`` a run follows a stream that changes.
+
+    Notes
+    -----
+    With R_n the rank of score n among itself and the last `window` scores, N_n of them in all, and
+    U_n uniform on (0, 1),
+
+    .. math::
+        z_n = \Phi^{-1}\left(\frac{R_n - U_n}{N_n}\right), \qquad
+        c_n = \max\left\{0,\; c_{n-1} - z_n - \tfrac{1}{2} \mathrm{fall}\right\},
+
+    and there is an alarm when c_n exceeds the threshold h. While scores are exchangeable, z_n are
+    independent and standard normal whatever the distribution of the scores, exactly until the
+    window is full and closely thereafter. The mean number of scores until an alarm is therefore
+    known: it solves an integral equation, and h is set to make it ``1 / false_alarm_rate``. An
+    alarm empties the window, so that a level that stays low raises no second one. A rise raises
+    none, nor does a fall that takes many times the window. The alarm is not saved with a run;
+    pickle it, or begin anew with a warm-up.
+
+    References
+    ----------
+    Page (1954), Continuous inspection schemes, Biometrika 41, 100-115. Conover, Tercero-Gómez and
+    Cordero-Franco (2017), The sequential normal scores transformation, Sequential Analysis 36,
+    397-414.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(5)
+    >>> alarm = DriftAlarm()
+    >>> for score in [*rng.normal(size=800), *rng.normal(-2.0, size=100)]:
+    ...     _ = alarm.update(score)
+    >>> list(alarm.alarms)
+    [Drift(at=809, since=801)]
+    """
+
+    def __init__(
+        self,
+        *,
+        false_alarm_rate: float = 1e-4,
+        fall: float = 1.0,
+        window: int = 1_000,
+        warm_up: int = 100,
+        random_seed: int = 0,
+    ) -> None:
+        for name, value, most in (
+            ("false_alarm_rate", false_alarm_rate, 0.01),
+            ("fall", fall, 4.0),
+        ):
+            if not (is_number(value) and 0 < value <= most):
+                raise ValueError(f"{name}: got {value!r}; give a number above 0, up to {most:g}.")
+        for name, number, least in (("window", window, 20), ("warm_up", warm_up, 0)):
+            if not is_whole(number) or number < least:
+                raise ValueError(f"{name}: got {number!r}; give a whole number from {least}.")
+        self.false_alarm_rate, self.fall = float(false_alarm_rate), float(fall)
+        self.window, self.warm_up = int(window), int(warm_up)
+        self.threshold = _threshold(self.false_alarm_rate, self.fall)
+        self.alarms: deque[Drift] = deque(maxlen=ALARMS_KEPT)
+        self.n_scores = 0
+        self.level = 0.0
+        self._rng = np.random.default_rng(random_seed)
+        self._since = 0
+        #: Scores to compare with, in their order and sorted.
+        self._recent: deque[float] = deque()
+        self._sorted: list[float] = []
+        self._told = False
+
+    def __call__(self, records: Sequence[ObservationRecord]) -> None:
+        """Judge the log-evidence of the observations of a step."""
+        for record in records:
+            self.update(record.log_evidence)
+
+    def update(self, score: float) -> bool:
+        """Judge one score, and return whether it raises an alarm.
+
+        Parameters
+        ----------
+        score : float
+            More is better. NaN is left out, and the log says so once.
+        """
+        self.n_scores += 1
+        if np.isnan(score):
+            if not self._told:
+                self._told = True
+                _log.warning(
+                    "Observation %d has no evidence, so DriftAlarm cannot judge it; choose an "
+                    "E-step that gives evidence. Further ones are left out silently.",
+                    self.n_scores,
+                )
+            return False
+        if self.n_scores <= self.warm_up:
+            return False
+        if not self.level:
+            self._since = self.n_scores
+        self.level = max(0.0, self.level - self._normal_score(float(score)) - self.fall / 2)
+        if self.level <= self.threshold:
+            return False
+        drift = Drift(self.n_scores, self._since)
+        self.alarms.append(drift)
+        self.level = 0.0
+        self._recent.clear()
+        self._sorted.clear()
+        _log.warning(
+            "Observation %d: the evidence has fallen since about observation %d, so the stream may "
+            "have changed. While nothing changes there is one such alarm in %.3g observations.",
+            drift.at,
+            drift.since,
+            1 / self.false_alarm_rate,
+        )
+        return True
+
+    def _normal_score(self, score: float) -> float:
+        """Return z_n, and let the score take its place in the window."""
+        below, among = bisect_left(self._sorted, score), bisect_right(self._sorted, score)
+        # in (0, 1], and the rank among scores that are alike is drawn
+        place = (1.0 - self._rng.random()) * (among - below + 1)
+        share = (below + place) / (len(self._sorted) + 1)
+        if len(self._recent) == self.window:
+            del self._sorted[bisect_left(self._sorted, self._recent.popleft())]
+        self._recent.append(score)
+        insort(self._sorted, score)
+        return float(ndtri(share))
+
+
+def _threshold(rate: float, fall: float) -> float:
+    """Return the threshold at which the mean number of scores until an alarm is 1 / rate."""
+    low, high = 0.0, 1.0
+    while mean_run_length(high, fall / 2) < 1 / rate:
+        low, high = high, 2 * high
+    for _ in range(40):
+        middle = (low + high) / 2
+        if mean_run_length(middle, fall / 2) < 1 / rate:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def mean_run_length(threshold: float, drift: float) -> float:
+    """Return the mean number of steps until c ← max(0, c + z − drift) exceeds a threshold.
+
+    Parameters
+    ----------
+    threshold : float
+    drift : float
+        What is taken from each standard normal z. c begins at 0.
+
+    Notes
+    -----
+    From c = u the mean is L(u) = 1 + L(0) Φ(drift − u) + ∫ L(x) φ(x + drift − u) dx over (0,
+    threshold), solved at the nodes of Gauss's rule.
+
+    Examples
+    --------
+    >>> round(mean_run_length(0.0, 0.0), 6), round(mean_run_length(4.0, 0.5))
+    (2.0, 335)
+    """
+    nodes, weights = np.polynomial.legendre.leggauss(24 + int(2 * threshold))
+    nodes, weights = threshold * (nodes + 1) / 2, threshold * weights / 2
+    begin = np.concatenate([[0.0], nodes])
+    step = nodes - begin[:, None] + drift
+    kernel = np.empty((begin.size, begin.size))
+    kernel[:, 0] = ndtr(drift - begin)
+    kernel[:, 1:] = weights * np.exp(-0.5 * step**2) / np.sqrt(2 * np.pi)
+    return float(np.linalg.solve(np.eye(begin.size) - kernel, np.ones(begin.size))[0])

@@ -1,0 +1,246 @@
+"""Merging of runs that have each learned a part of a stream."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pymc_mcoem.em.family import CLASS_WEIGHT
+from pymc_mcoem.em.family_record import describe_family, differences
+from pymc_mcoem.em.maximization import class_labels, count_troubles, maximize_family
+from pymc_mcoem.em.online import OnlineEM
+from pymc_mcoem.em.revival import Revival
+from pymc_mcoem.runs.codec import encode_settings
+
+if TYPE_CHECKING:
+    from pymc_mcoem.em.family import Family
+    from pymc_mcoem.em.run_state import OnlineState, Pending
+    from pymc_mcoem.labelling import Arrays
+
+__all__ = ["merge_runs"]
+
+_log = logging.getLogger("pymc_mcoem")
+
+#: Settings in which runs may differ, since statistics do not depend on them.
+MAY_DIFFER = ("start", "n_start", "keep", "thin", "on_error", "refuse_beyond")
+
+
+def merge_runs(runs: Sequence[OnlineEM] | Mapping[Hashable, OnlineEM]) -> OnlineEM:
+    """Merge runs that have each learned a part of a stream, as one a day or one a site.
+
+    The classes of the runs are matched, their statistics are averaged, each run weighing as many
+    observations as it has learned, and θ is maximized once. The priors count once.
+
+    Parameters
+    ----------
+    runs : sequence of OnlineEM, or mapping of name to OnlineEM
+        With the same family and settings; seeds, starts, and what concerns records and the history
+        may differ. They are not changed.
+
+    Returns
+    -------
+    OnlineEM
+        A new run that goes on as one that has learned all observations, with the gain that is due
+        after so many steps. The run that has learned most gives it the order of the classes, the
+        other settings, the seed and the adaptation of the E-step. Observations that runs hold are
+        held by it. Its history begins with the merged θ as step 0; an average
+        (``average_from=``) begins anew.
+
+    Raises
+    ------
+    TypeError
+        If one is not an `OnlineEM`.
+    ValueError
+        If there is none, one is given twice or has learned nothing, or families or settings
+        differ; the message names the run and what differs.
+
+    See Also
+    --------
+    pymc_mcoem.compete : Keep the best of several runs over the same observations.
+
+    Notes
+    -----
+    With n_k observations learned by run k and n = Σ n_k, the statistics are s = Σ (n_k/n) s_k,
+    and they are worth n* = 1 / Σ (n_k/n)²/n*_k observations. With gains 1/n this is what one run
+    over all observations would have, but that parts are explained at the θ of their own runs.
+
+    Runs are merged one by one, the largest first. The match of classes has the smallest sum of
+    squared distances (`Family.class_distances`). A class with less than a tenth of the mean weight
+    is empty: one that only the other run knows takes its place, unless it is nearer to another
+    class than any two classes of one run are. A class that is merged although another is nearer
+    is a trouble in the history, and the log says so: then the runs have found different classes,
+    and no match is right. Give them the same start (``parameters=``) to prevent that.
+
+    Examples
+    --------
+    >>> from pymc_mcoem import TemplateMixture
+    >>> from pymc_mcoem.esteps import FixedLatents
+    >>> mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
+    >>> images = np.array([0.1, 0.9, 0.2, 0.8] * 10)[:, None, None] * np.ones((3, 3))
+    >>> days = [
+    ...     OnlineEM(mixture, e_step=FixedLatents(), random_seed=day, n_start=4, progressbar=False)
+    ...     for day in range(2)
+    ... ]
+    >>> merged = merge_runs([run.partial_fit(images) for run in days])
+    >>> merged.partial_fit(images[:5]).n_seen
+    85
+    """
+    named: dict[Hashable, OnlineEM] = dict(
+        runs.items() if isinstance(runs, Mapping) else enumerate(runs)
+    )
+    _require_alike(named)
+    names = sorted(named, key=lambda name: -named[name].run.state.n_learned)
+    first = named[names[0]]
+    state = first.run.state
+    for name in names[1:]:
+        state = _merged(first.family, state, named[name].run.state, name)
+    merged = OnlineEM(
+        first.family,
+        random_seed=first.run.random_seed,
+        progressbar=first.progressbar,
+        **vars(first.run.settings),
+    )
+    merged.run.begin(state.parameters or {})
+    merged.run.state = replace(state, average=None, n_averaged=0)
+    merged.run.show_parameters()
+    return merged
+
+
+@dataclass(frozen=True)
+class _Match:
+    """For each class of ours, that of the other run, and a nearer one of ours or -1."""
+
+    order: np.ndarray
+    nearer: np.ndarray
+
+
+def _merged(family: Family, state: OnlineState, other: OnlineState, name: Hashable) -> OnlineState:
+    """Return the state of two runs merged, with the classes of the first."""
+    total = state.n_learned + other.n_learned
+    share = other.n_learned / total
+    match = _match(family, state, other)
+
+    def mean(ours: Arrays, theirs: Arrays) -> Arrays:
+        return {key: ours[key] + share * (theirs[key][match.order] - ours[key]) for key in ours}
+
+    statistics = mean(state.statistics or {}, other.statistics or {})
+    fit = None
+    if state.fit is not None and other.fit is not None:
+        # all classes rest before one is revived
+        fit = mean(state.fit, other.fit) | {"last": np.full(family.n_classes, total)}
+    troubles = dict(state.troubles)
+    count_troubles(troubles, other.troubles)
+    labels = class_labels(family)
+    for ours, nearer in enumerate(match.nearer):
+        if nearer >= 0:
+            doubt = (
+                f"class {labels[match.order[ours]]} of run {name!r} was merged with class "
+                f"{labels[ours]}, though class {labels[nearer]} is nearer"
+            )
+            _log.warning("merge_runs: %s; have the runs found the same classes?", doubt)
+            count_troubles(troubles, {doubt: 1})
+    merged = replace(
+        state,
+        statistics=statistics,
+        fit=fit,
+        troubles=troubles,
+        pending=(
+            *state.pending,
+            *(_held(each, state.position, match.order) for each in other.pending),
+        ),
+        position=state.position + other.position,
+        n_learned=total,
+        n_steps=state.n_steps + other.n_steps,
+        n_updates=state.n_updates + other.n_updates + 1,
+        inverse_effective_size=(
+            (1 - share) ** 2 * state.inverse_effective_size
+            + share**2 * other.inverse_effective_size
+        ),
+    )
+    found = maximize_family(
+        family,
+        statistics,
+        effective_size=merged.effective_size,
+        present=state.parameters,
+    )
+    return replace(merged, parameters=found.parameters)
+
+
+def _held(item: Pending, before: int, order: np.ndarray) -> Pending:
+    """Return an observation that the other run holds, with our positions and classes."""
+    classes = item.classes
+    if classes is not None:
+        classes = tuple(ours for ours, theirs in enumerate(order) if theirs in classes)
+    return replace(item, position=before + item.position, classes=classes)
+
+
+def _match(family: Family, state: OnlineState, other: OnlineState) -> _Match:
+    """Match the classes of two runs by the distances of their parameters."""
+    # imported where it is used: scipy.optimize takes a quarter of a second
+    from scipy.optimize import linear_sum_assignment
+
+    ours, theirs = state.parameters or {}, other.parameters or {}
+    distances = family.class_distances(ours, theirs)
+    empty = [Revival().is_empty((each.statistics or {})[CLASS_WEIGHT]) for each in (state, other)]
+    apart = [
+        family.class_distances(each, each)[np.ix_(~gone, ~gone)][np.triu_indices((~gone).sum(), 1)]
+        for each, gone in zip((ours, theirs), empty, strict=True)
+    ]
+    # Where a class is empty in either run, two others are merged only if they are nearer than any
+    # two of one run are.
+    cost = np.where(
+        empty[0][:, None] != empty[1],
+        np.concatenate(apart).min(initial=np.inf) / 2,
+        np.where(empty[0][:, None] & empty[1], 0.0, distances),
+    )
+    _, order = linear_sum_assignment(cost)
+    # nothing is lost with a class that is empty
+    judged = np.where(empty[0][:, None], np.inf, distances)
+    own = distances[np.arange(len(order)), order]
+    doubtful = ~empty[0] & ~empty[1][order] & (judged.min(axis=0)[order] < own)
+    nearest = judged.argmin(axis=0)[order]
+    return _Match(np.asarray(order), np.where(doubtful, nearest, -1))
+
+
+def _require_alike(runs: Mapping[Hashable, Any]) -> None:
+    """Refuse runs that cannot be merged."""
+    if not runs:
+        raise ValueError("runs: got none; give at least one OnlineEM.")
+    for name, run in runs.items():
+        if not isinstance(run, OnlineEM):
+            raise TypeError(f"runs: run {name!r} is a {type(run).__name__}; give an OnlineEM.")
+        if not run.run.state.n_learned:
+            raise ValueError(
+                f"runs: run {name!r} has learned nothing; leave it out, or let it learn first."
+            )
+    if len({id(run) for run in runs.values()}) < len(runs):
+        raise ValueError("runs: one is given twice; its observations would count twice.")
+    names = list(runs)
+    first: OnlineEM = runs[names[0]]
+    settings = json.loads(encode_settings(first.run.settings))
+    for name in names[1:]:
+        other: OnlineEM = runs[name]
+        if other.family is not first.family:
+            found = differences(
+                describe_family(first.family),
+                describe_family(other.family),
+                (f"in run {names[0]!r}", f"in run {name!r}"),
+            )
+            if found:
+                raise ValueError(
+                    f"runs: families differ: {'; '.join(found)}. Give runs with families made in "
+                    "the same way."
+                )
+        others = json.loads(encode_settings(other.run.settings))
+        unlike = [each for each in settings if settings[each] != others[each]]
+        unlike = [each for each in unlike if each not in MAY_DIFFER]
+        if unlike:
+            raise ValueError(
+                f"runs: run {name!r} differs from run {names[0]!r} in {unlike}; give runs with "
+                "the same settings, and the same objects where these are functions."
+            )

@@ -1,0 +1,243 @@
+"""The alarm for drift: as many false alarms as are due, and a fall is found at once."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import pymc_mcoem as mcoem
+from pymc_mcoem.diagnostics.drift import _threshold, mean_run_length
+from tests.helpers.toy_families import EvidentMixture, NormalMixture, mixture_stream
+
+#: Scores of each kind, and one alarm in so many of them.
+N, EVERY = 30_000, 100
+SCORES = {
+    "normal": lambda rng, n: rng.normal(size=n),
+    "skew": lambda rng, n: -rng.chisquare(2, size=n),
+    "heavy tails": lambda rng, n: rng.standard_cauchy(size=n),
+    "ties": lambda rng, n: rng.integers(3, size=n).astype(float),
+    "all alike": lambda rng, n: np.zeros(n),
+}
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog):
+    caplog.set_level(logging.ERROR, logger="pymc_mcoem")
+
+
+def n_alarms(alarm, scores):
+    return sum(alarm.update(score) for score in scores)
+
+
+def too_many(found):
+    """Return by how many standard errors alarms are more than are due.
+
+    Alarms are renewals: waiting times vary no more than their mean does.
+    """
+    due = N / EVERY
+    return (found - due) / np.sqrt(due)
+
+
+@pytest.mark.parametrize(
+    ("kind", "window"), [*((kind, 100) for kind in SCORES), ("skew", 1_000), ("skew", N)]
+)
+def test_false_alarms_are_as_frequent_as_is_said(kind, window, rng):
+    alarm = mcoem.DriftAlarm(false_alarm_rate=1 / EVERY, window=window, warm_up=0)
+    assert abs(too_many(n_alarms(alarm, SCORES[kind](rng, N)))) < 4
+
+
+def test_a_threshold_for_half_as_many_alarms_fails_this_check(rng):
+    alarm = mcoem.DriftAlarm(false_alarm_rate=1 / EVERY, warm_up=0)
+    alarm.threshold = _threshold(0.5 / EVERY, 1.0)
+    assert too_many(n_alarms(alarm, SCORES["normal"](rng, N))) < -4
+
+
+@pytest.mark.slow
+def test_false_alarms_at_the_default_rate(rng):
+    alarm = mcoem.DriftAlarm()
+    n = 2_000_000
+    found = n_alarms(alarm, -rng.chisquare(5, size=n))
+    assert abs(found - n * 1e-4) < 4 * np.sqrt(n * 1e-4)
+
+
+@pytest.mark.parametrize(("drift", "threshold"), [(0.5, 2.0), (0.25, 3.0), (0.0, 1.0)])
+def test_mean_run_lengths_by_simulation(drift, threshold, rng):
+    n = 20_000
+    level, length = np.zeros(n), np.zeros(n)
+    running = np.ones(n, dtype=bool)
+    while running.any():
+        length[running] += 1
+        steps = rng.normal(size=running.sum()) - drift
+        level[running] = np.maximum(0, level[running] + steps)
+        running &= level <= threshold
+    error = length.std() / np.sqrt(n)
+    assert abs(length.mean() - mean_run_length(threshold, drift)) < 4 * error
+
+
+@pytest.mark.parametrize("rate", [1e-6, 1e-4, 1e-2])
+@pytest.mark.parametrize("fall", [0.1, 1.0, 4.0])
+def test_the_threshold_is_that_of_the_rate(rate, fall):
+    alarm = mcoem.DriftAlarm(false_alarm_rate=rate, fall=fall)
+    assert mean_run_length(alarm.threshold, fall / 2) == pytest.approx(1 / rate, rel=1e-4)
+
+
+@pytest.mark.parametrize("begin", [600, 3_000])
+def test_a_fall_is_found_and_told_once(begin, rng):
+    late, since, more = [], [], 0
+    for seed in range(40):
+        alarm = mcoem.DriftAlarm(random_seed=seed)
+        # skew scores, as evidence is; their standard deviation is 2
+        n_alarms(alarm, 5.0 - rng.chisquare(2, size=begin))
+        alarm.alarms.clear()
+        n_alarms(alarm, 1.0 - rng.chisquare(2, size=400))
+        found, *others = alarm.alarms
+        late.append(found.at - begin)
+        since.append(found.since - begin)
+        more += len(others)
+    # A fall by two standard deviations takes z to −1.5 or less on average, so that the level grows
+    # by 1 or more a score.
+    assert 0 < min(late) <= max(late) < 5 * alarm.threshold
+    assert np.mean(late) < alarm.threshold + 4 * np.std(late) / np.sqrt(len(late))
+    assert abs(np.median(since) - 1) <= 2
+    # afterwards only false alarms, at their own rate
+    due = 40 * 400 * alarm.false_alarm_rate
+    assert more < due + 4 * np.sqrt(due)
+
+
+def test_a_rise_is_no_drift(rng):
+    alarm = mcoem.DriftAlarm(false_alarm_rate=1e-4)
+    scores = rng.normal(size=4_000) + np.linspace(0.0, 20.0, 4_000)
+    assert not n_alarms(alarm, scores)
+
+
+def run_over(values, callback, **settings):
+    em = mcoem.OnlineEM(
+        EvidentMixture(),
+        e_step=mcoem.esteps.Exact(),
+        n_start=20,
+        random_seed=1,
+        progressbar=False,
+        **settings,
+    )
+    return em.partial_fit(values, callback=callback)
+
+
+def test_it_judges_the_evidence_before_learning_and_changes_nothing(rng):
+    values = mixture_stream(rng, 300)
+    alarm, seen = mcoem.DriftAlarm(), []
+    em = run_over(values, lambda records: (alarm(records), seen.extend(records)))
+    assert alarm.n_scores == 300
+    np.testing.assert_array_equal(
+        [record.log_evidence for record in seen], em.history["observations"]["log_evidence"]
+    )
+    # the evidence of observation n at θ after n − 1
+    theta = em.history["steps"].to_dataset().isel(step=-2)
+    found = em.family.exact({"value": values[-1]}, {k: theta[k].values for k in em.parameters})
+    spread = np.sqrt(float(theta["noise_variance"]))
+    by_hand = np.log(theta["weights"].values @ stats.norm.pdf(values[-1], theta["means"], spread))
+    assert found["log_evidence"] == pytest.approx(by_hand, rel=1e-12)
+    assert seen[-1].log_evidence == pytest.approx(by_hand, rel=1e-12)
+    assert em.parameters.identical(run_over(values, None).parameters)
+
+
+@pytest.mark.parametrize("batch_size", [1, 7])
+def test_a_stream_that_changes_raises_one_alarm_along_a_run(batch_size, rng):
+    before, after = mixture_stream(rng, 1_500), mixture_stream(rng, 490) + 6.0
+    alarm = mcoem.DriftAlarm()
+    run_over(np.concatenate([before, after]), alarm, batch_size=batch_size)
+    *early, found = alarm.alarms
+    assert 1_500 < found.at < 1_560
+    assert 1_490 <= found.since <= 1_520
+    # false alarms before: 0.14 are due
+    assert len(early) <= 2
+
+
+def test_along_predict_then_learn(rng):
+    values = np.concatenate([mixture_stream(rng, 700), mixture_stream(rng, 200) + 6.0])
+
+    class Weighing(mcoem.esteps.Exact):
+        def compile(self, family):
+            return Weighed(super().compile(family))
+
+    class Weighed:
+        def __init__(self, exact):
+            self.exact, self.initial_state = exact, exact.initial_state
+
+        def __call__(self, *given, **options):
+            return self.exact(*given, **options)
+
+        def class_probability(self, data, parameters, rng, *, draws, tune):
+            return self.exact.family.probabilities(data, parameters)
+
+    alarm = mcoem.DriftAlarm()
+    em = mcoem.OnlineEM(
+        EvidentMixture(), e_step=Weighing(), n_start=20, random_seed=1, progressbar=False
+    )
+    learned = []
+    mcoem.predict_then_learn(
+        em,
+        values,
+        np.where(values < 0, "low", "high"),
+        e_step=Weighing(),
+        progressbar=False,
+        callback=lambda records: (alarm(records), learned.append(em.n_seen)),
+    )
+    assert alarm.n_scores == 900
+    # each time before the next observation is taken
+    assert learned == [20] * 20 + list(range(21, 901))
+    assert 700 < alarm.alarms[-1].at < 760
+    by_hand = mcoem.DriftAlarm()
+    run_over(values, by_hand)
+    assert by_hand.alarms == alarm.alarms
+
+
+def test_evidence_that_is_not_known_is_told_once(caplog, rng):
+    caplog.set_level(logging.WARNING, logger="pymc_mcoem")
+    alarm = mcoem.DriftAlarm()
+    em = mcoem.OnlineEM(
+        NormalMixture(), e_step=mcoem.esteps.Exact(), random_seed=1, progressbar=False
+    )
+    em.partial_fit(mixture_stream(rng, 80), callback=alarm)
+    assert sum("has no evidence" in record.message for record in caplog.records) == 1
+    assert alarm.n_scores == 80
+    # and does not hide a fall among others
+    caplog.clear()
+    alarm = mcoem.DriftAlarm()
+    scores = np.concatenate([rng.normal(size=600), rng.normal(-4.0, size=60)])
+    assert n_alarms(alarm, [each for score in scores for each in (score, np.nan)]) == 1
+    (told,) = [record.message for record in caplog.records if "has fallen" in record.message]
+    assert f"Observation {alarm.alarms[0].at}: " in told
+    assert f"since about observation {alarm.alarms[0].since}" in told
+
+
+def test_memory_is_bounded_and_a_copy_goes_on_alike(rng):
+    alarm = mcoem.DriftAlarm(false_alarm_rate=0.01, window=50)
+    n_alarms(alarm, rng.normal(size=3_000))
+    assert len(alarm._recent) == len(alarm._sorted) <= 50
+    assert alarm._sorted == sorted(alarm._recent)
+    assert alarm.alarms.maxlen == 1_000
+    copy = pickle.loads(pickle.dumps(alarm))
+    scores = rng.normal(size=3_000)
+    assert n_alarms(alarm, scores) == n_alarms(copy, scores) > 0
+    assert alarm.alarms == copy.alarms
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("false_alarm_rate", 0.0),
+        ("false_alarm_rate", 0.5),
+        ("fall", -1.0),
+        ("fall", np.nan),
+        ("window", 5),
+        ("window", 100.5),
+        ("warm_up", -1),
+    ],
+)
+def test_arguments_out_of_range_are_named(name, value):
+    with pytest.raises(ValueError, match=f"^{name}: got"):
+        mcoem.DriftAlarm(**{name: value})
