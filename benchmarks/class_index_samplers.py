@@ -497,7 +497,7 @@ def digit(rng: np.random.Generator, data: str | None) -> Problem:
     density = step._density
     step.setup_chain(rng, 0, 1)
     step.step(model.initial_point(0))
-    fitted = step.pseudo_priors
+    fitted = step.chain.pseudo_priors
 
     n = density.n_latents
     k, x = pt.scalar("k", dtype="int64"), pt.vector("x", shape=(n,))

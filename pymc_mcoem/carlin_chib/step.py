@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from itertools import product
 from multiprocessing import parent_process
-from operator import is_
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -18,13 +15,8 @@ from pymc.step_methods.state import dataclass_state
 from rich.progress import TextColumn
 from rich.table import Column
 
+from pymc_mcoem.carlin_chib.chain import Chain
 from pymc_mcoem.carlin_chib.chain_starts import DefaultStart
-from pymc_mcoem.carlin_chib.engines import Swept
-from pymc_mcoem.carlin_chib.equal_visits import (
-    initial_equalizing_log_weight,
-    next_equalizing_log_weight,
-)
-from pymc_mcoem.carlin_chib.moves.adaptation import ShapeOfMoves
 from pymc_mcoem.carlin_chib.moves.defaults import STEP_MOVE
 from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.carlin_chib.problem import (
@@ -34,15 +26,12 @@ from pymc_mcoem.carlin_chib.problem import (
     other_indices,
     require_settings,
 )
-from pymc_mcoem.carlin_chib.pseudo_prior_checks import Judge
-from pymc_mcoem.carlin_chib.pseudo_priors.base import N_STARTS
-from pymc_mcoem.carlin_chib.step_statistics import LOG_WEIGHT, PRIOR, vector_name
+from pymc_mcoem.carlin_chib.step_statistics import SweepStatistics
 from pymc_mcoem.compiling.backends import pytensor_mode
 from pymc_mcoem.compiling.messages import telling
 from pymc_mcoem.density.class_density import (
     class_prior,
     count_classes,
-    index_key,
     is_class_index,
 )
 from pymc_mcoem.interrupts import as_interrupts
@@ -58,14 +47,8 @@ __all__ = ["CarlinChib"]
 
 _log = logging.getLogger("pymc_mcoem")
 
-#: Refits of the pseudo-priors during tuning, if other steps move variables that they depend on.
-N_REFITS = 4
-
 #: Most joint values of the model's other class indices for which each value has its own fit.
 MAX_FITS = 16
-
-#: Most sweeps by which the pseudo-priors are judged.
-N_JUDGED = 500
 
 
 @dataclass_state
@@ -73,16 +56,8 @@ class CarlinChibState(StepMethodState):
     """State that a chain carries besides its point."""
 
     tune: bool
-    n_tune: int
-    n_steps: int
     n_switches: int
-    log_step: np.ndarray
-    shape_of_moves: Any
-    moves: Any
-    pseudo_priors: Any
-    fits: Any
-    frozen_auxiliaries: Any
-    equalizing_log_weight: np.ndarray
+    chain: Any
     n_classes: int = field(metadata={"frozen": True})
 
 
@@ -227,17 +202,7 @@ class CarlinChib(BlockedStep):
     default_blocked = True
     default_tune_steps = 200
     _state_class = CarlinChibState
-    stats_dtypes_shapes: ClassVar[dict[str, Any]] = {
-        "class_of": (np.int64, []),
-        "class_drawn": (np.int64, []),
-        "class_switched": (bool, []),
-        "class_n_switched": (np.int64, []),
-        "class_switches": (np.int64, []),
-        "class_acceptance": (np.float64, []),
-        "class_log_weight": (object, []),
-        "class_believed_elsewhere": (np.float64, []),
-        "class_prior": (object, []),
-    }
+    stats_dtypes_shapes: ClassVar[dict[str, Any]] = SweepStatistics.ALWAYS
 
     def __init__(
         self,
@@ -293,26 +258,22 @@ class CarlinChib(BlockedStep):
         self.rng = pm.util.get_random_generator(rng)
         self.n_classes = self._density.n_classes
         self.tune = True
-        self.n_tune = 0
-        self.n_steps = 0
         self.n_switches = 0
-        self.pseudo_priors: Any = None
-        self.fits: dict[tuple[int, ...], Any] = {}
         # Other moves use the pseudo-prior as a proposal or as a metric; a plate has too many rows
         # for a covariance each, and a single latent has no shape beyond its step size, which is
         # tuned.
-        self._adapts_shape = isinstance(move, RandomWalk) and bool(
+        adapts_shape = isinstance(move, RandomWalk) and bool(
             move.n_moves and not index.ndim and self._density.n_latents > 1
         )
-        self.shape_of_moves: Any = None
-        self.moves: dict[tuple[int, ...], Any] = {}
-        self.log_step = self._engine.initial_log_step.copy()
-        self.frozen_auxiliaries: Any = None
-        self.equalizing_log_weight = np.zeros(self.n_classes)
-        self._is_frozen = auxiliaries == "frozen"
-        self._equalizes_visits = equalize_visits
-        self._jumps = jump is not None
-        self._moves_latents = within_class is not None
+        self.chain = Chain(
+            self._engine,
+            DefaultStart(model, index, self._density.latents),
+            {} if index.ndim else other_indices(self._density, MAX_FITS),
+            adapts_shape=adapts_shape,
+            equalizes_visits=equalize_visits,
+            is_frozen=auxiliaries == "frozen",
+            moves_latents=within_class is not None,
+        )
         if equalize_visits:
             # logged here, in the user's own process: messages of workers may go unseen
             _log.warning(
@@ -322,65 +283,34 @@ class CarlinChib(BlockedStep):
                 "do.",
                 index.name,
             )
-        own_stats = dict(self.stats_dtypes_shapes)
-        if index.ndim:
-            # it would be a vector, and PyMC requires one type for a statistic that steps share
-            del own_stats["class_drawn"]
-        if jump is not None:
-            own_stats["class_jump_acceptance"] = (np.float64, [])
-        if equalize_visits:
-            own_stats["class_equalizing_log_weight"] = (object, [])
-            own_stats["class_equalizing_of"] = (np.int64, [])
-            own_stats["class_log_importance"] = (np.float64, [])
-        is_alone = sum(is_class_index(rv) for rv in model.free_RVs) == 1
-        self._vectors = {
-            statistic: vector_name(statistic, str(index.name), is_alone)
-            for statistic in (LOG_WEIGHT, PRIOR)
-        }
-        for statistic, its_name in self._vectors.items():
-            own_stats[its_name] = own_stats.pop(statistic)
-        self.stats_dtypes_shapes = own_stats  # type: ignore[misc]
+        self._statistics = SweepStatistics(
+            str(index.name),
+            is_alone=sum(is_class_index(rv) for rv in model.free_RVs) == 1,
+            is_plate=bool(index.ndim),
+            jumps=jump is not None,
+            equalizes_visits=equalize_visits,
+        )
+        self.stats_dtypes_shapes = self._statistics.dtypes_shapes  # type: ignore[misc]
         self.stats_dtypes = [{name: kind for name, (kind, _) in self.stats_dtypes_shapes.items()}]
-        self._prior = np.full(self.n_classes, np.nan)
-        self._judge = Judge(0)
-        self._last: tuple[np.ndarray, np.ndarray, list[np.ndarray]] | None = None
-        self._believed: tuple[tuple[Any, Any], np.ndarray] | None = None
+        self._class_prior = np.full(self.n_classes, np.nan)
         self._model = model
         self._index = index
-        self._judged_at: tuple[int, ...] = ()
-        self._other_indices = {} if index.ndim else other_indices(self._density, MAX_FITS)
-        self._key = index_key(str(index.name))
         self._made_for = _structure(model)
         start = model.initial_point(random_seed=0)
-        self._shapes = {value.name: np.shape(start[value.name]) for value in self.vars}
-        self._default_start = DefaultStart(model, index, self._density.latents)
+        self._made_for_shapes = {value.name: np.shape(start[value.name]) for value in self.vars}
 
     def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
         """Reset tuning, counters and pseudo-priors, which belong to one chain."""
         super().setup_chain(rng, tune, draws)
         self.tune = tune > 0
-        self.n_tune = tune
-        self.n_steps = 0
         self.n_switches = 0
-        self.log_step = self._engine.initial_log_step.copy()
-        self.pseudo_priors = None
-        self.fits = {}
-        self.shape_of_moves = None
-        self.moves = {}
-        self.frozen_auxiliaries = None
-        self.equalizing_log_weight = np.zeros(self.n_classes)
-        self._judge = Judge(0)
-        self._last = None
+        self.chain.begin(tune)
 
     def stop_tuning(self) -> None:
         """Stop tuning, and log the pseudo-priors that have proved poor."""
         super().stop_tuning()
-        # On a plate, rows that stay in one class are common and sweeps are expensive.
-        is_single = self._index.ndim == 0
-        if self._is_frozen or (is_single and not self._judge.has_seen_enough()):
-            with as_interrupts():
-                self._judge_by_fresh_draws()
-        poor = self._judge.verdicts()
+        with as_interrupts():
+            poor = self.chain.poor_pseudo_priors(self.rng)
         if poor:
             _log.warning(
                 "CarlinChib: %s: poor pseudo-priors of %s. The chain stays exact, but jumps there "
@@ -411,228 +341,36 @@ class CarlinChib(BlockedStep):
             returns the draws that it has.
         """
         # JAX compiles at the first call; the workers of a run share its terminal.
-        with as_interrupts(), telling(self.n_steps == 0 and parent_process() is None):
+        with as_interrupts(), telling(self.chain.n_steps == 0 and parent_process() is None):
             return self._step(point)
 
     def _step(self, point: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[Any]]:
-        if self.pseudo_priors is None:
+        if self.chain.pseudo_priors is None:
             self._require_unchanged(point)
-            self._prior = class_prior(self._model, self._index)
-        others = self._density.others(point)
-        index_name = self._density.index_value.name
-        before = np.asarray(point[index_name], dtype=np.int64)
-        position = self._density.ravel(point)
-        is_first = self.pseudo_priors is None
-        must_refit = is_first or self._must_refit()
-        if must_refit:
-            self._fit(others)
-        if self._adapts_shape and self.tune and (must_refit or self._is_due()):
-            self._adapt_shape()
-        beside = self._values_of_other_indices(others)
-        self.pseudo_priors = self.fits[beside]
-        if is_first and self._equalizes_visits:
-            self.equalizing_log_weight = initial_equalizing_log_weight(
-                self.pseudo_priors.log_evidence
-            )
-        # earlier steps may have moved latents that they share with this one
-        own_start = is_first and self._default_start.holds(point, of_latents=self._moves_latents)
-        self.n_steps += 1
-        gain = 2.0 / np.sqrt(self.n_steps) if self.tune else 0.0
-
-        def sweep(index: np.ndarray, x: np.ndarray) -> tuple[Swept, np.ndarray]:
-            if self._is_frozen and (own_start or self.frozen_auxiliaries is None):
-                shape = self._engine.auxiliaries_shape
-                self.frozen_auxiliaries = self.rng.standard_normal(shape)
-            swept = self._engine.sweep(
-                self.rng,
-                gain,
-                index,
-                x,
-                self.log_step,
-                self.pseudo_priors,
-                others,
-                equalizing_log_weight=self.equalizing_log_weight,
-                auxiliaries=self.frozen_auxiliaries,
-                moves=self.moves.get(beside),
-            )
-            return swept, np.asarray(~np.isfinite(swept.log_weight).any(axis=-1))
-
-        if own_start:
-            # A pseudo-prior may reach beyond the density's support: draw again if it did.
-            given = before, position
-            before, position = self.pseudo_priors.draw_start(self.rng)
-            swept, bad = sweep(before, position)
-            for attempt in range(N_STARTS):
-                if not bad.any():
-                    break
-                again = self.pseudo_priors.draw_start(self.rng) if attempt < N_STARTS - 1 else given
-                before = np.where(bad, again[0], before)
-                position = np.where(bad[..., None], again[1], position)
-                swept, bad = sweep(before, position)
-        else:
-            swept, bad = sweep(before, position)
-        if bad.any():
-            raise ValueError(
-                f"initvals: the log-density is not finite for any class at {index_name} = "
-                f"{before}; start the chain where the model has positive density."
-            )
-        self.log_step = swept.log_step
-        if self.tune:
-            self._last = before, position, others
-            # the first draws may still be moving away from a poor start
-            if self._adapts_shape and self.n_steps > self.n_tune // 8:
-                self.shape_of_moves.see(int(swept.class_index), swept.position)
-        if not self._is_frozen and beside == self._judged_at:
-            self._judge.see(before, swept.log_ratio)
-        equalizing = self.equalizing_log_weight
-        if self._equalizes_visits and self.tune:
-            self.equalizing_log_weight = next_equalizing_log_weight(
-                equalizing, swept.log_weight, self.n_steps
-            )
+            self._class_prior = class_prior(self._model, self._index)
+        made = self.chain.sweep(self.rng, point, self.tune)
+        swept = made.swept
         new = dict(point)
-        new[index_name] = np.asarray(swept.class_index, dtype=self._density.index_value.dtype)
+        index_value = self._density.index_value
+        new[index_value.name] = np.asarray(swept.class_index, dtype=index_value.dtype)
         new.update(self._density.unravel(swept.position))
-        n_switched = int(np.count_nonzero(swept.class_index != before))
+        n_switched = int(np.count_nonzero(swept.class_index != made.started_at))
         self.n_switches += n_switched
-        stats = {
-            "class_of": self._key,
-            "class_switched": n_switched > 0,
-            "class_n_switched": n_switched,
-            "class_switches": self.n_switches,
-            "class_acceptance": swept.acceptance,
-            # PyMC stacks vectors, but joins the rows of matrices
-            self._vectors[LOG_WEIGHT]: swept.log_weight.ravel(),
-            "class_believed_elsewhere": self._believed_elsewhere(before, equalizing),
-        }
-        stats[self._vectors[PRIOR]] = self._prior
-        if not self._index.ndim:
-            stats["class_drawn"] = int(swept.class_index)
-        if self._equalizes_visits:
-            stats["class_equalizing_log_weight"] = equalizing
-            stats["class_equalizing_of"] = self._key
-            stats["class_log_importance"] = -float(equalizing[int(swept.class_index)])
-        if self._jumps:
-            stats["class_jump_acceptance"] = swept.jump_acceptance
+        stats = self._statistics.of_sweep(made, n_switched, self.n_switches, self._class_prior)
         return new, [stats]
-
-    def _believed_elsewhere(self, index: np.ndarray, equalizing_log_weight: np.ndarray) -> float:
-        """Return the other classes' probability by the evidence that the pseudo-priors estimate."""
-        if self._index.ndim:
-            return float("nan")
-        given = self.pseudo_priors, equalizing_log_weight
-        if self._believed is None or not all(map(is_, given, self._believed[0])):
-            log_p = self.pseudo_priors.log_evidence + equalizing_log_weight
-            known = not np.isnan(log_p).any() and np.isfinite(log_p.max())
-            p = np.exp(log_p - log_p.max()) if known else np.full(len(log_p), np.nan)
-            self._believed = given, 1.0 - p / p.sum()
-        return float(self._believed[1][int(index)])
 
     def _require_unchanged(self, point: Mapping[str, np.ndarray]) -> None:
         """Raise `ValueError` if the model has changed since the step was made for it."""
         shapes = {value.name: np.shape(point[value.name]) for value in self.vars}
         if (
             _structure(self._model) != self._made_for
-            or shapes != self._shapes
+            or shapes != self._made_for_shapes
             or count_classes(self._index) != self.n_classes
         ):
             raise ValueError(
                 "model: it has other variables, shapes or classes than when CarlinChib was made "
                 "for it; make the step anew."
             )
-
-    def _values_of_other_indices(self, others: Sequence[np.ndarray]) -> tuple[int, ...]:
-        return tuple(int(others[position]) for position in self._other_indices)
-
-    def _fit(self, others: Sequence[np.ndarray]) -> None:
-        """Fit pseudo-priors given the values of the other variables, and log any trouble.
-
-        Other indices of the model jump back and forth, and a fit at one of their values need not
-        suit the next: each value has its own fit, and the chain's present value comes first.
-        """
-        here = self._values_of_other_indices(others)
-        self.fits = {here: self._engine.fit(self.rng, others)}
-        for values in product(*map(range, self._other_indices.values())):
-            if values not in self.fits:
-                placed = list(others)
-                for position, value in zip(self._other_indices, values, strict=True):
-                    placed[position] = np.asarray(value, dtype=others[position].dtype)
-                self.fits[values] = self._engine.fit(self.rng, placed)
-        found = self.fits[here]
-        self._judged_at = here
-        # Frozen auxiliaries are drawn from the heaviest component alone.
-        if self._is_frozen and any(getattr(fit, "mixtures", None) for fit in self.fits.values()):
-            _log.warning(
-                "CarlinChib: %s: a class has several modes, and with frozen auxiliaries "
-                "only the pseudo-prior of the heaviest is drawn from; the chain stays exact, but "
-                "may not get from one mode to another. Leave out auxiliaries=.",
-                self._density.index_value.name,
-            )
-        self._judge = Judge(N_JUDGED, found.log_evidence)
-        for trouble, count in found.troubles.items():
-            _log.warning(
-                "CarlinChib: %s in %d of %d pseudo-priors; the chain stays exact, but these "
-                "classes may be visited too seldom.",
-                trouble,
-                count,
-                found.log_evidence.size,
-            )
-
-    def _judge_by_fresh_draws(self) -> None:
-        """Give the judge draws of the pseudo-priors that are made only for it.
-
-        Frozen auxiliaries have their pseudo-priors' distribution too, but a class gets a new one
-        only when it is left, which happens seldom or never if its pseudo-prior is poor. A class
-        that the chain never leaves has no draw, although it may be the one at fault.
-        """
-        if self._last is None:
-            return
-        index, position, others = self._last
-        pseudo_priors = self.fits[self._values_of_other_indices(others)]
-        self._judge = Judge(N_JUDGED, pseudo_priors.log_evidence)
-        # a separate generator, which is the same if the chain is resumed
-        rng = np.random.default_rng(copy.deepcopy(self.rng).integers(2**63))
-        for t in range(N_JUDGED):
-            # the active class has no draw, so the classes are active in turn
-            active = (index + t) % self.n_classes
-            swept = self._engine.sweep(
-                rng,
-                0.0,
-                active,
-                position,
-                self.log_step,
-                pseudo_priors,
-                others,
-                equalizing_log_weight=self.equalizing_log_weight,
-                auxiliaries=(
-                    rng.standard_normal(self._engine.auxiliaries_shape) if self._is_frozen else None
-                ),
-                jumps=False,
-            )
-            self._judge.see(active, swept.log_ratio)
-
-    def _adapt_shape(self) -> None:
-        """Give random walks the shapes of the chain's draws in the classes with enough of them."""
-        if self.shape_of_moves is None:
-            self.shape_of_moves = ShapeOfMoves(self.n_classes, self._density.n_latents)
-        shape, fits = self.shape_of_moves, self.fits
-        adapts = np.any([shape.adapts(found) for found in fits.values()], axis=0)
-        if adapts.any():
-            self.moves = {
-                values: shape.adapted(found, self._density.active) for values, found in fits.items()
-            }
-        # a step size tuned to another shape does not suit this one
-        begins = np.flatnonzero(adapts & ~shape.is_adapted)
-        self.log_step = self.log_step.copy()
-        self.log_step[begins] = self._engine.initial_log_step[begins]
-        shape.is_adapted |= adapts
-
-    def _must_refit(self) -> bool:
-        return self.tune and bool(self._density.other_values) and self._is_due()
-
-    def _is_due(self) -> bool:
-        # The last quarter of tuning is for the step sizes, which depend on the pseudo-priors.
-        due = self.n_steps % max(self.n_tune // N_REFITS, 1) == 0
-        return due and self.n_steps <= 0.75 * self.n_tune
 
     @staticmethod
     def _progressbar_config(n_chains: int = 1) -> tuple[list[TextColumn], dict[str, list[Any]]]:

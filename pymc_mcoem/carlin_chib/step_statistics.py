@@ -1,13 +1,16 @@
-"""Find the sample statistics of `CarlinChib` that belong to one variable of the posterior."""
+"""Sample statistics of `CarlinChib`: what a sweep records, and whose they are when read back."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from pymc_mcoem.density.class_density import index_key
+
+if TYPE_CHECKING:
+    from pymc_mcoem.carlin_chib.chain import ChainSweep
 
 __all__ = [
     "BELIEVED",
@@ -19,9 +22,9 @@ __all__ = [
     "LOG_WEIGHT",
     "PRIOR",
     "StepStatistics",
+    "SweepStatistics",
     "read_prior",
     "read_statistics",
-    "vector_name",
 ]
 
 #: Sample statistic in which `CarlinChib` stores the log-probabilities of the classes.
@@ -52,6 +55,105 @@ DRAWN = "class_drawn"
 _FORMER = "class_tilt"
 
 _SAMPLE_DIMS = ("chain", "draw")
+
+
+class SweepStatistics:
+    """What the step of one index records of every sweep.
+
+    PyMC joins the statistics of all steps by their names, makes objects of vectors of one name,
+    which netCDF does not take, and requires one type for a statistic that steps share.
+
+    Parameters
+    ----------
+    index : str
+        Name of the class index.
+    is_alone : bool
+        Whether the model has no other class index.
+    is_plate : bool
+    jumps, equalizes_visits : bool
+        Whether the step makes annealed jumps, and whether it equalizes visits.
+
+    Attributes
+    ----------
+    dtypes_shapes : dict of str to tuple
+        Type and shape of each statistic, as PyMC wants them.
+    """
+
+    #: Statistics of a single index in every setting.
+    ALWAYS: ClassVar[dict[str, Any]] = {
+        INDEX: (np.int64, []),
+        DRAWN: (np.int64, []),
+        "class_switched": (bool, []),
+        "class_n_switched": (np.int64, []),
+        "class_switches": (np.int64, []),
+        "class_acceptance": (np.float64, []),
+        LOG_WEIGHT: (object, []),
+        BELIEVED: (np.float64, []),
+        PRIOR: (object, []),
+    }
+
+    def __init__(
+        self, index: str, *, is_alone: bool, is_plate: bool, jumps: bool, equalizes_visits: bool
+    ) -> None:
+        self._key = index_key(index)
+        self._is_plate = is_plate
+        self._jumps = jumps
+        self._equalizes_visits = equalizes_visits
+        self.dtypes_shapes = dict(self.ALWAYS)
+        if is_plate:
+            # it would be a vector
+            del self.dtypes_shapes[DRAWN]
+        if jumps:
+            self.dtypes_shapes["class_jump_acceptance"] = (np.float64, [])
+        if equalizes_visits:
+            self.dtypes_shapes[EQUALIZING_LOG_WEIGHT] = (object, [])
+            self.dtypes_shapes[EQUALIZED_INDEX] = (np.int64, [])
+            self.dtypes_shapes[LOG_IMPORTANCE] = (np.float64, [])
+        self._vectors = {
+            statistic: statistic if is_alone else _vector_name(statistic, index)
+            for statistic in (LOG_WEIGHT, PRIOR)
+        }
+        for statistic, its_name in self._vectors.items():
+            self.dtypes_shapes[its_name] = self.dtypes_shapes.pop(statistic)
+
+    def of_sweep(
+        self, made: ChainSweep, n_switched: int, n_switches: int, class_prior: np.ndarray
+    ) -> dict[str, Any]:
+        """Return the statistics of a sweep.
+
+        Parameters
+        ----------
+        made : ChainSweep
+        n_switched, n_switches : int
+            Indices that switched in this sweep, and in all sweeps of the chain.
+        class_prior : ndarray of shape (n_classes,)
+        """
+        swept, equalizing = made.swept, made.equalizing_log_weight
+        stats = {
+            INDEX: self._key,
+            "class_switched": n_switched > 0,
+            "class_n_switched": n_switched,
+            "class_switches": n_switches,
+            "class_acceptance": swept.acceptance,
+            # PyMC stacks vectors, but joins the rows of matrices
+            self._vectors[LOG_WEIGHT]: swept.log_weight.ravel(),
+            BELIEVED: made.believed_elsewhere,
+            self._vectors[PRIOR]: class_prior,
+        }
+        if not self._is_plate:
+            stats[DRAWN] = int(swept.class_index)
+        if self._equalizes_visits:
+            stats[EQUALIZING_LOG_WEIGHT] = equalizing
+            stats[EQUALIZED_INDEX] = self._key
+            stats[LOG_IMPORTANCE] = -float(equalizing[int(swept.class_index)])
+        if self._jumps:
+            stats["class_jump_acceptance"] = swept.jump_acceptance
+        return stats
+
+
+def _vector_name(statistic: str, index: str) -> str:
+    """Return the name of a vector if the model has several class indices."""
+    return f"{statistic}_{index}"
 
 
 @dataclass(frozen=True)
@@ -104,7 +206,7 @@ def read_statistics(stats: Any, values: np.ndarray, name: str | None = None) -> 
     if stats is None or values.dtype.kind not in "iu":
         return StepStatistics()
     shape = values.shape[1:]
-    weights = _vectors(stats, LOG_WEIGHT, name, shape)
+    weights = _vectors_of_index(stats, LOG_WEIGHT, name, shape)
     if INDEX in stats:
         return _by_name(stats, weights, values, name)
     if not weights:
@@ -116,7 +218,7 @@ def read_statistics(stats: Any, values: np.ndarray, name: str | None = None) -> 
             drawn = np.take_along_axis(mine, values[..., None], axis=-1)
             mine = mine if np.isfinite(drawn).all() else None
         known = mine is not None and len(values) == 1
-        found = _by_step(stats, EQUALIZING_LOG_WEIGHT, shape) if known else []
+        found = _vectors_by_step(stats, EQUALIZING_LOG_WEIGHT, shape) if known else []
         own = found[0] if found and found[0].shape[-1] == weights[0].shape[-1] else None
         importance = None if own is None else -_of_class(own, values[0])
         return StepStatistics(mine, own, importance)
@@ -128,18 +230,18 @@ def _by_name(
 ) -> StepStatistics:
     """Return the statistics that name the variable, and its draws' weights by all indices."""
     shape = values.shape[1:]
-    importance = _numbers(stats, LOG_IMPORTANCE, shape)
+    importance = _scalars_by_step(stats, LOG_IMPORTANCE, shape)
     total = np.sum(importance, axis=0) if importance else None
     key = None if name is None else index_key(name)
-    names = [int(each.flat[0]) for each in _numbers(stats, INDEX, shape)]
+    names = [int(each.flat[0]) for each in _scalars_by_step(stats, INDEX, shape)]
     if key not in names or len(names) != len(weights):
         return StepStatistics(log_importance=total)
     step = names.index(key)
-    equalized = [int(each.flat[0]) for each in _numbers(stats, EQUALIZED_INDEX, shape)]
-    found = _by_step(stats, EQUALIZING_LOG_WEIGHT, shape)
+    equalized = [int(each.flat[0]) for each in _scalars_by_step(stats, EQUALIZED_INDEX, shape)]
+    found = _vectors_by_step(stats, EQUALIZING_LOG_WEIGHT, shape)
     is_known = key in equalized and len(found) == len(equalized)
     own = found[equalized.index(key)] if is_known else None
-    believed = _numbers(stats, BELIEVED, shape)
+    believed = _scalars_by_step(stats, BELIEVED, shape)
     return StepStatistics(
         _rows(weights[step], values),
         own,
@@ -152,7 +254,7 @@ def _by_draws(stats: Any, weights: list[np.ndarray], values: np.ndarray) -> Step
     """Return the statistics of the only step that drew exactly these values."""
     shape = values.shape[1:]
     drawn_by_step = _drawn_by_step(stats, len(weights), shape)
-    found = _by_step(stats, EQUALIZING_LOG_WEIGHT, shape)
+    found = _vectors_by_step(stats, EQUALIZING_LOG_WEIGHT, shape)
     if found and len(found) != len(drawn_by_step):
         raise ValueError(
             f"data: {len(drawn_by_step)} steps drew class indices, of which {len(found)} with "
@@ -175,51 +277,55 @@ def _by_draws(stats: Any, weights: list[np.ndarray], values: np.ndarray) -> Step
     return StepStatistics(mine, found[step] if found else None, importance)
 
 
-def _numbers(stats: Any, name: str, shape: tuple[int, ...]) -> list[np.ndarray]:
+def _scalars_by_step(stats: Any, name: str, shape: tuple[int, ...]) -> list[np.ndarray]:
     """Return a statistic with one number per step, each (n_chains, n_draws)."""
-    if name not in stats:
+    values = _values(stats, name, shape)
+    if values is None:
         return []
-    kept = stats[name].transpose(*_SAMPLE_DIMS, ...).values
-    if kept.shape[:2] != shape:
-        return []
-    columns = kept.reshape(*shape, -1)
+    columns = values.reshape(*shape, -1)
     return [columns[..., step] for step in range(columns.shape[-1])]
 
 
-def _by_step(stats: Any, name: str, shape: tuple[int, ...]) -> list[np.ndarray]:
+def _vectors_by_step(stats: Any, name: str, shape: tuple[int, ...]) -> list[np.ndarray]:
     """Return a statistic of every step that stored it, each (n_chains, n_draws, length)."""
-    if name not in stats:
+    values = _values(stats, name, shape)
+    if values is None:
         return []
-    kept = stats[name].transpose(*_SAMPLE_DIMS, ...).values
-    if kept.shape[:2] != shape:
-        return []
-    is_nested = kept.dtype == object and isinstance(kept.flat[0], np.ndarray)
-    if is_nested or kept.ndim == 4:
+    is_nested = values.dtype == object and isinstance(values.flat[0], np.ndarray)
+    if is_nested or values.ndim == 4:
         # vectors of several steps; they are stacked if their lengths are equal
-        columns = kept.reshape(*shape, -1) if is_nested else kept
+        columns = values.reshape(*shape, -1) if is_nested else values
         return [
             np.array(columns[:, :, step].tolist(), dtype=np.float64).reshape(*shape, -1)
             for step in range(columns.shape[2])
         ]
-    return [kept.reshape(*shape, -1).astype(np.float64)]
+    return [values.reshape(*shape, -1).astype(np.float64)]
+
+
+def _values(stats: Any, name: str, shape: tuple[int, ...]) -> np.ndarray | None:
+    """Return the values of a statistic, (n_chains, n_draws, ...), or None if it does not fit."""
+    if name not in stats:
+        return None
+    values: np.ndarray = stats[name].transpose(*_SAMPLE_DIMS, ...).values
+    return values if values.shape[:2] == shape else None
 
 
 def _drawn_by_step(stats: Any, n_steps: int, shape: tuple[int, ...]) -> list[np.ndarray]:
     """Return the class indices of every step, each (n_chains, n_draws, n_rows) of int."""
-    found = _by_step(stats, DRAWN, shape)
+    found = _vectors_by_step(stats, DRAWN, shape)
     if n_steps > 1 and len(found) == 1:
         # one number from each step
         found = [found[0][..., step, None] for step in range(found[0].shape[-1])]
     return [drawn.astype(np.int64) for drawn in found]
 
 
-def _rows(kept: np.ndarray, values: np.ndarray) -> np.ndarray | None:
+def _rows(log_weight: np.ndarray, values: np.ndarray) -> np.ndarray | None:
     """Return log-weights by row, (n_rows, n_chains, n_draws, n_classes), None if they misfit."""
     n_rows, n_chains, n_draws = values.shape
-    n_classes, rest = divmod(kept.shape[-1], n_rows)
+    n_classes, rest = divmod(log_weight.shape[-1], n_rows)
     if rest or n_classes < 1 or values.min() < 0 or values.max() >= n_classes:
         return None
-    return np.moveaxis(kept.reshape(n_chains, n_draws, n_rows, n_classes), 2, 0)
+    return np.moveaxis(log_weight.reshape(n_chains, n_draws, n_rows, n_classes), 2, 0)
 
 
 def _of_class(log_weight: np.ndarray, drawn: np.ndarray) -> np.ndarray:
@@ -227,31 +333,14 @@ def _of_class(log_weight: np.ndarray, drawn: np.ndarray) -> np.ndarray:
     return found
 
 
-def vector_name(statistic: str, index: str, is_alone: bool) -> str:
-    """Return the name under which the step of an index records a vector.
-
-    PyMC joins statistics of one name of all steps, and makes objects of vectors, which netCDF does
-    not take.
-
-    Parameters
-    ----------
-    statistic : str
-    index : str
-        Name of the class index.
-    is_alone : bool
-        Whether the model has no other class index.
-    """
-    return statistic if is_alone else f"{statistic}_{index}"
-
-
-def _vectors(
+def _vectors_of_index(
     stats: Any, statistic: str, index: str | None, shape: tuple[int, ...]
 ) -> list[np.ndarray]:
     """Return vectors of every step, or those of the step of an index in place of all."""
-    own = [] if index is None else _by_step(stats, vector_name(statistic, index, False), shape)
+    own = [] if index is None else _vectors_by_step(stats, _vector_name(statistic, index), shape)
     if own:
-        return own * len(_numbers(stats, INDEX, shape))
-    return _by_step(stats, statistic, shape)
+        return own * len(_scalars_by_step(stats, INDEX, shape))
+    return _vectors_by_step(stats, statistic, shape)
 
 
 def read_prior(stats: Any, index: Any) -> np.ndarray | None:
@@ -272,8 +361,8 @@ def read_prior(stats: Any, index: Any) -> np.ndarray | None:
     if stats is None or INDEX not in stats or index.name is None:
         return None
     shape, name = (index.sizes["chain"], index.sizes["draw"]), str(index.name)
-    priors = _vectors(stats, PRIOR, name, shape)
-    names = [int(each.flat[0]) for each in _numbers(stats, INDEX, shape)]
+    priors = _vectors_of_index(stats, PRIOR, name, shape)
+    names = [int(each.flat[0]) for each in _scalars_by_step(stats, INDEX, shape)]
     if index_key(name) not in names or len(names) != len(priors):
         return None
     prior: np.ndarray = priors[names.index(index_key(name))][0, 0]

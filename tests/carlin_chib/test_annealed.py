@@ -312,7 +312,7 @@ def test_a_class_without_density_does_not_spoil_the_step_size(rng):
         point = model.initial_point(0)
         for _ in range(400):
             point, (kept,) = step.step(point)
-        log_steps.append(step.log_step[-1])
+        log_steps.append(step.chain.log_step[-1])
     assert abs(log_steps[0] - log_steps[1]) < 0.7
     assert 0 <= kept["class_jump_acceptance"] <= 1
 
@@ -322,12 +322,12 @@ def test_a_chain_goes_on_with_the_step_size_of_its_jumps(skewed):
     model = skewed.family.model
     step = CarlinChib(model=model, **JUMPS["in stages"])
     step.setup_chain(np.random.default_rng(0), tune=20, draws=20)
-    assert len(step.log_step) == N_CLASSES + 1
+    assert len(step.chain.log_step) == N_CLASSES + 1
     point = model.initial_point(0)
     for _ in range(15):
         point = step.step(point)[0]
     state, after = step.sampling_state, step.step(point)[0]
-    assert state.log_step[-1] != step._engine.initial_log_step[-1]
+    assert state.chain.log_step[-1] != step._engine.initial_log_step[-1]
     other = cloudpickle.loads(cloudpickle.dumps(step))
     other.setup_chain(np.random.default_rng(1), tune=20, draws=20)
     other.sampling_state = state

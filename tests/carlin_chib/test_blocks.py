@@ -37,10 +37,10 @@ def test_inactive_draws_from_pseudo_priors_are_noticed(nested, rng, monkeypatch)
     model, step = nested
 
     def from_pseudo_prior(self, class_index, position, others, rng):
-        _, drawn = step.pseudo_priors.draw_start(rng)
-        other = step.pseudo_priors.mean[2] + step.pseudo_priors.scale[2] @ rng.standard_normal(
-            len(drawn)
-        )
+        pseudo_priors = step.chain.pseudo_priors
+        _, drawn = pseudo_priors.draw_start(rng)
+        noise = rng.standard_normal(len(drawn))
+        other = pseudo_priors.mean[2] + pseudo_priors.scale[2] @ noise
         return np.where(self.active[class_index], position, other)
 
     monkeypatch.setattr(InactiveDraw, "active", step._density.active, raising=False)

@@ -14,7 +14,7 @@ import pymc as pm
 import pytest
 from scipy import stats
 
-import pymc_mcoem.carlin_chib.step as step_module
+import pymc_mcoem.carlin_chib.chain_fits as chain_fits
 from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
 from pymc_mcoem.carlin_chib.step import CarlinChib
@@ -80,7 +80,7 @@ def smallest_p(model, step, rng):
 @pytest.fixture(autouse=True)
 def without_judgement(monkeypatch):
     """Leave out the sweeps by which pseudo-priors are judged, which change no chain."""
-    monkeypatch.setattr(step_module, "N_JUDGED", 0)
+    monkeypatch.setattr(chain_fits, "N_JUDGED", 0)
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def test_pseudo_priors_follow_the_data_of_the_next_chain(calibrated):
             pm.set_data({"seen": np.full(3, y)})
         step.setup_chain(np.random.default_rng(0), tune=10, draws=10)
         step.step(model.initial_point(0))
-        found.append(step.pseudo_priors)
+        found.append(step.chain.pseudo_priors)
     assert found[0] == found[2]
     assert found[1].mean[0, 0] > found[0].mean[0, 0] + 1.0
 

@@ -379,7 +379,7 @@ def test_one_mode_costs_no_bit(rng):
     for n in (0, 128):
         step = CarlinChib(model=model, pseudo_priors=Laplace(race=None, n_prior_draws=n))
         found.append(sampled(model, step, np.random.default_rng(seed), draws=100, chains=1))
-        assert step.pseudo_priors.mixtures is None
+        assert step.chain.pseudo_priors.mixtures is None
     np.testing.assert_array_equal(found[0]["posterior"]["x"], found[1]["posterior"]["x"])
 
 
@@ -432,7 +432,7 @@ def test_blocks_keep_inactive_latents_standard_normal_in_mixtures(rng):
         pm.Normal("y", mean, 0.15, observed=3.0)
         step = CarlinChib(blocks={0: [a], 1: [b]})
     tree = sampled(model, step, rng, draws=4_000, chains=2)
-    assert step.pseudo_priors.mixtures is not None
+    assert step.chain.pseudo_priors.mixtures is not None
     grid = np.linspace(-20.0, 20.0, 400_001)
     priors = stats.norm.pdf(grid, 0.0, 2.0), stats.norm.pdf(grid, 0.5, 3.0)
     mass = [

@@ -118,7 +118,7 @@ def test_another_shape_of_moves_changes_no_weight(rng, auxiliaries):
             0.0,
             np.asarray(1),
             position,
-            step.log_step,
+            step.chain.log_step,
             fitted,
             [],
             equalizing_log_weight=np.zeros(2),
@@ -148,11 +148,11 @@ def test_walks_take_the_shape_of_the_draws_while_tuning_and_keep_it(rng):
         for _ in range(600):
             point, _ = step.step(point)
         step.stop_tuning()
-        kept = step.moves[()].scale.copy()
+        kept = step.chain.moves[()].scale.copy()
         for _ in range(10):
             point, _ = step.step(point)
-    np.testing.assert_array_equal(step.moves[()].scale, kept)
-    visited = step.shape_of_moves.is_adapted
+    np.testing.assert_array_equal(step.chain.moves[()].scale, kept)
+    visited = step.chain.shape_of_moves.is_adapted
     assert visited.any()
     variances = np.einsum("jab,jab->ja", kept, kept)[visited]
     # some 400 draws, each worth a few: a variance to a quarter or so, less what is shrunk

@@ -126,8 +126,9 @@ def judged_at_the_end(step, model, tune=20):
     step.stop_tuning()
     after = step.sampling_state
     assert before.rng == after.rng
-    np.testing.assert_array_equal(before.frozen_auxiliaries, after.frozen_auxiliaries)
-    return np.stack(step._judge._ratios), np.stack(step._judge._classes), step._judge.verdicts()
+    np.testing.assert_array_equal(before.chain.frozen_auxiliaries, after.chain.frozen_auxiliaries)
+    judge = step.chain.fits._judge
+    return np.stack(judge._ratios), np.stack(judge._classes), judge.verdicts()
 
 
 def test_frozen_auxiliaries_are_judged_by_draws_made_for_it():
@@ -169,7 +170,7 @@ def test_a_chain_that_is_not_tuned_is_not_judged():
         step = astray_step(auxiliaries="frozen")
     step.setup_chain(np.random.default_rng(0), tune=0, draws=5)
     step.stop_tuning()
-    assert step._judge.verdicts() == []
+    assert step.chain.fits._judge.verdicts() == []
 
 
 def test_no_jump_is_made_where_pseudo_priors_are_judged(monkeypatch):

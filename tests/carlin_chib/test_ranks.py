@@ -17,8 +17,8 @@ import pytest
 from pymc.step_methods.compound import CompoundStep
 from scipy import stats
 
+import pymc_mcoem.carlin_chib.chain_fits as chain_fits
 import pymc_mcoem.carlin_chib.moves.annealed as annealed
-import pymc_mcoem.carlin_chib.step as step_module
 from pymc_mcoem.carlin_chib.moves.annealed import AnnealedJump
 from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
@@ -38,7 +38,7 @@ LEAST_P = 1e-5
 @pytest.fixture(autouse=True)
 def without_judgement(monkeypatch):
     """Leave out the sweeps by which pseudo-priors are judged, which change no chain."""
-    monkeypatch.setattr(step_module, "N_JUDGED", 0)
+    monkeypatch.setattr(chain_fits, "N_JUDGED", 0)
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def at_the_last_fit(case, monkeypatch):
     step, others, kept = case.step, case.step._density.others, {}
 
     def values(point):
-        if step.pseudo_priors is None or step._must_refit():
+        if step.chain.pseudo_priors is None or step.chain._must_refit(step.tune):
             kept["values"] = others(point)
         return kept["values"]
 
@@ -178,7 +178,7 @@ def test_what_is_off_drawn_from_a_pseudo_prior_fails(nested, rng, monkeypatch):
     step = nested.step
 
     def from_pseudo_prior(class_index, position, others, rng):
-        all_on = step.pseudo_priors.mean[3], step.pseudo_priors.scale[3]
+        all_on = step.chain.pseudo_priors.mean[3], step.chain.pseudo_priors.scale[3]
         drawn = all_on[0] + all_on[1] @ rng.standard_normal(len(position))
         return np.where(step._density.active[class_index], position, drawn)
 
@@ -399,13 +399,15 @@ def test_frozen_auxiliaries_follow_pseudo_priors_that_follow_a_hyperparameter(
     step, fit = tight.step, tight.step._engine.fit
 
     def refitted(rng, others):
-        found, before = fit(rng, others), step.pseudo_priors
+        found, before = fit(rng, others), step.chain.pseudo_priors
         if not is_standardized and before is not None:
-            kept = before.mean + np.einsum("jab,jb->ja", before.scale, step.frozen_auxiliaries)
-            step.frozen_auxiliaries = np.einsum("jab,jb->ja", found.whiten, kept - found.mean)
+            kept = before.mean + np.einsum(
+                "jab,jb->ja", before.scale, step.chain.frozen_auxiliaries
+            )
+            step.chain.frozen_auxiliaries = np.einsum("jab,jb->ja", found.whiten, kept - found.mean)
         return found
 
     monkeypatch.setattr(step._engine, "fit", refitted)
-    monkeypatch.setattr(step, "_must_refit", lambda: True)
+    monkeypatch.setattr(step.chain, "_must_refit", lambda tune: True)
     p = smallest_p(tight, rng)
     assert p > LEAST_P if is_standardized else p < LEAST_P

@@ -148,16 +148,16 @@ def test_nothing_leaks_from_chain_to_chain(model, skewed):
 
 def test_a_new_chain_forgets_the_last(step, model):
     run(step, model.initial_point(0), 10)
-    adapted = step.log_step.copy()
+    adapted = step.chain.log_step.copy()
     step.setup_chain(np.random.default_rng(1), tune=20, draws=20)
     assert step.tune
-    assert (step.n_steps, step.n_switches, step.pseudo_priors) == (0, 0, None)
-    assert not np.array_equal(step.log_step, adapted)
+    assert (step.chain.n_steps, step.n_switches, step.chain.pseudo_priors) == (0, 0, None)
+    assert not np.array_equal(step.chain.log_step, adapted)
     step.setup_chain(np.random.default_rng(1), tune=0, draws=20)
     assert not step.tune
-    before = step.log_step.copy()
+    before = step.chain.log_step.copy()
     run(step, model.initial_point(0), 10)
-    np.testing.assert_array_equal(step.log_step, before)
+    np.testing.assert_array_equal(step.chain.log_step, before)
 
 
 def test_chains_start_in_classes_of_their_own(two_steps):
@@ -221,8 +221,8 @@ def following(without_compiler):
 def test_initial_values_are_told_from_the_models_own(following, initvals, own):
     model, step = following
     starts = pm.initial_point.make_initial_point_fn(model=model, overrides=initvals)(5)
-    assert step._default_start.holds(starts) is own
-    assert step._default_start.holds(starts) is own  # the next chain
+    assert step.chain._default_start.holds(starts) is own
+    assert step.chain._default_start.holds(starts) is own  # the next chain
 
 
 @pytest.mark.parametrize("shape", [None, 3])
@@ -269,10 +269,10 @@ def test_a_model_may_say_where_its_index_starts(without_compiler):
 def test_after_tuning_the_kernel_is_fixed(step, model):
     points = run(step, model.initial_point(0), 20)
     step.stop_tuning()
-    log_step, pseudo_priors = step.log_step.copy(), step.pseudo_priors
+    log_step, pseudo_priors = step.chain.log_step.copy(), step.chain.pseudo_priors
     run(step, points[-1], 30)
-    np.testing.assert_array_equal(step.log_step, log_step)
-    assert step.pseudo_priors is pseudo_priors
+    np.testing.assert_array_equal(step.chain.log_step, log_step)
+    assert step.chain.pseudo_priors is pseudo_priors
 
 
 def test_a_point_is_not_changed(step, model):
@@ -353,9 +353,9 @@ def test_a_state_is_restored_before_pseudo_priors_are_known(step, model):
 def test_a_state_is_a_copy(step, model):
     run(step, model.initial_point(0), 2)
     state = step.sampling_state
-    log_step = state.log_step.copy()
+    log_step = state.chain.log_step.copy()
     run(step, model.initial_point(0), 5)
-    np.testing.assert_array_equal(state.log_step, log_step)
+    np.testing.assert_array_equal(state.chain.log_step, log_step)
 
 
 def test_a_state_of_another_model_is_refused(step, without_sweep):
@@ -648,7 +648,7 @@ def test_numba_and_c_draw_the_same(skewed, model):
         return (
             [int(point["class_index"]) for point in points],
             np.array([float(point["level"]) for point in points]),
-            step.log_step,
+            step.chain.log_step,
         )
 
     numba, c = draw("NUMBA"), draw("CVM")
@@ -740,7 +740,7 @@ def test_pseudo_priors_are_fitted_at_each_value_of_another_index(
         move = RandomWalk(n_moves=1)
         step = CarlinChib([k, x], class_index=k, within_class=move)
         other = CarlinChib([j, x], class_index=j, within_class=move)
-        assert len(step._other_indices) == (fits == "each")
+        assert len(step.chain.fits._other_indices) == (fits == "each")
         draws = {"k": [], "j": []}
         for each in (step, other):
             each.setup_chain(np.random.default_rng(rng.integers(2**32)), tune=100, draws=600)
@@ -756,7 +756,7 @@ def test_pseudo_priors_are_fitted_at_each_value_of_another_index(
     found = {name: shares_and_switches(np.array(values[100:])) for name, values in draws.items()}
     weight = np.array([0.6, 0.4]) * stats.norm.pdf(0.2, [0.0, 0.5], np.hypot(0.25, 0.5))
     exact = weight[1] / weight.sum()
-    assert len(step.fits) == (2 if fits == "each" else 1)
+    assert len(step.chain.fits.by_values) == (2 if fits == "each" else 1)
     # of draws that follow one another independently
     due = 2 * exact * (1 - exact)
     if fits == "each":
@@ -773,4 +773,4 @@ def test_indices_that_the_density_does_not_look_at_are_no_reason_for_more_fits(w
         j = pm.Categorical("j", [0.2] * 5)
         pm.Normal("y", x + k, 1.0, observed=0.0)
         pm.Normal("z", 1.0 * j, 1.0, observed=0.0)
-        assert CarlinChib([k, x], class_index=k)._other_indices == {}
+        assert CarlinChib([k, x], class_index=k).chain.fits._other_indices == {}

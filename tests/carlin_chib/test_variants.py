@@ -118,13 +118,13 @@ def test_auxiliaries_stay_until_their_class_is_left(skewed):
     point = step.step(skewed.family.model.initial_point(0))[0]
     n_left = 0
     for _ in range(200):
-        before, here = step.frozen_auxiliaries.copy(), int(point["class_index"])
-        mean, whiten = step.pseudo_priors.mean, step.pseudo_priors.whiten
+        before, here = step.chain.frozen_auxiliaries.copy(), int(point["class_index"])
+        mean, whiten = step.chain.pseudo_priors.mean, step.chain.pseudo_priors.whiten
         standard = whiten[here] @ (np.atleast_1d(point["level"]) - mean[here])
         point = step.step(point)[0]
         others = np.arange(3) != here
-        np.testing.assert_array_equal(step.frozen_auxiliaries[others], before[others])
-        np.testing.assert_allclose(step.frozen_auxiliaries[here], standard, rtol=1e-12)
+        np.testing.assert_array_equal(step.chain.frozen_auxiliaries[others], before[others])
+        np.testing.assert_allclose(step.chain.frozen_auxiliaries[here], standard, rtol=1e-12)
         n_left += int(point["class_index"]) != here
     assert n_left > 20
 

@@ -1,0 +1,257 @@
+"""One chain of the step method: what it carries from sweep to sweep besides its point."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pymc.step_methods.state import DataClassState, WithSamplingState, dataclass_state
+
+from pymc_mcoem.carlin_chib.chain_fits import ChainFits
+from pymc_mcoem.carlin_chib.equal_visits import (
+    initial_equalizing_log_weight,
+    next_equalizing_log_weight,
+)
+from pymc_mcoem.carlin_chib.moves.adaptation import ShapeOfMoves
+from pymc_mcoem.carlin_chib.pseudo_priors.base import N_STARTS
+
+if TYPE_CHECKING:
+    from pymc_mcoem.carlin_chib.chain_starts import DefaultStart
+    from pymc_mcoem.carlin_chib.engines import Engine, Swept
+    from pymc_mcoem.carlin_chib.pseudo_prior_checks import Verdict
+    from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
+
+__all__ = ["Chain", "ChainState", "ChainSweep"]
+
+#: Refits of the pseudo-priors during tuning, if other steps move variables that they depend on.
+N_REFITS = 4
+
+
+@dataclass_state
+class ChainState(DataClassState):
+    """State that a chain carries besides its point."""
+
+    n_tune: int
+    n_steps: int
+    log_step: np.ndarray
+    shape_of_moves: Any
+    moves: Any
+    pseudo_priors: Any
+    fits: Any
+    frozen_auxiliaries: Any
+    equalizing_log_weight: np.ndarray
+
+
+@dataclass(frozen=True)
+class ChainSweep:
+    """A sweep that a chain made.
+
+    Attributes
+    ----------
+    started_at : ndarray of int, shape () or (n_rows,)
+        Class index before the sweep.
+    swept : Swept
+    equalizing_log_weight : ndarray of shape (n_classes,)
+        Under which the sweep was made.
+    believed_elsewhere : float
+        Probability of the classes other than `started_at` by the pseudo-priors' evidence.
+    """
+
+    started_at: np.ndarray
+    swept: Swept
+    equalizing_log_weight: np.ndarray
+    believed_elsewhere: float
+
+
+class Chain(WithSamplingState):
+    """A chain of sweeps: fits, step sizes and weights, tuned as it goes.
+
+    Parameters
+    ----------
+    engine : Engine
+    default_start : DefaultStart
+        Tells whether a chain begins at the model's default, in place of which it draws its own
+        class and latents.
+    other_indices : dict of int to int
+        As `ChainFits` takes them.
+    adapts_shape : bool
+        Whether random walks take the shape of the chain's own draws during tuning.
+    equalizes_visits : bool
+        Whether to adapt weights under which all classes are visited equally often.
+    is_frozen : bool
+        Whether auxiliaries stay where they are until their class is chosen.
+    moves_latents : bool
+        Whether the sweep moves the latents; otherwise other steps may have done so before.
+
+    Attributes
+    ----------
+    n_tune, n_steps : int
+        Sweeps of the tuning phase, and sweeps made so far.
+    log_step : ndarray of shape (n_classes,), with a jump (n_classes + 1,)
+    shape_of_moves : ShapeOfMoves or None
+    moves : dict of tuple of int to PseudoPriors
+        Normals whose covariances random walks have, by the values of the other indices.
+    fits : ChainFits
+    pseudo_priors : PseudoPriors or None
+        Those of the last sweep; None before the first.
+    frozen_auxiliaries : ndarray or None
+    equalizing_log_weight : ndarray of shape (n_classes,)
+    """
+
+    _state_class = ChainState
+
+    def __init__(
+        self,
+        engine: Engine,
+        default_start: DefaultStart,
+        other_indices: Mapping[int, int],
+        *,
+        adapts_shape: bool,
+        equalizes_visits: bool,
+        is_frozen: bool,
+        moves_latents: bool,
+    ) -> None:
+        self._engine = engine
+        self._default_start = default_start
+        self._adapts_shape = adapts_shape
+        self._equalizes_visits = equalizes_visits
+        self._is_frozen = is_frozen
+        self._moves_latents = moves_latents
+        self.fits = ChainFits(engine, other_indices, is_frozen)
+        self.begin(0)
+
+    def begin(self, n_tune: int) -> None:
+        """Begin anew, with so many sweeps of tuning."""
+        self.n_tune = n_tune
+        self.n_steps = 0
+        self.log_step = self._engine.initial_log_step.copy()
+        self.shape_of_moves: Any = None
+        self.moves: dict[tuple[int, ...], PseudoPriors] = {}
+        self.fits.clear()
+        self.pseudo_priors: Any = None
+        self.frozen_auxiliaries: Any = None
+        self.equalizing_log_weight = np.zeros(self._engine.density.n_classes)
+        self._last: tuple[np.ndarray, np.ndarray, list[np.ndarray]] | None = None
+
+    def sweep(
+        self, rng: np.random.Generator, point: Mapping[str, np.ndarray], tune: bool
+    ) -> ChainSweep:
+        """Make one sweep.
+
+        Parameters
+        ----------
+        rng : Generator
+        point : dict of str to ndarray
+            By value-variable name.
+        tune : bool
+            Whether the chain is being tuned.
+
+        Raises
+        ------
+        ValueError
+            If the density is not finite for any class.
+        """
+        density = self._engine.density
+        others = density.others(point)
+        before = np.asarray(point[density.index_value.name], dtype=np.int64)
+        position = density.ravel(point)
+        is_first = self.pseudo_priors is None
+        must_refit = is_first or self._must_refit(tune)
+        if must_refit:
+            self.fits.fit(rng, others)
+        if self._adapts_shape and tune and (must_refit or self._is_due()):
+            self._adapt_shape()
+        beside = self.fits.values(others)
+        self.pseudo_priors = self.fits.by_values[beside]
+        if is_first and self._equalizes_visits:
+            self.equalizing_log_weight = initial_equalizing_log_weight(
+                self.pseudo_priors.log_evidence
+            )
+        # earlier steps may have moved latents that they share with this one
+        draws_start = is_first and self._default_start.holds(point, of_latents=self._moves_latents)
+        self.n_steps += 1
+        gain = 2.0 / np.sqrt(self.n_steps) if tune else 0.0
+
+        def sweep(index: np.ndarray, x: np.ndarray) -> tuple[Swept, np.ndarray]:
+            if self._is_frozen and (draws_start or self.frozen_auxiliaries is None):
+                shape = self._engine.auxiliaries_shape
+                self.frozen_auxiliaries = rng.standard_normal(shape)
+            swept = self._engine.sweep(
+                rng,
+                gain,
+                index,
+                x,
+                self.log_step,
+                self.pseudo_priors,
+                others,
+                equalizing_log_weight=self.equalizing_log_weight,
+                auxiliaries=self.frozen_auxiliaries,
+                moves=self.moves.get(beside),
+            )
+            return swept, np.asarray(~np.isfinite(swept.log_weight).any(axis=-1))
+
+        if draws_start:
+            # A pseudo-prior may reach beyond the density's support: draw again if it did.
+            given = before, position
+            before, position = self.pseudo_priors.draw_start(rng)
+            swept, bad = sweep(before, position)
+            for attempt in range(N_STARTS):
+                if not bad.any():
+                    break
+                again = self.pseudo_priors.draw_start(rng) if attempt < N_STARTS - 1 else given
+                before = np.where(bad, again[0], before)
+                position = np.where(bad[..., None], again[1], position)
+                swept, bad = sweep(before, position)
+        else:
+            swept, bad = sweep(before, position)
+        if bad.any():
+            raise ValueError(
+                "initvals: the log-density is not finite for any class at "
+                f"{density.index_value.name} = {before}; start the chain where the model has "
+                "positive density."
+            )
+        self.log_step = swept.log_step
+        if tune:
+            self._last = before, position, others
+            # the first draws may still be moving away from a poor start
+            if self._adapts_shape and self.n_steps > self.n_tune // 8:
+                self.shape_of_moves.see(int(swept.class_index), swept.position)
+        self.fits.see(beside, before, swept.log_ratio)
+        equalizing = self.equalizing_log_weight
+        if self._equalizes_visits and tune:
+            self.equalizing_log_weight = next_equalizing_log_weight(
+                equalizing, swept.log_weight, self.n_steps
+            )
+        believed = self.fits.believed_elsewhere(self.pseudo_priors, before, equalizing)
+        return ChainSweep(before, swept, equalizing, believed)
+
+    def poor_pseudo_priors(self, rng: np.random.Generator) -> list[Verdict]:
+        """Return verdicts on the pseudo-priors that have proved poor; `rng` is not advanced."""
+        return self.fits.poor(rng, self._last, self.log_step, self.equalizing_log_weight)
+
+    def _adapt_shape(self) -> None:
+        """Give random walks the shapes of the chain's draws in the classes with enough of them."""
+        density, fits = self._engine.density, self.fits.by_values
+        if self.shape_of_moves is None:
+            self.shape_of_moves = ShapeOfMoves(density.n_classes, density.n_latents)
+        shape = self.shape_of_moves
+        adapts = np.any([shape.adapts(found) for found in fits.values()], axis=0)
+        if adapts.any():
+            self.moves = {
+                values: shape.adapted(found, density.active) for values, found in fits.items()
+            }
+        # a step size tuned to another shape does not suit this one
+        begins = np.flatnonzero(adapts & ~shape.is_adapted)
+        self.log_step = self.log_step.copy()
+        self.log_step[begins] = self._engine.initial_log_step[begins]
+        shape.is_adapted |= adapts
+
+    def _must_refit(self, tune: bool) -> bool:
+        return tune and bool(self._engine.density.other_values) and self._is_due()
+
+    def _is_due(self) -> bool:
+        # The last quarter of tuning is for the step sizes, which depend on the pseudo-priors.
+        due = self.n_steps % max(self.n_tune // N_REFITS, 1) == 0
+        return due and self.n_steps <= 0.75 * self.n_tune

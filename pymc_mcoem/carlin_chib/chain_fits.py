@@ -1,0 +1,202 @@
+"""Pseudo-priors of one chain: fitted for the other variables' values, and judged by draws."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Mapping, Sequence
+from itertools import product
+from operator import is_
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pymc.step_methods.state import DataClassState, WithSamplingState, dataclass_state
+
+from pymc_mcoem.carlin_chib.pseudo_prior_checks import Judge
+
+if TYPE_CHECKING:
+    from pymc_mcoem.carlin_chib.engines import Engine
+    from pymc_mcoem.carlin_chib.pseudo_prior_checks import Verdict
+    from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
+
+__all__ = ["ChainFits", "ChainFitsState"]
+
+_log = logging.getLogger("pymc_mcoem")
+
+#: Most sweeps by which the pseudo-priors are judged.
+N_JUDGED = 500
+
+
+@dataclass_state
+class ChainFitsState(DataClassState):
+    """Fits that a chain carries from sweep to sweep."""
+
+    by_values: Any
+
+
+class ChainFits(WithSamplingState):
+    """Pseudo-priors of a chain, one fit for each joint value of the model's other indices.
+
+    Parameters
+    ----------
+    engine : Engine
+    other_indices : dict of int to int
+        Numbers of classes of the model's other indices, by position among the other variables.
+    is_frozen : bool
+        Whether auxiliaries stay where they are until their class is chosen.
+
+    Attributes
+    ----------
+    by_values : dict of tuple of int to PseudoPriors
+        By the values of the other indices; empty before the first fit.
+    """
+
+    _state_class = ChainFitsState
+
+    def __init__(self, engine: Engine, other_indices: Mapping[int, int], is_frozen: bool) -> None:
+        self._engine = engine
+        self._other_indices = other_indices
+        self._is_frozen = is_frozen
+        self._believed: tuple[tuple[Any, Any], np.ndarray] | None = None
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget the fits of another chain."""
+        self.by_values: dict[tuple[int, ...], PseudoPriors] = {}
+        self._judge = Judge(0)
+        self._judged_at: tuple[int, ...] = ()
+
+    @property
+    def _index_name(self) -> str:
+        return str(self._engine.density.index_value.name)
+
+    def values(self, others: Sequence[np.ndarray]) -> tuple[int, ...]:
+        """Return the values of the model's other indices, by which the fits are found."""
+        return tuple(int(others[position]) for position in self._other_indices)
+
+    def fit(self, rng: np.random.Generator, others: Sequence[np.ndarray]) -> None:
+        """Fit pseudo-priors given the values of the other variables, and log any trouble.
+
+        Other indices of the model jump back and forth, and a fit at one of their values need not
+        suit the next: each value has its own fit, and the chain's present value comes first.
+        """
+        here = self.values(others)
+        self.by_values = {here: self._engine.fit(rng, others)}
+        for values in product(*map(range, self._other_indices.values())):
+            if values not in self.by_values:
+                placed = list(others)
+                for position, value in zip(self._other_indices, values, strict=True):
+                    placed[position] = np.asarray(value, dtype=others[position].dtype)
+                self.by_values[values] = self._engine.fit(rng, placed)
+        found = self.by_values[here]
+        self._judged_at = here
+        # Frozen auxiliaries are drawn from the heaviest component alone.
+        if self._is_frozen and any(
+            getattr(fit, "mixtures", None) for fit in self.by_values.values()
+        ):
+            _log.warning(
+                "CarlinChib: %s: a class has several modes, and with frozen auxiliaries "
+                "only the pseudo-prior of the heaviest is drawn from; the chain stays exact, but "
+                "may not get from one mode to another. Leave out auxiliaries=.",
+                self._index_name,
+            )
+        self._judge = Judge(N_JUDGED, found.log_evidence)
+        for trouble, count in found.troubles.items():
+            _log.warning(
+                "CarlinChib: %s in %d of %d pseudo-priors; the chain stays exact, but these "
+                "classes may be visited too seldom.",
+                trouble,
+                count,
+                found.log_evidence.size,
+            )
+
+    def believed_elsewhere(
+        self,
+        pseudo_priors: PseudoPriors,
+        class_index: np.ndarray,
+        equalizing_log_weight: np.ndarray,
+    ) -> float:
+        """Return the other classes' probability by the evidence that the pseudo-priors estimate.
+
+        It is nan without estimates, and on a plate.
+        """
+        if np.ndim(class_index):
+            return float("nan")
+        given = pseudo_priors, equalizing_log_weight
+        if self._believed is None or not all(map(is_, given, self._believed[0])):
+            log_p = pseudo_priors.log_evidence + equalizing_log_weight
+            known = not np.isnan(log_p).any() and np.isfinite(log_p.max())
+            p = np.exp(log_p - log_p.max()) if known else np.full(len(log_p), np.nan)
+            self._believed = given, 1.0 - p / p.sum()
+        return float(self._believed[1][int(class_index)])
+
+    def see(self, values: tuple[int, ...], class_index: np.ndarray, log_ratio: np.ndarray) -> None:
+        """Store the importance ratios of a sweep, made with the fit at these values.
+
+        Frozen auxiliaries are no sample of their pseudo-prior: their ratios are not stored.
+        """
+        if not self._is_frozen and values == self._judged_at:
+            self._judge.see(class_index, log_ratio)
+
+    def poor(
+        self,
+        rng: np.random.Generator,
+        last: tuple[np.ndarray, np.ndarray, Sequence[np.ndarray]] | None,
+        log_step: np.ndarray,
+        equalizing_log_weight: np.ndarray,
+    ) -> list[Verdict]:
+        """Return verdicts on the pseudo-priors that have proved poor.
+
+        Parameters
+        ----------
+        rng : Generator
+            Not advanced.
+        last : tuple, or None
+            Class index, position and other variables of the last sweep. From there, fresh draws
+            are made if the sweeps so far cannot tell.
+        log_step, equalizing_log_weight : ndarray
+        """
+        # On a plate, rows that stay in one class are common and sweeps are expensive.
+        is_plate = len(self._engine.auxiliaries_shape) > 2
+        if self._is_frozen or (not is_plate and not self._judge.has_seen_enough()):
+            if last is not None:
+                self._judge_by_fresh_draws(rng, *last, log_step, equalizing_log_weight)
+        return self._judge.verdicts()
+
+    def _judge_by_fresh_draws(
+        self,
+        rng: np.random.Generator,
+        class_index: np.ndarray,
+        position: np.ndarray,
+        others: Sequence[np.ndarray],
+        log_step: np.ndarray,
+        equalizing_log_weight: np.ndarray,
+    ) -> None:
+        """Give the judge draws of the pseudo-priors that are made only for it.
+
+        Frozen auxiliaries have their pseudo-priors' distribution too, but a class gets a new one
+        only when it is left, which happens seldom or never if its pseudo-prior is poor. A class
+        that the chain never leaves has no draw, although it may be the one at fault.
+        """
+        pseudo_priors = self.by_values[self.values(others)]
+        self._judge = Judge(N_JUDGED, pseudo_priors.log_evidence)
+        # a separate generator, which is the same if the chain is resumed
+        rng = np.random.default_rng(copy.deepcopy(rng).integers(2**63))
+        for t in range(N_JUDGED):
+            # the active class has no draw, so the classes are active in turn
+            active = (class_index + t) % self._engine.density.n_classes
+            swept = self._engine.sweep(
+                rng,
+                0.0,
+                active,
+                position,
+                log_step,
+                pseudo_priors,
+                others,
+                equalizing_log_weight=equalizing_log_weight,
+                auxiliaries=(
+                    rng.standard_normal(self._engine.auxiliaries_shape) if self._is_frozen else None
+                ),
+                jumps=False,
+            )
+            self._judge.see(active, swept.log_ratio)
