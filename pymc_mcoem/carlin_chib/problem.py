@@ -14,8 +14,8 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_mcoem.carlin_chib.engines import Engine
 from pymc_mcoem.density.blocks import BlockDensity
-from pymc_mcoem.density.class_density import (
-    ClassDensity,
+from pymc_mcoem.density.class_density import ClassDensity
+from pymc_mcoem.density.class_index import (
     count_classes,
     find_class_index,
     is_class_index,

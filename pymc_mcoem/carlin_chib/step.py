@@ -29,11 +29,7 @@ from pymc_mcoem.carlin_chib.problem import (
 from pymc_mcoem.carlin_chib.step_statistics import SweepStatistics
 from pymc_mcoem.compiling.backends import pytensor_mode
 from pymc_mcoem.compiling.messages import telling
-from pymc_mcoem.density.class_density import (
-    class_prior,
-    count_classes,
-    is_class_index,
-)
+from pymc_mcoem.density.class_index import class_prior, count_classes, is_class_index
 from pymc_mcoem.interrupts import as_interrupts
 
 if TYPE_CHECKING:

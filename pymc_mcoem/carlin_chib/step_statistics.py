@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from pymc_mcoem.density.class_density import index_key
+from pymc_mcoem.density.class_index import index_key
 
 if TYPE_CHECKING:
     from pymc_mcoem.carlin_chib.chain import ChainSweep

@@ -14,12 +14,8 @@ import pymc as pm
 import pytensor.tensor as pt
 from pytensor.graph.replace import clone_replace
 
-from pymc_mcoem.density.class_density import (
-    as_argument,
-    count_classes,
-    require_class_index,
-    require_proper,
-)
+from pymc_mcoem.density.class_density import as_argument, require_proper
+from pymc_mcoem.density.class_index import count_classes, require_class_index
 from pymc_mcoem.density.constants import SharedConstants
 from pymc_mcoem.density.row_operations import Coupled
 from pymc_mcoem.density.rows import by_row

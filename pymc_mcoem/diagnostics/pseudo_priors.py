@@ -13,7 +13,8 @@ import xarray as xr
 from pymc_mcoem.carlin_chib.pareto import pareto_k as tail_index
 from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
 from pymc_mcoem.density.blocks import BlockDensity
-from pymc_mcoem.density.class_density import ClassDensity, find_class_index
+from pymc_mcoem.density.class_density import ClassDensity
+from pymc_mcoem.density.class_index import find_class_index
 from pymc_mcoem.density.geometry import LatentGeometry, geometry_of
 from pymc_mcoem.density.model_scale import ModelScale
 from pymc_mcoem.diagnostics.chains import IndexChains

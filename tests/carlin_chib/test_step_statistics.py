@@ -9,7 +9,7 @@ import xarray as xr
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.carlin_chib.step_statistics import read_prior, read_statistics
-from pymc_mcoem.density.class_density import index_key
+from pymc_mcoem.density.class_index import index_key
 from pymc_mcoem.diagnostics import class_index_summary, read_chains
 
 N_CHAINS, N_DRAWS = 2, 30

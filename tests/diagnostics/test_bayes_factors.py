@@ -10,7 +10,7 @@ from scipy.special import betaln
 from scipy.stats import binom
 
 import pymc_mcoem as mcoem
-from pymc_mcoem.density.class_density import class_prior, index_key
+from pymc_mcoem.density.class_index import class_prior, index_key
 from pymc_mcoem.diagnostics import ClassIndexWarning, bayes_factors, log_odds
 from pymc_mcoem.diagnostics.log_odds import errors_of_log_odds, log_mean
 from tests.helpers.markov import SAME_AUTOCORRELATION, MarkovChain, as_array, as_tree

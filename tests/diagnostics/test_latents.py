@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from pymc_mcoem.density.class_density import index_key
+from pymc_mcoem.density.class_index import index_key
 from pymc_mcoem.diagnostics import ClassIndexWarning, class_index_summary, class_latents
 from tests.helpers.markov import SAME_AUTOCORRELATION, as_tree
 

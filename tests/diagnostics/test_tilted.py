@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from pymc_mcoem.density.class_density import index_key
+from pymc_mcoem.density.class_index import index_key
 from pymc_mcoem.diagnostics import class_index_summary, class_latents, read_chains
 from tests.helpers.toy_carlin_chib import toy_carlin_chib
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from pymc_mcoem.density.class_density import index_key
+from pymc_mcoem.density.class_index import index_key
 from pymc_mcoem.diagnostics import class_draws
 from tests.helpers.markov import MarkovChain, as_tree
 
