@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytensor.tensor as pt
 
+from pymc_mcoem.carlin_chib.compiled_sweeps import CompiledSweeps, Sweeps
 from pymc_mcoem.carlin_chib.kernel import noise_size
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
-from pymc_mcoem.carlin_chib.sweeps import CompiledSweeps, Sweeps, compile_sweeps
+from pymc_mcoem.carlin_chib.sweeps import compile_sweeps
 from pymc_mcoem.compiling.backends import backend_of, interpreted_mode, uses_jax
 from pymc_mcoem.compiling.data_functions import compile_with_data
 from pymc_mcoem.compiling.flat_functions import FlatFunction, NotFlatError, WrittenOut

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import logsumexp
 
-from pymc_mcoem.carlin_chib.sweeps import Sweeps
+from pymc_mcoem.carlin_chib.compiled_sweeps import Sweeps
 from tests.helpers.reference_kernel import Drawing, ReferenceKernel
 
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import softmax
 
+from pymc_mcoem.carlin_chib.compiled_sweeps import Sweeps
 from pymc_mcoem.carlin_chib.moves.defaults import BURST_MOVE
 from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk, WithinClassMove
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriorRule
 from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
 from pymc_mcoem.carlin_chib.pseudo_priors.pilot_moments import PilotMoments
-from pymc_mcoem.carlin_chib.sweeps import Sweeps
 from pymc_mcoem.compiling.backends import require_backend
 from pymc_mcoem.em.burst import Burst
 from pymc_mcoem.em.esteps.base import EStepResult

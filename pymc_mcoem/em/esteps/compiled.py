@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import softmax
 
+from pymc_mcoem.carlin_chib.compiled_sweeps import Sweeps
 from pymc_mcoem.carlin_chib.pseudo_priors.base import N_STARTS, PseudoPriors
-from pymc_mcoem.carlin_chib.sweeps import Sweeps
 from pymc_mcoem.compiling.backends import pytensor_mode
 from pymc_mcoem.density.class_density import as_argument
 from pymc_mcoem.em.burst import Burst, WeightedStatistics, adaptation_gains

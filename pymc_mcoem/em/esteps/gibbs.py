@@ -8,9 +8,10 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 
+from pymc_mcoem.carlin_chib.compiled_sweeps import CompiledSweeps
 from pymc_mcoem.carlin_chib.kernel import PseudoPriorSymbols, SweepInfo, SweepState, draw_class
 from pymc_mcoem.carlin_chib.moves.within_class import ClassProposal
-from pymc_mcoem.carlin_chib.sweeps import CompiledSweeps, SweepGraph
+from pymc_mcoem.carlin_chib.sweep_graph import SweepGraph
 from pymc_mcoem.em.burst import Burst
 
 if TYPE_CHECKING:
