@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -36,8 +35,7 @@ from pymc_mcoem.em.stream import Unreadable
 from pymc_mcoem.interrupts import raise_if_interrupted, require_own_fault, require_readable
 from pymc_mcoem.runs.failed_records import MOST_IN_A_ROW, FailedRecord, named, refusal
 from pymc_mcoem.runs.outliers import (
-    IN_A_ROW,
-    Absurd,
+    RefusedInARow,
     absurd_among,
     largest,
     remembered,
@@ -51,8 +49,6 @@ if TYPE_CHECKING:
     from pymc_mcoem.labelling import Arrays
 
 __all__ = ["OnlineRun"]
-
-_log = logging.getLogger("pymc_mcoem")
 
 #: Number of observations per class up to which a waiting class does not count as trouble.
 UNTROUBLED = 25
@@ -77,7 +73,7 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._failures = 0
-        self._absurd = 0
+        self._refused = RefusedInARow()
         self._predicted = Predicted(self.family)
         # The state whose parameters were read last, and that state as if the stream ended there.
         self._read: tuple[OnlineState, OnlineState] | None = None
@@ -120,7 +116,7 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
                 )
         except Exception as error:
             require_readable(error)
-            self._count_absurd(error)
+            self._refused.count(error, state.position)
             self.leave_out(FailedRecord(state.position, f"refused: {named(error)}", observation))
             self.state = replace(state, position=state.position + 1)
             if self.settings.on_error != "raise":
@@ -130,25 +126,13 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
             raise refusal(error, index, also) from error
         # Compiling may fail too. That is not due to the observation, so compile before counting it.
         self.executor.prepare()
-        self._absurd = 0
+        self._refused.count(None, state.position)
         self.state = replace(
             state,
             recent=remembered(state.recent, spanned),
             pending=(*state.pending, replace(item, classes=classes)),
             position=state.position + 1,
         )
-
-    def _count_absurd(self, error: Exception) -> None:
-        """Count records refused in a row as too far from those before, and warn of many."""
-        self._absurd = self._absurd + 1 if isinstance(error, Absurd) else 0
-        if self._absurd == IN_A_ROW:
-            _log.warning(
-                "%d records in a row, the last of them %d, counted from 0, are refused because "
-                "they lie far from those before: the stream may have changed, perhaps its unit. %s",
-                IN_A_ROW,
-                self.state.position,
-                error,
-            )
 
     def learn(self) -> Iterator[StepReport[OnlineState]]:
         """Learn the queue in whole mini-batches, yielding after each step.

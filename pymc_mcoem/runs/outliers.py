@@ -8,6 +8,7 @@ accepted.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "IN_A_ROW",
     "Absurd",
+    "RefusedInARow",
     "absurd_among",
     "check_refuse_beyond",
     "largest",
@@ -28,6 +30,8 @@ __all__ = [
     "require_plausible",
     "span",
 ]
+
+_log = logging.getLogger("pymc_mcoem")
 
 #: Largest and smallest number of records from which the bound is computed.
 WINDOW, LEAST = 100, 10
@@ -41,6 +45,25 @@ IN_A_ROW = 10
 
 class Absurd(ValueError):
     """A record that lies too far from those before it."""
+
+
+class RefusedInARow:
+    """Number of records in a row that were refused as absurd; a warning tells of many."""
+
+    def __init__(self) -> None:
+        self._number = 0
+
+    def count(self, error: Exception | None, position: int) -> None:
+        """Count the record at a position of the stream, given the error that refused it, if any."""
+        self._number = self._number + 1 if isinstance(error, Absurd) else 0
+        if self._number == IN_A_ROW:
+            _log.warning(
+                "%d records in a row, the last of them %d, counted from 0, are refused because "
+                "they lie far from those before: the stream may have changed, perhaps its unit. %s",
+                IN_A_ROW,
+                position,
+                error,
+            )
 
 
 def check_refuse_beyond(value: Any) -> None:
