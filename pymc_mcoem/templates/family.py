@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
-from functools import cached_property
-from typing import Any
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import Any, Self
 
 import numpy as np
 import xarray as xr
@@ -15,10 +15,10 @@ from pymc_mcoem.em.family import ROUNDING, Family
 from pymc_mcoem.templates.bases.gaussian import GaussianBasis
 from pymc_mcoem.templates.curve_loops import curve_functions
 from pymc_mcoem.templates.description import describe_mixture
+from pymc_mcoem.templates.family_observations import TemplateObservations
 from pymc_mcoem.templates.image_loops import image_functions
 from pymc_mcoem.templates.maximization import maximize_templates
 from pymc_mcoem.templates.model import build_template_model
-from pymc_mcoem.templates.observations import encode_observation, encode_own_points
 from pymc_mcoem.templates.priors import TemplatePriors
 from pymc_mcoem.templates.settings import check_settings
 from pymc_mcoem.templates.starts import (
@@ -34,7 +34,7 @@ from pymc_mcoem.validation import require_semidefinite
 __all__ = ["TemplateFamily"]
 
 
-class TemplateFamily(Family):
+class TemplateFamily(TemplateObservations, Family):
     """The family behind `TemplateMixture`, where parameters and attributes are described."""
 
     def __init__(
@@ -92,7 +92,7 @@ class TemplateFamily(Family):
             self.settings, built
         )
         declare_geometry(built.model, built.geometry)
-        # attributes that the constructor sets; see `TemplateMixture.__reduce__`
+        # attributes that the constructor sets; see `__reduce__`
         self._made = frozenset(vars(self))
 
     @property
@@ -107,16 +107,7 @@ class TemplateFamily(Family):
 
         See `pymc_mcoem.templates.maximization.maximize_templates` for statistics and formulas.
         """
-        return maximize_templates(
-            self._unpacked(statistics),
-            effective_size=effective_size,
-            priors=self.priors,
-            gram=self.gram,
-            base_covariance=self.settings.base_covariance,
-            covariance=self.settings.covariance,
-            noise=self.settings.noise,
-            coefficients=self.settings.coefficients,
-        )
+        return self._maximized(statistics, effective_size=effective_size)
 
     def ready(self, statistics: Mapping[str, np.ndarray], *, effective_size: float) -> np.ndarray:
         """Return which classes have the weight of one observation and a determined template.
@@ -170,22 +161,24 @@ class TemplateFamily(Family):
 
         The shared noise variance is maximized given the templates that are kept.
         """
+        return self._maximized(
+            statistics, effective_size=effective_size, ready=ready, present=present
+        )
+
+    def _maximized(
+        self, statistics: Mapping[str, np.ndarray], **given: Any
+    ) -> dict[str, np.ndarray]:
+        gram = self.settings.basis.unpack_gram(statistics["template_gram"])
         return maximize_templates(
-            self._unpacked(statistics),
-            effective_size=effective_size,
+            {**statistics, "template_gram": gram},
             priors=self.priors,
             gram=self.gram,
             base_covariance=self.settings.base_covariance,
             covariance=self.settings.covariance,
             noise=self.settings.noise,
             coefficients=self.settings.coefficients,
-            ready=ready,
-            present=present,
+            **given,
         )
-
-    def _unpacked(self, statistics: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        gram = self.settings.basis.unpack_gram(statistics["template_gram"])
-        return {**statistics, "template_gram": gram}
 
     def anneal(
         self, parameters: Mapping[str, np.ndarray], temperature: float
@@ -225,116 +218,6 @@ class TemplateFamily(Family):
     def describe(self) -> dict[str, str]:
         """Return the arguments of the mixture as text; see `describe_mixture`."""
         return describe_mixture(self.settings, self.priors)
-
-    def encode(self, observation: Any) -> dict[str, np.ndarray]:
-        """Check one observation and return its values and its mask.
-
-        Parameters
-        ----------
-        observation : array_like of the shape of one observation
-            NaN, or an entry masked in a masked array, is a missing point. A result of this
-            method is accepted too. With ``own_points`` it may also be increasing points above
-            values, of shape (2, n) with n up to ``own_points``, or a mapping
-            ``{"points": ..., "values": ...}``.
-
-        Returns
-        -------
-        dict of str to ndarray
-            ``observed_values`` with zeros where points are missing and ``observed_mask`` with
-            ones where they are not, both of the shape of one observation. With ``own_points``
-            these and ``own_points`` have that length; the points that fill it up are missing.
-
-        Raises
-        ------
-        TypeError
-            If the values are not real numbers.
-        ValueError
-            If the shape is wrong, a value is infinite, all points are missing, or own points
-            do not increase or lie where the warp is not defined.
-
-        Warns
-        -----
-        UserWarning
-            Once, if coefficients are not negative but values are below zero by more than a tenth
-            of the observation's largest: no template follows them there.
-
-        Examples
-        --------
-        >>> from pymc_mcoem.templates import TemplateMixture
-        >>> mixture = TemplateMixture.for_images((2, 2), n_classes=1)
-        >>> mixture.encode([[0.5, np.nan], [1.0, 0.0]])["observed_mask"]
-        array([[1., 0.],
-               [1., 1.]])
-        """
-        settings = self.settings
-        if isinstance(observation, xr.DataArray):
-            observation = self.in_order(observation)
-        if settings.own_points is None:
-            encoded = encode_observation(observation, settings.grid_shape)
-        else:
-            encoded = encode_own_points(
-                observation,
-                settings.points[:, 0],
-                settings.own_points,
-                settings.deformation.check_points,
-            )
-        if settings.coefficients == "nonnegative" and not self._warned_of_negative_values:
-            values = encoded["observed_values"]
-            if values.min() < -0.1 * max(float(values.max()), 0.0):
-                warnings.warn(
-                    f"observation has values down to {values.min():.4g}, which templates with "
-                    "coefficients='nonnegative' cannot follow; pass coefficients='real' if they "
-                    "are more than noise.",
-                    stacklevel=2,
-                )
-                # set after the warning, which comes again if it is turned into an error
-                self._warned_of_negative_values = True
-        return encoded
-
-    def as_source(self, observations: Any) -> Any:
-        """Return observations in the form in which they are read; masked entries become NaN.
-
-        Raises
-        ------
-        TypeError
-            With ``own_points``, if they are a bare tuple, or two rows whose first increases within
-            the range of points: points and values of one curve would be taken for two curves.
-        """
-        if self.settings.own_points is not None and (
-            isinstance(observations, tuple) or self._looks_like_points_above_values(observations)
-        ):
-            raise TypeError(
-                f"observations: got a {type(observations).__name__} whose first row could be the "
-                "points of the second; pass a list of (points, values) pairs, or one observation "
-                "as {'points': ..., 'values': ...}."
-            )
-        if isinstance(observations, np.ma.MaskedArray) and observations.dtype.kind in "biuf":
-            return np.ma.filled(observations.astype(np.float64), np.nan)
-        return observations
-
-    def is_batch(self, record: Any) -> bool:
-        """Return whether a record of an iterable is an array of several observations.
-
-        With ``own_points`` that is an array (n, 2, n_points), as one observation is points above
-        values.
-        """
-        if self.settings.own_points is None:
-            return super().is_batch(record)
-        return hasattr(record, "shape") and getattr(record, "ndim", None) == 3
-
-    def _looks_like_points_above_values(self, observations: Any) -> bool:
-        if not isinstance(observations, (list, np.ndarray)) or len(observations) != 2:
-            return False
-        if any(isinstance(row, Mapping) or np.ndim(row) != 1 for row in observations):
-            return False
-        points = np.asarray(observations[0])
-        if points.dtype.kind not in "iuf" or len(points) < 2 or not (np.diff(points) > 0).all():
-            return False
-        try:
-            self.settings.deformation.check_points(points[:, None])
-        except ValueError:
-            return False
-        return True
 
     def check_parameters(self, parameters: Mapping[str, Any] | xr.Dataset) -> dict[str, np.ndarray]:
         """Check parameters given from outside and return them as float64 arrays by name.
@@ -434,3 +317,59 @@ class TemplateFamily(Family):
     @cached_property
     def _mean_design(self) -> np.ndarray:
         return mean_design(self.settings)
+
+    def with_classes(self, n_classes: int, **options: Any) -> Self:
+        """Return the same mixture with another number of classes.
+
+        Parameters
+        ----------
+        n_classes : int
+        **options
+            Other options of `TemplateMixture` to change, such as ``noise="class"``. All others,
+            including priors, stay as they are: with another `covariance` give priors for it.
+
+        Examples
+        --------
+        >>> from pymc_mcoem.templates import TemplateMixture
+        >>> small = TemplateMixture.for_images((4, 4), n_classes=1, n_landmarks=2)
+        >>> small.with_classes(3, noise="class").parameters["noise_variance"].shape
+        (3,)
+        """
+        unknown = set(options) - set(self._options)
+        if unknown:
+            raise ValueError(
+                f"options: got {sorted(unknown)}; choose from {sorted(self._options)}."
+            )
+        settings = self.settings
+        parts = settings.points, settings.basis, settings.deformation, n_classes
+        return type(self)(*parts, **{**self._options, **options})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how to rebuild the mixture when it is unpickled.
+
+        Compiled functions, and traces that compiling leaves in a graph, are not stored. A copy
+        computes bitwise the same as the original, whether or not that was used.
+        """
+        settings = self.settings
+        parts = (settings.points, settings.basis, settings.deformation, self.n_classes)
+        more = {name: value for name, value in vars(self).items() if name not in self._made}
+        more |= {"geometry": self._own_hints(), "_declared": self.declared_parameters()}
+        # the new mixture makes these from its own model
+        for name in ("_made", "_compiled", "_mean_design", "_registrars", "latents"):
+            more.pop(name, None)
+        return partial(type(self), **self._options), parts, (self.model_parameters(), more)
+
+    def __setstate__(self, state: Any) -> None:
+        """Set the values of θ in the model, and attributes that were added to the mixture."""
+        parameters, more = state
+        built = self.geometry
+        vars(self).update(more)
+        self.geometry = replace(built, **more["geometry"])
+        self.set_model_parameters(parameters)
+
+    def _own_hints(self) -> dict[str, Any]:
+        """Return the fields of the geometry that a user can change and that are not graphs."""
+        return {
+            "starts": self.geometry.starts,
+            "noise_variance": self.geometry.noise_variance,
+        }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -281,31 +281,6 @@ class TemplateMixture(TemplateFamily):
             **options,
         )
 
-    def with_classes(self, n_classes: int, **options: Any) -> Self:
-        """Return the same mixture with another number of classes.
-
-        Parameters
-        ----------
-        n_classes : int
-        **options
-            Other options of `TemplateMixture` to change, such as ``noise="class"``. All others,
-            including priors, stay as they are: with another `covariance` give priors for it.
-
-        Examples
-        --------
-        >>> small = TemplateMixture.for_images((4, 4), n_classes=1, n_landmarks=2)
-        >>> small.with_classes(3, noise="class").parameters["noise_variance"].shape
-        (3,)
-        """
-        unknown = set(options) - set(self._options)
-        if unknown:
-            raise ValueError(
-                f"options: got {sorted(unknown)}; choose from {sorted(self._options)}."
-            )
-        settings = self.settings
-        parts = settings.points, settings.basis, settings.deformation, n_classes
-        return type(self)(*parts, **{**self._options, **options})
-
     @property
     def parameters(self) -> xr.Dataset:
         """Current values of θ in the model, labeled."""
@@ -442,36 +417,6 @@ class TemplateMixture(TemplateFamily):
             tune=tune,
             random_seed=random_seed,
         )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Return how to rebuild the mixture when it is unpickled.
-
-        Compiled functions, and traces that compiling leaves in a graph, are not stored. A copy
-        computes bitwise the same as the original, whether or not that was used.
-        """
-        settings = self.settings
-        parts = (settings.points, settings.basis, settings.deformation, self.n_classes)
-        more = {name: value for name, value in vars(self).items() if name not in self._made}
-        more |= {"geometry": self._own_hints(), "_declared": self.declared_parameters()}
-        # the new mixture makes these from its own model
-        for name in ("_made", "_compiled", "_mean_design", "_registrars", "latents"):
-            more.pop(name, None)
-        return partial(type(self), **self._options), parts, (self.model_parameters(), more)
-
-    def __setstate__(self, state: Any) -> None:
-        """Set the values of θ in the model, and attributes that were added to the mixture."""
-        parameters, more = state
-        built = self.geometry
-        vars(self).update(more)
-        self.geometry = replace(built, **more["geometry"])
-        self.set_model_parameters(parameters)
-
-    def _own_hints(self) -> dict[str, Any]:
-        """Return the fields of the geometry that a user can change and that are not graphs."""
-        return {
-            "starts": self.geometry.starts,
-            "noise_variance": self.geometry.noise_variance,
-        }
 
     @cached_property
     def _registrars(self) -> dict[CarlinChibBurst | None, Registrar]:
