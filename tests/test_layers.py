@@ -116,3 +116,27 @@ def test_an_import_from_a_later_layer_is_seen(source):
 def test_a_circle_is_seen():
     assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
     assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) is None
+
+
+def private_imports(source):
+    """Return the private names that a source imports from other packages."""
+    return [
+        f"{node.module}.{alias.name}"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ImportFrom) and not str(node.module).startswith("pymc_mcoem")
+        for alias in node.names
+        if node.module != "__future__" and "._" in f".{node.module}.{alias.name}"
+    ]
+
+
+def test_private_names_of_other_packages_are_read_in_one_place():
+    found = {name for name, path in MODULES.items() if private_imports(path.read_text())}
+    assert found == {"pymc_mcoem.compiling.pymc_tables"}
+
+
+def test_a_private_name_is_seen():
+    assert private_imports("from pymc.logprob.abstract import _logprob, logprob") == [
+        "pymc.logprob.abstract._logprob"
+    ]
+    assert private_imports("from numpy._core import multiarray") == ["numpy._core.multiarray"]
+    assert private_imports("from __future__ import annotations\nfrom pymc_mcoem.a import _b") == []

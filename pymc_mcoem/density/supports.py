@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from pymc.distributions.transforms import _default_transform
 from pytensor.compile.mode import Mode
 from pytensor.graph.traversal import ancestors
 from pytensor.link.vm import VMLinker
+
+from pymc_mcoem.compiling.pymc_tables import default_transform
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -66,7 +67,7 @@ def latents_cut_off(model: pm.Model, latents: Iterable[TensorVariable]) -> list[
 
 def _reaches_all(model: pm.Model, rv: TensorVariable, point: Mapping[str, np.ndarray]) -> bool:
     transform = model.rvs_to_transforms[rv]
-    own = None if transform is None else _default_transform(rv.owner.op, rv)
+    own = None if transform is None else default_transform(rv)
     if transform is None or transform is own or _same_rule(transform, own):
         return True
     moving = set(model.free_RVs) | set(model.data_vars)

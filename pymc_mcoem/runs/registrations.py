@@ -11,19 +11,12 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pymc.distributions.distribution import _support_point
-from pymc.distributions.shape_utils import _change_dist_size
-from pymc.logprob.abstract import _icdf, _logccdf, _logcdf, _logprob
+from pymc_mcoem.compiling.pymc_tables import TABLES
 
 if TYPE_CHECKING:
     import pymc as pm
 
 __all__ = ["Registration", "find_registrations", "register_again"]
-
-TABLES: dict[str, Any] = {
-    table.__name__: table
-    for table in (_logprob, _logcdf, _logccdf, _icdf, _support_point, _change_dist_size)
-}
 
 #: A table's name, a class, and the function registered for it.
 type Registration = tuple[str, type, Callable[..., Any]]

@@ -348,6 +348,10 @@ def recurrence(name: str, grid: EvenGrid, inputs: Sequence[Any]) -> list[Any]:
     return slopes
 
 
+def _settings(op: Any) -> tuple[Any, ...]:
+    return tuple(getattr(op, name) for name in op.__props__)
+
+
 def share_factors(fgraph: Any) -> None:
     """Replace several operators on the same inputs by the one with the most outputs.
 
@@ -359,9 +363,9 @@ def share_factors(fgraph: Any) -> None:
     for kind in kinds:
         for node in fgraph.apply_nodes:
             if type(node.op) is kind:
-                most[(node.op._props(), *node.inputs)] = node
+                most[(_settings(node.op), *node.inputs)] = node
     for node in [node for node in fgraph.apply_nodes if isinstance(node.op, kinds)]:
-        found = most[(node.op._props(), *node.inputs)]
+        found = most[(_settings(node.op), *node.inputs)]
         if found is not node:
             pairs = list(zip(node.outputs, found.outputs, strict=False))
             fgraph.replace_all_validate(pairs, reason="share_factors")
