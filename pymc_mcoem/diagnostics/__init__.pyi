@@ -11,7 +11,6 @@ from .pseudo_priors import pareto_k as pareto_k
 from .pseudo_priors import pseudo_prior_draws as pseudo_prior_draws
 from .runs import ClassAlignment as ClassAlignment
 from .runs import StoppingHint as StoppingHint
-from .runs import adjusted_rand_index as adjusted_rand_index
 from .runs import align_classes as align_classes
 from .runs import compare_runs as compare_runs
 from .runs import running_evidence as running_evidence

@@ -18,7 +18,6 @@ from pymc_mcoem.em.history import recorded_names
 __all__ = [
     "ClassAlignment",
     "StoppingHint",
-    "adjusted_rand_index",
     "align_classes",
     "compare_runs",
     "running_evidence",
@@ -321,46 +320,6 @@ def align_classes(
     distance = np.full(len(first), np.nan)
     order[rows], distance[rows] = columns, distances[rows, columns]
     return ClassAlignment(order, distance)
-
-
-def adjusted_rand_index(classes_a: ArrayLike, classes_b: ArrayLike) -> float:
-    """Return how well two groupings of the same observations agree, up to renaming of classes.
-
-    Parameters
-    ----------
-    classes_a, classes_b : array_like of shape (n,)
-        A class or label for each observation.
-
-    Returns
-    -------
-    float
-        1 for equal groupings, about 0 for unrelated ones; may be negative.
-
-    Raises
-    ------
-    ValueError
-        If there is no observation or their numbers differ.
-
-    References
-    ----------
-    Hubert and Arabie (1985), Comparing partitions, Journal of Classification 2, 193-218.
-
-    Examples
-    --------
-    >>> adjusted_rand_index([0, 0, 1, 1], ["b", "b", "a", "a"])
-    1.0
-    """
-    first, second = np.asarray(classes_a), np.asarray(classes_b)
-    if first.shape != second.shape or first.ndim != 1 or not len(first):
-        raise ValueError(
-            f"classes_b: got shape {second.shape}, and classes_a has {first.shape}; give one "
-            "class for each of the same observations."
-        )
-    codes = [np.unique(given, return_inverse=True)[1] for given in (first, second)]
-    # imported here because importing scikit-learn takes a second
-    from sklearn.metrics import adjusted_rand_score
-
-    return float(adjusted_rand_score(*codes))
 
 
 def _group(history: Any, name: str) -> xr.Dataset:

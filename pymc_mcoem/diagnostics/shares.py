@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,7 @@ __all__ = ["Limits", "class_shares", "rao_blackwell_shares", "share_flags"]
 _MIN_DRAWS = 4
 
 
-def class_shares(chains: IndexChains, superchain_ids: Sequence[int] | None = None) -> xr.Dataset:
+def class_shares(chains: IndexChains) -> xr.Dataset:
     """Return the share of visits of each class and its Monte Carlo accuracy.
 
     Everything is computed from the indicator of the class, 0 or 1, so that renaming the classes
@@ -28,9 +27,6 @@ def class_shares(chains: IndexChains, superchain_ids: Sequence[int] | None = Non
     Parameters
     ----------
     chains : IndexChains
-    superchain_ids : sequence of int, shape (n_chains,), optional
-        Group of each chain, for many short chains: chains of a group started at one point, and
-        groups have equal sizes. R-hat is then nested R-hat (Margossian et al. 2024).
 
     Returns
     -------
@@ -41,11 +37,6 @@ def class_shares(chains: IndexChains, superchain_ids: Sequence[int] | None = Non
         ``chain_share``. With equalized visits the indicator is multiplied by the draw's weight,
         so that everything refers to the model's posterior.
 
-    Raises
-    ------
-    ValueError
-        If `superchain_ids` has another length or groups of different sizes.
-
     Notes
     -----
     Ranks of a variable with two values are an affine map of it. Rank normalization therefore
@@ -55,8 +46,6 @@ def class_shares(chains: IndexChains, superchain_ids: Sequence[int] | None = Non
     ----------
     Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021), Rank-normalization, folding, and
     localization: an improved R-hat, Bayesian Analysis 16.
-    Margossian, Hoffman, Sountsov, Riou-Durand, Vehtari and Gelman (2024), Nested R-hat, Bayesian
-    Analysis.
 
     Examples
     --------
@@ -66,7 +55,6 @@ def class_shares(chains: IndexChains, superchain_ids: Sequence[int] | None = Non
     >>> shares["share"].values.round(2)
     array([0.49, 0.51])
     """
-    groups = None if superchain_ids is None else _superchains(superchain_ids, len(chains.chain))
     n_rows = len(chains.codes)
     names = ("share", "mcse", "ess", "rhat")
     found = {name: np.full((n_rows, chains.n_classes), np.nan) for name in names}
@@ -77,7 +65,7 @@ def class_shares(chains: IndexChains, superchain_ids: Sequence[int] | None = Non
             indicator = weights * (codes == k)
             chain_share[row, :, k] = indicator.mean(axis=1)
             found["share"][row, k] = indicator.mean()
-            for name, value in _statistics(indicator, groups).items():
+            for name, value in _statistics(indicator).items():
                 found[name][row, k] = value
             if chains.log_importance is not None and np.ptp(indicator) > 0:
                 # The share is a ratio of two averages, so its error is that of the residual.
@@ -290,37 +278,20 @@ def _mcse(values: np.ndarray) -> float:
         return float(array_stats.mcse(values, method="mean", chain_axis=0, draw_axis=1))
 
 
-def _statistics(indicator: np.ndarray, groups: np.ndarray | None) -> dict[str, float]:
+def _statistics(indicator: np.ndarray) -> dict[str, float]:
     """Return the accuracy of a ``(n_chains, n_draws)`` indicator; nothing if it is constant."""
     n_chains, n_draws = indicator.shape
     if np.ptp(indicator) == 0 or n_draws < _MIN_DRAWS:
         return {}
-    if groups is None and (np.ptp(indicator, axis=1) == 0).all():
+    if (np.ptp(indicator, axis=1) == 0).all():
         share = indicator.mean()
         error = float(np.sqrt(share * (1 - share) / n_chains))
         return {"mcse": error, "ess": float(n_chains), "rhat": np.inf}
     axes: dict[str, Any] = {"chain_axis": 0, "draw_axis": 1}
     with np.errstate(all="ignore"):
-        if n_chains == 1:
-            rhat = np.nan
-        elif groups is None:
-            rhat = float(array_stats.rhat(indicator, method="split", **axes))
-        else:
-            rhat = float(array_stats.rhat_nested(indicator, groups, method="split", **axes))
+        rhat = np.nan if n_chains == 1 else array_stats.rhat(indicator, method="split", **axes)
         return {
             "mcse": _mcse(indicator),
             "ess": float(array_stats.ess(indicator, method="mean", **axes)),
-            "rhat": rhat,
+            "rhat": float(rhat),
         }
-
-
-def _superchains(superchain_ids: Sequence[int], n_chains: int) -> np.ndarray:
-    given = np.asarray(superchain_ids)
-    groups, codes = np.unique(given, return_inverse=True)
-    sizes = np.bincount(codes)
-    if given.shape != (n_chains,) or len(groups) < 2 or np.ptp(sizes) > 0:
-        raise ValueError(
-            f"superchain_ids: got groups of {sizes.tolist()} chains for {n_chains} chains; give "
-            "each chain a group, at least two groups of one size."
-        )
-    return codes

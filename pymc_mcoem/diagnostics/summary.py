@@ -159,7 +159,6 @@ def class_index_summary(
     var_name: str | None = None,
     *,
     classes: Sequence[Hashable] | None = None,
-    superchain_ids: Sequence[int] | None = None,
     rhat_max: float = 1.01,
     ess_min: float | None = None,
     significance: float = 0.01,
@@ -183,9 +182,6 @@ def class_index_summary(
         Labels of all classes, also of those that were never visited. Names such as
         ``["peak", "step"]`` stand for the codes 0, 1, ... Default: 0 to n_classes - 1 if
         `CarlinChib` recorded their weights, else the labels that were visited.
-    superchain_ids : sequence of int, shape (n_chains,), optional
-        Group of each chain, for many short chains: chains of a group started at one point. R-hat
-        is then nested R-hat, and a group counts as one chain.
     rhat_max : float
         R-hat above it is flagged. For a plate and for latents it is raised to the value that one
         of so many exceeds by chance with probability `significance`.
@@ -214,7 +210,7 @@ def class_index_summary(
         If `data` has another type or the variable is not categorical.
     ValueError
         If the variable or a dimension is missing, `classes` do not contain a class that was
-        visited, `superchain_ids` has another shape, or there are fewer than two draws.
+        visited, or there are fewer than two draws.
 
     Warns
     -----
@@ -248,9 +244,8 @@ def class_index_summary(
     [0.5, 0.3, 0.2]
     """
     chains = read_chains(data, var_name, classes=classes, group=group)
-    groups = None if superchain_ids is None else np.asarray(superchain_ids)
     n_chains, is_equalized = len(chains.chain), chains.log_importance is not None
-    shares, transitions = class_shares(chains, superchain_ids), class_transitions(chains)
+    shares, transitions = class_shares(chains), class_transitions(chains)
     table = shares[["share", "mcse", "ess", "rhat"]]
     stationary = _stationary(chains, random_seed)
     if not is_equalized:
@@ -270,18 +265,17 @@ def class_index_summary(
         },
         attrs={"p_limit": significance / max(n_tests, 1)},
     )
-    n_groups = n_chains if groups is None else len(np.unique(groups))
     limits = Limits(
         rhat_max=rhat_max,
-        ess_min=100.0 * n_groups if ess_min is None else ess_min,
+        ess_min=100.0 * n_chains if ess_min is None else ess_min,
         significance=significance,
-        n_parts=2 * n_groups if n_groups == n_chains else n_groups,
+        n_parts=2 * n_chains,
     )
-    flags, notes = unmoved_flags(chains, groups)
+    flags, notes = unmoved_flags(chains)
     flags += share_flags(chains, shares, tests, limits, overall.attrs["p_limit"])
     variables = data[group].to_dataset() if isinstance(data, xr.DataTree) else data
     if isinstance(variables, xr.Dataset):
-        found, of_latents, notes_on_latents = _latents(chains, variables, latents, groups, limits)
+        found, of_latents, notes_on_latents = _latents(chains, variables, latents, limits)
         table = table.assign(found)
         flags += of_latents
         notes += notes_on_latents
@@ -357,13 +351,10 @@ def _latents(
     chains: IndexChains,
     variables: xr.Dataset,
     latents: Sequence[str] | None,
-    groups: np.ndarray | None,
     limits: Limits,
 ) -> tuple[dict[str, xr.DataArray], list[str], list[str]]:
     """Return columns of the table, flags and notes about latents within the classes."""
     beside = [str(name) for name, values in variables.items() if values.dtype.kind == "f"]
-    if groups is not None and beside:
-        return {}, [], ["latents were not looked at, for superchain_ids are of the index alone"]
     looked_at, n_left = latent_mixing(chains, variables, latents)
     notes = []
     if latents is None and beside and not latents_along_the_plate(chains, variables):

@@ -58,16 +58,12 @@ class UnmovedChains:
     reason: str
 
 
-def unmoved_chains(
-    chains: IndexChains, superchain_ids: np.ndarray | None = None
-) -> list[UnmovedChains]:
+def unmoved_chains(chains: IndexChains) -> list[UnmovedChains]:
     """Return the chains that never switched, with a verdict and its reason.
 
     Parameters
     ----------
     chains : IndexChains
-    superchain_ids : ndarray of int, shape (n_chains,), optional
-        Group of each chain. A group counts as one chain, unmoved if none of its chains switched.
 
     Returns
     -------
@@ -83,31 +79,23 @@ def unmoved_chains(
     found = []
     for row, codes in enumerate(chains.codes):
         still = (codes == codes[:, :1]).all(axis=1)
-        if superchain_ids is not None:
-            moved = np.unique(superchain_ids[~still])
-            still = still & ~np.isin(superchain_ids, moved)
         if still.any():
-            n_groups = len(still) if superchain_ids is None else len(np.unique(superchain_ids))
-            verdict, reason = _verdict(chains, row, still, n_groups)
+            verdict, reason = _verdict(chains, row, still)
             positions = tuple(np.flatnonzero(still).tolist())
             found.append(UnmovedChains(row, positions, verdict, reason))
     return found
 
 
-def unmoved_flags(
-    chains: IndexChains, superchain_ids: np.ndarray | None = None
-) -> tuple[list[str], list[str]]:
+def unmoved_flags(chains: IndexChains) -> tuple[list[str], list[str]]:
     """Return flags and notes about chains that never switched, one for each verdict.
 
     Parameters
     ----------
     chains : IndexChains
-    superchain_ids : ndarray of int, shape (n_chains,), optional
-        As for `unmoved_chains`.
     """
     flags: list[str] = []
     notes: list[str] = []
-    found = unmoved_chains(chains, superchain_ids)
+    found = unmoved_chains(chains)
     for verdict, phrase in _PHRASES.items():
         alike = [each for each in found if each.verdict == verdict]
         if not alike:
@@ -125,45 +113,40 @@ def unmoved_flags(
     return flags, notes
 
 
-def _verdict(
-    chains: IndexChains, row: int, still: np.ndarray, n_groups: int
-) -> tuple[Verdict, str]:
+def _verdict(chains: IndexChains, row: int, still: np.ndarray) -> tuple[Verdict, str]:
     """Return verdict and reason for the unmoved chains of a row; `still` is ``(n_chains,)``."""
     codes = chains.codes[row]
-    group_size = len(still) // n_groups
     stays = np.unique(codes[still, 0])
     if len(stays) > 1:
         return "stuck", f"they stayed in different classes, {chains.classes[stays].tolist()}"
     if still.all():
         if chains.log_weight is not None:
-            return _verdict_by_weights(chains, row, still, int(stays[0]), n_groups)
+            return _verdict_by_weights(chains, row, still, int(stays[0]))
         return "unknown", "no chain moved, and there are no weights of classes"
     # Other chains decide first, because a chain's own weights miss what it does not see. The rate
     # is that of all chains, since the rate of those that moved would be too high.
     before, after = codes[:, :-1], codes[:, 1:]
     here = before == stays[0]
     rate = (np.sum(after[here] != stays[0]) + 0.5) / (here.sum() + 1)
-    expected = rate * (codes.shape[1] - 1) * group_size
+    expected = rate * (codes.shape[1] - 1)
     elsewhere = not (codes[~still] == stays[0]).any()
-    n_still = int(still.sum()) // group_size
-    if elsewhere or not _may_be_chance(expected, n_still, n_groups, len(chains.codes)):
+    if elsewhere or not _may_be_chance(expected, still, len(chains.codes)):
         return "stuck", "other chains left that class"
     if chains.log_weight is not None:
-        found = _verdict_by_weights(chains, row, still, int(stays[0]), n_groups)
+        found = _verdict_by_weights(chains, row, still, int(stays[0]))
         if found[0] == "stuck":
             return found
-    unit = "chain" if group_size == 1 else "group"
-    return "chance", f"a {unit} leaves that class {expected:.1g} times on average"
+    return "chance", f"a chain leaves that class {expected:.1g} times on average"
 
 
-def _may_be_chance(expected: float, n_still: int, n_groups: int, n_rows: int) -> bool:
-    """Return whether `n_still` of the groups may lack the expected switches in one of the rows."""
-    probability = stats.binom.sf(n_still - 1, n_groups, np.exp(-expected))
+def _may_be_chance(expected: float, still: np.ndarray, n_rows: int) -> bool:
+    """Return whether so many chains may lack the expected switches in one of the rows."""
+    probability = stats.binom.sf(int(still.sum()) - 1, len(still), np.exp(-expected))
     return bool(probability >= LEAST_PROBABLE / n_rows)
 
 
 def _verdict_by_weights(
-    chains: IndexChains, row: int, still: np.ndarray, stay: int, n_groups: int
+    chains: IndexChains, row: int, still: np.ndarray, stay: int
 ) -> tuple[Verdict, str]:
     """Return verdict and reason from the weights that the step gave to the other classes."""
     assert chains.log_weight is not None
@@ -182,14 +165,12 @@ def _verdict_by_weights(
             f"pseudo-priors do not tell the weight of classes {chains.classes[bad].tolist()}: "
             f"Pareto k up to {worst:.2f}, sound up to {limit:.2g}"
         )
-    group_size = len(still) // n_groups
-    counts = int(still.sum()) // group_size, n_groups, len(chains.codes)
     expected = log_weight.shape[1] * np.mean(-np.expm1(np.minimum(log_weight[..., stay], 0.0)))
-    if not _may_be_chance(float(expected) * group_size, *counts):
+    if not _may_be_chance(float(expected), still, len(chains.codes)):
         return "stuck", f"by its own weights {expected:.1f} switches per chain were due"
     if chains.believed is not None and len(chains.codes) == 1:
         due = float(np.nansum(chains.believed[still, 1:], axis=1).mean())
-        if not _may_be_chance(due * group_size, *counts):
+        if not _may_be_chance(due, still, len(chains.codes)):
             return "unknown", (
                 f"by its own weights {expected:.1g} switches per chain were due, by the evidence "
                 f"that its pseudo-priors brought {due:.1f}"

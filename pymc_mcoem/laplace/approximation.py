@@ -8,13 +8,11 @@ Jacobian included). Around its mode x*_j it is replaced by a normal density with
 where P_j is minus the Hessian, or a Gauss-Newton matrix that is positive definite everywhere.
 Mode and curvature belong to the *same* density. ``pm.find_MAP`` leaves out the Jacobian of the
 transformations and ``pm.find_hessian`` includes it, so on constrained variables the two do not
-match. `LaplaceApproximation.from_pymc` still calls them: without constrained variables they are
-the reference for this module and for `pymc_mcoem.laplace.search`.
+match; without them they are the reference that tests compare with.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -25,7 +23,7 @@ from pymc.initial_point import make_initial_point_fn
 from scipy.linalg.lapack import dtrtri
 
 from pymc_mcoem.density.class_density import ClassDensity
-from pymc_mcoem.laplace.modes import Modes, ModeStatus, positive_definite
+from pymc_mcoem.laplace.modes import Modes, ModeStatus
 from pymc_mcoem.laplace.schedule import Cooling, Race
 from pymc_mcoem.laplace.search import ModeSearch
 
@@ -46,8 +44,7 @@ class LaplaceApproximation:
     covariance : ndarray of shape (n_latents, n_latents)
         Inverse of the precision at the mode.
     log_density : float
-        Unnormalized log-density at the mode. It is nan from `from_pymc`, whose mode belongs to
-        another density.
+        Unnormalized log-density at the mode.
     point : dict of str to ndarray
         The mode by value-variable name.
     status : ModeStatus
@@ -111,45 +108,6 @@ class LaplaceApproximation:
             float(modes.log_density[0]),
             density.unravel(modes.mean[0]),
             modes.status[0],
-        )
-
-    @classmethod
-    def from_pymc(
-        cls, model: pm.Model, *, initvals: Mapping[str, Any] | None = None
-    ) -> LaplaceApproximation:
-        """Approximate with ``pm.find_MAP`` and ``pm.find_hessian``.
-
-        This is the short version for teaching, and the reference for `fit` if no variable is
-        constrained. It compiles at every call, and on constrained variables its mode leaves out
-        the Jacobian that its curvature includes.
-
-        Parameters
-        ----------
-        model : pymc.Model
-        initvals : mapping of str to array, optional
-            As in `fit`.
-
-        Returns
-        -------
-        LaplaceApproximation
-        """
-        latents, start = continuous_variables(model, initvals)
-        with warnings.catch_warnings():
-            # PyMC 6.4 warns of a new return type and jitter, which do not matter here.
-            warnings.simplefilter("ignore", FutureWarning)
-            found = pm.find_MAP(
-                start=dict(initvals or {}), vars=latents, model=model, progressbar=False
-            )
-        mode = {name: np.asarray(found.get(name, start[name])) for name in start}
-        precision = -pm.find_hessian(mode, vars=latents, model=model, negate_output=False)
-        names = [model.rvs_to_values[rv].name for rv in latents]
-        regular = positive_definite(np.asarray(precision))
-        return cls(
-            np.concatenate([np.ravel(mode[name]) for name in names]),
-            np.linalg.inv(regular.matrix),
-            float("nan"),
-            {name: mode[name] for name in names},
-            ModeStatus.INDEFINITE if regular.ridged else ModeStatus.CONVERGED,
         )
 
 

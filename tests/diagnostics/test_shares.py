@@ -73,28 +73,6 @@ def test_one_chain_has_no_rhat(rng):
     assert np.isfinite(shares["ess"]).all()
 
 
-def test_nested_rhat_of_many_short_chains(rng):
-    ids = np.repeat(np.arange(8), 8)
-    codes = TWO_STATES.draw(rng, 64, 20)
-    chains = read_chains(as_array(codes))
-    nested = class_shares(chains, ids)["rhat"]
-    indicator = (codes == 1).astype(float)
-    wanted = array_stats.rhat_nested(indicator, ids, method="split", chain_axis=0, draw_axis=1)
-    assert nested[1] == pytest.approx(wanted)
-    assert nested[1] < 1.1
-    # Each group where its first chain was born.
-    stuck = np.repeat((ids % 2)[:, None], 20, axis=1)
-    stuck[:, -1] = 1 - stuck[:, -1]
-    assert class_shares(read_chains(as_array(stuck)), ids)["rhat"][1] > 2
-
-
-@pytest.mark.parametrize("ids", [[0, 0, 1], [0, 0, 0, 1], [0, 0, 0, 0]])
-def test_groups_of_chains_that_are_refused(ids, rng):
-    chains = read_chains(as_array(TWO_STATES.draw(rng, 4, 20)))
-    with pytest.raises(ValueError, match="superchain_ids"):
-        class_shares(chains, ids)
-
-
 def test_mean_probabilities_have_their_error(rng):
     probability = rng.dirichlet([5.0, 3.0, 0.5], size=(4, 500))
     codes = (rng.random((4, 500, 1)) > probability.cumsum(axis=-1)).sum(axis=-1).clip(max=2)

@@ -18,9 +18,9 @@ GOOD = {"mean": [0, 0, 0], "spread": [1.05, 1.05, 1.05]}
 GOOD_TWO = {"mean": [0, 0], "spread": [1.05, 1.05]}
 
 
-def verdicts(codes, log_weight=None, superchain_ids=None):
+def verdicts(codes, log_weight=None):
     chains = read_chains(as_tree(codes, log_weight))
-    return [each.verdict for each in unmoved_chains(chains, superchain_ids)]
+    return [each.verdict for each in unmoved_chains(chains)]
 
 
 def test_chains_that_move_are_not_named(rng):
@@ -95,16 +95,6 @@ def test_a_rare_class_may_be_missed_by_chance(rng):
     still = ~codes.any(axis=1)
     assert 0 < still.sum() < 8
     assert verdicts(codes) == ["chance"]
-
-
-def test_groups_of_short_chains_count_as_one(rng):
-    codes = TWO_STATES.draw(rng, 40, 5)
-    ids = np.repeat(np.arange(4), 10)
-    assert (np.ptp(codes, axis=1) == 0).any()
-    assert verdicts(codes, superchain_ids=ids) == []
-    codes[10:20] = 0
-    (found,) = unmoved_chains(read_chains(as_array(codes)), ids)
-    assert found.chains == tuple(range(10, 20))
 
 
 def test_a_plate_names_its_rows(rng):

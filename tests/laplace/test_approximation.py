@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from types import SimpleNamespace
+
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -15,10 +18,9 @@ from pymc_mcoem.laplace.approximation import (
     ModeSearch,
     ModeStatus,
     Race,
-    positive_definite,
     square_roots,
 )
-from pymc_mcoem.laplace.modes import cholesky_factors
+from pymc_mcoem.laplace.modes import cholesky_factors, positive_definite
 from tests.helpers.models import N_CLASSES, ScaledMixture, SkewedMixture
 
 pytestmark = pytest.mark.usefixtures("without_compiler")
@@ -122,6 +124,18 @@ def test_approximation_of_a_normal_posterior_is_exact(regression):
 # -- beside PyMC's own functions ---------------------------------------------------------------
 
 
+def of_pymc(model):
+    """Return mode, as vector and as point, and covariance by PyMC's own two functions."""
+    with warnings.catch_warnings():
+        # PyMC 6.4 warns of a new return type and jitter, which do not matter here.
+        warnings.simplefilter("ignore", FutureWarning)
+        found = pm.find_MAP(model=model, progressbar=False)
+    point = {value.name: np.asarray(found[value.name]) for value in model.value_vars}
+    precision = -pm.find_hessian(point, model=model, negate_output=False)
+    mean = np.concatenate([np.ravel(value) for value in point.values()])
+    return SimpleNamespace(mean=mean, covariance=np.linalg.inv(precision), point=point)
+
+
 def gradient_at(model, point):
     """Return the gradient of the density that PyMC samples, Jacobian included."""
     return model.compile_dlogp(jacobian=True)(point)
@@ -129,22 +143,20 @@ def gradient_at(model, point):
 
 def test_pymc_agrees_where_nothing_is_constrained(regression):
     model, _, covariance = regression
-    ours, theirs = LaplaceApproximation.fit(model), LaplaceApproximation.from_pymc(model)
+    ours, theirs = LaplaceApproximation.fit(model), of_pymc(model)
     # find_MAP stops when its gradient is small, not zero: a Newton step from there says by how
     # much it is off, exactly so on a normal density.
     missing = covariance @ gradient_at(model, theirs.point)
     np.testing.assert_allclose(theirs.mean + missing, ours.mean, atol=1e-7)
     assert np.abs(missing).max() < 1e-4
     np.testing.assert_allclose(theirs.covariance, ours.covariance, rtol=1e-6, atol=1e-9)
-    assert np.isnan(theirs.log_density)
-    assert theirs.status is ModeStatus.CONVERGED
 
 
 def test_pymc_agrees_on_a_density_that_is_not_normal():
     with pm.Model() as model:
         x = pm.Normal("x", 0.0, 1.0, shape=2)
         pm.Poisson("y", pm.math.exp(x[0] + np.array([0.0, 1.0]) * x[1]), observed=[3, 9])
-    ours, theirs = LaplaceApproximation.fit(model), LaplaceApproximation.from_pymc(model)
+    ours, theirs = LaplaceApproximation.fit(model), of_pymc(model)
     missing = ours.covariance @ gradient_at(model, theirs.point)
     size = np.abs(missing).max()
     # Newton's error is of the order of the square of its step.
@@ -174,7 +186,7 @@ def test_a_constrained_mode_is_that_of_the_density_that_is_sampled(rate_model):
 
 def test_pymc_takes_mode_and_curvature_from_two_densities(rate_model):
     model, shape, rate = rate_model
-    found = LaplaceApproximation.from_pymc(model)
+    found = of_pymc(model)
     # The mode on the rate's own scale, Jacobian left out …
     assert found.mean[0] == pytest.approx(np.log((shape - 1) / rate), abs=1e-4)
     # … where the density that is sampled still rises, by the derivative of log rate's Jacobian.
@@ -187,21 +199,16 @@ def test_discrete_variables_keep_the_values_given():
     with pm.Model() as model:
         k = pm.Categorical("k", [0.5, 0.5])
         pm.Normal("x", 3.0 * k, 1.0)
-    for chosen, make in (
-        (0, LaplaceApproximation.fit),
-        (1, LaplaceApproximation.fit),
-        (1, LaplaceApproximation.from_pymc),
-    ):
-        found = make(model, initvals={"k": chosen, "x": 1.0})
+    for chosen in (0, 1):
+        found = LaplaceApproximation.fit(model, initvals={"k": chosen, "x": 1.0})
         assert found.mean == pytest.approx([3.0 * chosen], abs=1e-4)
 
 
 def test_a_model_without_continuous_variables():
     with pm.Model() as model:
         pm.Categorical("k", [0.5, 0.5])
-    for make in (LaplaceApproximation.fit, LaplaceApproximation.from_pymc):
-        with pytest.raises(ValueError, match="model: it has no continuous free variable"):
-            make(model)
+    with pytest.raises(ValueError, match="model: it has no continuous free variable"):
+        LaplaceApproximation.fit(model)
 
 
 # -- failures are named -------------------------------------------------------------------------
