@@ -47,7 +47,7 @@ JAX_FLAGS = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 def constants(mixture: mcoem.TemplateMixture, theta: Any, image: np.ndarray) -> tuple[Any, ...]:
     """Return the arguments of loops by hand beside positions, as plain arrays and numbers."""
     settings = mixture.settings
-    field = settings.deformation.parts[1]
+    field = settings.deformation.terms[1]
     away = field.landmarks[:, None, :] - settings.points[None, :, :]
     kernels = np.exp(-np.square(away).sum(axis=-1) / field.width**2)
     # Landmarks and points are on grids that are the same on both axes.

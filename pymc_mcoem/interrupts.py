@@ -222,7 +222,7 @@ class Interrupts:
         self.let_through = False
         self._pid = os.getpid()
         self._unit = unit
-        self._kept = False
+        self._pending = False
         self._given = False
 
     @classmethod
@@ -235,15 +235,15 @@ class Interrupts:
         return None
 
     @property
-    def is_kept(self) -> bool:
+    def is_pending(self) -> bool:
         """Whether a deferred signal waits."""
-        return self._kept
+        return self._pending
 
     def between(self) -> None:
         """Pass a deferred signal to its handler, at a place where the work can stop."""
-        if not self._kept:
+        if not self._pending:
             return
-        self._kept, self._given = False, True
+        self._pending, self._given = False, True
         try:
             self.handler(signal.SIGINT, None)
         except KeyboardInterrupt as stop:
@@ -252,13 +252,13 @@ class Interrupts:
 
     def note(self, number: int, frame: FrameType | None) -> None:
         """Defer the first signal; let the second one through at once."""
-        if not (self._kept or self._given):
-            self._kept = True
+        if not (self._pending or self._given):
+            self._pending = True
             return
         try:
             # the handler may wait for a second signal, as this one does
-            if self._kept:
-                self._kept, self._given = False, True
+            if self._pending:
+                self._pending, self._given = False, True
                 self.handler(number, frame)
             self.handler(number, frame)
         except BaseException:
@@ -302,21 +302,21 @@ def deferred(unit: str = "steps") -> Iterator[Interrupts | _Nothing]:
         with as_interrupts():
             yield _Nothing()
         return
-    kept = Interrupts(handler, unit)
+    interrupts = Interrupts(handler, unit)
     try:
         try:
-            signal.signal(signal.SIGINT, kept.note)
+            signal.signal(signal.SIGINT, interrupts.note)
             with as_interrupts():
-                yield kept
+                yield interrupts
         finally:
             # unless another handler was set meanwhile
-            if signal.getsignal(signal.SIGINT) == kept.note:
+            if signal.getsignal(signal.SIGINT) == interrupts.note:
                 signal.signal(signal.SIGINT, handler)
     except Exception:
         # a deferred signal is neither lost nor hidden by an error
-        kept.between()
+        interrupts.between()
         raise
-    kept.between()
+    interrupts.between()
 
 
 def was_interrupted(*, or_will_be: bool = False) -> bool:
@@ -328,7 +328,7 @@ def was_interrupted(*, or_will_be: bool = False) -> bool:
         Whether a deferred one counts too.
     """
     active = Interrupts.active()
-    return active is not None and (active.let_through or (or_will_be and active.is_kept))
+    return active is not None and (active.let_through or (or_will_be and active.is_pending))
 
 
 def ignore_in_worker() -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pymc.step_methods.state import DataClassState, WithSamplingState, dataclass_state
 
-from pymc_mcoem.carlin_chib.pseudo_prior_checks import Judge
+from pymc_mcoem.carlin_chib.pseudo_prior_checks import PseudoPriorCheck
 
 if TYPE_CHECKING:
     from pymc_mcoem.carlin_chib.engines import Engine
@@ -24,7 +24,7 @@ __all__ = ["ChainFits", "ChainFitsState"]
 _log = logging.getLogger("pymc_mcoem")
 
 #: Most sweeps by which the pseudo-priors are judged.
-N_JUDGED = 500
+N_CHECKED = 500
 
 
 @dataclass_state
@@ -63,8 +63,8 @@ class ChainFits(WithSamplingState):
     def clear(self) -> None:
         """Forget the fits of another chain."""
         self.by_values: dict[tuple[int, ...], PseudoPriors] = {}
-        self._judge = Judge(0)
-        self._judged_at: tuple[int, ...] = ()
+        self._check = PseudoPriorCheck(0)
+        self._checked_at: tuple[int, ...] = ()
 
     @property
     def _index_name(self) -> str:
@@ -89,7 +89,7 @@ class ChainFits(WithSamplingState):
                     placed[position] = np.asarray(value, dtype=others[position].dtype)
                 self.by_values[values] = self._engine.fit(rng, placed)
         found = self.by_values[here]
-        self._judged_at = here
+        self._checked_at = here
         # Frozen auxiliaries are drawn from the heaviest component alone.
         if self._is_frozen and any(
             getattr(fit, "mixtures", None) for fit in self.by_values.values()
@@ -100,7 +100,7 @@ class ChainFits(WithSamplingState):
                 "may not get from one mode to another. Leave out auxiliaries=.",
                 self._index_name,
             )
-        self._judge = Judge(N_JUDGED, found.log_evidence)
+        self._check = PseudoPriorCheck(N_CHECKED, found.log_evidence)
         for trouble, count in found.troubles.items():
             _log.warning(
                 "CarlinChib: %s in %d of %d pseudo-priors; the chain stays exact, but these "
@@ -135,8 +135,8 @@ class ChainFits(WithSamplingState):
 
         Frozen auxiliaries are no sample of their pseudo-prior: their ratios are not stored.
         """
-        if not self._is_frozen and values == self._judged_at:
-            self._judge.see(class_index, log_ratio)
+        if not self._is_frozen and values == self._checked_at:
+            self._check.see(class_index, log_ratio)
 
     def poor(
         self,
@@ -158,12 +158,12 @@ class ChainFits(WithSamplingState):
         """
         # On a plate, rows that stay in one class are common and sweeps are expensive.
         is_plate = len(self._engine.auxiliaries_shape) > 2
-        if self._is_frozen or (not is_plate and not self._judge.has_seen_enough()):
+        if self._is_frozen or (not is_plate and not self._check.has_enough()):
             if last is not None:
-                self._judge_by_fresh_draws(rng, *last, log_step, equalizing_log_weight)
-        return self._judge.verdicts()
+                self._check_by_fresh_draws(rng, *last, log_step, equalizing_log_weight)
+        return self._check.verdicts()
 
-    def _judge_by_fresh_draws(
+    def _check_by_fresh_draws(
         self,
         rng: np.random.Generator,
         class_index: np.ndarray,
@@ -172,17 +172,17 @@ class ChainFits(WithSamplingState):
         log_step: np.ndarray,
         equalizing_log_weight: np.ndarray,
     ) -> None:
-        """Give the judge draws of the pseudo-priors that are made only for it.
+        """Check by draws of the pseudo-priors that are made only for this.
 
         Frozen auxiliaries have their pseudo-priors' distribution too, but a class gets a new one
         only when it is left, which happens seldom or never if its pseudo-prior is poor. A class
         that the chain never leaves has no draw, although it may be the one at fault.
         """
         pseudo_priors = self.by_values[self.values(others)]
-        self._judge = Judge(N_JUDGED, pseudo_priors.log_evidence)
+        self._check = PseudoPriorCheck(N_CHECKED, pseudo_priors.log_evidence)
         # a separate generator, which is the same if the chain is resumed
         rng = np.random.default_rng(copy.deepcopy(rng).integers(2**63))
-        for t in range(N_JUDGED):
+        for t in range(N_CHECKED):
             # the active class has no draw, so the classes are active in turn
             active = (class_index + t) % self._engine.density.n_classes
             swept = self._engine.sweep(
@@ -199,4 +199,4 @@ class ChainFits(WithSamplingState):
                 ),
                 jumps=False,
             )
-            self._judge.see(active, swept.log_ratio)
+            self._check.see(active, swept.log_ratio)

@@ -41,16 +41,16 @@ class Sweeps:
     log_step: np.ndarray
 
     @classmethod
-    def joined(cls, parts: Sequence[Sweeps]) -> Sweeps:
+    def joined(cls, sweeps: Sequence[Sweeps]) -> Sweeps:
         """Join consecutive sweeps into one object."""
-        auxiliaries = [part.auxiliaries for part in parts if part.auxiliaries is not None]
+        auxiliaries = [each.auxiliaries for each in sweeps if each.auxiliaries is not None]
         return cls(
-            np.concatenate([part.class_index for part in parts]),
-            np.concatenate([part.position for part in parts]),
-            np.concatenate([part.log_weight for part in parts]),
+            np.concatenate([each.class_index for each in sweeps]),
+            np.concatenate([each.position for each in sweeps]),
+            np.concatenate([each.log_weight for each in sweeps]),
             np.concatenate(auxiliaries) if auxiliaries else None,
-            np.concatenate([part.acceptance for part in parts]),
-            parts[-1].log_step,
+            np.concatenate([each.acceptance for each in sweeps]),
+            sweeps[-1].log_step,
         )
 
 

@@ -43,15 +43,15 @@ def pareto_k(log_ratio: np.ndarray) -> float:
     >>> round(pareto_k(-0.8 * np.log(rng.random(4_000))), 1)
     0.7
     """
-    kept = log_ratio[~np.isnan(log_ratio)]
-    finite = np.isfinite(kept)
-    if len(kept) < _MIN_DRAWS or not finite.any():
+    ratios = log_ratio[~np.isnan(log_ratio)]
+    finite = np.isfinite(ratios)
+    if len(ratios) < _MIN_DRAWS or not finite.any():
         return np.nan
-    lowest, highest = kept[finite].min(), kept.max()
+    lowest, highest = ratios[finite].min(), ratios.max()
     if highest - lowest < _SAME:
         # All ratios are the same, or those of all draws that have a density.
         return -np.inf if finite.all() else np.nan
-    ordered = np.sort(np.where(finite, kept, lowest - 700.0) - highest)
+    ordered = np.sort(np.where(finite, ratios, lowest - 700.0) - highest)
     n = int(3 * np.sqrt(len(ordered))) if len(ordered) > 225 else len(ordered) // 5
     if ordered[-1] - ordered[-n] < np.finfo(float).tiny:
         return -np.inf

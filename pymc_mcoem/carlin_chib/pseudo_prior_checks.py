@@ -1,4 +1,4 @@
-"""Judge pseudo-priors by the auxiliaries that were drawn from them.
+"""Check pseudo-priors by the auxiliaries that were drawn from them.
 
 At every sweep the weight of an inactive class is an importance ratio, target over pseudo-prior,
 at a draw of the pseudo-prior. A sample of these ratios says how well the two agree. Frozen
@@ -13,7 +13,7 @@ import numpy as np
 
 from pymc_mcoem.carlin_chib.pareto import pareto_k
 
-__all__ = ["Judge", "Verdict"]
+__all__ = ["PseudoPriorCheck", "Verdict"]
 
 #: Fewer ratios than this are not judged.
 _MIN_DRAWS = 100
@@ -74,7 +74,7 @@ class _Seen:
     always: np.ndarray
 
 
-class Judge:
+class PseudoPriorCheck:
     """Store importance ratios of the first sweeps after a fit, and judge pseudo-priors by them.
 
     Parameters
@@ -92,11 +92,11 @@ class Judge:
 
     Examples
     --------
-    >>> judge = Judge(n_sweeps=200)
+    >>> check = PseudoPriorCheck(n_sweeps=200)
     >>> rng = np.random.default_rng(3)
     >>> for _ in range(200):
-    ...     judge.see(np.array(0), np.array([0.0, -8.0 + 6.0 * rng.standard_normal()]))
-    >>> [verdict.class_number for verdict in judge.verdicts()]
+    ...     check.see(np.array(0), np.array([0.0, -8.0 + 6.0 * rng.standard_normal()]))
+    >>> [verdict.class_number for verdict in check.verdicts()]
     [1]
     """
 
@@ -119,7 +119,7 @@ class Judge:
             self._classes.append(np.array(class_index))
             self._ratios.append(np.array(log_ratio))
 
-    def has_seen_enough(self) -> bool:
+    def has_enough(self) -> bool:
         """Return whether each class that the chain might change to or from can be judged.
 
         A class that is always active has no draws; if it is the only one in reach, none are

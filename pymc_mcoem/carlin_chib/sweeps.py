@@ -236,8 +236,14 @@ class _FlatSweeps:
             reals,
             integers,
         )
-        kept = auxiliaries if self._keep_auxiliaries else None
-        return Sweeps(indices[1:], positions[1:], log_weights, kept, acceptance, log_step)
+        return Sweeps(
+            indices[1:],
+            positions[1:],
+            log_weights,
+            auxiliaries if self._keep_auxiliaries else None,
+            acceptance,
+            log_step,
+        )
 
     def __reduce__(self) -> Any:
         # compiled code contains addresses of this process

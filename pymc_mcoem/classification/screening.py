@@ -43,9 +43,9 @@ def keep_plausible(probability: np.ndarray, amount: float) -> np.ndarray:
     """
     order = np.argsort(-probability, kind="stable")
     # Sums over each class and all that follow, not one minus a sum, which would lose digits.
-    left_out = np.cumsum(probability[order][::-1])[::-1]
+    excluded = np.cumsum(probability[order][::-1])[::-1]
     for size in SIZES:
-        if size < len(order) and left_out[size] <= amount:
+        if size < len(order) and excluded[size] <= amount:
             return order[:size]
     return order
 
@@ -128,19 +128,23 @@ class ScreenedClassWeights:
         found: np.ndarray = softmax(
             np.where(np.isnan(fitted.log_evidence), -np.inf, fitted.log_evidence)
         )
-        kept = keep_plausible(found, np.exp(-self.slack) * self.amount)
-        if len(kept) not in self._compiled:
-            self._compiled[len(kept)] = self._compile_for(len(kept))
-        if len(kept) == self._n_classes:
-            return self._compiled[len(kept)].class_probability(
+        plausible = keep_plausible(found, np.exp(-self.slack) * self.amount)
+        if len(plausible) not in self._compiled:
+            self._compiled[len(plausible)] = self._compile_for(len(plausible))
+        if len(plausible) == self._n_classes:
+            return self._compiled[len(plausible)].class_probability(
                 data, parameters, rng, draws=draws, tune=tune
             )
         few = {
-            name: value[kept] if name != "weights" else value[kept] / value[kept].sum()
+            name: value[plausible]
+            if name != "weights"
+            else value[plausible] / value[plausible].sum()
             for name, value in self._by_class(parameters).items()
         }
-        among = self._compiled[len(kept)].class_probability(data, few, rng, draws=draws, tune=tune)
-        found[kept] = among * found[kept].sum()
+        among = self._compiled[len(plausible)].class_probability(
+            data, few, rng, draws=draws, tune=tune
+        )
+        found[plausible] = among * found[plausible].sum()
         return found
 
     def _by_class(self, parameters: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
 __all__ = [
-    "kept",
+    "computed_once",
     "matrix_product",
     "matrix_vector",
     "quadratic_form",
@@ -145,7 +145,7 @@ def symmetric_inverse(matrix: np.ndarray) -> np.ndarray:
     return found
 
 
-def kept(factor: TensorVariable) -> TensorVariable:
+def computed_once(factor: TensorVariable) -> TensorVariable:
     """Return the factor as one that is computed once, not fused into every product with it."""
     copied: TensorVariable = deep_copy_op(factor)
     return copied

@@ -85,6 +85,6 @@ def compile_loop(
         return_updates=False,
         return_list=True,
     )
-    kept = [output[-1] if place in last else output for place, output in enumerate(outputs)]
-    function: Callable[..., list[Any]] = compile_with_data(density, list(inputs), kept, mode)
+    wanted = [output[-1] if place in last else output for place, output in enumerate(outputs)]
+    function: Callable[..., list[Any]] = compile_with_data(density, list(inputs), wanted, mode)
     return function

@@ -24,7 +24,7 @@ class _Shared:
     """State shared by the threads of this process; a forked process has its own."""
 
     def __init__(self) -> None:
-        self.calls = threading.RLock()
+        self.call_lock = threading.RLock()
         self.limits = threading.Lock()
         self.limited = 0
         self.limit: Any = None
@@ -109,7 +109,7 @@ def one_call_at_a_time() -> AbstractContextManager[Any]:
     >>> with one_call_at_a_time(), one_call_at_a_time():
     ...     pass
     """
-    return _shared.calls
+    return _shared.call_lock
 
 
 class OneAtATime:

@@ -243,9 +243,9 @@ def _missing_points(shape: tuple[int, ...], missing: float, rng: np.random.Gener
     """Return a mask of missing points of `shape` that leaves every observation one point."""
     mask = rng.random(shape) < missing
     rows = mask.reshape(shape[0], -1)
-    kept = rng.integers(rows.shape[1], size=len(rows))
+    spared = rng.integers(rows.shape[1], size=len(rows))
     lost = np.flatnonzero(rows.all(axis=1))
-    rows[lost, kept[lost]] = False
+    rows[lost, spared[lost]] = False
     return mask
 
 

@@ -170,8 +170,8 @@ class ClassDensity:
             self.index_value = model.rvs_to_values[class_index]
         self.latent_values = tuple(model.rvs_to_values[rv] for rv in self.latents)
         point = model.initial_point(random_seed=0)
-        self._shapes = [np.shape(point[value.name]) for value in self.latent_values]
-        self._sizes = [int(np.prod(shape, dtype=int)) for shape in self._shapes]
+        self._latent_shapes = [np.shape(point[value.name]) for value in self.latent_values]
+        self._sizes = [int(np.prod(shape, dtype=int)) for shape in self._latent_shapes]
         self.n_latents = sum(self._sizes)
 
         own = {*self.latent_values, *([] if self.index_value is None else [self.index_value])}
@@ -232,7 +232,7 @@ class ClassDensity:
     def _split(self, x: Any) -> list[Any]:
         parts, start = [], 0
         # No NumPy: this runs at every draw, and latents are few.
-        for size, shape in zip(self._sizes, self._shapes, strict=True):
+        for size, shape in zip(self._sizes, self._latent_shapes, strict=True):
             parts.append(x[start : start + size].reshape(shape))
             start += size
         return parts

@@ -82,8 +82,8 @@ class PlateDensity:
         self.latent_values = tuple(model.rvs_to_values[rv] for rv in self.latents)
         self.n_rows = int(np.shape(point[self.index_value.name])[0])
         self.n_classes = count_classes(class_index)
-        self._shapes = [np.shape(point[value.name]) for value in self.latent_values]
-        for rv, shape in zip(self.latents, self._shapes, strict=True):
+        self._latent_shapes = [np.shape(point[value.name]) for value in self.latent_values]
+        for rv, shape in zip(self.latents, self._latent_shapes, strict=True):
             if rv.dtype not in pm.pytensorf.continuous_types:
                 raise ValueError(
                     f"vars: {rv.name} is discrete ({rv.dtype}); give it a step method of its own."
@@ -95,7 +95,7 @@ class PlateDensity:
                     "to other step methods."
                 )
         require_proper(model, self.latents)
-        self._sizes = [int(np.prod(shape[1:], dtype=int)) for shape in self._shapes]
+        self._sizes = [int(np.prod(shape[1:], dtype=int)) for shape in self._latent_shapes]
         self.n_latents = sum(self._sizes)
         if self.n_latents == 0:
             raise ValueError(
@@ -167,7 +167,7 @@ class PlateDensity:
         stops = [int(stop) for stop in np.cumsum(self._sizes)]
         return [
             x[:, stop - size : stop].reshape(shape)
-            for stop, size, shape in zip(stops, self._sizes, self._shapes, strict=True)
+            for stop, size, shape in zip(stops, self._sizes, self._latent_shapes, strict=True)
         ]
 
     def log_density(self, class_index: Any, position: Any) -> TensorVariable:

@@ -136,7 +136,7 @@ def _product(op: Any, node: Any, axes: Sequence[Axis], n_rows: int) -> list[Axis
 
 
 @_register(SpecifyShape, TypeCastingOp)
-def _kept(op: Any, node: Any, axes: Sequence[Axis], n_rows: int) -> list[Axis]:
+def _unchanged(op: Any, node: Any, axes: Sequence[Axis], n_rows: int) -> list[Axis]:
     return [_only_first(node, axes)]
 
 
@@ -252,12 +252,12 @@ def _width(entries: Sequence[Any]) -> int:
 def _layout(entries: Sequence[Any]) -> list[tuple[str, int]]:
     """Return for each axis of the result whether it is from the value or from the indices."""
     picked = [i for i, entry in enumerate(entries) if not isinstance(entry, slice)]
-    kept = [("value", i) for i in range(len(entries)) if i not in picked]
+    from_value = [("value", i) for i in range(len(entries)) if i not in picked]
     if not picked:
-        return kept
+        return from_value
     together = picked == list(range(picked[0], picked[-1] + 1))
     start = picked[0] if together else 0
-    return kept[:start] + [("index", i) for i in range(_width(entries))] + kept[start:]
+    return from_value[:start] + [("index", i) for i in range(_width(entries))] + from_value[start:]
 
 
 def _is_whole(entry: slice, n_rows: int) -> bool:

@@ -187,8 +187,8 @@ def read_chains(
         )
     values = _categories(index)
     values = values.reshape(-1, *values.shape[-2:])
-    kept = read_statistics(stats, values, None if index.name is None else str(index.name))
-    log_weight = kept.log_weight
+    statistics = read_statistics(stats, values, None if index.name is None else str(index.name))
+    log_weight = statistics.log_weight
     if classes is not None:
         labels = np.asarray(classes)
     elif log_weight is not None:
@@ -225,9 +225,9 @@ def read_chains(
         plate=plate,
         chain=_coordinate(index, "chain"),
         draw=_coordinate(index, "draw"),
-        equalizing_log_weight=None if log_weight is None else kept.equalizing_log_weight,
-        log_importance=kept.log_importance,
-        believed=kept.believed,
+        equalizing_log_weight=None if log_weight is None else statistics.equalizing_log_weight,
+        log_importance=statistics.log_importance,
+        believed=statistics.believed,
         companions=_companions(data, group, index, stats),
     )
 
@@ -297,8 +297,8 @@ def _companions(data: Any, group: str, index: xr.DataArray, stats: Any) -> dict[
             continue
         draws = values.transpose(..., *_SAMPLE_DIMS).values
         codes = draws.reshape(-1, *draws.shape[-2:]).astype(np.int64)
-        kept = read_statistics(stats, codes, str(name)).log_weight
-        n_classes = None if kept is None else kept.shape[-1]
+        log_weight = read_statistics(stats, codes, str(name)).log_weight
+        n_classes = None if log_weight is None else log_weight.shape[-1]
         narrow = np.array([not _went_through(each, n_classes) for each in codes])
         if draws.shape[:-2] != plate:
             narrow = np.full(max(int(np.prod(plate)), 1), narrow.any())

@@ -316,9 +316,9 @@ def _of_equal_lengths(x: np.ndarray, active: np.ndarray) -> np.ndarray | None:
     visits = active.sum(axis=1)
     if visits.max() < _MIN_VISITS:
         return None
-    kept = visits >= max(_MIN_VISITS, np.median(visits[visits > 0]) / 2)
-    length = int(visits[kept].min())
-    return np.stack([x[chain, active[chain]][-length:] for chain in np.flatnonzero(kept)])
+    visited = visits >= max(_MIN_VISITS, np.median(visits[visits > 0]) / 2)
+    length = int(visits[visited].min())
+    return np.stack([x[chain, active[chain]][-length:] for chain in np.flatnonzero(visited)])
 
 
 def _mixing(draws: np.ndarray) -> tuple[float, float, float, float]:

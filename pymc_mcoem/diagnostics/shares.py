@@ -138,7 +138,7 @@ class Limits:
     ----------
     rhat_max, ess_min, significance : float
         As for `class_index_summary`.
-    n_parts : int
+    n_pieces : int
         Chains, or halves of chains, that R-hat compares.
 
     Notes
@@ -155,7 +155,7 @@ class Limits:
 
     Examples
     --------
-    >>> limits = Limits(rhat_max=1.01, ess_min=400.0, significance=0.01, n_parts=8)
+    >>> limits = Limits(rhat_max=1.01, ess_min=400.0, significance=0.01, n_pieces=8)
     >>> limits.rhat(np.array([400.0, 4000.0]), 400.0, 1000).round(3)
     array([1.049, 1.01 ])
     >>> limits.ess(np.array([400.0]), 500).round()
@@ -165,7 +165,7 @@ class Limits:
     rhat_max: float
     ess_min: float
     significance: float
-    n_parts: int
+    n_pieces: int
 
     def rhat(self, ess: np.ndarray, least: float | np.ndarray, n_tests: int) -> np.ndarray:
         """Return the limit of R-hat for each of many quantities.
@@ -179,8 +179,8 @@ class Limits:
         n_tests : int
             Number of quantities, for Bonferroni's correction.
         """
-        each = np.fmax(ess, least) / self.n_parts
-        degrees = self.n_parts - 1
+        each = np.fmax(ess, least) / self.n_pieces
+        degrees = self.n_pieces - 1
         excess = chi2.isf(self.significance / max(n_tests, 1), degrees) / degrees / each
         return np.asarray(np.maximum(self.rhat_max, np.sqrt(1.0 + excess)))
 

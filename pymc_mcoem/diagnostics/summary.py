@@ -269,7 +269,7 @@ def class_index_summary(
         rhat_max=rhat_max,
         ess_min=100.0 * n_chains if ess_min is None else ess_min,
         significance=significance,
-        n_parts=2 * n_chains,
+        n_pieces=2 * n_chains,
     )
     flags, notes = unmoved_flags(chains)
     flags += share_flags(chains, shares, tests, limits, overall.attrs["p_limit"])

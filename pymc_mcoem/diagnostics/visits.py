@@ -91,17 +91,17 @@ def class_draws(
     visits = active.sum(axis=1)
     if not visits.any():
         raise ValueError(f"label: class {label!r} of {chains.name} was never visited.")
-    kept = np.flatnonzero(visits >= max(np.median(visits[visits > 0]) / 2, 1))
-    length = int(visits[kept].min())
-    draws = np.stack([np.flatnonzero(active[chain])[-length:] for chain in kept])
-    at_chain = xr.DataArray(kept, dims="chain")
+    visited = np.flatnonzero(visits >= max(np.median(visits[visits > 0]) / 2, 1))
+    length = int(visits[visited].min())
+    draws = np.stack([np.flatnonzero(active[chain])[-length:] for chain in visited])
+    at_chain = xr.DataArray(visited, dims="chain")
     at_draw = xr.DataArray(draws, dims=("chain", "draw"))
 
     def of_class(variables: xr.Dataset) -> xr.Dataset:
         sizes = {dim: variables.sizes.get(dim) for dim in ("chain", "draw")}
         if sizes != {"chain": len(chains.chain), "draw": len(chains.draw)}:
             return variables
-        coords = {"chain": chains.chain[kept], "draw": np.arange(length)}
+        coords = {"chain": chains.chain[visited], "draw": np.arange(length)}
         along = variables.drop_vars(["chain", "draw"], errors="ignore")
         return along.isel(chain=at_chain, draw=at_draw).assign_coords(coords)
 

@@ -172,7 +172,7 @@ class WeightedStatistics:
         self._padded = False
         self._function: Any = None
         self._written_out: WrittenOut | None = None
-        self._shapes: list[tuple[int, ...]] = []
+        self._statistic_shapes: list[tuple[int, ...]] = []
         if not self.names:
             return
         point = density.model.initial_point(random_seed=0)
@@ -185,7 +185,9 @@ class WeightedStatistics:
             {name: density.model[name].get_value() for name in density.data_inputs},
             [point[value.name] for value in density.other_values],
         )
-        self._shapes = [tuple(int(size) for size in shape) for shape in shapes(*arguments)]
+        self._statistic_shapes = [
+            tuple(int(size) for size in shape) for shape in shapes(*arguments)
+        ]
 
         self._padded = uses_jax(mode)
         if backend_of(mode) == "numba":
@@ -194,7 +196,7 @@ class WeightedStatistics:
                 self._written_out = known
                 return
             with suppress(NotFlatError):
-                self._function = _FlatSums(density, expressions, self._shapes)
+                self._function = _FlatSums(density, expressions, self._statistic_shapes)
                 return
 
         def add(w: Any, x: Any, *rest: Any) -> list[Any]:
@@ -202,7 +204,7 @@ class WeightedStatistics:
             values = density.place(expressions, index, x)
             return [
                 pt.specify_shape(total + w * value, shape)
-                for total, value, shape in zip(sums, values, self._shapes, strict=True)
+                for total, value, shape in zip(sums, values, self._statistic_shapes, strict=True)
             ]
 
         self._function = compile_loop(
@@ -210,9 +212,9 @@ class WeightedStatistics:
             add,
             inputs=[k, weights, positions],
             sequences=[weights, positions],
-            carried=[pt.zeros(shape, dtype="float64") for shape in self._shapes],
+            carried=[pt.zeros(shape, dtype="float64") for shape in self._statistic_shapes],
             fixed=[k],
-            last=range(len(self._shapes)),
+            last=range(len(self._statistic_shapes)),
             mode=mode,
         )
 
@@ -220,7 +222,7 @@ class WeightedStatistics:
         """Return statistics that are all zero, each ``(n_classes, *shape)``."""
         return {
             name: np.zeros((self.density.n_classes, *shape))
-            for name, shape in zip(self.names, self._shapes, strict=True)
+            for name, shape in zip(self.names, self._statistic_shapes, strict=True)
         }
 
     def __call__(
@@ -307,7 +309,7 @@ class _FlatSums:
             returns=False,
         )
         self._sum = sums_numba.weighted_sum
-        self._shapes = shapes
+        self._statistic_shapes = shapes
         self._stops = np.cumsum([int(np.prod(shape)) for shape in shapes])
         with compiling("sums, once for all models"):
             self._held = sums_numba.hold(self._flat.function)
@@ -329,7 +331,9 @@ class _FlatSums:
         packed = self._flat.pack(arguments)
         total = self._sum(self._held, int(k), weights, positions, *packed, int(self._stops[-1]))
         parts = np.split(total, self._stops[:-1])
-        return [part.reshape(shape) for part, shape in zip(parts, self._shapes, strict=True)]
+        return [
+            part.reshape(shape) for part, shape in zip(parts, self._statistic_shapes, strict=True)
+        ]
 
 
 def _padded(weights: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

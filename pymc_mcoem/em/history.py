@@ -75,29 +75,29 @@ class ThinnedSeries:
 
     keep: int
     stride: int = 1
-    kept: dict[int, np.ndarray] = field(default_factory=dict)
+    thinned: dict[int, np.ndarray] = field(default_factory=dict)
     last: tuple[int, np.ndarray] | None = None
 
     def append(self, index: int, row: np.ndarray) -> None:
         """Add `row` at `index`; drop rows at this or a later index, left by an interrupted step."""
         if self.last is not None and self.last[0] >= index:
-            self.kept = {old: kept for old, kept in self.kept.items() if old < index}
+            self.thinned = {old: each for old, each in self.thinned.items() if old < index}
         self.last = (index, row)
         if index % self.stride:
             return
-        self.kept[index] = row
-        while len(self.kept) > self.keep:
+        self.thinned[index] = row
+        while len(self.thinned) > self.keep:
             stride = 2 * self.stride
-            kept = {old: each for old, each in self.kept.items() if not old % stride}
+            thinned = {old: each for old, each in self.thinned.items() if not old % stride}
             # assigned together, so that an interrupt does not fall between them
-            self.stride, self.kept = stride, kept
+            self.stride, self.thinned = stride, thinned
 
     def rows(self, until: int | None = None) -> Rows:
         """Return the rows up to index `until`, with shorter rows padded with zeros at the end.
 
         Rows of a series may become longer at their end only.
         """
-        rows = dict(self.kept)
+        rows = dict(self.thinned)
         if self.last is not None:
             rows[self.last[0]] = self.last[1]
         indices = sorted(index for index in rows if until is None or index <= until)
@@ -114,7 +114,7 @@ class ThinnedSeries:
         for index, row in zip(rows.indices.tolist(), rows.values, strict=True):
             series.last = (index, row)
             if not index % stride:
-                series.kept[index] = row
+                series.thinned[index] = row
         return series
 
 

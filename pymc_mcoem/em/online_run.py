@@ -150,7 +150,7 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
             try:
                 report = self.step(self.state)
             except StepError as failure:
-                self.leave_out(*failure.left_out())
+                self.leave_out(*failure.failed_records())
                 self.state = self.state.without(failure.positions)
                 self._failures += len(failure.culprits)
                 if self.settings.on_error != "raise" and self._failures <= MOST_IN_A_ROW:

@@ -306,7 +306,7 @@ class StepError(Exception):
         self.causes = tuple(causes)
         self.positions = frozenset(item.position for item in self.culprits)
 
-    def left_out(self) -> list[FailedRecord]:
+    def failed_records(self) -> list[FailedRecord]:
         """Return the observations to blame with the reasons, for the history."""
         return [
             FailedRecord(item.position, f"learning it failed: {named(cause)}", item.observation)

@@ -113,9 +113,9 @@ class DispersedSearch:
                 self._add(modes, j, start, others)
             if self._n_prior_draws:
                 draws = self._add_dispersed(modes, j, starts[0], own_rng, others)
-                found.append(self._within_prior(_kept(modes), j, draws, own_rng, others))
+                found.append(self._within_prior(_best_modes(modes), j, draws, own_rng, others))
             else:
-                found.append(_kept(modes))
+                found.append(_best_modes(modes))
         return found
 
     def _within_prior(
@@ -370,7 +370,7 @@ def _are_one(one: Modes, two: Modes) -> bool:
     return all(float(away @ mode.precision[0] @ away) < 1.0 for mode in (one, two))
 
 
-def _kept(modes: list[Modes]) -> Modes:
+def _best_modes(modes: list[Modes]) -> Modes:
     """Return the modes to keep, in order of decreasing evidence; the first may not be a mode."""
     head, *rest = modes
     evidence = np.array([float(mode.log_evidence[0]) for mode in modes])

@@ -62,15 +62,15 @@ class Modes:
 
     def rows(self, which: Sequence[int]) -> Modes:
         """Return some of the modes, in the given order."""
-        kept = list(which)
+        rows = list(which)
         return Modes(
-            self.mean[kept],
-            self.precision[kept],
-            self.factors[kept],
-            self.log_density[kept],
-            self.gradient_norm[kept],
-            self.n_iterations[kept],
-            tuple(self.status[row] for row in kept),
+            self.mean[rows],
+            self.precision[rows],
+            self.factors[rows],
+            self.log_density[rows],
+            self.gradient_norm[rows],
+            self.n_iterations[rows],
+            tuple(self.status[row] for row in rows),
         )
 
     @classmethod

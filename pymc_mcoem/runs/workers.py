@@ -133,7 +133,7 @@ class Limit:
     driver: int
 
     @contextmanager
-    def kept(self, token: str) -> Iterator[None]:
+    def enforced(self, token: str) -> Iterator[None]:
         """End this process if the work inside the context takes longer.
 
         Compiled code that hangs holds Python's lock, for which a Python thread would wait.
@@ -211,7 +211,7 @@ def perform(
             return Unknown()
         answers = []
         for order in orders:
-            with nullcontext() if limit is None else limit.kept(token):
+            with nullcontext() if limit is None else limit.enforced(token):
                 answers.append(_answer(token, content, order))
             if token not in _made:  # the next call would fail in the same way
                 break

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytensor.tensor as pt
 
-from pymc_mcoem.compiling.linear_algebra import kept, matrix_product
+from pymc_mcoem.compiling.linear_algebra import computed_once, matrix_product
 from pymc_mcoem.density.geometry import Curvature
 from pymc_mcoem.templates.warps.deformations import Deformation
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     from pymc_mcoem.templates.settings import TemplateSettings
 
-__all__ = ["CurvatureParts", "curvature", "gauss_newton"]
+__all__ = ["CurvatureInputs", "curvature", "gauss_newton"]
 
 
 @dataclass(frozen=True)
-class CurvatureParts:
+class CurvatureInputs:
     """Expressions from which the curvature of one observation's model is computed.
 
     Attributes
@@ -53,31 +53,31 @@ class CurvatureParts:
     noise_variance: TensorVariable
 
 
-def gauss_newton(parts: CurvatureParts) -> TensorVariable:
+def gauss_newton(inputs: CurvatureInputs) -> TensorVariable:
     """Return JᵀΣ⁻¹J + prior precision, for (deformation, log scale)."""
-    settings, scale = parts.settings, parts.scale
-    gradient = settings.basis.gradient(parts.warped, parts.template)
-    # `kept` makes it one quotient instead of one for every entry
-    inverse = kept(1.0 / parts.noise_variance)
+    settings, scale = inputs.settings, inputs.scale
+    gradient = settings.basis.gradient(inputs.warped, inputs.template)
+    # `computed_once` makes it one quotient instead of one for every entry
+    inverse = computed_once(1.0 / inputs.noise_variance)
     short = all(
-        _belong(each, "jacobian", ["curvature", "products"])
-        for each in _with_parts(settings.deformation)
+        _belong(each, "jacobian", ["curvature", "jacobian_products"])
+        for each in _with_terms(settings.deformation)
     )
     if short and scale is None and settings.noise_correlation is None:
-        seen = gradient * parts.mask[:, None]
-        found = settings.deformation.curvature(parts.points, parts.beta, seen)
-        return found * inverse + parts.precision
-    rows = settings.deformation.jacobian(parts.points, parts.beta, gradient)
-    precision = parts.precision
+        seen = gradient * inputs.mask[:, None]
+        found = settings.deformation.curvature(inputs.points, inputs.beta, seen)
+        return found * inverse + inputs.precision
+    rows = settings.deformation.jacobian(inputs.points, inputs.beta, gradient)
+    precision = inputs.precision
     if scale is not None and settings.scale is not None:
-        rows = scale * pt.concatenate([rows, parts.template_values[None, :]], axis=0)
+        rows = scale * pt.concatenate([rows, inputs.template_values[None, :]], axis=0)
         # −∂² of the log-density of log λ, which is a log λ − bλ with the Jacobian
         precision = _bordered(precision, None, settings.scale[1] * scale)
-    rows = parts.whiten(rows)
+    rows = inputs.whiten(rows)
     return matrix_product(rows, rows.T) * inverse + precision
 
 
-def curvature(parts: CurvatureParts) -> Curvature | None:
+def curvature(inputs: CurvatureInputs) -> Curvature | None:
     """Return minus the second derivatives by (deformation, log scale), with a weight of residuals.
 
     Return None if the noise is correlated, if the deformation does not know its second
@@ -87,48 +87,48 @@ def curvature(parts: CurvatureParts) -> Curvature | None:
     are m (y − λf) λ∇f / σ² and m ((y − λf) λ∇²f − λ²∇f∇fᵀ) / σ²; Gauss-Newton omits
     the terms with the residual y − λf.
     """
-    settings, deformation = parts.settings, parts.settings.deformation
+    settings, deformation = inputs.settings, inputs.settings.deformation
     if settings.noise_correlation is not None or not _is_known(settings):
         return None
     share = pt.scalar("residual_share", dtype="float64")
-    scale: Any = 1.0 if parts.scale is None else parts.scale
-    seen = parts.mask
-    fitted = scale * parts.template_values
-    residual = share * seen * (parts.values - fitted)
-    gradient = settings.basis.gradient(parts.warped, parts.template)
+    scale: Any = 1.0 if inputs.scale is None else inputs.scale
+    seen = inputs.mask
+    fitted = scale * inputs.template_values
+    residual = share * seen * (inputs.values - fitted)
+    gradient = settings.basis.gradient(inputs.warped, inputs.template)
     columns = [scale * gradient[:, axis] for axis in range(deformation.n_dims)]
-    bends = settings.basis.second_derivatives(parts.warped, parts.template)
+    bends = settings.basis.second_derivatives(inputs.warped, inputs.template)
     axes = range(deformation.n_dims)
-    slopes = [kept(residual * column) for column in columns]
+    slopes = [computed_once(residual * column) for column in columns]
     weights = {
-        (k, m): kept(residual * (scale * bends[k][m]) - seen * columns[k] * columns[m])
+        (k, m): computed_once(residual * (scale * bends[k][m]) - seen * columns[k] * columns[m])
         for k in axes
         for m in axes
         if k <= m
     }
     found = deformation.second_derivatives(
-        parts.points,
-        parts.beta,
+        inputs.points,
+        inputs.beta,
         slopes,
         [[weights[min(k, m), max(k, m)] for m in axes] for k in axes],
     )
     if found is None:
         return None
-    inverse = kept(1.0 / parts.noise_variance)
-    matrix = parts.precision - found * inverse
-    if parts.scale is not None and settings.scale is not None:
+    inverse = computed_once(1.0 / inputs.noise_variance)
+    matrix = inputs.precision - found * inverse
+    if inputs.scale is not None and settings.scale is not None:
         # ∂g by log λ is m (y − λf) λf / σ², and this its derivatives by place and by log λ
         both = (residual - seen * fitted)[:, None] * pt.stack(columns, axis=1)
-        rows = deformation.jacobian(parts.points, parts.beta, both)
+        rows = deformation.jacobian(inputs.points, inputs.beta, both)
         border = -rows.sum(axis=1) * inverse
         bent = pt.sum((seen * fitted - residual) * fitted) * inverse
-        matrix = _bordered(matrix, border, settings.scale[1] * parts.scale + bent)
+        matrix = _bordered(matrix, border, settings.scale[1] * inputs.scale + bent)
     return Curvature(matrix, share)
 
 
 def _is_known(settings: TemplateSettings) -> bool:
     """Return whether the second derivatives were written for the values that are computed."""
-    warps = _with_parts(settings.deformation)
+    warps = _with_terms(settings.deformation)
     asked = ["second_derivatives"]
     if len(warps) > 1:  # methods that join them
         asked += ["derivatives", "contract", "cross_derivatives"]
@@ -137,9 +137,9 @@ def _is_known(settings: TemplateSettings) -> bool:
     )
 
 
-def _with_parts(deformation: Deformation) -> list[Deformation]:
+def _with_terms(deformation: Deformation) -> list[Deformation]:
     """Return a warp, followed by its terms if it is a sum."""
-    return [deformation, *getattr(deformation, "parts", ())]
+    return [deformation, *getattr(deformation, "terms", ())]
 
 
 def _belong(made: Any, values: str, derived: Sequence[str]) -> bool:

@@ -53,7 +53,9 @@ class Warp:
         self._squares = (self._monomials[:, None] * self._monomials).reshape((9, -1)).T.copy()
         # ψ_p ψ_q is a product of one factor an axis, the same for (p, q) and (q, p): one of each
         pairs = [np.triu_indices(length) for length in lengths]
-        self._products = [each[p] * each[q] for each, (p, q) in zip(field, pairs, strict=True)]
+        self._field_products = [
+            each[p] * each[q] for each, (p, q) in zip(field, pairs, strict=True)
+        ]
         first, second = (np.zeros((length, length), dtype=np.int64) for length in lengths)
         for table, (p, q) in zip((first, second), pairs, strict=True):
             table[p, q] = table[q, p] = np.arange(len(p))
@@ -113,7 +115,9 @@ class Warp:
         bends[:, 2] += weighted[:, 1] * slope[:, 1]
         motion, field, n = self._motion, self._of_field, len(x)
         if self._has_field:
-            out[:, field, field] += self._along(bends, *self._products).take(self._places, axis=1)
+            out[:, field, field] += self._along(bends, *self._field_products).take(
+                self._places, axis=1
+            )
         if self._has_motion:
             by = _by_motion(x[:, motion])
             squares = (bends.reshape((3 * n, -1)) @ self._squares).reshape((n, -1))

@@ -99,7 +99,7 @@ class ImageFunctions(TemplateFunctions):
 def _parts(settings: TemplateSettings) -> tuple[Deformation, ...]:
     """Return the warp, or what it is the sum of."""
     warp = settings.deformation
-    return warp.parts if isinstance(warp, SumOfDeformations) else (warp,)
+    return warp.terms if isinstance(warp, SumOfDeformations) else (warp,)
 
 
 def _sizes_and_tables(

@@ -119,7 +119,7 @@ def _templates(
     priors: TemplatePriors,
     gram: np.ndarray,
     waiting: np.ndarray,
-    kept: np.ndarray | None,
+    present: np.ndarray | None,
     coefficients: str,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the templates (C, L) and the penalized residual sums of squares (C,)."""
@@ -133,8 +133,8 @@ def _templates(
     for index, (projection, class_gram) in enumerate(zip(projections, grams, strict=True)):
         right = projection + precision @ mean[index]
         try:
-            if waiting[index] and kept is not None:
-                template = kept[index]
+            if waiting[index] and present is not None:
+                template = present[index]
             elif coefficients == "nonnegative":
                 template = _nonnegative(class_gram + precision, right)
             else:

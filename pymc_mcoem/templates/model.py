@@ -13,14 +13,14 @@ from pytensor.tensor.linalg import cholesky, solve_triangular
 from scipy.special import polygamma
 
 from pymc_mcoem.compiling.linear_algebra import (
-    kept,
+    computed_once,
     matrix_product,
     matrix_vector,
     quadratic_form,
     symmetric_inverse,
 )
 from pymc_mcoem.density.geometry import LatentGeometry
-from pymc_mcoem.templates.curvature import CurvatureParts, curvature, gauss_newton
+from pymc_mcoem.templates.curvature import CurvatureInputs, curvature, gauss_newton
 from pymc_mcoem.templates.observations import pad_points
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def build_template_model(
         _observe(settings, mean, mask, noise_variance, values)
 
     whitener = _Whitener(settings, mask.ravel())
-    parts = CurvatureParts(
+    inputs = CurvatureInputs(
         settings=settings,
         values=values.ravel(),
         mask=mask.ravel(),
@@ -111,10 +111,10 @@ def build_template_model(
         noise_variance=noise_variance,
     )
     geometry = LatentGeometry(
-        gauss_newton=gauss_newton(parts),
-        curvature=curvature(parts),
+        gauss_newton=gauss_newton(inputs),
+        curvature=curvature(inputs),
         prior_covariance=_with_scale(settings, prior.covariance(), _log_scale_variance(settings)),
-        prior_precision=_with_scale(settings, parts.precision, _log_scale_precision(settings)),
+        prior_precision=_with_scale(settings, inputs.precision, _log_scale_precision(settings)),
         starts=_starts(settings),
         noise_variance="noise_variance",
     )
@@ -257,8 +257,8 @@ class _DeformationPrior:
                 cholesky(self.full), np.eye(self.learned.size), lower=True, b_ndim=2
             )
             return self._block(self.base_precision, matrix_product(factor.T, factor))
-        # `kept` makes it n quotients instead of n²
-        shares = kept(1.0 / pt.as_tensor_variable(self.deviations))
+        # `computed_once` makes it n quotients instead of n²
+        shares = computed_once(1.0 / pt.as_tensor_variable(self.deviations))
         return self.base_precision * (shares[:, None] * shares[None, :])
 
 

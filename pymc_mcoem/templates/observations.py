@@ -224,13 +224,13 @@ def drop_missing_points(idata: xr.DataTree) -> xr.DataTree:
             "under a noise correlation there is no pointwise log-likelihood."
         )
     sample_dims = likelihood.dims[: likelihood.ndim - mask.ndim]
-    kept = np.flatnonzero(mask.values > 0)
+    seen = np.flatnonzero(mask.values > 0)
     flat = likelihood.values.reshape(*(likelihood.sizes[dim] for dim in sample_dims), -1)
     stacked = xr.DataArray(
-        flat[..., kept],
+        flat[..., seen],
         dims=(*sample_dims, "observed_point"),
         coords={
-            "observed_point": kept,
+            "observed_point": seen,
             **{dim: likelihood[dim] for dim in sample_dims if dim in likelihood.coords},
         },
     )

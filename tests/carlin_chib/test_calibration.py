@@ -80,7 +80,7 @@ def smallest_p(model, step, rng):
 @pytest.fixture(autouse=True)
 def without_judgement(monkeypatch):
     """Leave out the sweeps by which pseudo-priors are judged, which change no chain."""
-    monkeypatch.setattr(chain_fits, "N_JUDGED", 0)
+    monkeypatch.setattr(chain_fits, "N_CHECKED", 0)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from scipy import stats
 
 from pymc_mcoem.carlin_chib.moves.annealed import AnnealedJump
 from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
-from pymc_mcoem.carlin_chib.pseudo_prior_checks import Judge
+from pymc_mcoem.carlin_chib.pseudo_prior_checks import PseudoPriorCheck
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
 from pymc_mcoem.carlin_chib.step import CarlinChib
 from tests.helpers.checks import LIMIT
@@ -20,10 +20,10 @@ from tests.helpers.count_plate import counts_model
 
 
 def judged(ratios, classes):
-    judge = Judge(len(ratios))
+    check = PseudoPriorCheck(len(ratios))
     for k, row in zip(classes, ratios, strict=True):
-        judge.see(np.array(k), row)
-    return judge.verdicts()
+        check.see(np.array(k), row)
+    return check.verdicts()
 
 
 def test_perfect_pseudo_priors_have_nothing_said_of_them(rng):
@@ -66,11 +66,11 @@ def test_rows_of_a_plate_are_counted(rng):
 
 
 def test_no_more_than_asked_for_is_kept():
-    judge = Judge(n_sweeps=3)
+    check = PseudoPriorCheck(n_sweeps=3)
     for _ in range(5):
-        judge.see(np.array(0), np.zeros(2))
-    assert len(judge._ratios) == 3
-    assert Judge(0).verdicts() == []
+        check.see(np.array(0), np.zeros(2))
+    assert len(check._ratios) == 3
+    assert PseudoPriorCheck(0).verdicts() == []
 
 
 # -- in the step ----------------------------------------------------------------------------------
@@ -127,8 +127,8 @@ def judged_at_the_end(step, model, tune=20):
     after = step.sampling_state
     assert before.rng == after.rng
     np.testing.assert_array_equal(before.chain.frozen_auxiliaries, after.chain.frozen_auxiliaries)
-    judge = step.chain.fits._judge
-    return np.stack(judge._ratios), np.stack(judge._classes), judge.verdicts()
+    check = step.chain.fits._check
+    return np.stack(check._ratios), np.stack(check._classes), check.verdicts()
 
 
 def test_frozen_auxiliaries_are_judged_by_draws_made_for_it():
@@ -170,7 +170,7 @@ def test_a_chain_that_is_not_tuned_is_not_judged():
         step = astray_step(auxiliaries="frozen")
     step.setup_chain(np.random.default_rng(0), tune=0, draws=5)
     step.stop_tuning()
-    assert step.chain.fits._judge.verdicts() == []
+    assert step.chain.fits._check.verdicts() == []
 
 
 def test_no_jump_is_made_where_pseudo_priors_are_judged(monkeypatch):

@@ -38,7 +38,7 @@ LEAST_P = 1e-5
 @pytest.fixture(autouse=True)
 def without_judgement(monkeypatch):
     """Leave out the sweeps by which pseudo-priors are judged, which change no chain."""
-    monkeypatch.setattr(chain_fits, "N_JUDGED", 0)
+    monkeypatch.setattr(chain_fits, "N_CHECKED", 0)
 
 
 @dataclass(frozen=True)

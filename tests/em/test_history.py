@@ -30,7 +30,7 @@ def filled(keep, until):
 def test_series_keeps_even_spacing_and_the_last(until):
     series = filled(16, until)
     rows = series.rows()
-    assert len(series.kept) <= 16
+    assert len(series.thinned) <= 16
     assert rows.indices[0] == 0 and rows.indices[-1] == until
     assert (np.diff(rows.indices[:-1]) == series.stride).all()
     np.testing.assert_array_equal(rows.values[:, 0], rows.indices)

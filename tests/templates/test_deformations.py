@@ -188,7 +188,7 @@ def test_curvature_is_the_jacobian_by_its_transpose(name, rng):
     np.testing.assert_allclose(found.eval(), rows @ rows.T, rtol=0, atol=1e-11)
     others = rng.normal(size=(2, len(points)))
     np.testing.assert_allclose(
-        deformation.products(points, beta, gradient, pt.as_tensor_variable(others)).eval(),
+        deformation.jacobian_products(points, beta, gradient, pt.as_tensor_variable(others)).eval(),
         others @ rows.T,
         rtol=0,
         atol=1e-11,

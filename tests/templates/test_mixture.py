@@ -48,7 +48,7 @@ def test_the_papers_settings_for_digits():
     np.testing.assert_allclose(settings.points[1] - settings.points[0], [0, 2 / 15])
     assert settings.basis.n_basis == 256
     assert settings.basis.bandwidth == pytest.approx(0.2)
-    rigid, field = settings.deformation.parts
+    rigid, field = settings.deformation.terms
     assert rigid.variance == 0.1
     assert settings.deformation.n_parameters == 78
     assert field.landmarks.shape == (36, 2)
@@ -69,7 +69,7 @@ def test_other_sizes_adapt(shape, n_landmarks, expected):
     np.testing.assert_allclose(settings.points.max(axis=0), half)
     np.testing.assert_allclose(settings.points.min(axis=0), np.negative(half))
     assert settings.basis.bandwidth == pytest.approx(1.5 * spacing)
-    field = settings.deformation.parts[1]
+    field = settings.deformation.terms[1]
     assert len(field.landmarks) == expected[0] * expected[1]
     np.testing.assert_allclose(field.landmarks.max(axis=0), np.array(half) / 2)
     assert np.linalg.eigvalsh(settings.deformation.covariance)[0] > 0

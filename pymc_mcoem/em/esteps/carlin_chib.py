@@ -208,14 +208,14 @@ class CompiledCarlinChibBurst(SweepEStep):
         )
 
     def _mean_statistics(
-        self, found: Sweeps, kept: slice, values: Mapping[str, np.ndarray]
+        self, found: Sweeps, drawn: slice, values: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
         if not self.settings.rao_blackwell:
-            return super()._mean_statistics(found, kept, values)
+            return super()._mean_statistics(found, drawn, values)
         assert found.auxiliaries is not None
-        weight = softmax(found.log_weight[kept], axis=1)
+        weight = softmax(found.log_weight[drawn], axis=1)
         sweep, index = np.nonzero(weight > NEGLIGIBLE)
         chosen = weight[sweep, index]
         return self.statistics(
-            index, found.auxiliaries[kept][sweep, index], chosen / chosen.sum(), values
+            index, found.auxiliaries[drawn][sweep, index], chosen / chosen.sum(), values
         )

@@ -137,8 +137,8 @@ def statistics_of_draws(
         Observation and parameters.
     """
     index, draw = np.nonzero(weights > NEGLIGIBLE / weights.shape[1])
-    kept = weights[index, draw]
-    return statistics(index, positions[index, draw], kept / kept.sum(), values)
+    chosen = weights[index, draw]
+    return statistics(index, positions[index, draw], chosen / chosen.sum(), values)
 
 
 def fit_to_keep(pseudo_priors: PseudoPriors) -> dict[str, np.ndarray]:

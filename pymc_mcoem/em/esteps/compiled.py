@@ -342,23 +342,25 @@ class SweepEStep(ChainEStep[Sweeps]):
         rng: np.random.Generator,
         values: Arrays,
     ) -> EStepResult:
-        kept = slice(tune, None)
+        drawn = slice(tune, None)
         # SciPy's logsumexp takes a thirtieth of a short burst; pilot moments have nan
         with np.errstate(invalid="ignore"):
             log_evidence = float(np.logaddexp.reduce(pseudo_priors.log_evidence))
         return EStepResult(
-            self._mean_statistics(found, kept, values),
-            class_index=found.class_index[kept],
-            acceptance=float(np.mean(found.acceptance[kept])),
+            self._mean_statistics(found, drawn, values),
+            class_index=found.class_index[drawn],
+            acceptance=float(np.mean(found.acceptance[drawn])),
             log_evidence=log_evidence,
             troubles=dict(pseudo_priors.troubles),
             state={"log_step": found.log_step},
         )
 
-    def _mean_statistics(self, found: Sweeps, kept: slice, values: Arrays) -> dict[str, np.ndarray]:
-        indices = found.class_index[kept]
+    def _mean_statistics(
+        self, found: Sweeps, drawn: slice, values: Arrays
+    ) -> dict[str, np.ndarray]:
+        indices = found.class_index[drawn]
         weights = np.full(len(indices), 1.0 / len(indices))
-        return self.statistics(indices, found.position[kept], weights, values)
+        return self.statistics(indices, found.position[drawn], weights, values)
 
     def _class_weights(
         self, values: Arrays, rng: np.random.Generator, draws: int, tune: int

@@ -60,17 +60,17 @@ def compiled_for[Compiled](family: Family, settings: Settings[Compiled]) -> Comp
     """
     with one_call_at_a_time():
         key = _key(family, settings)
-        kept: OrderedDict[Hashable, Any] = family._compiled
-        if key is None or key not in kept:
+        cache: OrderedDict[Hashable, Any] = family._compiled
+        if key is None or key not in cache:
             with strict_arithmetic(), family.as_declared():
                 compiled = settings.compile(family)
             if key is None:
                 return compiled
-            kept[key] = compiled, _parts(family)
-        kept.move_to_end(key)
-        while len(kept) > CAPACITY:
-            kept.popitem(last=False)
-        found: Compiled = kept[key][0]
+            cache[key] = compiled, _parts(family)
+        cache.move_to_end(key)
+        while len(cache) > CAPACITY:
+            cache.popitem(last=False)
+        found: Compiled = cache[key][0]
         return found
 
 

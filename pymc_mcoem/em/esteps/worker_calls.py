@@ -73,12 +73,12 @@ def simulate(
     """
     e_step = explainer.e_step
     begun = e_step.initial_state()
-    if state is not None and _shapes(state) == _shapes(begun):
+    if state is not None and _array_shapes(state) == _array_shapes(begun):
         begun = dict(state)
     return explainer.checked(e_step(data, dict(parameters), rng, begun, draws=draws, tune=tune))
 
 
-def _shapes(state: Arrays) -> dict[str, tuple[int, ...]]:
+def _array_shapes(state: Arrays) -> dict[str, tuple[int, ...]]:
     return {name: np.shape(value) for name, value in state.items()}
 
 

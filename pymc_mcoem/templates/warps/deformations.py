@@ -101,7 +101,7 @@ class Deformation:
         rows = self.jacobian(points, beta, gradient)
         return matrix_product(rows, rows.T)
 
-    def products(
+    def jacobian_products(
         self, points: np.ndarray, beta: Any, gradient: Any, rows: TensorVariable
     ) -> TensorVariable:
         """Return rows (n, n_points) times the transpose of `jacobian`, (n, n_parameters)."""
@@ -213,8 +213,8 @@ class SumOfDeformations(Deformation):
 
     Parameters
     ----------
-    parts : sequence of Deformation
-        Sums among them are replaced by their parts.
+    terms : sequence of Deformation
+        Sums among them are replaced by their terms.
 
     Raises
     ------
@@ -229,17 +229,17 @@ class SumOfDeformations(Deformation):
     (8, (1, 8), 2)
     """
 
-    def __init__(self, parts: Sequence[Deformation]) -> None:
+    def __init__(self, terms: Sequence[Deformation]) -> None:
         flat: list[Deformation] = []
-        for part in parts:
-            flat.extend(part.parts if isinstance(part, SumOfDeformations) else [part])
+        for part in terms:
+            flat.extend(part.terms if isinstance(part, SumOfDeformations) else [part])
         dims = {part.n_dims for part in flat}
         if len(dims) != 1:
             raise ValueError(
-                f"parts warp spaces of dimensions {sorted(dims)}; add warps of one and the same "
-                "space."
+                f"terms: they warp spaces of dimensions {sorted(dims)}; add warps of one and the "
+                "same space."
             )
-        self.parts: tuple[Deformation, ...] = tuple(flat)
+        self.terms: tuple[Deformation, ...] = tuple(flat)
         self.n_dims = dims.pop()
         self.mean = np.concatenate([part.mean for part in flat])
         self.covariance = np.zeros((self.mean.size, self.mean.size))
@@ -254,16 +254,16 @@ class SumOfDeformations(Deformation):
         self.labels = tuple(labels)
 
     def _slices(self) -> list[slice]:
-        ends = np.cumsum([part.n_parameters for part in self.parts])
+        ends = np.cumsum([part.n_parameters for part in self.terms])
         return [
             slice(int(end) - part.n_parameters, int(end))
-            for part, end in zip(self.parts, ends, strict=True)
+            for part, end in zip(self.terms, ends, strict=True)
         ]
 
     def _columns(self, points: np.ndarray, beta: TensorVariable) -> list[TensorVariable]:
         each = [
             part._columns(points, beta[where])
-            for part, where in zip(self.parts, self._slices(), strict=True)
+            for part, where in zip(self.terms, self._slices(), strict=True)
         ]
         surplus = (len(each) - 1) * points
         return [
@@ -277,7 +277,7 @@ class SumOfDeformations(Deformation):
         return pt.concatenate(
             [
                 part.jacobian(points, beta[where], gradient)
-                for part, where in zip(self.parts, self._slices(), strict=True)
+                for part, where in zip(self.terms, self._slices(), strict=True)
             ],
             axis=0,
         )
@@ -287,15 +287,15 @@ class SumOfDeformations(Deformation):
         beta = pt.as_tensor_variable(beta)
         coordinates = [beta[where] for where in self._slices()]
         blocks: list[list[TensorVariable]] = []
-        for index, (part, own) in enumerate(zip(self.parts, coordinates, strict=True)):
+        for index, (part, own) in enumerate(zip(self.terms, coordinates, strict=True)):
             row = [blocks[before][index].T for before in range(index)]
             row.append(part.curvature(points, own, gradient))
-            if index + 1 < len(self.parts):
+            if index + 1 < len(self.terms):
                 rows = part.jacobian(points, own, gradient)
                 row += [
-                    other.products(points, theirs, gradient, rows)
+                    other.jacobian_products(points, theirs, gradient, rows)
                     for other, theirs in zip(
-                        self.parts[index + 1 :], coordinates[index + 1 :], strict=True
+                        self.terms[index + 1 :], coordinates[index + 1 :], strict=True
                     )
                 ]
             blocks.append(row)
@@ -311,7 +311,7 @@ class SumOfDeformations(Deformation):
         """Return the second derivatives by β, block by block, or None if a part knows none."""
         beta = pt.as_tensor_variable(beta)
         coordinates = [beta[where] for where in self._slices()]
-        pairs = list(zip(self.parts, coordinates, strict=True))
+        pairs = list(zip(self.terms, coordinates, strict=True))
         blocks: list[list[TensorVariable]] = []
         for index, (part, own) in enumerate(pairs):
             found = [
@@ -332,7 +332,7 @@ class SumOfDeformations(Deformation):
         beta = pt.as_tensor_variable(beta)
         found = [
             part.derivatives(points, beta[where])
-            for part, where in zip(self.parts, self._slices(), strict=True)
+            for part, where in zip(self.terms, self._slices(), strict=True)
         ]
         known = [each for each in found if each is not None]
         if len(known) < len(found):
@@ -342,5 +342,5 @@ class SumOfDeformations(Deformation):
     def starts(self) -> np.ndarray:
         """Return all combinations of the parts' starts, shape (n_starts, n_parameters)."""
         return np.array(
-            [np.concatenate(rows) for rows in itertools.product(*(p.starts() for p in self.parts))]
+            [np.concatenate(rows) for rows in itertools.product(*(p.starts() for p in self.terms))]
         )

@@ -144,7 +144,7 @@ class DisplacementField(Deformation):
             points, [[first * second for second in columns] for first in columns]
         )
 
-    def products(
+    def jacobian_products(
         self, points: np.ndarray, beta: Any, gradient: Any, rows: TensorVariable
     ) -> TensorVariable:
         """Return rows (n, n_points) times the transpose of `jacobian`, (n, n_parameters)."""

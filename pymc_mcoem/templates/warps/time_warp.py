@@ -143,13 +143,13 @@ class TimeWarp(Deformation):
         # ∫ of the broken line over the outer interval: the trapezoidal rule
         self._whole = np.full(n_nodes, self._step)
         self._whole[[0, -1]] /= 2.0
-        numbers = as_numbers("mean", mean)
-        if numbers.shape not in ((), (n_kernels,)):
+        means = as_numbers("mean", mean)
+        if means.shape not in ((), (n_kernels,)):
             raise ValueError(
-                f"mean has shape {numbers.shape}; give one number or one for each of {n_kernels} "
+                f"mean has shape {means.shape}; give one number or one for each of {n_kernels} "
                 "kernels."
             )
-        self.mean = np.array(np.broadcast_to(numbers, (n_kernels,)))
+        self.mean = np.array(np.broadcast_to(means, (n_kernels,)))
         if not np.isfinite(self.mean).all():
             raise ValueError(f"mean is {mean!r}; give finite numbers.")
         self.covariance = np.eye(n_kernels)
@@ -159,15 +159,15 @@ class TimeWarp(Deformation):
     def starts(self) -> np.ndarray:
         """Return the mean, an early and a late clock, shape (3, n_parameters).
 
-        The early and the late one tilt the speed so that the middle moves by about a twelfth of
+        The early and the late one slope the speed so that the middle moves by about a twelfth of
         the interval.
 
         Returns
         -------
         ndarray of shape (3, n_parameters)
         """
-        tilt = 0.2 * np.linspace(-1.0, 1.0, self.n_parameters)
-        return self.mean + np.stack([0.0 * tilt, tilt, -tilt])
+        slope = 0.2 * np.linspace(-1.0, 1.0, self.n_parameters)
+        return self.mean + np.stack([0.0 * slope, slope, -slope])
 
     def check_points(self, points: np.ndarray) -> None:
         """Check that the warp is defined at points.
