@@ -94,6 +94,21 @@ class IndexChains:
         """Number of classes, visited or not."""
         return len(self.classes)
 
+    def require_log_weight(self) -> np.ndarray:
+        """Return the log-weights.
+
+        Raises
+        ------
+        ValueError
+            If there are none.
+        """
+        if self.log_weight is None:
+            raise ValueError(
+                f"chains: {self.name} came without the classes' log-weights; give a DataTree of a "
+                "run with CarlinChib."
+            )
+        return self.log_weight
+
     @property
     def consecutive(self) -> bool:
         """Whether draws are consecutive, not thinned."""

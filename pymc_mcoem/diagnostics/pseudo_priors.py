@@ -99,17 +99,13 @@ def jump_pareto_k(chains: IndexChains) -> np.ndarray:
     ValueError
         If the chains have no log-weights.
     """
-    if chains.log_weight is None:
-        raise ValueError(
-            f"chains: {chains.name} came without the classes' log-weights; give a DataTree of a "
-            "run with CarlinChib."
-        )
+    log_weight = chains.require_log_weight()
     found = np.full((len(chains.codes), chains.n_classes), np.nan)
     if not chains.consecutive:
         return found
     for row, codes in enumerate(chains.codes):
         before = codes[:, :-1]
-        log_weight = chains.log_weight[row, :, 1:]
+        of_row = log_weight[row, :, 1:]
         visits = np.bincount(before.ravel(), minlength=chains.n_classes)
         for j in range(chains.n_classes):
             others = visits.copy()
@@ -117,7 +113,7 @@ def jump_pareto_k(chains: IndexChains) -> np.ndarray:
             if not others.any():
                 continue
             here = before == others.argmax()
-            found[row, j] = tail_index(log_weight[here, j] - log_weight[here, others.argmax()])
+            found[row, j] = tail_index(of_row[here, j] - of_row[here, others.argmax()])
     return found
 
 

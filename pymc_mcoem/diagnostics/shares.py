@@ -98,12 +98,8 @@ def rao_blackwell_shares(chains: IndexChains) -> xr.Dataset:
     ValueError
         If the chains have no log-weights.
     """
-    if chains.log_weight is None:
-        raise ValueError(
-            f"chains: {chains.name} came without the classes' log-weights; give a DataTree of a "
-            "run with CarlinChib."
-        )
-    probability = np.exp(chains.log_weight)
+    log_weight = chains.require_log_weight()
+    probability = np.exp(log_weight)
     residual = probability
     if chains.log_importance is not None:
         probability = probability * chains.weights_within_classes[..., None]

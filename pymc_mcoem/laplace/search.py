@@ -32,7 +32,7 @@ from pymc_mcoem.laplace.schedule import Cooling, Race
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
-    from pymc_mcoem.density.geometry import Curvature
+    from pymc_mcoem.density.geometry import Curvature, LatentGeometry
 
 __all__ = ["BY_CURVATURE", "Cooling", "Damping", "ModeSearch", "Race"]
 
@@ -127,6 +127,20 @@ class ModeSearch:
         self._damping = _BY_PRIOR if self._measured_by_prior else BY_CURVATURE
         replaced = self._replaced(noise_variance, curvature)
         self._evaluations = compile_evaluations(density, written_out, metric, replaced, mode)
+
+    @classmethod
+    def by_geometry(
+        cls, density: ClassDensity, geometry: LatentGeometry, **settings: Any
+    ) -> ModeSearch:
+        """Return a search with what is declared of the latents, and further settings."""
+        return cls(
+            density,
+            geometry.gauss_newton,
+            curvature=geometry.curvature,
+            noise_variance=geometry.noise_variance,
+            metric=geometry.step_metric(),
+            **settings,
+        )
 
     def _replaced(
         self, noise_variance: str | None, curvature: Curvature | None

@@ -21,7 +21,7 @@ from arviz_plots.plots.utils import (
     set_wrap_layout,
 )
 
-__all__ = ["Layers", "class_colors", "labels", "make_grid", "make_wrap", "write"]
+__all__ = ["Layers", "class_colors", "labels", "make_grid", "make_wrap", "plain_label", "write"]
 
 
 #: Petroff's ten colors, which are ArviZ's default and can be told apart by the color-blind.
@@ -307,3 +307,8 @@ def _size(backend: str, figure_kwargs: dict[str, Any], width: float, height: flo
     dots = 1 if backend in ("matplotlib", "none") else _DOTS_PER_INCH
     figure_kwargs["figsize"] = (dots * width, dots * height)
     figure_kwargs["figsize_units"] = "inches" if dots == 1 else "dots"
+
+
+def plain_label(value: Any) -> Any:
+    """Return a label of a coordinate as a plain object of Python."""
+    return value.item() if isinstance(value, np.generic) else value

@@ -12,7 +12,7 @@ from arviz_plots.plot_collection import PlotCollection, backend_from_object
 from arviz_stats.base import array_stats
 
 from pymc_mcoem.diagnostics.chains import read_chains
-from pymc_mcoem.plots.layers import Layers, make_grid
+from pymc_mcoem.plots.layers import Layers, make_grid, plain_label
 
 __all__ = ["plot_pseudo_prior"]
 
@@ -183,7 +183,7 @@ def plot_pseudo_prior(
         plot_collection,
         "ylabel",
         lambda _, sel: (
-            f"class {sel['class']}\n{active[_plain(sel['class'])]} draws"
+            f"class {sel['class']}\n{active[plain_label(sel['class'])]} draws"
             if sel["latent"] == corner
             else None
         ),
@@ -244,7 +244,3 @@ def _nothing() -> np.ndarray:
 def _draw_density(da: xr.DataArray, target: Any, **options: Any) -> Any:
     x, y = da.transpose("axis", "point").values
     return backend_from_object(target).line(x, y, target, **options)
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value

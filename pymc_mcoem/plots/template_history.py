@@ -12,7 +12,7 @@ from arviz_plots.plot_collection import PlotCollection
 
 from pymc_mcoem.plots.drawing import draw_curve, draw_pixels, frame_image, shade_levels
 from pymc_mcoem.plots.histories import read_path, sequential_colors, snapshots
-from pymc_mcoem.plots.layers import Layers, labels, make_grid, make_wrap
+from pymc_mcoem.plots.layers import Layers, labels, make_grid, make_wrap, plain_label
 from pymc_mcoem.plots.templates import require_drawable
 from pymc_mcoem.templates.images import template_images
 
@@ -133,7 +133,9 @@ def plot_template_history(
         plot_collection,
         "ylabel",
         lambda _, sel: (
-            f"class {names[_plain(sel['class'])]}" if sel["snapshot"] == first["snapshot"] else None
+            f"class {names[plain_label(sel['class'])]}"
+            if sel["snapshot"] == first["snapshot"]
+            else None
         ),
     )
     return plot_collection
@@ -157,7 +159,9 @@ def _draw_curves(
     layers.draw(
         plot_collection, "curve", draw_curve, data, aes=list(plot_collection.aes_set), x=axis
     )
-    layers.write(plot_collection, "title", lambda _, sel: f"class {names[_plain(sel['class'])]}")
+    layers.write(
+        plot_collection, "title", lambda _, sel: f"class {names[plain_label(sel['class'])]}"
+    )
     layers.write(plot_collection, "xlabel", lambda *_: axis)
     first = data["class"].values[0]
     layers.write(
@@ -167,7 +171,3 @@ def _draw_curves(
     if legend is not None and "color" in plot_collection.aes_set:
         plot_collection.add_legend(**{"dim": "snapshot", "title": "observations learned", **legend})
     return plot_collection
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value

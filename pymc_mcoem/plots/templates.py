@@ -11,7 +11,7 @@ from arviz_base.labels import BaseLabeller
 from arviz_plots.plot_collection import PlotCollection
 
 from pymc_mcoem.plots.drawing import draw_curve, draw_pixels, frame_image, shade_levels
-from pymc_mcoem.plots.layers import Layers, labels, make_wrap
+from pymc_mcoem.plots.layers import Layers, labels, make_wrap, plain_label
 from pymc_mcoem.templates.images import template_images
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def plot_templates(
     levels = shade_levels(templates)
     layers.draw(plot_collection, "image", draw_pixels, data, axes=axes, levels=levels)
     layers.draw(plot_collection, "ticks", frame_image, data, axes=axes, store=False)
-    layers.write(plot_collection, "title", lambda _, sel: words[_plain(sel["class"])])
+    layers.write(plot_collection, "title", lambda _, sel: words[plain_label(sel["class"])])
     return plot_collection
 
 
@@ -161,7 +161,3 @@ def _draw_curves(
             **{"dim": "class", "aes": ["color", "linestyle"], "title": "", **legend}
         )
     return plot_collection
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value

@@ -189,15 +189,12 @@ class Laplace:
     def _compile_search(
         self, density: ClassDensity, geometry: LatentGeometry, mode: Any
     ) -> ModeSearch:
-        return ModeSearch(
+        return ModeSearch.by_geometry(
             density,
-            geometry.gauss_newton,
+            geometry,
             tolerance=self.tolerance,
             max_iterations=self.max_iterations,
             race=self.race,
-            curvature=geometry.curvature,
-            noise_variance=geometry.noise_variance,
-            metric=geometry.step_metric(),
             cooling=self.cooling,
             mode=mode,
         )

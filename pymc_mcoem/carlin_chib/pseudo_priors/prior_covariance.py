@@ -61,14 +61,11 @@ class PriorCovariance:
         self, density: ClassDensity, geometry: LatentGeometry, mode: Any = None
     ) -> CompiledPseudoPriors:
         """Compile the mode search and the prior covariance."""
-        search = ModeSearch(
+        search = ModeSearch.by_geometry(
             density,
-            geometry.gauss_newton,
+            geometry,
             tolerance=self.tolerance,
             max_iterations=self.max_iterations,
-            curvature=geometry.curvature,
-            noise_variance=geometry.noise_variance,
-            metric=geometry.step_metric(),
             cooling=self.cooling,
             mode=mode,
         )

@@ -241,6 +241,8 @@ class _Recurrence(Op):
     __props__: tuple[str, ...] = ("origin", "spacing", "length", "bandwidth")
     #: The compiled function, of three vectors and the grid's numbers.
     function: Any
+    #: Its outputs, each a vector as long as the first.
+    n_outputs = 1
 
     def __init__(self, grid: EvenGrid) -> None:
         self.origin, self.spacing = grid.origin, grid.spacing
@@ -253,7 +255,11 @@ class _Recurrence(Op):
 
     def output_variables(self, column: Any) -> list[Any]:
         """Return new outputs for points whose first coordinates are the column."""
-        raise NotImplementedError
+        return [pt.tensor(dtype="float64", shape=column.type.shape) for _ in range(self.n_outputs)]
+
+    def infer_shape(self, node: Any, shapes: Any) -> list[Any]:
+        """Return the shapes of the outputs."""
+        return [shapes[0]] * self.n_outputs
 
     def perform(self, node: Any, inputs: Any, outputs: Any) -> None:
         """Compute the outputs, when PyTensor folds constants."""
@@ -270,41 +276,19 @@ class RecurrentValues(_Recurrence):
 
     function = staticmethod(values_alone)
 
-    def output_variables(self, column: Any) -> list[Any]:
-        """Return a vector as long as the column."""
-        return [pt.tensor(dtype="float64", shape=column.type.shape)]
-
-    def infer_shape(self, node: Any, shapes: Any) -> list[Any]:
-        """Return the column's length."""
-        return [shapes[0]]
-
 
 class RecurrentSlopes(_Recurrence):
     """Σ_l α_l φ_l(u_s) and its derivatives by the two coordinates."""
 
     function = staticmethod(values_and_slopes)
-
-    def output_variables(self, column: Any) -> list[Any]:
-        """Return three vectors as long as the column."""
-        return [pt.tensor(dtype="float64", shape=column.type.shape) for _ in range(3)]
-
-    def infer_shape(self, node: Any, shapes: Any) -> list[Any]:
-        """Return the column's length, three times."""
-        return [shapes[0]] * 3
+    n_outputs = 3
 
 
 class RecurrentBends(_Recurrence):
     """Σ_l α_l φ_l(u_s), its derivatives, and its second derivatives (11, 12 and 22)."""
 
     function = staticmethod(values_to_bends)
-
-    def output_variables(self, column: Any) -> list[Any]:
-        """Return six vectors as long as the column."""
-        return [pt.tensor(dtype="float64", shape=column.type.shape) for _ in range(6)]
-
-    def infer_shape(self, node: Any, shapes: Any) -> list[Any]:
-        """Return the column's length, six times."""
-        return [shapes[0]] * 6
+    n_outputs = 6
 
 
 class RecurrentSums(_Recurrence):
