@@ -78,7 +78,7 @@ class InactiveDraw:
 
     def _by_quantiles(self, density: BlockDensity, mode: Any) -> Any:
         noise = pt.tensor("noise", dtype="float64", shape=(density.n_latents,))
-        parts = dict(zip(density.latents, density._split(noise), strict=True))
+        parts = dict(zip(density.latents, density.split(noise), strict=True))
         inputs, drawn = _graph(density, parts)
         return pm.pytensorf.compile(
             [*inputs, noise, *density.other_values],
@@ -113,7 +113,7 @@ class InactiveDraw:
                 ) from error
             odd = ~np.isfinite(draws).all(axis=0)
             if odd.any():
-                owners = np.repeat([rv.name for rv in density.latents], density._sizes)
+                owners = np.repeat([rv.name for rv in density.latents], density.latent_sizes)
                 raise ValueError(
                     f"blocks: prior draws of {sorted(set(owners[odd].tolist()))} are not finite on "
                     f"the scale of their transforms in class {j}, too small or too large for a "
@@ -152,7 +152,7 @@ def _known_moments(density: BlockDensity) -> tuple[np.ndarray, np.ndarray] | Non
     model, constants = density.model, density.constants
     known = {*constants.shared}
     parts: list[list[np.ndarray]] = []
-    for rv, size in zip(density.latents, density._sizes, strict=True):
+    for rv, size in zip(density.latents, density.latent_sizes, strict=True):
         own = constants.graphs[rv]
         if not isinstance(own.owner.op, NormalRV) or model.rvs_to_transforms[rv] is not None:
             return None
@@ -195,8 +195,8 @@ def _graph(
     }
     for rv in model.observed_RVs:
         replacement[constants.graphs[rv]] = model.rvs_to_values[rv]
-    where = dict(zip(density.latents, density._split(position), strict=True))
-    starts = np.cumsum([0, *density._sizes])
+    where = dict(zip(density.latents, density.split(position), strict=True))
+    starts = np.cumsum([0, *density.latent_sizes])
     firsts = dict(zip(density.latents, starts[:-1], strict=True))
     parts = []
     # In the model's order, parents come before the variables that depend on them.

@@ -90,7 +90,7 @@ class BlockDensity(ClassDensity):
         flags = np.array(
             [[rv in named[j] for rv in self.latents] for j in range(self.n_classes)], dtype=bool
         ).reshape(self.n_classes, len(self.latents))
-        self.active = np.repeat(flags, self._sizes, axis=1)
+        self.active = np.repeat(flags, self.latent_sizes, axis=1)
         self._require_conditionally_free(flags)
         self._require_whole_priors(flags)
         self._log_density = self._joint(flags)

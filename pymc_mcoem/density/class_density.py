@@ -105,6 +105,8 @@ class ClassDensity:
     ----------
     n_classes, n_latents : int
         Number of classes, and total size of the raveled latents.
+    latent_sizes : list of int
+        Size of each raveled latent.
     data_inputs : dict of str to TensorVariable
         The variables that stand for the data named in `inputs`.
     active : ndarray of bool of shape (n_classes, n_latents), or None
@@ -171,8 +173,8 @@ class ClassDensity:
         self.latent_values = tuple(model.rvs_to_values[rv] for rv in self.latents)
         point = model.initial_point(random_seed=0)
         self._latent_shapes = [np.shape(point[value.name]) for value in self.latent_values]
-        self._sizes = [int(np.prod(shape, dtype=int)) for shape in self._latent_shapes]
-        self.n_latents = sum(self._sizes)
+        self.latent_sizes = [int(np.prod(shape, dtype=int)) for shape in self._latent_shapes]
+        self.n_latents = sum(self.latent_sizes)
 
         own = {*self.latent_values, *([] if self.index_value is None else [self.index_value])}
         self.constants = SharedConstants(model)
@@ -229,11 +231,12 @@ class ClassDensity:
 
     # -- placing expressions -----------------------------------------------------------------
 
-    def _split(self, x: Any) -> list[Any]:
+    def split(self, position: Any) -> list[Any]:
+        """Return the latents of a position ``(n_latents,)``, each in its own shape."""
         parts, start = [], 0
         # No NumPy: this runs at every draw, and latents are few.
-        for size, shape in zip(self._sizes, self._latent_shapes, strict=True):
-            parts.append(x[start : start + size].reshape(shape))
+        for size, shape in zip(self.latent_sizes, self._latent_shapes, strict=True):
+            parts.append(position[start : start + size].reshape(shape))
             start += size
         return parts
 
@@ -253,7 +256,7 @@ class ClassDensity:
             replacement[self.index_value] = pt.cast(
                 pt.as_tensor_variable(class_index), self.index_value.dtype
             )
-        for value, part in zip(self.latent_values, self._split(position), strict=True):
+        for value, part in zip(self.latent_values, self.split(position), strict=True):
             replacement[value] = pt.cast(part, value.dtype)
         return clone_replace(graph, replacement, rebuild_strict=False)
 
@@ -363,5 +366,5 @@ class ClassDensity:
         """Return a vector ``(n_latents,)`` as values by value-variable name."""
         return {
             value.name: np.asarray(part, dtype=value.dtype)
-            for value, part in zip(self.latent_values, self._split(position), strict=True)
+            for value, part in zip(self.latent_values, self.split(position), strict=True)
         }

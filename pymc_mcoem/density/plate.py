@@ -95,8 +95,8 @@ class PlateDensity:
                     "to other step methods."
                 )
         require_proper(model, self.latents)
-        self._sizes = [int(np.prod(shape[1:], dtype=int)) for shape in self._latent_shapes]
-        self.n_latents = sum(self._sizes)
+        self.latent_sizes = [int(np.prod(shape[1:], dtype=int)) for shape in self._latent_shapes]
+        self.n_latents = sum(self.latent_sizes)
         if self.n_latents == 0:
             raise ValueError(
                 "vars: there are no latents along the plate; sum a class index alone out, as "
@@ -163,11 +163,12 @@ class PlateDensity:
         """Shape of the positions of all rows."""
         return (self.n_rows, self.n_latents)
 
-    def _split(self, x: Any) -> list[Any]:
-        stops = [int(stop) for stop in np.cumsum(self._sizes)]
+    def split(self, position: Any) -> list[Any]:
+        """Return the latents of a position ``(n_rows, n_latents)``, each in its own shape."""
+        stops = [int(stop) for stop in np.cumsum(self.latent_sizes)]
         return [
-            x[:, stop - size : stop].reshape(shape)
-            for stop, size, shape in zip(stops, self._sizes, self._latent_shapes, strict=True)
+            position[:, stop - size : stop].reshape(shape)
+            for stop, size, shape in zip(stops, self.latent_sizes, self._latent_shapes, strict=True)
         ]
 
     def log_density(self, class_index: Any, position: Any) -> TensorVariable:
@@ -182,7 +183,7 @@ class PlateDensity:
         if index.ndim == 0:
             index = pt.full((self.n_rows,), index)
         replacement: dict[Any, Any] = {self.index_value: pt.cast(index, self.index_value.dtype)}
-        for value, part in zip(self.latent_values, self._split(position), strict=True):
+        for value, part in zip(self.latent_values, self.split(position), strict=True):
             replacement[value] = pt.cast(part, value.dtype)
         density: TensorVariable = clone_replace(self._density, replacement, rebuild_strict=False)
         return density
@@ -223,5 +224,5 @@ class PlateDensity:
         """Return latents ``(n_rows, n_latents)`` as values by value-variable name."""
         return {
             value.name: np.asarray(part, dtype=value.dtype)
-            for value, part in zip(self.latent_values, self._split(position), strict=True)
+            for value, part in zip(self.latent_values, self.split(position), strict=True)
         }
