@@ -29,9 +29,7 @@ def curve_functions(settings: TemplateSettings, built: TemplateModel) -> CurveFu
     """Return the loops that are written out for a mixture, or None if there are none."""
     # a derived class may warp in another way
     is_known = type(settings.deformation) is TimeWarp and has_simple_noise(settings, built)
-    return (
-        CurveFunctions(settings, built) if is_known and has_simple_noise(settings, built) else None
-    )
+    return CurveFunctions(settings, built) if is_known else None
 
 
 class CurveFunctions(TemplateFunctions):

@@ -104,6 +104,9 @@ def evaluate(k: int, x: np.ndarray, reals: np.ndarray, places: np.ndarray, out: 
     for i in range(n_nodes):
         # exponentials are not those of larger numbers
         if not exponent[i] < 700.0:
+            # a trajectory that came here must not go on by the gradient of another point
+            for a in range(out.size):
+                out[a] = np.nan
             return np.nan
     exponentials(exponent, speed)
     area = 0.0

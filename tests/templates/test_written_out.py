@@ -152,6 +152,20 @@ def test_the_loops_compute_what_the_model_says(name, rng):
                 np.testing.assert_allclose(part, whole, rtol=1e-9, atol=1e-12 * scale)
 
 
+@pytest.mark.parametrize("name", ["curves", "scaled curves"])
+def test_a_warp_that_overflows_has_no_gradient_of_another_point(name, rng):
+    mixture = MIXTURES[name]()
+    density = family_density(mixture)
+    loops = FlatFunction(density, list, "", written_out=density.written_out)
+    given = loops.pack(density.arguments(data_of(mixture, rng)))
+    x = mixture.geometry.starts[0].copy()
+    x[0] = 1e4
+    for size in (0, len(x), len(x) + 3 * mixture.settings.points.size):
+        out = np.ones(size)
+        assert np.isnan(loops.function(0, x, *given, out))
+        assert np.isnan(out).all()
+
+
 @pytest.mark.parametrize(
     "name", ["both", "motion of scattered points", "everything", "scaled curves"]
 )
