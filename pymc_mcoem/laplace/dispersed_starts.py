@@ -180,7 +180,12 @@ class DispersedSearch:
             points = points[chosen]
 
         def leads_to_known(ends: np.ndarray, heights: np.ndarray) -> np.ndarray:
-            return np.any([_leads_to(mode, ends, heights) for mode in modes], axis=0)
+            found = np.zeros(len(ends), dtype=bool)
+            for mode in modes:
+                # the first one may be a saddle point, from which points climb away
+                if mode.status[0] is ModeStatus.CONVERGED:
+                    found |= _leads_to(mode, ends, heights)
+            return found
 
         ends, heights = climb(evaluate, points, spread, leads_to_known)
         order = np.argsort(-heights, kind="stable")

@@ -491,6 +491,21 @@ def test_climbing_ends_on_the_hill_that_it_began_on(rng):
     assert (heights > -0.01).all()
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_saddle_point_is_no_mode_that_points_lead_to(seed):
+    """Class 1 has one where its search begins, so flat that all prior draws are near it."""
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5])
+        x = pm.Normal("x")
+        own = 0.51 * x**2 - 4.2e-6 * x**4  # with the prior: modes at ±34.5
+        pm.Potential("evidence", pm.math.switch(pm.math.eq(k, 1), own, 0.0))
+    found = fitted(model, "x", seed=seed)
+    assert found.troubles == {}
+    assert found.mixtures is not None and found.mixtures.is_mixed.tolist() == [False, True]
+    modes = found.mixtures.normals.mean.reshape(2, -1)[1]
+    np.testing.assert_allclose(np.sort(modes), [-34.5, 34.5], atol=0.05)
+
+
 @pytest.mark.parametrize(
     ("n_values", "n_latents", "expected"), [(4_000, 2, 50), (10, 600, 11), (10**6, 2, 8)]
 )
