@@ -32,8 +32,9 @@ class InterpretingLinker(VMLinker):
     array([1.])
     """
 
-    def __init__(self) -> None:
-        super().__init__(use_cloop=False, c_thunks=False)
+    def __init__(self, **settings: Any) -> None:
+        # PyTensor gives all of its own settings to the linker of a second function
+        super().__init__(**settings | {"use_cloop": False, "c_thunks": False})
 
     def make_vm(
         self, nodes: Any, thunks: Any, input_storage: Any, output_storage: Any, *further: Any

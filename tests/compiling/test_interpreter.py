@@ -9,6 +9,7 @@ import pytensor.tensor as pt
 import pytest
 from pytensor.compile.mode import Mode
 from pytensor.conditional.op import ifelse
+from pytensor.graph.fg import FunctionGraph
 from pytensor.link.vm import VMLinker
 
 from pymc_mcoem.compiling.interpreter import InterpretingLinker
@@ -88,6 +89,18 @@ def test_what_may_not_be_stretched_is_refused(sizes):
     for function in interpreted([x, y], x + y):
         with pytest.raises(ValueError, match="broadcast"):
             function(*map(np.zeros, sizes))
+
+
+def test_a_linker_takes_a_second_graph():
+    """PyTensor makes another linker of the kind, and tells it all settings of the first."""
+    x = pt.vector("x")
+    first = InterpretingLinker().accept(FunctionGraph([x], [pt.exp(x)]))
+    second = first.accept(FunctionGraph([x], [pt.log(x)]))
+    assert type(second) is InterpretingLinker and second is not first
+    run, (given,), (found,) = second.make_thunk()
+    given.storage[0] = np.ones(2)
+    run()
+    np.testing.assert_array_equal(found.storage[0], np.zeros(2))
 
 
 def test_random_draws_and_branches_are_pytensors():
