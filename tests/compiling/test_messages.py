@@ -1,7 +1,9 @@
 """What is said while something compiles: in terminals, and only where it was asked for."""
 
 import io
+import sys
 from time import sleep
+from types import SimpleNamespace
 
 import pymc as pm
 import pytest
@@ -90,6 +92,40 @@ def test_a_notebook_that_cannot_move_a_line_has_it_once(monkeypatch, capsys):
     with messages.telling(), messages.compiling("the log-density"):
         pass
     assert capsys.readouterr().out.split() == ["Compiling", "the", "log-density"]
+
+
+def test_the_line_moves_in_a_notebook_too(monkeypatch):
+    """Within a widget, which is gone afterwards."""
+    widgets, shown = [], []
+
+    class Output:
+        def __init__(self):
+            self.is_open = True
+            widgets.append(self)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            pass
+
+        def clear_output(self, wait=False):
+            pass
+
+        def close(self):
+            self.is_open = False
+
+    monkeypatch.setitem(sys.modules, "ipywidgets", SimpleNamespace(Output=Output))
+    monkeypatch.setattr(messages, "find_spec", lambda name: name)
+    monkeypatch.setattr("IPython.display.display", lambda widget: None)
+    monkeypatch.setattr("rich.jupyter.display", lambda segments, text: shown.append(text))
+    monkeypatch.setattr("rich._console", Console(force_jupyter=True))
+    with messages.telling(), messages.compiling("the log-density"):
+        sleep(0.35)
+    said = "".join(shown)
+    assert "Compiling the log-density" in said
+    assert len({letter for letter in said if "\u2800" < letter < "\u28ff"}) > 1
+    assert [widget.is_open for widget in widgets] == [False]
 
 
 def test_no_line_is_left_while_a_stream_is_learnt(terminal, monkeypatch, rng):
