@@ -14,6 +14,7 @@ from pymc_mcoem.classification.error_rate import check_window, live_error_rate
 from pymc_mcoem.classification.labels import as_labels, read_labels
 from pymc_mcoem.classification.merged_classes import merge_parameters, merged_mixture
 from pymc_mcoem.classification.scores import check_sweeps, checked, compile_class_weights
+from pymc_mcoem.compiling.messages import telling
 from pymc_mcoem.compiling.threads import one_blas_thread, one_call_at_a_time
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.progress import CountProgress
@@ -156,7 +157,8 @@ def predict_then_learn(
     source = read_labels(labels, total, classes.check_label)
     for learner in classes.learners:
         learner.prepare()
-    rule = compile_class_weights(classes.family, e_step)
+    with telling(progressbar):
+        rule = compile_class_weights(classes.family, e_step)
 
     counts = {label: n for label, n in classes.seen_before() if n}
     prepared: set[int] = set()

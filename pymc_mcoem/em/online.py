@@ -246,7 +246,8 @@ class OnlineEM(Driver[OnlineRun]):
         OnlineEM
             The driver itself, unchanged.
         """
-        self.run.prepare(observation)
+        with telling(self.progressbar):
+            self.run.prepare(observation)
         return self
 
     def partial_fit(

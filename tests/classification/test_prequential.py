@@ -12,6 +12,7 @@ import pytest
 import xarray as xr
 
 import pymc_mcoem as mcoem
+from pymc_mcoem.compiling import messages
 from pymc_mcoem.em.esteps.base import EStepResult
 from tests.helpers.bad_records import Disk
 from tests.helpers.toy_families import NormalMixture, mixture_stream
@@ -718,3 +719,17 @@ def test_preparing_a_run_changes_nothing(rng):
     em = toy().prepare()
     em.prepare(values[0]).partial_fit(values[:12]).prepare(values[3])
     assert_same(em.partial_fit(values[12:]), toy().partial_fit(values))
+
+
+@pytest.mark.parametrize("progressbar", [True, False])
+def test_what_is_compiled_first_is_told_where_a_bar_is_shown(rng, progressbar):
+    told = []
+
+    class Told(Weighing):
+        def compile(self, family):
+            told.append(messages._is_told.get())
+            return super().compile(family)
+
+    em, (values, labels) = toy(e_step=Told(), progressbar=progressbar), toy_stream(rng, 20)
+    mcoem.predict_then_learn(em, values, labels, e_step=Told(), progressbar=progressbar)
+    assert told == [progressbar] * 2
