@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from pymc_mcoem.runs.atomic_files import (
+    FULL,
     leftover_locks,
     lock_of,
     older_name,
@@ -177,11 +178,13 @@ def claimed(checkpoint: Checkpoint | None, own: Iterable[Path] | None) -> Iterat
                     "its end, or name another file.",
                 ) from error
             except OSError as error:
+                remedy = "make room" if error.errno in FULL else "check the disk"
+                if os.path.lexists(lock):
+                    remedy = "remove the file of that name"
                 raise OSError(
                     error.errno,
                     f"checkpoint: {str(lock)!r}, which keeps other runs from {file.name!r}, "
-                    f"cannot be made ({error.strerror}); remove the file of that name, or name "
-                    "another file.",
+                    f"cannot be made ({error.strerror}); {remedy}, or name another file.",
                 ) from error
         if own is not None:
             checkpoint.require_unused(own)
