@@ -31,7 +31,9 @@ def test_a_density_without_a_mode_has_a_pseudo_prior_where_its_mass_is(rng):
     model = covariance_and_effects()
     density = ClassDensity(model, model["k"], [model["packed"], model["x"]])
     fitted = Laplace(race=None).compile(density, LatentGeometry())({}, rng)
-    assert fitted.troubles == {"mode search: not converged": 2}
+    # no search finds a mode; which of the two it then says is a matter of rounding in the spike
+    assert set(fitted.troubles) <= {"mode search: not converged", "mode search: indefinite"}
+    assert sum(fitted.troubles.values()) == 2
     variances = np.einsum("jab,jab->ja", fitted.scale, fitted.scale)
     # of log L₁₁ under the prior: log of an exponential variable has the variance π²/6
     assert variances.max() < 4 * np.pi**2 / 6
