@@ -153,7 +153,9 @@ def _classes(label: Any, at: int, n_classes: int) -> Classes:
         return None
     members = list(label) if several else [label]
     for member in members:
-        whole = is_whole(member) or (isinstance(member, float) and member.is_integer())
+        whole = is_whole(member) or (
+            isinstance(member, (float, np.floating)) and float(member).is_integer()
+        )
         if not whole or not 0 <= member < n_classes:
             members = []
     if not members:

@@ -94,6 +94,8 @@ def test_classes_without_weight_get_equal_ones():
         (1, (1,)),
         (np.int8(2), (2,)),
         (2.0, (2,)),
+        (np.float32(2), (2,)),
+        (np.float32(np.nan), None),
         (True, None),
         (None, None),
         (np.nan, None),
