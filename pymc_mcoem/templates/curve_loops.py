@@ -14,7 +14,7 @@ import numpy as np
 from pymc_mcoem.templates.template_loops import (
     TemplateFunctions,
     has_simple_noise,
-    scale_numbers,
+    scale_prior_constants,
 )
 from pymc_mcoem.templates.warps.time_warp import TimeWarp
 
@@ -46,7 +46,9 @@ class CurveFunctions(TemplateFunctions):
         self._begin, self._length = warp.interval[0], warp.interval[1] - warp.interval[0]
         self._up_to = quadrature.up_to if settings.own_points is None else None
         tables = [
-            np.array([self._begin, self._length, basis.bandwidth, *scale_numbers(settings)]),
+            np.array(
+                [self._begin, self._length, basis.bandwidth, *scale_prior_constants(settings)]
+            ),
             self._kernels,
             self._kernels.T,
             self._whole,

@@ -21,7 +21,7 @@ from pymc_mcoem.templates.template_loops_numba import exponentials, likelihood, 
 __all__ = ["evaluate"]
 
 # The real numbers, after the settings:
-#  0 numbers: start and length of the interval, bandwidth; shape, rate and log-constant of the
+#  0 constants: start and length of the interval, bandwidth; shape, rate and log-constant of the
 #    scale's prior
 #  1, 2 kernels of the warp at its nodes, (n_nodes, n_parameters), and the same transposed
 #  3 whole: weights of the nodes in the integral over the outer interval
@@ -78,7 +78,7 @@ def evaluate(k: int, x: np.ndarray, reals: np.ndarray, places: np.ndarray, out: 
     """Return the log-density, and write what there is room for."""
     # nothing, the gradient, or it and the template at the points with its derivatives
     degree = 0 if out.size == 0 else 1 if out.size == x.size else 2
-    numbers = reals[places[0] : places[1]]
+    constants = reals[places[0] : places[1]]
     kernels, kernels_transposed = reals[places[1] :], reals[places[2] :]
     whole, centers = reals[places[3] : places[4]], reals[places[4] : places[5]]
     mean, precision = reals[places[5] : places[6]], reals[places[6] :]
@@ -95,7 +95,7 @@ def evaluate(k: int, x: np.ndarray, reals: np.ndarray, places: np.ndarray, out: 
     standard, steep = np.empty(d), np.empty(d)
     found = prior(x, mean, precision, deviations, standard, steep) + reals[places[8] + k]
     if has_scale:
-        found += numbers[5] + numbers[3] * x[d] - numbers[4] * scale
+        found += constants[5] + constants[3] * x[d] - constants[4] * scale
 
     # the points on the template's axis
     speed, points = np.empty(n_nodes), np.empty(n)
@@ -114,10 +114,10 @@ def evaluate(k: int, x: np.ndarray, reals: np.ndarray, places: np.ndarray, out: 
         area += whole[i] * speed[i]
     product(speed, weights, one, n_nodes, n, points)
     for s in range(n):
-        points[s] = numbers[0] + numbers[1] * (points[s] / area)
+        points[s] = constants[0] + constants[1] * (points[s] / area)
 
     derivatives = out[x.size :] if degree == 2 else np.empty((degree + 1) * n)
-    template_values(points, template, centers, numbers[2], degree, table, derivatives)
+    template_values(points, template, centers, constants[2], degree, table, derivatives)
     if has_scale:
         for s in range(derivatives.size):
             derivatives[s] *= scale
@@ -130,15 +130,15 @@ def evaluate(k: int, x: np.ndarray, reals: np.ndarray, places: np.ndarray, out: 
     for s in range(n):
         residual = mask[s] * (values[s] - derivatives[s]) / variance
         slope[s] = residual * derivatives[n + s]
-        total += slope[s] * (points[s] - numbers[0])
+        total += slope[s] * (points[s] - constants[0])
     product(weights, slope, n_nodes, n, one, moved)
     for i in range(n_nodes):
-        moved[i] = speed[i] * (numbers[1] * moved[i] - whole[i] * total) / area
+        moved[i] = speed[i] * (constants[1] * moved[i] - whole[i] * total) / area
     product(moved, kernels, one, n_nodes, d, out)
     for a in range(d):
         out[a] -= steep[a] / deviations[a]
     if has_scale:
-        out[d] = numbers[3] - numbers[4] * scale
+        out[d] = constants[3] - constants[4] * scale
         for s in range(n):
             out[d] += mask[s] * (values[s] - derivatives[s]) * derivatives[s] / variance
     return found

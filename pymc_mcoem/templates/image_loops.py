@@ -15,7 +15,7 @@ from pymc_mcoem.templates.image_curvature import Warp, kernel_sums
 from pymc_mcoem.templates.template_loops import (
     TemplateFunctions,
     has_simple_noise,
-    scale_numbers,
+    scale_prior_constants,
 )
 from pymc_mcoem.templates.warps.deformations import Deformation, SumOfDeformations
 from pymc_mcoem.templates.warps.displacement_field import DisplacementField
@@ -109,7 +109,7 @@ def _sizes_and_tables(
     basis, points = settings.basis, settings.points
     assert basis.grid is not None
     grid = basis.grid
-    numbers = [*grid.origin, *grid.spacing, grid.bandwidth, *scale_numbers(settings)]
+    constants = [*grid.origin, *grid.spacing, grid.bandwidth, *scale_prior_constants(settings)]
     places, at = {RigidMotion: -1, DisplacementField: -1}, 0
     # without a field, points that are no grid are one row of one
     field = [np.zeros((0, 1)), np.zeros((0, len(points)))]
@@ -118,7 +118,7 @@ def _sizes_and_tables(
         if isinstance(part, DisplacementField):
             field = part.factors(points) or field
     tables = [
-        np.array(numbers),
+        np.array(constants),
         points.T,
         *(each for factor in field for each in (factor, factor.T)),
     ]

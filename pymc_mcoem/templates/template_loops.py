@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pymc_mcoem.templates.model import TemplateModel
     from pymc_mcoem.templates.settings import TemplateSettings
 
-__all__ = ["TemplateFunctions", "has_simple_noise", "scale_numbers"]
+__all__ = ["TemplateFunctions", "has_simple_noise", "scale_prior_constants"]
 
 #: The arrays that follow the tables of a mixture in the real numbers.
 _OF_DATA = ("deviations", "log_prior", "noise_variance", "templates", "values", "mask", "further")
@@ -230,7 +230,7 @@ class TemplateFunctions(ABC):
         return found
 
 
-def scale_numbers(settings: TemplateSettings) -> list[float]:
+def scale_prior_constants(settings: TemplateSettings) -> list[float]:
     """Return shape, rate and log-constant of the gamma density of the scale."""
     a, b = (1.0, 1.0) if settings.scale is None else settings.scale
     return [a, b, float(a * np.log(b) - gammaln(a))]

@@ -320,17 +320,17 @@ def _distinct(ends: _Ends) -> _Ends:
     less than a standard deviation apart under either curvature; the first of them is kept.
     """
     n_ends = len(ends.mean)
-    kept = ends.converged & np.isfinite(ends.log_evidence)
+    distinct = ends.converged & np.isfinite(ends.log_evidence)
     for one in range(n_ends):
         for two in range(one + 1, n_ends):
             away = ends.mean[two] - ends.mean[one]
             squares = [
                 np.einsum("ia,iab,ib->i", away, ends.precision[place], away) for place in (one, two)
             ]
-            kept[two] &= ~(kept[one] & (np.min(squares, axis=0) < 1.0))
+            distinct[two] &= ~(distinct[one] & (np.min(squares, axis=0) < 1.0))
     # if no search has found a mode, the end of the first is better than nothing
-    kept[0] |= ~kept.any(axis=0)
-    log_evidence = np.where(kept, ends.log_evidence, -np.inf)
+    distinct[0] |= ~distinct.any(axis=0)
+    log_evidence = np.where(distinct, ends.log_evidence, -np.inf)
     log_evidence[log_evidence < log_evidence.max(axis=0) - MAX_GAP] = -np.inf
     order = np.argsort(-log_evidence, axis=0, kind="stable")[:MAX_MODES]
     rows = np.arange(order.shape[1])
