@@ -1,4 +1,4 @@
-"""Contributions of single observations to the mean statistics."""
+"""Contributions of observations to the running means of the statistics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pymc_mcoem.em.family import CLASS_WEIGHT
 if TYPE_CHECKING:
     from pymc_mcoem.labelling import Arrays
 
-__all__ = ["Contribution"]
+__all__ = ["Contribution", "added", "blended"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,3 +53,52 @@ class Contribution:
         with np.errstate(over="ignore", invalid="ignore"):  # the caller checks the sum
             for name, rows in self.rows.items():
                 total[name][self.classes] += rows
+
+
+def added(total: Arrays, statistics: Mapping[str, np.ndarray]) -> Arrays:
+    """Return `total`, which may be empty, plus the statistics of an observation."""
+    with np.errstate(over="ignore"):  # overflow is refused when all are added
+        return {
+            name: total[name] + value if name in total else np.array(value, dtype=np.float64)
+            for name, value in statistics.items()
+        }
+
+
+def blended(
+    running: Arrays | None, total: Mapping[str, np.ndarray], size: int, gain: float
+) -> Arrays:
+    """Return running means of the statistics after a step of stochastic approximation.
+
+    Parameters
+    ----------
+    running : dict of str to ndarray, or None
+        Running means before the step, each ``(n_classes, *shape)``; None before the first step.
+    total : mapping of str to ndarray
+        Sums over the observations of the step.
+    size : int
+        Number of observations in the step.
+    gain : float
+
+    Raises
+    ------
+    FloatingPointError
+        If a mean is not finite.
+    """
+    found: Arrays = {}
+    with np.errstate(over="ignore", invalid="ignore"):  # overflow is refused below
+        for name, value in total.items():
+            mean = value / size
+            if running is not None:
+                mean -= running[name]
+                mean *= gain
+                mean += running[name]
+            found[name] = mean
+    # The statistics of each observation are finite, but their sum may not be, and there may be no
+    # M-step in this step to notice it.
+    for name, value in found.items():
+        if not np.isfinite(value).all():
+            raise FloatingPointError(
+                f"the running mean of the statistics {name!r} is not finite; its terms are "
+                "finite but too large: scale the observations."
+            )
+    return found

@@ -11,12 +11,12 @@ import xarray as xr
 
 from pymc_mcoem.compiling.messages import telling
 from pymc_mcoem.em.checks import check_family
+from pymc_mcoem.em.driver import Driver
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.labels import labels_of
 from pymc_mcoem.em.online_run import OnlineRun
 from pymc_mcoem.em.progress import RunProgress
 from pymc_mcoem.em.revival import Revival
-from pymc_mcoem.em.run import Driver
 from pymc_mcoem.em.run_state import ObservationRecord, OnlineSettings, OnlineState, StepReport
 from pymc_mcoem.em.schedules import BurstLength, BurstSize, StepSize, UpdateSchedule
 from pymc_mcoem.em.stream import check_skip, count_observations, read

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pymc_mcoem.compiling.threads import one_blas_thread
+from pymc_mcoem.em.contributions import added, blended
 from pymc_mcoem.em.esteps.worker_calls import simulate
 from pymc_mcoem.em.labels import Classes, allowed_classes, among
 from pymc_mcoem.em.maximization import (
@@ -21,7 +22,7 @@ from pymc_mcoem.em.maximization import (
     waiting_classes,
 )
 from pymc_mcoem.em.predicted import Predicted
-from pymc_mcoem.em.run import Run, added, blended, timed
+from pymc_mcoem.em.run import Run, timed
 from pymc_mcoem.em.run_state import (
     ObservationRecord,
     OnlineSettings,

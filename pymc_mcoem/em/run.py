@@ -1,35 +1,32 @@
-"""Base classes of drivers and their runs: history, files, generators and E-steps."""
+"""A run: its settings, state, history, generators and E-steps."""
 
 from __future__ import annotations
 
 import logging
-import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import xarray as xr
 
 from pymc_mcoem.compiling.arithmetic import strict_arithmetic
 from pymc_mcoem.compiling.threads import OneAtATime, one_blas_thread
-from pymc_mcoem.em.checks import check_family, check_layout, check_shapes
+from pymc_mcoem.em.checks import check_layout, check_shapes
 from pymc_mcoem.em.esteps.worker_calls import Explainer
-from pymc_mcoem.em.family_record import describe_family, require_family
+from pymc_mcoem.em.family_record import describe_family
 from pymc_mcoem.em.history import History
 from pymc_mcoem.em.run_state import ObservationRecord, Pending, RunSettings, RunState, StepReport
-from pymc_mcoem.em.storage import SavedRun, read_run, run_bytes, settings_of
+from pymc_mcoem.em.storage import SavedRun, run_bytes
 from pymc_mcoem.em.stream import Unreadable
 from pymc_mcoem.interrupts import patiently, raise_if_interrupted, require_own_fault
-from pymc_mcoem.runs.atomic_files import write_whole
-from pymc_mcoem.runs.datatree_files import named_damage, require_file_name
 from pymc_mcoem.runs.executor import Dispatcher, Workers
 from pymc_mcoem.runs.failed_records import FailedRecord, leave_out, named
-from pymc_mcoem.runs.settings import on_backend, run_attributes, seed_entropy
+from pymc_mcoem.runs.settings import run_attributes, seed_entropy
 from pymc_mcoem.runs.workers import ExecutorError, Order
 
 if TYPE_CHECKING:
@@ -39,7 +36,7 @@ if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
     from pymc_mcoem.labelling import Arrays
 
-__all__ = ["Driver", "Run", "added", "blended", "timed"]
+__all__ = ["Run", "timed"]
 
 _log = logging.getLogger("pymc_mcoem")
 
@@ -245,204 +242,6 @@ class Run[State: RunState, Settings: RunSettings]:
         self.history.restore(tree, **saved.strides)
         self.history.to_datatree(state, {})
         self.state = state
-
-
-class Driver[AnyRun: Run[Any, Any]]:
-    """Base class of `OnlineEM` and `SAEM`: history, saving and loading."""
-
-    _run_class: ClassVar[type[Run[Any, Any]]]
-
-    family: Family
-    #: The run, with its ``state``, ``settings`` and ``history``.
-    run: AnyRun
-
-    @property
-    def history(self) -> xr.DataTree:
-        """The history of the run so far.
-
-        Returns
-        -------
-        xarray.DataTree
-            Group ``steps``, dim ``step``: θ after each step that is kept (the start is step
-            0), with ``observation`` (how many were learned), ``gain``, ``effective_size``,
-            ``updated`` (0 or 1), ``waiting`` (classes not ready at the update), ``seconds``,
-            ``acceptance``, ``log_evidence`` and ``class_weight``; the last three are means over
-            the step's observations. Group ``observations``, dim ``observation``: the same for
-            each observation, without θ. ``troubles`` counts problems by name, from the beginning;
-            it exists once there was one. Attributes: ``library``, ``version``, ``versions`` of its
-            dependencies, ``backend``, ``driver``, ``random_seed``, ``settings``.
-            Group ``skipped``, dim ``position`` (in the stream, counted from 0): ``reason`` for
-            each of the last 1,000 records that were left out; it exists once there was one.
-
-        Notes
-        -----
-        A step of `SAEM` is an iteration; ``observation`` then counts visits, and a ``position`` is
-        one among the observations given to `SAEM.fit`.
-
-        The last step is always kept, besides at most `keep` others and at most 10,000
-        observations. `DataTree.to_netcdf` and `DataTree.to_zarr` write it to disk (Zarr needs the
-        extra ``zarr``). See `stopping_hint` for when to stop. There are no standard errors of θ,
-        because the score covariance that they need is not kept; repeat the run on bootstrapped
-        streams instead.
-
-        Examples
-        --------
-        >>> from pymc_mcoem import OnlineEM
-        >>> from pymc_mcoem.templates import TemplateMixture
-        >>> mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
-        >>> history = OnlineEM(mixture, parameters=mixture.parameters, random_seed=1).history
-        >>> history["steps"]["weights"].values
-        array([[0.5, 0.5]])
-        >>> history.attrs["random_seed"]
-        '1'
-        """
-        return self.run.history_at(self.run.state)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Save the run to a netCDF file, completely or not at all.
-
-        Parameters
-        ----------
-        path : path-like
-            Name of the file; an existing file is replaced.
-
-        Raises
-        ------
-        FileNotFoundError
-            If the folder does not exist.
-        OSError
-            If the file cannot be written, for example because the disk is full. No partial file
-            is left, and the run is unchanged.
-
-        Notes
-        -----
-        `xarray.open_datatree` opens the file, which contains the groups of `history`. Observations
-        that `OnlineEM` holds are saved too; those of `SAEM` are not.
-
-        Examples
-        --------
-        >>> import tempfile, numpy as np
-        >>> from pymc_mcoem import OnlineEM
-        >>> from pymc_mcoem.templates import TemplateMixture
-        >>> mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
-        >>> em = OnlineEM(mixture, random_seed=1, progressbar=False)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     em.partial_fit(np.ones((4, 3, 3))).save(f"{folder}/run.nc")
-        ...     OnlineEM.load(f"{folder}/run.nc", mixture).n_seen
-        4
-        """
-        target = require_file_name(path)
-        write_whole(target, self.run.file_content("save"))
-        self.run.files.add(target)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str], family: Family, **overrides: Any) -> Self:
-        """Return a driver that continues where the saved one stopped, with the same results.
-
-        Parameters
-        ----------
-        path : path-like
-            A file that `save` wrote.
-        family : Family
-            A family like that of the run. Its priors and other settings are not in the file and
-            must be the same.
-        **overrides
-            Settings that replace those in the file, by the names of the driver's arguments. They
-            are needed for functions and for classes from outside this package; ``progressbar`` is
-            optional.
-
-        Raises
-        ------
-        FileNotFoundError
-            If there is no such file.
-        ValueError
-            If the file is not a saved run, is damaged, has another format version, belongs to
-            another family (the error says what differs), or has settings that must be given again.
-        TypeError
-            If a name in `overrides` is not a setting.
-
-        Notes
-        -----
-        If the newest file of a checkpoint is damaged, the one before it is read, and the log says
-        so: `OnlineEM.position` is then that of the older one. Any other damaged file is refused.
-        If `e_step` differs from the saved one, as far as the file can tell, all chains of `SAEM`
-        start anew, because step sizes of one move do not fit another.
-
-        Examples
-        --------
-        Settings that a file cannot hold, such as functions, must be given again:
-
-        >>> import tempfile, numpy as np
-        >>> from pymc_mcoem import OnlineEM
-        >>> from pymc_mcoem.templates import TemplateMixture
-        >>> mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
-        >>> em = OnlineEM(mixture, step_size=lambda n: 1 / n, random_seed=1)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     em.partial_fit(np.ones((3, 3))).save(f"{folder}/run.nc")
-        ...     OnlineEM.load(f"{folder}/run.nc", mixture, step_size=lambda n: 1 / n)
-        OnlineEM(TemplateMixture, n_seen=1)
-        """
-        kind = cls._run_class
-        saved, tree = read_run(path, kind.driver)
-        check_family(family)
-        require_family(path, saved.family, family)
-        settings = settings_of(path, tree.attrs["settings"], kind.settings_class, overrides)
-        settings["e_step"] = on_backend(settings["e_step"], str(tree.attrs.get("backend", "")))
-        made: Any = cls
-        with named_damage(path, given=("family", *overrides)):
-            driver: Self = made(family, random_seed=saved.random_seed, **settings)
-            driver.run.restore(saved, tree)
-        driver.run.files.add(Path(path))
-        return driver
-
-
-def added(total: Arrays, statistics: Mapping[str, np.ndarray]) -> Arrays:
-    """Return `total`, which may be empty, plus the statistics of an observation."""
-    with np.errstate(over="ignore"):  # overflow is refused when all are added
-        return {
-            name: total[name] + value if name in total else np.array(value, dtype=np.float64)
-            for name, value in statistics.items()
-        }
-
-
-def blended(
-    running: Arrays | None, total: Mapping[str, np.ndarray], size: int, gain: float
-) -> Arrays:
-    """Return running means of the statistics after a step of stochastic approximation.
-
-    Parameters
-    ----------
-    running : dict of str to ndarray, or None
-        Running means before the step, each ``(n_classes, *shape)``; None before the first step.
-    total : mapping of str to ndarray
-        Sums over the observations of the step.
-    size : int
-        Number of observations in the step.
-    gain : float
-
-    Raises
-    ------
-    FloatingPointError
-        If a mean is not finite.
-    """
-    found: Arrays = {}
-    with np.errstate(over="ignore", invalid="ignore"):  # overflow is refused below
-        for name, value in total.items():
-            mean = value / size
-            if running is not None:
-                mean -= running[name]
-                mean *= gain
-                mean += running[name]
-            found[name] = mean
-    # The statistics of each observation are finite, but their sum may not be, and there may be no
-    # M-step in this step to notice it.
-    for name, value in found.items():
-        if not np.isfinite(value).all():
-            raise FloatingPointError(
-                f"the running mean of the statistics {name!r} is not finite; its terms are "
-                "finite but too large: scale the observations."
-            )
-    return found
 
 
 def timed(records: Sequence[ObservationRecord], begun: float) -> tuple[ObservationRecord, ...]:

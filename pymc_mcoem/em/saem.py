@@ -11,9 +11,9 @@ import xarray as xr
 
 from pymc_mcoem.compiling.messages import telling
 from pymc_mcoem.em.checks import check_family
+from pymc_mcoem.em.driver import Driver
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.progress import RunProgress
-from pymc_mcoem.em.run import Driver
 from pymc_mcoem.em.saem_run import SAEMRun
 from pymc_mcoem.em.saem_state import SAEMSettings
 from pymc_mcoem.em.schedules import PhasedStepSize

@@ -11,10 +11,10 @@ import numpy as np
 import xarray as xr
 
 from pymc_mcoem.compiling.threads import one_blas_thread
-from pymc_mcoem.em.contributions import Contribution
+from pymc_mcoem.em.contributions import Contribution, blended
 from pymc_mcoem.em.esteps.worker_calls import Visit, visit
 from pymc_mcoem.em.maximization import count_troubles, maximize_family, waiting_classes
-from pymc_mcoem.em.run import Run, blended, timed
+from pymc_mcoem.em.run import Run, timed
 from pymc_mcoem.em.run_state import ObservationRecord, StepReport
 from pymc_mcoem.em.saem_state import SAEMSettings, SAEMState, fingerprint
 from pymc_mcoem.em.storage import SavedRun
