@@ -155,13 +155,12 @@ class CarlinChib(BlockedStep):
     model.
 
     Sampler statistics: ``class_of`` (a number made from the index's name, by which summaries know
-    which index the statistics belong to), ``class_drawn`` (the index; not on a plate),
-    ``class_switched`` (whether the index switched; on a plate, whether any did),
-    ``class_n_switched`` (how many switched), ``class_switches`` (how many since the chain began,
-    tuning included), ``class_acceptance`` (share of within-class moves accepted) and
-    ``class_log_weight`` of shape (n_classes,), on a plate (n_rows * n_classes,), row after row:
-    the logarithms of the index's full conditional probabilities given the auxiliaries, and
-    ``class_prior`` of shape (n_classes,), the prior probabilities of the classes, which
+    which index the statistics belong to), ``class_switched`` (whether the index switched; on a
+    plate, whether any did), ``class_n_switched`` (how many switched), ``class_switches`` (how many
+    since the chain began, tuning included), ``class_acceptance`` (share of within-class moves
+    accepted), ``class_log_weight`` of shape (n_classes,), on a plate (n_rows * n_classes,), row
+    after row: the logarithms of the index's full conditional probabilities given the auxiliaries,
+    and ``class_prior`` of shape (n_classes,), the prior probabilities of the classes, which
     `bayes_factors` takes out; nan if they depend on other variables or differ along a plate. With
     `jump` there is also ``class_jump_acceptance`` (share of the moves along the jump accepted,
     which should be near the jump's target), and with `equalize_visits` there are
@@ -282,7 +281,6 @@ class CarlinChib(BlockedStep):
         self._statistics = SweepStatistics(
             str(index.name),
             is_alone=sum(is_class_index(rv) for rv in model.free_RVs) == 1,
-            is_plate=bool(index.ndim),
             jumps=jump is not None,
             equalizes_visits=equalize_visits,
         )

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BELIEVED",
-    "DRAWN",
     "EQUALIZED_INDEX",
     "EQUALIZING_LOG_WEIGHT",
     "INDEX",
@@ -48,9 +47,6 @@ LOG_IMPORTANCE = "class_log_importance"
 #: Probability of the other classes by the evidence that the pseudo-priors estimate.
 BELIEVED = "class_believed_elsewhere"
 
-#: Statistic with the class index itself, if it is a single one.
-DRAWN = "class_drawn"
-
 #: Name that `EQUALIZING_LOG_WEIGHT` had in earlier versions.
 _FORMER = "class_tilt"
 
@@ -69,7 +65,6 @@ class SweepStatistics:
         Name of the class index.
     is_alone : bool
         Whether the model has no other class index.
-    is_plate : bool
     jumps, equalizes_visits : bool
         Whether the step makes annealed jumps, and whether it equalizes visits.
 
@@ -82,7 +77,6 @@ class SweepStatistics:
     #: Statistics of a single index in every setting.
     ALWAYS: ClassVar[dict[str, Any]] = {
         INDEX: (np.int64, []),
-        DRAWN: (np.int64, []),
         "class_switched": (bool, []),
         "class_n_switched": (np.int64, []),
         "class_switches": (np.int64, []),
@@ -92,17 +86,11 @@ class SweepStatistics:
         PRIOR: (object, []),
     }
 
-    def __init__(
-        self, index: str, *, is_alone: bool, is_plate: bool, jumps: bool, equalizes_visits: bool
-    ) -> None:
+    def __init__(self, index: str, *, is_alone: bool, jumps: bool, equalizes_visits: bool) -> None:
         self._key = index_key(index)
-        self._is_plate = is_plate
         self._jumps = jumps
         self._equalizes_visits = equalizes_visits
         self.dtypes_shapes = dict(self.ALWAYS)
-        if is_plate:
-            # it would be a vector
-            del self.dtypes_shapes[DRAWN]
         if jumps:
             self.dtypes_shapes["class_jump_acceptance"] = (np.float64, [])
         if equalizes_visits:
@@ -140,8 +128,6 @@ class SweepStatistics:
             BELIEVED: made.believed_elsewhere,
             self._vectors[PRIOR]: class_prior,
         }
-        if not self._is_plate:
-            stats[DRAWN] = int(swept.class_index)
         if self._equalizes_visits:
             stats[EQUALIZING_LOG_WEIGHT] = equalizing
             stats[EQUALIZED_INDEX] = self._key
@@ -179,8 +165,8 @@ class StepStatistics:
     believed: np.ndarray | None = None
 
 
-def read_statistics(stats: Any, values: np.ndarray, name: str | None = None) -> StepStatistics:
-    """Find the statistics that belong to a variable.
+def read_statistics(stats: Any, values: np.ndarray, name: str | None) -> StepStatistics:
+    """Return the statistics that name a variable, and its draws' weights by all indices.
 
     Parameters
     ----------
@@ -188,15 +174,13 @@ def read_statistics(stats: Any, values: np.ndarray, name: str | None = None) -> 
         Sample statistics with dimensions chain and draw.
     values : ndarray of shape (n_rows, n_chains, n_draws)
         Draws of the variable.
-    name : str, optional
-        Name of the variable, which identifies its statistics. Statistics of older runs, which name
-        no index, are identified by the draws stored with them.
+    name : str or None
+        Name of the variable; None: no statistics are found.
 
     Raises
     ------
     ValueError
-        If several steps drew class indices and visits of some were equalized, but it is unknown
-        which; or if the statistics are of a version that named them otherwise.
+        If the statistics are of a version that named them otherwise.
     """
     if stats is not None and _FORMER in stats:
         raise ValueError(
@@ -207,29 +191,6 @@ def read_statistics(stats: Any, values: np.ndarray, name: str | None = None) -> 
         return StepStatistics()
     shape = values.shape[1:]
     weights = _vectors_of_index(stats, LOG_WEIGHT, name, shape)
-    if INDEX in stats:
-        return _by_name(stats, weights, values, name)
-    if not weights:
-        return StepStatistics()
-    if DRAWN not in stats:
-        # The step does not say what it drew: accept its weights if they allow these draws.
-        mine = _rows(weights[0], values) if len(weights) == 1 else None
-        if mine is not None:
-            drawn = np.take_along_axis(mine, values[..., None], axis=-1)
-            mine = mine if np.isfinite(drawn).all() else None
-        known = mine is not None and len(values) == 1
-        found = _vectors_by_step(stats, EQUALIZING_LOG_WEIGHT, shape) if known else []
-        own = found[0] if found and found[0].shape[-1] == weights[0].shape[-1] else None
-        importance = None if own is None else -_of_class(own, values[0])
-        return StepStatistics(mine, own, importance)
-    return _by_draws(stats, weights, values)
-
-
-def _by_name(
-    stats: Any, weights: list[np.ndarray], values: np.ndarray, name: str | None
-) -> StepStatistics:
-    """Return the statistics that name the variable, and its draws' weights by all indices."""
-    shape = values.shape[1:]
     importance = _scalars_by_step(stats, LOG_IMPORTANCE, shape)
     total = np.sum(importance, axis=0) if importance else None
     key = None if name is None else index_key(name)
@@ -248,33 +209,6 @@ def _by_name(
         total,
         believed[step] if len(believed) == len(names) else None,
     )
-
-
-def _by_draws(stats: Any, weights: list[np.ndarray], values: np.ndarray) -> StepStatistics:
-    """Return the statistics of the only step that drew exactly these values."""
-    shape = values.shape[1:]
-    drawn_by_step = _drawn_by_step(stats, len(weights), shape)
-    found = _vectors_by_step(stats, EQUALIZING_LOG_WEIGHT, shape)
-    if found and len(found) != len(drawn_by_step):
-        raise ValueError(
-            f"data: {len(drawn_by_step)} steps drew class indices, of which {len(found)} with "
-            "equalize_visits, and nothing says which; give it to all of them or to none."
-        )
-    importance = None
-    for drawn, own in zip(drawn_by_step, found, strict=False):
-        change = -_of_class(own, drawn[..., 0])
-        importance = change if importance is None else importance + change
-    alike = [
-        step
-        for step, drawn in enumerate(drawn_by_step)
-        if np.array_equal(np.moveaxis(drawn, -1, 0), values)
-    ]
-    if len(alike) != 1:
-        # two indices that never moved have the same draws but different weights
-        return StepStatistics(log_importance=importance)
-    (step,) = alike
-    mine = _rows(weights[step], values)
-    return StepStatistics(mine, found[step] if found else None, importance)
 
 
 def _scalars_by_step(stats: Any, name: str, shape: tuple[int, ...]) -> list[np.ndarray]:
@@ -310,15 +244,6 @@ def _values(stats: Any, name: str, shape: tuple[int, ...]) -> np.ndarray | None:
     return values if values.shape[:2] == shape else None
 
 
-def _drawn_by_step(stats: Any, n_steps: int, shape: tuple[int, ...]) -> list[np.ndarray]:
-    """Return the class indices of every step, each (n_chains, n_draws, n_rows) of int."""
-    found = _vectors_by_step(stats, DRAWN, shape)
-    if n_steps > 1 and len(found) == 1:
-        # one number from each step
-        found = [found[0][..., step, None] for step in range(found[0].shape[-1])]
-    return [drawn.astype(np.int64) for drawn in found]
-
-
 def _rows(log_weight: np.ndarray, values: np.ndarray) -> np.ndarray | None:
     """Return log-weights by row, (n_rows, n_chains, n_draws, n_classes), None if they misfit."""
     n_rows, n_chains, n_draws = values.shape
@@ -326,11 +251,6 @@ def _rows(log_weight: np.ndarray, values: np.ndarray) -> np.ndarray | None:
     if rest or n_classes < 1 or values.min() < 0 or values.max() >= n_classes:
         return None
     return np.moveaxis(log_weight.reshape(n_chains, n_draws, n_rows, n_classes), 2, 0)
-
-
-def _of_class(log_weight: np.ndarray, drawn: np.ndarray) -> np.ndarray:
-    found: np.ndarray = np.take_along_axis(log_weight, drawn[..., None], axis=-1)[..., 0]
-    return found
 
 
 def _vectors_of_index(

@@ -14,9 +14,10 @@ import numpy as np
 import xarray as xr
 from scipy.special import log_softmax
 
-from pymc_mcoem.carlin_chib.step_statistics import LOG_WEIGHT
+from pymc_mcoem.carlin_chib.step_statistics import INDEX, LOG_WEIGHT
 from pymc_mcoem.compiling.messages import telling
 from pymc_mcoem.compiling.threads import one_blas_thread
+from pymc_mcoem.density.class_index import index_key
 from pymc_mcoem.density.model_scale import ModelScale
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.esteps.class_fits import family_density
@@ -88,8 +89,8 @@ def sample_burst(
     DataTree
         ``posterior``: the class index and every latent on its own scale, ``(chain, draw, ...)``;
         ``sample_stats``: ``class_log_weight`` ``(chain, draw, n_classes)``, the logarithms of the
-        probabilities that the index was drawn from, and ``class_acceptance``; ``constant_data``: θ
-        and the observation.
+        probabilities that the index was drawn from, ``class_acceptance``, and ``class_of``, by
+        which summaries know the index; ``constant_data``: θ and the observation.
 
     Raises
     ------
@@ -200,6 +201,7 @@ def _labeled(
         name: value.reshape(*index.shape, *value.shape[1:]) for name, value in latents.items()
     }
     statistics = {
+        INDEX: np.full(index.shape, index_key(str(family.class_index.name))),
         LOG_WEIGHT: log_softmax(np.stack([each.log_weight for each in found]), axis=-1),
         "class_acceptance": np.stack([each.acceptance for each in found]),
     }

@@ -1,4 +1,4 @@
-"""Whose statistics are whose, where chains hold more than one index, or jumps without weight."""
+"""Whose statistics are whose, where chains hold more than one index."""
 
 from __future__ import annotations
 
@@ -97,32 +97,19 @@ def test_two_steps_keep_their_own(two_indices, tmp_path):
     own, other = read_chains(one_tilted, "j"), read_chains(one_tilted, "k")
     assert own.equalizing_log_weight is not None and other.equalizing_log_weight is None
     np.testing.assert_array_equal(own.weights, other.weights)
-    # older runs do not say whose a tilt is
-    stats = one_tilted["sample_stats"].to_dataset().drop_vars("class_of")
-    joined = np.stack([stats[f"class_log_weight_{name}"].values for name in ("k", "j")], axis=2)
-    stats["class_log_weight"] = (("chain", "draw", "step", "class"), joined)
-    with pytest.raises(ValueError, match="2 steps drew class indices, of which 1 with"):
-        read_statistics(stats, own.codes)
 
 
-def test_indices_that_stood_still_alike_keep_their_own_weights(rng):
-    """Two indices with the same draws: the statistics say whose they are, or nobody knows."""
+def test_indices_that_stood_still_alike_keep_their_own_weights():
     codes = np.zeros((N_CHAINS, N_DRAWS), dtype=int)
     both = np.log(np.stack([np.full((*codes.shape, 2), 0.5), np.full((*codes.shape, 2), 0.1)], 2))
     key = np.broadcast_to([index_key("k"), index_key("j")], (*codes.shape, 2))
     dims = ("chain", "draw", "step")
-    kept = xr.Dataset(
-        {
-            "class_log_weight": ((*dims, "class"), both),
-            "class_drawn": (dims, np.stack([codes, codes], axis=-1)),
-        }
-    )
-    named = kept.assign(class_of=(dims, key))
+    stats = xr.Dataset({"class_log_weight": ((*dims, "class"), both), "class_of": (dims, key)})
     for step, name in enumerate("kj"):
-        found = read_statistics(named, codes[None], name).log_weight
+        found = read_statistics(stats, codes[None], name).log_weight
         np.testing.assert_array_equal(found[0], both[:, :, step])
-    assert read_statistics(named, codes[None], "another").log_weight is None
-    assert read_statistics(kept, codes[None], "k").log_weight is None
+    for name in ("another", None):
+        assert read_statistics(stats, codes[None], name).log_weight is None
 
 
 def test_a_plate_beside_a_single_index(without_compiler):
@@ -135,44 +122,3 @@ def test_a_plate_beside_a_single_index(without_compiler):
         tree = sample([make((rows, x)), make((j, z))], draws=5)
     assert read_chains(tree, "rows").log_weight.shape == (3, N_CHAINS, 5, 2)
     assert read_chains(tree, "j").log_weight.shape == (1, N_CHAINS, 5, 2)
-
-
-def statistics(codes, log_weight, **more):
-    dims = ("chain", "draw")
-    return xr.Dataset(
-        {
-            "class_log_weight": ((*dims, "class"), log_weight),
-            **{n: (dims, v) for n, v in more.items()},
-        }
-    )
-
-
-def test_a_jump_to_where_there_was_no_weight_keeps_the_tilt(rng):
-    """Annealed jumps end where the draw by weight before them could not."""
-    codes = rng.integers(2, size=(N_CHAINS, N_DRAWS))
-    log_weight = np.log(np.full((N_CHAINS, N_DRAWS, 2), 0.5))
-    log_weight[0, 3, codes[0, 3]] = -np.inf
-    tilt = np.empty(codes.shape, dtype=object)
-    for place in np.ndindex(codes.shape):
-        tilt[place] = np.array([0.0, 1.5])
-    kept = statistics(codes, log_weight, class_equalizing_log_weight=tilt, class_drawn=codes)
-    found = read_statistics(kept, codes[None])
-    np.testing.assert_array_equal(found.log_importance, -1.5 * codes)
-    assert found.log_weight is not None and found.equalizing_log_weight is not None
-    # without the index beside them it is not known whose they are
-    assert read_statistics(kept.drop_vars("class_drawn"), codes[None]).log_weight is None
-
-
-def test_rows_of_a_plate_are_told_from_several_steps(rng):
-    codes = rng.integers(3, size=(2, N_CHAINS, N_DRAWS))
-    by_draw = np.moveaxis(codes, 0, -1)
-    log_weight = np.log(np.full((N_CHAINS, N_DRAWS, 6), 1 / 3))
-    dims = ("chain", "draw")
-    kept = xr.Dataset(
-        {
-            "class_log_weight": ((*dims, "entry"), log_weight),
-            "class_drawn": ((*dims, "row"), by_draw.astype(object)),
-        }
-    )
-    assert read_statistics(kept, codes).log_weight.shape == (2, N_CHAINS, N_DRAWS, 3)
-    assert read_statistics(kept, codes[::-1]).log_weight is None

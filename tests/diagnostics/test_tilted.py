@@ -28,10 +28,17 @@ def tree(rng):
         tilt[chain, draw] = TILT[chain]
     dims = ("chain", "draw")
     posterior = xr.Dataset({"class_index": (dims, codes), "x": (dims, active)})
+    key = np.full(codes.shape, index_key("class_index"))
+    importance = -np.take_along_axis(
+        np.stack(tilt.ravel()).reshape(*codes.shape, 3), codes[..., None], -1
+    )
     stats = xr.Dataset(
         {
+            "class_of": (dims, key),
             "class_log_weight": ((*dims, "class"), log_weight),
+            "class_equalizing_of": (dims, key),
             "class_equalizing_log_weight": (dims, tilt),
+            "class_log_importance": (dims, importance[..., 0]),
         }
     )
     return xr.DataTree.from_dict({"posterior": posterior, "sample_stats": stats})
@@ -74,9 +81,7 @@ def test_statistics_named_as_in_earlier_versions_are_refused(tree):
 
 def test_without_weighing_back_the_summary_is_of_the_tilted_posterior(tree):
     plain = tree.copy()
-    plain["sample_stats"] = (
-        plain["sample_stats"].to_dataset().drop_vars("class_equalizing_log_weight")
-    )
+    plain["sample_stats"] = plain["sample_stats"].to_dataset()[["class_of", "class_log_weight"]]
     with pytest.warns(UserWarning, match="chains differ"):
         table = class_index_summary(plain).table
     assert np.abs((table["share"] - EVIDENCE) / table["mcse"]).max() > 20

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
+from pymc_mcoem.density.class_index import index_key
+
 
 class MarkovChain:
     """A transition matrix, its stationary distribution and what averages over it vary by."""
@@ -71,6 +73,9 @@ def as_tree(codes, log_weight=None, **latents):
         posterior[name] = xr.DataArray(values, dims=dims)
     groups = {"posterior": xr.Dataset(posterior, coords=coords)}
     if log_weight is not None:
-        kept = ("chain", "draw", "class_log_weight_dim_0")
-        groups["sample_stats"] = xr.Dataset({"class_log_weight": (kept, log_weight)}, coords=coords)
+        stats = {
+            "class_of": (("chain", "draw"), np.full(index.shape[:2], index_key(index.name))),
+            "class_log_weight": (("chain", "draw", "class_log_weight_dim_0"), log_weight),
+        }
+        groups["sample_stats"] = xr.Dataset(stats, coords=coords)
     return xr.DataTree.from_dict(groups)
