@@ -30,7 +30,7 @@ from pymc_mcoem.compiling.threads import one_blas_thread
 from pymc_mcoem.em.esteps.class_fits import family_density
 from pymc_mcoem.laplace.approximation import Cooling, Race
 
-LEARNT = (20, 100, 300)
+LEARNED = (20, 100, 300)
 ONE: dict[str, Any] = {"n_searches": 1, "max_iterations": 60}
 SEARCHES = {
     "three points, cooled, no race": mcoem.pseudo_priors.Laplace(race=None, max_iterations=60),
@@ -63,17 +63,17 @@ ANGLE = 0.35
 
 
 def thetas(mixture: mcoem.TemplateMixture, images: np.ndarray) -> list[dict[str, np.ndarray]]:
-    """Return the parameters after each of `LEARNT` images."""
+    """Return the parameters after each of `LEARNED` images."""
     em = mcoem.OnlineEM(
         mixture,
-        n_start=LEARNT[0],
+        n_start=LEARNED[0],
         e_step=mcoem.esteps.LaplaceGaussian(search=mcoem.pseudo_priors.Laplace(race=None)),
         burst_length=mcoem.schedules.BurstLength(draws=20, tune=0),
         random_seed=1,
         progressbar=False,
     )
     found = []
-    for begin, end in zip((0, *LEARNT), LEARNT, strict=False):
+    for begin, end in zip((0, *LEARNED), LEARNED, strict=False):
         em.partial_fit(images[begin:end])
         found.append({str(name): value.values for name, value in em.parameters.items()})
     return found
@@ -121,7 +121,7 @@ def main() -> None:
     rows = []
     for name in SEARCHES:
         ms, ratio, mean, most, off = [], [], [], [], []
-        for stage in range(len(LEARNT)):
+        for stage in range(len(LEARNED)):
             without, own = log_evidence[MOST, stage], log_evidence[name, stage]
             short = without.max(axis=1) - own.max(axis=1)
             apart = np.abs(softmax(without, axis=1) - softmax(own, axis=1)).sum(axis=1) / 2
@@ -131,7 +131,7 @@ def main() -> None:
             most.append(f"{short.max():.1f}")
             off.append(str(int((apart > 0.1).sum())))
         rows.append((name, *(", ".join(each) for each in (ms, ratio, mean, most, off))))
-    title = f"{given.images} images; θ after {', '.join(map(str, LEARNT))} images"
+    title = f"{given.images} images; θ after {', '.join(map(str, LEARNED))} images"
     console.print(make_table(headings, rows, title))
 
 

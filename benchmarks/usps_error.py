@@ -61,7 +61,7 @@ from pymc_mcoem.em.esteps.compiled_cache import compiled_for
 NOISE = 0.2
 SIZES = (10, 30, 100, 300)
 #: Numbers of classes, learning images and competing mixtures, without labels.
-N_CLASSES, N_UNLABELLED, N_RUNS = 15, 500, 4
+N_CLASSES, N_UNLABELED, N_RUNS = 15, 500, 4
 #: Settings to choose, in this order, and their values; see `Settings`.
 CHOICES: dict[bool, dict[str, tuple[Any, ...]]] = {
     False: {
@@ -442,7 +442,7 @@ def main() -> None:
     digest = zlib.crc32(b"".join(path.read_bytes() for path in sources))
     folder = given.output / "usps_error" / f"{digest:08x}"
     folder.mkdir(parents=True, exist_ok=True)
-    sizes = given.images or ([N_UNLABELLED] if given.unsupervised else list(SIZES))
+    sizes = given.images or ([N_UNLABELED] if given.unsupervised else list(SIZES))
     begin = Settings(N_CLASSES) if given.unsupervised else Settings()
     jobs = [
         Job(seed, size, given.test, given.unsupervised, given.bursts, folder, begin)

@@ -29,7 +29,7 @@ import matplotlib.pyplot as plt
 AGES = np.linspace(2.0, 18.0, 31)
 FINE = np.linspace(2.0, 18.0, 801)
 #: Colors of the early class and of the late class.
-COLOURS = ("#c1440e", "#1f4e79")
+COLORS = ("#c1440e", "#1f4e79")
 NAMES = ("early class", "late class")
 
 console = Console(highlight=False)
@@ -96,7 +96,7 @@ def draw_templates(
     axes[0].plot(AGES, curves.T, color="0.35", linewidth=0.5, alpha=0.6)
     axes[0].set_title("93 children, sex unknown to the model", fontsize=10)
     templates = learned.templates()
-    for position, (name, color, j) in enumerate(zip(NAMES, COLOURS, learned.order, strict=True)):
+    for position, (name, color, j) in enumerate(zip(NAMES, COLORS, learned.order, strict=True)):
         line = templates[j]
         peak = int(np.argmax(np.where(FINE > 8, line, -np.inf)))
         before = (FINE > 6) & (FINE < FINE[peak])
@@ -135,7 +135,7 @@ def draw_templates(
     ]
     for shade, step in zip(np.linspace(0.2, 1.0, len(steps)), steps, strict=True):
         then = learned.templates(path["templates"].values[step])
-        for color, j in zip(COLOURS, learned.order, strict=True):
+        for color, j in zip(COLORS, learned.order, strict=True):
             axes[2].plot(FINE, then[j], color=color, alpha=shade, linewidth=1 + shade)
     axes[2].set_title(f"After {', '.join(map(str, steps))} curves, pale to full", fontsize=10)
     for axis in axes:
@@ -165,7 +165,7 @@ def draw_registration(
     index = posterior["class_index"].values
     clock = learned.mixture.settings.deformation
     figure, axes = plt.subplots(2, 2, figsize=(10, 6.4))
-    for position, (axis, color, j) in enumerate(zip(axes[0], COLOURS, learned.order, strict=True)):
+    for position, (axis, color, j) in enumerate(zip(axes[0], COLORS, learned.order, strict=True)):
         rows = np.flatnonzero(index == j)
         for draw in rows[:: max(1, len(rows) // 12)]:
             beta = posterior["deformation"].values[draw]
@@ -205,9 +205,9 @@ def draw_children(learned: Learned, sex: np.ndarray, names: np.ndarray, file: Pa
     for axis, label, word in zip(axes, (0, 1), ("girls", "boys"), strict=True):
         rows = np.flatnonzero(sex == label)
         rows = rows[np.argsort(late[rows])]
-        axis.bar(np.arange(len(rows)), late[rows], color=COLOURS[1], width=0.85)
+        axis.bar(np.arange(len(rows)), late[rows], color=COLORS[1], width=0.85)
         axis.bar(
-            np.arange(len(rows)), 1 - late[rows], bottom=late[rows], color=COLOURS[0], width=0.85
+            np.arange(len(rows)), 1 - late[rows], bottom=late[rows], color=COLORS[0], width=0.85
         )
         axis.axhline(0.5, color="white", linewidth=0.8)
         axis.set_xticks(np.arange(len(rows)), [names[row][-2:] for row in rows], fontsize=6)
@@ -216,8 +216,8 @@ def draw_children(learned: Learned, sex: np.ndarray, names: np.ndarray, file: Pa
         side = NAMES[label]
         axis.set_title(f"{len(rows)} {word}, {right} of them in the {side}", fontsize=10)
         axis.spines[["top", "right"]].set_visible(False)
-    figure.text(0.80, 0.955, NAMES[0], color=COLOURS[0], fontsize=10)
-    figure.text(0.90, 0.955, NAMES[1], color=COLOURS[1], fontsize=10)
+    figure.text(0.80, 0.955, NAMES[0], color=COLORS[0], fontsize=10)
+    figure.text(0.90, 0.955, NAMES[1], color=COLORS[1], fontsize=10)
     save(figure, file)
 
 
@@ -225,7 +225,7 @@ def draw_averages(learned: Learned, curves: np.ndarray, file: Path) -> None:
     """Draw averages of curves as they are, and of curves on their class's common clock."""
     groups = learned.probability.argmax(axis=1)
     figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), sharey=True)
-    for axis, color, name, j in zip(axes, COLOURS, NAMES, learned.order, strict=True):
+    for axis, color, name, j in zip(axes, COLORS, NAMES, learned.order, strict=True):
         rows = np.flatnonzero(groups == j)
         moved = learned.children["aligned_mean"].values[rows, j]
         known = ~np.isnan(moved)

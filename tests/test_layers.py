@@ -10,7 +10,7 @@ import pymc_mcoem
 #: From the ground up: each imports only from those before it.
 LAYERS = (
     "validation",
-    "labelling",
+    "labeling",
     "interrupts",
     "compiling",
     "density",

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 if TYPE_CHECKING:
-    from pymc_mcoem.labelling import Arrays
+    from pymc_mcoem.labeling import Arrays
     from pymc_mcoem.templates.mixture import TemplateMixture
 
 __all__ = ["merge_parameters", "merged_mixture"]

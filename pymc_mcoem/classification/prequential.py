@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pymc_mcoem.em.esteps.base import EStep
     from pymc_mcoem.em.family import Family
     from pymc_mcoem.em.run_state import ObservationRecord, OnlineState, StepReport
-    from pymc_mcoem.labelling import Arrays
+    from pymc_mcoem.labeling import Arrays
 
     type Step = StepReport[OnlineState]
 

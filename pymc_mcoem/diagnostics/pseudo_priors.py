@@ -18,7 +18,7 @@ from pymc_mcoem.density.class_index import find_class_index
 from pymc_mcoem.density.geometry import LatentGeometry, geometry_of
 from pymc_mcoem.density.model_scale import ModelScale
 from pymc_mcoem.diagnostics.chains import IndexChains
-from pymc_mcoem.labelling import dataset_of
+from pymc_mcoem.labeling import dataset_of
 from pymc_mcoem.runs.settings import seed_entropy
 from pymc_mcoem.validation import is_whole
 

@@ -24,7 +24,7 @@ from pymc_mcoem.em.esteps.class_fits import family_density
 from pymc_mcoem.em.esteps.worker_calls import Explainer, keep_draws
 from pymc_mcoem.em.progress import CountProgress
 from pymc_mcoem.interrupts import as_interrupts
-from pymc_mcoem.labelling import dataset_of
+from pymc_mcoem.labeling import dataset_of
 from pymc_mcoem.runs.codec import PACKAGE
 from pymc_mcoem.runs.executor import Dispatcher, Workers
 from pymc_mcoem.runs.settings import package_version, seed_entropy

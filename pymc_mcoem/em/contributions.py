@@ -11,7 +11,7 @@ import numpy as np
 from pymc_mcoem.em.family import CLASS_WEIGHT
 
 if TYPE_CHECKING:
-    from pymc_mcoem.labelling import Arrays
+    from pymc_mcoem.labeling import Arrays
 
 __all__ = ["Contribution", "added", "blended"]
 

@@ -14,7 +14,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import ancestors
 
 from pymc_mcoem.compiling.threads import one_call_at_a_time
-from pymc_mcoem.labelling import dataset_of
+from pymc_mcoem.labeling import dataset_of
 from pymc_mcoem.validation import as_numbers
 
 if TYPE_CHECKING:

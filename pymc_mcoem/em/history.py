@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pymc_mcoem.em.family import Family
     from pymc_mcoem.em.run_state import RunState, StepReport
-    from pymc_mcoem.labelling import Arrays
+    from pymc_mcoem.labeling import Arrays
 
 __all__ = ["History", "ThinnedSeries", "recorded_names"]
 

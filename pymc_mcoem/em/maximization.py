@@ -10,7 +10,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
-    from pymc_mcoem.labelling import Arrays
+    from pymc_mcoem.labeling import Arrays
 
 __all__ = [
     "Maximized",

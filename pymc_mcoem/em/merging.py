@@ -20,7 +20,7 @@ from pymc_mcoem.runs.codec import encode_settings
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
     from pymc_mcoem.em.run_state import OnlineState, Pending
-    from pymc_mcoem.labelling import Arrays
+    from pymc_mcoem.labeling import Arrays
 
 __all__ = ["merge_runs"]
 

@@ -47,7 +47,7 @@ from pymc_mcoem.runs.workers import Order
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.esteps.base import EStepResult
-    from pymc_mcoem.labelling import Arrays
+    from pymc_mcoem.labeling import Arrays
 
 __all__ = ["OnlineRun"]
 

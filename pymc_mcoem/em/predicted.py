@@ -17,7 +17,7 @@ from pymc_mcoem.runs.outliers import LEAST, Absurd, largest, remembered, span
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
-    from pymc_mcoem.labelling import Arrays
+    from pymc_mcoem.labeling import Arrays
 
 __all__ = ["Predicted"]
 

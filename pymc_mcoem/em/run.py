@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from pymc_mcoem.em.esteps.base import CompiledEStep, EStepResult
     from pymc_mcoem.em.family import Family
-    from pymc_mcoem.labelling import Arrays
+    from pymc_mcoem.labeling import Arrays
 
 __all__ = ["Run", "timed"]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from pymc_mcoem.em.family import CLASS_WEIGHT
 from pymc_mcoem.em.revival import Revival
-from pymc_mcoem.labelling import Arrays
+from pymc_mcoem.labeling import Arrays
 from pymc_mcoem.runs.failed_records import FailedRecord, check_on_error, named, said
 from pymc_mcoem.runs.outliers import check_refuse_beyond
 from pymc_mcoem.validation import is_whole

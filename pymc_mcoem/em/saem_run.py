@@ -26,7 +26,7 @@ from pymc_mcoem.runs.outliers import absurd_among, largest, span
 from pymc_mcoem.runs.workers import Order
 
 if TYPE_CHECKING:
-    from pymc_mcoem.labelling import Arrays
+    from pymc_mcoem.labeling import Arrays
 
 __all__ = ["SAEMRun"]
 

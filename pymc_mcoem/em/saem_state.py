@@ -14,7 +14,7 @@ from pymc_mcoem.em.run_state import RunSettings, RunState
 from pymc_mcoem.validation import is_whole
 
 if TYPE_CHECKING:
-    from pymc_mcoem.labelling import Arrays
+    from pymc_mcoem.labeling import Arrays
 
 __all__ = ["SAEMSettings", "SAEMState", "fingerprint"]
 

@@ -17,7 +17,7 @@ import numpy as np
 from pymc_mcoem.validation import is_number
 
 if TYPE_CHECKING:
-    from pymc_mcoem.labelling import Arrays
+    from pymc_mcoem.labeling import Arrays
 
 __all__ = [
     "IN_A_ROW",

@@ -20,7 +20,7 @@ from pymc_mcoem.carlin_chib.step import CarlinChib
 from pymc_mcoem.density.plate import PlateDensity
 from tests.helpers.checks import LIMIT, agreement
 from tests.helpers.count_plate import (
-    CENTRE,
+    CENTER,
     N_ROWS,
     PLACES,
     counts_model,
@@ -80,7 +80,7 @@ def test_modes_and_curvatures_of_all_rows(plate):
     found = PlateLaplace(density)([])
     assert not found.troubles
     precision = 1 / 0.6**2 + 1 / 0.8**2
-    expected = (CENTRE[:, None] / 0.6**2 + PLACES[None] / 0.8**2) / precision
+    expected = (CENTER[:, None] / 0.6**2 + PLACES[None] / 0.8**2) / precision
     np.testing.assert_allclose(found.mean[:, :, 1:], expected, atol=0.02)
     np.testing.assert_allclose(found.whiten[:, :, 1, 1], np.sqrt(precision), rtol=1e-6)
     np.testing.assert_allclose(

@@ -189,7 +189,7 @@ def test_what_is_off_drawn_from_a_pseudo_prior_fails(nested, rng, monkeypatch):
 # -- a plate beside hyperparameters --------------------------------------------------------------
 
 N_ROWS = 8
-ROW_WEIGHTS, ROW_CENTRES = np.array([0.5, 0.3, 0.2]), np.array([-1.2, 0.4, 1.6])
+ROW_WEIGHTS, ROW_CENTERS = np.array([0.5, 0.3, 0.2]), np.array([-1.2, 0.4, 1.6])
 ROW_SCALES = np.array([1.0, 0.4, 1.6])
 
 
@@ -201,7 +201,7 @@ def plate():
         shift = pm.Normal("shift", 0.3, 0.8)
         spread = pm.Gamma("spread", 8.0, 16.0)
         k = pm.Categorical("k", ROW_WEIGHTS, shape=N_ROWS)
-        center, scale = (pm.math.stack(list(each))[k] for each in (ROW_CENTRES, ROW_SCALES))
+        center, scale = (pm.math.stack(list(each))[k] for each in (ROW_CENTERS, ROW_SCALES))
         x = pm.Normal("x", shift + center, spread * scale, shape=N_ROWS)
         pm.Normal("y", x, 0.3, observed=seen, shape=N_ROWS)
         step = CarlinChib(within_class=RandomWalk(n_moves=3))
@@ -210,7 +210,7 @@ def plate():
     def simulate(rng):
         shift, spread = rng.normal(0.3, 0.8), rng.gamma(8.0, 1 / 16)
         k = rng.choice(3, p=ROW_WEIGHTS, size=N_ROWS)
-        x = rng.normal(shift + ROW_CENTRES[k], spread * ROW_SCALES[k])
+        x = rng.normal(shift + ROW_CENTERS[k], spread * ROW_SCALES[k])
         point = {"shift": shift, "spread_log__": np.log(spread), "k": k, "x": x}
         return point, rng.normal(x, 0.3)
 
@@ -243,7 +243,7 @@ def test_a_plate_that_does_not_follow_its_hyperparameters_fails(plate, rng, monk
 # -- annealed jumps --------------------------------------------------------------------------------
 
 
-JUMP_WEIGHTS, JUMP_CENTRES = np.array([0.25, 0.45, 0.3]), np.array([-0.9, 0.5, 1.2])
+JUMP_WEIGHTS, JUMP_CENTERS = np.array([0.25, 0.45, 0.3]), np.array([-0.9, 0.5, 1.2])
 JUMP_SPREADS = np.array([1.2, 0.2, 0.5])
 
 
@@ -255,7 +255,7 @@ class Beside:
 
     def compile(self, density, geometry, mode=None):
         fixed = PseudoPriors.from_covariance(
-            (JUMP_CENTRES + 4.0 * JUMP_SPREADS)[:, None],
+            (JUMP_CENTERS + 4.0 * JUMP_SPREADS)[:, None],
             JUMP_SPREADS[:, None, None] ** 2,
             # far from alike, so that classes are proposed unevenly
             np.log([0.9, 0.02, 0.08]),
@@ -269,7 +269,7 @@ def jumping():
     with pm.Model() as model:
         seen = pm.Data("seen", 0.0)
         k = pm.Categorical("k", JUMP_WEIGHTS)
-        center, spread = (pm.math.stack(list(each))[k] for each in (JUMP_CENTRES, JUMP_SPREADS))
+        center, spread = (pm.math.stack(list(each))[k] for each in (JUMP_CENTERS, JUMP_SPREADS))
         level = pm.Normal("level", center, spread)
         pm.Normal("y", pm.math.exp(0.5 * level), 0.8, observed=seen)
         step = CarlinChib(
@@ -280,7 +280,7 @@ def jumping():
 
     def simulate(rng):
         k = rng.choice(3, p=JUMP_WEIGHTS)
-        level = rng.normal(JUMP_CENTRES[k], JUMP_SPREADS[k])
+        level = rng.normal(JUMP_CENTERS[k], JUMP_SPREADS[k])
         return {"k": k, "level": level}, rng.normal(np.exp(0.5 * level), 0.8)
 
     def quantities(point, seen):
@@ -312,7 +312,7 @@ def test_annealed_jumps_without_the_stretch_fail(jumping, rng, monkeypatch):
 
 # -- frozen auxiliaries beside a hyperparameter ----------------------------------------------------
 
-FROZEN_WEIGHTS, FROZEN_CENTRES = np.array([0.25, 0.5, 0.25]), np.array([-0.8, 0.3, 1.0])
+FROZEN_WEIGHTS, FROZEN_CENTERS = np.array([0.25, 0.5, 0.25]), np.array([-0.8, 0.3, 1.0])
 FROZEN_SPREADS, TIGHT_SPREADS = np.array([0.9, 0.4, 0.6]), np.array([1.0, 0.1, 0.6])
 FROZEN_NOISE = np.array([1.2, 1.5])
 
@@ -340,7 +340,7 @@ def frozen_case(model, step, sweep, spreads):
 
     def simulate(rng):
         drift, k = rng.normal(), rng.choice(3, p=FROZEN_WEIGHTS)
-        x = rng.normal(drift + FROZEN_CENTRES[k], spreads[k])
+        x = rng.normal(drift + FROZEN_CENTERS[k], spreads[k])
         return {"drift": drift, "k": k, "x": x}, rng.normal([x, drift], FROZEN_NOISE)
 
     def quantities(point, seen):
@@ -359,7 +359,7 @@ def frozen():
         seen, spreads = pm.Data("seen", np.zeros(2)), pm.Data("spreads", FROZEN_SPREADS)
         drift = pm.Normal("drift", 0.0, 1.0)
         k = pm.Categorical("k", FROZEN_WEIGHTS)
-        x = pm.Normal("x", pm.math.stack(list(FROZEN_CENTRES))[k] + drift, spreads[k])
+        x = pm.Normal("x", pm.math.stack(list(FROZEN_CENTERS))[k] + drift, spreads[k])
         pm.Normal("y", pm.math.stack([x, drift]), FROZEN_NOISE, observed=seen)
         step = CarlinChib(
             [k, x],

@@ -58,7 +58,7 @@ def test_weights_are_those_of_the_index_that_was_drawn_by_them(two_indices):
     assert read_chains(tree, "j").log_weight is None
 
 
-def test_draws_weigh_by_the_tilted_index_whatever_is_summarised(two_indices):
+def test_draws_weigh_by_the_tilted_index_whatever_is_summarized(two_indices):
     model, first, second = two_indices
     with model:
         step = make(first, equalize_visits=True)

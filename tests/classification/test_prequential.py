@@ -568,7 +568,7 @@ def test_a_record_held_before_that_cannot_be_learned_names_nothing(rng):
 
 
 @pytest.mark.parametrize("at", [0, 3, 9])
-def test_a_record_of_the_start_that_cannot_be_learnt_changes_no_later_prediction(at, rng):
+def test_a_record_of_the_start_that_cannot_be_learned_changes_no_later_prediction(at, rng):
     """It stays in the start, and labels go with those that are learned."""
     values, labels = toy_stream(rng, 60)
     settings = {"on_error": "skip", "e_step": Failing(), "random_seed": 1}

@@ -128,7 +128,7 @@ def test_the_line_moves_in_a_notebook_too(monkeypatch):
     assert [widget.is_open for widget in widgets] == [False]
 
 
-def test_no_line_is_left_while_a_stream_is_learnt(terminal, monkeypatch, rng):
+def test_no_line_is_left_while_a_stream_is_learned(terminal, monkeypatch, rng):
     """What is said while compiling is gone when the first observation is explained."""
     shown = []
     started, stopped = messages.Progress.start, messages.Progress.stop

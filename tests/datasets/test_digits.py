@@ -26,7 +26,7 @@ def no_data_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
 @pytest.fixture
 def usps_table(rng: np.random.Generator) -> np.ndarray:
-    """A digit and 256 grey levels in each of five rows, as in the public source."""
+    """A digit and 256 gray levels in each of five rows, as in the public source."""
     levels = rng.integers(-1000, 1001, size=(5, 256)) / 1000.0
     return np.column_stack([rng.integers(10, size=5), levels])
 

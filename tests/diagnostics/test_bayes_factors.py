@@ -229,7 +229,7 @@ def test_a_class_with_few_independent_visits_is_flagged(rng):
     assert not found.ok
 
 
-def test_draws_are_weighed_where_visits_were_equalised(rng):
+def test_draws_are_weighed_where_visits_were_equalized(rng):
     share, tilt = np.array([0.9, 0.1]), np.array([-1.0, 1.2])
     tilted = share * np.exp(tilt)
     codes = MarkovChain.dar(0.3, tilted / tilted.sum()).draw(rng, 4, 2000)

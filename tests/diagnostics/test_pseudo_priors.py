@@ -9,7 +9,7 @@ from tests.helpers.toy_carlin_chib import toy_carlin_chib
 
 
 @pytest.mark.parametrize("index", [0.2, 0.5, 0.9])
-def test_k_of_a_generalised_pareto_distribution(index, rng):
+def test_k_of_a_generalized_pareto_distribution(index, rng):
     # exp of an exponential variable with mean k is Pareto with tail index k.
     runs = [pareto_k(rng.exponential(index, size=(4, 2500, 1)))[0] for _ in range(20)]
     # The tail has 300 of 10000 draws: standard error (1 + k)/sqrt(300).

@@ -257,7 +257,7 @@ PLACES = [(20,), (23,), (25,), (20, 21, 22), (22, 24, 25, 33), (27, 58, 59)]
 
 @pytest.mark.parametrize("places", PLACES, ids=str)
 @pytest.mark.parametrize("on_error", ["skip", "raise"])
-def test_of_a_mini_batch_with_failures_the_others_are_learnt_as_without(
+def test_of_a_mini_batch_with_failures_the_others_are_learned_as_without(
     rng, seen, places, on_error
 ):
     stream = mixture_stream(rng, 60)

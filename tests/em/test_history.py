@@ -198,7 +198,7 @@ def test_arviz_reads_it(learned):
     assert "weights" in found
 
 
-def test_kernels_have_their_centres():
+def test_kernels_have_their_centers():
     images = TemplateMixture.for_images((2, 3), n_classes=1, n_landmarks=2)
     history = OnlineEM(images, parameters=images.parameters, random_seed=1).history
     templates = history["steps"]["templates"]

@@ -227,7 +227,7 @@ def test_sums_that_overflow_are_refused_whether_or_not_an_update_is_due(family, 
         },
     ),
 )
-def test_what_cannot_be_learnt_stays_in_the_start_and_leaves_no_other_trace(
+def test_what_cannot_be_learned_stays_in_the_start_and_leaves_no_other_trace(
     family, stream, tmp_path, kind, places, batch_size
 ):
     """Over a restart too, and where errors are raised; a quantile of the start would tell."""
@@ -519,14 +519,14 @@ def test_a_setting_that_fails_is_no_records_fault(family, stream, options):
     assert "skipped" not in em.history.children
 
 
-def test_a_run_in_which_nothing_can_be_learnt_any_more_ends(family, stream):
+def test_a_run_in_which_nothing_can_be_learned_any_more_ends(family, stream):
     em = driver(family, parameters=THETA, on_error="skip", e_step=Failing())
     with pytest.raises(RuntimeError, match="singular"):
         em.partial_fit([*stream[:9], *[888.0] * 500])
     assert em.position < 120
 
 
-def test_class_weights_that_do_not_sum_to_one_are_never_learnt(family, stream):
+def test_class_weights_that_do_not_sum_to_one_are_never_learned(family, stream):
     class Lost(Failing):
         """As fixed latents do where no class has a likelihood above zero: nothing is left."""
 
@@ -572,7 +572,7 @@ def test_a_function_gets_every_record_that_is_left_out(family, stream):
             assert each.observation is bad
 
 
-def test_a_folder_gets_more_than_a_thousand_records_which_can_be_learnt_later(
+def test_a_folder_gets_more_than_a_thousand_records_which_can_be_learned_later(
     family, stream, tmp_path
 ):
     """What is left out for its fault today may be good tomorrow: here a unit was wrong."""

@@ -133,7 +133,7 @@ def test_partial_fit_takes_one_observation(family):
     assert em.n_seen == 7
 
 
-def test_streams_are_read_no_further_than_learnt(family, stream):
+def test_streams_are_read_no_further_than_learned(family, stream):
     em = driver(family, parameters=THETA)
     seen_before = []
 
@@ -251,7 +251,7 @@ def test_what_is_no_stream_is_refused(family):
     assert em.n_seen == 0
 
 
-def test_an_error_in_the_users_iterator_keeps_what_was_learnt(family, stream):
+def test_an_error_in_the_users_iterator_keeps_what_was_learned(family, stream):
     def breaking():
         yield from stream[:30]
         raise OSError("disk")

@@ -99,7 +99,7 @@ def test_average_is_the_mean_of_the_path(family, stream):
     assert float(em.parameters["weights"].sum()) == pytest.approx(1)
 
 
-def test_average_without_any_update_holds_the_maximised_last_term(family, stream):
+def test_average_without_any_update_holds_the_maximized_last_term(family, stream):
     em = driver(family, parameters=THETA, average_from=1, update_schedule=UpdateSchedule.never())
     em.partial_fit(stream[:10])
     last = arrays(em.last_parameters)

@@ -240,7 +240,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_kinds_are_learnt_to_the_same_numbers(family, curves, kind):
+def test_all_kinds_are_learned_to_the_same_numbers(family, curves, kind):
     expected = learn(family, curves)
     source = KINDS[kind](curves)
     found = list(family.iterate(KINDS[kind](curves)))
@@ -383,7 +383,7 @@ def test_dims_in_a_mapping_are_not_guessed():
     )
 
 
-def test_a_turned_square_image_in_a_list_is_learnt_as_it_is_meant():
+def test_a_turned_square_image_in_a_list_is_learned_as_it_is_meant():
     mixture = mcoem.TemplateMixture.for_images((2, 2), n_classes=1, n_landmarks=2)
     image = xr.DataArray(np.arange(4.0).reshape(2, 2), dims=("row", "column"))
     for given in (image, image.T):

@@ -12,7 +12,7 @@ from tests.helpers.checks import agreement
 
 WEIGHTS = np.array([0.5, 0.3, 0.2])
 LOG_RATE, LOG_SPREAD = np.array([-0.5, 0.6, 1.4]), np.array([0.9, 0.5, 0.7])
-CENTRE = np.array([[-0.5, 0.0], [0.6, 0.4], [0.3, -0.9]])
+CENTER = np.array([[-0.5, 0.0], [0.6, 0.4], [0.3, -0.9]])
 COUNTS = np.array([0, 1, 2, 3, 5, 9])
 PLACES = np.array([[-0.4, 0.1], [0.2, 0.2], [0.5, 0.6], [0.2, -0.7], [0.9, 0.3], [-1.0, -1.1]])
 N_ROWS = len(COUNTS)
@@ -22,7 +22,7 @@ def counts_model() -> pm.Model:
     """Counts with a log-rate (a skewed posterior) and a place in the plane, by class."""
     with pm.Model() as model:
         k = pm.Categorical("k", WEIGHTS, shape=N_ROWS)
-        log_rate, log_spread, center = map(pt.constant, (LOG_RATE, LOG_SPREAD, CENTRE))
+        log_rate, log_spread, center = map(pt.constant, (LOG_RATE, LOG_SPREAD, CENTER))
         rate = pm.LogNormal("rate", log_rate[k], log_spread[k], shape=N_ROWS)
         place = pm.Normal("place", center[k], 0.6, shape=(N_ROWS, 2))
         pm.Poisson("count", rate, observed=COUNTS)
@@ -36,7 +36,7 @@ def exact() -> tuple[np.ndarray, np.ndarray]:
     log_p = stats.norm.logpdf(grid[:, None], LOG_RATE, LOG_SPREAD)[None]
     log_p = log_p + stats.poisson.logpmf(COUNTS[:, None, None], np.exp(grid)[None, :, None])
     apart = np.sqrt(0.6**2 + 0.8**2)
-    log_p = log_p + stats.norm.logpdf(PLACES[:, None, None], CENTRE, apart).sum(axis=-1)
+    log_p = log_p + stats.norm.logpdf(PLACES[:, None, None], CENTER, apart).sum(axis=-1)
     log_p = log_p + np.log(WEIGHTS)
     p = np.exp(log_p - logsumexp(log_p, axis=(1, 2), keepdims=True))
     return p.sum(axis=1), (p * np.exp(grid)[None, :, None]).sum(axis=1)

@@ -23,7 +23,7 @@ def axes(request):
     return AXES[request.param]
 
 
-def test_regular_grid_is_free_centres_in_c_order(axes, rng):
+def test_regular_grid_is_free_centers_in_c_order(axes, rng):
     regular = GaussianBasis.regular(axes, 0.7)
     free = GaussianBasis(regular.centers, 0.7)
     points = rng.normal(size=(6, len(axes)))
@@ -74,14 +74,14 @@ def test_gradient_is_the_derivative_of_evaluate(axes, rng):
             )
 
 
-def test_gram_holds_the_kernels_at_their_centres(rng):
+def test_gram_holds_the_kernels_at_their_centers(rng):
     centers = rng.normal(size=(5, 2))
     gram = GaussianBasis(centers, 0.8).gram()
     np.testing.assert_allclose(gram, design_matrix(centers, centers, 0.8))
     assert np.linalg.eigvalsh(gram)[0] > 0
 
 
-def test_a_vector_is_centres_on_the_line():
+def test_a_vector_is_centers_on_the_line():
     basis = GaussianBasis([0.0, 1.0, 2.0], 1.0)
     assert (basis.n_basis, basis.n_dims) == (3, 1)
 

@@ -105,7 +105,7 @@ def test_only_displacements_are_learned():
     np.testing.assert_allclose(both.covariance[:6, :6], 0.3 * np.eye(6))
 
 
-def test_neighbours_are_correlated_axis_by_axis():
+def test_neighbors_are_correlated_axis_by_axis():
     field = DisplacementField(LANDMARKS, 0.8, correlation=0.2)
     expected = np.kron(np.eye(2), neighbor_correlation(9, 0.2))
     np.testing.assert_allclose(field.covariance, expected)

@@ -300,7 +300,7 @@ def test_missing_pixels_leave_the_noise_unbiased(rng):
 
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("covariance", COVARIANCES)
-def test_classes_that_wait_keep_their_rows_and_the_noise_is_maximised_given_them(
+def test_classes_that_wait_keep_their_rows_and_the_noise_is_maximized_given_them(
     covariance, noise, rng
 ):
     statistics, priors, n = random_statistics(rng), TemplatePriors(), 30.0

@@ -93,7 +93,7 @@ def test_other_sizes_adapt(shape, n_landmarks, expected):
         ),
     ],
 )
-def test_parameters_are_labelled_data_of_the_model(options, dims):
+def test_parameters_are_labeled_data_of_the_model(options, dims):
     mixture = small(3, **options)
     parameters = mixture.parameters
     expected = {"weights": ("class",), "templates": ("class", "basis"), **dims}

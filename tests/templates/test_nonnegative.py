@@ -28,7 +28,7 @@ def some_statistics(rng, n_classes=2, size=9):
 
 
 @pytest.mark.parametrize("strength", [0.0, 0.1])
-def test_templates_solve_the_quadratic_programme(strength, rng):
+def test_templates_solve_the_quadratic_program(strength, rng):
     priors = TemplatePriors(template_strength=strength, template_mean=0.2)
     mixture = TemplateMixture.for_curves(AGES, 2, priors=priors, **OPTIONS)
     real = TemplateMixture.for_curves(AGES, 2, priors=priors, coefficients="real", **OPTIONS)

@@ -115,7 +115,7 @@ class Spread(Family):
 
 
 @pytest.mark.parametrize(("truth", "limit"), [(2.0, 0.0), (4.0, (3 + np.sqrt(5)) / 2)])
-def test_bias_a_learnt_variance_shrinks_or_vanishes(truth, limit):
+def test_bias_a_learned_variance_shrinks_or_vanishes(truth, limit):
     """EM on one observation with the mean square 1 + γ², whose maximum likelihood is γ².
 
     The recursion γ² ← (γ² / (γ² + 1))² y² has its fixed points where (γ² + 1)² = γ² y²: none
