@@ -1,4 +1,4 @@
-"""Determine which of three shapes a problem has: shared latents, blocks, or a plate."""
+"""Determine the kind of a problem: shared latents, blocks, or a plate."""
 
 from __future__ import annotations
 

@@ -65,8 +65,8 @@ class CarlinChib(BlockedStep):
     class by Metropolis moves. The model is left as the user wrote it: auxiliary draws
     stay inside the step.
 
-    A problem has one of three shapes: latents shared by all classes (the default); separate
-    latents for each class, named by `blocks`, as in model choice; or a plate, which is a vector
+    There are three kinds of problems: latents shared by all classes (the default); separate
+    latents for each class, named by `blocks`, as in model choice; and a plate, which is a vector
     of indices, each with its own latents along the same first axis.
 
     Parameters

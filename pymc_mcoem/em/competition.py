@@ -32,7 +32,7 @@ class Competition:
     winner : OnlineEM
         The run with the highest evidence; continue it with `OnlineEM.partial_fit`.
     log_evidence : ndarray of shape (n_runs,)
-        Mean log-evidence of the last `n_judged` observations; −inf for a run that failed.
+        Mean log-evidence of the last `n_scored` observations; −inf for a run that failed.
     failures : dict of int to str
         Errors of the runs that failed, by run number.
     """
@@ -52,7 +52,7 @@ def compete(
     observations: Any,
     *,
     n_runs: int = 5,
-    n_judged: int | None = None,
+    n_scored: int | None = None,
     as_in_paper: bool = False,
     random_seed: int | Sequence[int] | None = None,
     progressbar: bool = True,
@@ -73,7 +73,7 @@ def compete(
         be finitely many; they are held in memory until all runs have seen them.
     n_runs : int
         Number of runs.
-    n_judged : int, optional
+    n_scored : int, optional
         Number of observations, the last ones, whose evidence decides. Default: half of them.
     as_in_paper : bool
         Whether the runs are made by `OnlineEM.as_in_paper`.
@@ -119,19 +119,19 @@ def compete(
     held = [Pending.of(each, 0).observation for each in family.iterate(observations)]
     if not held:
         raise ValueError("observations: got none; pass the first ones of the stream.")
-    judged = max(len(held) // 2, 1) if n_judged is None else n_judged
-    if isinstance(judged, bool) or not (
-        isinstance(judged, (int, np.integer)) and 1 <= judged <= len(held)
+    scored = max(len(held) // 2, 1) if n_scored is None else n_scored
+    if isinstance(scored, bool) or not (
+        isinstance(scored, (int, np.integer)) and 1 <= scored <= len(held)
     ):
         raise ValueError(
-            f"n_judged: got {n_judged!r}; give a whole number from 1 to the {len(held)} "
+            f"n_scored: got {n_scored!r}; give a whole number from 1 to the {len(held)} "
             "observations."
         )
     entropy = seed_entropy(random_seed)
     words = entropy if isinstance(entropy, list) else [entropy]
     options = {"start": "random", **options}
-    # at most as many as there are, so that every run has started before the judged ones
-    options.setdefault("n_start", max(1, min(50, len(held) - judged)))
+    # at most as many as there are, so that every run has started before the scored ones
+    options.setdefault("n_start", max(1, min(50, len(held) - scored)))
     make = OnlineEM.as_in_paper if as_in_paper else OnlineEM
     runs: list[OnlineEM] = []
     evidence = np.full(n_runs, -np.inf)
@@ -149,7 +149,7 @@ def compete(
             failures[number] = str(error)
             continue
         records = run.history["observations"].to_dataset()
-        found = records["log_evidence"].to_numpy()[-judged:]
+        found = records["log_evidence"].to_numpy()[-scored:]
         if np.isnan(found).any():
             raise ValueError(
                 "e_step: it reports no evidence, which decides; give one that does, such as "

@@ -200,10 +200,10 @@ def _match(family: Family, state: OnlineState, other: OnlineState) -> _Match:
     )
     _, order = linear_sum_assignment(cost)
     # nothing is lost with a class that is empty
-    judged = np.where(empty[0][:, None], np.inf, distances)
+    candidates = np.where(empty[0][:, None], np.inf, distances)
     own = distances[np.arange(len(order)), order]
-    doubtful = ~empty[0] & ~empty[1][order] & (judged.min(axis=0)[order] < own)
-    nearest = judged.argmin(axis=0)[order]
+    doubtful = ~empty[0] & ~empty[1][order] & (candidates.min(axis=0)[order] < own)
+    nearest = candidates.argmin(axis=0)[order]
     return _Match(np.asarray(order), np.where(doubtful, nearest, -1))
 
 

@@ -33,8 +33,8 @@ def image_functions(settings: TemplateSettings, built: TemplateModel) -> ImageFu
 
     Kinds are compared, not asked for: a warp derived from one of ours may warp in another way.
     """
-    parts = _parts(settings)
-    kinds = [type(part) for part in parts]
+    terms = _terms(settings)
+    kinds = [type(term) for term in terms]
     is_known = (
         type(settings.deformation) in (SumOfDeformations, *kinds)
         and len(set(kinds)) == len(kinds)
@@ -44,7 +44,7 @@ def image_functions(settings: TemplateSettings, built: TemplateModel) -> ImageFu
         and settings.basis.grid.overlaps
         and len(settings.points) > 1
     )
-    fields = [part for part in parts if isinstance(part, DisplacementField)]
+    fields = [term for term in terms if isinstance(term, DisplacementField)]
     if not is_known or any(field.factors(settings.points) is None for field in fields):
         return None
     return ImageFunctions(settings, built)
@@ -96,7 +96,7 @@ class ImageFunctions(TemplateFunctions):
         return kernel_sums(self._settings.basis.grid, self._warp(positions), once, twice)
 
 
-def _parts(settings: TemplateSettings) -> tuple[Deformation, ...]:
+def _terms(settings: TemplateSettings) -> tuple[Deformation, ...]:
     """Return the warp, or what it is the sum of."""
     warp = settings.deformation
     return warp.terms if isinstance(warp, SumOfDeformations) else (warp,)
@@ -113,10 +113,10 @@ def _sizes_and_tables(
     places, at = {RigidMotion: -1, DisplacementField: -1}, 0
     # without a field, points that are no grid are one row of one
     field = [np.zeros((0, 1)), np.zeros((0, len(points)))]
-    for part in _parts(settings):
-        places[type(part)], at = at, at + part.n_parameters
-        if isinstance(part, DisplacementField):
-            field = part.factors(points) or field
+    for term in _terms(settings):
+        places[type(term)], at = at, at + term.n_parameters
+        if isinstance(term, DisplacementField):
+            field = term.factors(points) or field
     tables = [
         np.array(constants),
         points.T,

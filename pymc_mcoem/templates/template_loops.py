@@ -156,11 +156,11 @@ class TemplateFunctions(ABC):
         )
         gradient = found[:, :n_latents]
         derivatives = found[:, n_latents:].reshape((n, self.n_derivatives, -1))
-        noise, values = self._part(reals, "noise_variance"), self._part(reals, "values")
+        noise, values = self._array(reals, "noise_variance"), self._array(reals, "values")
         matrix = metrics[classes]
         if settings.scale is not None:
             matrix[:, d, d] = settings.scale[1] * np.exp(positions[:, d])
-        weights = self._part(reals, "mask") / (reals[0] * noise[classes, None])
+        weights = self._array(reals, "mask") / (reals[0] * noise[classes, None])
         away = values - derivatives[:, 0]
         self._add_curvature(positions, derivatives, away, weights, reals, matrix)
         return log_density, gradient, matrix
@@ -169,7 +169,7 @@ class TemplateFunctions(ABC):
         """Return what measures steps in each class, (n_classes, n_latents, n_latents)."""
         settings, d = self._settings, len(self._precision)
         n = d if settings.scale is None else d + 1
-        shares = 1.0 / self._part(reals, "deviations").reshape((-1, d))
+        shares = 1.0 / self._array(reals, "deviations").reshape((-1, d))
         found = np.zeros((len(shares), n, n))
         found[:, :d, :d] = shares[:, :, None] * self._precision * shares[:, None]
         if settings.scale is not None:
@@ -202,7 +202,7 @@ class TemplateFunctions(ABC):
         with np.errstate(divide="ignore"):
             log_prior = np.log(values["weights"]) - np.log(deviations).sum(axis=1)
         further = self._further(values)
-        parts = [
+        arrays = [
             np.ones(N_SETTINGS),
             self._fixed,
             deviations,
@@ -214,9 +214,9 @@ class TemplateFunctions(ABC):
             further,
             np.empty(self._n_further - further.size),
         ]
-        return np.concatenate([np.ravel(part) for part in parts]), self._integers
+        return np.concatenate([np.ravel(array) for array in arrays]), self._integers
 
-    def _part(self, reals: np.ndarray, name: str) -> np.ndarray:
+    def _array(self, reals: np.ndarray, name: str) -> np.ndarray:
         """Return one of the arrays that follow the tables, but not the last one."""
         begin = self._places[name]
         return reals[begin : self._places[_OF_DATA[_OF_DATA.index(name) + 1]]]

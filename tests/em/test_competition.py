@@ -72,7 +72,7 @@ def test_the_winner_is_the_run_with_most_evidence(values):
 
 def test_the_winner_is_an_ordinary_run_that_goes_on(values):
     family = Judged()
-    found = compete(family, values[:80], n_runs=4, n_judged=30, **OPTIONS)
+    found = compete(family, values[:80], n_runs=4, n_scored=30, **OPTIONS)
     alone = OnlineEM(
         Judged(),
         start="random",
@@ -129,8 +129,8 @@ def test_an_e_step_without_evidence_is_refused(values):
     [
         ({"n_runs": 0}, "n_runs: got 0"),
         ({"n_runs": True}, "n_runs: got True"),
-        ({"n_judged": 121}, "n_judged: got 121; .* 120"),
-        ({"n_judged": 0}, "n_judged: got 0"),
+        ({"n_scored": 121}, "n_scored: got 121; .* 120"),
+        ({"n_scored": 0}, "n_scored: got 0"),
         ({"observations": []}, "observations: got none"),
     ],
 )

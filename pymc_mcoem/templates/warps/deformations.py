@@ -209,7 +209,7 @@ class Deformation:
 class SumOfDeformations(Deformation):
     """Warps whose displacements add up: D(u) = u + Σ_i (D_i(u) − u).
 
-    β contains the parameters of all parts in order. ``a + b`` returns such a sum.
+    β contains the parameters of all terms in order. ``a + b`` returns such a sum.
 
     Parameters
     ----------
@@ -219,7 +219,7 @@ class SumOfDeformations(Deformation):
     Raises
     ------
     ValueError
-        If there is no part, or the parts warp spaces of different dimensions.
+        If there is no term, or the terms warp spaces of different dimensions.
 
     Examples
     --------
@@ -231,9 +231,9 @@ class SumOfDeformations(Deformation):
 
     def __init__(self, terms: Sequence[Deformation]) -> None:
         flat: list[Deformation] = []
-        for part in terms:
-            flat.extend(part.terms if isinstance(part, SumOfDeformations) else [part])
-        dims = {part.n_dims for part in flat}
+        for term in terms:
+            flat.extend(term.terms if isinstance(term, SumOfDeformations) else [term])
+        dims = {term.n_dims for term in flat}
         if len(dims) != 1:
             raise ValueError(
                 f"terms: they warp spaces of dimensions {sorted(dims)}; add warps of one and the "
@@ -241,29 +241,29 @@ class SumOfDeformations(Deformation):
             )
         self.terms: tuple[Deformation, ...] = tuple(flat)
         self.n_dims = dims.pop()
-        self.mean = np.concatenate([part.mean for part in flat])
+        self.mean = np.concatenate([term.mean for term in flat])
         self.covariance = np.zeros((self.mean.size, self.mean.size))
-        for part, where in zip(flat, self._slices(), strict=True):
-            self.covariance[where, where] = part.covariance
-        self.learned = np.concatenate([part.learned for part in flat])
-        labels = [label for part in flat for label in part.labels]
+        for term, where in zip(flat, self._slices(), strict=True):
+            self.covariance[where, where] = term.covariance
+        self.learned = np.concatenate([term.learned for term in flat])
+        labels = [label for term in flat for label in term.labels]
         if len(set(labels)) < len(labels):
             labels = [
-                f"{index}:{label}" for index, part in enumerate(flat) for label in part.labels
+                f"{index}:{label}" for index, term in enumerate(flat) for label in term.labels
             ]
         self.labels = tuple(labels)
 
     def _slices(self) -> list[slice]:
-        ends = np.cumsum([part.n_parameters for part in self.terms])
+        ends = np.cumsum([term.n_parameters for term in self.terms])
         return [
-            slice(int(end) - part.n_parameters, int(end))
-            for part, end in zip(self.terms, ends, strict=True)
+            slice(int(end) - term.n_parameters, int(end))
+            for term, end in zip(self.terms, ends, strict=True)
         ]
 
     def _columns(self, points: np.ndarray, beta: TensorVariable) -> list[TensorVariable]:
         each = [
-            part._columns(points, beta[where])
-            for part, where in zip(self.terms, self._slices(), strict=True)
+            term._columns(points, beta[where])
+            for term, where in zip(self.terms, self._slices(), strict=True)
         ]
         surplus = (len(each) - 1) * points
         return [
@@ -272,12 +272,12 @@ class SumOfDeformations(Deformation):
         ]
 
     def jacobian(self, points: np.ndarray, beta: Any, gradient: Any) -> TensorVariable:
-        """Return the parts' derivatives one below the other, shape (n_parameters, n_points)."""
+        """Return the terms' derivatives one below the other, shape (n_parameters, n_points)."""
         beta = pt.as_tensor_variable(beta)
         return pt.concatenate(
             [
-                part.jacobian(points, beta[where], gradient)
-                for part, where in zip(self.terms, self._slices(), strict=True)
+                term.jacobian(points, beta[where], gradient)
+                for term, where in zip(self.terms, self._slices(), strict=True)
             ],
             axis=0,
         )
@@ -287,11 +287,11 @@ class SumOfDeformations(Deformation):
         beta = pt.as_tensor_variable(beta)
         coordinates = [beta[where] for where in self._slices()]
         blocks: list[list[TensorVariable]] = []
-        for index, (part, own) in enumerate(zip(self.terms, coordinates, strict=True)):
+        for index, (term, own) in enumerate(zip(self.terms, coordinates, strict=True)):
             row = [blocks[before][index].T for before in range(index)]
-            row.append(part.curvature(points, own, gradient))
+            row.append(term.curvature(points, own, gradient))
             if index + 1 < len(self.terms):
-                rows = part.jacobian(points, own, gradient)
+                rows = term.jacobian(points, own, gradient)
                 row += [
                     other.jacobian_products(points, theirs, gradient, rows)
                     for other, theirs in zip(
@@ -308,16 +308,16 @@ class SumOfDeformations(Deformation):
         slopes: Sequence[TensorVariable],
         bends: Sequence[Sequence[TensorVariable]],
     ) -> TensorVariable | None:
-        """Return the second derivatives by β, block by block, or None if a part knows none."""
+        """Return the second derivatives by β, block by block, or None if a term knows none."""
         beta = pt.as_tensor_variable(beta)
         coordinates = [beta[where] for where in self._slices()]
         pairs = list(zip(self.terms, coordinates, strict=True))
         blocks: list[list[TensorVariable]] = []
-        for index, (part, own) in enumerate(pairs):
+        for index, (term, own) in enumerate(pairs):
             found = [
-                part.second_derivatives(points, own, slopes, bends),
+                term.second_derivatives(points, own, slopes, bends),
                 *(
-                    part.cross_derivatives(points, own, bends, other, theirs)
+                    term.cross_derivatives(points, own, bends, other, theirs)
                     for other, theirs in pairs[index + 1 :]
                 ),
             ]
@@ -328,11 +328,11 @@ class SumOfDeformations(Deformation):
         return pt.concatenate([pt.concatenate(row, axis=1) for row in blocks], axis=0)
 
     def derivatives(self, points: np.ndarray, beta: Any) -> list[TensorVariable] | None:
-        """Return the parts' ∂D_k/∂β one below the other, or None if a part knows none."""
+        """Return the terms' ∂D_k/∂β one below the other, or None if a term knows none."""
         beta = pt.as_tensor_variable(beta)
         found = [
-            part.derivatives(points, beta[where])
-            for part, where in zip(self.terms, self._slices(), strict=True)
+            term.derivatives(points, beta[where])
+            for term, where in zip(self.terms, self._slices(), strict=True)
         ]
         known = [each for each in found if each is not None]
         if len(known) < len(found):
@@ -340,7 +340,7 @@ class SumOfDeformations(Deformation):
         return [pt.concatenate(list(rows), axis=0) for rows in zip(*known, strict=True)]
 
     def starts(self) -> np.ndarray:
-        """Return all combinations of the parts' starts, shape (n_starts, n_parameters)."""
+        """Return all combinations of the terms' starts, shape (n_starts, n_parameters)."""
         return np.array(
             [np.concatenate(rows) for rows in itertools.product(*(p.starts() for p in self.terms))]
         )
