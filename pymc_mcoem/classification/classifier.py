@@ -70,18 +70,18 @@ class Classifier:
     draws, tune : int
         Sweeps that are used, and sweeps before them.
     screening : float
-        Largest change of a class or label probability, apart from Monte Carlo error, that is
-        allowed for leaving out hopeless classes before the sweeps or draws. These then cost as much
-        as four or sixteen classes do. With 0 no class is left out. The bound holds while Laplace's
-        approximation errs by no more than 20 in the log-evidence of one class against another's;
-        see the notes of `pymc_mcoem.classification.screening.ScreenedClassWeights`. Screening saves
-        sweeps but no mode searches: with 40 classes bursts of 500 sweeps take half the time,
+        Hopeless classes are left out before the sweeps or draws if this changes no class or label
+        probability by more than `screening`, apart from Monte Carlo error. Sweeps and draws then
+        cost as much as for four or sixteen classes. With 0 no class is left out. The bound holds
+        while Laplace's approximation errs by no more than 20 in the log-evidence of one class
+        against another's; see `pymc_mcoem.classification.screening.ScreenedClassWeights`. Screening
+        saves sweeps but no mode searches: with 40 classes bursts of 500 sweeps take half the time,
         bursts of 50 sweeps as much as before. An `e_step` that draws nothing, such as
         ``LaplaceGaussian()``, is not screened.
     random_seed : int or sequence of int
-        Observation i of a call has a generator of its own, made from the seed and i. Not None by
-        default, so that the same image gets the same label twice; None draws one,
-        which the attribute of this name has.
+        Observation i of a call has a generator of its own, made from the seed and i. The default
+        is not None, so that the same image always gets the same label. None draws a seed, which
+        the attribute `random_seed` has.
     progressbar : bool
     executor : concurrent.futures.Executor or int, optional
         Executor that computes the probabilities, as for `OnlineEM`. They are bitwise identical for

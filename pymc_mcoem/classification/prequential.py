@@ -52,9 +52,10 @@ def predict_then_learn(
     progressbar: bool = True,
     callback: Callable[[Sequence[ObservationRecord]], object] | None = None,
 ) -> xr.Dataset:
-    """Classify each observation of a stream by what was learned before it, then learn it.
+    """Classify each observation of a stream, then learn it.
 
-    The error rate along the stream needs no held-out data and no second pass.
+    An observation is classified by what was learned before it. The error rate along the stream
+    therefore needs no held-out data and no second pass.
 
     Parameters
     ----------

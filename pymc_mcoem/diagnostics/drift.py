@@ -27,7 +27,7 @@ ALARMS_KEPT = 1_000
 
 @dataclass(frozen=True)
 class Drift:
-    """An alarm.
+    """An alarm of `DriftAlarm`.
 
     Attributes
     ----------
@@ -42,24 +42,24 @@ class Drift:
 
 
 class DriftAlarm:
-    r"""Tell when the evidence of new observations falls below that of those before them.
+    r"""Alarm that goes off when the evidence of new observations falls.
 
-    Pass it as ``callback=`` to `OnlineEM.partial_fit` or `predict_then_learn`. It judges the
-    log-evidence of each observation under the parameters before it was learned. Alarms are logged
+    Pass it as ``callback=`` to `OnlineEM.partial_fit` or `predict_then_learn`. The score of an
+    observation is its log-evidence under the parameters before it was learned. Alarms are logged
     and kept in `alarms`; the run goes on.
 
     Parameters
     ----------
     false_alarm_rate : float
-        Alarms for each score while nothing changes, up to 0.01: 10⁻⁴ is one in 10,000 on average.
+        Mean number of alarms per score while nothing changes, at most 0.01. With 10⁻⁴ there is one
+        in 10,000 scores.
     fall : float
-        The fall that is detected fastest, in standard deviations of the scores, up to 4. Others
-        are detected too, from half of it on within few scores.
+        The fall that is detected fastest, in standard deviations of the scores, at most 4. A fall
+        of at least half of it is also detected within few scores, a smaller one later.
     window : int
-        Number of scores, the last ones, with which each is compared.
+        Number of previous scores with which each is compared.
     warm_up : int
-        Number of scores at the beginning that are ignored, since a run's first evidence is that
-        of its start.
+        Number of scores at the beginning that are ignored, because they depend on the run's start.
     random_seed : int
         Seed of the numbers that break ties.
 
@@ -68,7 +68,7 @@ class DriftAlarm:
     alarms : deque of Drift
         The last 1,000 alarms.
     n_scores : int
-        Number of scores so far, those of the warm-up among them.
+        Number of scores so far, including the warm-up.
     level, threshold : float
         The cumulative sum, and what it must exceed to raise an alarm.
 
@@ -94,9 +94,9 @@ class DriftAlarm:
     independent and standard normal whatever the distribution of the scores, exactly until the
     window is full and closely thereafter. The mean number of scores until an alarm is therefore
     known: it solves an integral equation, and h is set to make it ``1 / false_alarm_rate``. An
-    alarm empties the window, so that a level that stays low raises no second one. A rise raises
-    none, nor does a fall that takes many times the window. The alarm is not saved with a run;
-    pickle it, or begin anew with a warm-up.
+    alarm empties the window, so that a level that stays low raises no second one. A rise is
+    not detected, nor is a fall that takes many times the window. The alarm is not saved with a
+    run; pickle it, or begin anew with a warm-up.
 
     References
     ----------
@@ -146,12 +146,12 @@ class DriftAlarm:
         self._told = False
 
     def __call__(self, records: Sequence[ObservationRecord]) -> None:
-        """Judge the log-evidence of the observations of a step."""
+        """Add the log-evidence of the observations of a step."""
         for record in records:
             self.update(record.log_evidence)
 
     def update(self, score: float) -> bool:
-        """Judge one score, and return whether it raises an alarm.
+        """Add one score, and return whether it raises an alarm.
 
         Parameters
         ----------
@@ -163,7 +163,7 @@ class DriftAlarm:
             if not self._told:
                 self._told = True
                 _log.warning(
-                    "Observation %d has no evidence, so DriftAlarm cannot judge it; choose an "
+                    "Observation %d has no evidence, so DriftAlarm cannot use it; choose an "
                     "E-step that gives evidence. Further ones are left out silently.",
                     self.n_scores,
                 )

@@ -115,8 +115,9 @@ def bounds_of_shares(
 
     Notes
     -----
-    By Markov's inequality an unbiased estimate exceeds what it estimates 1 / `tail` times with
-    probability `tail` at most. The upper bound is that of a Poisson mean after so many visits.
+    By Markov's inequality, an unbiased estimate of a probability is more than 1 / `tail` times too
+    large with probability at most `tail`. The upper bound is that of a Poisson mean after so
+    many visits.
     """
     low, high = log_share.copy(), log_share.copy()
     low[is_bounded] += np.log(tail)

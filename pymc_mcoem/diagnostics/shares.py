@@ -142,8 +142,9 @@ class Limits:
     The means of m parts of e effective draws each vary, relative to the variance within parts, by
     :math:`χ^2_{m-1} / ((m - 1) e)`. R-hat squared exceeds one by that. A sum of autocorrelations
     over a window of M lags has a relative variance of :math:`2 (2M + 1) / n` (Sokal 1997), which is
-    about 8 over the effective sample size for a window of two autocorrelation times. For indicators
-    of rare classes, far from normal, it is twice that, which is used here, on the logarithm.
+    about 8 over the effective sample size for a window of two autocorrelation times. For
+    indicators of rare classes, which are far from normal, it is twice that. The limit uses this
+    value, on the logarithm.
 
     References
     ----------

@@ -192,8 +192,8 @@ def class_index_summary(
     significance : float
         Level of all tests of equal distributions together (Bonferroni).
     random_seed : int
-        Seed of the draws of the stationary distribution. Not None by default, so that the same
-        draws have the same summary twice.
+        Seed of the draws of the stationary distribution. The default is not None, so that
+        the same draws always have the same summary.
     latents : sequence of str, optional
         Variables to check within each class, over the draws in which the class was active.
         Default: all float variables, for a plate those along it. An empty sequence checks none.

@@ -144,7 +144,7 @@ def stationary_distribution(
         ε; default: one over the number of visited classes. It applies to these classes only.
     n_samples : int
     random_seed : int or Generator
-        Not None by default, so that the same counts have the same result twice. Renaming the
+        The default is not None, so that the same counts always have the same result. Renaming the
         classes only changes rounding.
 
     Returns

@@ -23,9 +23,9 @@ def class_draws(
 ) -> xr.DataTree:
     """Return the draws in which a class was active, for ArviZ's own tables and plots.
 
-    A mean over all draws mixes parameters of a class that is on with draws from their priors while
-    it is off, and the mean of an index says nothing. Of what is returned, every mean, interval and
-    predictive check is given the class.
+    A mean over all draws mixes a class's posterior with the draws of its parameters while another
+    class was active, and the mean of an index says nothing. Means, intervals and predictive checks
+    of the returned draws are conditional on the class.
 
     Parameters
     ----------
@@ -43,9 +43,9 @@ def class_draws(
     Returns
     -------
     DataTree
-        With the same groups. All variables along chain and draw have the last draws of the
-        class in each chain, equally many, numbered from 0. Chains with less than half of the
-        median number of visits are left out. The index is left out too.
+        The same groups. Variables along chain and draw have the last draws of the class in each
+        chain, equally many from each, numbered from 0. The index is left out, and so are chains
+        with less than half of the median number of visits.
 
     Raises
     ------

@@ -1,1 +1,1 @@
-"""Online EM: families, E-steps, schedules and the driver."""
+"""Online EM: families, E-steps, schedules and drivers."""

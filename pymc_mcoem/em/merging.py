@@ -33,22 +33,23 @@ MAY_DIFFER = ("start", "n_start", "keep", "thin", "on_error", "refuse_beyond")
 def merge_runs(runs: Sequence[OnlineEM] | Mapping[Hashable, OnlineEM]) -> OnlineEM:
     """Merge runs that have each learned a part of a stream, as one a day or one a site.
 
-    The classes of the runs are matched, their statistics are averaged, each run weighing as many
-    observations as it has learned, and θ is maximized once. The priors count once.
+    The classes of the runs are matched. The statistics are averaged, with the number of
+    observations that each run has learned as its weight. θ is then maximized once, so that the
+    priors count once.
 
     Parameters
     ----------
     runs : sequence of OnlineEM, or mapping of name to OnlineEM
-        With the same family and settings; seeds, starts, and what concerns records and the history
-        may differ. They are not changed.
+        They need the same family and the same settings, except for seeds, starts, and settings of
+        records and the history. They are not changed.
 
     Returns
     -------
     OnlineEM
-        A new run that goes on as one that has learned all observations, with the gain that is due
-        after so many steps. The run that has learned most gives it the order of the classes, the
-        other settings, the seed and the adaptation of the E-step. Observations that runs hold are
-        held by it. Its history begins with the merged θ as step 0; an average
+        A new run, which continues as if it had learned all observations: its next gain is the one
+        after as many steps. It has the order of classes, the other settings, the seed and the
+        adaptation of the E-step of the run that has learned most, and it holds the observations
+        that the runs hold. Its history begins with the merged θ as step 0; an average
         (``average_from=``) begins anew.
 
     Raises
@@ -66,15 +67,16 @@ def merge_runs(runs: Sequence[OnlineEM] | Mapping[Hashable, OnlineEM]) -> Online
     Notes
     -----
     With n_k observations learned by run k and n = Σ n_k, the statistics are s = Σ (n_k/n) s_k,
-    and they are worth n* = 1 / Σ (n_k/n)²/n*_k observations. With gains 1/n this is what one run
-    over all observations would have, but that parts are explained at the θ of their own runs.
+    and they are worth n* = 1 / Σ (n_k/n)²/n*_k observations. With gains 1/n, a single run over all
+    observations has the same statistics, except that it takes every E-step at its own θ.
 
-    Runs are merged one by one, the largest first. The match of classes has the smallest sum of
-    squared distances (`Family.class_distances`). A class with less than a tenth of the mean weight
-    is empty: one that only the other run knows takes its place, unless it is nearer to another
-    class than any two classes of one run are. A class that is merged although another is nearer
-    is a trouble in the history, and the log says so: then the runs have found different classes,
-    and no match is right. Give them the same start (``parameters=``) to prevent that.
+    Runs are merged one by one, the largest first. Classes are matched so that the sum of their
+    squared distances (`Family.class_distances`) is smallest. A class with less than a tenth of the
+    mean weight is empty. A class that only the other run has takes its place, unless that class
+    is nearer to another class than any two classes of one run are to each other. If a class is
+    merged although another is nearer, the history counts a trouble and the log says so. The runs
+    have then found different classes, and no match is right. Runs with the same start
+    (``parameters=``) prevent this.
 
     Examples
     --------
@@ -113,7 +115,7 @@ def merge_runs(runs: Sequence[OnlineEM] | Mapping[Hashable, OnlineEM]) -> Online
 
 @dataclass(frozen=True)
 class _Match:
-    """For each class of ours, that of the other run, and a nearer one of ours or -1."""
+    """For each class of the first run: its match in the other, and a nearer one or -1."""
 
     order: np.ndarray
     nearer: np.ndarray
@@ -172,7 +174,7 @@ def _merged(family: Family, state: OnlineState, other: OnlineState, name: Hashab
 
 
 def _held(item: Pending, before: int, order: np.ndarray) -> Pending:
-    """Return an observation that the other run holds, with our positions and classes."""
+    """Return an observation of the other run, with its position and classes in the merged run."""
     classes = item.classes
     if classes is not None:
         classes = tuple(ours for ours, theirs in enumerate(order) if theirs in classes)

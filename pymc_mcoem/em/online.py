@@ -55,9 +55,9 @@ class OnlineEM(Driver[OnlineRun]):
     step_size : StepSize or callable
         ϱ_n as a function of the step number n; the first must be 1. Default: n^−0.6.
     update_schedule : UpdateSchedule or callable
-        Whether θ is maximized after observation n. The default adapts: the first update is when
-        every class is ready, at 10 at the latest, then at 15, 20, and every observation after. A
-        class that is not ready (see `Family.ready`) keeps its parameters except its weight.
+        Whether θ is maximized after observation n. By default, the first update comes as soon as
+        every class is ready, at 10 at the latest; the next are at 15, 20, and every observation
+        after. A class that is not ready (see `Family.ready`) keeps all parameters but its weight.
     burst_length : BurstLength or callable
         `BurstSize` for observation n.
     e_step : EStep, optional
@@ -82,10 +82,10 @@ class OnlineEM(Driver[OnlineRun]):
         17, with the same three names. Functions and folders are not saved with a run. A record
         that was used for the start and cannot be learned later stays in the start.
     refuse_beyond : float, optional
-        A finite record is refused if it reaches this many times as far from the median of the
-        last hundred records as these typically (in the median) do. Records held for the start are
-        checked again before they set it. Before there are ten records, and after records that are
-        all alike, only records 10¹² times as large as others are refused. None accepts all.
+        A finite record is refused if its largest distance from the median of the last hundred
+        records is more than this many times the median of their own distances. Records held for
+        the start are checked again before they set it. While there are fewer than ten records, or
+        if all are alike, only records 10¹² times as large as others are refused. None accepts all.
     average_from : int, optional
         Number of observations after which θ is averaged (Polyak and Ruppert): `parameters` is
         then the average, `last_parameters` the last θ.
@@ -96,8 +96,9 @@ class OnlineEM(Driver[OnlineRun]):
     progressbar : bool
         Whether calls with more than one observation show a progress bar.
     keep : int, optional
-        Number of steps at which the history keeps θ. By default as many as fit a million numbers,
-        from 200 to 10,000. When more come, the history keeps every second, fourth, ... step.
+        Number of steps at which the history keeps θ. Default: as many as fit into a million
+        numbers, at least 200 and at most 10,000. A longer history keeps every second, fourth, ...
+        step.
     thin : int
         The history keeps every `thin`-th step and observation from the beginning.
 
@@ -269,8 +270,8 @@ class OnlineEM(Driver[OnlineRun]):
         labels : sequence, optional
             What is known of the classes: for each observation the number of its class, counted
             from 0, or several such numbers of which one is right, or None, NaN or -1 where nothing
-            is known. The posterior is then taken given the label too. A k-means start heeds labels
-            as well.
+            is known. The posterior is then conditional on the label too. A k-means start also uses
+            the labels.
         skip : int
             Number of records of `observations` to skip: ``skip=em.position`` continues a stream
             that is given again from its beginning. In arrays, sequences and `Passes`, skipped

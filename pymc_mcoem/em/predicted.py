@@ -36,8 +36,8 @@ class Predicted:
     Notes
     -----
     Only data that are the value of an observed variable of the model are drawn. If there are none,
-    or if a distribution cannot be drawn from, no record is refused. The draws are compiled when
-    the first record is suspicious, for an interpreter.
+    or if a distribution cannot be drawn from, no record is refused. The function that
+    makes the draws runs in an interpreter and is built at the first suspicious record.
     """
 
     def __init__(self, family: Family) -> None:
@@ -58,8 +58,8 @@ class Predicted:
             As from `remembered`.
         parameters : dict of str to ndarray
         beyond : float
-            How many times as far from the median of the draws as these typically (in the median)
-            reach.
+            Largest allowed distance from the median of the draws, in units of the median
+            distance of a draw.
 
         Raises
         ------

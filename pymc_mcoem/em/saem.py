@@ -81,8 +81,8 @@ class SAEM(Driver[SAEMRun]):
         its position and the reason. A function or a folder gets the observation, as for
         `OnlineEM`, in encoded form if its visit failed.
     refuse_beyond : float, optional
-        An observation is refused at the first call if it reaches this many times as far from the
-        median of all as these typically (in the median) do. None accepts all.
+        An observation is refused at the first call if its largest distance from the median of all
+        is more than this many times the median of these distances. None accepts all.
 
     Raises
     ------

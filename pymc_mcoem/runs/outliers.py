@@ -133,9 +133,9 @@ def require_plausible(
     recent : dict of str to ndarray, or None
         As from `remembered`.
     beyond : float or None
-        How many times as far from the median of recent records as these typically (in the median)
-        reach. None: nothing is refused. With fewer than ten records, or if they are all alike, it
-        is 1e12, or `beyond` if that is more.
+        Largest allowed distance from the median of recent records, in units of their median
+        distance. None: nothing is refused. With fewer than ten records, or if they are all alike,
+        it is 1e12, or `beyond` if that is more.
     unit : float, optional
         Typical size of values if recent records do not show it, because there are fewer than
         three or all are zero. If 0, nothing is refused then. By default, records are held and
