@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 
 import numpy as np
 import xarray as xr
 
-from pymc_mcoem.datasets.r_files import download_r_file, read_r_file, require_rdata
+from pymc_mcoem.datasets.r_files import find_data, read_r_file, require_rdata
 
 __all__ = ["load_digits", "load_usps"]
-
-#: Environment variable that names a folder with data files.
-DATA_VARIABLE = "PYMC_MCOEM_DATA"
 
 USPS_FILE = "usps_zip.npz"
 USPS_SHA256 = "7b60af32d412fbd9ae8f98b1a99c7749f63a5bd6ac14227c9f0ea1f694cca306"
@@ -114,13 +110,12 @@ def load_usps(split: str = "train", directory: str | os.PathLike[str] | None = N
         raise ValueError(
             f"split: got {split!r}; the files hold the training set alone, ask for split='train'."
         )
-    path = _find_usps(directory)
+    digests = {USPS_FILE: USPS_SHA256, USPS_SOURCE: USPS_SOURCE_SHA256}
+    path = find_data("load_usps", directory, digests, USPS_SOURCE_URL)
     if path.suffix == ".npz":
-        _check_sha256(path, USPS_SHA256)
         with np.load(path) as arrays:
             levels, labels = arrays["images"] / 1000.0, arrays["labels"]
     else:
-        _check_sha256(path, USPS_SOURCE_SHA256)
         levels, labels = _read_usps_source(path)
     return _labeled_images((levels + 1.0) / 2.0, labels, source=path.name)
 
@@ -135,31 +130,6 @@ def _labeled_images(images: np.ndarray, labels: np.ndarray, *, source: str) -> x
         coords={"row": np.arange(n_rows), "column": np.arange(n_columns)},
         attrs={"source": source},
     )
-
-
-def _find_usps(directory: str | os.PathLike[str] | None) -> Path:
-    named = directory if directory is not None else os.environ.get(DATA_VARIABLE)
-    if named:
-        for name in (USPS_FILE, USPS_SOURCE):
-            path = Path(named) / name
-            if path.is_file():
-                return path
-    if directory is not None:
-        raise FileNotFoundError(
-            f"directory: {os.fspath(directory)!r} has neither {USPS_FILE} nor {USPS_SOURCE}; put "
-            f"one of them there (the second is at {USPS_SOURCE_URL}), or leave directory out to "
-            "download it."
-        )
-    return download_r_file("load_usps", USPS_SOURCE_URL, USPS_SOURCE_SHA256, instead=USPS_FILE)
-
-
-def _check_sha256(path: Path, expected: str) -> None:
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
-    if found != expected:
-        raise ValueError(
-            f"load_usps: {path} is not the file it should be: its sha256 is {found}, expected "
-            f"{expected}. Remove it and fetch it again."
-        )
 
 
 def _read_usps_source(path: Path) -> tuple[np.ndarray, np.ndarray]:

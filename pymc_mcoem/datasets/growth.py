@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import os
 from pathlib import Path
 from typing import Any, Literal
@@ -13,8 +12,7 @@ import xarray as xr
 from scipy.interpolate import BSpline, make_smoothing_spline
 from scipy.optimize import nnls
 
-from pymc_mcoem.datasets.digits import DATA_VARIABLE
-from pymc_mcoem.datasets.r_files import download_r_file, read_r_file, require_rdata
+from pymc_mcoem.datasets.r_files import find_data, read_r_file, require_rdata
 from pymc_mcoem.validation import as_numbers, is_number
 
 __all__ = ["growth_velocity", "load_growth"]
@@ -70,14 +68,8 @@ def load_growth(directory: str | os.PathLike[str] | None = None) -> xr.Dataset:
     >>> growth = load_growth()  # doctest: +SKIP
     >>> girls = growth.height[growth.sex == "female"]  # doctest: +SKIP
     """
-    path = _find_growth(directory)
-    expected = GROWTH_SHA256 if path.suffix == ".csv" else GROWTH_SOURCE_SHA256
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
-    if found != expected:
-        raise ValueError(
-            f"load_growth: {path} is not the file it should be: its sha256 is {found}, expected "
-            f"{expected}. Remove it, and take the file of {GROWTH_SOURCE_URL}."
-        )
+    digests = {GROWTH_FILE: GROWTH_SHA256, GROWTH_SOURCE: GROWTH_SOURCE_SHA256}
+    path = find_data("load_growth", directory, digests, GROWTH_SOURCE_URL)
     ages, children, sexes, heights = _read_csv(path) if path.suffix == ".csv" else _read_rda(path)
     return xr.Dataset(
         {"height": (("child", "age"), heights, {"units": "cm"})},
@@ -210,24 +202,6 @@ def _checked(heights: Any, ages: Any, at: Any) -> tuple[np.ndarray, np.ndarray, 
     if points.ndim != 1 or not ((points >= ages[0]) & (points <= ages[-1])).all():
         raise ValueError(f"at is {at}; give a vector of ages from {ages[0]:.6g} to {ages[-1]:.6g}.")
     return table, ages, points
-
-
-def _find_growth(directory: str | os.PathLike[str] | None) -> Path:
-    named = directory if directory is not None else os.environ.get(DATA_VARIABLE)
-    if named:
-        for name in (GROWTH_FILE, GROWTH_SOURCE):
-            path = Path(named) / name
-            if path.is_file():
-                return path
-    if directory is not None:
-        raise FileNotFoundError(
-            f"directory: {os.fspath(directory)!r} has neither {GROWTH_FILE} nor {GROWTH_SOURCE}; "
-            f"put one of them there (the second is at {GROWTH_SOURCE_URL}), or leave directory "
-            "out to download it."
-        )
-    return download_r_file(
-        "load_growth", GROWTH_SOURCE_URL, GROWTH_SOURCE_SHA256, instead=GROWTH_FILE
-    )
 
 
 def _read_csv(path: Path) -> tuple[np.ndarray, list[str], list[str], np.ndarray]:

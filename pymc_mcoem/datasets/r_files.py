@@ -1,14 +1,20 @@
-"""Download and reading of data files of R packages."""
+"""Data files of R packages: where they are, their download and their reading."""
 
 from __future__ import annotations
 
+import hashlib
+import os
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pooch
 
-__all__ = ["download_r_file", "read_r_file", "require_rdata"]
+__all__ = ["find_data", "read_r_file", "require_rdata"]
+
+#: Environment variable that names a folder with data files.
+DATA_VARIABLE = "PYMC_MCOEM_DATA"
 
 
 def require_rdata(caller: str, instead: str) -> None:
@@ -41,28 +47,53 @@ def read_r_file(path: Path) -> Any:
     return rdata.read_rda(path)
 
 
-def download_r_file(caller: str, url: str, digest: str, *, instead: str) -> Path:
-    """Download a file once, check it, and keep it in pooch's cache.
+def find_data(
+    caller: str, directory: str | os.PathLike[str] | None, digests: Mapping[str, str], url: str
+) -> Path:
+    """Return a data file whose checksum is right; it is downloaded once if no folder has it.
 
     Parameters
     ----------
     caller : str
         Function that messages name.
+    directory : path-like or None
+        Folder with the file. None: the one that the environment variable names, if any, or else
+        pooch's cache.
+    digests : mapping of str to str
+        The sha256 of two files by name: one that can be read without the package rdata, and the
+        public one, which is at `url`.
     url : str
-    digest : str
-        The sha256 that the file must have.
-    instead : str
-        A file that can be read without the package rdata.
 
     Raises
     ------
     ModuleNotFoundError
-        If the package rdata, which reads the file, is not installed.
+        If the public file has to be downloaded and the package rdata is missing.
     FileNotFoundError
-        If the download fails.
+        If `directory` has no such file, or the download fails.
     ValueError
-        If the downloaded file has another checksum.
+        If the file has another checksum.
     """
+    folder = directory if directory is not None else os.environ.get(DATA_VARIABLE)
+    for path in [Path(folder) / name for name in digests] if folder else []:
+        if path.is_file():
+            found = hashlib.sha256(path.read_bytes()).hexdigest()
+            if found != digests[path.name]:
+                raise ValueError(
+                    f"{caller}: {path} is not the file it should be: its sha256 is {found}, "
+                    f"expected {digests[path.name]}. Remove it, and take the file at {url}."
+                )
+            return path
+    plain, public = digests
+    if directory is not None:
+        raise FileNotFoundError(
+            f"directory: {os.fspath(directory)!r} has neither {plain} nor {public}; put one of "
+            f"them there (the second is at {url}), or leave directory out to download it."
+        )
+    return _download(caller, url, digests[public], instead=plain)
+
+
+def _download(caller: str, url: str, digest: str, *, instead: str) -> Path:
+    """Download a file once, check it, and keep it in pooch's cache."""
     require_rdata(caller, instead)
     name = url.rpartition("/")[2]
     remedy = (
