@@ -5,12 +5,12 @@ from __future__ import annotations
 from itertools import combinations
 
 import numpy as np
-from arviz_stats.base import array_stats
 from scipy.special import logsumexp
 from scipy.stats import chi2
 
 from pymc_mcoem.diagnostics.chains import IndexChains
 from pymc_mcoem.diagnostics.pseudo_priors import jump_pareto_k
+from pymc_mcoem.diagnostics.shares import mcse_of_mean
 
 __all__ = ["bounds_of_shares", "errors_of_log_odds", "log_mean", "log_series", "pareto_k_of_series"]
 
@@ -85,12 +85,8 @@ def errors_of_log_odds(
 
 
 def _mcse(series: np.ndarray) -> float:
-    """Return the Monte Carlo error of the mean of (n_chains, n_draws) values."""
-    if np.ptp(series) < 1e-9:
-        # The probabilities are the same at all draws: the pseudo-priors are the posteriors.
-        return 0.0
-    with np.errstate(all="ignore"):
-        return float(array_stats.mcse(series, method="mean", chain_axis=0, draw_axis=1))
+    # The probabilities are the same at all draws if the pseudo-priors are the posteriors.
+    return 0.0 if np.ptp(series) < 1e-9 else mcse_of_mean(series)
 
 
 def bounds_of_shares(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from html import escape
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -22,6 +21,7 @@ from pymc_mcoem.diagnostics.log_odds import (
     log_series,
     pareto_k_of_series,
 )
+from pymc_mcoem.diagnostics.printed_table import PrintedTable
 from pymc_mcoem.diagnostics.pseudo_priors import GOOD_PARETO_K
 from pymc_mcoem.diagnostics.summary import (
     ClassIndexSummary,
@@ -42,9 +42,6 @@ _FINITE_VARIANCE = 0.5
 #: the variance within them, and a few chains do not tell by how much more.
 _RHAT_OF_ERRORS = 1.1
 
-#: Largest number of printed rows of the table.
-_MAX_PRINTED = 40
-
 _FORMATS = {
     "against": "{}",
     "log_bf": "{:.5g}",
@@ -60,8 +57,8 @@ _FORMATS = {
 }
 
 
-@dataclass(frozen=True)
-class BayesFactors:
+@dataclass(frozen=True, repr=False)
+class BayesFactors(PrintedTable):
     """Result of `bayes_factors`. Printing it shows one row for each class.
 
     Attributes
@@ -94,25 +91,7 @@ class BayesFactors:
     name: str
     probability: float
 
-    @property
-    def ok(self) -> bool:
-        """Whether nothing was flagged."""
-        return not self.flags
-
-    def __repr__(self) -> str:
-        table = [self._formatted().to_string(), *self._rows_left()]
-        return "\n".join([self._headline(), *self._in_order(table, self._remarks())])
-
-    def _repr_html_(self) -> str:
-        remarks = [f"<p>{escape(remark)}</p>" for remark in self._remarks()]
-        table = [self._formatted().to_html(), *self._rows_left()]
-        headline = f"<p><b>{escape(self._headline())}</b></p>"
-        return "\n".join([headline, *self._in_order(table, remarks)])
-
-    def _in_order(self, table: list[str], remarks: list[str]) -> list[str]:
-        """Put the remarks before the table of a plate, which may fill the screen."""
-        is_plate = isinstance(self.table.index, pd.MultiIndex)
-        return [*remarks, *table] if is_plate else [*table, *remarks]
+    _formats: ClassVar[dict[str, str]] = _FORMATS
 
     def _headline(self) -> str:
         return (
@@ -120,23 +99,8 @@ class BayesFactors:
             f"probability {self.probability:g}"
         )
 
-    def _formatted(self) -> pd.DataFrame:
-        frame = self.table.head(_MAX_PRINTED)
-        columns = {
-            name: ["-" if pd.isna(value) else form.format(value) for value in frame[name]]
-            for name, form in _FORMATS.items()
-        }
-        return pd.DataFrame(columns, index=frame.index)
-
-    def _rows_left(self) -> list[str]:
-        more = len(self.table) - _MAX_PRINTED
-        return [f"... and {more} rows more: see the attribute table"] if more > 0 else []
-
-    def _remarks(self) -> list[str]:
-        notes = [f"Note: {note}." for note in self.notes]
-        if self.ok:
-            return ["No problem found in what the chains visited.", *notes]
-        return [*(f"Warning: {flag}." for flag in self.flags), *notes]
+    def _n_chains(self) -> int:
+        return int(self.pairs.sizes["chain"])
 
 
 def bayes_factors(

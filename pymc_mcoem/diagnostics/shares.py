@@ -12,7 +12,7 @@ from scipy.stats import chi2, norm
 
 from pymc_mcoem.diagnostics.chains import IndexChains
 
-__all__ = ["Limits", "class_shares", "rao_blackwell_shares", "share_flags"]
+__all__ = ["Limits", "class_shares", "mcse_of_mean", "rao_blackwell_shares", "share_flags"]
 
 #: With fewer draws ArviZ has no R-hat and no effective sample size.
 _MIN_DRAWS = 4
@@ -70,7 +70,7 @@ def class_shares(chains: IndexChains) -> xr.Dataset:
             if chains.log_importance is not None and np.ptp(indicator) > 0:
                 # The share is a ratio of two averages, so its error is that of the residual.
                 share = indicator.mean()
-                error = _mcse(indicator - weights * share)
+                error = mcse_of_mean(indicator - weights * share)
                 found["mcse"][row, k] = error
                 found["ess"][row, k] = share * (1 - share) / error**2
     shares = {name: chains.label(values, "class") for name, values in found.items()}
@@ -117,7 +117,7 @@ def rao_blackwell_shares(chains: IndexChains) -> xr.Dataset:
         for row, k in np.ndindex(error.shape):
             values = residual[row, ..., k]
             if np.ptp(values) > 0:
-                error[row, k] = _mcse(values)
+                error[row, k] = mcse_of_mean(values)
     return xr.Dataset(
         {
             "weight": chains.label(probability.mean(axis=(1, 2)), "class"),
@@ -269,7 +269,7 @@ def _rows(chains: IndexChains, bad: np.ndarray) -> str:
     return f" at {chains.row_label(rows[0])}{more}"
 
 
-def _mcse(values: np.ndarray) -> float:
+def mcse_of_mean(values: np.ndarray) -> float:
     """Return the Monte Carlo error of the mean of (n_chains, n_draws) values."""
     with np.errstate(all="ignore"):
         return float(array_stats.mcse(values, method="mean", chain_axis=0, draw_axis=1))
@@ -288,7 +288,7 @@ def _statistics(indicator: np.ndarray) -> dict[str, float]:
     with np.errstate(all="ignore"):
         rhat = np.nan if n_chains == 1 else array_stats.rhat(indicator, method="split", **axes)
         return {
-            "mcse": _mcse(indicator),
+            "mcse": mcse_of_mean(indicator),
             "ess": float(array_stats.ess(indicator, method="mean", **axes)),
             "rhat": float(rhat),
         }

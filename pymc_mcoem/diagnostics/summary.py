@@ -5,8 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from html import escape
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -19,6 +18,7 @@ from pymc_mcoem.diagnostics.latents import (
     unmixed_latents,
     worst_latents,
 )
+from pymc_mcoem.diagnostics.printed_table import PrintedTable, formatted
 from pymc_mcoem.diagnostics.pseudo_priors import GOOD_PARETO_K, jump_pareto_k
 from pymc_mcoem.diagnostics.shares import Limits, class_shares, rao_blackwell_shares, share_flags
 from pymc_mcoem.diagnostics.switching import unmoved_flags
@@ -30,9 +30,6 @@ from pymc_mcoem.diagnostics.transitions import (
 )
 
 __all__ = ["ClassIndexSummary", "ClassIndexWarning", "class_index_summary"]
-
-#: Largest number of printed rows of the table.
-_MAX_PRINTED = 40
 
 _FORMATS = {
     "share": "{:.3f}",
@@ -54,8 +51,8 @@ class ClassIndexWarning(UserWarning):
     """Warning that a class index was not sampled well: see `class_index_summary`."""
 
 
-@dataclass(frozen=True)
-class ClassIndexSummary:
+@dataclass(frozen=True, repr=False)
+class ClassIndexSummary(PrintedTable):
     """Result of `class_index_summary`. Printing it shows one row for each class.
 
     Attributes
@@ -93,26 +90,7 @@ class ClassIndexSummary:
     notes: tuple[str, ...]
     name: str
 
-    @property
-    def ok(self) -> bool:
-        """Whether nothing was flagged."""
-        return not self.flags
-
-    def __repr__(self) -> str:
-        table = [self._formatted().to_string(), *self._rows_left()]
-        return "\n".join([self._headline(), *self._in_order(table, self._remarks())])
-
-    def _repr_html_(self) -> str:
-        paragraph = "<p>{}</p>".format
-        rows_left = [paragraph(escape(line)) for line in self._rows_left()]
-        table = [self._formatted().to_html(), *rows_left]
-        remarks = [paragraph(escape(remark)) for remark in self._remarks()]
-        headline = f"<p><b>{escape(self._headline())}</b></p>"
-        return "\n".join([headline, *self._in_order(table, remarks)])
-
-    def _in_order(self, table: list[str], remarks: list[str]) -> list[str]:
-        """Put the remarks before the table of a plate, which may fill the screen."""
-        return [*remarks, *table] if self.overall.dims else [*table, *remarks]
+    _formats: ClassVar[dict[str, str]] = _FORMATS
 
     def _headline(self) -> str:
         sizes = self.chains.sizes
@@ -132,26 +110,8 @@ class ClassIndexSummary:
             f"{self.overall.attrs['p_limit']:.2g})"
         )
 
-    def _formatted(self) -> pd.DataFrame:
-        frame = self.table.head(_MAX_PRINTED)
-        columns = {
-            name: [_format(value, _FORMATS[str(name)]) for value in frame[name]]
-            for name in frame.columns
-        }
-        return pd.DataFrame(columns, index=frame.index)
-
-    def _rows_left(self) -> list[str]:
-        more = len(self.table) - _MAX_PRINTED
-        return [f"... and {more} rows more: see the attribute table"] if more > 0 else []
-
-    def _remarks(self) -> list[str]:
-        notes = [f"Note: {note}." for note in self.notes]
-        if not self.ok:
-            return [*(f"Warning: {flag}." for flag in self.flags), *notes]
-        n_chains = self.chains.sizes["chain"]
-        which = "the chain" if n_chains == 1 else f"{n_chains} chains"
-        # Nothing is known of a mode that no chain visited.
-        return [f"No problem found in what {which} visited.", *notes]
+    def _n_chains(self) -> int:
+        return int(self.chains.sizes["chain"])
 
 
 def class_index_summary(
@@ -370,13 +330,9 @@ def _latents(
     return worst_latents(chains, looked_at), unmixed_latents(chains, looked_at, limits), notes
 
 
-def _format(value: float, pattern: str) -> str:
-    return "-" if np.isnan(value) else pattern.format(value)
-
-
 def _span(values: xr.DataArray, pattern: str) -> str:
     known = values.values[np.isfinite(values.values)]
     if not known.size:
         return "-"
-    low, high = _format(known.min(), pattern), _format(known.max(), pattern)
+    low, high = formatted(known.min(), pattern), formatted(known.max(), pattern)
     return low if values.ndim == 0 or low == high else f"{low} to {high}"
