@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -12,14 +13,13 @@ import numpy as np
 import xarray as xr
 from arviz_base import rcParams
 from arviz_base.labels import BaseLabeller
-from arviz_base.validate import validate_dict_argument
 from arviz_plots.plot_collection import PlotCollection, backend_from_object
-from arviz_plots.plots.utils import filter_aes, get_visual_kwargs, set_grid_layout
+from arviz_plots.plots.utils import set_grid_layout
 
 from pymc_mcoem.diagnostics.chains import IndexChains, find_index, read_chains
 from pymc_mcoem.diagnostics.shares import class_shares
 from pymc_mcoem.diagnostics.transitions import class_transitions
-from pymc_mcoem.plots.layers import class_colors
+from pymc_mcoem.plots.layers import Layers, class_colors
 
 __all__ = ["plot_class_index"]
 
@@ -110,8 +110,7 @@ def plot_class_index(
     >>> collection.viz["plot"].sizes["column"]
     2
     """
-    visuals = validate_dict_argument(visuals, valid_keys=_VISUALS)
-    aes_by_visuals = validate_dict_argument(aes_by_visuals, valid_keys=_VISUALS)
+    layers = Layers(_VISUALS, visuals, aes_by_visuals)
     chains = read_chains(data, var_name, classes=classes, group=group)
     if coords:
         index = find_index(data, var_name, group)[0].sel(coords)
@@ -121,70 +120,41 @@ def plot_class_index(
     backend = rcParams["plot.backend"] if backend is None else backend
     if plot_collection is None:
         plot_collection = _grid(chains, backend, pc_kwargs)
-    aes_by_visuals.setdefault("raster", plot_collection.aes_set)
-
-    def settings(visual: str, default: Any = None) -> tuple[dict[str, Any] | None, Any]:
-        """Return a visual's keywords, or None if it is omitted, and aesthetics to ignore."""
-        found = get_visual_kwargs(visuals, visual, default)
-        ignored = filter_aes(plot_collection, aes_by_visuals, visual, [])[-1]
-        return (None if found is False else found), ignored
-
-    raster, ignored = settings("raster")
-    if raster is not None:
-        with_column = _at(plot_collection, "raster")
-        with_column.map(
-            _draw_bands,
-            "raster",
-            data=_indicators(chains),
-            ignore_aes=ignored,
-            artist_dims={"chain": len(chains.chain)},
-            **raster,
-        )
-        with_column.coords = None
+    layers.draw(
+        plot_collection,
+        "raster",
+        _draw_bands,
+        _indicators(chains),
+        at={"column": "raster"},
+        aes=list(plot_collection.aes_set),
+        artist_dims={"chain": len(chains.chain)},
+    )
     n = chains.n_classes
-    cells = {"cell_from": n, "cell_to": n}
-    probability = _probabilities(chains)
     for visual, draw, default in (
-        ("matrix", _draw_cells, None),
-        ("matrix_text", _write_cells, None if n <= _MAX_NUMBERED else False),
+        ("matrix", _draw_cells, True),
+        ("matrix_text", _write_cells, n <= _MAX_NUMBERED),
     ):
-        options, ignored = settings(visual, default)
-        if options is not None:
-            with_column = _at(plot_collection, "transitions")
-            with_column.map(
-                draw, visual, data=probability, ignore_aes=ignored, artist_dims=cells, **options
-            )
-            with_column.coords = None
+        layers.draw(
+            plot_collection,
+            visual,
+            draw,
+            _probabilities(chains),
+            at={"column": "transitions"},
+            default=default,
+            artist_dims={"cell_from": n, "cell_to": n},
+        )
     words = {
         "title": {"raster": chains.name, "transitions": "transitions"},
         "xlabel": {"raster": "draw", "transitions": "to class"},
         "ylabel": {"raster": "chain", "transitions": "from class"},
     }
+    maker = BaseLabeller() if labeller is None else labeller
     for visual, text in words.items():
-        options, ignored = settings(visual)
-        if options is not None:
-            plot_collection.map(
-                _write_label,
-                visual,
-                ignore_aes=ignored,
-                subset_info=True,
-                visual=visual,
-                text=text,
-                labeller=BaseLabeller() if labeller is None else labeller,
-                **options,
-            )
-    ticks, ignored = settings("ticks")
-    if ticks is not None:
-        plot_collection.map(
-            _set_ticks,
-            "ticks",
-            ignore_aes=ignored,
-            subset_info=True,
-            store_artist=False,
-            chains=chains,
-            options=ticks,
-        )
-    legend, _ = settings("legend")
+        writer = partial(_write_label, visual=visual, text=text, labeller=maker)
+        layers.draw(plot_collection, visual, writer, subset_info=True)
+    set_ticks = partial(_set_ticks, chains=chains)
+    layers.draw(plot_collection, "ticks", set_ticks, store=False, subset_info=True)
+    legend = layers.options("legend")
     if legend is not None and "color" in plot_collection.aes_set:
         plot_collection.add_legend(**{"dim": "class", **legend})
     return plot_collection
@@ -235,12 +205,6 @@ def _grid(chains: IndexChains, backend: str, pc_kwargs: dict[str, Any]) -> PlotC
     n_rows = max(1.4 * len(chains.codes), chains.n_classes / 8)
     pc_kwargs = set_grid_layout(pc_kwargs, back_end, data, num_rows=n_rows)
     return PlotCollection.grid(data, backend=backend, **pc_kwargs)
-
-
-def _at(collection: PlotCollection, column: str) -> PlotCollection:
-    """Select a column of the collection, until its coords are set to None again."""
-    collection.coords = {"column": column}
-    return collection
 
 
 def _indicators(chains: IndexChains) -> xr.Dataset:
@@ -348,9 +312,10 @@ def _set_ticks(
     target: Any,
     *,
     chains: IndexChains,
-    options: Mapping[str, Any],
+    var_name: str,
     sel: Mapping[Any, Any],
-    **_: Any,
+    isel: Mapping[Any, Any],
+    **options: Any,
 ) -> None:
     """Label chains and classes at the axes, and remove margins."""
     back_end = backend_from_object(target)
