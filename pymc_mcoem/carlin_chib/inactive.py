@@ -98,14 +98,14 @@ class InactiveDraw:
             on_unused_input="ignore",
         )
 
-    def _try(self, density: BlockDensity, n_draws: int = 10) -> None:
+    def _try(self, density: BlockDensity) -> None:
         """Raise `ValueError` for priors without draws, or without finite transformed draws."""
         point = density.model.initial_point(random_seed=0)
         position, others = density.ravel(point), density.others(point)
         rng = np.random.default_rng(0)
         for j in range(density.n_classes):
             try:
-                draws = np.array([self(j, position, others, rng) for _ in range(n_draws)])
+                draws = np.array([self(j, position, others, rng) for _ in range(10)])
             except NotImplementedError as error:
                 raise ValueError(
                     f"blocks: what is inactive in class {j} cannot be drawn from its prior "

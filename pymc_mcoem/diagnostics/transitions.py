@@ -335,27 +335,18 @@ def homogeneity_test(codes: np.ndarray, n_classes: int) -> HomogeneityTest:
     )
 
 
-def within_chain_tests(
-    codes: np.ndarray, n_classes: int, *, fraction: float = 0.3
-) -> list[HomogeneityTest]:
-    """Test whether the beginning and the end of each chain have the same distribution.
+def within_chain_tests(codes: np.ndarray, n_classes: int) -> list[HomogeneityTest]:
+    """Test whether the first and the last 30 % of each chain have the same distribution.
 
     Parameters
     ----------
     codes : ndarray of int, shape (n_chains, n_draws)
     n_classes : int
-    fraction : float
-        Length of the beginning and of the end as a share of the chain, at most a half.
 
     Returns
     -------
     list of HomogeneityTest
         One for each chain.
-
-    Raises
-    ------
-    ValueError
-        If `fraction` is not in (0, 0.5].
 
     Examples
     --------
@@ -365,9 +356,7 @@ def within_chain_tests(
     >>> test.p_value < 0.05
     True
     """
-    if not 0 < fraction <= 0.5:
-        raise ValueError(f"fraction: got {fraction}; give a share of the chain up to 0.5.")
-    n = max(round(fraction * codes.shape[-1]), 2)
+    n = max(round(0.3 * codes.shape[-1]), 2)
     return [homogeneity_test(np.stack([chain[:n], chain[-n:]]), n_classes) for chain in codes]
 
 

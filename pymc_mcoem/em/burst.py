@@ -101,7 +101,6 @@ class Burst:
         pseudo_priors: PseudoPriors,
         gains: np.ndarray,
         data: Mapping[str, np.ndarray],
-        others: tuple[np.ndarray, ...] = (),
     ) -> Sweeps:
         """Run ``len(gains)`` sweeps.
 
@@ -117,12 +116,10 @@ class Burst:
             As from `adaptation_gains`.
         data : mapping of str to ndarray
             Values of the density's `data_inputs`.
-        others : tuple of ndarray
-            Values of the density's `other_values`.
         """
         index, position = start
         parts: list[Sweeps] = []
-        arguments = self.density.arguments(data, others)
+        arguments = self.density.arguments(data)
         at_once = len(gains) if self._in_one_piece else _AT_ONCE
         for first in range(0, len(gains), at_once):
             now = gains[first : first + at_once]
@@ -182,8 +179,7 @@ class WeightedStatistics:
             density, [], [graph.shape for graph in placed], interpreted_mode()
         )
         arguments = density.arguments(
-            {name: density.model[name].get_value() for name in density.data_inputs},
-            [point[value.name] for value in density.other_values],
+            {name: density.model[name].get_value() for name in density.data_inputs}
         )
         self._statistic_shapes = [
             tuple(int(size) for size in shape) for shape in shapes(*arguments)
@@ -231,7 +227,6 @@ class WeightedStatistics:
         positions: np.ndarray,
         weights: np.ndarray,
         data: Mapping[str, np.ndarray],
-        others: tuple[np.ndarray, ...] = (),
     ) -> dict[str, np.ndarray]:
         """Return Σ_t w_t δ_{I_t,j} S(x_t, y) for every class j.
 
@@ -242,7 +237,6 @@ class WeightedStatistics:
         weights : ndarray of shape (n,)
             Weights that sum to one give a mean.
         data : mapping of str to ndarray
-        others : tuple of ndarray
 
         Returns
         -------
@@ -255,7 +249,7 @@ class WeightedStatistics:
         )
         if not self.names:
             return total
-        arguments = self.density.arguments(data, others)
+        arguments = self.density.arguments(data)
         for j in np.unique(class_index):
             chosen = class_index == j
             own_weights, own_positions = weights[chosen], positions[chosen]

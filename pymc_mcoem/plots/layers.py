@@ -160,12 +160,10 @@ class Layers:
         collection: PlotCollection,
         visual: str,
         text: Callable[[str, Mapping[Any, Any]], str | None],
-        *,
-        default: bool = True,
     ) -> None:
         """Write a title or the label of an axis, returned by `text` of variable and selection."""
         writer = partial(write, visual=visual, text=text)
-        self.draw(collection, visual, writer, default=default, subset_info=True)
+        self.draw(collection, visual, writer, subset_info=True)
 
 
 def write(
@@ -237,12 +235,11 @@ def make_grid(
     backend: str | None,
     pc_kwargs: Mapping[str, Any],
     *,
-    aes: Mapping[str, Sequence[Hashable]] | None = None,
     square: bool = False,
     **defaults: Any,
 ) -> PlotCollection:
-    """Return an empty figure with rows and columns; parameters as for `make_wrap`."""
-    backend, kwargs = _prepared(data, backend, pc_kwargs, aes, defaults, square)
+    """Return an empty figure with rows and columns, without aesthetics; else like `make_wrap`."""
+    backend, kwargs = _prepared(data, backend, pc_kwargs, None, defaults, square)
     back_end = import_module(f"arviz_plots.backend.{backend}")
     kwargs.setdefault("rows", [])
     if "figsize" not in kwargs["figure_kwargs"]:

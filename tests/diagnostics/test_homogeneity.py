@@ -121,5 +121,3 @@ def test_nothing_to_test(codes):
 def test_what_is_refused():
     with pytest.raises(ValueError, match="codes: got an array of shape"):
         homogeneity_test(np.zeros(5, dtype=int), 2)
-    with pytest.raises(ValueError, match=r"fraction: got 0.7"):
-        within_chain_tests(np.zeros((2, 5), dtype=int), 2, fraction=0.7)
