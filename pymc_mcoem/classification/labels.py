@@ -110,10 +110,6 @@ def read_labels(
         raise TypeError(
             f"labels: got {type(labels).__name__}; give a sequence or an iterable of labels."
         )
-    if getattr(labels, "ndim", 1) != 1:
-        raise ValueError(
-            f"labels: have shape {tuple(labels.shape)}; give one label for each observation."
-        )
     checked = _checked(labels, check)
     try:
         number = len(labels)
@@ -129,12 +125,7 @@ def read_labels(
 def _checked(labels: Any, check: Callable[[Hashable, int], None]) -> Iterator[Hashable]:
     """Yield labels as plain objects that can be compared and counted."""
     for index, given in enumerate(labels):
-        if getattr(given, "ndim", 0):
-            raise ValueError(
-                f"labels: record {index} (counted from 0) has shape {tuple(given.shape)}; give "
-                "labels one by one."
-            )
-        label = given.item() if hasattr(given, "item") else given
+        label = given.item() if getattr(given, "ndim", None) == 0 else given
         try:
             hash(label)
         except TypeError:
