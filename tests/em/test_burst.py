@@ -357,7 +357,7 @@ def test_the_step_method_draws_what_the_burst_draws(skewed):
         assert stats["class_acceptance"] == pytest.approx(expected.acceptance[t])
         log_weight = expected.log_weight[t] - np.logaddexp.reduce(expected.log_weight[t])
         np.testing.assert_allclose(stats["class_log_weight"], log_weight, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(step.log_step, expected.log_step, rtol=1e-9)
+    np.testing.assert_allclose(step.chain.log_step, expected.log_step, rtol=1e-9)
 
 
 @pytest.mark.parametrize("initvals", [None, {"class_index": 2, "level": 1.3}])
