@@ -6,6 +6,6 @@ import lazy_loader
 
 __version__ = version("pymc_mcoem")
 
-# Names are in the stub beside this file. Each is loaded when it is first asked for: what judges and
-# draws brings ArviZ along, what starts a mixture scikit-learn, and who samples needs neither.
+# The stub beside this file lists the names. Each is loaded at its first use: diagnostics and plots
+# import ArviZ, and a mixture's start imports scikit-learn, but sampling needs neither.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

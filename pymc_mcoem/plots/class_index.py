@@ -154,9 +154,7 @@ def plot_class_index(
         layers.draw(plot_collection, visual, writer, subset_info=True)
     set_ticks = partial(_set_ticks, chains=chains)
     layers.draw(plot_collection, "ticks", set_ticks, store=False, subset_info=True)
-    legend = layers.options("legend")
-    if legend is not None and "color" in plot_collection.aes_set:
-        plot_collection.add_legend(**{"dim": "class", **legend})
+    layers.add_legend(plot_collection, dim="class")
     return plot_collection
 
 

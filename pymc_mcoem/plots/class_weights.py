@@ -134,7 +134,5 @@ def plot_class_weights(
     lines = f"(strong: weight; faint: mean of the last {window} observations)"
     layers.write(plot_collection, "xlabel", lambda *_: f"observations learned\n{lines}")
     layers.write(plot_collection, "ylabel", lambda *_: "weight of the class")
-    legend = layers.options("legend")
-    if legend is not None and "color" in plot_collection.aes_set:
-        plot_collection.add_legend(**{"dim": class_dim, **legend})
+    layers.add_legend(plot_collection, dim=class_dim)
     return plot_collection

@@ -143,9 +143,8 @@ def plot_error_rate(
     below = f"{_BELOW[x]}\n(band: chance; dashed: since the beginning)"
     layers.write(plot_collection, "xlabel", lambda *_: below)
     layers.write(plot_collection, "ylabel", lambda *_: f"error rate{among}")
-    legend = layers.options("legend")
-    if legend is not None and len(runs) > 1 and "color" in plot_collection.aes_set:
-        plot_collection.add_legend(**{"dim": "run", "title": "", **legend})
+    if len(runs) > 1:
+        layers.add_legend(plot_collection, dim="run", title="")
     return plot_collection
 
 

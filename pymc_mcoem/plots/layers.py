@@ -165,6 +165,12 @@ class Layers:
         writer = partial(write, visual=visual, text=text)
         self.draw(collection, visual, writer, subset_info=True)
 
+    def add_legend(self, collection: PlotCollection, **defaults: Any) -> None:
+        """Add the legend of the colors, unless it is omitted or there are no colors."""
+        given = self.options("legend")
+        if given is not None and "color" in collection.aes_set:
+            collection.add_legend(**{**defaults, **given})
+
 
 def write(
     da: xr.DataArray,

@@ -128,9 +128,8 @@ def plot_parameter_history(
     maker = BaseLabeller() if labeller is None else labeller
     layers.write(plot_collection, "title", lambda name, _: maker.var_name_to_str(name))
     layers.write(plot_collection, "xlabel", lambda *_: "observations learned")
-    legend = layers.options("legend")
-    if legend is not None and "class" in data.dims and "color" in plot_collection.aes_set:
-        plot_collection.add_legend(**{"dim": "class", **legend})
+    if "class" in data.dims:
+        layers.add_legend(plot_collection, dim="class")
     return plot_collection
 
 

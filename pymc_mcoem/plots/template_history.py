@@ -167,7 +167,5 @@ def _draw_curves(
     layers.write(
         plot_collection, "ylabel", lambda _, sel: "template" if sel["class"] == first else None
     )
-    legend = layers.options("legend")
-    if legend is not None and "color" in plot_collection.aes_set:
-        plot_collection.add_legend(**{"dim": "snapshot", "title": "observations learned", **legend})
+    layers.add_legend(plot_collection, dim="snapshot", title="observations learned")
     return plot_collection

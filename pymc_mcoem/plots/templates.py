@@ -155,9 +155,5 @@ def _draw_curves(
     )
     layers.write(plot_collection, "xlabel", lambda *_: axis)
     layers.write(plot_collection, "ylabel", lambda *_: "template")
-    legend = layers.options("legend")
-    if legend is not None and "color" in plot_collection.aes_set:
-        plot_collection.add_legend(
-            **{"dim": "class", "aes": ["color", "linestyle"], "title": "", **legend}
-        )
+    layers.add_legend(plot_collection, dim="class", aes=["color", "linestyle"], title="")
     return plot_collection
