@@ -7,7 +7,14 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["LARGEST", "as_numbers", "is_number", "is_whole", "require_semidefinite"]
+__all__ = [
+    "LARGEST",
+    "as_numbers",
+    "is_number",
+    "is_whole",
+    "require_semidefinite",
+    "require_whole",
+]
 
 #: Largest absolute value in observations; sums of squares of larger ones may not be finite.
 LARGEST = 1e100
@@ -67,6 +74,25 @@ def is_whole(value: Any) -> bool:
     (True, False, False)
     """
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def require_whole(name: str, value: Any, least: int) -> None:
+    """Check that an argument is a whole number from `least` on.
+
+    Raises
+    ------
+    ValueError
+        If it is not.
+
+    Examples
+    --------
+    >>> require_whole("draws", 0, 1)
+    Traceback (most recent call last):
+        ...
+    ValueError: draws: got 0; give a whole number from 1.
+    """
+    if not is_whole(value) or value < least:
+        raise ValueError(f"{name}: got {value!r}; give a whole number from {least}.")
 
 
 def require_semidefinite(name: str, matrix: np.ndarray) -> None:

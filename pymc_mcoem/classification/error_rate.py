@@ -2,35 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from pymc_mcoem.validation import as_numbers, is_whole
+from pymc_mcoem.validation import as_numbers, require_whole
 
-__all__ = ["check_window", "live_error_rate"]
-
-
-def check_window(window: Any) -> None:
-    """Check a number of observations.
-
-    Raises
-    ------
-    ValueError
-        If it is not a whole number from 1.
-
-    Examples
-    --------
-    >>> check_window(0)
-    Traceback (most recent call last):
-        ...
-    ValueError: window: got 0; give a whole number of at least 1.
-    """
-    if not is_whole(window) or window < 1:
-        raise ValueError(f"window: got {window!r}; give a whole number of at least 1.")
+__all__ = ["live_error_rate"]
 
 
 def live_error_rate(
@@ -98,7 +77,7 @@ def live_error_rate(
             f"actual: has shape {second.shape}, and predicted {first.shape}; give one label each "
             "for at least one observation."
         )
-    check_window(window)
+    require_whole("window", window, 1)
     if not 0 < probability < 1:
         raise ValueError(f"probability: got {probability!r}; give a number between 0 and 1.")
     spent = None if seconds is None else _check_seconds(seconds, len(first))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from pymc_mcoem.classification.error_rate import check_window, live_error_rate
+from pymc_mcoem.classification.error_rate import live_error_rate
 from pymc_mcoem.classification.labels import as_labels, read_labels
 from pymc_mcoem.classification.merged_classes import merge_parameters, merged_mixture
 from pymc_mcoem.classification.scores import check_sweeps, checked, compile_class_weights
@@ -21,7 +21,7 @@ from pymc_mcoem.em.progress import CountProgress
 from pymc_mcoem.em.stream import Unreadable, count_observations, read
 from pymc_mcoem.interrupts import deferred
 from pymc_mcoem.templates.mixture import TemplateMixture
-from pymc_mcoem.validation import is_whole
+from pymc_mcoem.validation import require_whole
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.esteps.base import EStep
@@ -147,9 +147,8 @@ def predict_then_learn(
     >>> rate["cumulative"].values.round(2)
     array([1.  , 0.5 , 0.33, 0.25])
     """
-    if not is_whole(every) or every < 1:
-        raise ValueError(f"every: got {every!r}; give a whole number of at least 1.")
-    check_window(window)
+    require_whole("every", every, 1)
+    require_whole("window", window, 1)
     check_sweeps(draws, tune)
     classes: _LabelMixtures | _NamedClasses = (
         _LabelMixtures(learners) if isinstance(learners, Mapping) else _NamedClasses(learners)

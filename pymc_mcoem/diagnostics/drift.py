@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from pymc_mcoem.validation import is_number, is_whole
+from pymc_mcoem.validation import is_number, require_whole
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.run_state import ObservationRecord
@@ -129,9 +129,8 @@ class DriftAlarm:
         ):
             if not (is_number(value) and 0 < value <= most):
                 raise ValueError(f"{name}: got {value!r}; give a number above 0, up to {most:g}.")
-        for name, number, least in (("window", window, 20), ("warm_up", warm_up, 0)):
-            if not is_whole(number) or number < least:
-                raise ValueError(f"{name}: got {number!r}; give a whole number from {least}.")
+        require_whole("window", window, 20)
+        require_whole("warm_up", warm_up, 0)
         self.false_alarm_rate, self.fall = float(false_alarm_rate), float(fall)
         self.window, self.warm_up = int(window), int(warm_up)
         self.threshold = _threshold(self.false_alarm_rate, self.fall)

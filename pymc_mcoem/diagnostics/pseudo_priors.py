@@ -20,7 +20,7 @@ from pymc_mcoem.density.model_scale import ModelScale
 from pymc_mcoem.diagnostics.chains import IndexChains
 from pymc_mcoem.labeling import dataset_of
 from pymc_mcoem.runs.settings import seed_entropy
-from pymc_mcoem.validation import is_whole
+from pymc_mcoem.validation import require_whole
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -169,8 +169,7 @@ def pseudo_prior_draws(
     {'class': 2, 'sample': 50}
     """
     model = pm.modelcontext(model)
-    if not is_whole(draws) or draws < 2:
-        raise ValueError(f"draws: got {draws!r}; give a whole number of at least 2.")
+    require_whole("draws", draws, 2)
     index = find_class_index(model) if class_index is None else class_index
     index = model[index] if isinstance(index, str) else index
     if index.ndim:

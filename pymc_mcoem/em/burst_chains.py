@@ -29,7 +29,7 @@ from pymc_mcoem.runs.codec import PACKAGE
 from pymc_mcoem.runs.executor import Dispatcher, Workers
 from pymc_mcoem.runs.settings import package_version, seed_entropy
 from pymc_mcoem.runs.workers import Order
-from pymc_mcoem.validation import is_whole
+from pymc_mcoem.validation import require_whole
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -128,8 +128,7 @@ def sample_burst(
     if not isinstance(chosen, CarlinChibBurst):
         raise TypeError(f"e_step: got a {type(chosen).__name__}; give a CarlinChibBurst.")
     for name, value, least in (("draws", draws, 1), ("tune", tune, 0), ("chains", chains, 1)):
-        if not is_whole(value) or value < least:
-            raise ValueError(f"{name}: got {value!r}; give a whole number from {least}.")
+        require_whole(name, value, least)
     theta = family.check_parameters(family.model_parameters() if parameters is None else parameters)
     data = family.encode(observation)
     entropy = seed_entropy(random_seed)

@@ -12,6 +12,7 @@ from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.run_state import Pending
 from pymc_mcoem.runs.settings import seed_entropy
 from pymc_mcoem.runs.workers import ExecutorError
+from pymc_mcoem.validation import is_whole, require_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,16 +114,13 @@ def compete(
     >>> found = compete(mixture, curves, n_runs=3, random_seed=1)  # doctest: +SKIP
     >>> em = found.winner.partial_fit(more_curves)  # doctest: +SKIP
     """
-    if isinstance(n_runs, bool) or not isinstance(n_runs, (int, np.integer)) or n_runs < 1:
-        raise ValueError(f"n_runs: got {n_runs!r}; give a whole number from 1.")
+    require_whole("n_runs", n_runs, 1)
     # copies, like those in the queue of a run, because an iterable may reuse its arrays
     held = [Pending.of(each, 0).observation for each in family.iterate(observations)]
     if not held:
         raise ValueError("observations: got none; pass the first ones of the stream.")
     scored = max(len(held) // 2, 1) if n_scored is None else n_scored
-    if isinstance(scored, bool) or not (
-        isinstance(scored, (int, np.integer)) and 1 <= scored <= len(held)
-    ):
+    if not is_whole(scored) or not 1 <= scored <= len(held):
         raise ValueError(
             f"n_scored: got {n_scored!r}; give a whole number from 1 to the {len(held)} "
             "observations."

@@ -11,7 +11,7 @@ import xarray as xr
 
 from pymc_mcoem.em.stream import in_memory
 from pymc_mcoem.runs.settings import seed_entropy
-from pymc_mcoem.validation import is_whole
+from pymc_mcoem.validation import is_whole, require_whole
 
 __all__ = ["Passes"]
 
@@ -124,8 +124,7 @@ class Passes:
         >>> list(passes.from_position(4)) == list(passes)[4:]
         True
         """
-        if not is_whole(position) or position < 0:
-            raise ValueError(f"position: got {position!r}; give a whole number from 0.")
+        require_whole("position", position, 0)
         if self.n_passes is not None and position > len(self):
             raise ValueError(
                 f"position: got {position}, and {self.n_passes} passes over {self._n} observations "

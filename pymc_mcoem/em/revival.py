@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pymc_mcoem.em.family import CLASS_WEIGHT
-from pymc_mcoem.validation import is_whole
+from pymc_mcoem.validation import require_whole
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.esteps.base import EStepResult
@@ -84,8 +84,7 @@ class Revival:
             value = getattr(self, name)
             if not 0 < value < 1:
                 raise ValueError(f"{name}: got {value!r}; give a number between 0 and 1.")
-        if not is_whole(self.wait) or self.wait < 1:
-            raise ValueError(f"wait: got {self.wait!r}; give a whole number from 1.")
+        require_whole("wait", self.wait, 1)
 
     def is_empty(self, class_weight: np.ndarray) -> np.ndarray:
         """Return which classes are empty, ``(n_classes,)``, given their weights."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from pymc_mcoem.validation import is_number, is_whole
+from pymc_mcoem.validation import is_number, is_whole, require_whole
 
 __all__ = ["Annealing", "BurstLength", "BurstSize", "PhasedStepSize", "StepSize", "UpdateSchedule"]
 
@@ -165,10 +165,7 @@ class Annealing:
             raise ValueError(
                 f"temperature: got {self.temperature}; give a finite number from 1, as 4."
             )
-        if not is_whole(self.n_iterations) or self.n_iterations < 1:
-            raise ValueError(
-                f"n_iterations: got {self.n_iterations!r}; give a whole number from 1."
-            )
+        require_whole("n_iterations", self.n_iterations, 1)
 
     def __call__(self, n: int) -> float:
         """Return the temperature of iteration `n`, counted from 1."""

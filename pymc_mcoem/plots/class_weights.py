@@ -11,7 +11,7 @@ from arviz_plots.plot_collection import PlotCollection
 
 from pymc_mcoem.plots.histories import draw_path, read_path
 from pymc_mcoem.plots.layers import Layers, make_wrap
-from pymc_mcoem.validation import is_whole
+from pymc_mcoem.validation import require_whole
 
 __all__ = ["plot_class_weights"]
 
@@ -88,8 +88,7 @@ def plot_class_weights(
     2
     """
     layers = Layers(_VISUALS, visuals, aes_by_visuals)
-    if not is_whole(window) or window < 1:
-        raise ValueError(f"window: got {window!r}; give a whole number of at least 1.")
+    require_whole("window", window, 1)
     path = read_path(history)
     if "observations" not in history.children or "class_weight" not in history["observations"]:
         raise ValueError(

@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 from arviz_plots.plot_collection import backend_from_object
 
-from pymc_mcoem.validation import is_whole
+from pymc_mcoem.validation import require_whole
 
 __all__ = ["draw_path", "read_path", "sequential_colors", "snapshots"]
 
@@ -58,8 +58,7 @@ def snapshots(path: xr.Dataset, n: int, chosen: Sequence[int] | None = None) -> 
     >>> snapshots(path, 4)
     array([  0,   1,  10, 100])
     """
-    if not is_whole(n) or n < 2:
-        raise ValueError(f"n_snapshots: got {n!r}; give a whole number of at least 2.")
+    require_whole("n_snapshots", n, 2)
     steps = path["step"].values
     if chosen is not None:
         given = np.asarray(chosen)

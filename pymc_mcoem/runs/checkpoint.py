@@ -24,7 +24,7 @@ from pymc_mcoem.runs.atomic_files import (
 )
 from pymc_mcoem.runs.datatree_files import require_file_name
 from pymc_mcoem.runs.file_lock import locked
-from pymc_mcoem.validation import is_number, is_whole
+from pymc_mcoem.validation import is_number, require_whole
 
 __all__ = ["Checkpoint", "Checkpointing", "claimed"]
 
@@ -72,12 +72,9 @@ class Checkpoint:
         """Check the values."""
         # resolve a link to its target, so that it stays a link
         object.__setattr__(self, "path", require_file_name(self.path))
-        for name, least in (("observations", 1), ("keep", 0)):
-            value = getattr(self, name)
-            if value is None and name == "observations":
-                continue
-            if not is_whole(value) or value < least:
-                raise ValueError(f"{name}: got {value!r}; give a whole number from {least}.")
+        if self.observations is not None:
+            require_whole("observations", self.observations, 1)
+        require_whole("keep", self.keep, 0)
         if self.seconds is not None and not (is_number(self.seconds) and self.seconds > 0):
             raise ValueError(f"seconds: got {self.seconds!r}; give a positive number, or None.")
         for number in range(1, self.keep + 1):

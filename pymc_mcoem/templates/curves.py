@@ -8,7 +8,7 @@ import numpy as np
 
 from pymc_mcoem.templates.priors import TemplatePriors
 from pymc_mcoem.templates.warps.time_warp import TimeWarp
-from pymc_mcoem.validation import as_numbers
+from pymc_mcoem.validation import as_numbers, require_whole
 
 __all__ = ["CurveGrid", "curve_priors"]
 
@@ -115,9 +115,7 @@ class CurveGrid:
                 f"length outside the templates' interval {self.interval}; widen the interval or "
                 "drop those ages."
             )
-        whole = isinstance(n_landmarks, (int, np.integer)) and not isinstance(n_landmarks, bool)
-        if not whole or n_landmarks < 4:
-            raise ValueError(f"n_landmarks is {n_landmarks!r}; give a whole number of at least 4.")
+        require_whole("n_landmarks", n_landmarks, 4)
         spacing = length / (n_landmarks - 3)
         self.points = points[:, None]
         self.landmarks = self.interval[0] + spacing * np.arange(-1, n_landmarks - 1)

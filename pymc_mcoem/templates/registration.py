@@ -14,7 +14,7 @@ from pymc_mcoem.compiling.threads import one_blas_thread
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.runs.settings import seed_entropy
 from pymc_mcoem.templates.warps.time_warp import TimeWarp
-from pymc_mcoem.validation import is_whole
+from pymc_mcoem.validation import require_whole
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -82,8 +82,7 @@ class Registrar:
         """Register one observation; see `TemplateMixture.register`."""
         mixture = self.mixture
         for name, count, least in (("draws", draws, 2), ("tune", tune, 0)):
-            if not is_whole(count) or count < least:
-                raise ValueError(f"{name} is {count!r}; give a whole number of at least {least}.")
+            require_whole(name, count, least)
         entropy = seed_entropy(random_seed)
         clocks = self._clocks(reference)
         theta = (

@@ -10,7 +10,7 @@ import numpy as np
 
 from pymc_mcoem.templates.bases.gaussian import GaussianBasis
 from pymc_mcoem.templates.warps.deformations import Deformation
-from pymc_mcoem.validation import as_numbers, is_whole
+from pymc_mcoem.validation import as_numbers, is_whole, require_whole
 
 __all__ = ["TemplateSettings", "check_settings"]
 
@@ -152,8 +152,7 @@ def check_settings(
             f"points have {locations.shape[1]} dimensions, the basis {basis.n_dims}, the "
             f"deformation {deformation.n_dims}; give all three the same."
         )
-    if not is_whole(n_classes) or n_classes < 1:
-        raise ValueError(f"n_classes is {n_classes!r}; give a whole number of at least 1.")
+    require_whole("n_classes", n_classes, 1)
     for name, choices in (
         ("covariance", ("scaled", "diagonal", "full")),
         ("noise", ("shared", "class")),

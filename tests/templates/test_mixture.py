@@ -376,8 +376,8 @@ def test_a_mixture_and_its_clone_can_be_pickled(mixture):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"n_classes": 0}, ValueError, "n_classes is 0"),
-        ({"n_classes": 1.5}, ValueError, "n_classes is 1.5"),
+        ({"n_classes": 0}, ValueError, "n_classes: got 0"),
+        ({"n_classes": 1.5}, ValueError, "n_classes: got 1.5"),
         ({"coefficients": "integer"}, ValueError, "coefficients is 'integer'"),
         ({"covariance": "banded"}, ValueError, "covariance is 'banded'"),
         ({"noise": "none"}, ValueError, "noise is 'none'"),

@@ -276,8 +276,8 @@ def test_curves_on_grids_of_their_own_with_known_warps_are_registered(toy, rng):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"draws": 1}, "draws is 1; give a whole number of at least 2"),
-        ({"tune": -1}, "tune is -1"),
+        ({"draws": 1}, "draws: got 1; give a whole number from 2"),
+        ({"tune": -1}, "tune: got -1"),
         ({"random_seed": -2}, "random_seed: got -2"),
         ({"reference": np.ones(3)}, r"reference has shape \(3,\); give finite β"),
         ({"reference": [np.nan, 1.0]}, "reference has shape"),

@@ -25,7 +25,7 @@ import pytensor.tensor as pt
 from scipy.special import softmax
 
 from pymc_mcoem.compiling.data_functions import compile_with_data
-from pymc_mcoem.validation import is_whole
+from pymc_mcoem.validation import require_whole
 
 if TYPE_CHECKING:
     from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
@@ -80,10 +80,7 @@ class AnnealedJump:
 
     def __post_init__(self) -> None:
         for name in ("n_temperatures", "n_leapfrog"):
-            if not is_whole(getattr(self, name)) or getattr(self, name) < 1:
-                raise ValueError(
-                    f"{name}: got {getattr(self, name)!r}; give a whole number of at least 1."
-                )
+            require_whole(name, getattr(self, name), 1)
         if not 0 < self.target_acceptance < 1:
             raise ValueError(
                 f"target_acceptance: got {self.target_acceptance}; give a share between 0 and 1."

@@ -12,7 +12,7 @@ from pytensor.graph.basic import Variable
 
 from pymc_mcoem.compiling.linear_algebra import matrix_product, matrix_vector
 from pymc_mcoem.templates.warps.deformations import Deformation
-from pymc_mcoem.validation import as_numbers, is_number
+from pymc_mcoem.validation import as_numbers, is_number, require_whole
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -127,9 +127,7 @@ class TimeWarp(Deformation):
                 "widen it."
             )
         for name, count, least in (("n_kernels", n_kernels, 2), ("n_nodes", n_nodes, 3)):
-            whole = isinstance(count, (int, np.integer)) and not isinstance(count, bool)
-            if not whole or count < least:
-                raise ValueError(f"{name} is {count!r}; give a whole number of at least {least}.")
+            require_whole(name, count, least)
         width = (self.outer[1] - self.outer[0]) / n_kernels if width is None else width
         if not (is_number(width) and width > 0):
             raise ValueError(f"width is {width!r}; give one positive number.")
