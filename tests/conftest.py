@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytensor
 import pytest
 from threadpoolctl import threadpool_limits
 
@@ -28,6 +29,23 @@ INTERPRETED = {
     "pymc_mcoem.em.merging",
     "pymc_mcoem.templates.mixture",
 }
+
+
+#: What compiles C, by the name of PyTensor's setting.
+COMPILER = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile no C: gcc takes a second for each of hundreds of operators that are called once."""
+    config.stash[COMPILER] = pytensor.config.cxx
+    pytensor.config.cxx = ""
+
+
+@pytest.fixture
+def c_compiler(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Compile C all the same, for tests of that back end."""
+    with pytensor.config.change_flags(cxx=request.config.stash[COMPILER]):
+        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -102,8 +120,15 @@ def run_apart() -> Iterator[Callable[..., Any]]:
         yield call
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def without_compiler() -> Iterator[None]:
     """Compile without numba, for what is small and called a few times."""
+    with interpreted():
+        yield
+
+
+@pytest.fixture(scope="module")
+def module_without_compiler() -> Iterator[None]:
+    """Compile without numba from here to the end of the file."""
     with interpreted():
         yield

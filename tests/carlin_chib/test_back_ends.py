@@ -100,7 +100,7 @@ def stopped_and_going_on(name, mode):
         },
     ),
 )
-def test_every_back_end_draws_the_same(run_apart, name, mode):
+def test_every_back_end_draws_the_same(run_apart, c_compiler, name, mode):
     reference = chain(*make(name, "NUMBA"), seed=5)
     first, another, again = run_apart(chains, name, mode)
     np.testing.assert_allclose(first, reference, rtol=1e-6, atol=1e-9)
@@ -122,7 +122,7 @@ def test_every_back_end_draws_the_same(run_apart, name, mode):
         },
     ),
 )
-def test_a_state_goes_on_as_if_never_stopped(run_apart, name, back_end):
+def test_a_state_goes_on_as_if_never_stopped(run_apart, c_compiler, name, back_end):
     expected, found = run_apart(stopped_and_going_on, name, back_end)
     np.testing.assert_array_equal(found, expected)
     assert not np.array_equal(expected[0], expected[-1])

@@ -18,14 +18,14 @@ from pymc_mcoem.em.family import Family
 from tests.helpers.models import N_CLASSES, ScaledMixture
 from tests.helpers.moves import SCALE, compile_move, pair_of
 
-pytestmark = pytest.mark.usefixtures("without_compiler")
+pytestmark = pytest.mark.usefixtures("module_without_compiler")
 
 N_LEAPFROG = 5
 SHORTEST, LONGEST = 0.5, 1.5
 
 
 @pytest.fixture(scope="module")
-def family(without_compiler):
+def family(module_without_compiler):
     return ScaledMixture()
 
 

@@ -340,7 +340,7 @@ def drawn_on(seed, backend):
 
 
 @pytest.mark.parametrize("backend", by_default(["c", "jax"], {"c"}))
-def test_back_ends_draw_the_same_from_mixtures(rng, run_apart, backend):
+def test_back_ends_draw_the_same_from_mixtures(rng, run_apart, c_compiler, backend):
     seed = int(rng.integers(2**31))
     k, x = drawn_on(seed, "numba")
     other_k, other_x = run_apart(drawn_on, seed, backend)

@@ -247,7 +247,7 @@ def test_processes_back_ends_and_states_make_no_difference(shape):
                 compute_convergence_checks=False,
             )
 
-    one, two, other = draws(), draws(cores=2), draws(compile_kwargs={"mode": "CVM"})
+    one, two, other = draws(), draws(cores=2), draws(compile_kwargs={"mode": "FAST_COMPILE"})
     for name, values in one["posterior"].data_vars.items():
         np.testing.assert_array_equal(values, two["posterior"][name])
         np.testing.assert_allclose(values, other["posterior"][name], rtol=1e-7)

@@ -106,7 +106,7 @@ def test_pseudo_priors_are_equal_by_value(covariance):
 
 
 @pytest.fixture(scope="module")
-def family(without_compiler):
+def family(module_without_compiler):
     return ScaledMixture()
 
 
@@ -180,7 +180,7 @@ def test_hasty_searches_end_early_and_near_the_modes(density, data, modes, rng):
     assert rule.compile(density, origin)(data, rng).troubles == {}
 
 
-def test_laplace_takes_as_many_starts_as_it_is_told(rng, without_compiler):
+def test_laplace_takes_as_many_starts_as_it_is_told(rng, module_without_compiler):
     with pm.Model() as model:
         k = pm.Categorical("k", [0.5, 0.5])
         x = pm.Normal("x", 1.0, 3.0)
@@ -268,7 +268,7 @@ def test_a_pilot_of_too_few_steps():
         PilotMoments(n_steps=3)
 
 
-def test_prior_draws_are_conditioned_by_other_variables(rng, without_compiler):
+def test_prior_draws_are_conditioned_by_other_variables(rng, module_without_compiler):
     with pm.Model() as model:
         spread = pm.HalfNormal("spread", 1.0)
         k = pm.Categorical("k", [0.5, 0.5])
@@ -282,7 +282,7 @@ def test_prior_draws_are_conditioned_by_other_variables(rng, without_compiler):
     np.testing.assert_allclose(found, [25.0, 100.0], rtol=LIMIT * np.sqrt(2 / n))
 
 
-def test_prior_draws_of_a_model_without_an_index(rng, without_compiler):
+def test_prior_draws_of_a_model_without_an_index(rng, module_without_compiler):
     with pm.Model() as model:
         x = pm.Normal("x", 0.0, 3.0)
         pm.Normal("y", x, 1.0, observed=0.3)
@@ -296,7 +296,7 @@ def test_prior_draws_of_a_model_without_an_index(rng, without_compiler):
 # -- geometry ------------------------------------------------------------------------------------
 
 
-def test_a_geometry_that_is_declared_is_found_and_starts_modes(without_compiler):
+def test_a_geometry_that_is_declared_is_found_and_starts_modes(module_without_compiler):
     family = SkewedMixture()
     assert geometry_of(family.model) == LatentGeometry()
     declared = LatentGeometry(starts=np.array([[1.5], [2.5]]))
@@ -307,7 +307,7 @@ def test_a_geometry_that_is_declared_is_found_and_starts_modes(without_compiler)
     np.testing.assert_array_equal(LatentGeometry().starts_of(density), [[-0.8]])
 
 
-def test_a_geometry_keeps_no_model_alive(without_compiler):
+def test_a_geometry_keeps_no_model_alive(module_without_compiler):
     model = SkewedMixture().model
     declare_geometry(model, LatentGeometry(prior_covariance=model["spread"].reshape((1, 3))))
     alive = weakref.ref(model)

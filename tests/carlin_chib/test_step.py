@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
 import cloudpickle
@@ -24,8 +23,8 @@ from pymc_mcoem.carlin_chib.step import CarlinChib, _mode_of
 from pymc_mcoem.density.geometry import LatentGeometry, declare_geometry
 from tests.helpers.checks import LIMIT, agreement, chain_agreement, features
 from tests.helpers.compiled import N_MOVES, skewed_step
-from tests.helpers.interpreted import interpreted
 from tests.helpers.models import SkewedMixture, two_indices_that_share_a_latent
+from tests.helpers.representatives import by_default
 
 EVIDENCE = np.array([0.3, 0.7])
 
@@ -47,12 +46,6 @@ class Given:
 
 #: Where no step is made.
 NOT_NEEDED = Given(PseudoPriors.from_covariance(np.zeros((1, 1)), np.ones((1, 1, 1))), [])
-
-
-@pytest.fixture
-def without_compiler() -> Iterator[None]:
-    with interpreted():
-        yield
 
 
 @pytest.fixture
@@ -633,7 +626,10 @@ def test_what_a_family_declares_is_used_for_all_its_latents_only(without_sweep):
 # -- back ends -----------------------------------------------------------------------------------
 
 
-def test_numba_and_c_draw_the_same(skewed, model):
+@pytest.mark.parametrize("other", by_default(["FAST_COMPILE", "CVM"], {"FAST_COMPILE"}))
+def test_loops_and_graphs_draw_the_same(skewed, model, request, other):
+    if other == "CVM":
+        request.getfixturevalue("c_compiler")
     given = Given(skewed.pseudo_priors("good"), [])
 
     def draw(mode):
@@ -651,12 +647,12 @@ def test_numba_and_c_draw_the_same(skewed, model):
             step.chain.log_step,
         )
 
-    numba, c = draw("NUMBA"), draw("CVM")
-    assert numba[0] == c[0]
-    np.testing.assert_allclose(numba[1], c[1], rtol=1e-9)
-    np.testing.assert_allclose(numba[2], c[2], rtol=1e-9)
+    loops, graphs = draw("NUMBA"), draw(other)
+    assert loops[0] == graphs[0]
+    np.testing.assert_allclose(loops[1], graphs[1], rtol=1e-9)
+    np.testing.assert_allclose(loops[2], graphs[2], rtol=1e-9)
     # They did move.
-    assert len(set(numba[0])) == 3
+    assert len(set(loops[0])) == 3
 
 
 def test_features_tell_the_prior_from_the_posterior(skewed, rng):

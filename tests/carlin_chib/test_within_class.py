@@ -14,11 +14,11 @@ from pymc_mcoem.density.class_density import ClassDensity
 from tests.helpers.models import N_CLASSES, ScaledMixture
 from tests.helpers.moves import SCALE, compile_move, pair_of
 
-pytestmark = pytest.mark.usefixtures("without_compiler")
+pytestmark = pytest.mark.usefixtures("module_without_compiler")
 
 
 @pytest.fixture(scope="module")
-def family(without_compiler):
+def family(module_without_compiler):
     return ScaledMixture()
 
 

@@ -56,7 +56,7 @@ def walked(mode):
 
 
 @pytest.mark.parametrize("mode", ["NUMBA", "CVM", "JAX"])
-def test_a_loop_walks(run_apart, mode):
+def test_a_loop_walks(run_apart, c_compiler, mode):
     (positions, count, densities), (fewer, few, _), (_, again, others) = run_apart(walked, mode)
     np.testing.assert_array_equal(positions, [[1.0], [2.0], [3.0], [4.0]])
     np.testing.assert_array_equal(fewer, positions[:2])

@@ -105,7 +105,7 @@ def test_bad_arguments_of_the_curves_are_named(
         simulate_curves(**({"n_observations": 3} | arguments))
 
 
-pytestmark = pytest.mark.usefixtures("without_compiler")
+pytestmark = pytest.mark.usefixtures("module_without_compiler")
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from pymc_mcoem.carlin_chib.step import CarlinChib
 from pymc_mcoem.density.class_density import ClassDensity, as_argument
 from tests.helpers.models import N_CLASSES, ScaledMixture, SkewedMixture
 
-pytestmark = pytest.mark.usefixtures("without_compiler")
+pytestmark = pytest.mark.usefixtures("module_without_compiler")
 
 
 def density_of(family):
@@ -35,7 +35,7 @@ def compile_on(density, build):
 
 
 @pytest.fixture(scope="module", params=[SkewedMixture, ScaledMixture])
-def family(request, without_compiler):
+def family(request, module_without_compiler):
     return request.param()
 
 
@@ -166,7 +166,7 @@ def test_one_expression_is_placed_as_one():
 
 
 @pytest.fixture(scope="module")
-def shaped_model(without_compiler):
+def shaped_model(module_without_compiler):
     """A model with latents of every shape, and variables that are none of the kernel's."""
     with pm.Model() as model:
         k = pm.Categorical("k", logit_p=np.zeros(4))

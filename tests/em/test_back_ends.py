@@ -133,7 +133,7 @@ def test_bursts_of_templates_find_the_same_in_jax(run_apart, kind):
 @pytest.mark.parametrize(
     "name", by_default(["burst", "burst, prior covariance"], {"burst, prior covariance"})
 )
-def test_bursts_find_the_same_in_c(name):
+def test_bursts_find_the_same_in_c(c_compiler, name):
     for here, there in zip(explained(name, "numba"), explained(name, "c"), strict=True):
         np.testing.assert_allclose(there, here, rtol=1e-7, atol=1e-9)
 

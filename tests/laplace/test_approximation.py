@@ -23,7 +23,7 @@ from pymc_mcoem.laplace.approximation import (
 from pymc_mcoem.laplace.modes import cholesky_factors, positive_definite
 from tests.helpers.models import N_CLASSES, ScaledMixture, SkewedMixture
 
-pytestmark = pytest.mark.usefixtures("without_compiler")
+pytestmark = pytest.mark.usefixtures("module_without_compiler")
 
 
 def search_of(model, latents, class_index=None, **settings):
@@ -70,7 +70,7 @@ class LinearNormal:
 
 
 @pytest.fixture(scope="module")
-def linear_normal(without_compiler):
+def linear_normal(module_without_compiler):
     exact = LinearNormal()
     return exact, search_of(exact.model, [exact.model["x"]], exact.model["k"], tolerance=1e-20)
 
@@ -96,7 +96,7 @@ def test_only_the_classes_asked_for_are_searched(linear_normal):
 
 
 @pytest.fixture(scope="module")
-def regression(without_compiler):
+def regression(module_without_compiler):
     """A normal regression, unconstrained, and the closed form of its posterior."""
     rng = np.random.default_rng(12)
     design = rng.normal(size=(20, 3))
@@ -165,7 +165,7 @@ def test_pymc_agrees_on_a_density_that_is_not_normal():
 
 
 @pytest.fixture(scope="module")
-def rate_model(without_compiler):
+def rate_model(module_without_compiler):
     """A Gamma prior with Poisson counts: the posterior of the rate is Gamma(shape, rate)."""
     counts = [4, 7, 3]
     with pm.Model() as model:
@@ -215,7 +215,7 @@ def test_a_model_without_continuous_variables():
 
 
 @pytest.fixture(scope="module")
-def two_modes(without_compiler):
+def two_modes(module_without_compiler):
     """y ~ Normal(x², 0.5) at y = 4, with a prior that prefers x near 2 to x near -2."""
     with pm.Model() as model:
         tilt = pm.Data("tilt", 0.0)
@@ -256,7 +256,7 @@ def test_several_starts_keep_the_highest_mode(two_modes):
 
 
 @pytest.fixture(scope="module")
-def half_line(without_compiler):
+def half_line(module_without_compiler):
     """A density that is zero below 1, and not a number below -1."""
     with pm.Model() as model:
         x = pm.Normal("x", 3.0, 1.0)
@@ -354,7 +354,7 @@ def test_gauss_newton_finds_the_same_modes_with_its_own_precision():
 
 
 @pytest.fixture(scope="module")
-def racing(without_compiler):
+def racing(module_without_compiler):
     """Two classes, the second of them far from the data; two modes in each."""
     with pm.Model() as model:
         distance = pm.Data("distance", 30.0)

@@ -88,7 +88,7 @@ def test_damping_is_the_same_in_units_of_what_falls_with_the_noise():
 
 
 @pytest.fixture(scope="module")
-def skewed(without_compiler):
+def skewed(module_without_compiler):
     """Three latents under a log-density with a single mode that is far from quadratic."""
     with pm.Model() as model:
         k = pm.Categorical("k", [0.5, 0.5])
@@ -122,7 +122,7 @@ def test_measured_by_the_prior_or_not_the_mode_is_the_same(skewed):
 
 
 @pytest.mark.parametrize("lowest", [-0.005, -0.015, -0.03, -0.2])
-def test_a_search_measured_by_the_prior_leaves_a_saddle(lowest, without_compiler):
+def test_a_search_measured_by_the_prior_leaves_a_saddle(lowest, module_without_compiler):
     """Damping that is small beside the prior is not small beside a saddle's curvature."""
     with pm.Model() as model:
         x = pm.Flat("x", shape=2)
@@ -136,7 +136,7 @@ def test_a_search_measured_by_the_prior_leaves_a_saddle(lowest, without_compiler
     np.testing.assert_allclose(found.mean, [[np.sqrt(-lowest / 0.4), 0.0]], atol=1e-3)
 
 
-def test_a_flat_mode_is_reached_all_the_way(without_compiler):
+def test_a_flat_mode_is_reached_all_the_way(module_without_compiler):
     """Where the density is far flatter than the metric, damped steps are short: not the end."""
     with pm.Model() as model:
         x = pm.Flat("x", shape=1)
@@ -147,7 +147,7 @@ def test_a_flat_mode_is_reached_all_the_way(without_compiler):
     assert found.log_density[0] > -1e-4
 
 
-def test_steps_by_an_approximate_curvature_end_at_the_mode(without_compiler):
+def test_steps_by_an_approximate_curvature_end_at_the_mode(module_without_compiler):
     """Of a matrix half the Hessian the gains are never what was expected, and damping stays."""
     with pm.Model() as model:
         x = pm.Normal("x", 0.0, 1.0, shape=3)
@@ -161,7 +161,7 @@ def test_steps_by_an_approximate_curvature_end_at_the_mode(without_compiler):
     np.testing.assert_allclose(found.mean, exact([[0.0, 0.0, 0.0]], {}).mean, atol=1e-3)
 
 
-def test_a_density_that_is_nowhere_when_hot_is_searched_cold(without_compiler):
+def test_a_density_that_is_nowhere_when_hot_is_searched_cold(module_without_compiler):
     with pm.Model() as model:
         noise = pm.Data("noise", 1.0)
         x = pm.Normal("x", 0.0, 1.0)

@@ -22,7 +22,7 @@ from tests.helpers.representatives import by_default
 GRID = np.linspace(-12, 12, 200_001)
 
 
-# first, for `without_compiler` holds from where it is first used
+# first, for `module_without_compiler` holds from where it is first used
 @pytest.mark.parametrize("backend", by_default(["numba", "jax", "cvm"], {"numba"}))
 def test_image_searches_end_at_modes_in_every_back_end(backend, run_apart):
     """Of a small mixture: gradients vanish, and cooled searches are as high as cold ones."""
@@ -62,7 +62,7 @@ def search_images(backend):
 
 
 @pytest.fixture(scope="module")
-def wavy(without_compiler):
+def wavy(module_without_compiler):
     """Two classes of a density with ten modes, of which noise thirty times larger leaves one.
 
     The mean is x + sin(5x/2)/2: its wiggles matter as long as the noise is smaller than they are.
