@@ -109,13 +109,15 @@ def noise_size(
     n_latents: int,
     move: WithinClassMove,
     metropolized: bool = False,
+    shared_latents: bool = False,
 ) -> int:
     """Return how many standard normals one sweep consumes, on a plate in each row.
 
-    These are, in order, those of the auxiliaries of all classes, of the class index, and of the
-    within-class move.
+    These are, in order, those of the auxiliaries of all classes (none if latents are shared), of
+    the class index, and of the within-class move.
     """
-    return n_classes * n_latents + index_noise_size(metropolized) + move.noise_size(n_latents)
+    auxiliaries = 0 if shared_latents else n_classes * n_latents
+    return auxiliaries + index_noise_size(metropolized) + move.noise_size(n_latents)
 
 
 def index_noise_size(metropolized: bool) -> int:
@@ -161,18 +163,24 @@ def auxiliaries_and_weights(
     squares = pt.set_subtensor((noise**2).sum(axis=-1)[here], (standard**2).sum(axis=-1))
     log_pseudo_prior = pseudo_priors.log_normalizer - 0.5 * squares
 
+    log_target = _log_targets(density, auxiliaries)
+    return auxiliaries, log_target, log_target - log_pseudo_prior
+
+
+def _log_targets(density: ClassDensity | PlateDensity, positions: TensorVariable) -> TensorVariable:
+    """Return log p(y, I = j, U_j) of all classes at positions ``(n_classes, *rows, n_latents)``."""
+
     def one_class(j: Any, u: Any) -> Any:
         return density.log_density(j, u)
 
     log_target = pytensor.scan(
         one_class,
-        sequences=[pt.arange(density.n_classes), auxiliaries],
+        sequences=[pt.arange(density.n_classes), positions],
         return_updates=False,
     )
     # A class whose density cannot be evaluated at its auxiliary has no weight; the chain itself
     # can never be at such a point, because it is never accepted.
-    log_target = pt.switch(pt.isnan(log_target), -np.inf, log_target)
-    return auxiliaries, log_target, log_target - log_pseudo_prior
+    return pt.switch(pt.isnan(log_target), -np.inf, log_target)
 
 
 def draw_class(log_weight: TensorVariable, pair: TensorVariable) -> TensorVariable:
@@ -229,6 +237,7 @@ def build_sweep(
     move: WithinClassMove,
     *,
     metropolized: bool = False,
+    shared_latents: bool = False,
     log_offset: TensorVariable | None = None,
     move_scale: TensorVariable | None = None,
 ) -> tuple[SweepState, SweepInfo]:
@@ -238,8 +247,8 @@ def build_sweep(
     ----------
     density : ClassDensity or PlateDensity
     state : SweepState
-    noise : tensor of shape (*rows, noise_size(n_classes, n_latents, move, metropolized))
-        Standard normals.
+    noise : tensor of shape (*rows, noise_size)
+        Standard normals, as many as `noise_size` says.
     pseudo_priors : PseudoPriorSymbols
     gain : scalar
         Robbins-Monro gain of the step-size adaptation; 0 after tuning, where the kernel
@@ -247,8 +256,12 @@ def build_sweep(
     move : WithinClassMove
     metropolized : bool
         Draw the index by `draw_other_class`.
+    shared_latents : bool
+        Whether the latents are those of all classes: without auxiliaries, and with weights
+        p(y, I = j, X), this is plain Gibbs.
     log_offset : tensor of shape (n_classes, *rows), optional
         Added to the logarithms of the classes' prior probabilities and thereby of their weights.
+        At minus infinity a class has no weight; where none has any, the index stays.
     move_scale : tensor of shape (n_classes, *rows, n_latents, n_latents), optional
         Scales that moves within a class use in place of the pseudo-priors'.
 
@@ -265,14 +278,18 @@ def build_sweep(
     evaluations plus those of the move, on a plate of all rows each.
     """
     n_classes, (*rows, n) = density.n_classes, density.position_shape
-    split = n_classes * n
-    auxiliaries, log_target, log_weight = auxiliaries_and_weights(
-        density,
-        state.class_index,
-        state.position,
-        pt.moveaxis(noise[..., :split].reshape((*rows, n_classes, n)), -2, 0),
-        pseudo_priors,
-    )
+    split = 0 if shared_latents else n_classes * n
+    if shared_latents:
+        auxiliaries = pt.repeat(state.position[None], n_classes, axis=0)
+        log_target = log_weight = _log_targets(density, auxiliaries)
+    else:
+        auxiliaries, log_target, log_weight = auxiliaries_and_weights(
+            density,
+            state.class_index,
+            state.position,
+            pt.moveaxis(noise[..., :split].reshape((*rows, n_classes, n)), -2, 0),
+            pseudo_priors,
+        )
     if log_offset is not None:
         log_weight = log_weight + log_offset
     # Algorithm 2, (i): the index moves, and the latents of its new class with it.
@@ -282,7 +299,8 @@ def build_sweep(
         chosen = draw_other_class(log_weight, state.class_index, pairs)
     else:
         chosen = draw_class(log_weight, pairs)
-    chosen = pt.cast(chosen, "int64")
+    stays = pt.eq(pt.max(log_weight, axis=0), -np.inf)
+    chosen = pt.cast(pt.switch(stays, state.class_index, chosen), "int64")
     # Algorithm 2, (ii): r moves within the class.
     there = entries(density, chosen)
     moved = move.build(

@@ -47,6 +47,7 @@ def compile_sweeps(
     move: WithinClassMove,
     *,
     metropolized: bool = False,
+    shared_latents: bool = False,
     keep_auxiliaries: bool = False,
     mode: Any = None,
 ) -> CompiledSweeps:
@@ -57,8 +58,8 @@ def compile_sweeps(
     density : ClassDensity or PlateDensity
     move : WithinClassMove
         On a plate `RandomWalk`.
-    metropolized
-        As in `build_sweep`.
+    metropolized, shared_latents : bool
+        As in `build_sweep`; latents of a plate are not shared.
     keep_auxiliaries : bool
         Whether the sweeps return their auxiliaries.
     mode : str or None
@@ -70,7 +71,7 @@ def compile_sweeps(
     """
     if _has_kernel(move) and backend_of(mode) == "numba":
         try:
-            return _FlatSweeps(density, move, metropolized, keep_auxiliaries)
+            return _FlatSweeps(density, move, metropolized, shared_latents, keep_auxiliaries)
         except NotFlatError:  # the density needs something that is not an array of numbers
             pass
 
@@ -90,11 +91,13 @@ def compile_sweeps(
             gain,
             move,
             metropolized=metropolized,
+            shared_latents=shared_latents,
             log_offset=log_offset,
             move_scale=move_scale,
         )
 
-    size = noise_size(density.n_classes, density.n_latents, move, metropolized)
+    sizes = density.n_classes, density.n_latents
+    size = noise_size(*sizes, move, metropolized, shared_latents)
     return SweepGraph(density, build, size, keep_auxiliaries, mode)
 
 
@@ -120,12 +123,13 @@ class _FlatSweeps:
         density: ClassDensity | PlateDensity,
         move: WithinClassMove,
         metropolized: bool,
+        shared_latents: bool,
         keep_auxiliaries: bool,
     ) -> None:
         # imported where it is used: numba takes a second to import
         from pymc_mcoem.carlin_chib import plate_sweeps_numba, sweeps_numba
 
-        self._made_of = density, move, metropolized, keep_auxiliaries
+        self._made_of = density, move, metropolized, shared_latents, keep_auxiliaries
         kernel = move.kernel  # type: ignore[attr-defined]
         is_plate = isinstance(density, PlateDensity)
         value = FlatFunction(
@@ -144,7 +148,8 @@ class _FlatSweeps:
                 written_out=density.written_out,
             )
         self._density, self._value = density, value
-        self._metropolized, self._keep_auxiliaries = metropolized, keep_auxiliaries
+        self._keep_auxiliaries = keep_auxiliaries
+        self._kind = (metropolized,) if is_plate else (metropolized, shared_latents)
         self._settings = np.array([0.0, move.target_acceptance, *kernel.settings])
         n_classes, n, rows = density.n_classes, density.n_latents, density.position_shape[:-1]
         self._rows, self._active = rows, None
@@ -163,7 +168,7 @@ class _FlatSweeps:
                 self._held = sweeps_numba.hold(
                     value.function, slope.function, getattr(sweeps_numba, kernel.name).function
                 )
-            self._compile(noise_size(n_classes, n, move, metropolized))
+            self._compile(noise_size(n_classes, n, move, metropolized, shared_latents))
 
     def _compile(self, size: int) -> None:
         """Call with zero sweeps to compile, so that forked processes find the compiled code."""
@@ -220,7 +225,7 @@ class _FlatSweeps:
         auxiliaries = np.empty((n_sweeps, n_classes, *position.shape))
         self._sweeps(
             self._held,
-            self._metropolized,
+            *self._kind,
             self._settings,
             noise,
             gains,

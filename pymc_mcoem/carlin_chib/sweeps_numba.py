@@ -277,6 +277,8 @@ def draw_class(
     for j in range(1, len(log_weight)):
         if log_weight[j] > best:
             best = log_weight[j]
+    if best == -np.inf:
+        return here
     for j in range(len(log_weight)):
         weight[j] = np.exp(log_weight[j] - best)
     if not metropolized:
@@ -307,6 +309,7 @@ def work(n_classes: int, n_latents: int) -> list[np.ndarray]:
 def sweeps(
     held: Any,
     metropolized: bool,
+    shared_latents: bool,
     settings: np.ndarray,
     noise: np.ndarray,
     gains: np.ndarray,
@@ -337,7 +340,7 @@ def sweeps(
     Parameters
     ----------
     held : SweepFunctions
-    metropolized : bool
+    metropolized, shared_latents : bool
     settings : ndarray of float
         Settings of the move; the first is set here to the logarithm of the step size.
     noise : ndarray of shape (n_sweeps, noise_size)
@@ -371,29 +374,37 @@ def sweeps(
     value, slope, move = held.value, held.slope, held.move
     n_classes, n = mean.shape
     n_index = 4 if metropolized else 2
-    split = n_classes * n
+    split = 0 if shared_latents else n_classes * n
     for sweep in range(len(gains)):
         own, drawn = noise[sweep], auxiliaries[sweep]
         k, x = indices[sweep], positions[sweep]
         for j in range(n_classes):
             u, squares = drawn[j], 0.0
-            if j == k:
+            if j == k or shared_latents:
                 copy(u, x)
-                for a in range(n):
-                    standard = 0.0
-                    for b in range(n):
-                        standard += whiten[j, a, b] * (x[b] - mean[j, b])
-                    squares += standard * standard
             else:
                 z = own[j * n : (j + 1) * n]
                 for a in range(n):
                     squares += z[a] * z[a]
                 copy(u, mean[j])
                 add_product(u, transposed[j], z)
+            if log_offset[j] == -np.inf:
+                # no weight, whatever the density is
+                log_weights[sweep, j] = -np.inf
+                continue
             log_p = value(j, u, reals, integers, x[:0])
             # A class whose density cannot be evaluated at its auxiliary has no weight; the chain
             # itself can never be at such a point, because it is never accepted.
             log_target[j] = -np.inf if np.isnan(log_p) else log_p
+            if shared_latents:
+                log_weights[sweep, j] = log_target[j] + log_offset[j]
+                continue
+            if j == k:
+                for a in range(n):
+                    standard = 0.0
+                    for b in range(n):
+                        standard += whiten[j, a, b] * (x[b] - mean[j, b])
+                    squares += standard * standard
             log_weights[sweep, j] = (
                 log_target[j] - (log_normalizer[j] - 0.5 * squares) + log_offset[j]
             )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytensor.tensor as pt
 
-from pymc_mcoem.carlin_chib.compiled_sweeps import CompiledSweeps, Sweeps
+from pymc_mcoem.carlin_chib.compiled_sweeps import Sweeps
 from pymc_mcoem.carlin_chib.kernel import noise_size
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
 from pymc_mcoem.carlin_chib.sweeps import compile_sweeps
@@ -58,6 +58,8 @@ class Burst:
     ----------
     density : ClassDensity
     move : WithinClassMove
+    shared_latents : bool
+        Whether the latents are those of all classes, as in `build_sweep`: plain Gibbs.
     keep_auxiliaries : bool
         Whether the auxiliaries are returned too. Rao-Blackwell statistics need them.
     mode : str or None
@@ -75,6 +77,7 @@ class Burst:
         density: ClassDensity,
         move: WithinClassMove,
         *,
+        shared_latents: bool = False,
         keep_auxiliaries: bool = False,
         mode: Any = None,
     ) -> None:
@@ -83,14 +86,13 @@ class Burst:
         self.keep_auxiliaries = keep_auxiliaries
         self._in_one_piece = uses_jax(mode)
         self.initial_log_step = np.full(n_classes, move.initial_log_step(n))
-        self.noise_size, self._sweeps = self._compile(move, mode)
-
-    def _compile(self, move: WithinClassMove, mode: Any) -> tuple[int, CompiledSweeps]:
-        """Return how many standard normals a sweep consumes, and the compiled sweeps."""
-        density = self.density
-        return (
-            noise_size(density.n_classes, density.n_latents, move),
-            compile_sweeps(density, move, keep_auxiliaries=self.keep_auxiliaries, mode=mode),
+        self.noise_size = noise_size(n_classes, n, move, shared_latents=shared_latents)
+        self._sweeps = compile_sweeps(
+            density,
+            move,
+            shared_latents=shared_latents,
+            keep_auxiliaries=keep_auxiliaries,
+            mode=mode,
         )
 
     def __call__(

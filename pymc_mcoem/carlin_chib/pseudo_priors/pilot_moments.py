@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pytensor
-import pytensor.tensor as pt
 
-from pymc_mcoem.carlin_chib.moves.within_class import ClassProposal, RandomWalk
+from pymc_mcoem.carlin_chib.kernel import noise_size
+from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.carlin_chib.pseudo_priors.base import CompiledPseudoPriors, PseudoPriors
 from pymc_mcoem.carlin_chib.pseudo_priors.prior_covariance import compile_prior_covariance
+from pymc_mcoem.carlin_chib.sweeps import compile_sweeps
 from pymc_mcoem.compiling.backends import without_jax
-from pymc_mcoem.compiling.data_functions import compile_with_data
 
 if TYPE_CHECKING:
     from pymc_mcoem.density.class_density import ClassDensity
@@ -59,58 +58,34 @@ class PilotMoments:
     def compile(
         self, density: ClassDensity, geometry: LatentGeometry, mode: Any = None
     ) -> CompiledPseudoPriors:
-        """Compile the pilot chain."""
-        mode = without_jax(mode)
-        n_classes, n = density.n_classes, density.n_latents
+        """Compile the sweeps of the pilot chain."""
+        n_classes, n, move = density.n_classes, density.n_latents, RandomWalk(n_moves=1)
+        # A chain within one class: sweeps in which no other class has weight.
+        sweeps = compile_sweeps(density, move, shared_latents=True, mode=without_jax(mode))
         starts = geometry.follow_starts(density)
         covariances = compile_prior_covariance(density, geometry, self.n_prior_draws, mode)
-        move = RandomWalk(n_moves=1)
-
-        def one_step(noise: Any, gain: Any, x: Any, log_step: Any, k: Any, scale: Any) -> Any:
-            log_p, proposal = density.log_density(k, x), ClassProposal(scale)
-            moved = move.build(density, k, x, log_p, noise, proposal, log_step)
-            new_log_step = log_step + gain * moved.step_size_error(move.target_acceptance)
-            return pt.specify_shape(moved.position, (n,)), new_log_step
-
-        def one_class(noise: Any, k: Any, scale: Any, x0: Any, log_step: Any, gains: Any) -> Any:
-            positions, _ = pytensor.scan(
-                one_step,
-                sequences=[noise, gains],
-                outputs_info=[x0, log_step],
-                non_sequences=[k, scale],
-                return_updates=False,
-            )
-            return positions
-
-        size = move.noise_size(n)
-        noise = pt.tensor("noise", dtype="float64", shape=(n_classes, self.n_steps, size))
-        scale = pt.tensor("scale", dtype="float64", shape=(n_classes, n, n))
-        x0 = pt.tensor("start", dtype="float64", shape=(n,))
-        log_step = pt.scalar("log_step", dtype="float64")
-        gains = pt.tensor("gains", dtype="float64", shape=(self.n_steps,))
-        chains = pytensor.scan(
-            one_class,
-            sequences=[noise, pt.arange(n_classes), scale],
-            non_sequences=[x0, log_step, gains],
-            return_updates=False,
-        )
-        pilot = compile_with_data(density, [noise, scale, x0, log_step, gains], chains, mode)
-        robbins_monro = 2.0 / np.sqrt(np.arange(1, self.n_steps + 1))
+        gains = 2.0 / np.sqrt(np.arange(1, self.n_steps + 1))
+        log_step = np.full(n_classes, move.initial_log_step(n))
+        own, only = move.noise_size(n), np.where(np.eye(n_classes, dtype=bool), 0.0, -np.inf)
+        noise_shape = n_classes, self.n_steps, noise_size(n_classes, n, move, shared_latents=True)
 
         def pilot_moments(
             data: Mapping[str, np.ndarray],
             rng: np.random.Generator,
             others: Sequence[np.ndarray] = (),
         ) -> PseudoPriors:
+            arguments, start = density.arguments(data, others), starts()[0]
             prior = covariances(data, rng, others)
-            draws = pilot(
-                rng.standard_normal((n_classes, self.n_steps, size)),
-                np.linalg.cholesky(prior),
-                starts()[0],
-                np.asarray(move.initial_log_step(n)),
-                robbins_monro,
-                *density.arguments(data, others),
-            )[:, self.n_steps // 2 :]
+            shaped = PseudoPriors.from_covariance(np.tile(start, (n_classes, 1)), prior)
+            noise = np.zeros(noise_shape)
+            noise[..., -own:] = rng.standard_normal((*noise_shape[:2], own))
+            draws = np.array(
+                [
+                    sweeps(noise[j], gains, j, start, log_step, only[j], shaped, arguments).position
+                    for j in range(n_classes)
+                ]
+            )
+            draws = draws[:, self.n_steps // 2 :]
             mean = draws.mean(axis=1)
             centered = draws - mean[:, None]
             n_kept = draws.shape[1]

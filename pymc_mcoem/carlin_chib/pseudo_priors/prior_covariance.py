@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 
 from pymc_mcoem.carlin_chib.pseudo_priors.base import CompiledPseudoPriors, PseudoPriors
-from pymc_mcoem.compiling.backends import without_jax
+from pymc_mcoem.compiling.backends import interpreted_mode, without_jax
 from pymc_mcoem.compiling.data_functions import compile_with_data
 from pymc_mcoem.density.geometry import LatentGeometry
 from pymc_mcoem.density.prior_draws import PriorDraws
@@ -93,30 +92,27 @@ def compile_prior_covariance(
     They come from the model's own expression if it has one, else from prior draws of the latents
     given the model's present data and the initial values of its other variables.
     """
-    mode = without_jax(mode)
     n_classes, n = density.n_classes, density.n_latents
     if geometry.prior_covariance is not None:
         expression = geometry.prior_covariance
         zeros = density.ravel(density.model.initial_point(random_seed=0))
-
-        covariances = pytensor.scan(
-            lambda k: density.place(expression, k, zeros),
-            sequences=[pt.arange(n_classes)],
-            return_updates=False,
+        k = pt.scalar("class_index", dtype="int64")
+        # a few calls an observation are not worth the seconds of compiling
+        function = compile_with_data(
+            density, [k], density.place(expression, k, zeros), interpreted_mode()
         )
-        function = compile_with_data(density, [], covariances, mode)
 
         def from_expression(
             data: Mapping[str, np.ndarray],
             rng: np.random.Generator,
             others: Sequence[np.ndarray] = (),
         ) -> np.ndarray:
-            found: np.ndarray = function(*density.arguments(data, others))
-            return found
+            values = density.arguments(data, others)
+            return np.array([function(np.asarray(j), *values) for j in range(n_classes)])
 
         return from_expression
 
-    draw = PriorDraws(density, mode)
+    draw = PriorDraws(density, without_jax(mode))
 
     def from_draws(
         data: Mapping[str, np.ndarray],

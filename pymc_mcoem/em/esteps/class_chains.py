@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pytensor.tensor as pt
 from scipy.special import chdtri, logsumexp
 
-from pymc_mcoem.carlin_chib.moves.within_class import ClassProposal
+from pymc_mcoem.carlin_chib.kernel import noise_size
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
-from pymc_mcoem.compiling.loops import compile_loop
-from pymc_mcoem.density.class_density import as_argument
+from pymc_mcoem.carlin_chib.sweeps import compile_sweeps
 from pymc_mcoem.em.esteps.class_fits import effective_share
 
 if TYPE_CHECKING:
@@ -57,46 +55,13 @@ class ClassChains:
     def __init__(self, density: ClassDensity, move: WithinClassMove, *, mode: Any = None) -> None:
         n = density.n_latents
         self.density = density
-        self.noise_size = move.noise_size(n)
         self.initial_log_step = np.full(density.n_classes, move.initial_log_step(n))
-        noise = pt.tensor("noise", dtype="float64", shape=(None, self.noise_size))
-        gains = pt.tensor("gains", dtype="float64", shape=(None,))
-        k = pt.scalar("class_index", dtype="int64")
-        start = pt.tensor("start", dtype="float64", shape=(n,))
-        log_step = pt.scalar("log_step", dtype="float64")
-        mean = pt.tensor("mean", dtype="float64", shape=(n,))
-        scale, whiten = (
-            pt.tensor(name, dtype="float64", shape=(n, n)) for name in ("scale", "whiten")
+        self._size, self.noise_size = (
+            noise_size(density.n_classes, n, move, shared_latents=True),
+            move.noise_size(n),
         )
-
-        def log_density(k: Any, x: Any) -> Any:
-            value = density.log_density(k, x)
-            # Moves from a point without density to one with density are always accepted.
-            return pt.switch(pt.isnan(value), -np.inf, value)
-
-        def sweep(
-            noise: Any, gain: Any, x: Any, log_p: Any, log_step: Any, k: Any, *proposal: Any
-        ) -> list[Any]:
-            shaped = ClassProposal(*proposal)
-            moved = move.build(density, k, x, log_p, noise, shaped, log_step)
-            return [
-                pt.specify_shape(moved.position, (n,)),
-                log_density(k, moved.position),
-                log_step + gain * moved.step_size_error(move.target_acceptance),
-                moved.acceptance,
-            ]
-
-        self._function = compile_loop(
-            density,
-            sweep,
-            inputs=[noise, gains, k, start, log_step, scale, mean, whiten],
-            sequences=[noise, gains],
-            carried=[start, log_density(k, start), log_step],
-            n_emitted=1,
-            fixed=[k, scale, mean, whiten],
-            last={2},
-            mode=mode,
-        )
+        # A chain within one class: sweeps in which no other class has weight.
+        self._sweeps = compile_sweeps(density, move, shared_latents=True, mode=mode)
 
     def __call__(
         self,
@@ -112,7 +77,7 @@ class ClassChains:
         Parameters
         ----------
         rng : numpy.random.Generator
-            ``(n_sweeps, noise_size)`` standard normals per class are drawn from it.
+            Standard normals are drawn from it, as many for each class and sweep as a move consumes.
         starts : ndarray of shape (n_classes, n_latents)
         log_step : ndarray of shape (n_classes,)
         pseudo_priors : PseudoPriors
@@ -122,26 +87,22 @@ class ClassChains:
         data : mapping of str to ndarray
             Values of the density's `data_inputs`.
         """
-        arguments = self.density.arguments(data)
+        arguments, n_sweeps = self.density.arguments(data), len(gains)
+        position, log_density, acceptance, final = [], [], [], log_step.copy()
         # one class at a time, because the noise of a long chain takes much memory
-        chains = [
-            self._function(
-                rng.standard_normal((len(gains), self.noise_size)),
-                as_argument(gains),
-                np.asarray(j, dtype=np.int64),
-                as_argument(starts[j]),
-                as_argument(log_step[j]),
-                as_argument(pseudo_priors.scale[j]),
-                as_argument(pseudo_priors.mean[j]),
-                as_argument(pseudo_priors.whiten[j]),
-                *arguments,
-            )
-            for j in range(self.density.n_classes)
-        ]
-        position, log_density, final, acceptance = (
-            np.stack(parts) for parts in zip(*chains, strict=True)
-        )
-        return ClassDraws(position, log_density, acceptance, final)
+        for j, start in enumerate(starts):
+            noise = np.zeros((n_sweeps, self._size))
+            noise[:, -self.noise_size :] = rng.standard_normal((n_sweeps, self.noise_size))
+            only = np.where(np.arange(len(starts)) == j, 0.0, -np.inf)
+            found = self._sweeps(noise, gains, j, start, log_step, only, pseudo_priors, arguments)
+            # weights are those of the positions before, which are densities here
+            last = self._sweeps.log_densities(j, found.position[-1:], arguments)
+            own = np.concatenate([found.log_weight[1:, j], last])
+            position.append(found.position)
+            log_density.append(np.where(np.isnan(own), -np.inf, own))
+            acceptance.append(found.acceptance)
+            final[j] = found.log_step[j]
+        return ClassDraws(np.array(position), np.array(log_density), np.array(acceptance), final)
 
 
 @dataclass(frozen=True)

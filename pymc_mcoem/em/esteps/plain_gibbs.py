@@ -15,10 +15,10 @@ from pymc_mcoem.carlin_chib.moves.within_class import WithinClassMove
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriorRule, PseudoPriors
 from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
 from pymc_mcoem.compiling.backends import require_backend
+from pymc_mcoem.em.burst import Burst
 from pymc_mcoem.em.esteps.base import EStepResult
 from pymc_mcoem.em.esteps.class_fits import require_moves
 from pymc_mcoem.em.esteps.compiled import SweepEStep
-from pymc_mcoem.em.esteps.gibbs import GibbsBurst
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
@@ -120,7 +120,8 @@ class CompiledPlainGibbs(SweepEStep):
     def __init__(self, settings: PlainGibbs, family: Family) -> None:
         super().__init__(family, settings.backend, settings.proposals)
         require_moves(settings.within_class, self.density)
-        self.burst = GibbsBurst(self.density, settings.within_class, mode=self.mode)
+        # the class given the latents, then the latents given the class
+        self.burst = Burst(self.density, settings.within_class, shared_latents=True, mode=self.mode)
         self.initial_log_step = self.burst.initial_log_step
 
     def _start(

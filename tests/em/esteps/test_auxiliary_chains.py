@@ -80,9 +80,8 @@ def test_classes_far_apart_are_no_hindrance(linear, rng):
 @pytest.mark.parametrize("move", [Independence(2), Hamiltonian(n_moves=1, n_leapfrog=3)])
 def test_any_move_within_a_class_will_do(move, rng):
     family = SkewedMixture()
-    with interpreted():
-        e_step = AuxiliaryChains(within_class=move).compile(family)
-        results = repeated(e_step, split(family), rng, repeats=12, draws=60, tune=20)
+    e_step = AuxiliaryChains(within_class=move).compile(family)
+    results = repeated(e_step, split(family), rng, repeats=12, draws=60, tune=20)
     for name, z in largest_z(results, Quadrature(family, 1000).statistics()).items():
         assert z < LIMIT + 1, name  # of few repeats, so Student's tails
 
