@@ -13,7 +13,7 @@ import pytensor
 import pytensor.tensor as pt
 from scipy.special import logsumexp, softmax
 
-from pymc_mcoem.compiling.backends import backend_of, require_backend
+from pymc_mcoem.compiling.backends import backend_of, interpreted_mode, require_backend
 from pymc_mcoem.compiling.data_functions import compile_with_data
 from pymc_mcoem.compiling.flat_functions import FlatFunction, NotFlatError
 from pymc_mcoem.density.class_density import ClassDensity, as_argument
@@ -133,15 +133,30 @@ def _one_by_one(
     """Return a function from the density's arguments to the logarithms of all class weights.
 
     It calls a compiled function for every class: numba takes three times as long to compile a loop.
+    Loops that are written out give the density with the prior of the latents, which is taken off.
     """
-    flat = FlatFunction(
-        density, lambda k, x, _: [density.place_values(joint, k, x)], "the class weights"
-    )
+    written_out, prior = density.written_out, None
+    if written_out is None:
+        flat = FlatFunction(
+            density, lambda k, x, _: [density.place_values(joint, k, x)], "the class weights"
+        )
+    else:
+        flat = FlatFunction(
+            density,
+            lambda k, x, _: [density.log_density(k, x)],
+            "the class weights",
+            written_out=written_out,
+        )
+        k = pt.scalar("class_index", dtype="int64")
+        of_latents = density.place_values(density.model.logp(vars=density.latents), k, position)
+        prior = compile_with_data(density, [k], of_latents, interpreted_mode())
     nothing = np.zeros(0)
 
     def log_weights(*arguments: np.ndarray) -> np.ndarray:
-        packed = flat.pack(arguments)
-        classes = range(density.n_classes)
-        return np.array([flat.function(k, position, *packed, nothing) for k in classes])
+        packed, classes = flat.pack(arguments), range(density.n_classes)
+        found = np.array([flat.function(k, position, *packed, nothing) for k in classes])
+        if prior is not None:
+            found -= [prior(np.asarray(k), *arguments) for k in classes]
+        return found
 
     return log_weights
