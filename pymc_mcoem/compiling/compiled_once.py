@@ -9,6 +9,7 @@ import inspect
 import sys
 import zlib
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from types import ModuleType
 from typing import Any
 
@@ -68,10 +69,9 @@ class _Typed:
         """Call the compiled function."""
         return self.function(*arguments)
 
-    @property
+    @cached_property
     def function(self) -> Any:
         """The function as compiled by numba."""
-        if not self._compiled.signatures:
-            self._compiled.compile(self._signature)
-            self._compiled.disable_compile()
+        self._compiled.compile(self._signature)
+        self._compiled.disable_compile()
         return self._compiled

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.linalg.lapack import dpotrf, dpotrs
+from scipy.linalg.lapack import dposv
 
 __all__ = ["MOST_DAMPING", "Searches", "iterate", "solve"]
 
@@ -245,8 +245,8 @@ def solve(
             damped = damped[:0]
         for row, each in zip(left.tolist(), damped, strict=False):
             # the transpose is the same matrix in the order that LAPACK takes without a copy
-            factor, failed = dpotrf(each.T, lower=True, clean=False, overwrite_a=True)
-            step[row] = np.nan if failed else dpotrs(factor, gradient[row], lower=True)[0]
+            _, found, failed = dposv(each.T, gradient[row], lower=True, overwrite_a=True)
+            step[row] = np.nan if failed else found
         left = left[~np.isfinite(step[left]).all(axis=1)]
         used[left] = np.maximum(raising * used[left], least)
         used[used > MOST_DAMPING] = np.inf

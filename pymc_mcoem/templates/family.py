@@ -73,7 +73,7 @@ class TemplateFamily(TemplateObservations, Family):
         self.settings = check_settings(points, basis, deformation, n_classes, self._options)
         self.gram = basis.gram()
         # refuse priors of the wrong size now, not at the first M-step
-        self.priors.precision(self.gram)
+        self._precision = self.priors.precision(self.gram)
         self.priors.mean(self.settings.n_classes, basis.n_basis)
         self.priors.concentration(self.settings.n_classes)
         if covariance == "full":
@@ -119,11 +119,14 @@ class TemplateFamily(TemplateObservations, Family):
             priors it always is, without priors once all kernels have been observed.
         """
         ready = super().ready(statistics, effective_size=effective_size)
-        precision = self.priors.precision(self.gram) / effective_size
-        grams = self.settings.basis.unpack_gram(np.asarray(statistics["template_gram"])[ready])
-        for index, gram in zip(np.flatnonzero(ready), grams, strict=True):
+        grams = self.settings.basis.unpack_gram(np.asarray(statistics["template_gram"]))
+        # s3_j is a sum of squares, so that what the prior adds may exceed all rounding (Demmel's
+        # bound for Cholesky's method, twice): most of the time no matrix is factorized here
+        rounding = np.finfo(float).eps * grams[0].size * np.diagonal(grams, 0, 1, 2).max(axis=1)
+        is_sure = self._least_precision / effective_size > rounding
+        for index in np.flatnonzero(ready & ~is_sure):
             try:
-                np.linalg.cholesky(gram + precision)
+                np.linalg.cholesky(grams[index] + self._precision / effective_size)
             except np.linalg.LinAlgError:
                 ready[index] = False
         return ready
@@ -315,6 +318,11 @@ class TemplateFamily(TemplateObservations, Family):
         return self._mean_design.copy()
 
     @cached_property
+    def _least_precision(self) -> float:
+        """Smallest eigenvalue of the precision of the templates' prior."""
+        return float(np.linalg.eigvalsh(self._precision)[0])
+
+    @cached_property
     def _mean_design(self) -> np.ndarray:
         return mean_design(self.settings)
 
@@ -355,7 +363,14 @@ class TemplateFamily(TemplateObservations, Family):
         more = {name: value for name, value in vars(self).items() if name not in self._made}
         more |= {"geometry": self._own_hints(), "_declared": self.declared_parameters()}
         # the new mixture makes these from its own model
-        for name in ("_made", "_compiled", "_mean_design", "_registrars", "latents"):
+        for name in (
+            "_made",
+            "_compiled",
+            "_mean_design",
+            "_least_precision",
+            "_registrars",
+            "latents",
+        ):
             more.pop(name, None)
         return partial(type(self), **self._options), parts, (self.model_parameters(), more)
 
