@@ -179,7 +179,10 @@ def unlike_laplace(mixture):
 
 @pytest.mark.parametrize(
     ("e_step", "draws"),
-    [(None, 200), (mcoem.esteps.LaplaceGaussian(importance=True), 400)],
+    [
+        pytest.param(None, 200, marks=pytest.mark.slow),
+        (mcoem.esteps.LaplaceGaussian(importance=True), 400),
+    ],
     ids=["bursts", "importance weights"],
 )
 def test_no_probability_changes_by_more_than_what_is_left_out(

@@ -453,7 +453,7 @@ def test_at_every_step_of_writing_there_is_a_whole_file(
     assert_same(found, driver(family, n_start=7).partial_fit(stream))
 
 
-@steady(8)
+@steady(4)
 @given(
     way=st.sampled_from(sorted(WAYS)),
     observations=st.integers(3, 9),
