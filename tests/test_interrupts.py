@@ -490,19 +490,39 @@ def test_templates_at_forty_instants(rng, on_error, size):
     assert_same(em, clean)
 
 
+def once(call):
+    """Return what makes a call the first time that it is asked."""
+    left = [call]
+    return lambda: left.pop()() if left else None
+
+
 @pytest.mark.slow
 def test_chains_at_forty_instants(rng):
+    """At any instant from the first draw on; before it PyMC has no draws to return."""
     with pm.Model():
         index = pm.Categorical("k", [0.5, 0.5])
         x = pm.Normal("x", 2.0 * index, 1.0)
         pm.Normal("y", x, 1.0, observed=1.0)
-        step = mcoem.CarlinChib()
-        settings = {"step": step, "tune": 0, "chains": 1, "cores": 1, "progressbar": False}
-        whole = pm.sample(draws=20_000, random_seed=1, **settings)["posterior"]
-        lengths = []
+        settings = {
+            "step": mcoem.CarlinChib(),
+            "tune": 0,
+            "draws": 20_000,
+            "chains": 1,
+            "cores": 1,
+            "random_seed": 1,
+            "progressbar": False,
+        }
+        drawn = []
+        whole = pm.sample(callback=lambda **_: drawn.append(time.monotonic()), **settings)
+        whole, longest, lengths = whole["posterior"], drawn[-1] - drawn[0], []
         for _ in range(40):
-            with Pressed(rng.uniform(0.2, 1.0)):
-                found = pm.sample(draws=20_000, random_seed=1, **settings)["posterior"]
+            pressed = Pressed(rng.uniform(0.0, 0.9 * longest))
+            began = once(pressed.__enter__)
+            try:
+                found = pm.sample(callback=lambda began=began, **_: began(), **settings)
+            finally:
+                pressed.__exit__()
+            found = found["posterior"]
             lengths.append(found.sizes["draw"])
             assert found.equals(whole.isel(draw=slice(lengths[-1])))
     assert np.median(lengths) < 20_000
@@ -519,12 +539,6 @@ class PressedInAll(Pressed):
         for pid in [os.getpid(), *(child.pid for child in set(multiprocessing.process._children))]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGINT)
-
-
-def once(call):
-    """Return what makes a call the first time that it is asked."""
-    left = [call]
-    return lambda: left.pop()() if left else None
 
 
 def left_over(seconds=10.0):
