@@ -81,10 +81,13 @@ def evaluate(k: int, x: np.ndarray, reals: np.ndarray, places: np.ndarray, out: 
     constants = reals[places[0] : places[1]]
     kernels, kernels_transposed = reals[places[1] :], reals[places[2] :]
     whole, centers = reals[places[3] : places[4]], reals[places[4] : places[5]]
-    mean, precision = reals[places[5] : places[6]], reals[places[6] :]
-    deviations = reals[places[7] + k * mean.size :]
+    mean = reals[places[5] : places[6]]
     values, mask = reals[places[11] : places[12]], reals[places[12] : places[13]]
     n, d, n_nodes, n_basis = values.size, mean.size, whole.size, centers.size
+    # one for all classes, or one each
+    skipped = k * d * d if places[7] - places[6] > d * d else 0
+    precision = reals[places[6] + skipped :]
+    deviations = reals[places[7] + k * d :]
     template = reals[places[10] + k * n_basis : places[10] + (k + 1) * n_basis]
     weights, table = reals[places[13] :], reals[places[13] + n_nodes * n :]
     table = table[: 2 * n_basis * n]

@@ -244,8 +244,11 @@ def evaluate(
     grid, points = reals[places[0] : places[1]], reals[places[1] : places[2]]
     field_first, field_first_transposed = reals[places[2] :], reals[places[3] :]
     field_second, field_second_transposed = reals[places[4] :], reals[places[5] :]
-    mean, precision = reals[places[6] : places[7]], reals[places[7] :]
+    mean = reals[places[6] : places[7]]
     n, d, n_latents = points.size // 2, mean.size, x.size
+    # one for all classes, or one each
+    skipped = k * d * d if places[8] - places[7] > d * d else 0
+    precision = reals[places[7] + skipped :]
     values, mask = reals[places[12] : places[13]], reals[places[13] : places[14]]
     n_basis = (places[12] - places[11]) // (places[11] - places[10])
     template = reals[places[11] + k * n_basis : places[11] + (k + 1) * n_basis]

@@ -23,14 +23,22 @@ if TYPE_CHECKING:
 __all__ = ["TemplateFunctions", "has_simple_noise", "scale_prior_constants"]
 
 #: The arrays that follow the tables of a mixture in the real numbers.
-_OF_DATA = ("deviations", "log_prior", "noise_variance", "templates", "values", "mask", "further")
+_OF_DATA = (
+    "precision",
+    "deviations",
+    "log_prior",
+    "noise_variance",
+    "templates",
+    "values",
+    "mask",
+    "further",
+)
 
 
 def has_simple_noise(settings: TemplateSettings, built: TemplateModel) -> bool:
-    """Return whether a mixture has the covariances and the basis for which loops are written."""
+    """Return whether a mixture has the noise and the basis for which loops are written."""
     return (
         settings.basis.is_own_kind
-        and settings.covariance != "full"
         and settings.noise_correlation is None
         and built.geometry.curvature is not None
     )
@@ -48,8 +56,8 @@ class TemplateFunctions(ABC):
     sizes : sequence of int
         What the integers begin with, before the places of the arrays in the real numbers.
     tables : sequence of ndarray
-        Arrays that are the same for all observations. The mean and the precision of the
-        deformation come after them.
+        Arrays that are the same for all observations. The mean of the deformation comes after
+        them.
     n_further : int
         Numbers that follow the mask: what depends on the observation, then scratch.
 
@@ -76,13 +84,13 @@ class TemplateFunctions(ABC):
         self.matrix, self.metric = geometry.curvature.matrix, geometry.prior_precision
         self._settings, self._n_points = settings, int(np.prod(settings.observation_shape))
         base = settings.whole_covariance
-        log_deviations = np.log(np.diagonal(np.linalg.cholesky(base))).sum()
-        self._log_constant = -log_deviations - 0.5 * len(base) * np.log(2.0 * np.pi)
+        self._log_deviations = np.log(np.diagonal(np.linalg.cholesky(base)))
         self._precision, self._n_further = symmetric_inverse(base), n_further
-        fixed = [*tables, settings.deformation.mean, self._precision]
+        fixed = [*tables, settings.deformation.mean]
         self._fixed = np.concatenate([table.ravel() for table in fixed])
         n_classes, n_points = settings.n_classes, self._n_points
         lengths = [table.size for table in fixed]
+        lengths.append(base.size * (n_classes if self._has_precisions else 1))
         lengths += [n_classes * len(base), n_classes, n_classes]
         lengths += [n_classes * settings.basis.n_basis, n_points, n_points]
         places = N_SETTINGS + np.concatenate([[0], np.cumsum(lengths)])
@@ -170,8 +178,9 @@ class TemplateFunctions(ABC):
         settings, d = self._settings, len(self._precision)
         n = d if settings.scale is None else d + 1
         shares = 1.0 / self._array(reals, "deviations").reshape((-1, d))
+        precision = self._array(reals, "precision").reshape((-1, d, d))
         found = np.zeros((len(shares), n, n))
-        found[:, :d, :d] = shares[:, :, None] * self._precision * shares[:, None]
+        found[:, :d, :d] = shares[:, :, None] * precision * shares[:, None]
         if settings.scale is not None:
             found[:, d, d] = settings.scale[0]
         return found
@@ -198,15 +207,19 @@ class TemplateFunctions(ABC):
 
     def pack(self, values: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Return the two vectors that the loops take, from θ and an observation by name."""
-        n_classes, deviations = self._settings.n_classes, self._deviations(values)
+        n_classes, (precision, deviations, log_normalizer) = (
+            self._settings.n_classes,
+            self._prior(values),
+        )
         with np.errstate(divide="ignore"):
-            log_prior = np.log(values["weights"]) - np.log(deviations).sum(axis=1)
+            log_weights = np.log(values["weights"])
         further = self._further(values)
         arrays = [
             np.ones(N_SETTINGS),
             self._fixed,
+            precision,
             deviations,
-            log_prior + self._log_constant,
+            log_weights + log_normalizer,
             np.broadcast_to(values["noise_variance"], (n_classes,)),
             values["templates"],
             values["observed_values"],
@@ -221,13 +234,32 @@ class TemplateFunctions(ABC):
         begin = self._places[name]
         return reals[begin : self._places[_OF_DATA[_OF_DATA.index(name) + 1]]]
 
-    def _deviations(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
-        settings = self._settings
-        found = np.ones((settings.n_classes, settings.deformation.n_parameters))
-        if settings.learned.size:
+    @property
+    def _has_precisions(self) -> bool:
+        """Whether each class has a precision of its own, not one times its own deviations."""
+        return self._settings.covariance == "full" and self._settings.learned.size > 0
+
+    def _prior(self, values: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+        """Return precision, deviations and log-normalizers of the deformations' prior.
+
+        Of shapes (d, d) or (n_classes, d, d), (n_classes, d) and (n_classes,).
+        """
+        settings, precision, d = self._settings, self._precision, len(self._precision)
+        learned, constant = settings.learned, 0.5 * d * np.log(2.0 * np.pi)
+        deviations = np.ones((settings.n_classes, d))
+        if self._has_precisions:
+            factors = np.linalg.cholesky(values["deformation_covariance"])
+            whiten = np.linalg.inv(factors)
+            precision = np.tile(precision, (settings.n_classes, 1, 1))
+            precision[:, learned[:, None], learned] = whiten.transpose((0, 2, 1)) @ whiten
+            log_deviations = np.log(np.diagonal(factors, 0, 1, 2)).sum(axis=1)
+            log_deviations += np.delete(self._log_deviations, learned).sum()
+            return precision, deviations, -log_deviations - constant
+        if learned.size:
             own = np.sqrt(values["deformation_variance"])
-            found[:, settings.learned] = own if settings.covariance == "diagonal" else own[:, None]
-        return found
+            deviations[:, learned] = own if settings.covariance == "diagonal" else own[:, None]
+        log_deviations = np.log(deviations).sum(axis=1) + self._log_deviations.sum()
+        return precision, deviations, -log_deviations - constant
 
 
 def scale_prior_constants(settings: TemplateSettings) -> list[float]:

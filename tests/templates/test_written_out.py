@@ -47,6 +47,7 @@ MIXTURES = {
         field() + RigidMotion(), scale=(9.0, 10.0), noise="class", covariance="diagonal"
     ),
     "scaled": lambda: mixture_of(RigidMotion() + field(), scale=(9.0, 10.0)),
+    "full": lambda: mixture_of(RigidMotion() + field(), scale=(9.0, 10.0), covariance="full"),
 }
 
 
@@ -62,6 +63,7 @@ MIXTURES |= {
     "curves": curves,
     "scaled curves": lambda: curves(scale=(9.0, 10.0), noise="class", covariance="diagonal"),
     "curves at points of their own": lambda: curves(own_points=15),
+    "full curves": lambda: curves(covariance="full"),
 }
 
 
@@ -86,6 +88,10 @@ def data_of(mixture, rng):
         theta["deformation_variance"] = rng.uniform(
             0.1, 0.5, size=theta["deformation_variance"].shape
         )
+    if "deformation_covariance" in theta:
+        size = theta["deformation_covariance"].shape
+        factors = np.eye(size[-1]) + 0.1 * np.tril(rng.normal(size=size))
+        theta["deformation_covariance"] = 0.2 * factors @ factors.transpose((0, 2, 1))
     return {**theta, **mixture.encode(observation_of(mixture, rng))}
 
 
@@ -231,10 +237,8 @@ def test_a_burst_by_loops_makes_the_draws_of_one_by_graphs(name, rng):
         lambda: mixture_of(Mirrored() + field()),
         lambda: mixture_of(RigidMotion() + RigidMotion()),
         lambda: mixture_of(field(), SCATTERED),
-        lambda: mixture_of(field(), covariance="full"),
         lambda: mixture_of(field(), basis=GaussianBasis(SCATTERED[:9], 0.5)),
         lambda: mixture_of(field(), noise_correlation=0.5 * (np.eye(42) + np.ones((42, 42)))),
-        lambda: curves(covariance="full"),
         lambda: curves(noise_correlation=0.5 * (np.eye(12) + np.ones((12, 12)))),
         lambda: TemplateMixture(
             TIMES[:, None], GaussianBasis(TIMES, 1.0), Hastened((2.0, 9.0), n_kernels=3), 2
