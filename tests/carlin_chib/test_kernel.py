@@ -16,6 +16,7 @@ from scipy import stats
 from pymc_mcoem.carlin_chib.kernel import draw_class, noise_size
 from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
+from pymc_mcoem.carlin_chib.sweeps import compile_sweeps
 from tests.helpers.checks import LIMIT, class_draw_asymmetry, invariance
 from tests.helpers.compiled import N_MOVES
 from tests.helpers.interpreted import interpreted
@@ -228,3 +229,52 @@ def test_without_gain_the_step_size_stays(case, rng):
 def test_how_much_noise_a_sweep_takes():
     assert noise_size(4, 3, RandomWalk(7)) == 4 * 3 + 2 + 7 * 5
     assert noise_size(4, 3, RandomWalk(0)) == 4 * 3 + 2
+
+
+# -- classes without weight ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shared_latents", [False, True])
+def test_loops_and_graph_keep_out_of_classes_without_weight(case, rng, shared_latents):
+    """With latents that all classes share (plain Gibbs) and without; else all draws are the same."""
+    density, move = case.burst.density, RandomWalk(N_MOVES)
+    both = [
+        compile_sweeps(density, move, shared_latents=shared_latents, mode=mode)
+        for mode in ("NUMBA", "FAST_COMPILE")
+    ]
+    n, start = density.n_latents, case.pseudo_priors("good").mean[2]
+    size = noise_size(N_CLASSES, n, move, shared_latents=shared_latents)
+    nowhere = np.full(n, 1e4)
+    for offset, position in (
+        ([0.0, 0.0, 0.0], start),
+        ([0.3, -np.inf, 0.0], start),
+        ([-np.inf, -np.inf, 0.0], start),
+        ([-np.inf, -np.inf, 0.0], nowhere),
+    ):
+        noise = rng.standard_normal((20, size))
+        loops, graph = (
+            sweeps(
+                noise,
+                np.linspace(1.0, 0.0, 20),
+                2,
+                position,
+                case.burst.initial_log_step,
+                np.array(offset),
+                case.pseudo_priors("good"),
+                density.arguments(case.data),
+            )
+            for sweeps in both
+        )
+        np.testing.assert_array_equal(loops.class_index, graph.class_index)
+        for name in ("position", "log_weight", "acceptance", "log_step"):
+            np.testing.assert_allclose(getattr(loops, name), getattr(graph, name), rtol=1e-9)
+        entered = np.isfinite(offset)
+        assert entered[loops.class_index].all()
+        assert (loops.log_weight[:, ~entered] == -np.inf).all()
+        if shared_latents and position is start:
+            # weights are the densities of where the chain was
+            before = np.concatenate([start[None], loops.position[:-1]])[:, None]
+            expected = case.family.log_density(np.arange(N_CLASSES), before) + offset
+            np.testing.assert_allclose(loops.log_weight, expected, rtol=1e-10)
+    assert np.isneginf(loops.log_weight).all()
+    assert (loops.class_index == 2).all()
