@@ -117,7 +117,6 @@ def test_every_back_end_draws_the_same(run_apart, c_compiler, name, mode):
             ("numba", "random walk, tilted"),
             ("numba", "hamiltonian, jumps"),
             ("numba", "plate, frozen, metropolized"),
-            ("c", "plate, frozen, metropolized"),
             ("jax", "blocks, frozen"),
         },
     ),

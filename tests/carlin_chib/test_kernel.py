@@ -236,7 +236,7 @@ def test_how_much_noise_a_sweep_takes():
 
 @pytest.mark.parametrize("shared_latents", [False, True])
 def test_loops_and_graph_keep_out_of_classes_without_weight(case, rng, shared_latents):
-    """With latents that all classes share (plain Gibbs) and without; else all draws are the same."""
+    """With latents that all classes share (plain Gibbs) and with auxiliaries of their own."""
     density, move = case.burst.density, RandomWalk(N_MOVES)
     both = [
         compile_sweeps(density, move, shared_latents=shared_latents, mode=mode)
