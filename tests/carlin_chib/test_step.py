@@ -693,7 +693,7 @@ def test_a_model_that_changed_needs_a_new_step():
 
 
 @pytest.mark.parametrize("what", ["classes", "rows"])
-def test_other_numbers_of_classes_or_rows_need_a_new_step(what):
+def test_other_numbers_of_classes_or_rows_need_a_new_step(what, without_compiler):
     is_plate = what == "rows"
     with pm.Model(coords={"row": range(4)}) as model:
         p = pm.Data("p", [0.5, 0.5])
