@@ -102,7 +102,7 @@ def most_frequent(labels):
     return Counter(labels).most_common(1)[0][0]
 
 
-def test_a_mixture_for_each_label_as_by_hand(mixture, larger, rng):
+def test_a_mixture_for_each_label_as_by_hand(mixture, larger, rng, without_compiler):
     stream, labels = curves(rng, 40)
     settings = {"average_from": 4, "update_schedule": lambda n: True}
 
