@@ -291,7 +291,7 @@ def build_sweep(
             pseudo_priors,
         )
     if log_offset is not None:
-        log_weight = log_weight + log_offset
+        log_weight = pt.switch(pt.eq(log_offset, -np.inf), -np.inf, log_weight + log_offset)
     # Algorithm 2, (i): the index moves, and the latents of its new class with it.
     n_index = index_noise_size(metropolized)
     pairs = pt.moveaxis(noise[..., split : split + n_index], -1, 0)

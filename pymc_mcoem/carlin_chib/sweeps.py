@@ -132,6 +132,7 @@ class _FlatSweeps:
         self._made_of = density, move, metropolized, shared_latents, keep_auxiliaries
         kernel = move.kernel  # type: ignore[attr-defined]
         is_plate = isinstance(density, PlateDensity)
+        assert not (is_plate and shared_latents)
         value = FlatFunction(
             density,
             lambda k, x, _: [density.log_density(k, x)],

@@ -388,8 +388,8 @@ def sweeps(
                     squares += z[a] * z[a]
                 copy(u, mean[j])
                 add_product(u, transposed[j], z)
-            if log_offset[j] == -np.inf:
-                # no weight, whatever the density is
+            if log_offset[j] == -np.inf and j != k:
+                # no weight, whatever the density is; where the chain is, its move needs it
                 log_weights[sweep, j] = -np.inf
                 continue
             log_p = value(j, u, reals, integers, x[:0])

@@ -122,11 +122,13 @@ class TemplateFamily(TemplateObservations, Family):
         grams = self.settings.basis.unpack_gram(np.asarray(statistics["template_gram"]))
         # s3_j is a sum of squares, so that what the prior adds may exceed all rounding (Demmel's
         # bound for Cholesky's method, twice): most of the time no matrix is factorized here
-        rounding = np.finfo(float).eps * grams[0].size * np.diagonal(grams, 0, 1, 2).max(axis=1)
-        is_sure = self._least_precision / effective_size > rounding
+        share = 1.0 / effective_size
+        size = np.diagonal(grams, 0, 1, 2).max(axis=1) + share * np.diagonal(self._precision).max()
+        rounding = np.finfo(float).eps * grams[0].size * size
+        is_sure = share * self._least_precision > rounding
         for index in np.flatnonzero(ready & ~is_sure):
             try:
-                np.linalg.cholesky(grams[index] + self._precision / effective_size)
+                np.linalg.cholesky(grams[index] + share * self._precision)
             except np.linalg.LinAlgError:
                 ready[index] = False
         return ready

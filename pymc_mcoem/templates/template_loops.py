@@ -207,10 +207,8 @@ class TemplateFunctions(ABC):
 
     def pack(self, values: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Return the two vectors that the loops take, from θ and an observation by name."""
-        n_classes, (precision, deviations, log_normalizer) = (
-            self._settings.n_classes,
-            self._prior(values),
-        )
+        n_classes = self._settings.n_classes
+        precision, deviations, log_normalizer = self._prior(values)
         with np.errstate(divide="ignore"):
             log_weights = np.log(values["weights"])
         further = self._further(values)

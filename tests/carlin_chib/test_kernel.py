@@ -250,6 +250,8 @@ def test_loops_and_graph_keep_out_of_classes_without_weight(case, rng, shared_la
         ([0.3, -np.inf, 0.0], start),
         ([-np.inf, -np.inf, 0.0], start),
         ([-np.inf, -np.inf, 0.0], nowhere),
+        # it stays, and moves within its class
+        ([-np.inf, -np.inf, -np.inf], start),
     ):
         noise = rng.standard_normal((20, size))
         loops, graph = (
@@ -269,12 +271,14 @@ def test_loops_and_graph_keep_out_of_classes_without_weight(case, rng, shared_la
         for name in ("position", "log_weight", "acceptance", "log_step"):
             np.testing.assert_allclose(getattr(loops, name), getattr(graph, name), rtol=1e-9)
         entered = np.isfinite(offset)
-        assert entered[loops.class_index].all()
+        assert entered[loops.class_index].all() or not entered.any()
         assert (loops.log_weight[:, ~entered] == -np.inf).all()
         if shared_latents and position is start:
             # weights are the densities of where the chain was
             before = np.concatenate([start[None], loops.position[:-1]])[:, None]
             expected = case.family.log_density(np.arange(N_CLASSES), before) + offset
             np.testing.assert_allclose(loops.log_weight, expected, rtol=1e-10)
-    assert np.isneginf(loops.log_weight).all()
-    assert (loops.class_index == 2).all()
+        if position is nowhere or not entered.any():
+            assert np.isneginf(loops.log_weight).all()
+            assert (loops.class_index == 2).all()
+    assert not np.array_equal(loops.position[-1], start)

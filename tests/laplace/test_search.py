@@ -24,7 +24,7 @@ GRID = np.linspace(-12, 12, 200_001)
 
 # first, for `module_without_compiler` holds from where it is first used
 @pytest.mark.parametrize("backend", by_default(["numba", "jax", "cvm"], {"numba"}))
-def test_image_searches_end_at_modes_in_every_back_end(backend, run_apart):
+def test_image_searches_end_at_modes_in_every_back_end(backend, run_apart, c_compiler):
     """Of a small mixture: gradients vanish, and cooled searches are as high as cold ones."""
     run_apart(search_images, backend)
 

@@ -15,6 +15,7 @@ from pymc_mcoem.compiling.flat_functions import FlatFunction
 from pymc_mcoem.em.burst import Burst, WeightedStatistics
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.esteps.class_fits import family_density
+from pymc_mcoem.em.esteps.fixed_latents import FixedLatents
 from pymc_mcoem.templates import (
     DisplacementField,
     GaussianBasis,
@@ -247,6 +248,24 @@ def test_a_burst_by_loops_makes_the_draws_of_one_by_graphs(name, rng):
 )
 def test_what_is_not_written_out_is_compiled_from_its_graph(build):
     assert build().written_out is None
+
+
+@pytest.mark.parametrize("name", ["both", "everything", "full", "scaled curves"])
+def test_fixed_latents_weigh_classes_by_loops_as_by_the_graph(name, rng):
+    mixture = MIXTURES[name]()
+    data = data_of(mixture, rng)
+    theta = {key: data.pop(key) for key in mixture.parameter_names}
+    # classes that are hard to tell apart
+    theta["templates"] *= 0.1
+    theta["noise_variance"] = 10.0 * theta["noise_variance"]
+    found, expected = (
+        FixedLatents(backend=backend).compile(mixture)(data, theta, rng, {}, draws=1, tune=0)
+        for backend in ("numba", "FAST_COMPILE")
+    )
+    assert found.log_evidence == pytest.approx(expected.log_evidence, rel=1e-11)
+    for key, value in expected.statistics.items():
+        np.testing.assert_allclose(found.statistics[key], value, rtol=1e-9, atol=1e-9)
+    assert (found.statistics["class_weight"] > 1e-3).sum() > 1
 
 
 def test_statistics_of_ones_own_are_summed_by_their_graph(rng):

@@ -56,10 +56,8 @@ class ClassChains:
         n = density.n_latents
         self.density = density
         self.initial_log_step = np.full(density.n_classes, move.initial_log_step(n))
-        self._size, self.noise_size = (
-            noise_size(density.n_classes, n, move, shared_latents=True),
-            move.noise_size(n),
-        )
+        self.noise_size = move.noise_size(n)
+        self._size = noise_size(density.n_classes, n, move, shared_latents=True)
         # A chain within one class: sweeps in which no other class has weight.
         self._sweeps = compile_sweeps(density, move, shared_latents=True, mode=mode)
 
@@ -92,7 +90,9 @@ class ClassChains:
         # one class at a time, because the noise of a long chain takes much memory
         for j, start in enumerate(starts):
             noise = np.zeros((n_sweeps, self._size))
-            noise[:, -self.noise_size :] = rng.standard_normal((n_sweeps, self.noise_size))
+            noise[:, self._size - self.noise_size :] = rng.standard_normal(
+                (n_sweeps, self.noise_size)
+            )
             only = np.where(np.arange(len(starts)) == j, 0.0, -np.inf)
             found = self._sweeps(noise, gains, j, start, log_step, only, pseudo_priors, arguments)
             # weights are those of the positions before, which are densities here
