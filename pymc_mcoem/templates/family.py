@@ -178,6 +178,7 @@ class TemplateFamily(TemplateObservations, Family):
             {**statistics, "template_gram": gram},
             priors=self.priors,
             gram=self.gram,
+            precision=self._precision,
             base_covariance=self.settings.base_covariance,
             covariance=self.settings.covariance,
             noise=self.settings.noise,

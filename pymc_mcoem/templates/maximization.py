@@ -26,6 +26,7 @@ def maximize_templates(
     coefficients: Literal["real", "nonnegative"] = "real",
     ready: np.ndarray | None = None,
     present: Mapping[str, np.ndarray] | None = None,
+    precision: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
     """Return the parameters that maximize n* × (expected log-likelihood) + log-priors.
 
@@ -54,6 +55,8 @@ def maximize_templates(
         shared σ² is maximized given these. Default: all.
     present : mapping of str to ndarray, optional
         θ before the M-step; needed if a class is not ready.
+    precision : ndarray of shape (L, L), optional
+        What the priors make of `gram`, where that is known.
 
     Returns
     -------
@@ -96,8 +99,9 @@ def maximize_templates(
         if waiting.any():
             raise ValueError("present: give θ before the M-step, which classes that wait keep.")
         present = {}
+    precision = share * (priors.precision(gram) if precision is None else precision)
     templates, residuals = _templates(
-        statistics, share, priors, gram, waiting, present.get("templates"), coefficients
+        statistics, precision, priors, waiting, present.get("templates"), coefficients
     )
     found = {
         "weights": weights / weights.sum(),
@@ -115,9 +119,8 @@ def maximize_templates(
 
 def _templates(
     statistics: Mapping[str, np.ndarray],
-    share: float,
+    precision: np.ndarray,
     priors: TemplatePriors,
-    gram: np.ndarray,
     waiting: np.ndarray,
     present: np.ndarray | None,
     coefficients: str,
@@ -126,7 +129,6 @@ def _templates(
     projections = np.asarray(statistics["template_projection"], dtype=np.float64)
     grams = np.asarray(statistics["template_gram"], dtype=np.float64)
     squares = np.asarray(statistics["squared_norm"], dtype=np.float64)
-    precision = share * priors.precision(gram)
     mean = priors.mean(*projections.shape)
     templates = np.empty_like(projections)
     residuals = np.empty(len(projections))
