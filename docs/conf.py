@@ -10,7 +10,7 @@ import warnings
 from pathlib import Path
 
 from pymc_mcoem.datasets import load_growth
-from pymc_mcoem.datasets.digits import DATA_VARIABLE
+from pymc_mcoem.datasets.r_files import DATA_VARIABLE
 
 HERE = Path(__file__).resolve().parent
 
