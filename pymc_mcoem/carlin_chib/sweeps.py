@@ -59,7 +59,7 @@ def compile_sweeps(
     move : WithinClassMove
         On a plate `RandomWalk`.
     metropolized, shared_latents : bool
-        As in `build_sweep`; latents of a plate are not shared.
+        As in `build_sweep`. Shared latents have no auxiliaries to return, and are not of a plate.
     keep_auxiliaries : bool
         Whether the sweeps return their auxiliaries.
     mode : str or None
@@ -132,7 +132,8 @@ class _FlatSweeps:
         self._made_of = density, move, metropolized, shared_latents, keep_auxiliaries
         kernel = move.kernel  # type: ignore[attr-defined]
         is_plate = isinstance(density, PlateDensity)
-        assert not (is_plate and shared_latents)
+        assert not (shared_latents and (is_plate or keep_auxiliaries))
+        self._n_auxiliaries = 0 if shared_latents else density.n_classes
         value = FlatFunction(
             density,
             lambda k, x, _: [density.log_density(k, x)],
@@ -223,7 +224,7 @@ class _FlatSweeps:
         log_step = log_step.copy()
         log_weights = np.empty((n_sweeps, *rows, n_classes))
         acceptance = np.empty((n_sweeps, *rows))
-        auxiliaries = np.empty((n_sweeps, n_classes, *position.shape))
+        auxiliaries = np.empty((n_sweeps, self._n_auxiliaries, *position.shape))
         self._sweeps(
             self._held,
             *self._kind,

@@ -356,7 +356,7 @@ def sweeps(
     acceptance : ndarray of shape (n_sweeps,)
         Written here.
     auxiliaries : ndarray of shape (n_sweeps, n_classes, n_latents)
-        Written here.
+        Written here; (n_sweeps, 0, n_latents) where latents are shared.
     log_offset, mean, whiten, log_normalizer
         As `build_sweep` takes them.
     transposed, moved, moved_transposed : ndarray of shape (n_classes, n_latents, n_latents)
@@ -379,10 +379,10 @@ def sweeps(
         own, drawn = noise[sweep], auxiliaries[sweep]
         k, x = indices[sweep], positions[sweep]
         for j in range(n_classes):
-            u, squares = drawn[j], 0.0
-            if j == k or shared_latents:
+            u, squares = x if shared_latents else drawn[j], 0.0
+            if j == k and not shared_latents:
                 copy(u, x)
-            else:
+            elif j != k and not shared_latents:
                 z = own[j * n : (j + 1) * n]
                 for a in range(n):
                     squares += z[a] * z[a]
@@ -409,8 +409,9 @@ def sweeps(
                 log_target[j] - (log_normalizer[j] - 0.5 * squares) + log_offset[j]
             )
         k = draw_class(log_weights[sweep], k, own[split:], metropolized, weight)
+        chosen = x if shared_latents else drawn[k]
         x = positions[sweep + 1]
-        copy(x, drawn[k])
+        copy(x, chosen)
         settings[0], result[0] = log_step[k], log_target[k]
         move(
             value,

@@ -10,6 +10,7 @@ import numpy as np
 import pytensor.tensor as pt
 from scipy.special import logsumexp
 
+from pymc_mcoem.carlin_chib.class_chains import ClassChains
 from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk, WithinClassMove
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriorRule
 from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
@@ -17,7 +18,6 @@ from pymc_mcoem.compiling.backends import pytensor_mode, require_backend
 from pymc_mcoem.compiling.loops import compile_loop
 from pymc_mcoem.density.class_density import as_argument
 from pymc_mcoem.em.burst import adaptation_gains
-from pymc_mcoem.em.esteps.class_chains import ClassChains
 from pymc_mcoem.em.esteps.class_fits import family_density, require_moves
 
 if TYPE_CHECKING:

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pymc_mcoem.carlin_chib.kernel import noise_size
+from pymc_mcoem.carlin_chib.class_chains import ClassChains
 from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.carlin_chib.pseudo_priors.base import CompiledPseudoPriors, PseudoPriors
 from pymc_mcoem.carlin_chib.pseudo_priors.prior_covariance import compile_prior_covariance
-from pymc_mcoem.carlin_chib.sweeps import compile_sweeps
 from pymc_mcoem.compiling.backends import without_jax
 
 if TYPE_CHECKING:
@@ -58,34 +57,22 @@ class PilotMoments:
     def compile(
         self, density: ClassDensity, geometry: LatentGeometry, mode: Any = None
     ) -> CompiledPseudoPriors:
-        """Compile the sweeps of the pilot chain."""
-        n_classes, n, move = density.n_classes, density.n_latents, RandomWalk(n_moves=1)
-        # A chain within one class: sweeps in which no other class has weight.
-        sweeps = compile_sweeps(density, move, shared_latents=True, mode=without_jax(mode))
+        """Compile the pilot chain."""
+        n_classes, n = density.n_classes, density.n_latents
+        chains = ClassChains(density, RandomWalk(n_moves=1), mode=without_jax(mode))
         starts = geometry.follow_starts(density)
         covariances = compile_prior_covariance(density, geometry, self.n_prior_draws, mode)
         gains = 2.0 / np.sqrt(np.arange(1, self.n_steps + 1))
-        log_step = np.full(n_classes, move.initial_log_step(n))
-        own, only = move.noise_size(n), np.where(np.eye(n_classes, dtype=bool), 0.0, -np.inf)
-        noise_shape = n_classes, self.n_steps, noise_size(n_classes, n, move, shared_latents=True)
 
         def pilot_moments(
             data: Mapping[str, np.ndarray],
             rng: np.random.Generator,
             others: Sequence[np.ndarray] = (),
         ) -> PseudoPriors:
-            arguments, start = density.arguments(data, others), starts()[0]
-            prior = covariances(data, rng, others)
-            shaped = PseudoPriors.from_covariance(np.tile(start, (n_classes, 1)), prior)
-            noise = np.zeros(noise_shape)
-            noise[..., -own:] = rng.standard_normal((*noise_shape[:2], own))
-            draws = np.array(
-                [
-                    sweeps(noise[j], gains, j, start, log_step, only[j], shaped, arguments).position
-                    for j in range(n_classes)
-                ]
-            )
-            draws = draws[:, self.n_steps // 2 :]
+            prior, start = covariances(data, rng, others), np.tile(starts()[0], (n_classes, 1))
+            shaped = PseudoPriors.from_covariance(start, prior)
+            found = chains(rng, start, chains.initial_log_step, shaped, gains, data, others)
+            draws = found.position[:, self.n_steps // 2 :]
             mean = draws.mean(axis=1)
             centered = draws - mean[:, None]
             n_kept = draws.shape[1]

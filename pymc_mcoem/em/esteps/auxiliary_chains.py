@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import logsumexp, softmax
 
+from pymc_mcoem.carlin_chib.class_chains import ClassChains, ClassDraws
 from pymc_mcoem.carlin_chib.moves.defaults import BURST_MOVE
 from pymc_mcoem.carlin_chib.moves.within_class import WithinClassMove
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriorRule, PseudoPriors
 from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
 from pymc_mcoem.compiling.backends import require_backend
 from pymc_mcoem.em.esteps.base import EStepResult
-from pymc_mcoem.em.esteps.class_chains import ClassChains, ClassDraws, ReciprocalEvidence
 from pymc_mcoem.em.esteps.class_fits import FEW, require_density, require_moves, statistics_of_draws
 from pymc_mcoem.em.esteps.compiled import ChainEStep
+from pymc_mcoem.em.esteps.reciprocal_evidence import ReciprocalEvidence
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family

@@ -19,9 +19,9 @@ from pymc_mcoem.em.esteps.base import EStepResult
 from pymc_mcoem.em.esteps.class_fits import family_density, fit_to_keep, kept_fit, own_chain
 
 if TYPE_CHECKING:
+    from pymc_mcoem.carlin_chib.class_chains import ClassDraws
     from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriorRule
     from pymc_mcoem.density.class_density import ClassDensity
-    from pymc_mcoem.em.esteps.class_chains import ClassDraws
     from pymc_mcoem.em.family import Family
 
 __all__ = ["ChainEStep", "DensityEStep", "SweepEStep"]
