@@ -26,7 +26,7 @@ __all__ = ["evaluate"]
 #  1, 2 kernels of the warp at its nodes, (n_nodes, n_parameters), and the same transposed
 #  3 whole: weights of the nodes in the integral over the outer interval
 #  4 centers of the template's kernels
-#  5, 6 mean and precision
+#  5, 6 mean and precision of the warp's prior, one precision for all classes or one each
 #  7 deviations  8 log_prior  9 noise_variance  10 templates  11 values  12 mask
 # 13 weights of the nodes in the integrals up to the points, (n_nodes, n_points), then scratch
 

@@ -24,7 +24,7 @@ from pymc_mcoem.compiling.flat_functions_numba import FUNCTION
 from pymc_mcoem.templates import template_loops_numba
 from pymc_mcoem.templates.template_loops_numba import exponentials, likelihood, prior, product
 
-__all__ = ["ARRAYS", "FAR", "SIZES", "evaluate", "kernels"]
+__all__ = ["FAR", "SIZES", "evaluate", "kernels"]
 
 #: What the integers begin with, before the places of the arrays. Where −1, there is none.
 SIZES = (
@@ -49,23 +49,15 @@ SIZES = (
 ) = range(len(SIZES))
 _N_SIZES = len(SIZES)
 
-#: The arrays in the real numbers, in order; their places stand in the integers.
-ARRAYS = (
-    "grid",  # starts, spacings and bandwidth; shape, rate and log-constant of the scale's prior
-    "points",  # coordinates, an axis after the other
-    "field_first",  # kernels of the field along each axis, and the same transposed
-    "field_first_transposed",
-    "field_second",
-    "field_second_transposed",
-    "mean",
-    "precision",
-    "deviations",
-    "log_prior",
-    "noise_variance",
-    "templates",
-    "values",
-    "mask",
-)
+# The real numbers, after the settings; their places stand in the integers:
+#  0 grid: starts, spacings and bandwidth; shape, rate and log-constant of the scale's prior
+#  1 points: coordinates, an axis after the other
+#  2 to 5 kernels of the field along each axis, each followed by the same transposed
+#  6 mean of the warp's prior
+#  7 its precision, (n_parameters, n_parameters), one for all classes or one each
+#  8 to 11 deviations, log-priors, noise variances and templates, a class after the other
+#  12, 13 values and mask
+#  14 scratch
 
 #: Bandwidths from a center beyond which its kernel is zero.
 FAR = 27.0
