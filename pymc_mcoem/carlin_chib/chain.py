@@ -78,6 +78,8 @@ class Chain(WithSamplingState):
         As `ChainFits` takes them.
     adapts_shape : bool
         Whether random walks take the shape of the chain's own draws during tuning.
+    learns : bool
+        Whether to learn better pseudo-priors while tuning, where those of the fit are poor.
     equalizes_visits : bool
         Whether to adapt weights under which all classes are visited equally often.
     is_frozen : bool
@@ -109,6 +111,7 @@ class Chain(WithSamplingState):
         other_indices: Mapping[int, int],
         *,
         adapts_shape: bool,
+        learns: bool,
         equalizes_visits: bool,
         is_frozen: bool,
         moves_latents: bool,
@@ -116,6 +119,7 @@ class Chain(WithSamplingState):
         self._engine = engine
         self._default_start = default_start
         self._adapts_shape = adapts_shape
+        self._learns = learns
         self._equalizes_visits = equalizes_visits
         self._is_frozen = is_frozen
         self._moves_latents = moves_latents
@@ -161,6 +165,8 @@ class Chain(WithSamplingState):
         must_refit = is_first or self._must_refit(tune)
         if must_refit:
             self.fits.fit(rng, others)
+        if self._learns and tune and self._learns_now():
+            self.fits.learn(rng, others, self.log_step)
         if self._adapts_shape and tune and (must_refit or self._is_due()):
             self._adapt_shape()
         beside = self.fits.values(others)
@@ -250,6 +256,11 @@ class Chain(WithSamplingState):
 
     def _must_refit(self, tune: bool) -> bool:
         return tune and bool(self._engine.density.other_values) and self._is_due()
+
+    def _learns_now(self) -> bool:
+        # once, when no refit follows
+        share = 0.875 if self._engine.density.other_values else 0.5
+        return self.n_steps == int(share * self.n_tune)
 
     def _is_due(self) -> bool:
         # The last quarter of tuning is for the step sizes, which depend on the pseudo-priors.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pymc.step_methods.state import DataClassState, WithSamplingState, dataclass_state
 
+from pymc_mcoem.carlin_chib.pilots import learn
 from pymc_mcoem.carlin_chib.pseudo_prior_checks import PseudoPriorCheck
 
 if TYPE_CHECKING:
@@ -109,6 +110,21 @@ class ChainFits(WithSamplingState):
                 count,
                 found.log_evidence.size,
             )
+
+    def learn(
+        self, rng: np.random.Generator, others: Sequence[np.ndarray], log_step: np.ndarray
+    ) -> None:
+        """Learn better pseudo-priors for the classes where the sweeps since the fit ask for it."""
+        here = self.values(others)
+        classes = self._check.worth_learning() if here == self._checked_at else []
+        if not classes:
+            return
+        found, learned = learn(self._engine, rng, self.by_values[here], others, log_step, classes)
+        for each in learned:
+            _log.info("CarlinChib: %s: %s", self._index_name, each)
+        if learned:
+            self.by_values[here] = found
+            self._check = PseudoPriorCheck(N_CHECKED, found.log_evidence)
 
     def believed_elsewhere(
         self,

@@ -128,6 +128,13 @@ class Engine:
         active = self.density.active
         return found if active is None else found.restricted(active)
 
+    def log_densities(
+        self, class_index: Any, points: np.ndarray, others: Sequence[np.ndarray]
+    ) -> np.ndarray:
+        """Return log p(y, I, X) of a class at points ``(n, n_latents)``, shape ``(n,)``."""
+        found: np.ndarray = self._sweeps.log_densities(class_index, points, others)
+        return found
+
     def sweep(
         self,
         rng: np.random.Generator,

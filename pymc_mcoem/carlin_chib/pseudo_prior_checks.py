@@ -24,6 +24,11 @@ _MIN_SHARE = 0.1
 _MIN_DOUBTFUL_SHARE = 0.5
 _MAX_PARETO_K = 0.7
 
+#: Fewer sweeps than this, with a class active or not, do not show how its pseudo-prior overlaps
+#: with its posterior; a smaller overlap than the second is worth learning a better one.
+_MIN_SWEEPS = 30
+_MIN_OVERLAP = 0.3
+
 #: A class whose evidence is this many nats below the best one's is hardly ever visited anyway.
 _MAX_GAP = 10.0
 
@@ -131,6 +136,29 @@ class PseudoPriorCheck:
         matters = seen.near | seen.always
         known = seen.n_drawn >= _MIN_DRAWS
         return bool(((matters.sum(axis=1) < 2) | (known | ~matters).all(axis=1)).all())
+
+    def worth_learning(self) -> list[int]:
+        """Return the classes in reach whose pseudo-priors might be better; not on a plate.
+
+        These are the poor ones, and those whose draws would seldom replace the chain's own
+        positions, for a pseudo-prior that is too narrow has no bad draws. If the chain has never
+        left its class, it is all of them.
+        """
+        if not self._ratios:
+            return []
+        seen = self._summed()
+        poor = np.zeros(len(seen.near[0]), dtype=bool)
+        poor[[verdict.class_number for verdict in self.verdicts()]] = True
+        for j, own in enumerate(seen.own[:, 0].T):
+            if min(own.sum(), (~own).sum()) >= _MIN_SWEEPS:
+                ratios = np.array(self._ratios)[:, j]
+                with np.errstate(all="ignore"):
+                    change = ratios[~own][:, None] - ratios[own]
+                    poor[j] |= np.exp(np.minimum(change, 0.0)).mean() < _MIN_OVERLAP
+        if seen.always.any():
+            poor[:] = True
+        reached = seen.near[0] | seen.always[0]
+        return [int(j) for j in np.flatnonzero(poor & reached)] if reached.sum() > 1 else []
 
     def verdicts(self) -> list[Verdict]:
         """Return a verdict on each class whose pseudo-prior is poor."""

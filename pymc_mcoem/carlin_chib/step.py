@@ -260,11 +260,20 @@ class CarlinChib(BlockedStep):
         adapts_shape = isinstance(move, RandomWalk) and bool(
             move.n_moves and not index.ndim and self._density.n_latents > 1
         )
+        # A rule that was given stays; jumps and frozen auxiliaries use normals only.
+        learns = (
+            pseudo_priors is None
+            and within_class is not None
+            and jump is None
+            and auxiliaries == "refreshed"
+            and not index.ndim
+        )
         self.chain = Chain(
             self._engine,
             DefaultStart(model, index, self._density.latents),
             {} if index.ndim else other_indices(self._density, MAX_FITS),
             adapts_shape=adapts_shape,
+            learns=learns,
             equalizes_visits=equalize_visits,
             is_frozen=auxiliaries == "frozen",
             moves_latents=within_class is not None,

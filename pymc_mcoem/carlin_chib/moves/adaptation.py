@@ -77,7 +77,7 @@ class ShapeOfMoves:
         moves within one.
         """
         enough = self.count >= _FEWEST_DRAWS * max(self.mean.shape[1], 1)
-        found: np.ndarray = enough & ~pseudo_priors.is_mixed
+        found: np.ndarray = enough & ~pseudo_priors.has_several_modes
         return found
 
     def adapted(

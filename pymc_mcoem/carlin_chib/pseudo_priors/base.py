@@ -204,6 +204,11 @@ class PseudoPriors:
         n_classes = len(self.mean)
         return np.zeros(n_classes, bool) if self.mixtures is None else self.mixtures.is_mixed
 
+    @property
+    def has_several_modes(self) -> np.ndarray:
+        """Whether each class was fitted at several modes, ``(n_classes,)``."""
+        return self.is_mixed if self.mixtures is None else self.mixtures.has_several_modes
+
     def standardized(self, at: tuple[int], position: np.ndarray) -> np.ndarray:
         """Return a position ``(n_latents,)`` in units of the normal of a class."""
         found: np.ndarray = self.whiten[at] @ (position - self.mean[at])
@@ -291,6 +296,11 @@ class Mixtures:
         """Whether each class has several components, ``(n_classes,)``."""
         found: np.ndarray = np.isfinite(self.log_share).sum(axis=1) > 1
         return found
+
+    @property
+    def has_several_modes(self) -> np.ndarray:
+        """The same: each mode has a component."""
+        return self.is_mixed
 
     @cached_property
     def _cumulative(self) -> np.ndarray:

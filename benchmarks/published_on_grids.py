@@ -1,0 +1,173 @@
+"""Published models whose evidences are integrals over up to four dimensions, on grids of nodes.
+
+They are written as in `published_models.py`, and the grids do not use the package.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from published_models import PublishedModel, nodes, probabilities
+from scipy import stats
+from scipy.optimize import minimize
+from scipy.special import logsumexp
+
+GALAXIES = (
+    np.array(
+        """
+        9172 9350 9483 9558 9775 10227 10406 16084 16170 18419 18552 18600 18927 19052 19070 19330
+        19343 19349 19440 19473 19529 19541 19547 19663 19846 19856 19863 19914 19918 19973 19989
+        20166 20175 20179 20196 20215 20221 20415 20629 20795 20821 20846 20875 20986 21137 21492
+        21701 21814 21921 21960 22185 22209 22242 22249 22314 22374 22495 22746 22747 22888 22914
+        23206 23241 23263 23484 23538 23542 23666 23706 23711 24129 24285 24289 24366 24717 24990
+        25633 26960 26995 32065 32789 34279
+        """.split(),
+        dtype=float,
+    )
+    / 1000
+)
+"""Velocities of 82 galaxies near Corona Borealis, in 1,000 km/s (Roeder 1990)."""
+
+SPREAD = 2.5
+"""Standard deviation of each component of the galaxies' velocities."""
+
+
+def galaxies(n_nodes: int = 40) -> PublishedModel:
+    """Return one to four equally heavy normals of one known spread, with the lowest mean and gaps.
+
+    A mixture has as many modes as its components have orders. Gaps between means leave one order.
+    """
+    blocks = {}
+    with pm.Model() as model:
+        k = pm.Categorical("k", np.full(4, 0.25))
+        parts = []
+        for j in range(4):
+            means = pm.Normal(f"lowest_{j}", 15, 5)[None]
+            blocks[j] = [f"lowest_{j}"]
+            if j:
+                gaps = pm.Exponential(f"gaps_{j}", scale=6, shape=j)
+                blocks[j].append(f"gaps_{j}")
+                means = pt.concatenate([means, means + pt.cumsum(gaps)])
+            each = pm.logp(pm.Normal.dist(means, SPREAD), GALAXIES[:, None])
+            parts.append(pm.math.logsumexp(each, axis=1).sum() - len(GALAXIES) * np.log(j + 1))
+        pm.Potential(
+            "velocities", sum(pm.math.switch(pm.math.eq(k, j), parts[j], 0.0) for j in range(4))
+        )
+    log_evidence = np.array([galaxy_evidence(j + 1, n_nodes) for j in range(4)])
+    return PublishedModel(
+        "Roeder 1990, one to four components",
+        model,
+        {"k": probabilities(log_evidence, np.full(4, 0.25))},
+        {"k": blocks},
+        log_evidence,
+    )
+
+
+def galaxy_evidence(n_components: int, n_nodes: int) -> float:
+    """Return the log-evidence of a mixture of so many normals, by quadrature."""
+    lowest, weight = nodes(2.0, 28.0, n_nodes)
+    weight = weight + stats.norm.logpdf(lowest, 15, 5)
+    gaps, gap_weight = nodes(0.0, 32.0, n_nodes)
+    gap_weight = gap_weight + stats.expon.logpdf(gaps, scale=6)
+    found = []
+    # the last gap is left to an inner sum, and the others are a loop
+    for places in itertools.product(range(n_nodes), repeat=max(n_components - 2, 0)):
+        means = lowest[:, None]
+        log_p = weight
+        if n_components > 1:
+            first = lowest + 0.0
+            inner = [first]
+            for place in places:
+                inner.append(inner[-1] + gaps[place])
+            log_p = weight + sum(gap_weight[place] for place in places)
+            ends = inner[-1][:, None] + gaps
+            means = np.stack([*np.broadcast_arrays(*(each[:, None] for each in inner), ends)], -1)
+            log_p = log_p[:, None] + gap_weight
+        # (..., n_galaxies, n_components), summed over components
+        density = np.exp(-0.5 * ((GALAXIES[:, None] - means[..., None, :]) / SPREAD) ** 2)
+        with np.errstate(divide="ignore"):
+            log_p = log_p + np.log(density.sum(axis=-1)).sum(axis=-1)
+        found.append(logsumexp(log_p))
+    constant = np.log(n_components * SPREAD) + 0.5 * np.log(2 * np.pi)
+    return float(logsumexp(found) - len(GALAXIES) * constant)
+
+
+# -- robust regression -----------------------------------------------------------------------------
+
+#: Columns of the four regressors in each of the models.
+SUBSETS = [[0], [0, 1], [0, 2, 3], [0, 1, 2, 3]]
+
+
+def robust_data(n: int = 80) -> tuple[np.ndarray, np.ndarray]:
+    """Return four regressors (n, 4), the first constant, and responses (n,) with outliers."""
+    rng = np.random.default_rng(6)
+    x = np.concatenate([np.ones((n, 1)), rng.standard_normal((n, 3))], axis=1)
+    x[:, 3] += 0.8 * x[:, 1]
+    wild = rng.random(n) < 0.3
+    return x, x @ [1.0, 0.0, 0.35, 0.1] + rng.normal(0, np.where(wild, 10.0, 1.0))
+
+
+def log_robust(residuals: np.ndarray) -> np.ndarray:
+    """Return the log-density of errors, of which one half are ten times as wide."""
+    found: np.ndarray = np.logaddexp(
+        stats.norm.logpdf(residuals), stats.norm.logpdf(residuals, 0, 10)
+    ) - np.log(2)
+    return found
+
+
+def robust_subsets(n_nodes: int = 24) -> PublishedModel:
+    """Return a robust regression whose regressors are in or out, in blocks."""
+    x, y = robust_data()
+    blocks = {}
+    with pm.Model() as model:
+        k = pm.Categorical("k", np.full(4, 0.25))
+        slopes = [pm.Normal(f"slope_{a}", 0, 10) for a in range(4)]
+        mean = 0.0
+        for a in range(4):
+            owners = [j for j, subset in enumerate(SUBSETS) if a in subset]
+            is_in = sum(pm.math.eq(k, j) for j in owners)
+            mean += pm.math.switch(is_in, slopes[a], 0.0) * x[:, a]
+        errors = [pm.logp(pm.Normal.dist(mean, spread), y) for spread in (1.0, 10.0)]
+        pm.Potential("responses", (pm.math.logaddexp(*errors) - np.log(2)).sum())
+    for j, subset in enumerate(SUBSETS):
+        blocks[j] = [f"slope_{a}" for a in subset]
+    log_evidence = np.array([robust_evidence(x[:, subset], y, n_nodes) for subset in SUBSETS])
+    return PublishedModel(
+        "daviesl/trjp, examples/vs, simulated data of the same design",
+        model,
+        {"k": probabilities(log_evidence, np.full(4, 0.25))},
+        {"k": blocks},
+        log_evidence,
+    )
+
+
+def robust_evidence(x: np.ndarray, y: np.ndarray, n_nodes: int) -> float:
+    """Return the log-evidence of a regression, on a grid of nine standard deviations each way."""
+    n = x.shape[1]
+
+    def log_p(slopes: np.ndarray) -> np.ndarray:
+        likelihood = log_robust(y - slopes @ x.T).sum(axis=-1)
+        found: np.ndarray = likelihood + stats.norm.logpdf(slopes, 0, 10).sum(axis=-1)
+        return found
+
+    best = minimize(lambda slopes: -log_p(slopes), np.linalg.lstsq(x, y)[0], tol=1e-10)
+    root = np.linalg.cholesky(np.atleast_2d(best.hess_inv))
+    place, log_weight = nodes(-9.0, 9.0, n_nodes)
+    found = []
+    for first, own in zip(place, log_weight, strict=True):
+        grid = np.meshgrid(*[place] * (n - 1), indexing="ij")
+        weights = np.meshgrid(*[log_weight] * (n - 1), indexing="ij")
+        z = np.stack([np.full(n_nodes ** (n - 1), first), *(each.ravel() for each in grid)], -1)
+        total = own + sum(each.ravel() for each in weights)
+        found.append(logsumexp(log_p(best.x + z @ root.T) + total))
+    return float(logsumexp(found) + np.log(np.diagonal(root)).sum())
+
+
+MODELS: dict[str, Callable[[], PublishedModel]] = {
+    "galaxies": galaxies,
+    "robust subsets": robust_subsets,
+}
