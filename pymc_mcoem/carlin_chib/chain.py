@@ -223,7 +223,9 @@ class Chain(WithSamplingState):
             self._last = before, position, others
             # the first draws may still be moving away from a poor start
             if self._adapts_shape and self.n_steps > self.n_tune // 8:
-                self.shape_of_moves.see(int(swept.class_index), swept.position)
+                here = int(swept.class_index)
+                own = density.without_inactive(here, swept.position)
+                self.shape_of_moves.see(here, own)
         self.fits.see(beside, before, swept.log_ratio)
         equalizing = self.equalizing_log_weight
         if self._equalizes_visits and tune:

@@ -20,6 +20,7 @@ from pymc_mcoem.density.class_density import as_argument
 from pymc_mcoem.density.plate import PlateDensity
 
 if TYPE_CHECKING:
+    from pymc_mcoem.carlin_chib.compiled_sweeps import Sweeps
     from pymc_mcoem.carlin_chib.moves.annealed import AnnealedJump
     from pymc_mcoem.density.geometry import LatentGeometry
 
@@ -134,6 +135,31 @@ class Engine:
         """Return log p(y, I, X) of a class at points ``(n, n_latents)``, shape ``(n,)``."""
         found: np.ndarray = self._sweeps.log_densities(class_index, points, others)
         return found
+
+    def sweeps_within(
+        self,
+        class_number: int,
+        rng: np.random.Generator,
+        gains: np.ndarray,
+        position: np.ndarray,
+        log_step: np.ndarray,
+        pseudo_priors: PseudoPriors,
+        others: Sequence[np.ndarray],
+        moves: PseudoPriors | None = None,
+    ) -> Sweeps:
+        """Make ``len(gains)`` sweeps that stay within a class; not on a plate."""
+        only = np.where(np.arange(self.density.n_classes) == class_number, 0.0, -np.inf)
+        return self._sweeps(
+            rng.standard_normal((len(gains), *self._noise_shape)),
+            gains,
+            class_number,
+            position,
+            log_step,
+            only,
+            pseudo_priors,
+            others,
+            None if moves is None else moves.scale,
+        )
 
     def sweep(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -18,15 +18,17 @@ if TYPE_CHECKING:
     from pymc_mcoem.carlin_chib.engines import Engine
     from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
 
-__all__ = ["Learned", "learn", "overlap"]
+__all__ = ["Agreement", "Learned", "agreement", "learn"]
 
 #: Draws of a pseudo-prior from which a pilot chain's start is chosen.
 _N_STARTS = 200
 
-#: Pilot chains of a class, their sweeps, and the first share of them that is left out.
+#: Pilot chains of a class, their sweeps, those between two proposals of the pseudo-prior, and the
+#: first share that is left out.
 _N_CHAINS = 4
 _N_SWEEPS = 1_000
 _N_SWEEPS_A_LATENT = 25
+_N_BETWEEN = 10
 _BURN_IN = 0.2
 
 #: Draws by which pseudo-priors are compared.
@@ -34,7 +36,7 @@ _N_COMPARED = 400
 
 #: Most rounds of learning: the chains of a second one explore further, by draws of what the first
 #: one learned.
-_N_ROUNDS = 3
+_N_ROUNDS = 5
 
 #: A learned pseudo-prior has to overlap so many times as much as the one before.
 _LEAST_GAIN = 1.2
@@ -73,65 +75,139 @@ def learn(
     log_step: np.ndarray,
     classes: Sequence[int],
 ) -> tuple[PseudoPriors, list[Learned]]:
-    """Return pseudo-priors that are learned in some of the classes, where that is better."""
+    """Return pseudo-priors that are learned in some of the classes, where that is better.
+
+    Parameters
+    ----------
+    engine : Engine
+        Of a single index.
+    rng : numpy.random.Generator
+    pseudo_priors : PseudoPriors
+        Those of the fit.
+    others : sequence of ndarray
+        Values of the model's other variables.
+    log_step : ndarray of shape (n_classes,)
+        Logarithms of the step sizes that the pilot chains start with.
+    classes : sequence of int
+
+    Returns
+    -------
+    PseudoPriors
+        The same object if none is better.
+    list of Learned
+        By class.
+    """
     maps: dict[int, LearnedMap] = {}
-    found = []
+    found: dict[int, Learned] = {}
+    log_evidence = pseudo_priors.log_evidence.copy()
     for j in classes:
-        present, name, first = pseudo_priors, "", 0.0
-        for number in range(_N_ROUNDS):
-            draws = _pilot_draws(engine, rng, present, others, log_step, j)
-            half = len(draws) // 2
-            before = overlap(engine, rng, present, others, j, draws[half:])
-            first = first if number else before
-            best = _LEAST_GAIN * before
-            for kind, learned in _candidates(engine, draws[:half], j):
+        present, moves = pseudo_priors, None
+        for _ in range(_N_ROUNDS):
+            chains = _pilot_draws(engine, rng, present, others, log_step, j, moves)
+            # chains may be at different modes: the end of each is held out
+            draws = np.concatenate([chain[: -len(chain) // 4] for chain in chains])
+            held_out = np.concatenate([chain[-len(chain) // 4 :] for chain in chains])
+            before = agreement(engine, rng, present, others, j, held_out).overlap
+            first = found[j].before if j in found else before
+            least, is_better = _LEAST_GAIN * before, False
+            for name, learned in candidate_maps(draws, held_out, _active(engine, j), seed=j):
                 given = _with(pseudo_priors, {j: learned})
-                after = overlap(engine, rng, given, others, j, draws[half:])
-                if after > best:
-                    best, maps[j], name = after, learned, kind
-            if best == _LEAST_GAIN * before:
-                # no better one was found: `before` is what the present one has with fresh draws
+                after = agreement(engine, rng, given, others, j, held_out)
+                if after.overlap > least:
+                    least, is_better = after.overlap, True
+                    maps[j], log_evidence[j] = learned, after.log_evidence
+                    found[j] = Learned(j, name, first, after.overlap)
+            if not is_better:
                 break
             present = _with(pseudo_priors, {j: maps[j]})
-        if name:
-            found.append(Learned(j, name, first, max(best / _LEAST_GAIN, before) if best == _LEAST_GAIN * before else best))
-    return (_with(pseudo_priors, maps) if maps else pseudo_priors), found
+            moves = _shaped(pseudo_priors, j, draws, _active(engine, j))
+    if not maps:
+        return pseudo_priors, []
+    return _with(replace(pseudo_priors, log_evidence=log_evidence), maps), [*found.values()]
 
 
-def _candidates(
-    engine: Engine, draws: np.ndarray, class_number: int
-) -> Iterator[tuple[str, LearnedMap]]:
+def _active(engine: Engine, class_number: int) -> np.ndarray:
+    """Return which coordinates are active in a class, ``(n_latents,)``."""
     active = engine.density.active
-    own = np.ones(draws.shape[1], bool) if active is None else active[class_number]
-    return candidate_maps(draws, own, seed=class_number)
+    if active is None:
+        return np.ones(engine.density.n_latents, dtype=bool)
+    found: np.ndarray = active[class_number]
+    return found
+
+
+def _shaped(
+    pseudo_priors: PseudoPriors, class_number: int, draws: np.ndarray, active: np.ndarray
+) -> PseudoPriors:
+    """Return normals of which one class's has the covariance of draws, for moves."""
+    scale = pseudo_priors.scale.copy()
+    within = np.ix_(active, active)
+    own = np.cov(draws[:, active].T).reshape(scale[class_number][within].shape)
+    own += 1e-9 * np.eye(len(own)) * np.trace(own) / len(own)
+    scale[class_number][within] = np.linalg.cholesky(own)
+    return replace(pseudo_priors, scale=scale, mixtures=None)
 
 
 def _with(before: PseudoPriors, maps: dict[int, LearnedMap]) -> PseudoPriors:
     return replace(before, mixtures=LearnedPseudoPriors(before, maps))
 
 
-def overlap(
+@dataclass(frozen=True)
+class Agreement:
+    """How well a pseudo-prior agrees with its class's posterior.
+
+    Attributes
+    ----------
+    overlap : float
+        How often a draw of the one would replace a draw of the other as an independent proposal:
+        1 if they are the same.
+    log_evidence : float
+        Logarithm of the mean importance ratio, whose expectation is p(y, I = j).
+    """
+
+    overlap: float
+    log_evidence: float
+
+
+def agreement(
     engine: Engine,
     rng: np.random.Generator,
     pseudo_priors: PseudoPriors,
     others: Sequence[np.ndarray],
     class_number: int,
     held_out: np.ndarray,
-) -> float:
-    """Return how often a draw of a pseudo-prior would replace a draw of its class's posterior.
-
-    It is the expected acceptance of an independent proposal, 1 if they are the same.
-    """
+) -> Agreement:
+    """Compare the pseudo-prior of a class with draws of its posterior ``(n_draws, n_latents)``."""
     chosen = held_out[np.linspace(0, len(held_out) - 1, _N_COMPARED).astype(int)]
-    drawn = np.array([pseudo_priors.draw(rng)[class_number] for _ in range(_N_COMPARED)])
-    points = np.concatenate([chosen, drawn])
-    log_p = engine.log_densities(class_number, points, others)
-    at = np.repeat(points[:, None, :], len(pseudo_priors.mean), axis=1)
-    log_ratio = log_p - pseudo_priors.log_density(at)[:, class_number]
-    log_ratio = np.where(np.isnan(log_ratio), -np.inf, log_ratio)
-    here, there = log_ratio[:_N_COMPARED], log_ratio[_N_COMPARED:]
-    with np.errstate(over="ignore"):
-        return float(np.exp(np.minimum(there[:, None] - here, 0.0)).mean())
+    weigh = _Weigher(engine, pseudo_priors, others, class_number)
+    here, there = weigh(chosen), weigh(weigh.draws(rng, _N_COMPARED))
+    return Agreement(
+        float(np.exp(np.minimum(there[:, None] - here, 0.0)).mean()),
+        float(np.logaddexp.reduce(there) - np.log(_N_COMPARED)),
+    )
+
+
+@dataclass(frozen=True)
+class _Weigher:
+    """Draws of a class's pseudo-prior, and the logarithms of their importance ratios."""
+
+    engine: Engine
+    pseudo_priors: PseudoPriors
+    others: Sequence[np.ndarray]
+    class_number: int
+
+    def draws(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """Return n draws ``(n, n_latents)``, with zeros where latents are inactive."""
+        found = np.array([self.pseudo_priors.draw(rng)[self.class_number] for _ in range(n)])
+        found[:, ~_active(self.engine, self.class_number)] = 0.0
+        return found
+
+    def __call__(self, points: np.ndarray) -> np.ndarray:
+        """Return log p(y, I, U) - log κ(U) at points ``(n, n_latents)``; nan is minus infinity."""
+        log_p = self.engine.log_densities(self.class_number, points, self.others)
+        at = np.repeat(points[:, None, :], len(self.pseudo_priors.mean), axis=1)
+        with np.errstate(invalid="ignore"):
+            log_ratio = log_p - self.pseudo_priors.log_density(at)[:, self.class_number]
+        return np.where(np.isnan(log_ratio), -np.inf, log_ratio)
 
 
 def _pilot_draws(
@@ -141,34 +217,35 @@ def _pilot_draws(
     others: Sequence[np.ndarray],
     log_step: np.ndarray,
     class_number: int,
-) -> np.ndarray:
-    """Return draws of chains that stay within a class, ``(n_draws, n_latents)``."""
-    n_classes, n = engine.auxiliaries_shape
-    only = np.where(np.arange(n_classes) == class_number, 0.0, -np.inf)
-    n_sweeps = max(_N_SWEEPS, _N_SWEEPS_A_LATENT * n)
-    drawn = np.array([pseudo_priors.draw(rng)[class_number] for _ in range(_N_STARTS)])
-    log_p = engine.log_densities(class_number, drawn, others)
-    at = np.repeat(drawn[:, None, :], n_classes, axis=1)
-    log_ratio = log_p - pseudo_priors.log_density(at)[:, class_number]
-    log_ratio = np.where(np.isnan(log_ratio), -np.inf, log_ratio)
+    moves: PseudoPriors | None,
+) -> list[np.ndarray]:
+    """Return draws of chains that stay within a class, ``(n_draws, n_latents)`` of each.
+
+    Every few sweeps a chain is proposed a draw of the pseudo-prior, which takes it to other modes
+    and along tails.
+    """
+    n_active = engine.density.n_active[class_number]
+    n_parts = max(_N_SWEEPS, _N_SWEEPS_A_LATENT * n_active) // _N_BETWEEN
+    gains = 2.0 / np.sqrt(np.arange(1, n_parts * _N_BETWEEN + 1))
+    weigh = _Weigher(engine, pseudo_priors, others, class_number)
+    drawn = weigh.draws(rng, _N_STARTS)
+    log_ratio = weigh(drawn)
     weight = np.exp(log_ratio - log_ratio.max())
     starts = rng.choice(len(drawn), size=_N_CHAINS, p=weight / weight.sum())
     found = []
     for start in starts:
-        position, step = drawn[start], log_step.copy()
-        for t in range(n_sweeps):
-            swept = engine.sweep(
-                rng,
-                2.0 / np.sqrt(t + 1),
-                np.asarray(class_number),
-                position,
-                step,
-                pseudo_priors,
-                others,
-                equalizing_log_weight=only,
-                jumps=False,
+        position, step, own_draws = drawn[start], log_step.copy(), []
+        proposed = weigh.draws(rng, n_parts)
+        log_ratios = weigh(proposed)
+        for part, own in enumerate(gains.reshape(n_parts, -1)):
+            made = engine.sweeps_within(
+                class_number, rng, own, position, step, pseudo_priors, others, moves
             )
-            position, step = swept.position, swept.log_step
-            if t >= _BURN_IN * n_sweeps:
-                found.append(position)
-    return np.array(found)[rng.permutation(len(found))]
+            position, step = made.position[-1], made.log_step
+            if part >= _BURN_IN * n_parts:
+                own_draws.append(made.position)
+            (here,) = weigh(position[None])
+            if -rng.standard_exponential() < log_ratios[part] - here:
+                position = proposed[part]
+        found.append(np.concatenate(own_draws))
+    return found

@@ -1,27 +1,24 @@
-"""Pseudo-priors learned while tuning: their maps, when they are learned, and that draws are exact."""
+"""Pseudo-priors learned while tuning: their maps, when they are learned, and exact draws."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+import pickle
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 from scipy import stats
 from scipy.integrate import trapezoid
 
-from benchmarks import published_models as published
-from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
-from pymc_mcoem.carlin_chib.pilots import overlap
+import pymc_mcoem.carlin_chib.chain_fits as chain_fits
+from pymc_mcoem.carlin_chib.moves.annealed import AnnealedJump
+from pymc_mcoem.carlin_chib.pilots import learn
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
 from pymc_mcoem.carlin_chib.pseudo_priors.conditional_scale import ConditionalScale
 from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
-from pymc_mcoem.carlin_chib.pseudo_priors.learned import (
-    LearnedMap,
-    LearnedPseudoPriors,
-    candidate_maps,
-)
+from pymc_mcoem.carlin_chib.pseudo_priors.learned import LearnedPseudoPriors, candidate_maps
 from pymc_mcoem.carlin_chib.pseudo_priors.sinh_arcsinh import SinhArcsinh
 from pymc_mcoem.carlin_chib.step import CarlinChib
 from tests.helpers.checks import LIMIT, agreement
@@ -63,7 +60,7 @@ def learned_in_class_1(rng):
     """Return pseudo-priors of two classes and one latent, the second learned from skewed draws."""
     before = PseudoPriors.from_covariance(np.zeros((2, 1)), np.full((2, 1, 1), 0.5))
     draws = np.sinh((np.arcsinh(rng.standard_normal((4_000, 1))) + 0.8) / 0.6)
-    maps = dict(candidate_maps(draws, np.ones(1, bool), seed=0))
+    maps = dict(candidate_maps(draws[:3_000], draws[3_000:], np.ones(1, bool), seed=0))
     return before, LearnedPseudoPriors(before, {1: maps["sinh-arcsinh"]}), draws
 
 
@@ -75,17 +72,153 @@ def test_densities_are_those_of_the_draws(rng):
     cumulative = np.append(0, np.cumsum(np.diff(x) * (density[1:] + density[:-1]) / 2))
     drawn = np.array([learned.draw(rng)[1, 0] for _ in range(4_000)])
     assert stats.kstest(np.interp(drawn, x, cumulative), "uniform").pvalue > 1e-5
-    # a density of a wrong slope is told apart
-    assert stats.kstest(np.interp(1.15 * drawn, x, cumulative), "uniform").pvalue < 1e-5
+    # draws of another width are told apart
+    assert stats.kstest(np.interp(1.3 * drawn, x, cumulative), "uniform").pvalue < 1e-5
 
 
 def test_other_classes_and_inactive_coordinates_stay(rng):
     before, learned, _ = learned_in_class_1(rng)
     at = rng.standard_normal((5, 2, 1))
     np.testing.assert_array_equal(learned.log_density(at)[:, 0], before.log_density(at)[:, 0])
-    (_, of_first), *_ = candidate_maps(rng.normal(3, 1, (500, 2)), np.array([True, False]), seed=0)
+    draws, active = rng.normal(3, 1, (500, 2)), np.array([True, False])
+    (_, of_first), *_ = candidate_maps(draws, draws, active, seed=0)
     at = np.array([[3.0, -2.0], [3.0, 1.0]])
     difference = np.subtract(*of_first.log_density(at))
     assert difference == pytest.approx(np.subtract(*stats.norm.logpdf([-2.0, 1.0])))
     drawn = np.array([of_first.draw(rng) for _ in range(2_000)])[:, 1]
     assert stats.kstest(drawn, "norm").pvalue > 1e-5
+
+
+# -- the step --------------------------------------------------------------------------------------
+
+WEIGHTS = np.array([0.2, 0.5, 0.3])
+SKEW, TAIL = np.array([0.0, 1.5, -0.5]), np.array([1.0, 0.7, 0.45])
+
+
+def skewed_model():
+    """Return three classes of one latent, the second skewed and the third with heavy tails."""
+    with pm.Model() as model:
+        k = pm.Categorical("k", WEIGHTS)
+        x = pm.Normal("x", 0, 10)
+        t = pt.constant(TAIL)[k] * pt.arcsinh(x) - pt.constant(SKEW)[k]
+        slope = pt.log(pt.constant(TAIL)[k]) + pt.log(pt.cosh(t)) - 0.5 * pt.log1p(x**2)
+        pm.Potential("p", pm.logp(pm.Normal.dist(), pt.sinh(t)) + slope)
+        pm.Potential("no prior", -pm.logp(pm.Normal.dist(0, 10), x))
+    return model
+
+
+def standardized(k, x):
+    """Return what is standard normal given the class."""
+    return np.sinh(TAIL[k] * np.arcsinh(x) - SKEW[k])
+
+
+def run(model, step, seed, tune, draws):
+    """Return class indices and latents of one chain."""
+    step.setup_chain(np.random.default_rng(seed), tune=tune, draws=draws)
+    point, found = model.initial_point(0), []
+    for t in range(tune + draws):
+        if t == tune:
+            step.stop_tuning()
+        point = step.step(point)[0]
+        found.append((int(point["k"]), float(point["x"])))
+    k, x = np.array(found[tune:]).T
+    return k.astype(int), x
+
+
+def largest_z(k, x, n_batches=50):
+    """Return the largest error of shares of classes, and of moments within them."""
+    member = (k[:, None] == np.arange(3)).astype(float)
+    z = standardized(k, x)
+    seen = np.concatenate([member, member * z[:, None], member * (z**2 - 1)[:, None]], axis=1)
+    exact = np.concatenate([WEIGHTS, np.zeros(6)])
+    return agreement(seen.reshape(n_batches, -1, 9).mean(axis=1), exact).largest_z
+
+
+@pytest.fixture(scope="module")
+def skewed():
+    model = skewed_model()
+    with model:
+        return model, CarlinChib()
+
+
+def test_draws_are_exact_and_pseudo_priors_are_learned_where_they_were_poor(skewed, caplog, rng):
+    model, step = skewed
+    with caplog.at_level(logging.INFO, "pymc_mcoem"):
+        k, x = run(model, step, rng.integers(1_000), 1_000, 10_000)
+    assert "learned a pseudo-prior of class 1" in caplog.text
+    assert "learned a pseudo-prior of class 0" not in caplog.text
+    assert largest_z(k, x) < LIMIT
+    np.testing.assert_allclose(
+        np.exp(step.chain.pseudo_priors.log_evidence[1]), WEIGHTS[1], rtol=0.25
+    )
+
+
+def test_a_learned_density_that_leaves_out_its_slope_is_noticed(skewed, monkeypatch, rng):
+    model, step = skewed
+    log_density = LearnedPseudoPriors.log_density
+
+    def wrong(self, positions):
+        found = log_density(self, positions)
+        found[..., 1] -= 0.5 * np.arcsinh(positions[..., 1, 0])
+        return found
+
+    monkeypatch.setattr(LearnedPseudoPriors, "log_density", wrong)
+    assert largest_z(*run(model, step, rng.integers(1_000), 1_000, 10_000)) > LIMIT
+
+
+def test_the_same_seed_learns_the_same_and_states_can_be_stored(skewed):
+    model, step = skewed
+    first = run(model, step, 7, 400, 100)
+    learned = step.chain.pseudo_priors
+    assert isinstance(learned.mixtures, LearnedPseudoPriors)
+    assert pickle.loads(pickle.dumps(learned)) == learned
+    state = step.sampling_state
+    np.testing.assert_array_equal(run(model, step, 7, 400, 100), first)
+    assert step.sampling_state.chain.fits.by_values == state.chain.fits.by_values
+
+
+def test_nothing_is_learned_where_pseudo_priors_are_good(monkeypatch):
+    monkeypatch.setattr(chain_fits, "learn", lambda *_: pytest.fail("learned"))
+    with pm.Model() as model:
+        k = pm.Categorical("k", WEIGHTS)
+        x = pm.Normal("x", 2.0 * k, 1.0)
+        pm.Normal("y", x, 1.0, observed=1.5)
+        step = CarlinChib()
+    run(model, step, 1, 1_000, 1)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"pseudo_priors": Laplace(n_prior_draws=0)},
+        {"auxiliaries": "frozen"},
+        {"jump": AnnealedJump(2)},
+        {"within_class": None},
+    ],
+)
+def test_what_was_asked_for_stays(settings, monkeypatch):
+    asked = []
+    monkeypatch.setattr(chain_fits.ChainFits, "learn", lambda *_: asked.append(None))
+    model = skewed_model()
+    for own in ({}, settings):
+        with model:
+            step = CarlinChib(**own)
+        run(model, step, 1, 8, 1)
+        assert len(asked) == 1
+
+
+def test_a_hierarchy_is_learned_by_conditional_scales(rng):
+    with pm.Model():
+        pm.Categorical("k", [0.4, 0.6])
+        h = pm.Normal("h", 0, 0.8)
+        effects = pm.Normal("effects", 0, pm.math.exp(h), shape=4)
+        flat = pm.Normal("flat", shape=2)
+        step = CarlinChib(blocks={0: [h, effects], 1: [flat]})
+    engine = step._engine
+    found, learned = learn(
+        engine, rng, engine.fit(rng, []), [], engine.initial_log_step, classes=[0]
+    )
+    (of_hierarchy,) = learned
+    assert of_hierarchy.name == "conditional scales and sinh-arcsinh"
+    assert of_hierarchy.before < 0.1 < 0.4 < of_hierarchy.after
+    assert found.log_evidence[0] == pytest.approx(np.log(0.4), abs=0.3)

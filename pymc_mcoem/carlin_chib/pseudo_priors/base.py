@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "N_STARTS",
     "CompiledPseudoPriors",
+    "Mixed",
     "Mixtures",
     "PseudoPriorRule",
     "PseudoPriors",
@@ -32,6 +33,36 @@ __all__ = [
 
 #: Most draws of a chain's start from its pseudo-priors, which may reach beyond the support.
 N_STARTS = 50
+
+
+class Mixed(Protocol):
+    """Pseudo-priors that are not all normal, as `PseudoPriors.mixtures`."""
+
+    @property
+    def is_mixed(self) -> np.ndarray:
+        """Whether a draw of its own pseudo-prior is proposed in each class, ``(n_classes,)``."""
+        ...
+
+    @property
+    def has_several_modes(self) -> np.ndarray:
+        """Whether each class was fitted at several modes, ``(n_classes,)``."""
+        ...
+
+    def log_density(self, positions: np.ndarray) -> np.ndarray:
+        """Return log κ_j(U_j), ``(..., n_classes)``, of ``(..., n_classes, n_latents)``."""
+        ...
+
+    def draw(self, rng: np.random.Generator) -> np.ndarray:
+        """Draw from every class's pseudo-prior, ``(n_classes, n_latents)``."""
+        ...
+
+    def restricted(self, active: np.ndarray) -> Mixed:
+        """Return those that make a class's inactive latents independent standard normals."""
+        ...
+
+    def arrays(self) -> list[np.ndarray]:
+        """Return the arrays that are equal in equal pseudo-priors."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +81,8 @@ class PseudoPriors:
         gives none.
     troubles : dict of str to int
         Named troubles of the rule that made them, with their counts.
-    mixtures : Mixtures or None
-        Mixtures, if some class has several components.
+    mixtures : Mixed or None
+        `Mixtures` if some class has several components, or those learned while tuning.
 
     Notes
     -----
@@ -72,7 +103,7 @@ class PseudoPriors:
     log_normalizer: np.ndarray
     log_evidence: np.ndarray
     troubles: dict[str, int] = field(default_factory=dict)
-    mixtures: Mixtures | None = None
+    mixtures: Mixed | None = None
 
     def __eq__(self, other: object) -> bool:
         # PyMC compares the states of step methods, which hold pseudo-priors, field by field.

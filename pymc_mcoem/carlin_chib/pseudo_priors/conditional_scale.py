@@ -10,9 +10,13 @@ __all__ = ["ConditionalScale"]
 
 #: Most latents that others may depend on, and the least share of the others' sizes that a latent
 #: explains: of all of them on average, or of one.
-_MOST_DRIVERS = 8
+_MOST_DRIVERS = 4
 _LEAST_MEAN_SHARE = 0.01
 _LEAST_SHARE = 0.05
+
+#: Ridges of the regressions, as shares of the number of draws.
+_RIDGE_OF_LINES = 0.001
+_RIDGE_OF_PRODUCTS = 0.03
 
 #: The regressions are not extrapolated beyond so many standard deviations of a driver.
 _REACH = 3.0
@@ -51,21 +55,29 @@ class ConditionalScale:
     log_width: np.ndarray
 
     @classmethod
+    def plain(cls, draws: np.ndarray) -> ConditionalScale:
+        """Return the one without drivers, which standardizes draws ``(n_draws, n)``."""
+        none = np.zeros(0)
+        place, log_width = draws.mean(axis=0), np.log(draws.std(axis=0))
+        return cls(none.astype(int), none, none, place[None], log_width[None])
+
+    @classmethod
     def fitted(cls, draws: np.ndarray) -> ConditionalScale:
         """Choose drivers and fit the regressions to draws ``(n_draws, n)``."""
         drivers = _find_drivers(draws)
+        if not len(drivers):
+            return cls.plain(draws)
         driving = draws[:, drivers]
         center, unit = driving.mean(axis=0), driving.std(axis=0)
         n_features = 1 + len(drivers) + len(drivers) * (len(drivers) + 1) // 2
         zeros = np.zeros((n_features, draws.shape[1]))
-        plain = cls(drivers, center, unit, zeros, zeros)
-        features = plain._features(draws)
+        features = cls(drivers, center, unit, zeros, zeros)._features(draws)
         driven = np.setdiff1d(np.arange(draws.shape[1]), drivers)
         place, log_width = zeros.copy(), zeros.copy()
-        place[:, driven] = _regressed(features, draws[:, driven])
+        place[:, driven] = _regressed(features, draws[:, driven], len(drivers))
         rest = draws[:, driven] - features @ place[:, driven]
         size = np.log(rest**2 + 1e-12 * rest.var(axis=0))
-        log_width[:, driven] = 0.5 * _regressed(features, size)
+        log_width[:, driven] = 0.5 * _regressed(features, size, len(drivers))
         # the mean of the logarithm of a squared standard normal is not zero; match the variance
         rest /= np.exp(features @ log_width[:, driven])
         log_width[0, driven] += np.log(rest.std(axis=0))
@@ -90,12 +102,16 @@ class ConditionalScale:
         return found
 
 
-def _regressed(features: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return coefficients by least squares with a little ridge, but for the constant."""
-    gram = features.T @ features
-    ridge = np.full(len(gram), 1.0)
+def _regressed(features: np.ndarray, values: np.ndarray, n_drivers: int) -> np.ndarray:
+    """Return coefficients by least squares, those of products held near zero by a ridge.
+
+    Correlated draws support few coefficients, and draws beyond those seen follow the lines.
+    """
+    ridge = np.full(features.shape[1], _RIDGE_OF_PRODUCTS)
+    ridge[: n_drivers + 1] = _RIDGE_OF_LINES
     ridge[0] = 0.0
-    found: np.ndarray = np.linalg.solve(gram + np.diag(ridge), features.T @ values)
+    gram = features.T @ features + len(features) * np.diag(ridge)
+    found: np.ndarray = np.linalg.solve(gram, features.T @ values)
     return found
 
 
@@ -103,7 +119,8 @@ def _find_drivers(draws: np.ndarray) -> np.ndarray:
     """Return the coordinates that explain how widely others vary, the best first.
 
     What is left of each coordinate given all others, by its regression on them, has a size: where
-    the logarithm of this size goes with another coordinate, that one is a driver.
+    the logarithm of this size goes with another coordinate, that one is a driver. What the first
+    driver explains is taken out before the next one is looked for.
     """
     n_draws, n = draws.shape
     standard = (draws - draws.mean(axis=0)) / draws.std(axis=0)
@@ -112,16 +129,17 @@ def _find_drivers(draws: np.ndarray) -> np.ndarray:
     left = standard @ precision / np.diagonal(precision)
     size = np.log(left**2 + 1e-6)
     size = (size - size.mean(axis=0)) / size.std(axis=0)
-    share = (standard.T @ size / n_draws) ** 2  # (driver, driven)
-    np.fill_diagonal(share, 0.0)
     chosen: list[int] = []
     for _ in range(min(_MOST_DRIVERS, n - 1)):
         free = np.setdiff1d(np.arange(n), chosen)
-        explained = share[np.ix_(free, free)]
-        best = int(np.argmax(explained.sum(axis=1)))
+        share = (standard[:, free].T @ size[:, free] / n_draws) ** 2  # (driver, driven)
+        np.fill_diagonal(share, 0.0)
+        best = int(np.argmax(share.sum(axis=1)))
         # by chance alone a share is one over the number of independent draws
-        of_all, of_one = explained[best].sum() / (len(free) - 1), explained[best].max()
+        of_all, of_one = share[best].sum() / (len(free) - 1), share[best].max()
         if of_all < _LEAST_MEAN_SHARE and of_one < _LEAST_SHARE:
             break
         chosen.append(int(free[best]))
+        known = standard[:, chosen]
+        size = size - known @ np.linalg.lstsq(known, size)[0]
     return np.array(chosen, dtype=int)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from scipy.linalg import solve_triangular
 
 from pymc_mcoem.carlin_chib.pseudo_priors.base import Mixtures, PseudoPriors
 from pymc_mcoem.carlin_chib.pseudo_priors.conditional_scale import ConditionalScale
@@ -19,7 +20,7 @@ __all__ = ["LearnedMap", "LearnedPseudoPriors", "candidate_maps"]
 _SHARE = 0.9
 
 #: Most normals of a mixture, and most latents for which there is one.
-_MOST_NORMALS = 6
+_MOST_NORMALS = 8
 _MOST_MIXED = 20
 
 #: Share of a wide normal among them. Its covariance is wider by the second over the root of the
@@ -73,48 +74,47 @@ class LearnedMap:
 
 
 def candidate_maps(
-    draws: np.ndarray, active: np.ndarray, seed: int
+    draws: np.ndarray, held_out: np.ndarray, active: np.ndarray, seed: int
 ) -> Iterator[tuple[str, LearnedMap]]:
     """Yield maps fitted to draws of a class, by name.
 
     Parameters
     ----------
-    draws : ndarray of shape (n_draws, n_latents)
+    draws, held_out : ndarray of shape (n_draws, n_latents)
+        Covariances are shrunk so that draws that are held out are the most probable.
     active : ndarray of bool, shape (n_latents,)
     seed : int
         Of the mixtures' starts.
     """
     own = draws[:, active]
-    scale = ConditionalScale.fitted(own) if own.shape[1] > 1 else None
-    ways: dict[str, list[type[SinhArcsinh] | ConditionalScale]] = {
-        "mixture of normals": [],
-        "sinh-arcsinh": [SinhArcsinh],
+    plain = ConditionalScale.plain(own)
+    ways: dict[str, list[SinhArcsinh | ConditionalScale]] = {
+        "mixture of normals": [plain],
+        "sinh-arcsinh": [SinhArcsinh.fitted(own)],
     }
-    if scale is not None and len(scale.drivers):
-        ways["conditional scales and sinh-arcsinh"] = [scale, SinhArcsinh]
-    for name, way in ways.items():
-        layers, z = [], own
-        for each in way:
-            layer = each if isinstance(each, ConditionalScale) else each.fitted(z)
-            layers.append(layer)
-            z, _ = layer.to_normal(z)
-        yield name, LearnedMap(active, tuple(layers), _fitted_normals(z, seed))
+    scale = ConditionalScale.fitted(own) if own.shape[1] > 1 else plain
+    if len(scale.drivers):
+        rest, _ = scale.to_normal(own)
+        ways["conditional scales and sinh-arcsinh"] = [scale, SinhArcsinh.fitted(rest)]
+    for name, layers in ways.items():
+        z, other_z = own, held_out[:, active]
+        for layer in layers:
+            (z, _), (other_z, _) = layer.to_normal(z), layer.to_normal(other_z)
+        yield name, LearnedMap(active, tuple(layers), _fitted_normals(z, other_z, seed))
 
 
-def _fitted_normals(z: np.ndarray, seed: int) -> Mixtures:
-    """Fit a mixture of normals, its number by the Bayesian information criterion."""
-    n_draws, n = z.shape
-    mean, covariance = z.mean(axis=0)[None], np.atleast_2d(np.cov(z.T))
-    # as if there were one draw more for each coordinate, independent of the others
-    shrunk = (n_draws * covariance + n * np.diag(np.diagonal(covariance))) / (n_draws + n)
-    share, covariances = np.ones(1), shrunk[None]
+def _fitted_normals(z: np.ndarray, held_out: np.ndarray, seed: int) -> Mixtures:
+    """Fit a normal; of few latents a mixture, its number by the Bayesian information criterion."""
+    n = z.shape[1]
+    mean, share = z.mean(axis=0)[None], np.ones(1)
+    covariances = shrunk = _shrunk(np.atleast_2d(np.cov(z.T)), held_out - mean)[None]
     if n <= _MOST_MIXED:
         # imported where it is used: it takes a second
         from sklearn.mixture import GaussianMixture
 
         least = np.inf
         for n_normals in range(1, _MOST_NORMALS + 1):
-            fit = GaussianMixture(n_normals, random_state=seed).fit(z)
+            fit = GaussianMixture(n_normals, reg_covar=1e-4, random_state=seed).fit(z)
             criterion = fit.bic(z)
             if criterion >= least:
                 break
@@ -123,8 +123,25 @@ def _fitted_normals(z: np.ndarray, seed: int) -> Mixtures:
     wide = (1 + _WIDER / np.sqrt(n)) * shrunk
     share = np.append((1 - _WIDE_SHARE) * share, _WIDE_SHARE)
     mean = np.concatenate([mean, z.mean(axis=0)[None]])
-    covariances = np.concatenate([covariances, wide[None]])
+    covariances = np.concatenate([covariances, wide])
     return Mixtures(np.log(share)[None], PseudoPriors.from_covariance(mean, covariances))
+
+
+def _shrunk(covariance: np.ndarray, away: np.ndarray) -> np.ndarray:
+    """Return a covariance, its correlations shrunk until held-out deviations are most probable.
+
+    Correlated draws of many latents say little of most of their correlations.
+    """
+    best, found = -np.inf, covariance
+    for kept in (1.0, 0.95, 0.9, 0.8, 0.6, 0.4, 0.2, 0.1, 0.0):
+        tried = kept * covariance + (1 - kept) * np.diag(np.diagonal(covariance))
+        tried += 1e-9 * np.eye(len(tried)) * np.trace(tried) / len(tried)
+        factor = np.linalg.cholesky(tried)
+        standard = solve_triangular(factor, away.T, lower=True)
+        log_p = -np.log(np.diagonal(factor)).sum() - 0.5 * (standard**2).sum(axis=0).mean()
+        if log_p > best:
+            best, found = log_p, tried
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,9 +176,7 @@ class LearnedPseudoPriors:
         found = self.before.log_density(positions)
         for j, learned in self.maps.items():
             log_p = learned.log_density(positions[..., j, :])
-            found[..., j] = np.logaddexp(
-                np.log(_SHARE) + log_p, np.log(1 - _SHARE) + found[..., j]
-            )
+            found[..., j] = np.logaddexp(np.log(_SHARE) + log_p, np.log(1 - _SHARE) + found[..., j])
         return found
 
     def draw(self, rng: np.random.Generator) -> np.ndarray:
@@ -172,6 +187,10 @@ class LearnedPseudoPriors:
             if rng.random() < _SHARE:
                 found[j] = drawn
         return found
+
+    def restricted(self, active: np.ndarray) -> LearnedPseudoPriors:
+        """Return the same: maps know which latents are active."""
+        return LearnedPseudoPriors(self.before.restricted(active), self.maps)
 
     def arrays(self) -> list[np.ndarray]:
         """Return the arrays that are equal in equal pseudo-priors."""
