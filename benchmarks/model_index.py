@@ -1,7 +1,8 @@
 """Compare `CarlinChib` with nothing set with the exact answers of models that others published.
 
-The models and their answers are in `published_models.py`. Each is sampled as its user would: 1,000
-tuning steps and 1,000 draws in four chains, and nothing is set except the blocks. A run is
+The models and their answers are in `published_models.py` and `published_on_grids.py`. Each is
+sampled as its user would: 1,000 tuning steps and 1,000 draws in four chains, and nothing is set
+except the blocks. A run is
 
 * ``right`` if the share of each class of all chains together is within the larger of four Monte
   Carlo errors and 0.02 of the exact probability, and that of each chain within four of its own;
@@ -36,12 +37,15 @@ import arviz_stats
 import numpy as np
 import pymc as pm
 import xarray as xr
-from published_models import MODELS, PublishedModel, capture_recapture
+from published_models import MODELS as WRITTEN
+from published_models import PublishedModel, capture_recapture
+from published_on_grids import MODELS as ON_GRIDS
 from scipy.special import logsumexp
 from timing import console, make_table, tell_versions
 
 import pymc_mcoem as mcoem
 
+MODELS = WRITTEN | ON_GRIDS
 N_CHAINS = 4
 VERDICTS = ("right", "right, flagged", "wrong, flagged", "WRONG AND APPROVED")
 

@@ -1010,8 +1010,9 @@ def ended_run(kind, workers, rng, folder, most, pressed):
             for _ in range(most if pressed else 0):
                 time.sleep(rng.uniform(0.0, longest))
                 if process.poll() is None:
-                    # a kernel's stop button tells the kernel; a terminal tells all
-                    tell = os.kill if workers == "notebook" else os.killpg
+                    # A kernel's stop button tells the kernel, a terminal all of its programs.
+                    # Dask's workers would end at it, and Dask would wait for new ones.
+                    tell = os.kill if workers in ("notebook", "dask") else os.killpg
                     tell(process.pid, signal.SIGINT)
             heard = process.stdout.readline()
             process.wait(300)

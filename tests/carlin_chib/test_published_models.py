@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import published_on_grids as on_grids
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
@@ -39,11 +40,21 @@ def largest_z(problem, posterior, n_batches=40):
 @pytest.mark.parametrize(
     "name",
     by_default(
-        ["coin", "identical", "pines", "horse kicks", "robust errors", "few predictors"], ["coin"]
+        [
+            "coin",
+            "identical",
+            "pines",
+            "horse kicks",
+            "robust errors",
+            "few predictors",
+            "sinh-arcsinh",
+            "robust subsets",
+        ],
+        ["coin"],
     ),
 )
 def test_every_chain_has_the_exact_probabilities(name, rng):
-    problem = published.MODELS[name]()
+    problem = (published.MODELS | on_grids.MODELS)[name]()
     posterior = sample(problem.steps(), problem.model, rng, draws=4_000, chains=2)
     assert largest_z(problem, posterior) < LIMIT
 
@@ -130,6 +141,56 @@ def test_quadratures_have_converged(make, more_nodes):
     np.testing.assert_allclose(
         make(more_nodes).log_evidence, make().log_evidence, rtol=0, atol=1e-6
     )
+
+
+def test_grids_have_converged():
+    x, y = on_grids.robust_data()
+    for subset in on_grids.SUBSETS[:3]:
+        few, many = (on_grids.robust_evidence(x[:, subset], y, n) for n in (20, 30))
+        assert few == pytest.approx(many, abs=1e-4)
+    for n_components in (1, 2, 3):
+        few, many = (on_grids.galaxy_evidence(n_components, n) for n in (24, 30))
+        assert few == pytest.approx(many, abs=1e-3)
+
+
+def test_one_component_of_galaxies_has_the_evidence_of_normal_data():
+    n = len(on_grids.GALAXIES)
+    covariance = np.full((n, n), 25.0) + on_grids.SPREAD**2 * np.eye(n)
+    exact = stats.multivariate_normal.logpdf(on_grids.GALAXIES, np.full(n, 15.0), covariance)
+    assert on_grids.galaxy_evidence(1, 24) == pytest.approx(exact, abs=1e-6)
+
+
+def test_a_regression_on_nothing_but_outliers_has_the_evidence_of_normal_data(monkeypatch):
+    x, y = on_grids.robust_data()
+    monkeypatch.setattr(
+        on_grids, "log_robust", lambda residuals: stats.norm.logpdf(residuals, 0, 9)
+    )
+    covariance = 100 * x @ x.T + 81 * np.eye(len(y))
+    exact = stats.multivariate_normal.logpdf(y, np.zeros(len(y)), covariance)
+    assert on_grids.robust_evidence(x, y, 20) == pytest.approx(exact, abs=1e-5)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2, 3])
+def test_the_models_of_galaxies_and_outliers_have_the_likelihoods_of_the_grids(place, monkeypatch):
+    monkeypatch.setattr(on_grids, "galaxy_evidence", lambda *_: 0.0)
+    monkeypatch.setattr(on_grids, "robust_evidence", lambda *_: 0.0)
+    model = on_grids.galaxies().model
+    point = model.initial_point(0) | {"k": place}
+    lowest, gaps = 12.0, np.array([3.0, 8.0, 5.0])[:place]
+    point[f"lowest_{place}"] = np.array(lowest)
+    if place:
+        point[f"gaps_{place}_log__"] = np.log(gaps)
+    found = model.compile_logp(vars=model["velocities"], mode="FAST_COMPILE")(point)
+    means = lowest + np.append(0, np.cumsum(gaps))
+    density = stats.norm.pdf(on_grids.GALAXIES[:, None], means, on_grids.SPREAD).mean(axis=1)
+    assert found == pytest.approx(np.log(density).sum())
+    model = on_grids.robust_subsets().model
+    slopes = np.array([0.5, -0.2, 0.7, 1.3])
+    point = {f"slope_{a}": slopes[a] for a in range(4)} | {"k": place}
+    found = model.compile_logp(vars=model["responses"], mode="FAST_COMPILE")(point)
+    x, y = on_grids.robust_data()
+    own = on_grids.SUBSETS[place]
+    assert found == pytest.approx(on_grids.log_robust(y - x[:, own] @ slopes[own]).sum())
 
 
 def test_evidences_of_subsets_are_those_of_normal_data(rng):
