@@ -119,6 +119,12 @@ class ChainFits(WithSamplingState):
         classes = self._check.worth_learning() if here == self._checked_at else []
         if not classes:
             return
+        _log.info(
+            "CarlinChib: %s: the pseudo-priors of the classes %s overlap little with their "
+            "posteriors; pilot chains explore these classes.",
+            self._index_name,
+            classes,
+        )
         found, learned = learn(self._engine, rng, self.by_values[here], others, log_step, classes)
         for each in learned:
             _log.info("CarlinChib: %s: %s", self._index_name, each)
