@@ -120,7 +120,11 @@ class JaxBurst:
     def _graph(self, build: Callable[[], tuple[list[Any], list[Any]]]) -> Any:
         """Return a graph of the package as a function that JAX can trace."""
         inputs, outputs = build()
-        return compile_with_data(self.density, inputs, outputs, "JAX").function.vm.jit_fn
+        function = compile_with_data(self.density, inputs, outputs, "JAX").function
+        n_given = len(inputs) + len(self.density.inputs)
+        # the model's constants are the last arguments
+        constants = [each.storage[0] for each in function.input_storage[n_given:]]
+        return lambda *arguments: function.vm.jit_fn(*arguments, *constants)
 
     def _evaluation(self) -> tuple[list[Any], list[Any]]:
         k, x = pt.scalar("k", dtype="int64"), self._vector("x", self.density.n_latents)
