@@ -1,8 +1,8 @@
 """Compare `CarlinChib` with nothing set with the exact answers of models that others published.
 
 The models and their answers are in `published_models.py` and `published_on_grids.py`. Each is
-sampled as its user would: 1,000 tuning steps and 1,000 draws in four chains, and nothing is set
-except the blocks. A run is
+sampled as its user would: 1,000 draws in four chains after the step's default of 500 for tuning,
+and nothing is set except the blocks. A run is
 
 * ``right`` if the share of each class of all chains together is within the larger of four Monte
   Carlo errors and 0.02 of the exact probability, and that of each chain within four of its own;

@@ -165,9 +165,13 @@ class Chain(WithSamplingState):
         must_refit = is_first or self._must_refit(tune)
         if must_refit:
             self.fits.fit(rng, others)
+        learned = []
         if self._learns and tune and self._learns_now():
-            self.fits.learn(rng, others, self.log_step)
-        if self._adapts_shape and tune and (must_refit or self._is_due()):
+            learned = self.fits.learn(rng, others, self.log_step)
+            # moves have the shape of the draws that were learned from
+            self.log_step = self.log_step.copy()
+            self.log_step[learned] = self._engine.initial_log_step[learned]
+        if self._adapts_shape and tune and (must_refit or learned or self._is_due()):
             self._adapt_shape()
         beside = self.fits.values(others)
         self.pseudo_priors = self.fits.by_values[beside]

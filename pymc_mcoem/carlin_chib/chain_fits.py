@@ -113,15 +113,20 @@ class ChainFits(WithSamplingState):
 
     def learn(
         self, rng: np.random.Generator, others: Sequence[np.ndarray], log_step: np.ndarray
-    ) -> None:
-        """Learn better pseudo-priors for the classes where the sweeps since the fit ask for it."""
+    ) -> list[int]:
+        """Learn better pseudo-priors if the sweeps since the fit ask for it; return their classes.
+
+        Those at the present values of the model's other indices are learned.
+        """
         here = self.values(others)
-        classes = self._check.worth_learning() if here == self._checked_at else []
+        if here != self._checked_at:
+            return []
+        classes = self._check.worth_learning(if_stuck=bool(others))
         if not classes:
-            return
+            return []
         _log.info(
-            "CarlinChib: %s: the pseudo-priors of the classes %s overlap little with their "
-            "posteriors; pilot chains explore these classes.",
+            "CarlinChib: %s: pilot chains explore the classes %s, of which some have poor "
+            "pseudo-priors or were never visited.",
             self._index_name,
             classes,
         )
@@ -131,6 +136,7 @@ class ChainFits(WithSamplingState):
         if learned:
             self.by_values[here] = found
             self._check = PseudoPriorCheck(N_CHECKED, found.log_evidence)
+        return [each.class_number for each in learned]
 
     def believed_elsewhere(
         self,

@@ -145,7 +145,6 @@ class Engine:
         log_step: np.ndarray,
         pseudo_priors: PseudoPriors,
         others: Sequence[np.ndarray],
-        moves: PseudoPriors | None = None,
     ) -> Sweeps:
         """Make ``len(gains)`` sweeps that stay within a class; not on a plate."""
         only = np.where(np.arange(self.density.n_classes) == class_number, 0.0, -np.inf)
@@ -158,7 +157,6 @@ class Engine:
             only,
             pseudo_priors,
             others,
-            None if moves is None else moves.scale,
         )
 
     def sweep(

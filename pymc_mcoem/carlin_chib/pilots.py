@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pymc_mcoem.carlin_chib.pseudo_priors.learned import (
-    LearnedMap,
-    LearnedPseudoPriors,
-    candidate_maps,
-)
+from pymc_mcoem.carlin_chib.pseudo_priors.learned import LearnedMap, candidate_maps, with_maps
+from pymc_mcoem.compiling.threads import one_blas_thread
 
 if TYPE_CHECKING:
     from pymc_mcoem.carlin_chib.engines import Engine
@@ -38,8 +35,14 @@ _N_COMPARED = 400
 #: one learned.
 _N_ROUNDS = 5
 
-#: A learned pseudo-prior has to overlap so many times as much as the one before.
-_LEAST_GAIN = 1.2
+#: A learned pseudo-prior has to overlap so many times as much as the one before, because a sweep
+#: takes up to five times as long with it (few latents, on numba; hardly longer with a hundred);
+#: that of a next round so many times as much as the last one's. Less than the third is no help, and
+#: more than the fourth makes the mean of importance ratios an estimate of the evidence.
+_LEAST_GAIN = 2.0
+_LEAST_NEXT_GAIN = 1.2
+_LEAST_OVERLAP = 0.02
+_TRUSTED_OVERLAP = 0.3
 
 
 @dataclass(frozen=True)
@@ -100,30 +103,65 @@ def learn(
     maps: dict[int, LearnedMap] = {}
     found: dict[int, Learned] = {}
     log_evidence = pseudo_priors.log_evidence.copy()
-    for j in classes:
-        present, moves = pseudo_priors, None
-        for _ in range(_N_ROUNDS):
-            chains = _pilot_draws(engine, rng, present, others, log_step, j, moves)
-            # chains may be at different modes: the end of each is held out
-            draws = np.concatenate([chain[: -len(chain) // 4] for chain in chains])
-            held_out = np.concatenate([chain[-len(chain) // 4 :] for chain in chains])
-            before = agreement(engine, rng, present, others, j, held_out).overlap
-            first = found[j].before if j in found else before
-            least, is_better = _LEAST_GAIN * before, False
-            for name, learned in candidate_maps(draws, held_out, _active(engine, j), seed=j):
-                given = _with(pseudo_priors, {j: learned})
-                after = agreement(engine, rng, given, others, j, held_out)
-                if after.overlap > least:
-                    least, is_better = after.overlap, True
-                    maps[j], log_evidence[j] = learned, after.log_evidence
-                    found[j] = Learned(j, name, first, after.overlap)
-            if not is_better:
-                break
-            present = _with(pseudo_priors, {j: maps[j]})
-            moves = _shaped(pseudo_priors, j, draws, _active(engine, j))
+    with one_blas_thread():  # sums in another order have other last digits
+        for j in classes:
+            better = _learn(engine, rng, pseudo_priors, others, log_step, j)
+            if better is not None:
+                maps[j], found[j] = better.learned_map, better.learned
+                # a mean of ratios says little where pseudo-prior and posterior hardly overlap
+                if better.learned.after > _TRUSTED_OVERLAP:
+                    log_evidence[j] = better.log_evidence
     if not maps:
         return pseudo_priors, []
-    return _with(replace(pseudo_priors, log_evidence=log_evidence), maps), [*found.values()]
+    return with_maps(replace(pseudo_priors, log_evidence=log_evidence), maps), [*found.values()]
+
+
+@dataclass(frozen=True)
+class _Better:
+    """What was learned of a class."""
+
+    learned: Learned
+    learned_map: LearnedMap
+    log_evidence: float
+
+
+def _learn(
+    engine: Engine,
+    rng: np.random.Generator,
+    pseudo_priors: PseudoPriors,
+    others: Sequence[np.ndarray],
+    log_step: np.ndarray,
+    class_number: int,
+) -> _Better | None:
+    """Return a better pseudo-prior of a class, or None."""
+    active = _active(engine, class_number)
+    if not active.any():
+        return None
+    present, first, found = pseudo_priors, 0.0, None
+    for number in range(_N_ROUNDS):
+        chains = _pilot_draws(engine, rng, present, others, log_step, class_number)
+        # chains may be at different modes: the end of each is held out
+        draws = np.concatenate([chain[: -len(chain) // 4] for chain in chains])
+        held_out = np.concatenate([chain[-len(chain) // 4 :] for chain in chains])
+        if not (np.ptp(draws[:, active], axis=0) > 0).all():
+            break
+        before = agreement(engine, rng, present, others, class_number, held_out).overlap
+        first = before if number == 0 else first
+        least = before * (_LEAST_GAIN if number == 0 else _LEAST_NEXT_GAIN)
+        if least >= 1:
+            break
+        better = None
+        for name, learned in candidate_maps(draws, held_out, active, seed=class_number):
+            given = with_maps(pseudo_priors, {class_number: learned})
+            after = agreement(engine, rng, given, others, class_number, held_out)
+            if after.overlap > least:
+                least, present = after.overlap, given
+                told = Learned(class_number, name, first, after.overlap)
+                better = _Better(told, learned, after.log_evidence)
+        if better is None:
+            break
+        found = better
+    return found if found is not None and found.learned.after > _LEAST_OVERLAP else None
 
 
 def _active(engine: Engine, class_number: int) -> np.ndarray:
@@ -133,22 +171,6 @@ def _active(engine: Engine, class_number: int) -> np.ndarray:
         return np.ones(engine.density.n_latents, dtype=bool)
     found: np.ndarray = active[class_number]
     return found
-
-
-def _shaped(
-    pseudo_priors: PseudoPriors, class_number: int, draws: np.ndarray, active: np.ndarray
-) -> PseudoPriors:
-    """Return normals of which one class's has the covariance of draws, for moves."""
-    scale = pseudo_priors.scale.copy()
-    within = np.ix_(active, active)
-    own = np.cov(draws[:, active].T).reshape(scale[class_number][within].shape)
-    own += 1e-9 * np.eye(len(own)) * np.trace(own) / len(own)
-    scale[class_number][within] = np.linalg.cholesky(own)
-    return replace(pseudo_priors, scale=scale, mixtures=None)
-
-
-def _with(before: PseudoPriors, maps: dict[int, LearnedMap]) -> PseudoPriors:
-    return replace(before, mixtures=LearnedPseudoPriors(before, maps))
 
 
 @dataclass(frozen=True)
@@ -217,7 +239,6 @@ def _pilot_draws(
     others: Sequence[np.ndarray],
     log_step: np.ndarray,
     class_number: int,
-    moves: PseudoPriors | None,
 ) -> list[np.ndarray]:
     """Return draws of chains that stay within a class, ``(n_draws, n_latents)`` of each.
 
@@ -230,6 +251,8 @@ def _pilot_draws(
     weigh = _Weigher(engine, pseudo_priors, others, class_number)
     drawn = weigh.draws(rng, _N_STARTS)
     log_ratio = weigh(drawn)
+    if not np.isfinite(log_ratio).any():
+        return [drawn[:1].repeat(4, axis=0)]  # nowhere to start: a chain that stands still
     weight = np.exp(log_ratio - log_ratio.max())
     starts = rng.choice(len(drawn), size=_N_CHAINS, p=weight / weight.sum())
     found = []
@@ -239,7 +262,7 @@ def _pilot_draws(
         log_ratios = weigh(proposed)
         for part, own in enumerate(gains.reshape(n_parts, -1)):
             made = engine.sweeps_within(
-                class_number, rng, own, position, step, pseudo_priors, others, moves
+                class_number, rng, own, position, step, pseudo_priors, others
             )
             position, step = made.position[-1], made.log_step
             if part >= _BURN_IN * n_parts:

@@ -29,6 +29,10 @@ _MAX_PARETO_K = 0.7
 _MIN_SWEEPS = 30
 _MIN_OVERLAP = 0.3
 
+#: A class that was never visited is explored if its evidence seems no further below the best one's:
+#: a pseudo-prior that is too narrow makes it seem smaller than it is.
+_MAX_UNTRIED = 30.0
+
 #: A class whose evidence is this many nats below the best one's is hardly ever visited anyway.
 _MAX_GAP = 10.0
 
@@ -76,6 +80,7 @@ class _Seen:
     total: np.ndarray
     share: np.ndarray
     near: np.ndarray
+    not_far: np.ndarray
     always: np.ndarray
 
 
@@ -137,28 +142,38 @@ class PseudoPriorCheck:
         known = seen.n_drawn >= _MIN_DRAWS
         return bool(((matters.sum(axis=1) < 2) | (known | ~matters).all(axis=1)).all())
 
-    def worth_learning(self) -> list[int]:
-        """Return the classes in reach whose pseudo-priors might be better; not on a plate.
+    def worth_learning(self, *, if_stuck: bool = False) -> list[int]:
+        """Return the classes in reach if a pseudo-prior of theirs might be better; not on a plate.
 
-        These are the poor ones, and those whose draws would seldom replace the chain's own
-        positions, for a pseudo-prior that is too narrow has no bad draws. If the chain has never
-        left its class, it is all of them.
+        It is one that is poor, or one whose draws would seldom replace the chain's own positions,
+        for a pseudo-prior that is too narrow has no bad draws; or that of a class which the chain
+        never left, while its ratios vary, or never visited. All classes in reach are returned,
+        because one sample says little of each; a class that was never visited may be further away.
+
+        Parameters
+        ----------
+        if_stuck : bool
+            Only if the chain has never left its class: where other variables move, ratios vary
+            with them.
         """
-        if not self._ratios:
+        if len(self._ratios) < _MIN_SWEEPS:
             return []
-        seen = self._summed()
+        seen, ratios = self._summed(), np.array(self._ratios)
+        untried = np.zeros(len(seen.near[0]), dtype=bool)
         poor = np.zeros(len(seen.near[0]), dtype=bool)
         poor[[verdict.class_number for verdict in self.verdicts()]] = True
         for j, own in enumerate(seen.own[:, 0].T):
-            if min(own.sum(), (~own).sum()) >= _MIN_SWEEPS:
-                ratios = np.array(self._ratios)[:, j]
-                with np.errstate(all="ignore"):
-                    change = ratios[~own][:, None] - ratios[own]
+            with np.errstate(all="ignore"):
+                if own.all():
+                    poor[j] = not np.std(ratios[:, j]) < 1
+                elif not own.any():
+                    poor[j] = untried[j] = True
+                elif min(own.sum(), (~own).sum()) >= _MIN_SWEEPS:
+                    change = ratios[~own, j][:, None] - ratios[own, j]
                     poor[j] |= np.exp(np.minimum(change, 0.0)).mean() < _MIN_OVERLAP
-        if seen.always.any():
-            poor[:] = True
-        reached = seen.near[0] | seen.always[0]
-        return [int(j) for j in np.flatnonzero(poor & reached)] if reached.sum() > 1 else []
+        reached = seen.near[0] | seen.always[0] | (untried & seen.not_far[0])
+        asked = (poor & reached).any() and (seen.always.any() or not if_stuck)
+        return [int(j) for j in np.flatnonzero(reached)] if asked and reached.sum() > 1 else []
 
     def verdicts(self) -> list[Verdict]:
         """Return a verdict on each class whose pseudo-prior is poor."""
@@ -202,18 +217,21 @@ class PseudoPriorCheck:
             total = np.log(sums) + top
             evidence = total - np.log(n_drawn)
             share = sums**2 / np.einsum("tij,tij->ij", weights, weights) / n_drawn
-        near = self._in_reach(evidence, ratios, own)
-        return _Seen(own, drawn, n_drawn, total, share, near, own.all(axis=0))
+        near = self._in_reach(evidence, ratios, own, _MAX_GAP)
+        not_far = self._in_reach(evidence, ratios, own, _MAX_UNTRIED)
+        return _Seen(own, drawn, n_drawn, total, share, near, not_far, own.all(axis=0))
 
-    def _in_reach(self, evidence: np.ndarray, ratios: np.ndarray, own: np.ndarray) -> np.ndarray:
+    def _in_reach(
+        self, evidence: np.ndarray, ratios: np.ndarray, own: np.ndarray, gap: float
+    ) -> np.ndarray:
         """Return which classes the chain might visit, ``(n_rows, n_classes)``."""
         # A class that is always active has no draws, only ratios at the chain's own positions.
         always = own.all(axis=0)
         found = evidence.copy()
         found[always] = np.median(ratios[:, always], axis=0)
-        near = evidence > np.fmax.reduce(found, axis=1, keepdims=True) - _MAX_GAP
+        near = evidence > np.fmax.reduce(found, axis=1, keepdims=True) - gap
         if self.log_evidence is not None:
             believed = self.log_evidence.T.reshape(-1, self.log_evidence.shape[0])
             with np.errstate(all="ignore"):
-                near |= believed > believed.max(axis=1, keepdims=True) - _MAX_GAP
+                near |= believed > believed.max(axis=1, keepdims=True) - gap
         return np.asarray(near)

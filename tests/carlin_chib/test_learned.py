@@ -222,3 +222,77 @@ def test_a_hierarchy_is_learned_by_conditional_scales(rng):
     assert of_hierarchy.name == "conditional scales and sinh-arcsinh"
     assert of_hierarchy.before < 0.1 < 0.4 < of_hierarchy.after
     assert found.log_evidence[0] == pytest.approx(np.log(0.4), abs=0.3)
+
+
+def test_a_funnel_is_sampled_exactly(rng):
+    """Its mode is so narrow that draws written in its units would lose their digits."""
+    with pm.Model() as model:
+        pm.Categorical("k", [0.5, 0.5])
+        h = pm.Normal("h", 0, 1.5)
+        effects = pm.Normal("effects", 0, pm.math.exp(h), shape=5)
+        flat = pm.Normal("flat")
+        step = CarlinChib(blocks={0: [h, effects], 1: [flat]})
+    step.setup_chain(rng, tune=1_000, draws=8_000)
+    point, seen = model.initial_point(0), []
+    for t in range(9_000):
+        if t == 1_000:
+            step.stop_tuning()
+        point = step.step(point)[0]
+        # in the class that leaves it out, h is a draw of its prior
+        h_or_none = float(point["h"]) / 1.5 if point["k"] == 0 else 0.0
+        size = np.mean((point["effects"] / np.exp(point["h"])) ** 2) - 1 if point["k"] == 0 else 0.0
+        seen.append([float(point["k"] == 0), h_or_none, h_or_none**2, size])
+    batches = np.array(seen[1_000:]).reshape(40, -1, 4).mean(axis=1)
+    assert agreement(batches, np.array([0.5, 0.0, 0.5, 0.0])).largest_z < LIMIT
+    assert batches[:, 0].std() < 0.2
+
+
+def run_of(model, step, rng, tune=200):
+    step.setup_chain(rng, tune=tune, draws=1)
+    point = model.initial_point(0)
+    for _ in range(tune):
+        point = step.step(point)[0]
+    return point
+
+
+def test_a_class_without_latents_is_passed_over(rng):
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5])
+        a = pm.Normal("a")
+        pm.Normal("y", pm.math.switch(pm.math.eq(k, 1), a, 0.0), 0.2, observed=0.9)
+        step = CarlinChib(blocks={0: [], 1: [a]})
+    run_of(model, step, rng)
+
+
+def test_a_support_that_no_draw_hits_leaves_things_as_they_were(rng):
+    with pm.Model() as model:
+        pm.Categorical("k", [0.5, 0.5])
+        x = pm.Normal("x", shape=10, initval=np.arange(10.0))
+        pm.Potential("in order", pm.math.switch(pm.math.all(x[1:] > x[:-1]), 0.0, -np.inf))
+        step = CarlinChib()
+    run_of(model, step, rng)
+
+
+@pytest.mark.parametrize("kind", ["constant", "few", "collinear"])
+def test_draws_that_support_no_map_give_none_or_a_proper_one(kind, rng):
+    draws = rng.standard_normal((200, 2))
+    if kind == "constant":
+        draws[:, 1] = 3.0
+    elif kind == "few":
+        draws = draws[:2].repeat(100, axis=0)
+    else:
+        draws[:, 1] = 1e8 * draws[:, 0]
+    with np.errstate(all="ignore"):
+        for _, found in candidate_maps(draws, draws, np.ones(2, bool), seed=0):
+            assert not np.isnan(found.log_density(draws)).any()
+
+
+def test_a_chain_that_rightly_stays_learns_nothing(caplog, rng):
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.9995, 0.0005])
+        x = pm.Normal("x", 2.0 * k, 1.0)
+        pm.Normal("y", x, 1.0, observed=0.0)
+        step = CarlinChib()
+    with caplog.at_level(logging.INFO, "pymc_mcoem"):
+        run_of(model, step, rng, tune=600)
+    assert "learned" not in caplog.text

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -13,7 +14,7 @@ from pymc_mcoem.carlin_chib.pseudo_priors.base import Mixtures, PseudoPriors
 from pymc_mcoem.carlin_chib.pseudo_priors.conditional_scale import ConditionalScale
 from pymc_mcoem.carlin_chib.pseudo_priors.sinh_arcsinh import SinhArcsinh
 
-__all__ = ["LearnedMap", "LearnedPseudoPriors", "candidate_maps"]
+__all__ = ["LearnedMap", "LearnedPseudoPriors", "candidate_maps", "with_maps"]
 
 #: Share of a learned map in its class's pseudo-prior; the rest is what was there before, so that no
 #: importance ratio becomes much larger than it was.
@@ -41,11 +42,15 @@ class LearnedMap:
         Applied to draws one after another, they make them closer to normal.
     normals : Mixtures
         Of one class: a mixture in these coordinates.
+    moments : PseudoPriors
+        Of one class and its active coordinates: the normal with the moments of the draws, outliers
+        taken nearer. It gives random walks their shape.
     """
 
     active: np.ndarray
     layers: Sequence[SinhArcsinh | ConditionalScale]
     normals: Mixtures
+    moments: PseudoPriors
 
     def log_density(self, x: np.ndarray) -> np.ndarray:
         """Return the log-density ``(...)`` at positions ``(..., n_latents)``."""
@@ -70,13 +75,13 @@ class LearnedMap:
     def arrays(self) -> list[np.ndarray]:
         """Return the arrays that are equal in equal maps."""
         of_layers = [array for layer in self.layers for array in vars(layer).values()]
-        return [self.active, *of_layers, *self.normals.arrays()]
+        return [self.active, *of_layers, *self.normals.arrays(), *self.moments.as_list()]
 
 
 def candidate_maps(
     draws: np.ndarray, held_out: np.ndarray, active: np.ndarray, seed: int
 ) -> Iterator[tuple[str, LearnedMap]]:
-    """Yield maps fitted to draws of a class, by name.
+    """Yield maps fitted to draws of a class, by name, but none that such draws do not support.
 
     Parameters
     ----------
@@ -87,20 +92,65 @@ def candidate_maps(
         Of the mixtures' starts.
     """
     own = draws[:, active]
-    plain = ConditionalScale.plain(own)
-    ways: dict[str, list[SinhArcsinh | ConditionalScale]] = {
-        "mixture of normals": [plain],
-        "sinh-arcsinh": [SinhArcsinh.fitted(own)],
+    n = own.shape[1]
+
+    def scaled() -> list[SinhArcsinh | ConditionalScale]:
+        scale = ConditionalScale.fitted(own)
+        return [scale, SinhArcsinh.fitted(scale.to_normal(own)[0])] if len(scale.drivers) else []
+
+    ways: dict[str, Callable[[], list[SinhArcsinh | ConditionalScale]]] = {
+        "mixture of normals": lambda: [ConditionalScale.plain(own)],
+        "sinh-arcsinh": lambda: [SinhArcsinh.fitted(own)],
+        "conditional scales and sinh-arcsinh": scaled if n > 1 else list,
     }
-    scale = ConditionalScale.fitted(own) if own.shape[1] > 1 else plain
-    if len(scale.drivers):
-        rest, _ = scale.to_normal(own)
-        ways["conditional scales and sinh-arcsinh"] = [scale, SinhArcsinh.fitted(rest)]
-    for name, layers in ways.items():
-        z, other_z = own, held_out[:, active]
-        for layer in layers:
-            (z, _), (other_z, _) = layer.to_normal(z), layer.to_normal(other_z)
-        yield name, LearnedMap(active, tuple(layers), _fitted_normals(z, other_z, seed))
+    for name, way in ways.items():
+        try:
+            layers, z, other_z = way(), own, held_out[:, active]
+            if not layers:
+                continue
+            for layer in layers:
+                (z, _), (other_z, _) = layer.to_normal(z), layer.to_normal(other_z)
+            normals = _fitted_normals(z, other_z, seed)
+            found = LearnedMap(active, tuple(layers), normals, _moments(own))
+        except (np.linalg.LinAlgError, ValueError):
+            # too few different draws, or collinear ones
+            continue
+        yield name, found
+
+
+def _moments(draws: np.ndarray) -> PseudoPriors:
+    """Return the normal with the moments of the draws, those far out taken nearer."""
+    low, middle, high = np.quantile(draws, [0.16, 0.5, 0.84], axis=0)
+    reach = 1.5 * (high - low)
+    inner = np.clip(draws, middle - reach, middle + reach)
+    n = draws.shape[1]
+    covariance = np.cov(inner.T).reshape(n, n)
+    covariance += 1e-9 * np.diag(np.diagonal(covariance))
+    return PseudoPriors.from_covariance(inner.mean(axis=0)[None], covariance[None])
+
+
+def with_maps(before: PseudoPriors, maps: dict[int, LearnedMap]) -> PseudoPriors:
+    """Return pseudo-priors of which some classes' are learned.
+
+    A sweep writes draws as m + L z. Where draws are learned, m and L are their moments: the mode's
+    may be so narrow that z would lose its digits.
+    """
+    mean, scale, whiten, log_normalizer = (array.copy() for array in before.as_list())
+    for j, learned in maps.items():
+        within = np.ix_(learned.active, learned.active)
+        mean[j, learned.active] = learned.moments.mean[0]
+        scale[j][within] = learned.moments.scale[0]
+        whiten[j][within] = learned.moments.whiten[0]
+        n_off = np.count_nonzero(~learned.active)
+        log_normalizer[j] = learned.moments.log_normalizer[0] - 0.5 * n_off * np.log(2 * np.pi)
+    return replace(
+        before,
+        mean=mean,
+        scale=scale,
+        whiten=whiten,
+        log_normalizer=log_normalizer,
+        mixtures=LearnedPseudoPriors(before, maps),
+    )
 
 
 def _fitted_normals(z: np.ndarray, held_out: np.ndarray, seed: int) -> Mixtures:
@@ -114,7 +164,9 @@ def _fitted_normals(z: np.ndarray, held_out: np.ndarray, seed: int) -> Mixtures:
 
         least = np.inf
         for n_normals in range(1, _MOST_NORMALS + 1):
-            fit = GaussianMixture(n_normals, reg_covar=1e-4, random_state=seed).fit(z)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # few draws, or no convergence
+                fit = GaussianMixture(n_normals, reg_covar=1e-4, random_state=seed).fit(z)
             criterion = fit.bic(z)
             if criterion >= least:
                 break
