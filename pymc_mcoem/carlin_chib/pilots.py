@@ -40,7 +40,7 @@ _N_ROUNDS = 5
 #: that of a next round so many times as much as the last one's. Less than the third is no help, and
 #: more than the fourth makes the mean of importance ratios an estimate of the evidence.
 _LEAST_GAIN = 2.0
-_LEAST_NEXT_GAIN = 1.2
+_LEAST_NEXT_GAIN = 1.05
 _LEAST_OVERLAP = 0.02
 _TRUSTED_OVERLAP = 0.3
 

@@ -24,6 +24,9 @@ _SHARE = 0.9
 _MOST_NORMALS = 8
 _MOST_MIXED = 20
 
+#: Most draws that a mixture is fitted to.
+_MOST_FITTED = 1_500
+
 #: Share of a wide normal among them. Its covariance is wider by the second over the root of the
 #: number of latents: the more there are, the less may each be wider for draws to hit.
 _WIDE_SHARE = 0.1
@@ -162,12 +165,14 @@ def _fitted_normals(z: np.ndarray, held_out: np.ndarray, seed: int) -> Mixtures:
         # imported where it is used: it takes a second
         from sklearn.mixture import GaussianMixture
 
-        least = np.inf
+        least, thinned = np.inf, z[:: -(-len(z) // _MOST_FITTED)]
         for n_normals in range(1, _MOST_NORMALS + 1):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # few draws, or no convergence
-                fit = GaussianMixture(n_normals, reg_covar=1e-4, random_state=seed).fit(z)
-            criterion = fit.bic(z)
+                fit = GaussianMixture(
+                    n_normals, reg_covar=1e-4, init_params="k-means++", random_state=seed
+                ).fit(thinned)
+            criterion = fit.bic(thinned)
             if criterion >= least:
                 break
             least, share, mean, covariances = criterion, fit.weights_, fit.means_, fit.covariances_
