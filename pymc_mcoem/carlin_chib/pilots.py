@@ -37,11 +37,13 @@ _N_ROUNDS = 5
 
 #: A learned pseudo-prior has to overlap so many times as much as the one before, because a sweep
 #: takes up to five times as long with it (few latents, on numba; hardly longer with a hundred);
-#: that of a next round so many times as much as the last one's. Less than the third is no help, and
-#: more than the fourth makes the mean of importance ratios an estimate of the evidence.
+#: that of a next round so many times as much as the last one's. An overlap below the third is no
+#: help, one above the fourth is left as it is, and one above the last makes the mean of importance
+#: ratios an estimate of the evidence.
 _LEAST_GAIN = 2.0
 _LEAST_NEXT_GAIN = 1.05
 _LEAST_OVERLAP = 0.02
+_GOOD_OVERLAP = 0.4
 _TRUSTED_OVERLAP = 0.3
 
 
@@ -147,9 +149,9 @@ def _learn(
             break
         before = agreement(engine, rng, present, others, class_number, held_out).overlap
         first = before if number == 0 else first
-        least = before * (_LEAST_GAIN if number == 0 else _LEAST_NEXT_GAIN)
-        if least >= 1:
+        if number == 0 and before > _GOOD_OVERLAP:
             break
+        least = before * (_LEAST_GAIN if number == 0 else _LEAST_NEXT_GAIN)
         better = None
         for name, learned in candidate_maps(draws, held_out, active, seed=class_number):
             given = with_maps(pseudo_priors, {class_number: learned})

@@ -31,7 +31,7 @@ _MIN_OVERLAP = 0.3
 
 #: A class that was never visited is explored if its evidence seems no further below the best one's:
 #: a pseudo-prior that is too narrow makes it seem smaller than it is.
-_MAX_UNTRIED = 30.0
+_MAX_UNTRIED = 60.0
 
 #: A class whose evidence is this many nats below the best one's is hardly ever visited anyway.
 _MAX_GAP = 10.0
@@ -145,10 +145,10 @@ class PseudoPriorCheck:
     def worth_learning(self, *, if_stuck: bool = False) -> list[int]:
         """Return the classes in reach if a pseudo-prior of theirs might be better; not on a plate.
 
-        It is one that is poor, or one whose draws would seldom replace the chain's own positions,
-        for a pseudo-prior that is too narrow has no bad draws; or that of a class which the chain
-        never left, while its ratios vary, or never visited. All classes in reach are returned,
-        because one sample says little of each; a class that was never visited may be further away.
+        It is one whose draws would seldom replace the chain's own positions; or that of a class
+        which the chain hardly left, while its ratios vary. Then all classes in reach are returned,
+        because one sample says little of each. Otherwise it is those that were never visited,
+        which may be further away than they seem.
 
         Parameters
         ----------
@@ -161,19 +161,20 @@ class PseudoPriorCheck:
         seen, ratios = self._summed(), np.array(self._ratios)
         untried = np.zeros(len(seen.near[0]), dtype=bool)
         poor = np.zeros(len(seen.near[0]), dtype=bool)
-        poor[[verdict.class_number for verdict in self.verdicts()]] = True
         for j, own in enumerate(seen.own[:, 0].T):
             with np.errstate(all="ignore"):
-                if own.all():
-                    poor[j] = not np.std(ratios[:, j]) < 1
-                elif not own.any():
-                    poor[j] = untried[j] = True
-                elif min(own.sum(), (~own).sum()) >= _MIN_SWEEPS:
+                if not own.any():
+                    untried[j] = True
+                elif (~own).sum() < _MIN_SWEEPS:
+                    poor[j] = not np.std(ratios[own, j]) < 1
+                elif own.sum() >= _MIN_SWEEPS:
                     change = ratios[~own, j][:, None] - ratios[own, j]
-                    poor[j] |= np.exp(np.minimum(change, 0.0)).mean() < _MIN_OVERLAP
-        reached = seen.near[0] | seen.always[0] | (untried & seen.not_far[0])
-        asked = (poor & reached).any() and (seen.always.any() or not if_stuck)
-        return [int(j) for j in np.flatnonzero(reached)] if asked and reached.sum() > 1 else []
+                    poor[j] = np.exp(np.minimum(change, 0.0)).mean() < _MIN_OVERLAP
+        untried &= seen.not_far[0]
+        reached = seen.near[0] | seen.always[0] | untried
+        if reached.sum() < 2 or (if_stuck and not seen.always.any()):
+            return []
+        return [int(j) for j in np.flatnonzero(reached if (poor & reached).any() else untried)]
 
     def verdicts(self) -> list[Verdict]:
         """Return a verdict on each class whose pseudo-prior is poor."""

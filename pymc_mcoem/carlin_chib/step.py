@@ -149,8 +149,8 @@ class CarlinChib(BlockedStep):
     would not be equally likely. In other classes the increments of a random walk take the shape
     of the chain's own draws during tuning.
 
-    If the first half of tuning shows that the default pseudo-prior of a class is poor, or if the
-    chain stays in one class, pilot chains explore the classes in question. A mixture of normals is
+    If the first half of tuning shows that the default pseudo-prior of a class hardly overlaps with
+    the chain's draws there, or if a class was never visited, pilot chains explore such classes. A mixture of normals is
     fitted to their draws, where it helps in sinh-arcsinh coordinates and with widths that depend
     on other latents, as in hierarchies. It becomes the larger part of the pseudo-prior if it
     overlaps at least twice as much with draws that were held out, which is logged at the level
