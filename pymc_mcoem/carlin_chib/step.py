@@ -150,15 +150,15 @@ class CarlinChib(BlockedStep):
     of the chain's own draws during tuning.
 
     If the first half of tuning shows that the default pseudo-prior of a class hardly overlaps with
-    the chain's draws there, or if a class was never visited, pilot chains explore such classes. A mixture of normals is
-    fitted to their draws, where it helps in sinh-arcsinh coordinates and with widths that depend
-    on other latents, as in hierarchies. It becomes the larger part of the pseudo-prior if it
-    overlaps at least twice as much with draws that were held out, which is logged at the level
-    INFO. Small models then make fewer draws a second, and better ones. Learning takes some seconds
-    for each class, with a hundred latents up to minutes. If other steps move variables, it comes
-    after seven eighths of tuning and only if the chain has stayed in one class; with several class
-    indices, at the present value of the others. Plates, frozen auxiliaries, a `jump` and
-    ``within_class=None`` keep the fitted pseudo-priors.
+    the chain's draws there, or if a class was never visited, pilot chains explore such classes. A
+    mixture of normals is fitted to their draws, where it helps in sinh-arcsinh coordinates and with
+    widths that depend on other latents, as in hierarchies. It becomes the larger part of the
+    pseudo-prior if it overlaps at least twice as much with draws that were held out, which is
+    logged at the level INFO. Small models then make fewer draws a second, and better ones. Learning
+    takes some seconds for each class, with a hundred latents up to minutes. If other steps move
+    variables, it comes after seven eighths of tuning and only if the chain has stayed in one class;
+    with several class indices, at the present value of the others. Plates, frozen auxiliaries, a
+    `jump` and ``within_class=None`` keep the fitted pseudo-priors.
 
     Making the step compiles it, which takes seconds at least. One step serves any number of calls
     of ``pm.sample``, also with other data in between: every chain begins anew.
