@@ -224,6 +224,8 @@ def plate():
     return Case(model, step, sweep, simulate, quantities, thin=8)
 
 
+# by default frozen auxiliaries stand for hyperparameters, and `test_step_statistics` for a plate
+@pytest.mark.slow
 def test_a_plate_beside_hyperparameters(plate, rng):
     assert smallest_p(plate, rng) > LEAST_P
 

@@ -298,7 +298,7 @@ OPTIONS = {"": {}, "scale": {"scale": (4.0, 4.0), "noise": "class"}}
 
 @pytest.mark.parametrize(
     ("kind", "back_end"),
-    by_default(product(OPTIONS, ["numba", "jax"]), {("scale", "numba")}),
+    by_default(product(OPTIONS, ["numba", "jax"]), {("scale", "jax")}),
 )
 def test_a_whole_mixture_is_the_plain_graph(run_apart, kind, rng, back_end):
     seed = int(rng.integers(2**31))
