@@ -28,8 +28,6 @@ from tests.helpers.random_models import (
 )
 from tests.helpers.representatives import by_default
 
-pytestmark = pytest.mark.usefixtures("module_without_compiler")
-
 #: Of a t distribution with 39 degrees of freedom: once in three million comparisons.
 LIMIT = 6.0
 

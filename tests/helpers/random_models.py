@@ -168,7 +168,8 @@ def nodes(prior: Any, near: float) -> tuple[np.ndarray, np.ndarray]:
     wide, close = np.linspace(-8.0, 8.0, 1_601), np.linspace(-3.0, 3.0, 601)
     u = np.concatenate([(np.arange(_GRID) + 0.5) / _GRID, prior.cdf(wide)])
     u = np.unique(np.concatenate([u, prior.cdf(near + close), prior.cdf(close - near)]))
-    u = u[(u > 0.0) & (u < 1.0)]
+    # the value of a probability that is nearly 1 can be infinite
+    u = u[(u > 0.0) & (u < 1.0) & np.isfinite(prior.ppf(u))]
     weight = np.diff(np.concatenate([[0.0], (u[1:] + u[:-1]) / 2, [1.0]]))
     return prior.ppf(u), weight
 

@@ -388,6 +388,10 @@ def test_a_mixture_and_its_clone_can_be_pickled(mixture):
         ({"noise_correlation": 2 * np.eye(25)}, ValueError, "ones on its diagonal"),
         ({"noise_correlation": np.ones((25, 25))}, ValueError, "positive definite"),
         ({"n_landmarks": 1}, ValueError, "n_landmarks is 1"),
+        ({"n_kernels": 1}, ValueError, "n_kernels is 1"),
+        ({"n_kernels": 4.5}, ValueError, "n_kernels is 4.5"),
+        ({"n_kernels": (4, 4, 4)}, ValueError, r"n_kernels is \(4, 4, 4\)"),
+        ({"n_kernels": "each"}, ValueError, "n_kernels is 'each'; give .* or 'pixels'"),
         ({"shape": (1, 5)}, ValueError, r"shape is \(1, 5\)"),
         ({"rigid_variance": -1.0}, ValueError, "variance is -1.0"),
     ],
@@ -396,6 +400,49 @@ def test_bad_options_are_named(options, error, message):
     arguments = {"shape": (5, 5), "n_classes": 2, **options}
     with pytest.raises(error, match=message):
         TemplateMixture.for_images(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("shape", "n_kernels", "counts"),
+    [
+        ((16, 16), None, (16, 16)),
+        ((20, 12), None, (20, 12)),
+        ((64, 64), None, (20, 20)),
+        ((64, 32), None, (20, 10)),
+        ((32, 64), None, (10, 20)),
+        ((64, 2), None, (20, 2)),
+        ((28, 28), "pixels", (28, 28)),
+        ((28, 14), 14, (14, 7)),
+        ((28, 28), (7, 14), (7, 14)),
+    ],
+)
+def test_kernels_span_the_image_whatever_their_number(shape, n_kernels, counts):
+    mixture = TemplateMixture.for_images(shape, n_classes=1, n_kernels=n_kernels)
+    basis, points = mixture.settings.basis, mixture.settings.points
+    places = [np.unique(axis) for axis in basis.centers.T]
+    assert tuple(map(len, places)) == counts
+    for place, axis in zip(places, points.T, strict=True):
+        np.testing.assert_allclose(place[[0, -1]], [axis.min(), axis.max()])
+    spacing = max(np.diff(place).max() for place in places)
+    np.testing.assert_allclose(basis.bandwidth, 1.5 * spacing)
+
+
+def test_few_kernels_show_what_one_a_pixel_shows(rng):
+    """An image that is smooth on the scale of the kernels is in the span of either basis."""
+    axis = np.linspace(-1, 1, 40)
+    places, widths = rng.uniform(-0.6, 0.6, (5, 2)), rng.uniform(0.3, 0.5, 5)
+    rows, columns = np.meshgrid(axis, axis, indexing="ij")
+    image = sum(
+        np.exp(-((rows - place[0]) ** 2 + (columns - place[1]) ** 2) / width**2)
+        for place, width in zip(places, widths, strict=True)
+    )
+    found = {}
+    for n_kernels in (None, "pixels", 4):
+        mixture = TemplateMixture.for_images((40, 40), n_classes=1, n_kernels=n_kernels)
+        design = mixture.mean_design()
+        found[n_kernels] = design @ np.linalg.lstsq(design, image.ravel(), rcond=1e-10)[0]
+    away = {key: np.abs(each - image.ravel()).max() for key, each in found.items()}
+    assert max(away[None], away["pixels"]) < 1e-3 * image.max() < 0.02 * image.max() < away[4]
 
 
 @pytest.mark.parametrize(
