@@ -1,4 +1,4 @@
-"""Coordinates of the pixels and landmarks of an image mixture, and images of its templates."""
+"""Coordinates of an image mixture's pixels, kernels and landmarks, and images of its templates."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ if TYPE_CHECKING:
 
 __all__ = ["ImageGrid", "template_images"]
 
+#: Most kernels on a side that is not told how many it has. With so many, an observation's time
+#: grows no faster than its pixels, and templates of larger images lose nothing that was measured.
+MOST_KERNELS = 20
+
 
 class ImageGrid:
-    """Coordinates of an image's pixels and of the landmarks that warp it.
+    """Coordinates of an image's pixels, of its template's kernels and of the landmarks of a warp.
 
     Parameters
     ----------
@@ -24,6 +28,10 @@ class ImageGrid:
     n_landmarks : int or tuple of (int, int) or None
         Landmarks on each side, at least two. None: two more than a quarter of the side, at most
         six.
+    n_kernels : int or tuple of (int, int) or "pixels" or None
+        Kernels of the template on each side, at least two, ends included. A number is that of the
+        longer side; the shorter one has as many as its length is worth. "pixels": one on each
+        pixel. None: the same, but at most twenty on the longer side.
 
     Attributes
     ----------
@@ -32,8 +40,10 @@ class ImageGrid:
         Coordinates of rows and of columns. The longer side spans −1 to 1; both have the same
         spacing.
     points : ndarray of shape (n_pixels, 2)
+    kernel_axes : list of ndarray
+        Coordinates of the kernels on each axis, from the first pixel to the last.
     bandwidth : float
-        1.5 pixel spacings.
+        1.5 spacings of the kernels, of the wider ones if the axes differ.
     landmarks : list of ndarray
         Coordinates of the landmarks on each axis: the inner half of each side.
     width : float
@@ -42,27 +52,41 @@ class ImageGrid:
     Raises
     ------
     ValueError
-        If the shape or the number of landmarks is too small.
+        If the shape or the number of landmarks or kernels is too small.
 
     Notes
     -----
-    Section ``subsec:5:2`` of the paper.
+    Section ``subsec:5:2`` of the paper, which has a kernel on each pixel.
 
     Examples
     --------
     >>> grid = ImageGrid((16, 16))
     >>> round(grid.bandwidth, 6), round(grid.width**2, 6), len(grid.landmarks[0])
     (0.2, 0.16, 6)
+    >>> [len(axis) for axis in ImageGrid((64, 32)).kernel_axes]
+    [20, 10]
     """
 
     def __init__(
-        self, shape: tuple[int, int], n_landmarks: int | tuple[int, int] | None = None
+        self,
+        shape: tuple[int, int],
+        n_landmarks: int | tuple[int, int] | None = None,
+        n_kernels: int | tuple[int, int] | str | None = None,
     ) -> None:
         self.shape = _image_shape(shape)
         counts = _landmark_counts(n_landmarks, self.shape)
         spacing = 2.0 / (max(self.shape) - 1)
-        self.bandwidth = 1.5 * spacing
         self.axes = [spacing * (np.arange(side) - (side - 1) / 2.0) for side in self.shape]
+        kernels = _kernel_counts(n_kernels, self.shape)
+        self.kernel_axes = [
+            # the pixels themselves where there is one on each: to the last bit as they are
+            axis if count == len(axis) else np.linspace(axis[0], axis[-1], count)
+            for axis, count in zip(self.axes, kernels, strict=True)
+        ]
+        self.bandwidth = 1.5 * max(
+            spacing if count == side else (side - 1) * spacing / (count - 1)
+            for side, count in zip(self.shape, kernels, strict=True)
+        )
         rows, columns = np.meshgrid(*self.axes, indexing="ij")
         self.points = np.stack([rows.ravel(), columns.ravel()], axis=-1)
         self.landmarks = [
@@ -129,12 +153,29 @@ def _landmark_counts(
 ) -> tuple[int, int]:
     if n_landmarks is None:
         return min(6, 2 + sides[0] // 4), min(6, 2 + sides[1] // 4)
-    given: tuple[int, ...] = (
-        tuple(n_landmarks) if isinstance(n_landmarks, (tuple, list)) else (n_landmarks,) * 2
-    )
-    if len(given) != 2 or any(int(count) != count or count < 2 for count in given):
-        raise ValueError(
-            f"n_landmarks is {n_landmarks!r}; give one number of landmarks per side or a pair, at "
-            "least two."
-        )
-    return int(given[0]), int(given[1])
+    return _pair("n_landmarks", n_landmarks, "one number of landmarks per side or a pair")
+
+
+def _kernel_counts(
+    n_kernels: int | tuple[int, int] | str | None, sides: tuple[int, int]
+) -> tuple[int, int]:
+    if n_kernels == "pixels":
+        return sides
+    if n_kernels is None:
+        n_kernels = min(max(sides), MOST_KERNELS)
+    accepted = "the number of kernels of the longer side, a pair, or 'pixels'"
+    first, second = _pair("n_kernels", n_kernels, accepted)
+    if isinstance(n_kernels, (tuple, list)):
+        return first, second
+    spacing = (max(sides) - 1) / (first - 1)
+    shorter = max(2, round((min(sides) - 1) / spacing) + 1)
+    return (first, shorter) if sides[0] >= sides[1] else (shorter, first)
+
+
+def _pair(name: str, given: Any, accepted: str) -> tuple[int, int]:
+    """Return two whole numbers of at least two, of a pair or of one number."""
+    pair = tuple(given) if isinstance(given, (tuple, list)) else (given, given)
+    whole = all(isinstance(each, (int, np.integer)) and each >= 2 for each in pair)
+    if len(pair) != 2 or not whole:
+        raise ValueError(f"{name} is {given!r}; give {accepted}, at least two.")
+    return int(pair[0]), int(pair[1])

@@ -123,6 +123,7 @@ class TemplateMixture(TemplateFamily):
         rigid_variance: float = 0.1,
         n_landmarks: int | tuple[int, int] | None = None,
         landmark_correlation: float = 0.2,
+        n_kernels: int | tuple[int, int] | str | None = None,
         **options: Any,
     ) -> Self:
         """Return a mixture for gray images, with the paper's settings for digits.
@@ -130,8 +131,9 @@ class TemplateMixture(TemplateFamily):
         At 16 × 16 these are the paper's: pixels equally spaced from −1 to 1 on each axis, ends
         included; a kernel on each pixel, ν = 0.2; a rigid motion plus 6 × 6 landmarks on
         [−0.5, 0.5]² with kernels exp(−|u − q|² / 0.16). At other sizes the longer side spans
-        −1 to 1 and the shorter one in proportion, ν is 1.5 pixel spacings, the landmarks fill
-        the inner half of each side, and their kernels' width is two landmark spacings.
+        −1 to 1 and the shorter one in proportion, ν is 1.5 kernel spacings, the landmarks fill
+        the inner half of each side, and their kernels' width is two landmark spacings. From 21
+        pixels a side on, templates have fewer kernels than pixels.
 
         Parameters
         ----------
@@ -146,6 +148,12 @@ class TemplateMixture(TemplateFamily):
             most six, that is 6 for 16 pixels, 4 for 8, 3 for 5.
         landmark_correlation : float, default 0.2
             Correlation of neighboring landmarks' displacements.
+        n_kernels : int or tuple of (int, int) or "pixels", optional
+            Kernels of a template on each side, at least two. A number is that of the longer side.
+            "pixels": one on each pixel, as in the paper; an M-step then solves as many equations
+            a class as there are pixels. Default: one on each pixel, but at most twenty on the
+            longer side. An image then takes time in proportion to its pixels. Give more to see
+            details finer than a twentieth of the image.
         **options
             Further options of `TemplateMixture`: `scale`, `covariance`, `noise`,
             `noise_correlation`, `priors`.
@@ -157,7 +165,7 @@ class TemplateMixture(TemplateFamily):
         Raises
         ------
         ValueError
-            If the shape or the number of landmarks is too small.
+            If the shape or the number of landmarks or kernels is too small.
 
         Notes
         -----
@@ -168,11 +176,11 @@ class TemplateMixture(TemplateFamily):
         >>> TemplateMixture.for_images((8, 8), n_classes=3).settings.deformation.n_parameters
         38
         """
-        grid = ImageGrid(shape, n_landmarks)
+        grid = ImageGrid(shape, n_landmarks, n_kernels)
         field = DisplacementField.on_grid(grid.landmarks, grid.width, landmark_correlation)
         return cls(
             grid.points,
-            GaussianBasis.regular(grid.axes, grid.bandwidth),
+            GaussianBasis.regular(grid.kernel_axes, grid.bandwidth),
             RigidMotion(rigid_variance) + field,
             n_classes,
             grid_shape=grid.shape,
