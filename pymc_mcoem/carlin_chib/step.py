@@ -27,6 +27,7 @@ from pymc_mcoem.carlin_chib.problem import (
     require_settings,
 )
 from pymc_mcoem.carlin_chib.step_statistics import SweepStatistics
+from pymc_mcoem.carlin_chib.unvisited import UnvisitedClasses
 from pymc_mcoem.compiling.backends import pytensor_mode
 from pymc_mcoem.compiling.messages import telling
 from pymc_mcoem.density.class_index import class_prior, count_classes, is_class_index
@@ -53,6 +54,8 @@ class CarlinChibState(StepMethodState):
 
     tune: bool
     n_switches: int
+    n_visits: np.ndarray
+    unvisited_log_odds: np.ndarray
     chain: Any
     n_classes: int = field(metadata={"frozen": True})
 
@@ -266,7 +269,7 @@ class CarlinChib(BlockedStep):
         self.rng = pm.util.get_random_generator(rng)
         self.n_classes = self._density.n_classes
         self.tune = True
-        self.n_switches = 0
+        self._forget()
         # Other moves use the pseudo-prior as a proposal or as a metric; a plate has too many rows
         # for a covariance each, and a single latent has no shape beyond its step size, which is
         # tuned.
@@ -309,6 +312,7 @@ class CarlinChib(BlockedStep):
         self.stats_dtypes_shapes = self._statistics.dtypes_shapes  # type: ignore[misc]
         self.stats_dtypes = [{name: kind for name, (kind, _) in self.stats_dtypes_shapes.items()}]
         self._class_prior = np.full(self.n_classes, np.nan)
+        self._unvisited = UnvisitedClasses(model, self._density)
         self._model = model
         self._index = index
         self._made_for = _structure(model)
@@ -319,14 +323,24 @@ class CarlinChib(BlockedStep):
         """Reset tuning, counters and pseudo-priors, which belong to one chain."""
         super().setup_chain(rng, tune, draws)
         self.tune = tune > 0
-        self.n_switches = 0
+        self._forget()
         self.chain.begin(tune)
+
+    def _forget(self) -> None:
+        self.n_switches = 0
+        self.n_visits = np.zeros(self.n_classes, dtype=np.int64)
+        self.unvisited_log_odds = np.full(self.n_classes, np.nan)
+        self._last_point: dict[str, np.ndarray] | None = None
 
     def stop_tuning(self) -> None:
         """Stop tuning, and log the pseudo-priors that have proved poor."""
         super().stop_tuning()
         with as_interrupts():
             poor = self.chain.poor_pseudo_priors(self.rng)
+            if self._last_point is not None and not self._index.ndim:
+                self.unvisited_log_odds = self._unvisited.log_odds(
+                    self._last_point, self.n_visits, self.chain.pseudo_priors.mean
+                )
         if poor:
             _log.warning(
                 "CarlinChib: %s: poor pseudo-priors of %s. The chain stays exact, but jumps there "
@@ -372,7 +386,12 @@ class CarlinChib(BlockedStep):
         new.update(self._density.unravel(swept.position))
         n_switched = int(np.count_nonzero(swept.class_index != made.started_at))
         self.n_switches += n_switched
-        stats = self._statistics.of_sweep(made, n_switched, self.n_switches, self._class_prior)
+        if self.tune:
+            self.n_visits += np.bincount(np.ravel(swept.class_index), minlength=self.n_classes)
+            self._last_point = new
+        stats = self._statistics.of_sweep(
+            made, n_switched, self.n_switches, self._class_prior, self.unvisited_log_odds
+        )
         return new, [stats]
 
     def _require_unchanged(self, point: Mapping[str, np.ndarray]) -> None:

@@ -20,6 +20,7 @@ __all__ = [
     "LOG_IMPORTANCE",
     "LOG_WEIGHT",
     "PRIOR",
+    "UNVISITED",
     "StepStatistics",
     "SweepStatistics",
     "read_prior",
@@ -31,6 +32,10 @@ LOG_WEIGHT = "class_log_weight"
 
 #: Statistic with the prior probabilities of the classes; nan if they are not constants.
 PRIOR = "class_prior"
+
+#: Statistic with the log-odds, over all variables, of classes that were not visited during tuning;
+#: nan for the others.
+UNVISITED = "class_unvisited_log_odds"
 
 #: Statistic with what was added to the logarithms of the classes' prior probabilities.
 EQUALIZING_LOG_WEIGHT = "class_equalizing_log_weight"
@@ -84,6 +89,7 @@ class SweepStatistics:
         LOG_WEIGHT: (object, []),
         BELIEVED: (np.float64, []),
         PRIOR: (object, []),
+        UNVISITED: (object, []),
     }
 
     def __init__(self, index: str, *, is_alone: bool, jumps: bool, equalizes_visits: bool) -> None:
@@ -99,13 +105,18 @@ class SweepStatistics:
             self.dtypes_shapes[LOG_IMPORTANCE] = (np.float64, [])
         self._vectors = {
             statistic: statistic if is_alone else _vector_name(statistic, index)
-            for statistic in (LOG_WEIGHT, PRIOR)
+            for statistic in (LOG_WEIGHT, PRIOR, UNVISITED)
         }
         for statistic, its_name in self._vectors.items():
             self.dtypes_shapes[its_name] = self.dtypes_shapes.pop(statistic)
 
     def of_sweep(
-        self, made: ChainSweep, n_switched: int, n_switches: int, class_prior: np.ndarray
+        self,
+        made: ChainSweep,
+        n_switched: int,
+        n_switches: int,
+        class_prior: np.ndarray,
+        unvisited_log_odds: np.ndarray,
     ) -> dict[str, Any]:
         """Return the statistics of a sweep.
 
@@ -114,7 +125,7 @@ class SweepStatistics:
         made : ChainSweep
         n_switched, n_switches : int
             Indices that switched in this sweep, and in all sweeps of the chain.
-        class_prior : ndarray of shape (n_classes,)
+        class_prior, unvisited_log_odds : ndarray of shape (n_classes,)
         """
         swept, equalizing = made.swept, made.equalizing_log_weight
         stats = {
@@ -127,6 +138,7 @@ class SweepStatistics:
             self._vectors[LOG_WEIGHT]: swept.log_weight.ravel(),
             BELIEVED: made.believed_elsewhere,
             self._vectors[PRIOR]: class_prior,
+            self._vectors[UNVISITED]: unvisited_log_odds,
         }
         if self._equalizes_visits:
             stats[EQUALIZING_LOG_WEIGHT] = equalizing
@@ -157,12 +169,16 @@ class StepStatistics:
     believed : ndarray of shape (n_chains, n_draws), or None
         Probability of the other classes by the evidence that the pseudo-priors estimate; nan where
         they give no estimate.
+    unvisited_log_odds : ndarray of shape (n_chains, n_classes), or None
+        Log-odds over all variables of classes that the chain did not visit during tuning; nan for
+        the others.
     """
 
     log_weight: np.ndarray | None = None
     equalizing_log_weight: np.ndarray | None = None
     log_importance: np.ndarray | None = None
     believed: np.ndarray | None = None
+    unvisited_log_odds: np.ndarray | None = None
 
 
 def read_statistics(stats: Any, values: np.ndarray, name: str | None) -> StepStatistics:
@@ -203,11 +219,13 @@ def read_statistics(stats: Any, values: np.ndarray, name: str | None) -> StepSta
     is_known = key in equalized and len(found) == len(equalized)
     own = found[equalized.index(key)] if is_known else None
     believed = _scalars_by_step(stats, BELIEVED, shape)
+    unvisited = _vectors_of_index(stats, UNVISITED, name, shape)
     return StepStatistics(
         _rows(weights[step], values),
         own,
         total,
         believed[step] if len(believed) == len(names) else None,
+        unvisited[step][:, -1] if len(unvisited) == len(names) else None,
     )
 
 

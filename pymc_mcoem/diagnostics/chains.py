@@ -42,6 +42,9 @@ class IndexChains:
         this or another index of the chains were equalized.
     believed : ndarray of shape (n_chains, n_draws), or None
         Probability of the other classes according to the evidence of the step's pseudo-priors.
+    unvisited_log_odds : ndarray of shape (n_chains, n_classes), or None
+        Log-odds of classes that a chain did not visit during tuning, by a search over all
+        variables; nan for the others.
     companions : dict of str to ndarray of bool, shape (n_rows,)
         Other discrete variables, and the rows in which they never visited or never left a class;
         all rows for a variable of another shape.
@@ -57,6 +60,7 @@ class IndexChains:
     equalizing_log_weight: np.ndarray | None = None
     log_importance: np.ndarray | None = None
     believed: np.ndarray | None = None
+    unvisited_log_odds: np.ndarray | None = None
     companions: dict[str, np.ndarray] = field(default_factory=dict)
 
     @property
@@ -243,6 +247,7 @@ def read_chains(
         equalizing_log_weight=None if log_weight is None else statistics.equalizing_log_weight,
         log_importance=statistics.log_importance,
         believed=statistics.believed,
+        unvisited_log_odds=None if log_weight is None else statistics.unvisited_log_odds,
         companions=_companions(data, group, index, stats),
     )
 

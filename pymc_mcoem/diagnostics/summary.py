@@ -21,7 +21,7 @@ from pymc_mcoem.diagnostics.latents import (
 from pymc_mcoem.diagnostics.printed_table import PrintedTable, formatted
 from pymc_mcoem.diagnostics.pseudo_priors import GOOD_PARETO_K, jump_pareto_k
 from pymc_mcoem.diagnostics.shares import Limits, class_shares, rao_blackwell_shares, share_flags
-from pymc_mcoem.diagnostics.switching import unmoved_flags
+from pymc_mcoem.diagnostics.switching import unmoved_flags, unvisited_flags
 from pymc_mcoem.diagnostics.transitions import (
     class_transitions,
     homogeneity_test,
@@ -175,8 +175,8 @@ def class_index_summary(
     Warns
     -----
     ClassIndexWarning
-        Once, if anything is flagged: a chain that never switched although other classes have
-        weight or may have it; R-hat, effective sample size and tests beyond
+        Once, if anything is flagged: a class that was never visited, or a chain that never
+        switched, although other classes have weight or may have it; R-hat, effective sample size and tests beyond
         their limits; latents that did not mix within a class, or whose tails were hardly reached.
         A chain that never switched because the other classes have no weight is a note, if Pareto k
         shows no fault of its pseudo-priors. This needs the statistics of `CarlinChib`.
@@ -232,6 +232,7 @@ def class_index_summary(
         n_pieces=2 * n_chains,
     )
     flags, notes = unmoved_flags(chains)
+    flags += unvisited_flags(chains)
     flags += share_flags(chains, shares, tests, limits, overall.attrs["p_limit"])
     variables = data[group].to_dataset() if isinstance(data, xr.DataTree) else data
     if isinstance(variables, xr.Dataset):

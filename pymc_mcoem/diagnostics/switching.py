@@ -1,4 +1,4 @@
-"""Diagnosis of chains that never switched: stuck, or without weight in the other classes."""
+"""Diagnosis of classes that no chain visited and of chains that never switched."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scipy import stats
 from pymc_mcoem.diagnostics.chains import IndexChains
 from pymc_mcoem.diagnostics.pseudo_priors import GOOD_PARETO_K, pareto_k
 
-__all__ = ["UnmovedChains", "unmoved_chains", "unmoved_flags"]
+__all__ = ["UnmovedChains", "unmoved_chains", "unmoved_flags", "unvisited_flags"]
 
 #: Verdicts in words; the first two are flagged, the others are notes.
 _PHRASES = {
@@ -24,8 +24,11 @@ _PHRASES = {
 #: More chains than this are counted, not named.
 _MAX_NAMED = 8
 
+#: Draws of a class that are due and do not come: a chance of exp(-5).
+N_DUE = 5.0
+
 #: Smallest probability that counts as chance: that of no switch if five are expected.
-LEAST_PROBABLE = float(np.exp(-5.0))
+LEAST_PROBABLE = float(np.exp(-N_DUE))
 
 
 Verdict = Literal["no weight", "chance", "stuck", "unknown"]
@@ -84,6 +87,44 @@ def unmoved_chains(chains: IndexChains) -> list[UnmovedChains]:
             positions = tuple(np.flatnonzero(still).tolist())
             found.append(UnmovedChains(row, positions, verdict, reason))
     return found
+
+
+def unvisited_flags(chains: IndexChains) -> list[str]:
+    """Return flags about classes that no chain visited, although they may have weight.
+
+    A step weighs a class given the variables that other steps draw. It has weight elsewhere if a
+    search over all variables finds it there. If the search has no answer, it may have weight where
+    another discrete variable did not go through all its classes either. Chains that never switched
+    are left to `unmoved_flags`, and plates are not looked at.
+
+    Parameters
+    ----------
+    chains : IndexChains
+    """
+    if len(chains.codes) > 1:
+        return []
+    codes = chains.codes[0]
+    visited = np.isin(np.arange(chains.n_classes), codes)
+    found = chains.unvisited_log_odds
+    odds = np.full(chains.n_classes, np.nan) if found is None else np.fmax.reduce(found, axis=0)
+    share = 1.0 / (1.0 + np.exp(-odds))
+    due = ~visited & (share * codes.size > N_DUE)
+    flags = [
+        f"class {chains.classes[j]} was never visited, although a search over all variables finds "
+        f"it with a share of about {share[j]:.2g}: no chain gets there, for variables that other "
+        "steps draw would have to move with the class; let CarlinChib draw them too"
+        for j in np.flatnonzero(due)
+    ]
+    beside = [name for name, narrow in chains.companions.items() if narrow[0]]
+    moved = not (codes == codes[:, :1]).all(axis=1).any()
+    unknown = ~visited & np.isnan(odds)
+    if beside and moved and unknown.any():
+        flags.append(
+            f"classes {chains.classes[unknown].tolist()} were never visited, and neither did "
+            f"{', '.join(beside)} go through all its classes: they may have weight together; start "
+            "chains there with initval, or give both to one step"
+        )
+    return flags
 
 
 def unmoved_flags(chains: IndexChains) -> tuple[list[str], list[str]]:

@@ -151,3 +151,76 @@ def test_healthy_plates_are_approved_of(n_rows, n_runs, draws, named, rng):
         summary = judged(tree, "k", ess_min=400 if n_rows == 500 else 100)
         assert "latent_rhat" in summary.table
         assert summary.ok, summary.flags
+
+
+# -- classes that no chain visited -----------------------------------------------------------------
+
+
+def beside_a_mean(n_away):
+    """Return a model whose last class has weight where a mean beside the step would have to go."""
+    centers = np.array([0.0, 0.5, n_away])
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.3, 0.3, 0.4], initval=0)
+        mu = pm.Normal("mu", -n_away / 2, 6.0, initval=0.0)
+        x = pm.Normal("x", pm.math.stack(list(centers))[k] + mu, 0.3)
+        pm.Normal("y", x, 0.3, observed=0.0)
+    weight = np.array([0.3, 0.3, 0.4])
+    weight *= stats.norm.pdf(0.0, centers - n_away / 2, np.sqrt(36 + 0.18))
+    return model, weight / weight.sum()
+
+
+@pytest.mark.parametrize(("n_seeds", "draws"), [(1, 60), pytest.param(5, 1_000, marks=slow)])
+def test_a_class_that_needs_another_step_to_move_is_flagged(n_seeds, draws, rng):
+    """Given the mean that NUTS draws, the third class is forty standard deviations away."""
+    compiling, options = settings(n_seeds == 1)
+    model, exact = beside_a_mean(-12.0)
+    with compiling:
+        for _ in range(n_seeds):
+            with model:
+                step = CarlinChib(["k", "x"], **options)
+            summary = judged(sampled(model, step, rng, draws=draws, chains=2, tune=draws), "k")
+            share = summary.table["share"].values
+            assert not summary.ok or np.abs(share - exact).max() < 0.05, summary
+            if share[2] == 0:
+                told = next(flag for flag in summary.flags if "class 2 was never" in flag)
+                # by Laplace's approximation, given the two others
+                assert 0.2 < float(told.split("about ")[1].split(":")[0]) < 0.6
+
+
+@pytest.mark.parametrize(("n_seeds", "draws"), [(1, 60), pytest.param(5, 1_000, marks=slow)])
+def test_a_class_without_weight_anywhere_is_not_flagged(n_seeds, draws, rng):
+    """The mean could go there, but its prior does not let it."""
+    compiling, options = settings(n_seeds == 1)
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.3, 0.3, 0.4], initval=0)
+        mu = pm.Normal("mu", 0.0, 0.5)
+        x = pm.Normal("x", pm.math.stack([0.0, 0.5, -12.0])[k] + mu, 0.3)
+        pm.Normal("y", x, 0.3, observed=0.0)
+    with compiling:
+        for _ in range(n_seeds):
+            with model:
+                step = CarlinChib(["k", "x"], **options)
+            tree = sampled(model, step, rng, draws=draws, chains=2, tune=draws)
+            summary = judged(tree, "k", ess_min=5, rhat_max=1.2)
+            assert summary.table["share"].values[2] == 0
+            assert not any("never visited" in flag for flag in summary.flags), summary
+
+
+@pytest.mark.parametrize(("n_seeds", "draws"), [(1, 60), pytest.param(5, 1_000, marks=slow)])
+def test_classes_that_need_another_index_are_flagged_though_chains_move(n_seeds, draws, rng):
+    """Both indices go between their first two classes, and reach their third ones only together."""
+    compiling, options = settings(n_seeds == 1)
+    centers, weights = [0.0, 0.5, 9.0], [0.35, 0.35, 0.3]
+    with compiling, pm.Model() as model:
+        k, j = (pm.Categorical(name, weights, initval=0) for name in "kj")
+        x = pm.Normal("x", pm.math.stack(centers)[k], 0.3)
+        z = pm.Normal("z", -pm.math.stack(centers)[j], 0.3)
+        pm.Normal("y", x + z, 0.3, observed=0.0)
+        steps = one_step_each("x", "z", **options)
+        for _ in range(n_seeds):
+            tree = sampled(model, steps, rng, draws=draws, chains=2, tune=draws)
+            for name in "kj":
+                summary = judged(tree, name)
+                assert np.ptp(tree["posterior"][name].values, axis=1).min() > 0
+                assert summary.table["share"].values[2] == 0
+                assert any("class 2 was never visited" in flag for flag in summary.flags), summary

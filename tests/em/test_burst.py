@@ -516,13 +516,13 @@ class EdgedMeans(Family):
 
     observation = ("value",)
 
-    def __init__(self) -> None:
+    def __init__(self, centers: tuple[float, float], spread: float, width: float) -> None:
         with pm.Model(coords={"class": range(2)}) as self.model:
-            means = pm.Data("means", [0.0, 1.0], dims="class")
+            means = pm.Data("means", centers, dims="class")
             value = pm.Data("value", 0.4)
             self.class_index = pm.Categorical("class_index", p=[0.5, 0.5])
-            x = pm.Normal("x", means[self.class_index], 1.0)
-            pm.Uniform("seen", x - 0.5, x + 0.5, observed=value)
+            x = pm.Normal("x", means[self.class_index], spread)
+            pm.Uniform("seen", x - width, x + width, observed=value)
         self.statistics = {"x": x}
 
     def maximize(self, statistics, *, effective_size):
@@ -530,11 +530,21 @@ class EdgedMeans(Family):
         return {"means": statistics["x"] / mass}
 
 
-@pytest.mark.slow
-def test_no_good_record_is_left_out_for_a_hard_edge(rng):
-    """Records near enough to where searches start: what is far from it fifty draws may miss."""
-    records = list(rng.uniform(-1.0, 2.0, size=60))
-    family = EdgedMeans()
+@pytest.mark.parametrize(
+    ("centers", "spread", "width", "n"),
+    [
+        ((-4.0, 4.0), 1.0, 0.5, 12),
+        pytest.param((-4.0, 4.0), 1.0, 0.5, 60, marks=pytest.mark.slow),
+        pytest.param((0.0, 1.0), 1.0, 0.5, 60, marks=pytest.mark.slow),
+        pytest.param((0.0, 1.0), 3.0, 0.5, 60, marks=pytest.mark.slow),
+        pytest.param((0.0, 1.0), 1.0, 0.1, 60, marks=pytest.mark.slow),
+    ],
+)
+def test_no_good_record_is_left_out_for_a_hard_edge(centers, spread, width, n, rng):
+    """Records that the model draws, also far from where searches start."""
+    x = rng.normal(rng.choice(centers, size=n), spread)
+    records = list(rng.uniform(x - width, x + width))
+    family = EdgedMeans(centers, spread, width)
     em = OnlineEM(
         family,
         parameters=family.declared_parameters(),
@@ -543,7 +553,7 @@ def test_no_good_record_is_left_out_for_a_hard_edge(rng):
         random_seed=int(rng.integers(2**31)),
         progressbar=False,
     ).partial_fit(records)
-    assert em.n_seen == 60
+    assert em.n_seen == n
     assert "skipped" not in em.history.children
 
 

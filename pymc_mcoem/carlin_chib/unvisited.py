@@ -1,0 +1,198 @@
+"""Weight that a chain has not seen: of classes that it never visited, over all variables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytensor
+from pymc.pytensorf import rewrite_pregrad
+from scipy.special import logsumexp
+
+from pymc_mcoem.compiling.backends import interpreted_mode
+from pymc_mcoem.density.class_index import count_classes, is_class_index
+
+if TYPE_CHECKING:
+    import pymc as pm
+
+    from pymc_mcoem.density.class_density import ClassDensity
+
+__all__ = ["UnvisitedClasses"]
+
+#: With more variables than this the curvature would take longer than a chain.
+MAX_DIMENSION = 300
+#: Most joint values of the model's other indices that are tried.
+MAX_JOINT_VALUES = 64
+MAX_ITERATIONS = 300
+#: A search has ended if it is believed to be this many nats below its mode at most.
+MAX_BELOW = 0.1
+
+
+class UnvisitedClasses:
+    """Laplace's approximation of the odds of classes that a chain never visited.
+
+    The step weighs a class given the variables that other steps draw. A class may have no weight
+    where these are, and much where they would go if the class were chosen. Here all continuous
+    variables are moved to the mode of their joint density given the class, at every value of the
+    model's other class indices.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    density : ClassDensity
+        Of a single index, no plate.
+
+    Notes
+    -----
+    The search is interpreted and made at most once a chain, and only if there is a class that was
+    not visited and a variable beside the step: a second for the function and about as long for
+    each class. It draws nothing, so it changes no chain. Where it fails, as in a hierarchy whose
+    density has no mode, there is no answer.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> from pymc_mcoem.density.class_density import ClassDensity
+    >>> with pm.Model() as model:
+    ...     k = pm.Categorical("k", [0.5, 0.5])
+    ...     mu = pm.Normal("mu", 0, 10)
+    ...     x = pm.Normal("x", mu + 20.0 * k, 1.0)
+    ...     y = pm.Normal("y", x, 1.0, observed=20.0)
+    >>> unvisited = UnvisitedClasses(model, ClassDensity(model, k, [x]))
+    >>> point = {"k": 1, "mu": np.array(0.0), "x": np.array(20.0)}
+    >>> log_odds = unvisited.log_odds(point, np.array([0, 50]), np.array([[20.0], [20.0]]))
+    >>> log_odds.round(2)  # -20² / 204
+    array([-1.96,   nan])
+    """
+
+    def __init__(self, model: pm.Model, density: ClassDensity) -> None:
+        self._model = model
+        self._density = density
+        self._beside = bool(density.other_values)
+        others = {
+            value.name: count_classes(rv)
+            for rv, value in model.rvs_to_values.items()
+            if value in density.other_values and rv.ndim == 0 and is_class_index(rv)
+        }
+        discrete = {value.name for value in density.other_values if value.dtype != "float64"}
+        few = np.prod([*others.values()], dtype=float) <= MAX_JOINT_VALUES
+        self._is_covered = few and discrete <= set(others)
+        self._other_indices: dict[str, int] = others
+        self._compiled: Any = None
+
+    def log_odds(
+        self, point: Mapping[str, np.ndarray], visits: np.ndarray, starts: np.ndarray
+    ) -> np.ndarray:
+        """Return the log-odds of each class that was not visited against all that were.
+
+        Parameters
+        ----------
+        point : mapping of str to ndarray
+            Where the chain is, by value-variable name.
+        visits : ndarray of int, shape (n_classes,)
+        starts : ndarray of shape (n_classes, n_latents)
+            Where to start from within each class.
+
+        Returns
+        -------
+        ndarray of shape (n_classes,)
+            nan for classes that were visited, and where the search found no mode. All nan if
+            nothing lies beside the step, or if other discrete variables are not class indices or
+            have too many joint values.
+        """
+        found = np.full(len(visits), np.nan)
+        unseen = np.flatnonzero(visits == 0)
+        if not (self._beside and self._is_covered) or unseen.size in (0, len(visits)):
+            return found
+        usual = int(visits.argmax())
+        evidence = {j: self._log_evidence(point, j, starts[j]) for j in (usual, *unseen.tolist())}
+        share = np.log(visits[usual] / visits.sum())
+        for j in unseen:
+            found[j] = evidence[j] - (evidence[usual] - share)
+        return found
+
+    def _log_evidence(
+        self, point: Mapping[str, np.ndarray], class_number: int, start: np.ndarray
+    ) -> float:
+        """Return log p(y, class), nan if no mode was found at any value of the other indices."""
+        density = self._density
+        placed = {**point, **density.unravel(start)}
+        placed[density.index_value.name] = np.asarray(class_number, density.index_value.dtype)
+        found = []
+        for values in product(*map(range, self._other_indices.values())):
+            for name, value in zip(self._other_indices, values, strict=True):
+                placed[name] = np.asarray(value, np.asarray(point[name]).dtype)
+            found.append(self._laplace(placed))
+        known = np.array(found)[~np.isnan(found)]
+        return float(logsumexp(known)) if known.size else float("nan")
+
+    def _laplace(self, point: Mapping[str, np.ndarray]) -> float:
+        """Return Laplace's approximation around the mode that a search from a point finds."""
+        from scipy.optimize import minimize  # imported here because the import takes a while
+
+        values = self._model.continuous_value_vars
+        shapes = [np.shape(point[value.name]) for value in values]
+        sizes = [int(np.prod(shape)) for shape in shapes]
+        function = self._function() if sum(sizes) <= MAX_DIMENSION else None
+        if function is None:
+            return float("nan")
+        placed = dict(point)
+        names = [value.name for value in self._model.value_vars]
+
+        def descent(x: np.ndarray) -> tuple[float, np.ndarray]:
+            parts = np.split(x, np.cumsum(sizes)[:-1])
+            for value, part, shape in zip(values, parts, shapes, strict=True):
+                placed[value.name] = part.reshape(shape)
+            found, *slopes = function(*(placed[name] for name in names))
+            slope = np.concatenate([np.ravel(each) for each in slopes])
+            if not (np.isfinite(found) and np.isfinite(slope).all()):
+                return 1e300, np.zeros_like(x)
+            return -float(found), -slope
+
+        start = np.concatenate([np.ravel(point[value.name]) for value in values])
+        with np.errstate(all="ignore"):
+            ended = minimize(
+                descent, start, jac=True, method="L-BFGS-B", options={"maxiter": MAX_ITERATIONS}
+            )
+            if ended.fun >= 1e299:
+                return float("nan")
+            width = 1e-4 * (1.0 + np.abs(ended.x))
+            curvature = np.stack(
+                [
+                    (descent(ended.x + step)[1] - descent(ended.x - step)[1]) / (2 * step.max())
+                    for step in np.diag(width)
+                ]
+            )
+            curvature = (curvature + curvature.T) / 2
+            try:
+                factor = np.linalg.cholesky(curvature)
+            except np.linalg.LinAlgError:
+                return float("nan")
+            slope = descent(ended.x)[1]
+            if not 0.5 * np.sum(np.linalg.solve(factor, slope) ** 2) < MAX_BELOW:
+                return float("nan")
+        log_det = 2.0 * np.log(np.diag(factor)).sum()
+        return float(-ended.fun + 0.5 * (start.size * np.log(2 * np.pi) - log_det))
+
+    def _function(self) -> Any:
+        """Return the model's log-density with its gradient; None if it has none."""
+        if self._compiled is None:
+            model = self._model
+            log_p = rewrite_pregrad(model.logp())
+            try:
+                slopes = pytensor.grad(
+                    log_p, model.continuous_value_vars, disconnected_inputs="ignore"
+                )
+            except (NotImplementedError, pytensor.gradient.NullTypeGradError):
+                self._compiled = False
+            else:
+                self._compiled = model.compile_fn(
+                    [log_p, *slopes],
+                    inputs=model.value_vars,
+                    mode=interpreted_mode(),
+                    point_fn=False,
+                    on_unused_input="ignore",
+                )
+        return self._compiled or None
