@@ -65,7 +65,9 @@ def main() -> None:
         mixture = mcoem.TemplateMixture.for_images(
             (given.side, given.side), n_classes=10, n_kernels=n_kernels
         )
-        em = mcoem.OnlineEM(mixture, random_seed=given.seed, n_start=len(learned), progressbar=False)
+        em = mcoem.OnlineEM(
+            mixture, random_seed=given.seed, n_start=len(learned), progressbar=False
+        )
         with threadpool_limits(1):
             began = perf_counter()
             em.partial_fit(learned, labels)

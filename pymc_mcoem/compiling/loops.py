@@ -9,15 +9,12 @@ compute the same numbers from the same arguments.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytensor
 
 from pymc_mcoem.compiling.backends import uses_jax
 from pymc_mcoem.compiling.data_functions import Density, compile_with_data
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["compile_loop"]
 

@@ -9,6 +9,7 @@ import numpy as np
 import pymc as pm
 import pytest
 
+import pymc_mcoem.em.esteps.compiled as compiled_esteps
 from pymc_mcoem.carlin_chib import sweeps_numba
 from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
@@ -500,7 +501,8 @@ def test_a_start_beyond_a_hard_edge_is_drawn_again(without_compiler):
     assert n_beyond >= 3
 
 
-def test_an_observation_without_density_is_still_refused(without_compiler):
+def test_an_observation_without_density_is_still_refused(without_compiler, monkeypatch):
+    monkeypatch.setattr(compiled_esteps, "N_PRIOR_STARTS", 20)
     e_step = CarlinChibBurst(
         pseudo_priors=PilotMoments(n_steps=5), within_class=RandomWalk(n_moves=1)
     ).compile(Edged())

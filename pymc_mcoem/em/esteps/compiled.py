@@ -337,7 +337,7 @@ class SweepEStep(ChainEStep[Sweeps]):
     def _prior_starts(
         self, rng: np.random.Generator, values: Arrays
     ) -> Iterator[tuple[int, np.ndarray]]:
-        """Draw starts from the prior of each class in turn; interpreted, for few records need it."""
+        """Draw starts from the prior of each class in turn; interpreted, as few records need it."""
         if self._prior is None:
             self._prior = PriorDraws(self.density, interpreted_mode(in_place=True))
         self._prior.reseed(rng)
