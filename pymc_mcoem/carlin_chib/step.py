@@ -164,11 +164,9 @@ class CarlinChib(BlockedStep):
     `jump` and ``within_class=None`` keep the fitted pseudo-priors.
 
     Making the step compiles it, which takes seconds at least. One step serves any number of calls
-    of ``pm.sample``, also with other data in between: every chain begins anew.
-
-    Cost of a draw: one density evaluation for each class and each random-walk move; on a plate
-    each evaluates all rows. A `jump` costs extra. With blocks, every evaluation is of the whole
-    model.
+    of ``pm.sample``, also with other data in between: every chain begins anew. Cost of a draw: one
+    density evaluation for each class and each random-walk move; on a plate each evaluates all rows.
+    A `jump` costs extra. With blocks, every evaluation is of the whole model.
 
     Sampler statistics: ``class_of`` (a number made from the index's name, by which summaries know
     which index the statistics belong to), ``class_switched`` (whether the index switched; on a
@@ -184,18 +182,16 @@ class CarlinChib(BlockedStep):
     prior probabilities), ``class_log_importance`` (the logarithm of the draw's weight) and
     ``class_equalizing_of`` (the index that they belong to). ``class_believed_elsewhere`` is the
     probability of the other classes according to the evidence that the pseudo-priors estimate; nan
-    without estimates, and on a plate. If the model has several class indices, the names of
-    ``class_log_weight`` and ``class_prior`` end in the name of the index, as
-    ``class_log_weight_k``: PyMC would make objects of vectors of one name, which a netCDF file
-    cannot hold.
+    without estimates, and on a plate. ``class_unvisited_log_odds`` of shape (n_classes,): the
+    log-odds of classes that tuning did not visit, by a search over all variables if other steps
+    move some; nan for the others. If the model has several class indices, the names of vectors end
+    in that of the index, as ``class_log_weight_k``, since netCDF takes no vectors of one name.
 
     At the end of tuning the pseudo-priors are judged by the auxiliaries drawn from them since
     they were fitted, and poor ones are named in the log with their Pareto k and effective share;
-    a class far below the others is ignored. Frozen auxiliaries hardly ever change if a
-    pseudo-prior is poor, a class that was never left has none, and a short tuning phase has few:
-    in these cases 500 extra sweeps are made that do not affect the chain (on a plate, only with
-    frozen auxiliaries). With several processes these messages come from the workers and appear
-    where the workers log to: the terminal's error output by default.
+    a class far below the others is ignored. Where there are few such draws, 500 extra sweeps are
+    made that do not affect the chain (on a plate, only with frozen auxiliaries). With several
+    processes these messages appear where the workers log to, the terminal by default.
 
     Examples
     --------

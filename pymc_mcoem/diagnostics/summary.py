@@ -177,9 +177,10 @@ def class_index_summary(
     ClassIndexWarning
         Once, if anything is flagged: a class that was never visited, or a chain that never
         switched, although other classes have weight or may have it; R-hat, effective sample size
-        and tests beyond their limits; latents that did not mix within a class, or whose tails were hardly reached.
-        A chain that never switched because the other classes have no weight is a note, if Pareto k
-        shows no fault of its pseudo-priors. This needs the statistics of `CarlinChib`.
+        and tests beyond their limits; latents that did not mix within a class, or whose tails were
+        hardly reached. A chain that never switched because the other classes have no weight is a
+        note, if Pareto k shows no fault of its pseudo-priors. This needs the statistics of
+        `CarlinChib`.
 
     Notes
     -----
