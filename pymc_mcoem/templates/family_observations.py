@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
