@@ -14,6 +14,7 @@ import pytensor.tensor as pt
 
 from pymc_mcoem.compiling.backends import interpreted_mode
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
+from pymc_mcoem.em.esteps.compiled_cache import compiled_for
 from pymc_mcoem.templates.alignment import GridFrame, gapped_moments
 from pymc_mcoem.templates.warps.time_warp import TimeWarp
 
@@ -78,7 +79,7 @@ class Registrar:
     ) -> None:
         settings = CarlinChibBurst() if e_step is None else e_step
         self.mixture = mixture
-        self._jumping = settings.compile(mixture) if mixture.n_classes > 1 else None
+        self._jumping = compiled_for(mixture, settings) if mixture.n_classes > 1 else None
         alone.statistics = _statistics(alone)
         self._within = settings.compile(alone)
         self._told: set[str] = set()
