@@ -17,7 +17,7 @@ from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.esteps.compiled_cache import compiled_for
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.passes import Passes
-from pymc_mcoem.interrupts import require_own_fault
+from pymc_mcoem.interrupts import deferred, require_own_fault
 from pymc_mcoem.runs.failed_records import refusal
 from pymc_mcoem.runs.settings import seed_entropy
 from pymc_mcoem.templates.bases.gaussian import GaussianBasis
@@ -35,8 +35,7 @@ __all__ = ["TemplateClustering"]
 #: Mixtures that are kept, with what was compiled for them, for estimators of the same settings: a
 #: search over settings fits many clones of one estimator.
 KEPT = 16
-#: Most kernels of a template and of a clock, and kernels of a template per point, of the default
-#: mixture of curves.
+#: Most kernels of a template and of a clock in the default mixture of curves.
 LANDMARKS, WARP_KERNELS = 35, 20
 
 
@@ -328,7 +327,7 @@ class TemplateClustering(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """Yield an answer for each row."""
         mixture = self._fitted()
         theta = mixture.check_parameters(self.parameters_)
-        with one_call_at_a_time(), one_blas_thread():
+        with deferred("rows") as interrupts, one_call_at_a_time(), one_blas_thread():
             for index, row in enumerate(self._rows(X)):
                 try:
                     data = mixture.encode(row)
@@ -341,6 +340,7 @@ class TemplateClustering(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                     require_own_fault(error)
                     raise RuntimeError(f"row {index}, counted from 0: {error}") from error
                 yield found
+                interrupts.between()
 
     def __sklearn_tags__(self) -> Any:
         """Return the tags of scikit-learn: missing values are allowed."""

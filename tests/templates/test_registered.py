@@ -204,3 +204,12 @@ def test_points_that_are_no_grid_are_labeled_all_the_same(rng):
     found = _labeled(settings, [Registered(np.ones(1), moments)] * 3)
     assert found["warp_mean"].dims == ("observation", "class", "point", "coordinate")
     np.testing.assert_array_equal(found["place"], settings.points)
+
+
+def test_aligned_curves_are_scikit_fdas(toy):
+    skfda = pytest.importorskip("skfda")
+    mixture, theta, curves = toy
+    found = mixture.register(curves, theta, **FEW)
+    aligned = found["aligned_mean_averaged"].dropna("age")
+    grid = skfda.FDataGrid(aligned.values, aligned["age"].values)
+    np.testing.assert_array_equal(grid.data_matrix[..., 0], aligned)
