@@ -19,11 +19,10 @@ from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.passes import Passes
 from pymc_mcoem.interrupts import deferred, require_own_fault
 from pymc_mcoem.runs.failed_records import refusal
-from pymc_mcoem.runs.settings import seed_entropy
 from pymc_mcoem.templates.bases.gaussian import GaussianBasis
 from pymc_mcoem.templates.curves import BANDWIDTH, curve_priors
 from pymc_mcoem.templates.mixture import TemplateMixture
-from pymc_mcoem.templates.registered import seed_of
+from pymc_mcoem.templates.register import seed_of
 from pymc_mcoem.templates.warps.time_warp import TimeWarp
 from pymc_mcoem.validation import require_whole
 
@@ -151,9 +150,9 @@ class TemplateClustering(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         ValueError, TypeError
             If the settings or X do not fit one another, or a row has no value at all.
         """
-        rows = self._begin(X)
-        passes = Passes(rows, self.n_passes, random_seed=self.random_seed_)
-        return self._learn(passes)
+        em, rows = self._begin(X)
+        passes = Passes(rows, self.n_passes, random_seed=em.run.random_seed)
+        return self._keep(em.partial_fit(passes))
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Learn more rows, once each and in their order; the first call begins a run.
@@ -169,7 +168,8 @@ class TemplateClustering(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         TemplateClustering
             The estimator itself.
         """
-        return self._learn(self._rows(X) if hasattr(self, "em_") else self._begin(X))
+        em, rows = (self.em_, self._rows(X)) if hasattr(self, "em_") else self._begin(X)
+        return self._keep(em.partial_fit(rows))
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return class probabilities, ``(n, n_classes)``.
@@ -273,8 +273,8 @@ class TemplateClustering(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         filled = found["class_probability"].values @ templates
         return np.where(np.isnan(aligned), filled, aligned)
 
-    def _begin(self, X: Any) -> np.ndarray:
-        """Make mixture and run for the columns of X, and return X in rows."""
+    def _begin(self, X: Any) -> tuple[OnlineEM, np.ndarray]:
+        """Return a run for the columns of X, and X in the form of observations."""
         values = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan")
         require_whole("n_classes", self.n_classes, 1)
         check_sweeps(self.draws, self.tune)
@@ -290,18 +290,21 @@ class TemplateClustering(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 f"X has {values.shape[1]} columns, and the mixture of make_mixture observations of "
                 f"shape {mixture.settings.grid_shape}; give one value for each point."
             )
-        seed = seed_entropy(self.random_seed)
-        em = OnlineEM(
-            mixture,
-            **{"random_seed": seed, "progressbar": self.progressbar, **(self.em_options or {})},
-        )
-        self.random_seed_, self.mixture_, self.em_ = seed, mixture, em
-        return self._as_observations(values)
+        if mixture.settings.own_points is not None:
+            raise ValueError(
+                "make_mixture: its curves have points of their own, which rows of X have not; "
+                "leave out own_points."
+            )
+        given = {"random_seed": self.random_seed, "progressbar": self.progressbar}
+        em = OnlineEM(mixture, **given | dict(self.em_options or {}))
+        return em, values.reshape(len(values), *mixture.settings.grid_shape)
 
-    def _learn(self, observations: Any) -> Self:
-        self.em_.partial_fit(observations)
+    def _keep(self, em: OnlineEM) -> Self:
+        """Take over a run that has learned."""
+        assert isinstance(em.family, TemplateMixture)
+        self.em_, self.mixture_, self.random_seed_ = em, em.family, em.run.random_seed
         # read once here: while a run holds its first rows, reading learns them on a copy
-        self.parameters_ = self.em_.parameters
+        self.parameters_ = em.parameters
         return self
 
     def _fitted(self) -> TemplateMixture:
@@ -311,10 +314,7 @@ class TemplateClustering(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def _rows(self, X: Any) -> np.ndarray:
         """Return X, with the columns that were learned, in the form of observations."""
         given = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=False)
-        return self._as_observations(given)
-
-    def _as_observations(self, values: np.ndarray) -> np.ndarray:
-        return values.reshape(len(values), *self.mixture_.settings.grid_shape)
+        return np.reshape(given, (len(given), *self.mixture_.settings.grid_shape))
 
     def _e_step(self) -> EStep:
         return CarlinChibBurst() if self.e_step is None else self.e_step

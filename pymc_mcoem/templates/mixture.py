@@ -20,7 +20,7 @@ from pymc_mcoem.templates.curves import CurveGrid, curve_priors
 from pymc_mcoem.templates.images import ImageGrid
 from pymc_mcoem.templates.model import build_template_model
 from pymc_mcoem.templates.priors import TemplatePriors
-from pymc_mcoem.templates.registered import RegisteringFamily
+from pymc_mcoem.templates.register import RegisteringFamily
 from pymc_mcoem.templates.warps.displacement_field import DisplacementField
 from pymc_mcoem.templates.warps.rigid_motion import RigidMotion
 from pymc_mcoem.templates.warps.time_warp import TimeWarp

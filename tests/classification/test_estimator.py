@@ -149,6 +149,10 @@ def test_images_are_rows_of_pixels(rng):
         ({"draws": 0}, "draws is 0"),
         ({"random_seed": -1}, "random_seed: got -1"),
         ({"make_mixture": lambda n: make(n + 1)}, "make_mixture: got TemplateMixture.* as many"),
+        (
+            {"make_mixture": lambda n: TemplateMixture.for_curves(POINTS, n, own_points=12)},
+            "make_mixture: its curves have points of their own",
+        ),
         ({"make_mixture": lambda n: None}, "make_mixture: got None for 2 classes"),
         (
             {"make_mixture": lambda n: TemplateMixture.for_curves(POINTS[:9], n)},
@@ -159,6 +163,16 @@ def test_images_are_rows_of_pixels(rng):
 def test_settings_that_do_not_fit_are_named(options, message, curves):
     with pytest.raises((ValueError, TypeError), match=message):
         estimator(**options).fit(curves[0])
+
+
+def test_what_fails_to_fit_leaves_what_was_learned(curves):
+    found = estimator().fit(curves[0][:20])
+    before = found.predict_proba(curves[0][:5])
+    bad = curves[0][:20].copy()
+    bad[7] = np.nan
+    with pytest.raises(ValueError, match="refused"):
+        found.fit(bad)
+    np.testing.assert_array_equal(found.predict_proba(curves[0][:5]), before)
 
 
 def test_what_cannot_be_answered_is_said(fitted, curves):

@@ -9,7 +9,7 @@ import xarray as xr
 
 from pymc_mcoem.templates import DisplacementField, GaussianBasis, TemplateMixture
 from pymc_mcoem.templates.alignment import GridFrame
-from pymc_mcoem.templates.registered import _labeled
+from pymc_mcoem.templates.register import _labeled
 from pymc_mcoem.templates.registration import Registered
 
 AGES = np.linspace(2, 18, 12)

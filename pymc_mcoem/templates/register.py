@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pymc_mcoem.templates.settings import TemplateSettings
 
 __all__ = ["RegisteringFamily", "seed_of"]
+
+type Arrays = Mapping[str, np.ndarray]
 
 
 class RegisteringFamily(TemplateFamily):
@@ -157,44 +159,55 @@ class RegisteringFamily(TemplateFamily):
         clocks = registrar.clocks(reference)
         theta = self.model_parameters() if parameters is None else self.check_parameters(parameters)
 
-        def register(data: Mapping[str, np.ndarray], seed: np.random.SeedSequence) -> Registered:
+        def register(data: Arrays, seed: np.random.SeedSequence) -> Registered:
             with one_blas_thread():
                 return registrar(data, theta, seed, clocks, draws=draws, tune=tune)
 
         if self.is_single(observation):
-            found = register(self.encode(observation), np.random.SeedSequence(entropy))
-            troubles = found.troubles
-            result = _labeled(self.settings, [found]).isel(observation=0)
+            found = [register(self.encode(observation), np.random.SeedSequence(entropy))]
+            result = _labeled(self.settings, found).isel(observation=0)
+            troubles = found[0].troubles
         else:
-            several = []
-            with (
-                deferred("observations") as interrupts,
-                CountProgress(
-                    progressbar, count_observations(self, observation), "Registered"
-                ) as progress,
-            ):
-                for index, data in _encoded(self, observation):
-                    try:
-                        several.append(register(data, seed_of(entropy, data)))
-                    except Exception as error:
-                        require_own_fault(error)
-                        kind = FloatingPointError if isinstance(error, ArithmeticError) else None
-                        raise (kind or RuntimeError)(
-                            f"observation {index}, counted from 0, cannot be registered: {error}"
-                        ) from error
-                    progress.advance()
-                    interrupts.between()
-            if not several:
-                raise ValueError("observation: got none; pass at least one.")
+            found = self._registered(
+                observation, lambda data: register(data, seed_of(entropy, data)), progressbar
+            )
+            result = _labeled(self.settings, found)
+            result["observation"] = _names(self, observation, len(found))
             troubles = [
                 f"observation {index}: {trouble}"
-                for index, each in enumerate(several)
+                for index, each in enumerate(found)
                 for trouble in each.troubles
             ]
-            result = _labeled(self.settings, several)
-            result["observation"] = _names(self, observation, len(several))
         result.attrs = {"draws": draws, "tune": tune, "troubles": "; ".join(troubles)}
         return result
+
+    def _registered(
+        self, observations: Any, register: Callable[[Arrays], Registered], progressbar: bool
+    ) -> list[Registered]:
+        """Return several observations registered; errors name the one that they are of."""
+        found: list[Registered] = []
+        total = count_observations(self, observations)
+        with (
+            deferred("observations") as interrupts,
+            CountProgress(progressbar, total, "Registered") as progress,
+        ):
+            for index, data in _encoded(self, observations):
+                try:
+                    found.append(register(data))
+                except Exception as error:
+                    require_own_fault(error)
+                    kind = (
+                        FloatingPointError if isinstance(error, ArithmeticError) else RuntimeError
+                    )
+                    raise kind(
+                        f"observation {index}, counted from 0, cannot be registered: {error} Leave "
+                        "it out."
+                    ) from error
+                progress.advance()
+                interrupts.between()
+        if not found:
+            raise ValueError("observation: got none; pass at least one.")
+        return found
 
     @cached_property
     def _registrars(self) -> dict[CarlinChibBurst | None, Registrar]:
