@@ -91,7 +91,7 @@ class GridFrame:
         straight lines on uneven grids. The iteration is u ← u − A⁻¹(D(u) − target), with half steps
         from the eleventh on. It contracts, and finds the only such place, unless the rest undoes
         what A does in some direction; where a warp folds, it has no inverse. Memory holds a few
-        arrays of the result's size. With 200 draws at 16 × 16 points it takes a tenth of a second.
+        arrays of the result's size. With 200 draws at 16 × 16 points it takes a fifth of a second.
         """
         n_draws, n_targets, n_dims = len(warped), len(targets), len(self.axes)
         design = np.column_stack([np.ones(len(self.points)), self.points])
