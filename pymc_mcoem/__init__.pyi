@@ -9,6 +9,7 @@ from . import schedules as schedules
 from .carlin_chib.step import CarlinChib as CarlinChib
 from .classification.classifier import Classifier as Classifier
 from .classification.error_rate import live_error_rate as live_error_rate
+from .classification.estimator import TemplateClustering as TemplateClustering
 from .classification.labels import majority_labels as majority_labels
 from .classification.prequential import predict_then_learn as predict_then_learn
 from .diagnostics.drift import DriftAlarm as DriftAlarm

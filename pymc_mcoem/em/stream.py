@@ -22,6 +22,7 @@ __all__ = [
     "check_skip",
     "count_observations",
     "in_memory",
+    "is_single",
     "read",
 ]
 
@@ -142,6 +143,35 @@ def count_observations(family: Family, observations: Any) -> int | None:
     return _source(family, observations).length
 
 
+def is_single(family: Family, observations: Any) -> bool:
+    """Return whether a source is one observation and not several.
+
+    Parameters
+    ----------
+    family : Family
+    observations : object
+        As `Family.iterate` takes them.
+
+    Returns
+    -------
+    bool
+        Whether it is a mapping, a number, or an array with no more axes than an observation.
+
+    Examples
+    --------
+    >>> from pymc_mcoem.templates import TemplateMixture
+    >>> mixture = TemplateMixture.for_images((2, 2), n_classes=1, n_landmarks=2)
+    >>> is_single(mixture, np.zeros((2, 2))), is_single(mixture, np.zeros((1, 2, 2)))
+    (True, False)
+    """
+    if isinstance(observations, (Mapping, int, float)):
+        return True
+    if not (hasattr(observations, "shape") and hasattr(observations, "ndim")):
+        return False
+    n_axes = family.model[family.observation[0]].get_value(borrow=True).ndim
+    return bool(observations.ndim <= n_axes)
+
+
 @dataclass(frozen=True)
 class _Source:
     """A source of observations.
@@ -173,13 +203,10 @@ def _source(family: Family, observations: Any) -> _Source:
         # indexing selects columns of a DataFrame, and labels of a Series
         given = given.to_numpy()
     kind = type(given).__name__
-    if isinstance(given, (Mapping, int, float)):
-        return _Source(1, lambda skip: islice([given], skip, None))
+    if is_single(family, given):
+        whole = partial(_indexed, lambda _: in_memory(given), 0, 1)
+        return _Source(1, lambda skip: islice(whole(), skip, None))
     if hasattr(given, "shape") and hasattr(given, "ndim"):
-        n_axes = family.model[family.observation[0]].get_value(borrow=True).ndim
-        if given.ndim <= n_axes:
-            whole = partial(_indexed, lambda _: in_memory(given), 0, 1)
-            return _Source(1, lambda skip: islice(whole(), skip, None))
         length = given.shape[0]
         if not is_whole(length):
             raise ValueError(

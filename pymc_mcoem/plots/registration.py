@@ -309,6 +309,11 @@ def _axes(registration: Any) -> tuple[str, ...]:
             "registration: has no dimension 'class'; to draw one class keep the dimension, and "
             "name the class in coords, as {'class': [0]}."
         )
+    if "observation" in registration.dims:
+        raise ValueError(
+            f"registration: has {registration.sizes['observation']} observations; choose one, as "
+            "registration.isel(observation=0)."
+        )
     axes = tuple(str(dim) for dim in registration["template_mean"].dims if dim != "class")
     if len(axes) > 2 or (len(axes) == 2 and "point" not in registration.coords):
         raise ValueError(f"registration: has the axes {axes}; only curves and images are drawn.")

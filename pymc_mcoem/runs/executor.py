@@ -184,6 +184,11 @@ class Dispatcher:
     def _parcel(self) -> Parcel:
         return Parcel.of(self._make)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state to pickle; what is compiled is made again where it is needed."""
+        made = ("compiled", "_parcel")
+        return {name: value for name, value in vars(self).items() if name not in made}
+
     def prepare(self) -> None:
         """Make the object here, or the parcel that workers are sent, before the first call.
 

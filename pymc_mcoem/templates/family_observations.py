@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
 
 from pymc_mcoem.em.family_observations import ModelObservations
+from pymc_mcoem.em.stream import is_single
 from pymc_mcoem.templates.observations import encode_observation, encode_own_points
 
 if TYPE_CHECKING:
@@ -125,10 +126,48 @@ class TemplateObservations(ModelObservations):
             return super().is_batch(record)
         return hasattr(record, "shape") and getattr(record, "ndim", None) == 3
 
-    def _looks_like_points_above_values(self, observations: Any) -> bool:
-        if not isinstance(observations, (list, np.ndarray)) or len(observations) != 2:
+    def is_single(self, observations: Any) -> bool:
+        """Return whether something is one observation, as `encode` takes it, and not several.
+
+        Nested lists count as the arrays that they make. With ``own_points``, a tuple of two
+        vectors is the points and values of one curve; so are two rows of which the first could be
+        the points of the second, or whose length is not the mixture's number of points.
+
+        Parameters
+        ----------
+        observations : array_like, mapping, or iterable
+
+        Examples
+        --------
+        >>> from pymc_mcoem.templates import TemplateMixture
+        >>> ages = [2.0, 8.0, 14.0, 18.0]
+        >>> curves = TemplateMixture.for_curves(ages, n_classes=1, own_points=4)
+        >>> curves.is_single([7.0, 6.0, 5.0, 4.0]), curves.is_single([[7.0, 6.0, 5.0, 4.0]])
+        (True, False)
+        >>> curves.is_single((ages[:2], [7.0, 6.0])), curves.is_single([(ages[:2], [7.0, 6.0])])
+        (True, False)
+        """
+        if self.settings.own_points is not None and self._are_two_rows(observations):
+            return (
+                isinstance(observations, tuple)
+                or len(observations[0]) != len(self.settings.points)
+                or self._looks_like_points_above_values(observations)
+            )
+        depth = _depth(observations)
+        if depth is None:
+            return is_single(self, observations)
+        return 0 < depth <= len(self.settings.observation_shape)
+
+    @staticmethod
+    def _are_two_rows(observations: Any) -> bool:
+        if isinstance(observations, np.ndarray):
+            return observations.ndim == 2 and len(observations) == 2
+        if not isinstance(observations, (list, tuple)) or len(observations) != 2:
             return False
-        if any(isinstance(row, Mapping) or np.ndim(row) != 1 for row in observations):
+        return all(_depth(row) == 1 or getattr(row, "ndim", 0) == 1 for row in observations)
+
+    def _looks_like_points_above_values(self, observations: Any) -> bool:
+        if isinstance(observations, tuple) or not self._are_two_rows(observations):
             return False
         points = np.asarray(observations[0])
         if points.dtype.kind not in "iuf" or len(points) < 2 or not (np.diff(points) > 0).all():
@@ -138,3 +177,17 @@ class TemplateObservations(ModelObservations):
         except ValueError:
             return False
         return True
+
+
+def _depth(value: Any) -> int | None:
+    """Return the number of axes of nested lists of numbers or arrays; None of anything else.
+
+    Zero for a list that is empty, or of other things, such as mappings.
+    """
+    if not isinstance(value, (list, tuple)):
+        return None
+    depth, inner = 0, value
+    while isinstance(inner, (list, tuple)) and len(inner):
+        depth, inner = depth + 1, inner[0]
+    n_axes = 0 if isinstance(inner, (Real, str)) or inner is None else getattr(inner, "ndim", None)
+    return 0 if n_axes is None else depth + n_axes

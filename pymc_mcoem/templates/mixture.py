@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -18,11 +17,10 @@ from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.schedules import BurstLength
 from pymc_mcoem.templates.bases.gaussian import GaussianBasis
 from pymc_mcoem.templates.curves import CurveGrid, curve_priors
-from pymc_mcoem.templates.family import TemplateFamily
 from pymc_mcoem.templates.images import ImageGrid
 from pymc_mcoem.templates.model import build_template_model
 from pymc_mcoem.templates.priors import TemplatePriors
-from pymc_mcoem.templates.registration import Registrar
+from pymc_mcoem.templates.register import RegisteringFamily
 from pymc_mcoem.templates.warps.displacement_field import DisplacementField
 from pymc_mcoem.templates.warps.rigid_motion import RigidMotion
 from pymc_mcoem.templates.warps.time_warp import TimeWarp
@@ -30,7 +28,7 @@ from pymc_mcoem.templates.warps.time_warp import TimeWarp
 __all__ = ["TemplateMixture"]
 
 
-class TemplateMixture(TemplateFamily):
+class TemplateMixture(RegisteringFamily):
     """Observations that are warped, scaled and noisy copies of one of several templates.
 
     Y | I = j, λ, β ~ Normal(λ f_j(D(u_s, β)), σ²) at the points u_s, with f_j = Σ_l α_jl φ_l,
@@ -340,95 +338,6 @@ class TemplateMixture(TemplateFamily):
         for name, value in encoded.items():
             model.set_data(name, value)
         return model
-
-    def register(
-        self,
-        observation: Any,
-        parameters: Mapping[str, Any] | xr.Dataset | None = None,
-        *,
-        reference: Any = None,
-        draws: int = 200,
-        tune: int = 100,
-        e_step: CarlinChibBurst | None = None,
-        random_seed: int | Sequence[int] = 0,
-    ) -> xr.Dataset:
-        """Register an observation: estimate its class and, for each class, its warp and scale.
-
-        Parameters
-        ----------
-        observation : array_like of the shape of one observation
-            As `encode` takes it; NaN where points are missing.
-        parameters : Dataset or mapping of str to array_like, optional
-            θ; by default the current values in `model`.
-        reference : array_like of shape (n_parameters,) or (n_classes, n_parameters), optional
-            β of the clock on which curves are aligned, one for all classes or one for each.
-            Default: the prior mean, the clock of `template_images`. For a `TimeWarp` only.
-        draws, tune : int
-            Sweeps that each burst keeps, and sweeps before them.
-        e_step : CarlinChibBurst, optional
-            Settings of the bursts. Default: as in `OnlineEM`.
-        random_seed : int or sequence of int
-            Not None by default, so that the same observation is registered the same twice.
-
-        Returns
-        -------
-        Dataset
-            ``class_probability`` (class), p(I = j | y), and pairs of posterior mean and standard
-            deviation, ``*_mean`` and ``*_sd`` given each class, with the dim ``class`` first, and
-            ``*_mean_averaged`` and ``*_sd_averaged`` over the classes:
-
-            - ``warp`` D(u_s, β) at the mixture's points, on the template's axis, with the
-              observation's dims (``row``, ``column``; ``age``), and for images the dim
-              ``coordinate``, in the unit of the points;
-            - ``template`` λ f_j(D(u_s, β)), the template as it lies over the observation, also at
-              missing points;
-            - ``scale`` λ, if the mixture has one;
-            - ``deformation`` β (deformation_coordinate);
-            - ``aligned``, for time warps: the observation on the common clock, y(D⁻¹(D(u_s,
-              reference), β)) / λ, with straight lines between its points; NaN where less than
-              half of the draws find data.
-
-            The attribute ``troubles`` names problems, such as a mode search that did not
-            converge; each kind is logged once.
-
-        Raises
-        ------
-        ValueError, TypeError
-            If an argument is out of its range, or as `encode` and `check_parameters` say.
-
-        Notes
-        -----
-        Labels ``modelFunc`` and ``locDef_H`` of the paper. Standard deviations are those of the
-        registration: noise of the observation is neither added to ``template`` nor removed from
-        ``aligned``. The moments of each class come from a burst in that class alone, so that an
-        improbable class is registered as accurately as the others. The cost is a burst that jumps
-        between the classes and one of the same length for each class; the first call compiles.
-
-        Examples
-        --------
-        >>> mixture = TemplateMixture.for_curves([0, 1, 2, 3], 1, n_landmarks=5, n_warp_kernels=2)
-        >>> theta = mixture.parameters
-        >>> theta["templates"] += np.array([0.0, 1.0, 4.0, 1.0, 0.0])
-        >>> found = mixture.register([1.0, np.nan, 4.0, 1.0], theta)
-        >>> found.warp_mean.dims, found.attrs["draws"]
-        (('class', 'age'), 200)
-        >>> bool((found.warp_mean.diff("age") > 0).all())
-        True
-        """
-        if e_step not in self._registrars:
-            self._registrars[e_step] = Registrar(self, self.with_classes(1, priors=None), e_step)
-        return self._registrars[e_step](
-            observation,
-            parameters,
-            reference=reference,
-            draws=draws,
-            tune=tune,
-            random_seed=random_seed,
-        )
-
-    @cached_property
-    def _registrars(self) -> dict[CarlinChibBurst | None, Registrar]:
-        return {}
 
     def __repr__(self) -> str:
         """Return the sizes, the basis and the deformation."""

@@ -3,32 +3,53 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytensor
 import pytensor.tensor as pt
-import xarray as xr
 
-from pymc_mcoem.compiling.threads import one_blas_thread
+from pymc_mcoem.compiling.backends import interpreted_mode
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
-from pymc_mcoem.runs.settings import seed_entropy
+from pymc_mcoem.em.esteps.compiled_cache import compiled_for
+from pymc_mcoem.templates.alignment import GridFrame, gapped_moments
 from pymc_mcoem.templates.warps.time_warp import TimeWarp
-from pymc_mcoem.validation import require_whole
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
     from pymc_mcoem.templates.family import TemplateFamily
 
-__all__ = ["Registrar", "averaged_moments"]
+__all__ = ["Registered", "Registrar", "averaged_moments"]
+
+type Arrays = Mapping[str, np.ndarray]
+type Pair = tuple[np.ndarray, np.ndarray]
 
 _log = logging.getLogger("pymc_mcoem")
 
-#: Share of the draws that must have data at a point of an aligned curve; NaN elsewhere.
-ENOUGH = 0.5
 #: Classes less probable than this may lack values without a gap in the average.
 NEGLIGIBLE = 1e-6
+
+
+@dataclass(frozen=True)
+class Registered:
+    """One observation registered to each class.
+
+    Attributes
+    ----------
+    probability : ndarray of shape (n_classes,)
+    moments : dict of str to (ndarray, ndarray)
+        Posterior means and standard deviations by name, each (n_classes, ...).
+    troubles : list of str
+        Problems of single classes.
+    """
+
+    probability: np.ndarray
+    moments: dict[str, Pair]
+    troubles: list[str] = field(default_factory=list)
 
 
 class Registrar:
@@ -58,7 +79,7 @@ class Registrar:
     ) -> None:
         settings = CarlinChibBurst() if e_step is None else e_step
         self.mixture = mixture
-        self._jumping = settings.compile(mixture) if mixture.n_classes > 1 else None
+        self._jumping = compiled_for(mixture, settings) if mixture.n_classes > 1 else None
         alone.statistics = _statistics(alone)
         self._within = settings.compile(alone)
         self._told: set[str] = set()
@@ -68,59 +89,66 @@ class Registrar:
                 alone.settings.points, alone.settings.deformation.mean
             ).eval(mode="FAST_COMPILE")
         )
+        self._frame = GridFrame.from_points(mixture.settings.points, mixture.settings.grid_shape)
 
     def __call__(
         self,
-        observation: Any,
-        parameters: Mapping[str, Any] | xr.Dataset | None = None,
+        data: Arrays,
+        theta: Arrays,
+        seed: np.random.SeedSequence,
+        clocks: np.ndarray,
         *,
-        reference: Any = None,
-        draws: int = 200,
-        tune: int = 100,
-        random_seed: int | Sequence[int] = 0,
-    ) -> xr.Dataset:
-        """Register one observation; see `TemplateMixture.register`."""
-        mixture = self.mixture
-        for name, count, least in (("draws", draws, 2), ("tune", tune, 0)):
-            require_whole(name, count, least)
-        entropy = seed_entropy(random_seed)
-        clocks = self._clocks(reference)
-        theta = (
-            mixture.model_parameters()
-            if parameters is None
-            else mixture.check_parameters(parameters)
-        )
-        data = mixture.encode(observation)
-        seeds = np.random.SeedSequence(entropy).spawn(mixture.n_classes + 1)
+        draws: int,
+        tune: int,
+    ) -> Registered:
+        """Register one observation.
+
+        Parameters
+        ----------
+        data : mapping of str to ndarray
+            The observation, as from `TemplateMixture.encode`.
+        theta : mapping of str to ndarray
+            θ, as from `TemplateMixture.check_parameters`.
+        seed : numpy.random.SeedSequence
+            One that has spawned nothing.
+        clocks : ndarray of shape (n_classes, n_parameters)
+            As from `clocks`.
+        draws, tune : int
+
+        Returns
+        -------
+        Registered
+        """
+        n_classes = self.mixture.n_classes
+        seeds = seed.spawn(n_classes + 1)
         troubles: list[str] = []
-        with one_blas_thread():
-            probability = np.ones(1)
-            if self._jumping is not None:
-                probability = self._jumping.class_probability(
-                    data, theta, np.random.default_rng(seeds[0]), draws=draws, tune=tune
-                )
-            found = [
-                self._within_class(j, data, theta, seeds[j + 1], clocks, draws, tune, troubles)
-                for j in range(mixture.n_classes)
-            ]
+        probability = np.ones(1)
+        if self._jumping is not None:
+            probability = self._jumping.class_probability(
+                data, theta, np.random.default_rng(seeds[0]), draws=draws, tune=tune
+            )
+        found = [
+            self._within_class(j, data, theta, seeds[j + 1], clocks, draws, tune, troubles)
+            for j in range(n_classes)
+        ]
         moments = {
-            name: tuple(np.stack([each[name][part] for each in found]) for part in (0, 1))
+            name: (
+                np.stack([each[name][0] for each in found]),
+                np.stack([each[name][1] for each in found]),
+            )
             for name in found[0]
         }
-        result = self._labeled(probability, moments)
-        result.attrs = {"draws": draws, "tune": tune, "troubles": "; ".join(troubles)}
-        return result
+        return Registered(probability, moments, troubles)
 
-    def _clocks(self, reference: Any) -> np.ndarray | None:
-        """Return the β of the common clock of each class, (n_classes, n_parameters)."""
+    def clocks(self, reference: Any) -> np.ndarray:
+        """Return the β of the common frame of each class, (n_classes, n_parameters).
+
+        Raises
+        ------
+        ValueError
+            If `reference` has another shape or is not finite.
+        """
         deformation = self.mixture.settings.deformation
-        if not isinstance(deformation, TimeWarp):
-            if reference is not None:
-                raise ValueError(
-                    f"reference: a {type(deformation).__name__} has no inverse to align "
-                    "observations by; leave reference out and use the template's mean."
-                )
-            return None
         size = (self.mixture.n_classes, deformation.n_parameters)
         beta = deformation.mean if reference is None else np.asarray(reference, np.float64)
         if beta.shape not in (size, size[1:]) or not np.isfinite(beta).all():
@@ -133,14 +161,14 @@ class Registrar:
     def _within_class(
         self,
         j: int,
-        data: Mapping[str, np.ndarray],
-        theta: Mapping[str, np.ndarray],
+        data: Arrays,
+        theta: Arrays,
         seed: np.random.SeedSequence,
-        clocks: np.ndarray | None,
+        clocks: np.ndarray,
         draws: int,
         tune: int,
         troubles: list[str],
-    ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    ) -> dict[str, Pair]:
         """Return means and standard deviations of class j; append its problems to `troubles`."""
         settings = self.mixture.settings
         rows = {*self.mixture.class_parameters, *self.mixture.weight_parameters}
@@ -168,75 +196,59 @@ class Registrar:
         n_parameters = settings.deformation.n_parameters
         beta, scale = positions[:, :n_parameters], np.ones(draws)
         way, way_sd = _moments(sums["way"], sums["way_square"])
+        template, template_sd = _moments(sums["template"], sums["template_square"])
+        noise = np.ravel(alone["noise_variance"])[0]
         found = {
             "warp": (way + self._middle, way_sd),
-            "template": _moments(sums["template"], sums["template_square"]),
+            "template": (template, template_sd),
+            "predicted": (template, np.sqrt(np.square(template_sd) + noise)),
             "deformation": (beta.mean(axis=0), beta.std(axis=0)),
         }
         if settings.scale is not None:
             # the position contains log λ, as PyMC samples a Gamma on the log scale
             scale = np.exp(positions[:, n_parameters])
             found["scale"] = (np.asarray(scale.mean()), np.asarray(scale.std()))
-        if clocks is not None:
-            found["aligned"] = self._aligned(data, beta, scale, clocks[j])
+        places = self._places(beta, clocks[j])
+        if places is not None:
+            found["inverse"] = gapped_moments(places)
+            found["aligned"] = gapped_moments(self._aligned(data, places) / scale[:, None])
         return found
 
-    def _aligned(
-        self, data: Mapping[str, np.ndarray], beta: np.ndarray, scale: np.ndarray, clock: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return moments of y(D⁻¹(D(u, reference), β)) / λ at the mixture's ages."""
-        settings = self.mixture.settings
-        warp = settings.deformation
-        assert isinstance(warp, TimeWarp)
-        ages = settings.points[:, 0]
-        seen = data["observed_mask"] > 0
-        given = data["own_points"] if settings.own_points is not None else ages
-        whence = warp.inverse(warp.evaluate(ages, clock), beta)
-        values = np.stack(
-            [
-                np.interp(row, given[seen], data["observed_values"][seen], np.nan, np.nan) / each
-                for row, each in zip(whence, scale, strict=True)
-            ]
-        )
-        count = (~np.isnan(values)).sum(axis=0)
-        enough = count >= ENOUGH * len(values)
-        total = np.where(enough, np.nansum(values, axis=0), np.nan)
-        mean = total / np.maximum(count, 1)
-        square = np.nansum(np.square(values - mean), axis=0) / np.maximum(count, 1)
-        return mean, np.where(enough, np.sqrt(square), np.nan)
+    def _places(self, beta: np.ndarray, clock: np.ndarray) -> np.ndarray | None:
+        """Return D⁻¹(D(u_s, clock), β) for each draw of β, (n_draws, n_points, ...).
 
-    def _labeled(
-        self,
-        probability: np.ndarray,
-        moments: Mapping[str, tuple[np.ndarray, ...]],
-    ) -> xr.Dataset:
-        """Return a labeled Dataset of moments by class and averaged over the classes."""
+        None if the warp is known neither in closed form nor on a grid.
+        """
+        warp = self.mixture.settings.deformation
+        if isinstance(warp, TimeWarp):
+            ages = self.mixture.settings.points[:, 0]
+            return warp.inverse(warp.evaluate(ages, clock), beta)
+        if self._frame is None:
+            return None
+        warped = np.stack([self._warped(row) for row in beta])
+        places = self._frame.inverse(warped, self._warped(clock))
+        return places[..., 0] if places.shape[-1] == 1 else places
+
+    def _aligned(self, data: Arrays, places: np.ndarray) -> np.ndarray:
+        """Return the observation at places (n_draws, n_points, ...), NaN where it has no data."""
         settings = self.mixture.settings
-        grid, shape = settings.dim_names, settings.grid_shape
-        dims: dict[str, tuple[str, ...]] = dict.fromkeys(("warp", "template", "aligned"), grid)
-        dims |= {"deformation": ("deformation_coordinate",), "scale": ()}
-        coords: dict[str, Any] = {
-            "class": np.arange(self.mixture.n_classes),
-            "deformation_coordinate": list(settings.deformation.labels),
-            **dict(zip(grid, settings.dim_coords, strict=True)),
-        }
-        n_dims = settings.points.shape[1]
-        if n_dims > 1:
-            dims["warp"] = (*grid, "coordinate")
-            coords["coordinate"] = list(grid) if len(grid) == n_dims else np.arange(n_dims)
-            # Points in the unit of the warp; labels of the axes may have another unit.
-            coords["point"] = (dims["warp"], settings.points.reshape(*shape, n_dims))
-        variables: dict[str, Any] = {"class_probability": (("class",), probability)}
-        for name, pair in moments.items():
-            sizes = [len(coords[dim]) for dim in dims[name]]
-            mean, sd = (values.reshape(-1, *sizes) for values in pair)
-            variables[f"{name}_mean"] = (("class", *dims[name]), mean)
-            variables[f"{name}_sd"] = (("class", *dims[name]), sd)
-            for moment, values in zip(
-                ("mean", "sd"), averaged_moments(probability, mean, sd), strict=True
-            ):
-                variables[f"{name}_{moment}_averaged"] = (dims[name], values)
-        return xr.Dataset(variables, coords=coords)
+        values, mask = data["observed_values"], data["observed_mask"]
+        if places.ndim == 3:
+            assert self._frame is not None
+            return self._frame.resample(values, mask, places)
+        seen = mask > 0
+        given = data["own_points"] if settings.own_points is not None else settings.points[:, 0]
+        return np.stack(
+            [np.interp(row, given[seen], values[seen], np.nan, np.nan) for row in places]
+        )
+
+    @cached_property
+    def _warped(self) -> Any:
+        """Function from β to D at the mixture's points, (n_points, n_dims)."""
+        settings = self.mixture.settings
+        beta = pt.vector("deformation", dtype="float64")
+        warped = settings.deformation.warp(settings.points, beta)
+        return pytensor.function([beta], warped, mode=interpreted_mode())
 
 
 def averaged_moments(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import xarray as xr
 
 from pymc_mcoem.plots import plot_registration, plot_template_history, plot_templates
 from pymc_mcoem.templates import TemplateMixture, template_images
@@ -166,6 +167,8 @@ def test_what_does_not_fit_the_registration_is_refused():
         plot_registration(found.drop_vars("warp_mean"), backend="none")
     with pytest.raises(ValueError, match="templates: has sizes"):
         plot_registration(found, None, found["template_mean"].isel(row=[0]), backend="none")
+    with pytest.raises(ValueError, match=r"registration: has 2 observations; choose one, as reg"):
+        plot_registration(xr.concat([found, found], "observation"), backend="none")
 
 
 @pytest.mark.parametrize("backend", by_default(["matplotlib", "bokeh", "plotly"], {"plotly"}))

@@ -77,6 +77,7 @@ def brute_force(mixture, theta, curve):
                 "template": weighted(mass.ravel(), mean.reshape(-1, AGES.size)),
                 "scale": weighted(mass.sum(axis=1), scales),
                 "deformation": weighted(mass.sum(axis=0), betas),
+                "inverse": weighted(mass.sum(axis=0), whence),
                 "aligned": weighted(
                     mass.ravel(), (aligned / scales[:, None, None]).reshape(-1, AGES.size)
                 ),
@@ -114,7 +115,7 @@ def test_moments_are_the_brute_forces(toy, found):
 
 def test_the_average_is_the_mixtures(found):
     probability = found["class_probability"]
-    for name in ("warp", "template", "scale", "deformation", "aligned"):
+    for name in ("warp", "inverse", "template", "scale", "deformation", "aligned"):
         mean, sd = found[f"{name}_mean"], found[f"{name}_sd"]
         expected = (probability * mean).sum("class", skipna=False)
         np.testing.assert_allclose(found[f"{name}_mean_averaged"], expected, rtol=1e-12)
@@ -319,9 +320,7 @@ def test_an_image_that_says_nothing_leaves_the_prior(images):
     np.testing.assert_allclose(found["warp_sd"][0], sd, rtol=LIMIT / np.sqrt(2 * EFFECTIVE))
     assert found["warp_mean"].dims == ("class", "row", "column", "coordinate")
     assert list(found["coordinate"].values) == ["row", "column"]
-    assert not {"aligned_mean", "scale_mean"} & set(found)
-    with pytest.raises(ValueError, match="reference: a DisplacementField has no inverse"):
-        mixture.register(np.zeros((6, 6)), theta, reference=np.zeros(8), e_step=e_step)
+    assert "scale_mean" not in found
 
 
 def test_an_image_with_a_known_warp_is_registered(images, rng):
@@ -347,3 +346,50 @@ def test_an_image_with_a_known_warp_is_registered(images, rng):
         assert (away < 5 * found[f"{name}_sd"][0] + 1e-9).all(), name
     # and the data did tell: where the template has a slope, much more than the prior
     assert float(found["template_sd"].max()) < 0.02
+    # what lies at a pixel of the template is found in the image, and the template itself there
+    inverse = found["inverse_mean"].values[0]
+    assert found["inverse_mean"].dims == found["warp_mean"].dims
+    inside = np.isfinite(inverse).all(axis=-1)
+    assert inside.sum() > 25
+    there = field.warp(inverse[inside], beta).eval()
+    sd = found["inverse_sd"].values[0][inside]
+    away = np.abs(there - settings.points.reshape(6, 6, 2)[inside])
+    assert (away < 5 * sd + 0.05 * (settings.points[1, 1] - settings.points[0, 1])).all()
+    aligned = found["aligned_mean"].values[0]
+    known = np.isfinite(aligned)
+    assert known.sum() > 20
+    assert not known[~inside].any()
+    # straight lines between pixels leave out a curve of f'' h²/8 at most, on each axis
+    flat = (settings.basis.matrix(settings.points) @ template).reshape(6, 6)
+    bend = max(np.abs(np.diff(flat, 2, axis=axis)).max() for axis in (0, 1))
+    assert np.abs(aligned - flat)[known].max() < 2 * bend / 8 * 1.5 + 0.05
+
+
+def test_images_are_aligned_on_a_frame_that_is_given(images):
+    """On the frame of its own warp an image lies as it is, with its missing pixel filled."""
+    mixture, field, e_step = images
+    points = mixture.settings.points
+    template = np.exp(-np.square(mixture.settings.basis.centers).sum(axis=1) / 0.3)
+    theta = {
+        **mixture.model_parameters(),
+        "templates": template[None],
+        "noise_variance": np.array(1e-4),
+        "deformation_variance": np.array([1e-8]),
+    }
+    image = (mixture.settings.basis.matrix(points) @ template).reshape(6, 6)
+    image[1, 2] = np.nan
+    shifted = np.repeat([0.2, 0.0], 4)
+    options = {"draws": 20, "tune": 5, "e_step": e_step}
+    plain = mixture.register(image, theta, **options)
+    moved = mixture.register(image, theta, reference=shifted, **options)
+    np.testing.assert_allclose(plain["inverse_mean"][0], plain["point"], atol=1e-2)
+    # the missing pixel has no neighbor with half of the weight
+    np.testing.assert_array_equal(np.isnan(plain["aligned_mean"][0]), np.isnan(image))
+    np.testing.assert_allclose(plain["aligned_mean"][0], image, atol=1e-2)
+    np.testing.assert_allclose(
+        moved["inverse_mean"].values[0].reshape(-1, 2)[14],
+        field.warp(points, shifted).eval()[14],
+        atol=1e-2,
+    )
+    with pytest.raises(ValueError, match=r"reference has shape \(3,\); give finite β"):
+        mixture.register(image, theta, reference=np.zeros(3), **options)
