@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import pickle
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +25,7 @@ import numpy as np
 from distributed import Client, LocalCluster
 from joblib.externals.loky import ProcessPoolExecutor
 from threadpoolctl import threadpool_limits
-from timing import console
+from timing import console, seconds_of
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.em.checks import check_shapes, check_statistics
@@ -43,10 +43,30 @@ KEPT = 10
 #: The same if they are sent to each worker.
 FEW = 3
 
+#: What each of the `Costs` is. Calls that are handed out have the size of real ones, and a step's
+#: own cost is without its M-step.
+WORDS = {
+    "accept": "reading, checking, holding a record; its history",
+    "order": "encoding it for a call, its generator",
+    "send": "pickling the call",
+    "handing": "through a pool of processes and back, without work",
+    "dask": "the same through Dask, its scheduler in the driver's process",
+    "receive": "unpickling the answer",
+    "check": "comparing the shapes of its statistics",
+    "add": "adding its statistics",
+    "driver": "all of these but Dask: the driver",
+    "maximize": "an M-step",
+    "step": "what else a step takes",
+    "save": "saving the run once",
+    "bytes_out": "sent",
+    "bytes_in": "received",
+    "bytes_whole": "its statistics in the driver's memory, one at a time",
+}
+
 
 @dataclass(frozen=True)
 class Costs:
-    """Measured seconds and bytes, per observation unless an attribute says otherwise.
+    """Measured seconds and bytes, per observation unless `WORDS` says otherwise.
 
     Attributes
     ----------
@@ -54,28 +74,6 @@ class Costs:
         Processor seconds of each burst.
     waits : tuple of float
         Elapsed seconds of each burst, which are more if other programs run too.
-    accept : float
-        Reading, checking and holding a record, and keeping its row of the history: the rest of
-        the driver's time.
-    order : float
-        Encoding it for a call, and making its generator.
-    send, receive : float
-        Pickling the call; unpickling the answer and completing its statistics.
-    handing : float
-        Handing a call of the same size to a pool of processes and taking its answer.
-    dask : float
-        The same by Dask's executor, with its scheduler in the driver's process.
-    check, add : float
-        Checking the shapes of the statistics, and adding them.
-    maximize : float
-        One M-step.
-    step : float
-        The rest of a step.
-    save : float
-        Saving the run once.
-    bytes_out, bytes_in : int
-    bytes_whole : int
-        Statistics of all classes.
     gram_share : float
         Share of a burst's time for its statistics, almost all of it for ΦᵀΦ.
     """
@@ -175,18 +173,6 @@ class Asleep:
 def nothing(_: Any, content: bytes, n_bytes: int) -> bytes:
     """Answer a call with a given number of bytes."""
     return content[:1] * n_bytes
-
-
-def seconds_of(
-    call: Callable[[], Any], times: int = 20, clock: Callable[[], float] = time.process_time
-) -> float:
-    """Return the median time of a call, by default in processor seconds of this process."""
-    taken = []
-    for _ in range(times):
-        began = clock()
-        call()
-        taken.append(clock() - began)
-    return float(np.median(taken))
 
 
 def add_up(total: dict[str, np.ndarray], statistics: dict[str, np.ndarray]) -> None:
