@@ -72,14 +72,9 @@ class Costs:
     ----------
     bursts : tuple of float
         Processor seconds of each burst.
-    waits : tuple of float
-        Elapsed seconds of each burst, which are more if other programs run too.
-    gram_share : float
-        Share of a burst's time for its statistics, almost all of it for ΦᵀΦ.
     """
 
     bursts: tuple[float, ...]
-    waits: tuple[float, ...]
     accept: float
     order: float
     send: float
@@ -94,7 +89,6 @@ class Costs:
     bytes_out: int
     bytes_in: int
     bytes_whole: int
-    gram_share: float
 
     @property
     def burst(self) -> float:
@@ -114,16 +108,14 @@ class Wire(Executor):
         self.sent: list[int] = []
         self.returned: list[int] = []
         self.processor: list[float] = []
-        self.clock: list[float] = []
         self.answers: list[Any] = []
 
     def submit(self, function: Any, /, *arguments: Any, **named: Any) -> Future[Any]:
         message = pickle.dumps((function, arguments))
         function, arguments = pickle.loads(message)
-        begun = time.thread_time(), time.perf_counter()
+        begun = time.thread_time()
         answer = function(*arguments)
-        self.processor.append(time.thread_time() - begun[0])
-        self.clock.append(time.perf_counter() - begun[1])
+        self.processor.append(time.thread_time() - begun)
         content = pickle.dumps(answer)
         self.sent.append(len(message))
         self.returned.append(len(content))
@@ -279,12 +271,10 @@ def measure(n_classes: int, folder: Path) -> tuple[Costs, dict[str, Any]]:
             seconds_of(partial(check_statistics, mixture, each.statistics)) for each in results
         ]
         add = seconds_of(lambda: add_up(running, result.statistics))
-        gram = statistics_seconds(mixture, parameters, images[0], length.draws)
         with ProcessPoolExecutor(max_workers=1) as pool:
             in_pool = handing_seconds(pool, n_out, n_in)
         costs = Costs(
             bursts=tuple(wire.processor[-REAL:]),
-            waits=tuple(wire.clock[-REAL:]),
             accept=max(observation - ordering - float(np.mean(checks)) - check - add, 0.0),
             order=ordering,
             send=seconds_of(lambda: pickle.dumps((perform, (parcel.token, None, (asked,))))),
@@ -299,7 +289,6 @@ def measure(n_classes: int, folder: Path) -> tuple[Costs, dict[str, Any]]:
             bytes_out=n_out,
             bytes_in=n_in,
             bytes_whole=sum(value.nbytes for value in mean.values()),
-            gram_share=gram / float(np.mean(wire.processor[-REAL:])),
         )
         asleep = Asleep(found[:FEW], costs.bursts)
         slept = {
@@ -307,21 +296,6 @@ def measure(n_classes: int, folder: Path) -> tuple[Costs, dict[str, Any]]:
             for size in SLEEPING
         }
     return costs, {"bursts": real, "sleeping": slept}
-
-
-def statistics_seconds(
-    mixture: mcoem.TemplateMixture, parameters: dict[str, np.ndarray], image: np.ndarray, draws: int
-) -> float:
-    """Return seconds of the statistics of a burst with all of its draws in one class."""
-    compiled = mcoem.esteps.CarlinChibBurst().compile(mixture)
-    values = {**parameters, **mixture.encode(image)}
-    inputs = {
-        name: np.asarray(values[name], dtype=symbol.dtype)
-        for name, symbol in compiled.density.data_inputs.items()
-    }
-    positions = np.zeros((draws, compiled.density.n_latents))
-    weights, classes = np.full(draws, 1 / draws), np.zeros(draws, dtype=np.int64)
-    return seconds_of(lambda: compiled.statistics(classes, positions, weights, inputs))
 
 
 def run_real(
