@@ -29,7 +29,7 @@ choice, but not learning. Rivals start several times too, have 15 centers, and c
 labels.
 
 Parts of the work are kept in ``output/usps_error/``, by a digest of this file and of the package;
-an interrupted run continues from there.
+an interrupted run continues from there. Rivals need ten images of a digit or more.
 """
 
 from __future__ import annotations
