@@ -1,7 +1,7 @@
 # make        build the environment in .venv
 # make demo   learn templates of handwritten digits from a stream
 # make test   run the tests; ARGS= are passed to pytest, as in: make test ARGS="--runslow -k burst"
-# make bench  print the tables of speed with rivals, one script after another, in two hours
+# make bench  print the tables of speed with rivals, one script after another, in over an hour
 # make lint   check style and types
 # make format reformat the code in the project's style
 # make docs   build the documentation, notebooks executed: docs/_build/html/index.html
@@ -16,7 +16,7 @@
 
 .DELETE_ON_ERROR:
 # Every script prints its rivals in its own table. ARGS= names other scripts.
-speed := density burst_overhead burst_accuracy against_sampling cost_growth two_cores start_up
+speed := density burst_accuracy cost_growth two_cores start_up
 .PHONY: environment demo test bench lint format docs lock audit clean
 
 python := .venv/bin/python

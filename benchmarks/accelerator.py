@@ -20,7 +20,6 @@ before and is not counted.
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import statistics
 import time
@@ -34,7 +33,7 @@ import numpy as np
 import pytensor.tensor as pt
 from cost_growth import discs, theta_of
 from threadpoolctl import threadpool_limits
-from timing import console, make_table, tell_versions
+from timing import begin, console, tell_table
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.carlin_chib.kernel import PseudoPriorSymbols, SweepState, build_sweep
@@ -368,24 +367,14 @@ def workers(n: int) -> Iterator[Callable[[np.ndarray], float]]:
 
 def main() -> None:
     """Check, measure in turn, and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--batches", type=int, nargs="+", default=[16, 64, 256, 1_024])
-    parser.add_argument("--chains", type=int, nargs="+", default=[1, 4])
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args()
-    tell_versions()
+    given = begin(__doc__, batches=[16, 64, 256, 1_024], chains=[1, 4], processes=2, rounds=3)
     import jax
 
     device = jax.devices()[0]
     console.print(f"JAX {jax.__version__} on {device.device_kind} ({device.platform})")
     console.print(check(JaxBurst(), observations(4)))
     console.print(compare())
-    headings = ("batch", "chains", "compiling, s", "modes, ms", "sweeps, ms", "a second")
-    table = make_table(
-        (*headings, f"{given.processes} cores, a second", "ratio"),
-        title=f"Bursts of {DRAWS} draws after {TUNE}, C = {N_CLASSES}, {SIDE} × {SIDE}",
-    )
+    rows = []
     with workers(given.processes) as on_cores:
         for n_chains in given.chains:
             burst = JaxBurst(n_chains)
@@ -408,18 +397,25 @@ def main() -> None:
                     cores = on_cores(images[: 8 * given.processes])
                     spent.append((found - began, done - found, size / (done - began), cores))
                 middle = [statistics.median(each) for each in zip(*spent, strict=True)]
-                table.add_row(
-                    str(size),
-                    str(n_chains),
-                    f"{compiling:.0f}",
-                    f"{1e3 * middle[0]:.0f}",
-                    f"{1e3 * middle[1]:.0f}",
-                    f"{middle[2]:.0f}",
-                    f"{middle[3]:.1f}",
-                    f"{middle[2] / middle[3]:.1f}",
+                rows.append(
+                    (
+                        str(size),
+                        str(n_chains),
+                        f"{compiling:.0f}",
+                        f"{1e3 * middle[0]:.0f}",
+                        f"{1e3 * middle[1]:.0f}",
+                        f"{middle[2]:.0f}",
+                        f"{middle[3]:.1f}",
+                        f"{middle[2] / middle[3]:.1f}",
+                    )
                 )
                 console.print(f"batch {size}, {n_chains} chains: {middle[2]:.1f} a second")
-    console.print(table)
+    headings = ("batch", "chains", "compiling, s", "modes, ms", "sweeps, ms", "a second")
+    tell_table(
+        (*headings, f"{given.processes} cores, a second", "ratio"),
+        rows,
+        f"Bursts of {DRAWS} draws after {TUNE}, C = {N_CLASSES}, {SIDE} × {SIDE}",
+    )
 
 
 if __name__ == "__main__":

@@ -25,25 +25,18 @@ It writes ``batch_size.nc`` to ``output/``.
 
 from __future__ import annotations
 
-import argparse
-import logging
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import xarray as xr
 from rich.progress import track
-from shifted_curves import (
-    TRUTH,
-    ShiftedCurves,
-    free_vector,
-    information,
-    perturbed,
-    simulate,
-)
-from timing import console, make_table, tell_versions
+from shifted_curves import TRUTH, ShiftedCurves, free_vector, information, perturbed, simulate
+from timing import begin, console, measured, tell_table
 
 import pymc_mcoem as mcoem
 
@@ -107,7 +100,7 @@ TABLES = {
 }
 
 
-def begin(setting: Setting, rng: np.random.Generator) -> dict[str, np.ndarray]:
+def start_of(setting: Setting, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Return the initial θ of a run; a far one has templates of half their height."""
     start = perturbed(TRUTH, rng)
     if setting.far:
@@ -119,7 +112,7 @@ def learn(family: ShiftedCurves, setting: Setting, curves: np.ndarray, seed: int
     """Return last and averaged θ at the checkpoints, ``(2, n_checkpoints, n_free)``."""
     em = mcoem.OnlineEM(
         family,
-        parameters=begin(setting, np.random.default_rng([seed, 1])),
+        parameters=start_of(setting, np.random.default_rng([seed, 1])),
         e_step=BURST if setting.bursts else mcoem.esteps.Exact(),
         step_size=setting.step_size,
         update_schedule=mcoem.schedules.UpdateSchedule.at([FIRST_UPDATE]),
@@ -137,7 +130,7 @@ def learn(family: ShiftedCurves, setting: Setting, curves: np.ndarray, seed: int
     return found
 
 
-def run(n_streams: int, file: Path) -> xr.DataArray:
+def run(n_streams: int) -> xr.Dataset:
     """Learn all streams with all settings."""
     family, settings = ShiftedCurves(TRUTH), [each for part in TABLES.values() for each in part]
     n_bursts = max(round(BURST_SHARE * n_streams), 2)
@@ -159,8 +152,7 @@ def run(n_streams: int, file: Path) -> xr.DataArray:
             if not setting.bursts or seed < n_bursts:
                 found = learn(family, setting, curves, seed)
                 paths.loc[{"stream": seed, "setting": setting.name}] = found
-    paths.to_netcdf(file, engine="h5netcdf")
-    return paths
+    return paths.to_dataset()
 
 
 def squared_errors(paths: xr.DataArray, fisher: np.ndarray) -> xr.DataArray:
@@ -202,41 +194,34 @@ def tell(paths: xr.DataArray, fisher: np.ndarray) -> None:
             f"estimator has {efficient}. Lost to another optimum, and left out everywhere: "
             f"{ {name: count for name, count in lost.items() if count} or 'none' }."
         )
+        rows = []
+        for setting in settings:
+            cells = [str(setting)]
+            for n, kind in itertools.product(part["n"].values, ("last", "average")):
+                ours, base = (
+                    part.sel(n=n, kind=kind, setting=which.name).values
+                    for which in (setting, settings[0])
+                )
+                cells += [root_mean(ours, rng), ratio(ours, base, rng)]
+            rows.append(cells)
         headings = ["batch size"]
         for n in part["n"].values:
             headings += [f"last θ at {n}", "ratio to 1", f"average at {n}", "ratio to 1"]
-        table = make_table(headings)
-        for setting in settings:
-            cells = []
-            for n in part["n"].values:
-                for kind in ("last", "average"):
-                    ours, base = (
-                        part.sel(n=n, kind=kind, setting=which.name).values
-                        for which in (setting, settings[0])
-                    )
-                    cells += [root_mean(ours, rng), ratio(ours, base, rng)]
-            table.add_row(str(setting), *cells)
-        console.print(table)
+        tell_table(headings, rows)
 
 
 def main() -> None:
     """Learn and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--streams", type=int, default=20)
-    parser.add_argument("--quick", action="store_true", help="three streams")
-    parser.add_argument("--tell", action="store_true", help="only tell the last run")
-    parser.add_argument("--output", type=Path, default=Path("output"))
-    given = parser.parse_args()
-    tell_versions()
-    logging.getLogger("pymc_mcoem").setLevel(logging.ERROR)
-    given.output.mkdir(parents=True, exist_ok=True)
-    began, file = time.perf_counter(), given.output / "batch_size.nc"
-    if given.tell:
-        with xr.open_dataarray(file, engine="h5netcdf") as stored:
-            paths = stored.load()
-    else:
-        paths = run(3 if given.quick else given.streams, file)
-    tell(paths, information(TRUTH))
+    given = begin(
+        __doc__,
+        streams=20,
+        quick=(False, "three streams"),
+        tell=(False, "only tell the last run"),
+        output=Path("output"),
+    )
+    began, n_streams = time.perf_counter(), 3 if given.quick else given.streams
+    found = measured(given.output / "batch_size.nc", partial(run, n_streams), given.tell)
+    tell(found["paths"], information(TRUTH))
     console.print(f"{time.perf_counter() - began:.0f} s.")
 
 

@@ -16,39 +16,33 @@ result is the time in which each kind reaches the worth of the paper's burst (50
 tuning, 20 random-walk moves a sweep, pilot chains), interpolated between its lengths on log axes,
 as a ratio. It is a lower bound where the shortest length is enough, and 0 where the longest is not.
 Long runs have an error too, and bursts that are worth more than the long runs cannot be compared.
-The last table shows what a length adapted to each image could save, if a rule knew as much as other
-bursts of that image tell.
 
     python benchmarks/burst_accuracy.py --quick
     python benchmarks/burst_accuracy.py
 
-It writes ``burst_accuracy.nc`` and ``burst_accuracy.png`` to ``output/``.
+It writes ``burst_accuracy.nc`` to ``output/``.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import logging
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 import xarray as xr
 from rich.progress import track
 from threadpoolctl import threadpool_limits
+from timing import begin, console, measured, tell_table
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
 from pymc_mcoem.em.esteps.carlin_chib import CompiledCarlinChibBurst
 from pymc_mcoem.laplace.approximation import Cooling, Race
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-from timing import console, make_table, tell_versions
 
 N_CLASSES, NOISE = 4, 0.2
 STAGES = {"early": 20, "middle": 100, "late": 500}
@@ -215,7 +209,6 @@ def measure(given: argparse.Namespace) -> xr.Dataset:
     cases = [(kind, *length) for kind, (_, lengths) in kinds.items() for length in lengths]
     shape = (len(cases), len(STAGES), len(NAMES))
     errors, variances, noise = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    halves = np.zeros((2, len(others), *shape))
     seconds: dict[tuple[int, int], list[float]] = {}
     for column, (stage, theta) in enumerate(thetas.items()):
         states = {}
@@ -239,7 +232,6 @@ def measure(given: argparse.Namespace) -> xr.Dataset:
                         known = truths[stage, index][name]
                         away = float(np.sum((found[name] - known["mean"]) ** 2))
                         errors[row, column, place] += away / given.repeats
-                        halves[repeat % 2, index, row, column, place] += away
                         variances[row, column, place] += known["variance"] / given.repeats
                         noise[row, column, place] += known["error"] / given.repeats
     middle = np.array(
@@ -255,7 +247,6 @@ def measure(given: argparse.Namespace) -> xr.Dataset:
             "variance": (dims, variances),
             "truth_error": (dims, noise),
             "seconds": (dims[:2], middle),
-            "half_error": (("half", "image", *dims), 2.0 * halves / given.repeats),
         },
         coords={
             "kind": ("case", [kind for kind, _, _ in cases]),
@@ -279,146 +270,57 @@ def seconds_until(worth: np.ndarray, seconds: np.ndarray, wanted: float) -> floa
     return float(np.exp(np.interp(np.log(wanted), log_worth, log_seconds)))
 
 
-def by_stage(found: xr.Dataset) -> list[str]:
-    """Return headings: every statistic at every stage."""
-    stages = found["stage"].values
-    return ["burst", *(f"{stage} {name.split('_')[1]}" for stage in stages for name in NAMES)]
-
-
 def tell(found: xr.Dataset) -> None:
     """Print worth and times of every burst, and ratios to the paper's."""
     worth = found["variance"] / found["error"]
-    for stage in found["stage"].values:
-        table = make_table(
-            ("burst", "tune + draws", "ms", *NAMES),
-            title=f"{stage} θ: independent draws that one burst is worth",
-        )
+    stages, kinds = found["stage"].values, found["kind"].values
+    for stage in stages:
+        rows = []
         for case in range(found.sizes["case"]):
-            at = found.isel(case=case).sel(stage=stage)
-            draws = worth.isel(case=case).sel(stage=stage)
-            table.add_row(
-                str(at["kind"].values),
-                f"{int(at['tune'])} + {int(at['draws'])}",
-                f"{1e3 * float(at['seconds']):.1f}",
-                *(f"{float(draws.sel(statistic=name)):.2g}" for name in NAMES),
+            at, draws = (each.isel(case=case).sel(stage=stage) for each in (found, worth))
+            rows.append(
+                (
+                    str(at["kind"].values),
+                    f"{int(at['tune'])} + {int(at['draws'])}",
+                    f"{1e3 * float(at['seconds']):.1f}",
+                    *(f"{float(draws.sel(statistic=name)):.2g}" for name in NAMES),
+                )
             )
+        title = f"{stage} θ: independent draws that one burst is worth"
+        tell_table(("burst", "tune + draws", "ms", *NAMES), rows, title)
         limit = found["variance"].isel(case=0) / found["truth_error"].isel(case=0)
         limits = ", ".join(f"{float(limit.sel(stage=stage, statistic=n)):.0f}" for n in NAMES)
-        console.print(table)
         console.print(f"the long runs themselves are worth {limits}")
-    title = "Time of the paper's burst over the time to be worth as much"
-    table = make_table(by_stage(found), title=title)
-    kinds = found["kind"].values
+    paper = int(np.flatnonzero(kinds == PAPER)[0])
+    rows = []
     for kind in dict.fromkeys(kinds):
-        row = []
-        for stage in found["stage"].values:
-            for name in NAMES:
-                at = worth.sel(stage=stage, statistic=name).values
-                spent = found["seconds"].sel(stage=stage).values
-                paper = int(np.flatnonzero(kinds == PAPER)[0])
-                own = kinds == kind
-                needed = seconds_until(at[own], spent[own], at[paper])
-                row.append(f"{spent[paper] / needed:.1f}")
-        table.add_row(kind, *row)
-    console.print(table)
-
-
-def tell_adapted(found: xr.Dataset) -> None:
-    """Print what lengths adapted to each image could save.
-
-    No rule that stops a burst when it seems good enough knows more about its error than other
-    bursts of the same image tell. The lengths that minimize Σ error + λ Σ seconds in one half of
-    the repeats are judged by the other half.
-    """
-    title = "Time of lengths of each image's own over that of one length, equal error"
-    table = make_table(by_stage(found), title=title)
-    for kind in dict.fromkeys(found["kind"].values):
-        own = np.flatnonzero(found["kind"].values == kind)
-        if len(own) < 3:
-            continue
-        row = []
-        for stage in found["stage"].values:
-            spent = found["seconds"].sel(stage=stage).values[own]
-            for name in NAMES:
-                errors = found["half_error"].sel(stage=stage, statistic=name).values[:, :, own]
-                ratios = [_adapted(errors[half], errors[1 - half], spent) for half in (0, 1)]
-                row.append(f"{np.mean(ratios):.2f}")
-        table.add_row(kind, *row)
-    console.print(table)
-
-
-def _adapted(known: np.ndarray, judged: np.ndarray, seconds: np.ndarray) -> float:
-    """Return the mean over lengths of adapted / fixed time at equal error; (image, length)."""
-    images = np.arange(len(known))
-    prices = np.concatenate(
-        [[0.0], np.logspace(-9, 9, 400) * known.mean() / seconds.mean(), [1e30]]
-    )
-    times, errors = [], []
-    for price in prices:
-        chosen = np.argmin(known + price * seconds[None, :], axis=1)
-        times.append(seconds[chosen].sum())
-        errors.append(judged[images, chosen].sum())
-    order = np.argsort(times)
-    reached = np.minimum.accumulate(np.array(errors)[order])
-    fixed = np.minimum.accumulate(judged.sum(axis=0)[np.argsort(seconds)])
-    ratios = []
-    for length, wanted in zip(np.sort(seconds), fixed, strict=True):
-        needed = seconds_until(1.0 / reached, np.array(times)[order], 1.0 / wanted)
-        if np.isfinite(needed):
-            ratios.append(needed / (length * len(known)))
-    return float(np.mean(ratios)) if ratios else np.nan
-
-
-def draw(found: xr.Dataset, file: Path) -> None:
-    """Draw worth against seconds."""
-    worth = found["variance"] / found["error"]
-    figure, axes = plt.subplots(
-        len(NAMES), found.sizes["stage"], figsize=(12, 13), sharex=True, layout="constrained"
-    )
-    for row, name in enumerate(NAMES):
-        for column, stage in enumerate(found["stage"].values):
-            axis = axes[row, column]
-            for kind in dict.fromkeys(found["kind"].values):
-                own = np.flatnonzero(found["kind"].values == kind)
-                axis.loglog(
-                    found["seconds"].sel(stage=stage).values[own],
-                    worth.sel(stage=stage, statistic=name).values[own],
-                    "ks" if kind == PAPER else "o-",
-                    label=kind,
-                )
-            axis.set_title(f"{stage} θ, {name}")
-    for axis in axes[-1]:
-        axis.set_xlabel("seconds a burst")
-    for axis in axes[:, 0]:
-        axis.set_ylabel("independent draws")
-    axes[0, 0].legend(fontsize=7)
-    figure.savefig(file, dpi=110)
+        row = [str(kind)]
+        for stage, name in itertools.product(stages, NAMES):
+            at = worth.sel(stage=stage, statistic=name).values
+            spent = found["seconds"].sel(stage=stage).values
+            needed = seconds_until(at[kinds == kind], spent[kinds == kind], at[paper])
+            row.append(f"{spent[paper] / needed:.1f}")
+        rows.append(row)
+    headings = [f"{stage} {name.split('_')[1]}" for stage in stages for name in NAMES]
+    title = "Time of the paper's burst over the time to be worth as much"
+    tell_table(("burst", *headings), rows, title)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--images", type=int, default=20)
-    parser.add_argument("--repeats", type=int, default=4)
-    parser.add_argument("--draws", type=int, default=10_000, help="of each long run")
-    parser.add_argument("--kinds", nargs="+", choices=list(KINDS)[1:], help="beside the paper's")
-    parser.add_argument("--quick", action="store_true", help="3 images, 2,000 draws, 2 repeats")
-    parser.add_argument("--show", action="store_true", help="tables of the last run again")
-    parser.add_argument("--output", type=Path, default=Path("output"))
-    given = parser.parse_args()
-    tell_versions()
+    given = begin(
+        __doc__,
+        images=20,
+        repeats=4,
+        draws=(10_000, "of each long run"),
+        kinds=({"nargs": "+", "choices": list(KINDS)[1:]}, "beside the paper's"),
+        quick=(False, "3 images, 2,000 draws, 2 repeats"),
+        show=(False, "tables of the last run again"),
+        output=Path("output"),
+    )
     if given.quick:
         given.images, given.draws, given.repeats = 3, 2_000, 2
-    given.output.mkdir(parents=True, exist_ok=True)
-    logging.getLogger("pymc_mcoem").setLevel(logging.ERROR)
-    file = given.output / "burst_accuracy.nc"
-    if not given.show:
-        with threadpool_limits(1):
-            measure(given).to_netcdf(file, engine="h5netcdf")
-    with xr.open_dataset(file, engine="h5netcdf") as stored:
-        found = stored.load()
-    tell(found)
-    tell_adapted(found)
-    draw(found, file.with_suffix(".png"))
+    with threadpool_limits(1):
+        tell(measured(given.output / "burst_accuracy.nc", partial(measure, given), given.show))
 
 
 if __name__ == "__main__":

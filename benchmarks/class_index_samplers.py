@@ -54,7 +54,6 @@ takes nine minutes.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import logging
 import time
@@ -71,7 +70,7 @@ import pytensor.tensor as pt
 import xarray as xr
 from scipy import stats
 from scipy.special import logsumexp
-from timing import console, make_table, tell_versions
+from timing import begin, console, tell_table
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
@@ -124,16 +123,20 @@ def with_pymc(model: pm.Model, step: Callable[[], object] | None, name: str = "k
     return sample
 
 
-def with_numpyro(model: Callable[[], None], kernel: Callable[[Callable[[], None]], Any]) -> Sampler:
+def with_numpyro(
+    model: Callable[[Any, Any, Any], None], kernel: Callable[[Callable[[], None]], Any]
+) -> Sampler:
     """Return a sampler that compiles a whole chain before the clock starts.
 
-    NumPyro's own driver compiles at every run, even if it is repeated.
+    NumPyro's own driver compiles at every run, even if it is repeated. The model is a function of
+    the modules ``numpyro``, ``numpyro.distributions`` and ``jax.numpy``.
     """
 
     def sample(draws: int, tune: int, seed: int) -> Draws:
         import jax
+        import numpyro
 
-        made = kernel(model)
+        made = kernel(lambda: model(numpyro, numpyro.distributions, jax.numpy))
         keys = jax.random.split(jax.random.PRNGKey(seed), N_CHAINS)
         starts = [made.init(key, tune, None, (), {}) for key in keys]
 
@@ -153,15 +156,33 @@ def with_numpyro(model: Callable[[], None], kernel: Callable[[Callable[[], None]
     return sample
 
 
-def numpyro_kernels() -> dict[str, Callable[[Callable[[], None]], Any]]:
-    """Return NumPyro's kernels for mixed models, or none if it is not installed."""
+def numpyro_samplers(model: Callable[[Any, Any, Any], None]) -> dict[str, Sampler]:
+    """Return NumPyro's samplers of mixed models, or none if it is not installed."""
     try:
         from numpyro.infer import HMC, NUTS, DiscreteHMCGibbs, MixedHMC
     except ImportError:
         return {}
-    return {
+    kernels = {
         "NumPyro DiscreteHMCGibbs": lambda model: DiscreteHMCGibbs(NUTS(model), modified=True),
         "NumPyro MixedHMC": lambda model: MixedHMC(HMC(model, trajectory_length=1.2)),
+    }
+    return {name: with_numpyro(model, kernel) for name, kernel in kernels.items()}
+
+
+def all_samplers(
+    plain: pm.Model,
+    by_hand: pm.Model,
+    numpyro_model: Callable[[Any, Any, Any], None],
+    **options: Any,
+) -> dict[str, Sampler]:
+    """Return all samplers of a model; options are those of ``CarlinChib`` that the model needs."""
+    tuned = {"within_class": mcoem.moves.RandomWalk(n_moves=2), "index_move": "metropolized"}
+    return {
+        "CarlinChib": with_pymc(plain, lambda: mcoem.CarlinChib(**tuned, **options)),
+        "CarlinChib, defaults": with_pymc(plain, lambda: mcoem.CarlinChib(**options)),
+        "pm.sample defaults": with_pymc(plain, None),
+        "pseudo-priors by hand": with_pymc(by_hand, None),
+        **numpyro_samplers(numpyro_model),
     }
 
 
@@ -221,11 +242,7 @@ def identical(rng: np.random.Generator) -> Problem:
             )
         return built
 
-    def numpyro_model() -> None:
-        import jax.numpy as jnp
-        import numpyro
-        import numpyro.distributions as dist
-
+    def numpyro_model(numpyro: Any, dist: Any, jnp: Any) -> None:
         k = numpyro.sample("k", dist.Categorical(jnp.array([0.5, 0.5])))
         mean = [numpyro.sample(f"mean_{j}", dist.Normal(0.0, 100.0)) for j in range(2)]
         log_sd = [numpyro.sample(f"log_sd_{j}", dist.Normal(0.0, 1.0)) for j in range(2)]
@@ -233,24 +250,10 @@ def identical(rng: np.random.Generator) -> Problem:
         numpyro.sample("y", dist.Normal(center, spread), obs=y)
 
     blocks = {j: [f"mean_{j}", f"log_sd_{j}"] for j in range(2)}
-    plain = model(by_hand=False)
     return Problem(
         "two identical models",
         np.array([0.5, 0.5]),
-        {
-            "CarlinChib": with_pymc(
-                plain,
-                lambda: mcoem.CarlinChib(
-                    blocks=blocks,
-                    within_class=mcoem.moves.RandomWalk(n_moves=2),
-                    index_move="metropolized",
-                ),
-            ),
-            "CarlinChib, defaults": with_pymc(plain, lambda: mcoem.CarlinChib(blocks=blocks)),
-            "pm.sample defaults": with_pymc(plain, None),
-            "pseudo-priors by hand": with_pymc(model(by_hand=True), None),
-            **{n: with_numpyro(numpyro_model, kernel) for n, kernel in numpyro_kernels().items()},
-        },
+        all_samplers(model(by_hand=False), model(by_hand=True), numpyro_model, blocks=blocks),
     )
 
 
@@ -272,35 +275,17 @@ def levels(rng: np.random.Generator) -> Problem:
             pm.Normal("y", pm.math.switch(pm.math.eq(k, 0), *both), 1.0, observed=y)
         return built
 
-    def numpyro_model() -> None:
-        import jax.numpy as jnp
-        import numpyro
-        import numpyro.distributions as dist
-
+    def numpyro_model(numpyro: Any, dist: Any, jnp: Any) -> None:
         k = numpyro.sample("k", dist.Categorical(jnp.array([0.5, 0.5])))
         a = numpyro.sample("level_0", dist.Normal(0.0, 1.0))
         b = numpyro.sample("level_1", dist.Normal(0.0, 1.0))
         numpyro.sample("y", dist.Normal(jnp.where(k == 0, a, b), 1.0), obs=y)
 
     blocks = {0: ["level_0"], 1: ["level_1"]}
-    plain = model(by_hand=False)
     return Problem(
         "two identical levels",
         np.array([0.5, 0.5]),
-        {
-            "CarlinChib": with_pymc(
-                plain,
-                lambda: mcoem.CarlinChib(
-                    blocks=blocks,
-                    within_class=mcoem.moves.RandomWalk(n_moves=2),
-                    index_move="metropolized",
-                ),
-            ),
-            "CarlinChib, defaults": with_pymc(plain, lambda: mcoem.CarlinChib(blocks=blocks)),
-            "pm.sample defaults": with_pymc(plain, None),
-            "pseudo-priors by hand": with_pymc(model(by_hand=True), None),
-            **{n: with_numpyro(numpyro_model, kernel) for n, kernel in numpyro_kernels().items()},
-        },
+        all_samplers(model(by_hand=False), model(by_hand=True), numpyro_model, blocks=blocks),
     )
 
 
@@ -335,11 +320,7 @@ def regressions(rng: np.random.Generator) -> Problem:
             pm.Normal("y", center, 1.0, observed=y)
         return built
 
-    def numpyro_model() -> None:
-        import jax.numpy as jnp
-        import numpyro
-        import numpyro.distributions as dist
-
+    def numpyro_model(numpyro: Any, dist: Any, jnp: Any) -> None:
         k = numpyro.sample("k", dist.Categorical(jnp.asarray(weights)))
         lines = [
             jnp.asarray(design)
@@ -349,24 +330,10 @@ def regressions(rng: np.random.Generator) -> Problem:
         numpyro.sample("y", dist.Normal(jnp.stack(lines)[k], 1.0), obs=y)
 
     blocks = {j: [f"coefficients_{j}"] for j in range(5)}
-    plain = model(by_hand=False)
     return Problem(
         "five regressions of dimensions 1 to 5",
         np.exp(log_weight - logsumexp(log_weight)),
-        {
-            "CarlinChib": with_pymc(
-                plain,
-                lambda: mcoem.CarlinChib(
-                    blocks=blocks,
-                    within_class=mcoem.moves.RandomWalk(n_moves=2),
-                    index_move="metropolized",
-                ),
-            ),
-            "CarlinChib, defaults": with_pymc(plain, lambda: mcoem.CarlinChib(blocks=blocks)),
-            "pm.sample defaults": with_pymc(plain, None),
-            "pseudo-priors by hand": with_pymc(model(by_hand=True), None),
-            **{n: with_numpyro(numpyro_model, kernel) for n, kernel in numpyro_kernels().items()},
-        },
+        all_samplers(model(by_hand=False), model(by_hand=True), numpyro_model, blocks=blocks),
     )
 
 
@@ -394,11 +361,7 @@ def plate(rng: np.random.Generator, n_rows: int = 500) -> Problem:
         )
         pm.Normal("y", latents[np.arange(n_rows), k], 0.5, observed=y)
 
-    def numpyro_model() -> None:
-        import jax.numpy as jnp
-        import numpyro
-        import numpyro.distributions as dist
-
+    def numpyro_model(numpyro: Any, dist: Any, jnp: Any) -> None:
         with numpyro.plate("rows", n_rows):
             k = numpyro.sample("k", dist.Categorical(jnp.asarray(weights)))
             latent = numpyro.sample("latent", dist.Normal(jnp.asarray(centers)[k], 0.6))
@@ -407,18 +370,7 @@ def plate(rng: np.random.Generator, n_rows: int = 500) -> Problem:
     return Problem(
         f"a plate of {n_rows} indices",
         exact,
-        {
-            "CarlinChib": with_pymc(
-                plain,
-                lambda: mcoem.CarlinChib(
-                    within_class=mcoem.moves.RandomWalk(n_moves=2), index_move="metropolized"
-                ),
-            ),
-            "CarlinChib, defaults": with_pymc(plain, mcoem.CarlinChib),
-            "pm.sample defaults": with_pymc(plain, None),
-            "pseudo-priors by hand": with_pymc(by_hand, None),
-            **{n: with_numpyro(numpyro_model, kernel) for n, kernel in numpyro_kernels().items()},
-        },
+        all_samplers(plain, by_hand, numpyro_model),
     )
 
 
@@ -525,10 +477,7 @@ def digit(rng: np.random.Generator, data: str | None) -> Problem:
             + 0.5 * (u[k] ** 2).sum(),
         )
 
-    def numpyro_model() -> None:
-        import jax.numpy as jnp
-        import numpyro
-        import numpyro.distributions as dist
+    def numpyro_model(numpyro: Any, dist: Any, jnp: Any) -> None:
         from pymc.sampling.jax import get_jaxified_logp
 
         cached = numpyro_model.__dict__
@@ -557,7 +506,7 @@ def digit(rng: np.random.Generator, data: str | None) -> Problem:
             ),
             "pm.sample defaults": with_pymc(model, None, "class_index"),
             "pseudo-priors by hand": with_pymc(by_hand, None, "class_index"),
-            **{n: with_numpyro(numpyro_model, kernel) for n, kernel in numpyro_kernels().items()},
+            **numpyro_samplers(numpyro_model),
         },
     )
 
@@ -611,46 +560,44 @@ def size_by_error(verdicts: list[Verdict], exact: np.ndarray) -> float:
 
 def main() -> None:
     """Let the samplers take turns and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--draws", type=int, default=2_000)
-    parser.add_argument("--tune", type=int, default=500)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--rows", type=int, default=500, help="rows of the plate")
-    parser.add_argument("--data", help="folder of the USPS file")
-    parser.add_argument("--only", choices=["identical", "levels", "regressions", "plate", "digit"])
-    parser.add_argument("--skip", action="append", default=[], help="a sampler to leave out")
-    arguments = parser.parse_args()
-    tell_versions()
-    logging.getLogger("pymc").setLevel(logging.ERROR)
-    logging.getLogger("pymc_mcoem").setLevel(logging.ERROR)
+    given = begin(
+        __doc__,
+        draws=2_000,
+        tune=500,
+        repeats=3,
+        rows=(500, "rows of the plate"),
+        data=({}, "folder of the USPS file"),
+        only={"choices": ["identical", "levels", "regressions", "plate", "digit"]},
+        skip=({"action": "append", "default": []}, "a sampler to leave out"),
+    )
     warnings.simplefilter("ignore")
     problems: dict[str, Callable[[np.random.Generator], Problem]] = {
         "identical": identical,
         "levels": levels,
         "regressions": regressions,
-        "plate": lambda rng: plate(rng, arguments.rows),
-        "digit": lambda rng: digit(rng, arguments.data),
+        "plate": lambda rng: plate(rng, given.rows),
+        "digit": lambda rng: digit(rng, given.data),
     }
     for number, (name, make) in enumerate(problems.items()):
-        if arguments.only not in (None, name):
+        if given.only not in (None, name):
             continue
         # Each problem has its own generator, so that --only does not change the data.
         problem = make(np.random.default_rng([1534, number]))
         found: dict[str, list[Verdict]] = {name: [] for name in problem.samplers}
         for name, sampler in problem.samplers.items():
-            if name not in arguments.skip and not name.startswith("NumPyro"):
+            if name not in given.skip and not name.startswith("NumPyro"):
                 sampler(10, 10, 0)  # compiles; NumPyro's samplers compile before their clock starts
-        for repeat in range(arguments.repeats):
+        for repeat in range(given.repeats):
             for name, sampler in problem.samplers.items():
-                if name not in arguments.skip:
-                    drawn = sampler(arguments.draws, arguments.tune, 10 * repeat + 1)
+                if name not in given.skip:
+                    drawn = sampler(given.draws, given.tune, 10 * repeat + 1)
                     verdict = judge(drawn, problem.exact)
                     found[name].append(verdict)
                     console.print(
                         f"{name}: {verdict.estimated_size / verdict.seconds:.3g}, "
                         f"{verdict.error:.3f}; {verdict.seconds:.1f} s"
                     )
-        tell(problem, found, arguments.draws)
+        tell(problem, found, given.draws)
 
 
 def tell(problem: Problem, found: dict[str, list[Verdict]], draws: int) -> None:
@@ -662,21 +609,23 @@ def tell(problem: Problem, found: dict[str, list[Verdict]], draws: int) -> None:
     }
     true = {name: size_by_error(verdicts, problem.exact) for name, verdicts in judged.items()}
     first = next(iter(judged))  # CarlinChib, unless it was skipped
-    headings = ("sampler", "ESS/s, ArviZ", "ours over it", "ESS/s, by error", "ours over it")
-    title = f"{problem.name}: {N_CHAINS} chains of {draws} draws"
-    table = make_table((*headings, "largest error"), title=title)
+    rows = []
     for name, verdicts in judged.items():
         speed = estimated[name]
         ratio = f"{estimated[first] / speed:.1f}" if speed > 0 else "a chain froze"
-        table.add_row(
-            name,
-            f"{speed:.4g}",
-            ratio,
-            f"{true[name]:.4g}",
-            f"{true[first] / true[name]:.1f}",
-            f"{max(each.error for each in verdicts):.3f}",
+        rows.append(
+            (
+                name,
+                f"{speed:.4g}",
+                ratio,
+                f"{true[name]:.4g}",
+                f"{true[first] / true[name]:.1f}",
+                f"{max(each.error for each in verdicts):.3f}",
+            )
         )
-    console.print(table)
+    headings = ("sampler", "ESS/s, ArviZ", "ours over it", "ESS/s, by error", "ours over it")
+    title = f"{problem.name}: {N_CHAINS} chains of {draws} draws"
+    tell_table((*headings, "largest error"), rows, title)
 
 
 if __name__ == "__main__":

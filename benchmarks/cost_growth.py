@@ -1,4 +1,4 @@
-"""Measure how time and memory grow with classes, pixels and rows, and at the paper's settings.
+"""Measure how time and memory grow: by classes, pixels and rows, at the paper's sizes, in a run.
 
 ``images``: images of 16 × 16 pixels under 2, 5, 10, 20 and 50 classes, of which few are plausible
 for each observation: a template is three discs at random places, and each image is one of them with
@@ -16,23 +16,38 @@ classes and fifteen. The paper reports 20 and 170 seconds on its authors' machin
 of the process after 100 and after 2,000 observations with bursts of two sweeps (memory does not
 depend on the length of past bursts).
 
-    python benchmarks/cost_growth.py
+``run``: whether a run of a million observations grows. The family is as cheap as families are,
+numbers from three normals with the E-step in closed form, so that the driver itself is measured. A
+row for every 25,000 has the memory of the process, objects that Python's collector knows, rows in
+the history, bytes of a saved run, and processor time. The stream is a generator, and no more than
+one observation of it exists at a time. The run is saved as ``run.nc`` in ``output/`` when
+`--minutes` have passed; the same command then goes on from there. At the end three runs learn 2,000
+observations each in turn: a new one its first, one that has learned 20,000, whose history is full,
+its next, and the long one its next. Reported are medians of processor times, and of the ratio to
+the new run's time in the same round.
+
+    python benchmarks/cost_growth.py                    # all but the run
     python benchmarks/cost_growth.py --only images --classes 2 5 --sides 8 16
     python benchmarks/cost_growth.py --only plate
     python benchmarks/cost_growth.py --only paper
+    python benchmarks/cost_growth.py --only run         # 25 minutes of one core
+    python benchmarks/cost_growth.py --only run --size 50000
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import statistics
 import time
+from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pymc as pm
 from threadpoolctl import threadpool_limits
-from timing import console, in_turn, make_table, medians, resident_mebibytes, tell_versions
+from timing import begin, console, in_turn, medians, resident_mebibytes, tell_table
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.em.burst import adaptation_gains
@@ -44,6 +59,12 @@ PLATE_SWEEPS = 50
 WEIGHTS, CENTERS = np.array([0.5, 0.3, 0.2]), np.array([-1.5, 0.0, 2.0])
 #: Seconds per iteration in the paper, by number of classes.
 PAPER = {2: 20, 15: 170}
+#: The long run: means of the stream's normals, and θ at its begin.
+TRUTH = np.array([-3.0, 0.0, 2.5])
+START = {"weights": np.full(3, 1 / 3), "means": np.array([-2.0, 0.0, 2.0])}
+#: Observations that each run learns in a round, those after which a history is full, and those of a
+#: row.
+ROUND, FULL, PIECE = 2_000, 20_000, 25_000
 
 
 def discs(side: int, n_classes: int, rng: np.random.Generator) -> np.ndarray:
@@ -130,8 +151,7 @@ def tell_images(given: argparse.Namespace) -> None:
         rows.append(measure(side, n_classes, given.observations))
         console.print(*rows[-1])
     headings = ("pixels", "C", "plausible", *PARTS, "all", "compiling, s", "MiB")
-    title = f"Milliseconds an observation, {TUNE} + {DRAWS} sweeps"
-    console.print(make_table(headings, rows, title))
+    tell_table(headings, rows, f"Milliseconds an observation, {TUNE} + {DRAWS} sweeps")
 
 
 class Plate:
@@ -172,18 +192,17 @@ def tell_plates(given: argparse.Namespace) -> None:
         cells = (sweep, 1e3 * sweep / n, fit, 1e3 * fit / n)
         rows.append((f"{n:,}", *(f"{value:.2f}" for value in cells)))
     headings = ("rows", "ms a sweep", "µs a row", "ms a fit", "µs a row and fit")
-    title = "A plate, three classes, one latent a row, two moves a sweep"
-    console.print(make_table(headings, rows, title))
+    tell_table(headings, rows, "A plate, three classes, one latent a row, two moves a sweep")
     slope, fixed = np.polyfit(list(plates), each_sweep, 1)
     console.print(f"a line through all: {fixed:.3f} ms and {1e3 * slope:.2f} µs a row")
 
 
-def moving_disc(n: int, rng: np.random.Generator) -> np.ndarray:
-    """Return noisy images ``(n, 16, 16)`` of a disc; their content does not matter."""
-    axis = np.linspace(-1, 1, 16)
+def moving_disc(n: int, rng: np.random.Generator, side: int = 16) -> np.ndarray:
+    """Return noisy images ``(n, side, side)`` of a disc; their content does not matter."""
+    axis = np.linspace(-1, 1, side)
     x, y = rng.uniform(-0.4, 0.4, (n, 2)).T[:, :, None, None]
     squares = (axis[:, None] - x) ** 2 + (axis[None, :] - y) ** 2
-    return np.exp(-squares / 0.15) + 0.2 * rng.standard_normal((n, 16, 16))
+    return np.exp(-squares / 0.15) + 0.2 * rng.standard_normal((n, side, side))
 
 
 def tell_paper(given: argparse.Namespace) -> None:
@@ -227,17 +246,114 @@ def tell_paper(given: argparse.Namespace) -> None:
     )
 
 
+class ThreeNormals(mcoem.Family):
+    """Numbers from three normals of variance 1 with unknown weights and means."""
+
+    observation = ("value",)
+
+    def __init__(self) -> None:
+        with pm.Model(coords={"class": range(3)}) as self.model:
+            weights = pm.Data("weights", START["weights"], dims="class")
+            means = pm.Data("means", START["means"], dims="class")
+            value = pm.Data("value", 0.0)
+            self.class_index = pm.Categorical("class_index", p=weights)
+            pm.Normal("y", means[self.class_index], 1.0, observed=value)
+        self.statistics = {"value": value}
+
+    def maximize(self, statistics, *, effective_size):
+        mass = statistics["class_weight"]
+        return {"weights": mass / mass.sum(), "means": statistics["value"] / mass}
+
+    def exact(self, data, parameters):
+        distance = (data["value"] - parameters["means"]) ** 2
+        odds = parameters["weights"] * np.exp(-0.5 * (distance - distance.min()))
+        weight = odds / odds.sum()
+        return {"class_weight": weight, "value": weight * data["value"]}
+
+
+def stream(seed: int, size: int) -> Iterator[float]:
+    """Yield numbers from the mixture, one by one."""
+    rng = np.random.default_rng(seed)
+    for _ in range(size):
+        yield float(TRUTH[rng.integers(3)] + rng.normal())
+
+
+def new_run(family: ThreeNormals) -> mcoem.OnlineEM:
+    return mcoem.OnlineEM(
+        family, parameters=START, e_step=mcoem.esteps.Exact(), random_seed=1, progressbar=False
+    )
+
+
+def row(run: mcoem.OnlineEM) -> tuple[int, float, int, int, int]:
+    """Return what may grow: observations, MiB, objects, rows of the history, bytes of a file."""
+    rows = sum(run.history[f"{name}s"].sizes[name] for name in ("step", "observation"))
+    size = len(run.run.file_content())
+    gc.collect()
+    return run.n_seen, round(resident_mebibytes(), 1), len(gc.get_objects()), rows, size
+
+
+def learn_long(family: ThreeNormals, size: int, minutes: float, path: Path) -> mcoem.OnlineEM:
+    """Learn a stream up to `size`, or for some minutes, and print what may grow along it."""
+    began = time.perf_counter()
+    known = path.exists()
+    run = mcoem.OnlineEM.load(path, family, progressbar=False) if known else new_run(family)
+    console.print("observations, MiB, objects, rows of the history, bytes of a file, µs each")
+    while run.n_seen < size and time.perf_counter() - began < 60 * minutes:
+        n_new = min(PIECE, size - run.n_seen)
+        begun = time.process_time()
+        run.partial_fit(stream(run.n_seen, n_new))
+        each = 1e6 * (time.process_time() - begun) / n_new
+        console.print(*row(run), f"{each:.0f}", sep=", ")
+    path.parent.mkdir(exist_ok=True)
+    run.save(path)
+    return run
+
+
+def processor_seconds(run: mcoem.OnlineEM, values: list[float]) -> float:
+    begun = time.process_time()
+    run.partial_fit(iter(values))
+    return time.process_time() - begun
+
+
+def tell_run(given: argparse.Namespace) -> None:
+    """Print what grows along a run, and the time of an observation in turn with a new run."""
+    family = ThreeNormals()
+    long = learn_long(family, given.size, given.minutes, given.output / "run.nc")
+    if long.n_seen < given.size:
+        return
+    full = new_run(family).partial_fit(stream(1, FULL))
+    names = ("the first", f"after {FULL:,}", f"after {given.size:,}")
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(given.rounds):
+        values = list(stream(100 + number, ROUND))
+        runs = dict(zip(names, (new_run(family).prepare(0.0), full, long), strict=True))
+        # each begins a round as often as the others
+        for name in (*names[number % 3 :], *names[: number % 3]):
+            seconds[name].append(processor_seconds(runs[name], values))
+    rows = []
+    for name, middle in medians(seconds).items():
+        ratio = np.divide(seconds[name], seconds["the first"])
+        low, high = np.quantile(ratio, [0.25, 0.75])
+        quartiles = f"{np.median(ratio):.3f} ({low:.3f} to {high:.3f})"
+        rows.append((name, f"{1e6 * middle / ROUND:.1f}", quartiles))
+    headings = (f"{ROUND:,} observations", "µs an observation", "times the first (quartiles)")
+    tell_table(headings, rows)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=["images", "plate", "paper"])
-    parser.add_argument("--classes", type=int, nargs="*", default=[2, 5, 10, 20, 50])
-    parser.add_argument("--sides", type=int, nargs="*", default=[8, 28, 64])
-    parser.add_argument("--observations", type=int, default=12, help="of each case of images")
-    parser.add_argument("--rows", type=int, nargs="+", default=[100, 500, 2_000, 5_000])
-    parser.add_argument("--rounds", type=int, default=15, help="of plates")
-    parser.add_argument("--iterations", type=int, default=15, help="at the paper's settings")
-    given = parser.parse_args()
-    tell_versions()
+    given = begin(
+        __doc__,
+        only={"choices": ["images", "plate", "paper", "run"]},
+        classes={"type": int, "nargs": "*", "default": [2, 5, 10, 20, 50]},
+        sides={"type": int, "nargs": "*", "default": [8, 28, 64]},
+        observations=(12, "of each case of images"),
+        rows=[100, 500, 2_000, 5_000],
+        rounds=(15, "of plates and of runs"),
+        iterations=(15, "at the paper's settings"),
+        size=(1_000_000, "observations of a run"),
+        minutes=(60.0, "after which the run is saved"),
+        output=Path("output"),
+    )
     with threadpool_limits(1):
         if given.only in (None, "images"):
             tell_images(given)
@@ -245,6 +361,8 @@ def main() -> None:
             tell_plates(given)
     if given.only in (None, "paper"):
         tell_paper(given)
+    if given.only == "run":
+        tell_run(given)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ They take turns, all in one thread, and medians over the rounds are reported.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import os
 from collections.abc import Callable
@@ -32,7 +31,7 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.mode import get_mode
 from threadpoolctl import threadpool_limits
-from timing import console, in_turn, make_table, medians, tell_versions
+from timing import begin, console, in_turn, medians, tell_table
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.compiling.loops import compile_loop
@@ -198,11 +197,7 @@ def compiled_by_jax(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=25)
-    given = parser.parse_args()
-    tell_versions()
-
+    given = begin(__doc__, rounds=25)
     mixture = mcoem.TemplateMixture.for_images((SIDE, SIDE), n_classes=N_CLASSES)
     rng = np.random.default_rng(1)
     theta = mixture.initialize([rng.random((SIDE, SIDE)) for _ in range(20)], rng, "random")
@@ -247,7 +242,7 @@ def main() -> None:
     if not in_jax:
         rows += [(way, "not installed", "") for way in ("JAX", "gradient, JAX")]
     title = f"One evaluation, median of {given.rounds} rounds"
-    console.print(make_table(("", "µs", "ours over it"), rows, title))
+    tell_table(("", "µs", "ours over it"), rows, title)
     console.print(f"gradient over density: {cost['gradient, ours'] / cost['ours']:.2f}")
 
 

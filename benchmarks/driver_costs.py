@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import pickle
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +25,7 @@ import numpy as np
 from distributed import Client, LocalCluster
 from joblib.externals.loky import ProcessPoolExecutor
 from threadpoolctl import threadpool_limits
-from timing import console
+from timing import console, seconds_of
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.em.checks import check_shapes, check_statistics
@@ -43,45 +43,38 @@ KEPT = 10
 #: The same if they are sent to each worker.
 FEW = 3
 
+#: What each of the `Costs` is. Calls that are handed out have the size of real ones, and a step's
+#: own cost is without its M-step.
+WORDS = {
+    "accept": "reading, checking, holding a record; its history",
+    "order": "encoding it for a call, its generator",
+    "send": "pickling the call",
+    "handing": "through a pool of processes and back, without work",
+    "dask": "the same through Dask, its scheduler in the driver's process",
+    "receive": "unpickling the answer",
+    "check": "comparing the shapes of its statistics",
+    "add": "adding its statistics",
+    "driver": "all of these but Dask: the driver",
+    "maximize": "an M-step",
+    "step": "what else a step takes",
+    "save": "saving the run once",
+    "bytes_out": "sent",
+    "bytes_in": "received",
+    "bytes_whole": "its statistics in the driver's memory, one at a time",
+}
+
 
 @dataclass(frozen=True)
 class Costs:
-    """Measured seconds and bytes, per observation unless an attribute says otherwise.
+    """Measured seconds and bytes, per observation unless `WORDS` says otherwise.
 
     Attributes
     ----------
     bursts : tuple of float
         Processor seconds of each burst.
-    waits : tuple of float
-        Elapsed seconds of each burst, which are more if other programs run too.
-    accept : float
-        Reading, checking and holding a record, and keeping its row of the history: the rest of
-        the driver's time.
-    order : float
-        Encoding it for a call, and making its generator.
-    send, receive : float
-        Pickling the call; unpickling the answer and completing its statistics.
-    handing : float
-        Handing a call of the same size to a pool of processes and taking its answer.
-    dask : float
-        The same by Dask's executor, with its scheduler in the driver's process.
-    check, add : float
-        Checking the shapes of the statistics, and adding them.
-    maximize : float
-        One M-step.
-    step : float
-        The rest of a step.
-    save : float
-        Saving the run once.
-    bytes_out, bytes_in : int
-    bytes_whole : int
-        Statistics of all classes.
-    gram_share : float
-        Share of a burst's time for its statistics, almost all of it for ΦᵀΦ.
     """
 
     bursts: tuple[float, ...]
-    waits: tuple[float, ...]
     accept: float
     order: float
     send: float
@@ -96,7 +89,6 @@ class Costs:
     bytes_out: int
     bytes_in: int
     bytes_whole: int
-    gram_share: float
 
     @property
     def burst(self) -> float:
@@ -116,16 +108,14 @@ class Wire(Executor):
         self.sent: list[int] = []
         self.returned: list[int] = []
         self.processor: list[float] = []
-        self.clock: list[float] = []
         self.answers: list[Any] = []
 
     def submit(self, function: Any, /, *arguments: Any, **named: Any) -> Future[Any]:
         message = pickle.dumps((function, arguments))
         function, arguments = pickle.loads(message)
-        begun = time.thread_time(), time.perf_counter()
+        begun = time.thread_time()
         answer = function(*arguments)
-        self.processor.append(time.thread_time() - begun[0])
-        self.clock.append(time.perf_counter() - begun[1])
+        self.processor.append(time.thread_time() - begun)
         content = pickle.dumps(answer)
         self.sent.append(len(message))
         self.returned.append(len(content))
@@ -175,18 +165,6 @@ class Asleep:
 def nothing(_: Any, content: bytes, n_bytes: int) -> bytes:
     """Answer a call with a given number of bytes."""
     return content[:1] * n_bytes
-
-
-def seconds_of(
-    call: Callable[[], Any], times: int = 20, clock: Callable[[], float] = time.process_time
-) -> float:
-    """Return the median time of a call, by default in processor seconds of this process."""
-    taken = []
-    for _ in range(times):
-        began = clock()
-        call()
-        taken.append(clock() - began)
-    return float(np.median(taken))
 
 
 def add_up(total: dict[str, np.ndarray], statistics: dict[str, np.ndarray]) -> None:
@@ -293,12 +271,10 @@ def measure(n_classes: int, folder: Path) -> tuple[Costs, dict[str, Any]]:
             seconds_of(partial(check_statistics, mixture, each.statistics)) for each in results
         ]
         add = seconds_of(lambda: add_up(running, result.statistics))
-        gram = statistics_seconds(mixture, parameters, images[0], length.draws)
         with ProcessPoolExecutor(max_workers=1) as pool:
             in_pool = handing_seconds(pool, n_out, n_in)
         costs = Costs(
             bursts=tuple(wire.processor[-REAL:]),
-            waits=tuple(wire.clock[-REAL:]),
             accept=max(observation - ordering - float(np.mean(checks)) - check - add, 0.0),
             order=ordering,
             send=seconds_of(lambda: pickle.dumps((perform, (parcel.token, None, (asked,))))),
@@ -313,7 +289,6 @@ def measure(n_classes: int, folder: Path) -> tuple[Costs, dict[str, Any]]:
             bytes_out=n_out,
             bytes_in=n_in,
             bytes_whole=sum(value.nbytes for value in mean.values()),
-            gram_share=gram / float(np.mean(wire.processor[-REAL:])),
         )
         asleep = Asleep(found[:FEW], costs.bursts)
         slept = {
@@ -321,21 +296,6 @@ def measure(n_classes: int, folder: Path) -> tuple[Costs, dict[str, Any]]:
             for size in SLEEPING
         }
     return costs, {"bursts": real, "sleeping": slept}
-
-
-def statistics_seconds(
-    mixture: mcoem.TemplateMixture, parameters: dict[str, np.ndarray], image: np.ndarray, draws: int
-) -> float:
-    """Return seconds of the statistics of a burst with all of its draws in one class."""
-    compiled = mcoem.esteps.CarlinChibBurst().compile(mixture)
-    values = {**parameters, **mixture.encode(image)}
-    inputs = {
-        name: np.asarray(values[name], dtype=symbol.dtype)
-        for name, symbol in compiled.density.data_inputs.items()
-    }
-    positions = np.zeros((draws, compiled.density.n_latents))
-    weights, classes = np.full(draws, 1 / draws), np.zeros(draws, dtype=np.int64)
-    return seconds_of(lambda: compiled.statistics(classes, positions, weights, inputs))
 
 
 def run_real(

@@ -21,7 +21,6 @@ scikit-fda, tslearn and fdasrsf take part if they are installed: ``pip install '
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib.util
 import io
@@ -36,7 +35,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture
 from sklearn.model_selection import LeaveOneOut, cross_val_predict
-from timing import console, tell_versions
+from timing import begin, console
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.em.esteps.compiled_cache import compiled_for
@@ -127,43 +126,42 @@ def tell_others(curves: np.ndarray, sex: np.ndarray) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=10, help="0: other methods alone")
-    parser.add_argument("--iterations", type=int, default=1_000)
-    parser.add_argument("--smoother", choices=["spline", "monotone"], default="spline")
-    parser.add_argument("--paper", action="store_true", help="OnlineEM.as_in_paper")
-    parser.add_argument("--plain", action="store_true", help="OnlineEM(mixture), nothing set")
-    parser.add_argument("--random", action="store_true", help="random starts")
-    parser.add_argument("--compete", type=int, default=0, help="random starts that compete")
-    parser.add_argument("--first", type=int, default=200, help="observations of a competition")
-    parser.add_argument("--weak-priors", action="store_true", help="priors that hardly matter")
-    parser.add_argument("--deformation-variance", type=float, help="γ² is held near this")
-    parser.add_argument("--weight", type=float, default=4_000, help="and as firmly as this")
-    parser.add_argument("--correlation", type=float, help="of noise one year apart")
-    parser.add_argument("--concentration", type=float, help="of the weights' prior")
-    parser.add_argument("--exponent", type=float, default=0.6, help="of the step size")
-    parser.add_argument("--without-peers", action="store_true", help="leave other methods out")
-    arguments = parser.parse_args()
-    tell_versions()
-
+    given = begin(
+        __doc__,
+        seeds=(10, "0: other methods alone"),
+        iterations=1_000,
+        smoother={"choices": ["spline", "monotone"], "default": "spline"},
+        paper=(False, "OnlineEM.as_in_paper"),
+        plain=(False, "OnlineEM(mixture), nothing set"),
+        random=(False, "random starts"),
+        compete=(0, "random starts that compete"),
+        first=(200, "observations of a competition"),
+        weak_priors=(False, "priors that hardly matter"),
+        deformation_variance=({"type": float}, "γ² is held near this"),
+        weight=(4_000.0, "and as firmly as this"),
+        correlation=({"type": float}, "of noise one year apart"),
+        concentration=({"type": float}, "of the weights' prior"),
+        exponent=(0.6, "of the step size"),
+        without_peers=(False, "leave other methods out"),
+    )
     growth = mcoem.datasets.load_growth()
     sex = (growth.sex.values == "male").astype(int)
     curves = mcoem.datasets.growth_velocity(
-        growth.height, growth.age, AGES, smoother=arguments.smoother
+        growth.height, growth.age, AGES, smoother=given.smoother
     )
-    if arguments.seeds == 0:
+    if given.seeds == 0:
         tell_others(curves, sex)
         return
     priors = mcoem.TemplateMixture.for_curves(AGES, n_classes=2).priors
-    if arguments.weak_priors:
+    if given.weak_priors:
         priors = mcoem.TemplatePriors()
-    if arguments.deformation_variance:
-        priors = priors.with_deformation_variance(arguments.deformation_variance, arguments.weight)
-    if arguments.concentration:
-        priors = replace(priors, weight_concentration=arguments.concentration)
+    if given.deformation_variance:
+        priors = priors.with_deformation_variance(given.deformation_variance, given.weight)
+    if given.concentration:
+        priors = replace(priors, weight_concentration=given.concentration)
     correlation = None
-    if arguments.correlation:
-        correlation = arguments.correlation ** np.abs(np.subtract.outer(AGES, AGES))
+    if given.correlation:
+        correlation = given.correlation ** np.abs(np.subtract.outer(AGES, AGES))
     mixture = mcoem.TemplateMixture.for_curves(
         AGES, n_classes=2, priors=priors, noise_correlation=correlation
     )
@@ -172,34 +170,34 @@ def main() -> None:
     e_step = mcoem.esteps.CarlinChibBurst(within_class=mcoem.moves.RandomWalk(n_moves=5))
     make: Any = mcoem.OnlineEM
     options: dict[str, Any] = {}
-    if arguments.paper:
+    if given.paper:
         make = mcoem.OnlineEM.as_in_paper
         e_step = mixture.paper_settings()["e_step"]
-    elif arguments.plain:
+    elif given.plain:
         e_step = mcoem.esteps.CarlinChibBurst()
     else:
-        options["average_from"] = arguments.iterations // 2
-        options["step_size"] = mcoem.schedules.StepSize(arguments.exponent)
-        if arguments.random or arguments.compete:
+        options["average_from"] = given.iterations // 2
+        options["step_size"] = mcoem.schedules.StepSize(given.exponent)
+        if given.random or given.compete:
             options["start"] = "random"
     # All runs use it too. It is compiled before the first seed's clock starts.
     compiled = compiled_for(mixture, e_step)
     options |= {"e_step": e_step, "progressbar": False}
 
     rows = []
-    for seed in range(1, arguments.seeds + 1):
-        order = np.random.default_rng(seed).integers(len(curves), size=arguments.iterations)
+    for seed in range(1, given.seeds + 1):
+        order = np.random.default_rng(seed).integers(len(curves), size=given.iterations)
         stream = curves[order]
         began = time.perf_counter()
-        if arguments.compete:
+        if given.compete:
             em = mcoem.compete(
                 mixture,
-                stream[: arguments.first],
-                n_runs=arguments.compete,
-                as_in_paper=arguments.paper,
+                stream[: given.first],
+                n_runs=given.compete,
+                as_in_paper=given.paper,
                 random_seed=seed,
                 **options,
-            ).winner.partial_fit(stream[arguments.first :])
+            ).winner.partial_fit(stream[given.first :])
         else:
             em = make(mixture, random_seed=seed, **options).partial_fit(stream)
         seconds = time.perf_counter() - began
@@ -226,7 +224,7 @@ def main() -> None:
         f"{mean[5]:.3f}, {mean[6]:.0f} s; {np.mean(table[:, 0] >= GOOD):.2f} of the seeds have at "
         f"least {GOOD} in their own group"
     )
-    if not arguments.without_peers:
+    if not given.without_peers:
         tell_others(curves, sex)
 
 

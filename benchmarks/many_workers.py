@@ -23,20 +23,17 @@ It writes ``many_workers.json`` to ``output/``.
 
 from __future__ import annotations
 
-import argparse
 import heapq
 import json
-import logging
 import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
-from driver_costs import REAL, REAL_BATCH, Costs, measure
-from timing import console, make_table, tell_versions
+from driver_costs import REAL, REAL_BATCH, WORDS, Costs, measure
+from timing import begin, console, tell_table
 
 WORKERS = (1, 2, 8, 64, 256, 1_000)
 ROUNDS = (1, 4, 16)
@@ -159,85 +156,47 @@ def in_tree(costs: Costs, plan: Plan, whole: float) -> tuple[float, float]:
 
 def tell_costs(found: dict[int, Costs]) -> None:
     """Print the measured costs."""
-    table = make_table(
-        ("", *(f"C = {n_classes}" for n_classes in found)),
-        title="Measured here; of an observation where nothing else is said",
-    )
 
-    def row(name: str, cell: Callable[[Costs], str]) -> None:
-        table.add_row(name, *(cell(costs) for costs in found.values()))
+    def row(words: str, cell: Callable[[Costs], str]) -> list[str]:
+        return [words, *map(cell, found.values())]
 
-    def milliseconds(name: str) -> Callable[[Costs], str]:
-        return lambda costs: f"{1e3 * getattr(costs, name):.3g} ms"
+    def bursts(level: int) -> Callable[[Costs], str]:
+        return lambda costs: f"{1e3 * np.percentile(costs.bursts, level):.0f} ms"
 
-    row("a burst, mean, of the processor", lambda costs: f"{1e3 * costs.burst:.0f} ms")
-    row("… by the clock", lambda costs: f"{1e3 * np.mean(costs.waits):.0f} ms")
-    for level in (0, 10, 50, 90, 100):
-        name = {0: "least", 50: "median", 100: "greatest"}.get(level, f"{level} %")
-        cell = partial(lambda at, costs: f"{1e3 * np.percentile(costs.bursts, at):.0f} ms", level)
-        row(f"… {name} of {REAL}", cell)
-    row("… its statistics, all draws in one class", lambda costs: f"{100 * costs.gram_share:.0f} %")
-    for name, words in {
-        "accept": "reading, checking, holding a record; its history",
-        "order": "encoding it for a call, its generator",
-        "send": "pickling the call",
-        "handing": "through a pool of processes and back, without work",
-        "dask": "the same through Dask, its scheduler in the driver's process",
-        "receive": "unpickling the answer",
-        "check": "comparing the shapes of its statistics",
-        "add": "adding its statistics",
-        "driver": "all of these but Dask: the driver",
-        "maximize": "an M-step",
-        "step": "what else a step takes",
-        "save": "saving the run once",
-    }.items():
-        row(words, milliseconds(name))
-    for name, words in {
-        "bytes_out": "sent",
-        "bytes_in": "received",
-        "bytes_whole": "its statistics in the driver's memory, one at a time",
-    }.items():
-        row(words, partial(lambda which, costs: f"{getattr(costs, which) / 1e3:.1f} kB", name))
-    console.print(table)
+    def own(name: str) -> Callable[[Costs], str]:
+        factor, unit = (1e-3, "kB") if name.startswith("bytes") else (1e3, "ms")
+        return lambda costs: f"{factor * getattr(costs, name):.3g} {unit}"
+
+    rows = [row("a burst, mean", lambda costs: f"{1e3 * costs.burst:.0f} ms")]
+    for level, name in {0: "least", 50: "median", 100: "greatest"}.items():
+        rows.append(row(f"… {name} of {REAL}", bursts(level)))
+    rows += [row(words, own(name)) for name, words in WORDS.items()]
+    title = "Measured here; of an observation where nothing else is said"
+    tell_table(("", *(f"C = {n_classes}" for n_classes in found)), rows, title)
 
 
 def tell_real(found: dict[int, Costs], real: dict[int, dict[str, dict[str, float]]]) -> None:
     """Print measurements with a few workers beside simulations."""
-    table = make_table(
-        ("", "measured", "simulated", "simulated, bursts by the clock"),
-        title="Observations a second, in real runs and simulated",
-    )
-    rng = np.random.default_rng(0)
+    rng, rows = np.random.default_rng(0), []
     for n_classes, costs in found.items():
-        clock = replace(costs, bursts=costs.waits)
+        cases: dict[str, tuple[float, Plan]] = {}
         for size, rate in real[n_classes]["bursts"].items():
-            plan = Plan(1 if size == "none" else int(size), REAL_BATCH, gigabits=math.inf)
             name = "this process" if size == "none" else f"executor={size}"
-            table.add_row(
-                f"C = {n_classes}, {name}, batch_size={REAL_BATCH}",
-                *(f"{each:.2f}" for each in (rate, *rates(plan, rng, costs, clock))),
-            )
+            plan = Plan(1 if size == "none" else int(size), REAL_BATCH, gigabits=math.inf)
+            cases[f"{name}, batch_size={REAL_BATCH}"] = rate, plan
         for size, rate in real[n_classes]["sleeping"].items():
             plan = Plan(int(size), 4 * int(size), gigabits=math.inf)
-            table.add_row(
-                f"C = {n_classes}, executor={size}, batch_size={plan.batch}, workers that sleep",
-                *(f"{each:.1f}" for each in (rate, *rates(plan, rng, costs))),
-            )
-    console.print(table)
-
-
-def rates(plan: Plan, rng: np.random.Generator, *costs: Costs) -> list[float]:
-    return [simulate_steps(each, plan, rng, 200).rate for each in costs]
+            cases[f"executor={size}, batch_size={plan.batch}, workers that sleep"] = rate, plan
+        for name, (rate, plan) in cases.items():
+            simulated = simulate_steps(costs, plan, rng, 200).rate
+            rows.append((f"C = {n_classes}, {name}", f"{rate:.1f}", f"{simulated:.1f}"))
+    headings = ("", "measured", "simulated")
+    tell_table(headings, rows, "Observations a second, in real runs and simulated")
 
 
 def tell_many(n_classes: int, costs: Costs) -> None:
     """Print rates and efficiencies for all numbers of workers, and what limits them."""
-    rng = np.random.default_rng(0)
-    batches = ["W" if rounds == 1 else f"{rounds} W" for rounds in ROUNDS]
-    table = make_table(
-        ("workers", *(f"B = {each}, {gbits} Gbit/s" for gbits in BANDWIDTHS for each in batches)),
-        title=f"C = {n_classes}: observations a second, and share of the time that workers work",
-    )
+    rng, rows = np.random.default_rng(0), []
     for workers in WORKERS:
         cells = []
         for gigabits in BANDWIDTHS:
@@ -245,11 +204,12 @@ def tell_many(n_classes: int, costs: Costs) -> None:
                 plan = Plan(workers, rounds * workers, gigabits)
                 found = simulate_steps(costs, plan, rng)
                 cells.append(f"{found.rate:.3g}, {100 * found.efficiency:.0f} %")
-        table.add_row(f"{workers:,}", *cells)
-    console.print(table)
-    bounds = make_table(
-        ("", "observations a second", "keeps busy"),
-        title=f"C = {n_classes}: what one driver can do at most",
+        rows.append((f"{workers:,}", *cells))
+    batches = ["W" if rounds == 1 else f"{rounds} W" for rounds in ROUNDS]
+    tell_table(
+        ("workers", *(f"B = {each}, {gbits} Gbit/s" for gbits in BANDWIDTHS for each in batches)),
+        rows,
+        f"C = {n_classes}: observations a second, and share of the time that workers work",
     )
     limits = {"driver, without M-steps": 1 / costs.driver}
     limits |= {
@@ -258,28 +218,27 @@ def tell_many(n_classes: int, costs: Costs) -> None:
     }
     for gigabits in BANDWIDTHS:
         limits[f"link of {gigabits} Gbit/s"] = 1e9 * gigabits / 8 / costs.bytes_in
-    for name, rate in limits.items():
-        bounds.add_row(name, f"{rate:.0f}", f"{rate * costs.burst:.0f} workers")
-    console.print(bounds)
+    tell_table(
+        ("", "observations a second", "keeps busy"),
+        [
+            (name, f"{rate:.0f}", f"{rate * costs.burst:.0f} workers")
+            for name, rate in limits.items()
+        ],
+        f"C = {n_classes}: what one driver can do at most",
+    )
 
 
 def tell_remedies(n_classes: int, costs: Costs, few: tuple[int, Costs], workers: int) -> None:
     """Print the effect of each remedy."""
     rng = np.random.default_rng(0)
     base = Plan(workers, workers)
-    thinned = replace(
-        costs, bursts=tuple(each * (1 - 0.9 * costs.gram_share) for each in costs.bursts)
-    )
     labels = 10
     a_label = replace(base, workers=workers // labels, batch=workers // labels)
     four, many = 4 * workers, 16 * workers
     cases: dict[str, tuple[Costs, Plan, int]] = {
         "as it is": (costs, base, 1),
-        "batches of 4 W": (costs, replace(base, batch=four), 1),
         "batches of 16 W": (costs, replace(base, batch=many), 1),
         "M-step at every fourth step": (costs, replace(base, steps_an_update=4), 1),
-        "ΦᵀΦ of every tenth draw": (thinned, base, 1),
-        "batches of 4 W, calls of four": (costs, replace(base, batch=four, per_call=4), 1),
         "batches of 16 W, calls of 16": (costs, replace(base, batch=many, per_call=16), 1),
         f"workers add in a tree of {FAN_IN}": (costs, replace(base, in_tree=True), 1),
         "the same, batches of 4 W, calls of four": (
@@ -291,27 +250,27 @@ def tell_remedies(n_classes: int, costs: Costs, few: tuple[int, Costs], workers:
         f"ten drivers, a mixture each, C = {few[0]}": (few[1], a_label, labels),
         "handed out by Dask": (replace(costs, handing=costs.dask), base, 1),
     }
-    table = make_table(
-        ("", "observations a second", "workers work", "drivers work", "link works"),
-        title=f"C = {n_classes}, {workers:,} workers, 10 Gbit/s, B = W unless said",
-    )
+    rows = []
     for name, (each, plan, drivers) in cases.items():
         found = simulate_steps(each, plan, rng)
         shares = (found.efficiency, found.driver, found.link)
-        cells = [f"{100 * share:.0f} %" for share in shares]
-        table.add_row(name, f"{drivers * found.rate:.0f}", *cells)
-    console.print(table)
+        told = [f"{100 * share:.0f} %" for share in shares]
+        rows.append((name, f"{drivers * found.rate:.0f}", *told))
+    tell_table(
+        ("", "observations a second", "workers work", "drivers work", "link works"),
+        rows,
+        f"C = {n_classes}, {workers:,} workers, 10 Gbit/s, B = W unless said",
+    )
 
 
 def main() -> None:
     """Measure, compare, simulate."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--classes", type=int, nargs="+", default=[4, 20])
-    parser.add_argument("--tell", action="store_true", help="only simulate from the last figures")
-    parser.add_argument("--output", type=Path, default=Path("output"))
-    given = parser.parse_args()
-    tell_versions()
-    logging.getLogger("pymc_mcoem").setLevel(logging.ERROR)
+    given = begin(
+        __doc__,
+        classes=[4, 20],
+        tell=(False, "only simulate from the last figures"),
+        output=Path("output"),
+    )
     given.output.mkdir(parents=True, exist_ok=True)
     began, file = time.perf_counter(), given.output / "many_workers.json"
     if not given.tell:

@@ -24,8 +24,6 @@ evidences give the probabilities of the classes; its errors are those between it
 
 from __future__ import annotations
 
-import argparse
-import logging
 import time
 import warnings
 from collections import Counter
@@ -41,7 +39,7 @@ from published_models import MODELS as WRITTEN
 from published_models import PublishedModel, capture_recapture
 from published_on_grids import MODELS as ON_GRIDS
 from scipy.special import logsumexp
-from timing import console, make_table, tell_versions
+from timing import begin, console, tell_table
 
 import pymc_mcoem as mcoem
 
@@ -199,18 +197,14 @@ def refused(make: Callable[[], pm.Model]) -> str:
 
 def main() -> None:
     """Sample the models and print the table of the first seed and the verdicts of all."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="+", choices=list(MODELS), default=list(MODELS))
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--first-seed", type=int, default=1)
-    parser.add_argument("--rivals", action="store_true")
-    given = parser.parse_args()
-    tell_versions()
-    logging.getLogger("pymc").setLevel(logging.ERROR)
-    logging.getLogger("pymc_mcoem").setLevel(logging.ERROR)
-    headings = ("model", "class", "exact", "four chains", "together", "verdict", "seconds", "ESS/s")
-    table = make_table(headings, title=f"Seed {given.first_seed}")
-    counts = make_table(("model", *VERDICTS, "sampling, s", "ESS/s"), title=f"{given.seeds} seeds")
+    given = begin(
+        __doc__,
+        only={"nargs": "+", "choices": list(MODELS), "default": list(MODELS)},
+        seeds=1,
+        first_seed=1,
+        rivals=False,
+    )
+    table, counts = [], []
     for name in given.only:
         problem = MODELS[name]()
         began = time.perf_counter()
@@ -222,24 +216,25 @@ def main() -> None:
             verdict = runs[-1].verdict(problem)
             flags = {flag for each in runs[-1].found.values() for flag in each.flags}
             console.print(f"{name}, seed {seed}: {verdict}", *sorted(flags), sep="\n    ")
-        for row in rows(name, problem, runs[0]):
-            table.add_row(*row)
+        table += rows(name, problem, runs[0])
         if given.rivals:
             for rival, run in (
                 ("  pm.sample", sample(problem, None, given.first_seed, 0.0)),
                 ("  pm.sample_smc", by_evidences(problem, given.first_seed)),
             ):
-                for row in rows(rival, problem, run) if run is not None else ():
-                    table.add_row(*row)
+                table += rows(rival, problem, run) if run is not None else []
         verdicts = Counter(run.verdict(problem) for run in runs)
-        counts.add_row(
-            name,
-            *(str(verdicts[each]) for each in VERDICTS),
-            f"{np.median([run.sampling for run in runs]):.1f}",
-            f"{np.median([run.speed() for run in runs]):.3g}",
+        counts.append(
+            (
+                name,
+                *(str(verdicts[each]) for each in VERDICTS),
+                f"{np.median([run.sampling for run in runs]):.1f}",
+                f"{np.median([run.speed() for run in runs]):.3g}",
+            )
         )
-    console.print(table)
-    console.print(counts)
+    headings = ("model", "class", "exact", "four chains", "together", "verdict", "seconds", "ESS/s")
+    tell_table(headings, table, f"Seed {given.first_seed}")
+    tell_table(("model", *VERDICTS, "sampling, s", "ESS/s"), counts, f"{given.seeds} seeds")
     console.print(f"An index alone, capture and recapture: {refused(capture_recapture)}")
 
 

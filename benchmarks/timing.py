@@ -1,4 +1,4 @@
-"""Timing in turn, tables, and versions, for all benchmarks.
+"""Options, versions, timing in turn, and tables, for all benchmarks.
 
 Ways of doing the same work take turns, A B A B, so that a busy machine slows all of them alike, and
 medians are reported.
@@ -6,6 +6,8 @@ medians are reported.
 
 from __future__ import annotations
 
+import argparse
+import logging
 import os
 import platform
 import statistics
@@ -15,14 +17,73 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import xarray as xr
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["console", "in_turn", "make_table", "medians", "resident_mebibytes", "tell_versions"]
+__all__ = [
+    "be_silent",
+    "begin",
+    "console",
+    "in_turn",
+    "measured",
+    "medians",
+    "resident_mebibytes",
+    "seconds_of",
+    "tell_table",
+    "tell_versions",
+]
 
 PACKAGES = ("pymc_mcoem", "pymc", "pytensor", "numba", "numpy", "arviz", "jax", "numpyro")
 
 console = Console(highlight=False, width=150)
+
+
+def begin(documentation: str, **options: Any) -> argparse.Namespace:
+    """Read a script's options, print versions, and silence what would disturb its tables.
+
+    Parameters
+    ----------
+    documentation : str
+        What ``--help`` prints.
+    **options
+        By name, the default: a value, of whose type the option is; False for a switch; a list, of
+        whose first value's type the values are. With a sentence of help, a pair of default and
+        help. Anything else is a dictionary, as argparse takes it.
+    """
+    parser = argparse.ArgumentParser(
+        description=documentation, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, option in options.items():
+        default, words = option if isinstance(option, tuple) else (option, None)
+        settings: dict[str, Any] = {"default": default, "help": words}
+        if isinstance(default, dict):
+            settings = {"help": words} | default
+        elif default is False:
+            settings["action"] = "store_true"
+        elif isinstance(default, list):
+            settings |= {"nargs": "+", "type": type(default[0])}
+        else:
+            settings["type"] = type(default)
+        parser.add_argument(f"--{name.replace('_', '-')}", **settings)
+    given = parser.parse_args()
+    tell_versions()
+    be_silent()
+    return given
+
+
+def be_silent() -> None:
+    """Silence the log of this process, which would disturb tables."""
+    for name in ("pymc_mcoem", "pymc"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def measured(file: Path, measure: Callable[[], xr.Dataset], again: bool) -> xr.Dataset:
+    """Measure and keep the result in a file, or return what is there, to tell it `again`."""
+    if not again:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        measure().to_netcdf(file, engine="h5netcdf")
+    return xr.load_dataset(file, engine="h5netcdf")
 
 
 class Turns[Way: Hashable](NamedTuple):
@@ -60,16 +121,26 @@ def medians[Way: Hashable](seconds: Mapping[Way, Iterable[float]]) -> dict[Way, 
     return {way: statistics.median(each) for way, each in seconds.items()}
 
 
-def make_table(
-    headings: Iterable[str], rows: Iterable[Iterable[str]] = (), title: str = ""
-) -> Table:
-    """Return a table with a left-aligned first column, to print by ``console.print``."""
+def seconds_of(
+    call: Callable[[], Any], times: int = 20, clock: Callable[[], float] = time.process_time
+) -> float:
+    """Return the median time of a call, by default in processor seconds of this process."""
+    taken = []
+    for _ in range(times):
+        began = clock()
+        call()
+        taken.append(clock() - began)
+    return statistics.median(taken)
+
+
+def tell_table(headings: Iterable[str], rows: Iterable[Iterable[str]], title: str = "") -> None:
+    """Print a table with a left-aligned first column."""
     table = Table(title=title or None)
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="right" if number else "left", no_wrap=not number)
     for row in rows:
         table.add_row(*row)
-    return table
+    console.print(table)
 
 
 def resident_mebibytes() -> float:

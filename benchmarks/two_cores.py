@@ -12,34 +12,37 @@ identical. Both cores have to be free.
 
 from __future__ import annotations
 
-import argparse
-import logging
 import os
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pymc as pm
 import xarray as xr
+from cost_growth import moving_disc
 from joblib.externals.loky import get_reusable_executor
-from one_label import learned
 from threadpoolctl import threadpool_limits
-from timing import console, in_turn, medians, tell_versions
+from timing import begin, console, in_turn, medians
 
 import pymc_mcoem as mcoem
 
 N_CLASSES, N_LABELS = 4, 4
 
 
-def images(n: int, side: int) -> np.ndarray:
-    """Return images of bright discs at random places; their content does not affect the time."""
-    rng = np.random.default_rng(1)
-    axis = np.linspace(-1, 1, side)
-    centers = rng.uniform(-0.4, 0.4, (n, 2))
-    squares = (axis[None, :, None] - centers[:, :1, None]) ** 2 + (
-        axis[None, None, :] - centers[:, 1:, None]
-    ) ** 2
-    return np.exp(-squares / 0.15) + 0.2 * rng.standard_normal((n, side, side))
+@cache
+def own_mixture(side: int, n_classes: int) -> mcoem.TemplateMixture:
+    """Return the process's mixture, which keeps its compiled functions."""
+    return mcoem.TemplateMixture.for_images((side, side), n_classes=n_classes)
+
+
+def learned(stream: np.ndarray, n_classes: int) -> np.ndarray:
+    """Return the templates that one pass over a label's images ``(n, side, side)`` learns."""
+    mixture = own_mixture(stream.shape[1], n_classes)
+    # The model has the parameters of the label before; every label starts as the first did.
+    start = mixture.to_dataset(mixture.declared_parameters())
+    em = mcoem.OnlineEM(mixture, parameters=start, random_seed=1, progressbar=False)
+    templates: np.ndarray = em.partial_fit(stream).parameters["templates"].values
+    return templates
 
 
 def drawn(trace: xr.DataTree) -> np.ndarray:
@@ -48,21 +51,22 @@ def drawn(trace: xr.DataTree) -> np.ndarray:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--side", type=int, default=16, help="pixels along an axis")
-    parser.add_argument("--only", choices=["learning", "classifying", "labels", "bursts", "chains"])
-    parser.add_argument("--observations", type=int, default=160, help="of each round")
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--draws", type=int, default=50_000, help="of each of two chains")
-    parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args()
-    tell_versions()
-    for name in ("pymc_mcoem", "pymc"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+    # By name and not from the script, so that processes import it and keep what they compiled.
+    from two_cores import learned
+
+    given = begin(
+        __doc__,
+        side=(16, "pixels along an axis"),
+        only={"choices": ["learning", "classifying", "labels", "bursts", "chains"]},
+        observations=(160, "of each round"),
+        batch_size=16,
+        draws=(50_000, "of each of two chains"),
+        rounds=3,
+    )
     if (load := os.getloadavg()[0]) > 0.5:
         console.print(f"Other programs have {load:.1f} cores: the ratios are too small.")
     mixture = mcoem.TemplateMixture.for_images((given.side, given.side), n_classes=N_CLASSES)
-    stream = images(given.observations, given.side)
+    stream = moving_disc(given.observations, np.random.default_rng(1), given.side)
     pool = get_reusable_executor(max_workers=2, timeout=3_600)
 
     runs = {

@@ -28,22 +28,20 @@ rule, are chosen by the share of these same images that is named wrongly, so tha
 choice, but not learning. Rivals start several times too, have 15 centers, and choose nothing by
 labels.
 
-Results are kept in ``output/usps_error/``, by a digest of this file and of the package; an
-interrupted run continues from there.
+Parts of the work are kept in ``output/usps_error/``, by a digest of this file and of the package;
+an interrupted run continues from there. Rivals need ten images of a digit or more.
 """
 
 from __future__ import annotations
 
-import argparse
-import logging
+import hashlib
 import multiprocessing
 import os
+import pickle
 import time
 import warnings
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -52,7 +50,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 from rich.progress import track
-from timing import console, make_table, tell_versions
+from timing import be_silent, begin, console, tell_table
 from usps_rivals import rivals, unsupervised_rivals
 
 import pymc_mcoem as mcoem
@@ -158,20 +156,33 @@ class Job:
         """Numbers of the mixtures to learn."""
         return range(1 if self.unsupervised else 10)
 
-    def file(self, name: str) -> Path:
-        """Return the file of a part of the work."""
-        kind = "unsupervised" if self.unsupervised else "digits"
-        how = "bursts" if self.bursts else "laplace"
-        fold = "" if self.fold is None else f"_fold_{self.fold[1]}_of_{self.fold[0]}"
-        stem = f"{kind}_{how}_{self.n_images}_of_seed_{self.seed}_test_{self.n_test}{fold}"
-        return self.folder / f"{stem}_{zlib.crc32(str(self.settings).encode()):08x}_{name}"
+    @property
+    def learning(self) -> Job:
+        """The job with the same mixtures for every rule of naming."""
+        return replace(self, settings=replace(self.settings, rule="laplace"))
 
-    def block(self, kind: str, begin: int) -> Path:
-        """Return the file of the label probabilities of a block of images."""
-        rule = self.settings.rule
-        return self.file(
-            f"{kind}_{begin}.npz" if rule == "laplace" else f"{kind}_{rule}_{begin}.npz"
-        )
+
+#: A part of the work: a function of a job and of what else tells parts apart.
+Task = tuple[Callable[..., Any], Job, *tuple[Any, ...]]
+
+
+def done(task: Task) -> Any:
+    """Return the result of a part of the work, which is kept in a file and done once."""
+    function, job, *others = task
+    digest = hashlib.sha256(repr((job, others)).encode()).hexdigest()[:20]
+    file = job.folder / f"{function.__name__}_{digest}.pickle"
+    if not file.exists():
+        content = pickle.dumps(function(job, *others))
+        beside = file.with_suffix(".partial")
+        beside.write_bytes(content)
+        os.replace(beside, file)
+    return pickle.loads(file.read_bytes())
+
+
+def all_done(pool: ProcessPoolExecutor, tasks: list[Task], name: str) -> list[Any]:
+    """Return the results of all tasks, and show their progress."""
+    found = pool.map(done, tasks)
+    return list(track(found, name, total=len(tasks), console=console))
 
 
 @cache
@@ -210,18 +221,8 @@ def split(job: Job) -> dict[str, np.ndarray]:
     }
 
 
-@contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """Yield a temporary name to write to, and move the finished file into its place."""
-    beside = path.with_name(f"partial_{path.name}")
-    yield beside
-    os.replace(beside, path)
-
-
-def learn(task: tuple[Job, int]) -> None:
-    """Learn one mixture and save its parameters."""
-    job, group = task
-    logging.getLogger("pymc_mcoem").setLevel(logging.ERROR)
+def learn(job: Job, group: int) -> tuple[xr.Dataset, float]:
+    """Return the parameters of one mixture, and the seconds of learning it."""
     images = split(job)["learn"][group]
     e_step = BY_BURSTS if job.bursts else BY_LAPLACE
     mixture = make_mixture(job.settings)
@@ -255,16 +256,13 @@ def learn(task: tuple[Job, int]) -> None:
             random_seed=[job.seed, group],
             **options,
         ).partial_fit(images)
-    found = em.parameters.assign_attrs(seconds=time.perf_counter() - began)
-    with whole(job.file(f"mixture_{group}.nc")) as file:
-        found.to_netcdf(file, engine="h5netcdf")
+    return em.parameters, time.perf_counter() - began
 
 
 @cache
 def make_classifier(job: Job) -> mcoem.Classifier:
     """Return the classifier over all classes of all mixtures, made once in every process."""
-    logging.getLogger("pymc_mcoem").setLevel(logging.ERROR)
-    found = {group: xr.load_dataset(job.file(f"mixture_{group}.nc")) for group in job.groups}
+    found = {group: done((learn, job.learning, group))[0] for group in job.groups}
     by_rule: dict[str, dict[str, Any]] = {
         "laplace": {"e_step": BY_LAPLACE},
         "importance": {"e_step": BY_IMPORTANCE},
@@ -281,92 +279,52 @@ def make_classifier(job: Job) -> mcoem.Classifier:
     )
 
 
-def classify(task: tuple[Job, str, int]) -> None:
-    """Compute and save the label probabilities of a block of images."""
-    job, kind, begin = task
-    images = split(job)[kind].reshape(-1, 16, 16)[begin : begin + BLOCK]
+def classify(job: Job, kind: str, first: int) -> tuple[np.ndarray, float]:
+    """Return the label probabilities of a block of images, and the seconds that they took."""
+    images = split(job)[kind].reshape(-1, 16, 16)[first : first + BLOCK]
     classifier = make_classifier(job)
     classifier.predict_proba(images[:1])  # compiled before the clock starts
     began = time.perf_counter()
     found = classifier.predict_proba(images)
-    seconds = time.perf_counter() - began
-    with whole(job.block(kind, begin)) as file:
-        np.savez(file, found=found, seconds=seconds)
-
-
-def blocks(job: Job, kind: str) -> list[tuple[Job, str, int]]:
-    """Return the tasks that classify all images of a kind."""
-    return [(job, kind, begin) for begin in range(0, split(job)[kind].size // 256, BLOCK)]
-
-
-def read(job: Job, kind: str) -> tuple[np.ndarray, float]:
-    """Return the saved label probabilities, and the seconds that they took."""
-    kept = [np.load(job.block(kind, begin)) for _, _, begin in blocks(job, kind)]
-    return np.concatenate([each["found"] for each in kept]), sum(
-        float(each["seconds"]) for each in kept
-    )
-
-
-def work(
-    pool: ProcessPoolExecutor, function: Callable[[Any], None], tasks: list[Any], name: str
-) -> None:
-    """Do all tasks, and show their progress."""
-    if tasks:
-        done = pool.map(function, tasks)
-        for _ in track(done, name, total=len(tasks), console=console):
-            pass
-
-
-def label(job: Job, kind: str, names: np.ndarray | None = None) -> np.ndarray:
-    """Return the labels found for all images of a kind."""
-    predicted: np.ndarray = read(job, kind)[0].argmax(axis=1)
-    return predicted if names is None else names[predicted]
+    return found, time.perf_counter() - began
 
 
 def errors(
     jobs: list[Job], pool: ProcessPoolExecutor, name: str, *, choosing: bool = False
 ) -> list[dict[str, float]]:
-    """Run the missing jobs; return errors in percent and seconds for each job.
+    """Return errors in percent and seconds for each job.
 
     If settings are chosen without labels, test images are not used.
     """
     kinds = ["learn", "test"] if jobs[0].unsupervised else ["test"]
     kinds = kinds[:1] if choosing else kinds
-    learning = [
-        (job, group)
-        for job in jobs
-        for group in job.groups
-        if not job.file(f"mixture_{group}.nc").exists()
-    ]
-    work(pool, learn, learning, f"{name}: learning")
-    naming = [
-        task
+    learning = [(learn, job.learning, group) for job in jobs for group in job.groups]
+    all_done(pool, list(dict.fromkeys(learning)), f"{name}: learning")
+    blocks = {
+        (job, kind): [(classify, job, kind, first) for first in range(0, n_images, BLOCK)]
         for job in jobs
         for kind in kinds
-        for task in blocks(job, kind)
-        if not job.block(kind, task[2]).exists()
-    ]
-    work(pool, classify, naming, f"{name}: naming")
+        for n_images in [split(job)[kind].size // 256]
+    }
+    all_done(pool, [task for tasks in blocks.values() for task in tasks], f"{name}: naming")
     results = []
     for job in jobs:
-        data, names = split(job), None
-        n_learned, n_named = (data[kind].size // 256 for kind in ("learn", "test"))
+        data, names = split(job), np.arange(10)
+        named = {kind: list(map(done, blocks[job, kind])) for kind in kinds}
         found = {}
         if job.unsupervised:
             truth = data["learn_labels"][0]
-            names = np.array(mcoem.majority_labels(read(job, "learn")[0], truth))
-            found["of learning images"] = 100 * np.mean(label(job, "learn", names) != truth)
-        if "test" not in kinds:
-            results.append({key: float(value) for key, value in found.items()})
-            continue
-        learned = [
-            xr.load_dataset(job.file(f"mixture_{g}.nc")).attrs["seconds"] for g in job.groups
-        ]
-        found |= {
-            "error": 100 * np.mean(label(job, "test", names) != data["truth"]),
-            "seconds an image learned": np.sum(learned) / n_learned,
-            "seconds an image named": read(job, "test")[1] / n_named,
-        }
+            weights = np.concatenate([each for each, _ in named["learn"]])
+            names = np.array(mcoem.majority_labels(weights, truth))
+            wrong = names[weights.argmax(axis=1)] != truth
+            found["of learning images"] = 100 * np.mean(wrong)
+        if "test" in kinds:
+            n_learned, n_named = (data[kind].size // 256 for kind in ("learn", "test"))
+            labels = names[np.concatenate([each for each, _ in named["test"]]).argmax(axis=1)]
+            spent = sum(done((learn, job.learning, group))[1] for group in job.groups)
+            found["error"] = 100 * np.mean(labels != data["truth"])
+            found["seconds an image learned"] = spent / n_learned
+            found["seconds an image named"] = sum(each for _, each in named["test"]) / n_named
         results.append({key: float(value) for key, value in found.items()})
     return results
 
@@ -417,53 +375,45 @@ def choose(jobs: list[Job], pool: ProcessPoolExecutor) -> list[Job]:
     return jobs
 
 
-def compare(task: tuple[Job, dict[str, Any]]) -> dict[str, float]:
+def compare(job: Job) -> dict[str, float]:
     """Return the errors of rivals on the images of a job."""
     warnings.simplefilter("ignore", UserWarning)
-    job, options = task
-    method = unsupervised_rivals if job.unsupervised else rivals
-    return method(split(job), job.seed, **options)
+    if job.unsupervised:
+        return unsupervised_rivals(split(job), job.seed, N_CLASSES)
+    return rivals(split(job), job.seed)
 
 
 def main() -> None:
     """Learn, classify, compare, and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--images", type=int, nargs="+", help="learning images of a digit")
-    parser.add_argument("--seeds", type=int, default=3, help="learning draws")
-    parser.add_argument("--test", type=int, default=1_000, help="test images")
-    parser.add_argument("--unsupervised", action="store_true", help="one mixture, no labels")
-    parser.add_argument("--bursts", action="store_true", help="learn by Carlin-Chib bursts")
-    parser.add_argument("--rivals", action="store_true", help="rivals alone")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--output", type=Path, default=Path("output"))
-    given = parser.parse_args()
-    tell_versions()
+    given = begin(
+        __doc__,
+        images=({"type": int, "nargs": "+"}, "learning images of a digit"),
+        seeds=(3, "learning draws"),
+        test=(1_000, "test images"),
+        unsupervised=(False, "one mixture, no labels"),
+        bursts=(False, "learn by Carlin-Chib bursts"),
+        rivals=(False, "rivals alone"),
+        workers=2,
+        output=Path("output"),
+    )
     sources = [Path(__file__), *sorted(Path(mcoem.__file__).parent.rglob("*.py"))]
-    digest = zlib.crc32(b"".join(path.read_bytes() for path in sources))
-    folder = given.output / "usps_error" / f"{digest:08x}"
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+    folder = given.output / "usps_error" / digest[:8]
     folder.mkdir(parents=True, exist_ok=True)
     sizes = given.images or ([N_UNLABELED] if given.unsupervised else list(SIZES))
-    begin = Settings(N_CLASSES) if given.unsupervised else Settings()
+    first = Settings(N_CLASSES) if given.unsupervised else Settings()
     jobs = [
-        Job(seed, size, given.test, given.unsupervised, given.bursts, folder, begin)
+        Job(seed, size, given.test, given.unsupervised, given.bursts, folder, first)
         for size in sorted(sizes, reverse=True)
         for seed in range(1, given.seeds + 1)
     ]
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(given.workers, mp_context=context) as pool:
+    with ProcessPoolExecutor(given.workers, context, initializer=be_silent) as pool:
         results: list[dict[str, float]] = [{} for _ in jobs]
         if not given.rivals:
             jobs = choose(jobs, pool)
             results = errors(jobs, pool, "Test images")
-        options = {"n_classes": N_CLASSES} if given.unsupervised else {}
-        others = list(
-            track(
-                pool.map(compare, [(job, options) for job in jobs]),
-                "Rivals",
-                total=len(jobs),
-                console=console,
-            )
-        )
+        others = all_done(pool, [(compare, job) for job in jobs], "Rivals")
     of_size: dict[int, list[dict[str, float]]] = {size: [] for size in sizes}
     for job, found, rival in zip(jobs, results, others, strict=True):
         told = ", ".join(f"{name} {value:.3g}" for name, value in (found | rival).items())
@@ -471,17 +421,17 @@ def main() -> None:
             f"seed {job.seed}, {job.n_images} images, {job.settings}, {job.settings.rule}: {told}"
         )
         of_size[job.n_images].append(found | rival)
-
-    table = make_table(
-        ("learning images" + ("" if given.unsupervised else " a digit"), *map(str, sizes)),
-        title=f"Means of {given.seeds} draws: error in percent on {given.test} images",
-    )
+    rows = []
     for name in of_size[sizes[0]][0]:
         means = [np.mean([found[name] for found in of_size[size]]) for size in sizes]
         digits = 3 if "seconds" in name else 1
         shown = "templates" if name == "error" else name
-        table.add_row(shown, *(f"{mean:.{digits}f}" for mean in means))
-    console.print(table)
+        rows.append((shown, *(f"{mean:.{digits}f}" for mean in means)))
+    tell_table(
+        ("learning images" + ("" if given.unsupervised else " a digit"), *map(str, sizes)),
+        rows,
+        f"Means of {given.seeds} draws: error in percent on {given.test} images",
+    )
 
 
 if __name__ == "__main__":

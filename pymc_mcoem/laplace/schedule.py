@@ -54,7 +54,7 @@ class Race:
     still far from its mode is not judged by where it is. Then the next round is run, with the next
     margin. Searches that cool are held to the first margin at each temperature. A class that is
     left behind keeps its unfinished point: as a pseudo-prior that costs mixing where the class
-    deserved better, never correctness (``benchmarks/mode_race.py``).
+    deserved better, never correctness (``docs/tried.md``).
 
     Parameters
     ----------
