@@ -12,13 +12,12 @@ column, and the share of them that is named wrongly.
 
 from __future__ import annotations
 
-import argparse
 from time import perf_counter
 
 import numpy as np
 from scipy.ndimage import zoom
 from threadpoolctl import threadpool_limits
-from timing import console, make_table, tell_versions
+from timing import begin, console, tell_table
 
 import pymc_mcoem as mcoem
 
@@ -47,21 +46,21 @@ def explained(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--side", type=int, default=28)
-    parser.add_argument("--kernels", type=int, nargs="+", help="default: side, 20, 16")
-    parser.add_argument("--learned", type=int, default=300)
-    parser.add_argument("--tested", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args()
-    tell_versions()
+    given = begin(
+        __doc__,
+        side=28,
+        kernels=([28, 20, 16], "on a side, in turn"),
+        learned=300,
+        tested=200,
+        seed=1,
+    )
     rng = np.random.default_rng(given.seed)
     images, digits = enlarged(given.learned + given.tested, given.side, rng)
     (learned, tested), (labels, truth) = (
         np.split(each, [given.learned]) for each in (images, digits)
     )
     rows, first = [], None
-    for n_kernels in given.kernels or (given.side, 20, 16):
+    for n_kernels in given.kernels:
         mixture = mcoem.TemplateMixture.for_images(
             (given.side, given.side), n_classes=10, n_kernels=n_kernels
         )
@@ -89,7 +88,7 @@ def main() -> None:
         console.print(*rows[-1])
     headings = ("kernels", "ms an image", "evidence a pixel", "more than the first", "wrong, %")
     title = f"{given.side} × {given.side} pixels, {given.learned} images learned"
-    console.print(make_table(headings, rows, title))
+    tell_table(headings, rows, title)
 
 
 if __name__ == "__main__":
