@@ -8,11 +8,13 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from typing import Any
 
+from pymc_mcoem.compiling.messages import compiling
 from pymc_mcoem.compiling.threads import one_call_at_a_time
 from pymc_mcoem.interrupts import raise_if_interrupted, was_interrupted
 from pymc_mcoem.runs.workers import (
@@ -295,7 +297,10 @@ class Dispatcher:
 
     def _answer(self, sent: _Sent) -> list[Any]:
         assert sent.future is not None
-        found = self._result(sent.future)
+        # workers have no line of their own, and compile at their first call
+        first = nullcontext() if self._answered else compiling("in the workers")
+        with first:
+            found = self._result(sent.future)
         if isinstance(found, Unknown):
             sent.future = self._submit(sent.orders, whole=True)
             found = self._result(sent.future)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
+from pymc_mcoem.compiling.messages import telling
 from pymc_mcoem.compiling.threads import one_blas_thread
 from pymc_mcoem.em.progress import CountProgress
 from pymc_mcoem.em.stream import Unreadable, count_observations, read
@@ -152,7 +153,9 @@ class RegisteringFamily(TemplateFamily):
         True
         """
         if e_step not in self._registrars:
-            self._registrars[e_step] = Registrar(self, self.with_classes(1, priors=None), e_step)
+            with telling(progressbar):
+                alone = self.with_classes(1, priors=None)
+                self._registrars[e_step] = Registrar(self, alone, e_step)
         registrar = self._registrars[e_step]
         for name, count, least in (("draws", draws, 2), ("tune", tune, 0)):
             require_whole(name, count, least)
@@ -161,7 +164,7 @@ class RegisteringFamily(TemplateFamily):
         theta = self.model_parameters() if parameters is None else self.check_parameters(parameters)
 
         def register(data: Arrays, seed: np.random.SeedSequence) -> Registered:
-            with one_blas_thread():
+            with telling(progressbar), one_blas_thread():
                 return registrar(data, theta, seed, clocks, draws=draws, tune=tune)
 
         if self.is_single(observation):

@@ -19,8 +19,6 @@ from pymc_mcoem.templates.alignment import GridFrame, gapped_moments
 from pymc_mcoem.templates.warps.time_warp import TimeWarp
 
 if TYPE_CHECKING:
-    from pytensor.tensor.variable import TensorVariable
-
     from pymc_mcoem.templates.family import TemplateFamily
 
 __all__ = ["Registered", "Registrar", "averaged_moments"]
@@ -29,6 +27,9 @@ type Arrays = Mapping[str, np.ndarray]
 type Pair = tuple[np.ndarray, np.ndarray]
 
 _log = logging.getLogger("pymc_mcoem")
+
+#: Most points at which a template is evaluated in one call, for the memory of its kernels.
+AT_ONCE = 20_000
 
 #: Classes less probable than this may lack values without a gap in the average.
 NEGLIGIBLE = 1e-6
@@ -59,7 +60,7 @@ class Registrar:
     ----------
     mixture : TemplateMixture
     alone : TemplateMixture
-        The same mixture with one class, whose statistics are replaced here.
+        The same mixture with one class, whose statistics are left out here.
     e_step : CarlinChibBurst, optional
         Settings of the bursts. Default: as in `OnlineEM`.
 
@@ -80,15 +81,10 @@ class Registrar:
         settings = CarlinChibBurst() if e_step is None else e_step
         self.mixture = mixture
         self._jumping = compiled_for(mixture, settings) if mixture.n_classes > 1 else None
-        alone.statistics = _statistics(alone)
+        # moments of draws come from interpreted functions: nothing is compiled for the points
+        alone.statistics = {}
         self._within = settings.compile(alone)
         self._told: set[str] = set()
-        # Points warped by the prior mean of β; moments are of the displacement from there.
-        self._middle = np.asarray(
-            alone.settings.deformation.warp(
-                alone.settings.points, alone.settings.deformation.mean
-            ).eval(mode="FAST_COMPILE")
-        )
         self._frame = GridFrame.from_points(mixture.settings.points, mixture.settings.grid_shape)
 
     def __call__(
@@ -191,30 +187,30 @@ class Registrar:
                     j,
                     trouble,
                 )
-        sums = {name: value[0] for name, value in result.statistics.items()}
         positions = sweeps.position[tune:]
         n_parameters = settings.deformation.n_parameters
         beta, scale = positions[:, :n_parameters], np.ones(draws)
-        way, way_sd = _moments(sums["way"], sums["way_square"])
-        template, template_sd = _moments(sums["template"], sums["template_square"])
-        noise = np.ravel(alone["noise_variance"])[0]
-        found = {
-            "warp": (way + self._middle, way_sd),
-            "template": (template, template_sd),
-            "predicted": (template, np.sqrt(np.square(template_sd) + noise)),
-            "deformation": (beta.mean(axis=0), beta.std(axis=0)),
-        }
+        found = {"deformation": _moments(beta)}
         if settings.scale is not None:
             # the position contains log λ, as PyMC samples a Gamma on the log scale
             scale = np.exp(positions[:, n_parameters])
-            found["scale"] = (np.asarray(scale.mean()), np.asarray(scale.std()))
-        places = self._places(beta, clocks[j])
+            found["scale"] = _moments(scale)
+        warped = self._warped(beta)
+        shown = scale[:, None] * self._shown(warped, alone["templates"][0])
+        template, template_sd = _moments(shown)
+        noise = np.ravel(alone["noise_variance"])[0]
+        found |= {
+            "warp": _moments(warped),
+            "template": (template, template_sd),
+            "predicted": (template, np.sqrt(np.square(template_sd) + noise)),
+        }
+        places = self._places(beta, warped, clocks[j])
         if places is not None:
             found["inverse"] = gapped_moments(places)
             found["aligned"] = gapped_moments(self._aligned(data, places) / scale[:, None])
         return found
 
-    def _places(self, beta: np.ndarray, clock: np.ndarray) -> np.ndarray | None:
+    def _places(self, beta: np.ndarray, warped: np.ndarray, clock: np.ndarray) -> np.ndarray | None:
         """Return D⁻¹(D(u_s, clock), β) for each draw of β, (n_draws, n_points, ...).
 
         None if the warp is known neither in closed form nor on a grid.
@@ -225,8 +221,7 @@ class Registrar:
             return warp.inverse(warp.evaluate(ages, clock), beta)
         if self._frame is None:
             return None
-        warped = np.stack([self._warped(row) for row in beta])
-        places = self._frame.inverse(warped, self._warped(clock))
+        places = self._frame.inverse(warped, self._warped(clock[None])[0])
         return places[..., 0] if places.shape[-1] == 1 else places
 
     def _aligned(self, data: Arrays, places: np.ndarray) -> np.ndarray:
@@ -242,13 +237,42 @@ class Registrar:
             [np.interp(row, given[seen], values[seen], np.nan, np.nan) for row in places]
         )
 
+    def _warped(self, beta: np.ndarray) -> np.ndarray:
+        """Return D at the mixture's points for each row of β, (n_rows, n_points, n_dims).
+
+        There need not be data at these points, even if the observation has points of its own.
+        """
+        settings = self.mixture.settings
+        warp = settings.deformation
+        if isinstance(warp, TimeWarp):
+            return warp.evaluate(settings.points[:, 0], beta)[..., None]
+        return np.stack([self._warp(row) for row in beta])
+
+    def _shown(self, warped: np.ndarray, template: np.ndarray) -> np.ndarray:
+        """Return a template (n_basis,) at warped points (n_draws, n_points, n_dims)."""
+        n_draws, n_points, n_dims = warped.shape
+        pieces = np.array_split(warped, -(-n_draws * n_points // AT_ONCE))
+        shown = [
+            self._evaluate(piece.reshape(-1, n_dims), template) for piece in pieces if piece.size
+        ]
+        values: np.ndarray = np.concatenate(shown).reshape(n_draws, n_points)
+        return values
+
     @cached_property
-    def _warped(self) -> Any:
-        """Function from β to D at the mixture's points, (n_points, n_dims)."""
+    def _warp(self) -> Any:
+        """Function from β to D at the mixture's points."""
         settings = self.mixture.settings
         beta = pt.vector("deformation", dtype="float64")
         warped = settings.deformation.warp(settings.points, beta)
         return pytensor.function([beta], warped, mode=interpreted_mode())
+
+    @cached_property
+    def _evaluate(self) -> Any:
+        """Function from points and the coefficients of a template to its values there."""
+        points = pt.matrix("points", dtype="float64")
+        coefficients = pt.vector("coefficients", dtype="float64")
+        values = self.mixture.settings.basis.evaluate(points, coefficients)
+        return pytensor.function([points, coefficients], values, mode=interpreted_mode())
 
 
 def averaged_moments(
@@ -280,26 +304,6 @@ def averaged_moments(
     return middle, np.sqrt(np.tensordot(weight, spread, axes=1))
 
 
-def _statistics(alone: TemplateFamily) -> dict[str, TensorVariable]:
-    """Return first and second moments of warp and template at the mixture's points.
-
-    There need not be data at these points, even if the observation has points of its own.
-    """
-    model, settings = alone.model, alone.settings
-    warped = settings.deformation.coordinates(settings.points, model["deformation"])
-    template = settings.basis.evaluate(warped, model["templates"][alone.class_index])
-    if settings.scale is not None:
-        template = model["scale"] * template
-    middle = settings.deformation.warp(settings.points, settings.deformation.mean)
-    way = pt.stack(warped, axis=1) - middle.eval(mode="FAST_COMPILE")
-    return {
-        "way": way,
-        "way_square": pt.sqr(way),
-        "template": template,
-        "template_square": pt.sqr(template),
-    }
-
-
-def _moments(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and standard deviation from E[x] and E[x²]."""
-    return first, np.sqrt(np.maximum(second - np.square(first), 0.0))
+def _moments(draws: np.ndarray) -> Pair:
+    """Return mean and standard deviation along the first axis."""
+    return np.asarray(draws.mean(axis=0)), np.asarray(draws.std(axis=0))
