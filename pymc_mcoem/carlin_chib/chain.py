@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,10 @@ from pymc_mcoem.carlin_chib.equal_visits import (
     next_equalizing_log_weight,
 )
 from pymc_mcoem.carlin_chib.moves.adaptation import ShapeOfMoves
-from pymc_mcoem.carlin_chib.pseudo_priors.base import N_STARTS
+from pymc_mcoem.carlin_chib.pseudo_priors.base import N_PRIOR_STARTS, N_STARTS
+from pymc_mcoem.compiling.backends import interpreted_mode
+from pymc_mcoem.density.prior_draws import PriorDraws
+from pymc_mcoem.interrupts import require_own_fault
 
 if TYPE_CHECKING:
     from pymc_mcoem.carlin_chib.chain_starts import DefaultStart
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
     from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
 
 __all__ = ["Chain", "ChainState", "ChainSweep"]
+
+_log = logging.getLogger("pymc_mcoem")
 
 #: Refits of the pseudo-priors during tuning, if other steps move variables that they depend on.
 N_REFITS = 4
@@ -214,6 +220,13 @@ class Chain(WithSamplingState):
                 before = np.where(bad, again[0], before)
                 position = np.where(bad[..., None], again[1], position)
                 swept, bad = sweep(before, position)
+            if bad.any():
+                for index, x in self._prior_starts(rng, others, np.shape(before)):
+                    before = np.where(bad, index, before)
+                    position = np.where(bad[..., None], x, position)
+                    swept, bad = sweep(before, position)
+                    if not bad.any():
+                        break
         else:
             swept, bad = sweep(before, position)
         if bad.any():
@@ -242,6 +255,25 @@ class Chain(WithSamplingState):
     def poor_pseudo_priors(self, rng: np.random.Generator) -> list[Verdict]:
         """Return verdicts on the pseudo-priors that have proved poor; `rng` is not advanced."""
         return self.fits.poor(rng, self._last, self.log_step, self.equalizing_log_weight)
+
+    def _prior_starts(
+        self, rng: np.random.Generator, others: list[np.ndarray], shape: tuple[int, ...]
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Draw starts from the prior, classes at random; none from priors that have no draws.
+
+        A search that starts where a class has no density makes a pseudo-prior without any, too.
+        """
+        density = self._engine.density
+        values = others if shape else density.arguments({}, others)
+        try:
+            prior = PriorDraws(density, interpreted_mode(in_place=True))
+            prior.reseed(rng)
+            for _ in range(N_PRIOR_STARTS):
+                index = rng.integers(density.n_classes, size=shape)
+                yield index, prior(index, values, 1)[0]
+        except Exception as error:
+            require_own_fault(error)
+            _log.debug("CarlinChib: no starts from the prior: %s", error)
 
     def _adapt_shape(self) -> None:
         """Give random walks the shapes of the chain's draws in the classes with enough of them."""

@@ -356,3 +356,23 @@ def test_rows_with_several_modes_have_their_exact_posterior(rng, monkeypatch):
     # divided by one mode's normal, a draw of the other would hardly ever be left
     monkeypatch.setattr(PlatePseudoPriors, "log_excess", lambda self, x: np.zeros(x.shape[:-1]))
     assert largest_z_of_folded(step, rng) > 2 * LIMIT
+
+
+@pytest.mark.parametrize("n_rows", [0, 12])
+def test_a_chain_begins_beyond_hard_edges_that_the_search_does_not_see(n_rows, rng):
+    """Where a search starts, neither class of a row may have any density."""
+    shape = (n_rows,) if n_rows else ()
+    centers = np.array([-4.0, 4.0])
+    truth = rng.integers(2, size=shape)
+    y = centers[truth] + rng.normal(size=shape) + 0.5 * rng.uniform(-1, 1, size=shape)
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5], shape=shape)
+        x = pm.Normal("x", pm.math.stack(list(centers))[k], 1.0, shape=shape)
+        pm.Uniform("y", x - 0.5, x + 0.5, observed=y)
+        step = CarlinChib(within_class=RandomWalk(n_moves=1))
+    step.setup_chain(rng, 0, 5)
+    point = model.initial_point(0)
+    for _ in range(5):
+        point, _ = step.step(point)
+        assert (np.abs(point["x"] - y) <= 0.5).all()
+        np.testing.assert_array_equal(point["k"], truth)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pymc_mcoem.density.class_density import ClassDensity
 
 __all__ = [
+    "N_PRIOR_STARTS",
     "N_STARTS",
     "CompiledPseudoPriors",
     "Mixed",
@@ -33,6 +34,9 @@ __all__ = [
 
 #: Most draws of a chain's start from its pseudo-priors, which may reach beyond the support.
 N_STARTS = 50
+
+#: And then from the prior, which takes half a second, before a density is said to be zero.
+N_PRIOR_STARTS = 500
 
 
 class Mixed(Protocol):

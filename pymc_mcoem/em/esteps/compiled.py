@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import softmax
 
 from pymc_mcoem.carlin_chib.compiled_sweeps import Sweeps
-from pymc_mcoem.carlin_chib.pseudo_priors.base import N_STARTS, PseudoPriors
+from pymc_mcoem.carlin_chib.pseudo_priors.base import N_PRIOR_STARTS, N_STARTS, PseudoPriors
 from pymc_mcoem.compiling.backends import interpreted_mode, pytensor_mode
 from pymc_mcoem.density.class_density import as_argument
 from pymc_mcoem.density.prior_draws import PriorDraws
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["ChainEStep", "DensityEStep", "SweepEStep"]
 
 type Arrays = Mapping[str, np.ndarray]
-
-#: Starts drawn from the prior before an observation is said to have no density: half a second.
-N_PRIOR_STARTS = 500
 
 
 class DensityEStep(ABC):
