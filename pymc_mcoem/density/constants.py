@@ -221,6 +221,9 @@ def _scalars(node: Any, at: int, *, is_parameter: bool) -> Iterator[_Place]:
     """Yield scalar constants of an elementwise expression: real numbers and whole parameters."""
     variable = node.inputs[at]
     if isinstance(variable, Constant):
+        # PyMC's transforms of bounded variables ask whether a bound is infinite.
+        if not np.isfinite(variable.data).all():
+            return
         if variable.type.ndim == 0 and (is_parameter or variable.data.dtype.kind == "f"):
             yield node, at, is_parameter
     elif variable.type.ndim == 0 and is_parameter and _is_known(variable):

@@ -433,3 +433,29 @@ def test_limits_that_close_over_data_are_not_judged_by_their_present_values():
         limits = pm.distributions.transforms.Interval(bounds_fn=lambda *_: (-width, width))
         b = pm.Normal("b", transform=limits)
     assert latents_cut_off(model, [b]) == [b]
+
+
+@pytest.mark.parametrize("bounds", [{"lower": -1.9}, {"upper": 1.2}, {"lower": -1.9, "upper": 1.2}])
+def test_a_latent_with_one_bound_has_its_prior_where_inactive(bounds, rng):
+    """An infinite bound is none: PyMC's transform of the other one asks for it as a constant."""
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.4, 0.6])
+        a = pm.TruncatedNormal("a", -0.5, 0.9, **bounds)
+        b = pm.Normal("b", 1.0, 1.0)
+        pm.Normal("y", pm.math.switch(pm.math.eq(k, 0), a, b), 0.7, observed=1.3)
+        step = CarlinChib(blocks={0: [a], 1: [b]}, within_class=RandomWalk(n_moves=1))
+    step.setup_chain(rng, 0, 500)
+    point, drawn = model.initial_point(0), []
+    (name,) = (value.name for value in model.value_vars if value.name.startswith("a"))
+    for _ in range(500):
+        point, _ = step.step(point)
+        if point["k"] == 1:
+            drawn.append(float(point[name]))
+    value = model.rvs_to_values[a]
+    natural = model.rvs_to_transforms[a].backward(value, *a.owner.inputs).eval
+    found = np.array([natural({value: each}) for each in drawn])
+    ends = [
+        (bounds.get(end, sign * np.inf) + 0.5) / 0.9 for end, sign in (("lower", -1), ("upper", 1))
+    ]
+    assert len(found) > 200
+    assert stats.kstest(found, stats.truncnorm(*ends, -0.5, 0.9).cdf).pvalue > 1e-4
