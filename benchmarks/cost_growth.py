@@ -78,10 +78,10 @@ def discs(side: int, n_classes: int, rng: np.random.Generator) -> np.ndarray:
 def theta_of(mixture: mcoem.TemplateMixture, images: np.ndarray) -> dict[str, np.ndarray]:
     """Return parameters whose templates show the images, ``(n_classes, side, side)``."""
     theta = {name: np.array(value) for name, value in mixture.parameters.items()}
-    # Kernels are centered on the pixels.
     design = mixture.settings.basis.matrix(mixture.settings.points)
     theta["templates"] = np.linalg.solve(
-        design + 1e-3 * np.eye(len(design)), images.reshape(len(images), -1).T
+        design.T @ design + 1e-3 * np.eye(design.shape[1]),
+        design.T @ images.reshape(len(images), -1).T,
     ).T.copy()
     theta["noise_variance"] = np.array(0.04)
     theta["deformation_variance"] = np.full(len(images), 0.002)
