@@ -181,10 +181,11 @@ class CarlinChib(BlockedStep):
     prior probabilities), ``class_log_importance`` (the logarithm of the draw's weight) and
     ``class_equalizing_of`` (the index that they belong to). ``class_believed_elsewhere`` is the
     probability of the other classes according to the evidence that the pseudo-priors estimate; nan
-    without estimates, and on a plate. If the model has several class indices, the names of
-    ``class_log_weight`` and ``class_prior`` end in the name of the index, as
-    ``class_log_weight_k``: PyMC would make objects of vectors of one name, which a netCDF file
-    cannot hold.
+    without estimates, and on a plate. ``class_left_out`` of shape (n_classes,) is the share of
+    each class's evidence in modes that its pseudo-prior leaves out, as far as searches show; on a
+    plate the largest of all rows. If the model has several class indices, the names of these three
+    vectors end in the name of the index, as ``class_log_weight_k``: PyMC would make objects of
+    vectors of one name, which a netCDF file cannot hold.
 
     At the end of tuning the pseudo-priors are judged by the auxiliaries drawn from them since
     they were fitted, and poor ones are named in the log with their Pareto k and effective share;

@@ -17,6 +17,7 @@ __all__ = [
     "EQUALIZED_INDEX",
     "EQUALIZING_LOG_WEIGHT",
     "INDEX",
+    "LEFT_OUT",
     "LOG_IMPORTANCE",
     "LOG_WEIGHT",
     "PRIOR",
@@ -46,6 +47,9 @@ LOG_IMPORTANCE = "class_log_importance"
 
 #: Probability of the other classes by the evidence that the pseudo-priors estimate.
 BELIEVED = "class_believed_elsewhere"
+
+#: Statistic with the share of each class's evidence in modes that its pseudo-prior leaves out.
+LEFT_OUT = "class_left_out"
 
 #: Name that `EQUALIZING_LOG_WEIGHT` had in earlier versions.
 _FORMER = "class_tilt"
@@ -84,6 +88,7 @@ class SweepStatistics:
         LOG_WEIGHT: (object, []),
         BELIEVED: (np.float64, []),
         PRIOR: (object, []),
+        LEFT_OUT: (object, []),
     }
 
     def __init__(self, index: str, *, is_alone: bool, jumps: bool, equalizes_visits: bool) -> None:
@@ -99,7 +104,7 @@ class SweepStatistics:
             self.dtypes_shapes[LOG_IMPORTANCE] = (np.float64, [])
         self._vectors = {
             statistic: statistic if is_alone else _vector_name(statistic, index)
-            for statistic in (LOG_WEIGHT, PRIOR)
+            for statistic in (LOG_WEIGHT, PRIOR, LEFT_OUT)
         }
         for statistic, its_name in self._vectors.items():
             self.dtypes_shapes[its_name] = self.dtypes_shapes.pop(statistic)
@@ -127,6 +132,7 @@ class SweepStatistics:
             self._vectors[LOG_WEIGHT]: swept.log_weight.ravel(),
             BELIEVED: made.believed_elsewhere,
             self._vectors[PRIOR]: class_prior,
+            self._vectors[LEFT_OUT]: made.left_out,
         }
         if self._equalizes_visits:
             stats[EQUALIZING_LOG_WEIGHT] = equalizing
@@ -157,12 +163,16 @@ class StepStatistics:
     believed : ndarray of shape (n_chains, n_draws), or None
         Probability of the other classes by the evidence that the pseudo-priors estimate; nan where
         they give no estimate.
+    left_out : ndarray of shape (n_chains, n_draws, n_classes), or None
+        Share of each class's evidence in modes that its pseudo-prior leaves out; on a plate the
+        largest of all rows.
     """
 
     log_weight: np.ndarray | None = None
     equalizing_log_weight: np.ndarray | None = None
     log_importance: np.ndarray | None = None
     believed: np.ndarray | None = None
+    left_out: np.ndarray | None = None
 
 
 def read_statistics(stats: Any, values: np.ndarray, name: str | None) -> StepStatistics:
@@ -203,11 +213,13 @@ def read_statistics(stats: Any, values: np.ndarray, name: str | None) -> StepSta
     is_known = key in equalized and len(found) == len(equalized)
     own = found[equalized.index(key)] if is_known else None
     believed = _scalars_by_step(stats, BELIEVED, shape)
+    left_out = _vectors_of_index(stats, LEFT_OUT, name, shape)
     return StepStatistics(
         _rows(weights[step], values),
         own,
         total,
         believed[step] if len(believed) == len(names) else None,
+        left_out[step] if len(left_out) == len(names) else None,
     )
 
 

@@ -42,6 +42,8 @@ class IndexChains:
         this or another index of the chains were equalized.
     believed : ndarray of shape (n_chains, n_draws), or None
         Probability of the other classes according to the evidence of the step's pseudo-priors.
+    left_out : ndarray of shape (n_chains, n_draws, n_classes), or None
+        Share of each class's evidence in modes that the step's pseudo-priors leave out.
     companions : dict of str to ndarray of bool, shape (n_rows,)
         Other discrete variables, and the rows in which they never visited or never left a class;
         all rows for a variable of another shape.
@@ -57,6 +59,7 @@ class IndexChains:
     equalizing_log_weight: np.ndarray | None = None
     log_importance: np.ndarray | None = None
     believed: np.ndarray | None = None
+    left_out: np.ndarray | None = None
     companions: dict[str, np.ndarray] = field(default_factory=dict)
 
     @property
@@ -243,6 +246,7 @@ def read_chains(
         equalizing_log_weight=None if log_weight is None else statistics.equalizing_log_weight,
         log_importance=statistics.log_importance,
         believed=statistics.believed,
+        left_out=None if log_weight is None else statistics.left_out,
         companions=_companions(data, group, index, stats),
     )
 

@@ -17,7 +17,7 @@ from pymc_mcoem.compiling.data_functions import compile_with_data
 from pymc_mcoem.density.evaluations import by_diagonal
 from pymc_mcoem.density.prior_draws import PriorDraws
 from pymc_mcoem.interrupts import require_own_fault
-from pymc_mcoem.laplace.dispersed_starts import MAX_GAP, MAX_MODES
+from pymc_mcoem.laplace.found_modes import MAX_GAP, MAX_MODES
 from pymc_mcoem.laplace.modes import positive_definite
 from pymc_mcoem.laplace.newton import Searches, iterate
 from pymc_mcoem.laplace.search import BY_CURVATURE
