@@ -27,6 +27,9 @@ _log = logging.getLogger("pymc_mcoem")
 #: Most sweeps by which the pseudo-priors are judged.
 N_CHECKED = 500
 
+#: A smaller share of a class's evidence may be left out.
+LEAST_LEFT_OUT = 0.01
+
 
 @dataclass_state
 class ChainFitsState(DataClassState):
@@ -110,6 +113,13 @@ class ChainFits(WithSamplingState):
                 count,
                 found.log_evidence.size,
             )
+        if (beyond := self.left_out(found) > LEAST_LEFT_OUT).any():
+            _log.warning(
+                "CarlinChib: %s: the classes %s have more modes than their pseudo-priors hold; "
+                "if they have weight, class_index_summary flags them and says what to do.",
+                self._index_name,
+                np.flatnonzero(beyond).tolist(),
+            )
 
     def learn(
         self, rng: np.random.Generator, others: Sequence[np.ndarray], log_step: np.ndarray
@@ -137,6 +147,16 @@ class ChainFits(WithSamplingState):
             self.by_values[here] = found
             self._check = PseudoPriorCheck(N_CHECKED, found.log_evidence)
         return [each.class_number for each in learned]
+
+    def left_out(self, pseudo_priors: PseudoPriors) -> np.ndarray:
+        """Return the share of each class's evidence in modes that are left out ``(n_classes,)``.
+
+        On a plate it is the largest of all rows.
+        """
+        found = pseudo_priors.left_out
+        if found is None:
+            return np.zeros(self._engine.density.n_classes)
+        return found if found.ndim == 1 else found.max(axis=1)
 
     def believed_elsewhere(
         self,

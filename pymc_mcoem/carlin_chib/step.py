@@ -173,19 +173,20 @@ class CarlinChib(BlockedStep):
     plate, whether any did), ``class_n_switched`` (how many switched), ``class_switches`` (how many
     since the chain began, tuning included), ``class_acceptance`` (share of within-class moves
     accepted), ``class_log_weight`` of shape (n_classes,), on a plate (n_rows * n_classes,), row
-    after row: the logarithms of the index's full conditional probabilities given the auxiliaries,
-    and ``class_prior`` of shape (n_classes,), the prior probabilities of the classes, which
-    `bayes_factors` takes out; nan if they depend on other variables or differ along a plate. With
-    `jump` there is also ``class_jump_acceptance`` (share of the moves along the jump accepted,
-    which should be near the jump's target), and with `equalize_visits` there are
-    ``class_equalizing_log_weight`` of shape (n_classes,) (what was added to the logarithms of the
-    prior probabilities), ``class_log_importance`` (the logarithm of the draw's weight) and
-    ``class_equalizing_of`` (the index that they belong to). ``class_believed_elsewhere`` is the
-    probability of the other classes according to the evidence that the pseudo-priors estimate; nan
-    without estimates, and on a plate. ``class_unvisited_log_odds`` of shape (n_classes,): the
-    log-odds of classes that tuning did not visit, by a search over all variables if other steps
-    move some; nan for the others. If the model has several class indices, the names of vectors end
-    in that of the index, as ``class_log_weight_k``, since netCDF takes no vectors of one name.
+    after row (the logarithms of the index's full conditional probabilities given the auxiliaries),
+    and ``class_believed_elsewhere`` (the probability of the other classes by the evidence that the
+    pseudo-priors estimate; nan without estimates, and on a plate). Of shape (n_classes,) are
+    ``class_prior`` (the prior probabilities, which `bayes_factors` takes out; nan if they depend on
+    other variables or differ along a plate), ``class_unvisited_log_odds`` (of classes that tuning
+    did not visit, by a search over all variables if other steps move some; nan for the others) and
+    ``class_left_out`` (the share of each class's evidence in modes that its pseudo-prior leaves
+    out, on a plate the largest of all rows). With `jump` there is also ``class_jump_acceptance``
+    (share of the moves along the jump accepted, which should be near the jump's target), and with
+    `equalize_visits` there are ``class_equalizing_log_weight`` of shape (n_classes,) (what was
+    added to the logarithms of the prior probabilities), ``class_log_importance`` (the logarithm of
+    the draw's weight) and ``class_equalizing_of`` (the index that they belong to). If the model has
+    several class indices, the names of vectors end in that of the index, as
+    ``class_log_weight_k``, since netCDF takes no vectors of one name.
 
     At the end of tuning the pseudo-priors are judged by the auxiliaries drawn from them since
     they were fitted, and poor ones are named in the log with their Pareto k and effective share;

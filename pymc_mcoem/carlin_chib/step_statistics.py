@@ -17,6 +17,7 @@ __all__ = [
     "EQUALIZED_INDEX",
     "EQUALIZING_LOG_WEIGHT",
     "INDEX",
+    "LEFT_OUT",
     "LOG_IMPORTANCE",
     "LOG_WEIGHT",
     "PRIOR",
@@ -51,6 +52,9 @@ LOG_IMPORTANCE = "class_log_importance"
 
 #: Probability of the other classes by the evidence that the pseudo-priors estimate.
 BELIEVED = "class_believed_elsewhere"
+
+#: Statistic with the share of each class's evidence in modes that its pseudo-prior leaves out.
+LEFT_OUT = "class_left_out"
 
 #: Name that `EQUALIZING_LOG_WEIGHT` had in earlier versions.
 _FORMER = "class_tilt"
@@ -90,6 +94,7 @@ class SweepStatistics:
         BELIEVED: (np.float64, []),
         PRIOR: (object, []),
         UNVISITED: (object, []),
+        LEFT_OUT: (object, []),
     }
 
     def __init__(self, index: str, *, is_alone: bool, jumps: bool, equalizes_visits: bool) -> None:
@@ -105,7 +110,7 @@ class SweepStatistics:
             self.dtypes_shapes[LOG_IMPORTANCE] = (np.float64, [])
         self._vectors = {
             statistic: statistic if is_alone else _vector_name(statistic, index)
-            for statistic in (LOG_WEIGHT, PRIOR, UNVISITED)
+            for statistic in (LOG_WEIGHT, PRIOR, UNVISITED, LEFT_OUT)
         }
         for statistic, its_name in self._vectors.items():
             self.dtypes_shapes[its_name] = self.dtypes_shapes.pop(statistic)
@@ -139,6 +144,7 @@ class SweepStatistics:
             BELIEVED: made.believed_elsewhere,
             self._vectors[PRIOR]: class_prior,
             self._vectors[UNVISITED]: unvisited_log_odds,
+            self._vectors[LEFT_OUT]: made.left_out,
         }
         if self._equalizes_visits:
             stats[EQUALIZING_LOG_WEIGHT] = equalizing
@@ -172,6 +178,9 @@ class StepStatistics:
     unvisited_log_odds : ndarray of shape (n_chains, n_classes), or None
         Log-odds over all variables of classes that the chain did not visit during tuning; nan for
         the others.
+    left_out : ndarray of shape (n_chains, n_draws, n_classes), or None
+        Share of each class's evidence in modes that its pseudo-prior leaves out; on a plate the
+        largest of all rows.
     """
 
     log_weight: np.ndarray | None = None
@@ -179,6 +188,7 @@ class StepStatistics:
     log_importance: np.ndarray | None = None
     believed: np.ndarray | None = None
     unvisited_log_odds: np.ndarray | None = None
+    left_out: np.ndarray | None = None
 
 
 def read_statistics(stats: Any, values: np.ndarray, name: str | None) -> StepStatistics:
@@ -220,12 +230,14 @@ def read_statistics(stats: Any, values: np.ndarray, name: str | None) -> StepSta
     own = found[equalized.index(key)] if is_known else None
     believed = _scalars_by_step(stats, BELIEVED, shape)
     unvisited = _vectors_of_index(stats, UNVISITED, name, shape)
+    left_out = _vectors_of_index(stats, LEFT_OUT, name, shape)
     return StepStatistics(
         _rows(weights[step], values),
         own,
         total,
         believed[step] if len(believed) == len(names) else None,
         unvisited[step][:, -1] if len(unvisited) == len(names) else None,
+        left_out[step] if len(left_out) == len(names) else None,
     )
 
 

@@ -45,6 +45,8 @@ class IndexChains:
     unvisited_log_odds : ndarray of shape (n_chains, n_classes), or None
         Log-odds of classes that a chain did not visit during tuning, by a search over all
         variables; nan for the others.
+    left_out : ndarray of shape (n_chains, n_draws, n_classes), or None
+        Share of each class's evidence in modes that the step's pseudo-priors leave out.
     companions : dict of str to ndarray of bool, shape (n_rows,)
         Other discrete variables, and the rows in which they never visited or never left a class;
         all rows for a variable of another shape.
@@ -61,6 +63,7 @@ class IndexChains:
     log_importance: np.ndarray | None = None
     believed: np.ndarray | None = None
     unvisited_log_odds: np.ndarray | None = None
+    left_out: np.ndarray | None = None
     companions: dict[str, np.ndarray] = field(default_factory=dict)
 
     @property
@@ -248,6 +251,7 @@ def read_chains(
         log_importance=statistics.log_importance,
         believed=statistics.believed,
         unvisited_log_odds=None if log_weight is None else statistics.unvisited_log_odds,
+        left_out=None if log_weight is None else statistics.left_out,
         companions=_companions(data, group, index, stats),
     )
 

@@ -18,6 +18,7 @@ from pymc_mcoem.diagnostics.latents import (
     unmixed_latents,
     worst_latents,
 )
+from pymc_mcoem.diagnostics.left_out import left_out_flags
 from pymc_mcoem.diagnostics.printed_table import PrintedTable, formatted
 from pymc_mcoem.diagnostics.pseudo_priors import GOOD_PARETO_K, jump_pareto_k
 from pymc_mcoem.diagnostics.shares import Limits, class_shares, rao_blackwell_shares, share_flags
@@ -176,11 +177,11 @@ def class_index_summary(
     -----
     ClassIndexWarning
         Once, if anything is flagged: a class that was never visited, or a chain that never
-        switched, although other classes have weight or may have it; R-hat, effective sample size
-        and tests beyond their limits; latents that did not mix within a class, or whose tails were
-        hardly reached. A chain that never switched because the other classes have no weight is a
-        note, if Pareto k shows no fault of its pseudo-priors. This needs the statistics of
-        `CarlinChib`.
+        switched, although other classes have weight or may have it; a class with more modes than
+        its pseudo-prior holds; R-hat, effective sample size and tests beyond their limits; latents
+        that did not mix within a class, or whose tails were hardly reached. A chain that never
+        switched because the other classes have no weight is a note, if Pareto k shows no fault of
+        its pseudo-priors. This needs the statistics of `CarlinChib`.
 
     Notes
     -----
@@ -234,6 +235,7 @@ def class_index_summary(
     )
     flags, notes = unmoved_flags(chains)
     flags += unvisited_flags(chains)
+    flags += left_out_flags(chains)
     flags += share_flags(chains, shares, tests, limits, overall.attrs["p_limit"])
     variables = data[group].to_dataset() if isinstance(data, xr.DataTree) else data
     if isinstance(variables, xr.Dataset):

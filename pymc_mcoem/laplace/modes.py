@@ -40,6 +40,8 @@ class Modes:
         Largest absolute component of the gradient at the mode.
     n_iterations : ndarray of int of shape (n,)
     status : tuple of ModeStatus
+    left_out : float
+        Of the distinct modes of one class: share of its evidence in modes that are not among them.
     """
 
     mean: np.ndarray
@@ -49,6 +51,7 @@ class Modes:
     gradient_norm: np.ndarray
     n_iterations: np.ndarray
     status: tuple[ModeStatus, ...]
+    left_out: float = 0.0
 
     @cached_property
     def log_evidence(self) -> np.ndarray:

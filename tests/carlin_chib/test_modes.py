@@ -22,6 +22,7 @@ from pymc_mcoem.density.geometry import LatentGeometry
 from pymc_mcoem.diagnostics import ClassIndexWarning, class_index_summary
 from pymc_mcoem.diagnostics.pseudo_priors import pseudo_prior_draws
 from pymc_mcoem.laplace import dispersed_starts as dispersed
+from pymc_mcoem.laplace.climbing import climb
 from tests.helpers.checks import LIMIT, agreement, chain_agreement
 from tests.helpers.representatives import by_default
 
@@ -488,7 +489,7 @@ def test_climbing_ends_on_the_hill_that_it_began_on(rng):
         return logsumexp(logs, axis=0), slope[:, None]
 
     points = np.concatenate([rng.uniform(-6, -1, 20), rng.uniform(1, 6, 20)])[:, None]
-    ends, heights = dispersed.climb(two_hills, points, np.array([3.0]))
+    ends, heights = climb(two_hills, points, np.array([3.0]))
     np.testing.assert_allclose(ends[:, 0], 3.0 * np.sign(points[:, 0]), atol=0.05)
     assert (heights > -0.01).all()
 

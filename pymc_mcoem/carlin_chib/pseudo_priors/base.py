@@ -87,6 +87,9 @@ class PseudoPriors:
         Named troubles of the rule that made them, with their counts.
     mixtures : Mixed or None
         `Mixtures` if some class has several components, or those learned while tuning.
+    left_out : ndarray of shape (n_classes,), or None
+        Share of each class's evidence in modes that its pseudo-prior leaves out, as far as it is
+        known; None for none.
 
     Notes
     -----
@@ -108,13 +111,19 @@ class PseudoPriors:
     log_evidence: np.ndarray
     troubles: dict[str, int] = field(default_factory=dict)
     mixtures: Mixed | None = None
+    left_out: np.ndarray | None = None
 
     def __eq__(self, other: object) -> bool:
         # PyMC compares the states of step methods, which hold pseudo-priors, field by field.
         if not isinstance(other, PseudoPriors):
             return NotImplemented
         mine, theirs = (
-            [*each.as_list(), each.log_evidence, *(each.mixtures.arrays() if each.mixtures else [])]
+            [
+                *each.as_list(),
+                each.log_evidence,
+                *(each.mixtures.arrays() if each.mixtures else []),
+                *([] if each.left_out is None else [each.left_out]),
+            ]
             for each in (self, other)
         )
         return (
@@ -179,7 +188,10 @@ class PseudoPriors:
         """
         best = Modes.joined([modes.rows([0]) for modes in found])
         n_components = max(len(modes.status) for modes in found)
-        plain = cls.from_factors(best.mean, best.factors, best.log_evidence, best.troubles())
+        plain = replace(
+            cls.from_factors(best.mean, best.factors, best.log_evidence, best.troubles()),
+            left_out=np.array([modes.left_out for modes in found]),
+        )
         if n_components == 1:
             return plain
         log_share = np.full((len(found), n_components), -np.inf)
@@ -227,6 +239,7 @@ class PseudoPriors:
             scale=np.where(both, found.scale, identity),
             whiten=np.where(both, found.whiten, identity),
             mixtures=None if self.mixtures is None else self.mixtures.restricted(active),
+            left_out=self.left_out,
         )
 
     def as_list(self) -> list[np.ndarray]:

@@ -58,9 +58,10 @@ class Laplace:
         that searches start from in every class, in addition to the model's initial point and
         `starts`. Each chain has its own draws. There are fewer, but at least eight, if an array of
         the model holds more than 1,500 numbers or there are more than 170 latents. On a plate
-        there are four for each row, and sixteen in a class in which one of the four has led some
-        row to another mode. There are none with 0, or if the model declares starting points, as
-        the ready-made families do.
+        searches start from four for each row, from sixteen in a class in which one of the four has
+        led some row to another mode, and from those of the others, fewer in plates of more than
+        some hundred rows, that a valley of the density divides from all modes known. There are none
+        with 0, or if the model declares starting points, as the ready-made families do.
 
     Raises
     ------
@@ -72,8 +73,12 @@ class Laplace:
     -----
     Two dozen of the prior draws in a class climb together by steps that use gradients only: the
     twelve with the highest density, and twelve others. A few times, a full search then starts from
-    the highest of them that is near no known mode. Two modes count as one if they are less than a
-    standard deviation apart under the curvatures of both. If a prior cannot be drawn from, Cauchy
+    the highest of them that is near no known mode, and on as long as that finds new modes. Where
+    three or more are found all draws climb, and further ones until they add less than a hundredth
+    of the evidence. Two modes count as one if they are less than a standard deviation apart under
+    the curvatures of both. Up to 32 modes are kept, of a single latent 128, and as many as there
+    are `starts`; what is known to be left out is recorded as the sampler statistic
+    ``class_left_out``, and `class_index_summary` flags it. If a prior cannot be drawn from, Cauchy
     variables around the model's initial point take its place. No covariance is wider than four
     times that of the prior draws. If no mode is found, a normal is fitted by importance sampling
     that starts from the prior draws, provided there are five draws for each latent; an example is

@@ -12,12 +12,18 @@ import pytensor.tensor as pt
 from pymc.initial_point import make_initial_point_fn
 
 from pymc_mcoem.carlin_chib.pseudo_priors.base import Mixtures, PseudoPriors
+from pymc_mcoem.carlin_chib.pseudo_priors.plate_modes import RowModes, distinct_modes
+from pymc_mcoem.carlin_chib.pseudo_priors.plate_valleys import (
+    PlateHeights,
+    affordable_draws,
+    is_beyond_valley,
+)
 from pymc_mcoem.compiling.backends import interpreted_mode
 from pymc_mcoem.compiling.data_functions import compile_with_data
 from pymc_mcoem.density.evaluations import by_diagonal
 from pymc_mcoem.density.prior_draws import PriorDraws
 from pymc_mcoem.interrupts import require_own_fault
-from pymc_mcoem.laplace.dispersed_starts import MAX_GAP, MAX_MODES
+from pymc_mcoem.laplace.found_modes import MAX_GAP
 from pymc_mcoem.laplace.modes import positive_definite
 from pymc_mcoem.laplace.newton import Searches, iterate
 from pymc_mcoem.laplace.search import BY_CURVATURE
@@ -30,6 +36,17 @@ __all__ = ["PlateLaplace", "PlatePseudoPriors"]
 #: Searches from prior draws in every class, each in all rows at once; the second number holds if
 #: one of the first has led some row to another mode.
 _N_DRAWS, _N_DRAWS_OF_SEVERAL = 4, 16
+
+#: Most searches in a class from draws that valleys divide from all known modes, each in all rows at
+#: once, and those in turn that lead no row to a mode that matters.
+_N_BEHIND_VALLEYS, _N_FRUITLESS = 12, 2
+
+#: Draws of the prior whose density is evaluated.
+_N_LOOKED_AT = 128
+
+#: Modes are not said to be left out of a class whose log evidence in a row is so far above that of
+#: the row's best class.
+_LEAST_LOG_WEIGHT = -MAX_GAP
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,15 +169,17 @@ class PlateLaplace:
     max_iterations : int
         Most iterations of a search.
     n_prior_draws : int
-        Most prior draws that searches start from, in every class.
+        Most prior draws that are looked at, in every class.
 
     Notes
     -----
     Each class is searched in all rows at once from the model's initial point and, given a
     generator, from a few draws of its prior, which each chain makes for itself; there are more
-    draws if one of these has led some row to another mode. Distinct modes of a row become a
-    mixture of normals. Their number cannot be known: if modes of a row are hard to find, usually
-    only some chains miss one, and R-hat shows it.
+    draws if one of these has led some row to another mode. Of many further draws the density is
+    evaluated along the lines to the modes known, and searches start from those from which it falls
+    before it rises, the highest of each row first. Distinct modes of a row become a mixture of
+    normals. Their number cannot be known: if modes of a row are hard to find, usually only some
+    chains miss one, and R-hat shows it.
 
     The search is interpreted: a fit makes a few dozen evaluations, each of all rows at once. The
     steps are those of all mode searches (`pymc_mcoem.laplace.newton`), with exact Hessians; the
@@ -173,7 +192,7 @@ class PlateLaplace:
         *,
         tolerance: float = 1e-3,
         max_iterations: int = 60,
-        n_prior_draws: int = _N_DRAWS_OF_SEVERAL,
+        n_prior_draws: int = _N_LOOKED_AT,
     ) -> None:
         self.density = density
         self.n_prior_draws = n_prior_draws
@@ -185,6 +204,7 @@ class PlateLaplace:
         self._function = compile_with_data(
             density, [k, x], [density.log_density(k, x), *derivatives], interpreted_mode()
         )
+        self._heights = PlateHeights(density)
         # A function, because the initial point may depend on data that are set later.
         self._initial_point = make_initial_point_fn(model=density.model)
         self._prior: PriorDraws | None = None
@@ -208,8 +228,13 @@ class PlateLaplace:
         start = self.density.ravel(self._initial_point(0))
         own_rng = None if rng is None else np.random.default_rng(deepcopy(rng).integers(2**63))
         classes = range(self.density.n_classes)
-        found = [_distinct(self._ends(j, start, own_rng, others)) for j in classes]
-        log_evidence = np.stack([np.logaddexp.reduce(each.log_evidence) for each in found])
+        found, left_out = [], np.zeros((len(classes), len(start)))
+        for j in classes:
+            ends = self._ends(j, start, own_rng, others)
+            if own_rng is not None and self._prior is not None and self.n_prior_draws:
+                left_out[j] = self._add_behind_valleys(ends, j, start, own_rng, others)
+            found.append(distinct_modes(RowModes.of(ends)))
+        log_evidence = np.stack([each.total for each in found])
         # a class far below a row's best class needs no converged mode
         matters = log_evidence > log_evidence.max(axis=0) - 20.0
         missed = int((~np.stack([each.converged[0] for each in found]) & matters).sum())
@@ -222,6 +247,7 @@ class PlateLaplace:
             log_evidence,
             {"mode search: not converged": missed} if missed else {},
             _mixtures(found),
+            np.where(log_evidence > log_evidence.max(axis=0) + _LEAST_LOG_WEIGHT, left_out, 0.0),
         )
 
     def _ends(
@@ -230,28 +256,80 @@ class PlateLaplace:
         start: np.ndarray,
         rng: np.random.Generator | None,
         others: Sequence[np.ndarray],
-    ) -> _Ends:
+    ) -> list[tuple[np.ndarray, ...]]:
         """Search class j in all rows from the given start, then from prior draws."""
         found = [self._search(j, start, others)]
         if rng is not None:
             for number in range(min(self.n_prior_draws, _N_DRAWS_OF_SEVERAL)):
-                if number == _N_DRAWS and not _distinct(_Ends.of(found)).is_mixed.any():
+                if number == _N_DRAWS and not distinct_modes(RowModes.of(found)).is_mixed.any():
                     break
-                found.append(self._search(j, self._drawn(j, start, rng, others), others))
-        return _Ends.of(found)
+                (drawn,) = self._drawn(j, start, rng, others, 1)
+                found.append(self._search(j, drawn, others))
+        return found
+
+    def _add_behind_valleys(
+        self,
+        ends: list[tuple[np.ndarray, ...]],
+        j: int,
+        start: np.ndarray,
+        rng: np.random.Generator,
+        others: Sequence[np.ndarray],
+    ) -> np.ndarray:
+        """Add ends of searches from draws that valleys divide from the modes known of their rows.
+
+        Returns
+        -------
+        ndarray of shape (n_rows,)
+            Share of a row's evidence in modes that are left out, if each of the draws left would
+            add as much again as the last searches did.
+        """
+        n_draws = affordable_draws(start.shape, self.n_prior_draws)
+        draws = self._drawn(j, start, rng, others, n_draws)
+        at_draws = self._heights(j, draws, others)
+        rows, apart = np.arange(len(start)), np.isfinite(at_draws)
+        known = distinct_modes(RowModes.of(ends))
+        tops = list(known.mean[: known.n_modes.max()])
+        n_fruitless, growth = 0, np.zeros(len(start))
+        for number in range(_N_BEHIND_VALLEYS + 1):
+            for top in tops:
+                apart &= is_beyond_valley(self._heights, j, draws, at_draws, top, others)
+            is_left = apart.any(axis=0)
+            if not is_left.any() or n_fruitless == _N_FRUITLESS:
+                return np.zeros(len(start))
+            if number == _N_BEHIND_VALLEYS:
+                break
+            highest = np.where(apart, at_draws, -np.inf).argmax(axis=0)
+            begin = np.where(is_left[:, None], draws[highest, rows], known.mean[0])
+            ends.append(self._search(j, begin, others))
+            before, known = known, distinct_modes(RowModes.of(ends))
+            n_fruitless = 0 if (known.n_modes > before.n_modes).any() else n_fruitless + 1
+            with np.errstate(invalid="ignore"):  # of a row without density
+                added = np.nan_to_num(-np.expm1(np.minimum(before.total - known.total, 0.0)))
+            growth = np.maximum(added, 0.5 * growth)
+            # What is on the hill of a draw that was searched from is on a known one, whatever that
+            # search found.
+            tops = [ends[-1][0], begin]
+        odds = growth * apart.sum(axis=0)
+        left_out: np.ndarray = odds / (1.0 + odds)
+        return left_out
 
     def _drawn(
-        self, j: int, start: np.ndarray, rng: np.random.Generator, others: Sequence[np.ndarray]
+        self,
+        j: int,
+        start: np.ndarray,
+        rng: np.random.Generator,
+        others: Sequence[np.ndarray],
+        n_draws: int,
     ) -> np.ndarray:
         """Draw starts of all rows in class j from the prior, or around `start` if that fails."""
-        drawn = start + rng.standard_cauchy(start.shape)
+        drawn = start + rng.standard_cauchy((n_draws, *start.shape))
         if self._prior is not None:
             try:
                 self._prior.reseed(rng)
-                (drawn,) = self._prior(np.full(len(start), j), others, 1)
+                drawn = self._prior(np.full(len(start), j), others, n_draws)
             except Exception as error:
                 require_own_fault(error)
-        return np.where(np.isfinite(drawn).all(axis=1, keepdims=True), drawn, start)
+        return np.where(np.isfinite(drawn).all(axis=2, keepdims=True), drawn, start)
 
     def _search(
         self, j: int, start: np.ndarray, others: Sequence[np.ndarray]
@@ -285,66 +363,7 @@ class PlateLaplace:
         return searches.position, curvature, searches.log_density, searches.done & definite
 
 
-@dataclass(frozen=True, eq=False)
-class _Ends:
-    """Ends of searches, or distinct modes, of one class in all rows; the first axis counts them."""
-
-    mean: np.ndarray  # (n, n_rows, n_latents)
-    precision: np.ndarray  # (n, n_rows, n_latents, n_latents), like the next
-    whiten: np.ndarray
-    log_normalizer: np.ndarray  # (n, n_rows), like the next two
-    log_evidence: np.ndarray
-    converged: np.ndarray
-
-    @classmethod
-    def of(cls, searches: Sequence[tuple[np.ndarray, ...]]) -> _Ends:
-        """Make an instance from the results of searches."""
-        mean, precision, log_p, converged = (np.stack(part) for part in zip(*searches, strict=True))
-        whiten = np.swapaxes(np.linalg.cholesky(precision), -1, -2)
-        half_log_det = np.log(np.diagonal(whiten, axis1=-2, axis2=-1)).sum(axis=-1)
-        log_normalizer = half_log_det - 0.5 * mean.shape[-1] * np.log(2 * np.pi)
-        log_evidence = np.where(np.isfinite(log_p), log_p - log_normalizer, -np.inf)
-        return cls(mean, precision, whiten, log_normalizer, log_evidence, converged)
-
-    @property
-    def is_mixed(self) -> np.ndarray:
-        """Whether each row has several distinct modes, ``(n_rows,)``."""
-        found: np.ndarray = np.isfinite(self.log_evidence).sum(axis=0) > 1
-        return found
-
-
-def _distinct(ends: _Ends) -> _Ends:
-    """Return the distinct modes of each row, in order of decreasing evidence.
-
-    Places beyond a row's last mode have evidence minus infinity. Two modes count as one if they are
-    less than a standard deviation apart under either curvature; the first of them is kept.
-    """
-    n_ends = len(ends.mean)
-    distinct = ends.converged & np.isfinite(ends.log_evidence)
-    for one in range(n_ends):
-        for two in range(one + 1, n_ends):
-            away = ends.mean[two] - ends.mean[one]
-            squares = [
-                np.einsum("ia,iab,ib->i", away, ends.precision[place], away) for place in (one, two)
-            ]
-            distinct[two] &= ~(distinct[one] & (np.min(squares, axis=0) < 1.0))
-    # if no search has found a mode, the end of the first is better than nothing
-    distinct[0] |= ~distinct.any(axis=0)
-    log_evidence = np.where(distinct, ends.log_evidence, -np.inf)
-    log_evidence[log_evidence < log_evidence.max(axis=0) - MAX_GAP] = -np.inf
-    order = np.argsort(-log_evidence, axis=0, kind="stable")[:MAX_MODES]
-    rows = np.arange(order.shape[1])
-    return _Ends(
-        ends.mean[order, rows],
-        ends.precision[order, rows],
-        ends.whiten[order, rows],
-        ends.log_normalizer[order, rows],
-        log_evidence[order, rows],
-        ends.converged[order, rows],
-    )
-
-
-def _mixtures(found: Sequence[_Ends]) -> RowMixtures | None:
+def _mixtures(found: Sequence[RowModes]) -> RowMixtures | None:
     """Return the mixtures of the classes and rows that have several modes, None if there are none.
 
     Shares are computed as in `PseudoPriors.from_modes`.

@@ -1,0 +1,49 @@
+"""Flags of classes with more modes than the step's pseudo-priors hold."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pymc_mcoem.diagnostics.chains import IndexChains
+
+__all__ = ["left_out_flags"]
+
+#: Smallest posterior probability of modes that are left out which is flagged.
+_LEAST = 0.01
+
+
+def left_out_flags(chains: IndexChains) -> list[str]:
+    """Return messages about classes of which modes with some weight are known to be left out.
+
+    Parameters
+    ----------
+    chains : IndexChains
+        Without the statistics of `CarlinChib` there is none.
+
+    Notes
+    -----
+    If a class's share of the chain's weight is w and its pseudo-prior leaves out a share s of its
+    evidence, the modes left out have the odds w s / (1 - s) against all that the chain knows. On a
+    plate both are the largest of all rows.
+    """
+    if chains.left_out is None or chains.log_weight is None:
+        return []
+    share = np.nan_to_num(chains.left_out.mean(axis=1)).clip(0.0, 1.0 - 1e-9)
+    weight = np.exp(chains.log_weight).mean(axis=2).max(axis=0)
+    odds = weight * share / (1.0 - share)
+    missed = odds / (1.0 + odds)  # (n_chains, n_classes)
+    flags = []
+    for j in np.flatnonzero(missed.max(axis=0) > _LEAST):
+        n_chains = int((missed[:, j] > _LEAST).sum())
+        flags.append(
+            f"class {chains.classes[j]} has more modes than its pseudo-prior holds: in {n_chains} "
+            f"of {len(chains.chain)} chains {_about(share[:, j].max())} of its evidence was left "
+            "out, so that its share may be too small; name the places of its modes by "
+            "pseudo_priors=Laplace(starts=...), run more chains, or write the model without the "
+            "symmetry that repeats them"
+        )
+    return flags
+
+
+def _about(share: float) -> str:
+    return "an unknown part" if share > 0.999 else f"about {share:.0%}"
