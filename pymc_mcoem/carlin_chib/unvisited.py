@@ -103,11 +103,11 @@ class UnvisitedClasses:
             have too many joint values.
         """
         found = np.full(len(visits), np.nan)
-        unseen = np.flatnonzero(visits == 0)
-        if not (self._beside and self._is_covered) or unseen.size in (0, len(visits)):
+        unseen = [int(j) for j in np.flatnonzero(visits == 0)]
+        if not (self._beside and self._is_covered) or len(unseen) in (0, len(visits)):
             return found
         usual = int(visits.argmax())
-        evidence = {j: self._log_evidence(point, j, starts[j]) for j in (usual, *unseen.tolist())}
+        evidence = {j: self._log_evidence(point, j, starts[j]) for j in (usual, *unseen)}
         share = np.log(visits[usual] / visits.sum())
         for j in unseen:
             found[j] = evidence[j] - (evidence[usual] - share)
@@ -117,9 +117,10 @@ class UnvisitedClasses:
         self, point: Mapping[str, np.ndarray], class_number: int, start: np.ndarray
     ) -> float:
         """Return log p(y, class), nan if no mode was found at any value of the other indices."""
-        density = self._density
-        placed = {**point, **density.unravel(start)}
-        placed[density.index_value.name] = np.asarray(class_number, density.index_value.dtype)
+        index = self._density.index_value
+        assert index is not None
+        placed = {**point, **self._density.unravel(start)}
+        placed[index.name] = np.asarray(class_number, index.dtype)
         found = []
         for values in product(*map(range, self._other_indices.values())):
             for name, value in zip(self._other_indices, values, strict=True):
