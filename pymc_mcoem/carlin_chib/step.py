@@ -191,8 +191,7 @@ class CarlinChib(BlockedStep):
     At the end of tuning the pseudo-priors are judged by the auxiliaries drawn from them since
     they were fitted, and poor ones are named in the log with their Pareto k and effective share;
     a class far below the others is ignored. Where there are few such draws, 500 extra sweeps are
-    made that do not affect the chain (on a plate, only with frozen auxiliaries). With several
-    processes these messages appear where the workers log to.
+    made that do not affect the chain (on a plate, only with frozen auxiliaries).
 
     Examples
     --------

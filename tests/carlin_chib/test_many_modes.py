@@ -11,6 +11,7 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 from scipy import stats
+from scipy.integrate import quad
 
 from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
@@ -24,6 +25,7 @@ from pymc_mcoem.diagnostics import ClassIndexWarning, class_index_summary
 from pymc_mcoem.laplace import dispersed_starts as dispersed
 from pymc_mcoem.laplace.found_modes import MAX_MODES, FoundModes
 from pymc_mcoem.laplace.modes import Modes, ModeStatus
+from tests.helpers.checks import LIMIT, agreement
 from tests.helpers.interpreted import interpreted
 
 GRID = np.linspace(-20.0, 20.0, 400_001)
@@ -268,3 +270,33 @@ def test_valleys_are_between_hills_alone():
     found = is_beyond_valley(heights, 0, points, at_points, np.ones((2, 1)), [])
     np.testing.assert_array_equal(found[:, 0], [True, True, True, False, False, False])
     assert not found[:, 1].any()
+
+
+def test_a_row_far_out_in_heavy_tails_has_all_its_classes(rng):
+    """The hill at the datum is the tip of a cusp, where the search ends in one class only."""
+    y, weights = np.array([-10.0, 0.5]), np.array([0.5, 0.3, 0.2])
+    centers, spreads, noise = np.array([-0.5, 0.4, 1.0]), np.array([1.0, 0.4, 0.3]), 0.8
+    with pm.Model() as model:
+        k = pm.Categorical("k", weights, shape=2)
+        center, spread = (pm.math.stack(list(each))[k] for each in (centers, spreads))
+        x = pm.Cauchy("x", center, spread, shape=2)
+        pm.Laplace("y", x, noise, observed=y, shape=2)
+        step = CarlinChib(within_class=RandomWalk(n_moves=3))
+    step.setup_chain(rng, 0, 4_000)
+    point, drawn = model.initial_point(0), []
+    for _ in range(4_000):
+        point, _ = step.step(point)
+        drawn.append(point["k"])
+    exact = np.zeros((2, 3))
+    for row, j in np.ndindex(2, 3):
+
+        def joint(x, row=row, j=j):
+            prior = stats.cauchy.pdf(x, centers[j], spreads[j])
+            return weights[j] * prior * stats.laplace.pdf(y[row], x, noise)
+
+        ends = np.sort([-60.0, y[row], centers[j], 60.0])
+        exact[row, j] = sum(quad(joint, *pair, limit=200)[0] for pair in itertools.pairwise(ends))
+    exact /= exact.sum(axis=1, keepdims=True)
+    assert exact[0].min() > 0.02
+    visits = (np.array(drawn)[..., None] == np.arange(3)).reshape(40, 100, 6).mean(axis=1)
+    assert agreement(visits, exact.ravel()).largest_z < LIMIT, visits.mean(axis=0)

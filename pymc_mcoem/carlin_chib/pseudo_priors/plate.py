@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,6 +44,10 @@ _N_BEHIND_VALLEYS, _N_FRUITLESS = 12, 2
 
 #: Draws of the prior whose density is evaluated.
 _N_LOOKED_AT = 128
+
+#: Another class's mode is taken over where a class's density is so many nats above what its own
+#: pseudo-prior expects there, unless the evidence there is so far below the class's own.
+_UNCOVERED, _SMALL = 5.0, 7.0
 
 #: Modes are not said to be left out of a class whose log evidence in a row is so far above that of
 #: the row's best class.
@@ -234,6 +239,7 @@ class PlateLaplace:
             if own_rng is not None and self._prior is not None and self.n_prior_draws:
                 left_out[j] = self._add_behind_valleys(ends, j, start, own_rng, others)
             found.append(distinct_modes(RowModes.of(ends)))
+        found = self._with_modes_of_others(found, others)
         log_evidence = np.stack([each.total for each in found])
         # a class far below a row's best class needs no converged mode
         matters = log_evidence > log_evidence.max(axis=0) - 20.0
@@ -312,6 +318,27 @@ class PlateLaplace:
         odds = growth * apart.sum(axis=0)
         left_out: np.ndarray = odds / (1.0 + odds)
         return left_out
+
+    def _with_modes_of_others(
+        self, found: list[RowModes], others: Sequence[np.ndarray]
+    ) -> list[RowModes]:
+        """Return the modes of each class, with those of other classes that its own do not cover.
+
+        Where the data are, all classes of a row may have a hill, which the search misses in some:
+        the tip of a cusp is no mode that Newton's steps end at, and tails of a prior bend upward.
+        """
+        first = list(found)
+        for j, other in permutations(range(len(found)), 2):
+            top = first[other].mean[0]
+            here = self._heights(j, top[None], others)[0]
+            with np.errstate(invalid="ignore"):  # of a row without density
+                evidence = here - first[other].log_normalizer[0]
+                covered = here - found[j].log_density(top) < found[j].total + _UNCOVERED
+                small = evidence < found[j].total - _SMALL
+            evidence = np.where(covered | small | ~np.isfinite(evidence), -np.inf, evidence)
+            if np.isfinite(evidence).any():
+                found[j] = found[j].with_mode(first[other], evidence)
+        return found
 
     def _drawn(
         self,

@@ -51,6 +51,30 @@ class RowModes:
         found: np.ndarray = np.logaddexp.reduce(self.log_evidence)
         return found
 
+    def log_density(self, position: np.ndarray) -> np.ndarray:
+        """Return the log-density of each row's mixture of modes at ``(n_rows, n_latents)``."""
+        away = np.einsum("niab,nib->nia", self.whiten, position - self.mean)
+        of_normals = self.log_normalizer - 0.5 * np.square(away).sum(axis=-1)
+        with np.errstate(invalid="ignore"):  # of a row without density
+            share = self.log_evidence - self.total
+        found: np.ndarray = np.logaddexp.reduce(share + of_normals)
+        return found
+
+    def with_mode(self, other: RowModes, log_evidence: np.ndarray) -> RowModes:
+        """Return these modes and the first of another class, with evidence ``(n_rows,)`` here.
+
+        Rows without evidence do not get it.
+        """
+        parts = {
+            name: np.concatenate([getattr(self, name), getattr(other, name)[:1]])
+            for name in ("mean", "precision", "whiten", "log_normalizer", "converged")
+        }
+        evidence = np.concatenate([self.log_evidence, log_evidence[None]])
+        order = np.argsort(-evidence, axis=0, kind="stable")
+        rows = np.arange(order.shape[1])
+        arranged = {name: part[order, rows] for name, part in parts.items()}
+        return RowModes(**arranged, log_evidence=evidence[order, rows])
+
 
 def distinct_modes(ends: RowModes) -> RowModes:
     """Return the distinct modes of each row, in order of decreasing evidence.
