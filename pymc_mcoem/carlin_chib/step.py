@@ -178,7 +178,7 @@ class CarlinChib(BlockedStep):
     pseudo-priors estimate; nan without estimates, and on a plate). Of shape (n_classes,) are
     ``class_prior`` (the prior probabilities, which `bayes_factors` takes out; nan if they depend on
     other variables or differ along a plate), ``class_unvisited_log_odds`` (of classes that tuning
-    did not visit, by a search over all variables if other steps move some; nan for the others) and
+    hardly visited, by a search over all variables if other steps move some; nan for the others) and
     ``class_left_out`` (the share of each class's evidence in modes that its pseudo-prior leaves
     out, on a plate the largest of all rows). With `jump` there is also ``class_jump_acceptance``
     (share of the moves along the jump accepted, which should be near the jump's target), and with

@@ -34,7 +34,7 @@ LOG_WEIGHT = "class_log_weight"
 #: Statistic with the prior probabilities of the classes; nan if they are not constants.
 PRIOR = "class_prior"
 
-#: Statistic with the log-odds, over all variables, of classes that were not visited during tuning;
+#: Statistic with the log-odds, over all variables, of classes that were hardly visited in tuning;
 #: nan for the others.
 UNVISITED = "class_unvisited_log_odds"
 
@@ -176,7 +176,7 @@ class StepStatistics:
         Probability of the other classes by the evidence that the pseudo-priors estimate; nan where
         they give no estimate.
     unvisited_log_odds : ndarray of shape (n_chains, n_classes), or None
-        Log-odds over all variables of classes that the chain did not visit during tuning; nan for
+        Log-odds over all variables of classes that the chain hardly visited in tuning; nan for
         the others.
     left_out : ndarray of shape (n_chains, n_draws, n_classes), or None
         Share of each class's evidence in modes that its pseudo-prior leaves out; on a plate the

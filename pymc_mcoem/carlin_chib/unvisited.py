@@ -1,4 +1,4 @@
-"""Weight that a chain has not seen: of classes that it never visited, over all variables."""
+"""Weight that a chain has not seen: of classes that it hardly visited, over all variables."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ MAX_DIMENSION = 300
 #: Most joint values of the model's other indices that are tried.
 MAX_JOINT_VALUES = 64
 MAX_ITERATIONS = 300
+#: Classes with a smaller share of the visits are looked for.
+RARE = 0.02
 #: A search has ended if it is believed to be this many nats below its mode at most.
 MAX_BELOW = 0.1
 
 
 class UnvisitedClasses:
-    """Laplace's approximation of the odds of classes that a chain never visited.
+    """Laplace's approximation of the odds of classes that a chain hardly visited.
 
     The step weighs a class given the variables that other steps draw. A class may have no weight
     where these are, and much where they would go if the class were chosen. Here all continuous
@@ -47,7 +49,7 @@ class UnvisitedClasses:
     Notes
     -----
     The search is interpreted and made at most once a chain, and only if there is a class that was
-    not visited and a variable beside the step: a second for the function and about as long for
+    hardly visited and a variable beside the step: a second for the function and about as long for
     each class. It draws nothing, so it changes no chain. Where it fails, as in a hierarchy whose
     density has no mode, there is no answer.
 
@@ -85,7 +87,7 @@ class UnvisitedClasses:
     def log_odds(
         self, point: Mapping[str, np.ndarray], visits: np.ndarray, starts: np.ndarray
     ) -> np.ndarray:
-        """Return the log-odds of each class that was not visited against all that were.
+        """Return the log-odds of each class that was hardly visited against all that were.
 
         Parameters
         ----------
@@ -98,12 +100,12 @@ class UnvisitedClasses:
         Returns
         -------
         ndarray of shape (n_classes,)
-            nan for classes that were visited, and where the search found no mode. All nan if
-            nothing lies beside the step, or if other discrete variables are not class indices or
-            have too many joint values.
+            nan for classes that were visited more often, and where the search found no mode. All
+            nan if nothing lies beside the step, or if other discrete variables are not class
+            indices or have too many joint values.
         """
         found = np.full(len(visits), np.nan)
-        unseen = [int(j) for j in np.flatnonzero(visits == 0)]
+        unseen = [int(j) for j in np.flatnonzero(visits <= RARE * visits.sum())]
         if not (self._beside and self._is_covered) or len(unseen) in (0, len(visits)):
             return found
         usual = int(visits.argmax())

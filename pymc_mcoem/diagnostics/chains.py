@@ -43,7 +43,7 @@ class IndexChains:
     believed : ndarray of shape (n_chains, n_draws), or None
         Probability of the other classes according to the evidence of the step's pseudo-priors.
     unvisited_log_odds : ndarray of shape (n_chains, n_classes), or None
-        Log-odds of classes that a chain did not visit during tuning, by a search over all
+        Log-odds of classes that a chain hardly visited in tuning, by a search over all
         variables; nan for the others.
     left_out : ndarray of shape (n_chains, n_draws, n_classes), or None
         Share of each class's evidence in modes that the step's pseudo-priors leave out.

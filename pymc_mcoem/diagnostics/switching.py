@@ -1,4 +1,4 @@
-"""Diagnosis of classes that no chain visited and of chains that never switched."""
+"""Diagnosis of classes that chains did not reach and of chains that never switched."""
 
 from __future__ import annotations
 
@@ -26,6 +26,10 @@ _MAX_NAMED = 8
 
 #: Draws of a class that are due and do not come: a chance of exp(-5).
 N_DUE = 5.0
+
+#: A class that is visited so many times more seldom than a search expects is flagged: Laplace's
+#: approximation, by which it expects, is not exact.
+MUCH_RARER = 20.0
 
 #: Smallest probability that counts as chance: that of no switch if five are expected.
 LEAST_PROBABLE = float(np.exp(-N_DUE))
@@ -90,7 +94,7 @@ def unmoved_chains(chains: IndexChains) -> list[UnmovedChains]:
 
 
 def unvisited_flags(chains: IndexChains) -> list[str]:
-    """Return flags about classes that no chain visited, although they may have weight.
+    """Return flags about classes that chains hardly visited, although they may have weight.
 
     A step weighs a class given the variables that other steps draw. It has weight elsewhere if a
     search over all variables finds it there. If the search has no answer, it may have weight where
@@ -104,15 +108,17 @@ def unvisited_flags(chains: IndexChains) -> list[str]:
     if len(chains.codes) > 1:
         return []
     codes = chains.codes[0]
-    visited = np.isin(np.arange(chains.n_classes), codes)
+    share = np.bincount(codes.ravel(), minlength=chains.n_classes) / codes.size
+    visited = share > 0
     found = chains.unvisited_log_odds
     odds = np.full(chains.n_classes, np.nan) if found is None else np.fmax.reduce(found, axis=0)
-    share = 1.0 / (1.0 + np.exp(-odds))
-    due = ~visited & (share * codes.size > N_DUE)
+    expected = 1.0 / (1.0 + np.exp(-odds))
+    due = (expected * codes.size > N_DUE) & (share < expected / MUCH_RARER)
     flags = [
-        f"class {chains.classes[j]} was never visited, although a search over all variables finds "
-        f"it with a share of about {share[j]:.2g}: no chain gets there, for variables that other "
-        "steps draw would have to move with the class; let CarlinChib draw them too"
+        f"class {chains.classes[j]} was {'hardly' if share[j] else 'never'} visited, although a "
+        f"search over all variables finds it with a share of about {expected[j]:.2g}: chains do "
+        "not get there, for variables that other steps draw would have to move with the class; let "
+        "CarlinChib draw them too"
         for j in np.flatnonzero(due)
     ]
     beside = [name for name, narrow in chains.companions.items() if narrow[0]]
