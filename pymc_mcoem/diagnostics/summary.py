@@ -235,6 +235,9 @@ def class_index_summary(
     )
     flags, notes = unmoved_flags(chains)
     flags += unvisited_flags(chains)
+    for other in _indices_beside(chains, data, group):
+        # what an index beside this one has not seen changes the shares of both
+        flags += [f"{other.name} beside it: {flag}" for flag in unvisited_flags(other)]
     flags += left_out_flags(chains)
     flags += share_flags(chains, shares, tests, limits, overall.attrs["p_limit"])
     variables = data[group].to_dataset() if isinstance(data, xr.DataTree) else data
@@ -278,6 +281,20 @@ def class_index_summary(
         notes=tuple(notes),
         name=chains.name,
     )
+
+
+def _indices_beside(chains: IndexChains, data: Any, group: str) -> list[IndexChains]:
+    """Return the chains of other indices whose steps searched for classes that they hardly saw."""
+    if chains.unvisited_log_odds is None or not isinstance(data, xr.DataTree):
+        return []
+    found = [
+        read_chains(data, str(name), group=group)
+        for name, values in data[group].to_dataset().items()
+        if name != chains.name
+        and values.dtype.kind in "iu"
+        and {"chain", "draw"} <= set(values.dims)
+    ]
+    return [each for each in found if each.unvisited_log_odds is not None]
 
 
 def _stationary(chains: IndexChains, random_seed: int) -> xr.Dataset:

@@ -224,3 +224,26 @@ def test_classes_that_need_another_index_are_flagged_though_chains_move(n_seeds,
                 assert np.ptp(tree["posterior"][name].values, axis=1).min() > 0
                 assert summary.table["share"].values[2] == 0
                 assert any("class 2 was never visited" in flag for flag in summary.flags), summary
+
+
+@slow
+def test_a_class_hardly_visited_for_another_index_is_flagged_of_both(rng):
+    """(1, 1) is four standard deviations away, so that chains get there once in a thousand."""
+    weights, c = np.array([0.93, 0.07]), 4.0
+    with pm.Model() as model:
+        k, j = pm.Categorical("k", [0.5, 0.5]), pm.Categorical("j", weights)
+        x, z = pm.Normal("x", c * k, 1.0), pm.Normal("z", -c * j, 1.0)
+        pm.Normal("y", x + z, 0.5, observed=0.0)
+        steps = one_step_each("x", "z")
+    mean = c * np.subtract.outer(np.arange(2), np.arange(2))
+    exact = 0.5 * weights * stats.norm.pdf(0.0, mean, 1.5)
+    exact /= exact.sum()
+    n_far = 0
+    for _ in range(6):
+        tree = sampled(model, steps, rng, draws=1_000, tune=500, chains=2)
+        for name, share in (("k", exact.sum(axis=1)[1]), ("j", exact.sum(axis=0)[1])):
+            summary = judged(tree, name)
+            off = abs(summary.table["share"].values[1] - share)
+            n_far += off > 0.04
+            assert off < 0.04 or not summary.ok, summary
+    assert n_far > 0
