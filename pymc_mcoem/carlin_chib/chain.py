@@ -224,12 +224,14 @@ class Chain(WithSamplingState):
                 position = np.where(bad[..., None], again[1], position)
                 swept, bad = sweep(before, position)
             if bad.any():
+                told = before
                 for index, x in self._prior_starts(rng, others, np.shape(before)):
                     before = np.where(bad, index, before)
                     position = np.where(bad[..., None], x, position)
                     swept, bad = sweep(before, position)
                     if not bad.any():
                         break
+                before = told if bad.any() else before
         else:
             swept, bad = sweep(before, position)
         if bad.any():

@@ -163,10 +163,9 @@ class CarlinChib(BlockedStep):
     with several class indices, at the present value of the others. Plates, frozen auxiliaries, a
     `jump` and ``within_class=None`` keep the fitted pseudo-priors.
 
-    Making the step compiles it, which takes seconds at least. One step serves any number of calls
-    of ``pm.sample``, also with other data in between: every chain begins anew. Cost of a draw: one
-    density evaluation for each class and each random-walk move; on a plate each evaluates all rows.
-    A `jump` costs extra. With blocks, every evaluation is of the whole model.
+    Making the step compiles it, which takes seconds. One step serves many calls of ``pm.sample``,
+    also with other data: every chain begins anew. A draw evaluates the density once for each class
+    and each random-walk move, on a plate of all rows, with blocks of the whole model.
 
     Sampler statistics: ``class_of`` (a number made from the index's name, by which summaries know
     which index the statistics belong to), ``class_switched`` (whether the index switched; on a
@@ -308,7 +307,8 @@ class CarlinChib(BlockedStep):
         self.stats_dtypes_shapes = self._statistics.dtypes_shapes  # type: ignore[misc]
         self.stats_dtypes = [{name: kind for name, (kind, _) in self.stats_dtypes_shapes.items()}]
         self._class_prior = np.full(self.n_classes, np.nan)
-        self._unvisited = UnvisitedClasses(model, self._density)
+        looks = not (index.ndim or equalize_visits)  # equalized visits say nothing of weights
+        self._unvisited = UnvisitedClasses(model, self._density) if looks else None
         self._model = model
         self._index = index
         self._made_for = _structure(model)
@@ -333,9 +333,9 @@ class CarlinChib(BlockedStep):
         super().stop_tuning()
         with as_interrupts():
             poor = self.chain.poor_pseudo_priors(self.rng)
-            if self._last_point is not None and not self._index.ndim:
+            if self._last_point is not None and self._unvisited is not None:
                 self.unvisited_log_odds = self._unvisited.log_odds(
-                    self._last_point, self.n_visits, self.chain.pseudo_priors.mean
+                    self._last_point, self.n_visits, self.chain.pseudo_priors, self._class_prior
                 )
         if poor:
             _log.warning(

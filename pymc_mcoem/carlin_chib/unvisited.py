@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -13,16 +14,20 @@ from scipy.special import logsumexp
 
 from pymc_mcoem.compiling.backends import interpreted_mode
 from pymc_mcoem.density.class_index import count_classes, is_class_index
+from pymc_mcoem.interrupts import require_own_fault
 
 if TYPE_CHECKING:
     import pymc as pm
 
+    from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
     from pymc_mcoem.density.class_density import ClassDensity
 
 __all__ = ["UnvisitedClasses"]
 
-#: With more variables than this the curvature would take longer than a chain.
-MAX_DIMENSION = 300
+_log = logging.getLogger("pymc_mcoem")
+
+#: Evaluations of the density with its gradient that a chain spends on all classes.
+MAX_EVALUATIONS = 5_000
 #: Most joint values of the model's other indices that are tried.
 MAX_JOINT_VALUES = 64
 MAX_ITERATIONS = 300
@@ -49,13 +54,15 @@ class UnvisitedClasses:
     Notes
     -----
     The search is interpreted and made at most once a chain, and only if there is a class that was
-    hardly visited and a variable beside the step: a second for the function and about as long for
-    each class. It draws nothing, so it changes no chain. Where it fails, as in a hierarchy whose
+    hardly visited and a variable beside the step. It takes a second for the function and at most
+    5,000 evaluations of it, by which classes that come last may stay without an answer. It draws
+    nothing, so it changes no chain. Where it fails, as in a hierarchy whose
     density has no mode, there is no answer.
 
     Examples
     --------
     >>> import pymc as pm
+    >>> from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
     >>> from pymc_mcoem.density.class_density import ClassDensity
     >>> with pm.Model() as model:
     ...     k = pm.Categorical("k", [0.5, 0.5])
@@ -64,7 +71,8 @@ class UnvisitedClasses:
     ...     y = pm.Normal("y", x, 1.0, observed=20.0)
     >>> unvisited = UnvisitedClasses(model, ClassDensity(model, k, [x]))
     >>> point = {"k": 1, "mu": np.array(0.0), "x": np.array(20.0)}
-    >>> log_odds = unvisited.log_odds(point, np.array([0, 50]), np.array([[20.0], [20.0]]))
+    >>> fitted = PseudoPriors.from_covariance(np.full((2, 1), 20.0), np.ones((2, 1, 1)))
+    >>> log_odds = unvisited.log_odds(point, np.array([0, 50]), fitted, np.full(2, 0.5))
     >>> log_odds.round(2)  # -20² / 204
     array([-1.96,   nan])
     """
@@ -83,9 +91,14 @@ class UnvisitedClasses:
         self._is_covered = few and discrete <= set(others)
         self._other_indices: dict[str, int] = others
         self._compiled: Any = None
+        self._n_left = 0
 
     def log_odds(
-        self, point: Mapping[str, np.ndarray], visits: np.ndarray, starts: np.ndarray
+        self,
+        point: Mapping[str, np.ndarray],
+        visits: np.ndarray,
+        pseudo_priors: PseudoPriors,
+        class_prior: np.ndarray,
     ) -> np.ndarray:
         """Return the log-odds of each class that was hardly visited against all that were.
 
@@ -94,31 +107,45 @@ class UnvisitedClasses:
         point : mapping of str to ndarray
             Where the chain is, by value-variable name.
         visits : ndarray of int, shape (n_classes,)
-        starts : ndarray of shape (n_classes, n_latents)
-            Where to start from within each class.
+        pseudo_priors : PseudoPriors
+            Searches start from their means.
+        class_prior : ndarray of shape (n_classes,)
+            Prior probabilities of the classes; nan where they are not constants.
 
         Returns
         -------
         ndarray of shape (n_classes,)
             nan for classes that were visited more often, and where the search found no mode. All
             nan if nothing lies beside the step, or if other discrete variables are not class
-            indices or have too many joint values.
+            indices or have too many joint values. Minus infinity for classes of prior probability
+            zero.
         """
         found = np.full(len(visits), np.nan)
-        unseen = [int(j) for j in np.flatnonzero(visits <= RARE * visits.sum())]
+        unseen = np.flatnonzero((visits <= RARE * visits.sum()) & (class_prior != 0.0)).tolist()
         if not (self._beside and self._is_covered) or len(unseen) in (0, len(visits)):
             return found
-        usual = int(visits.argmax())
-        evidence = {j: self._log_evidence(point, j, starts[j]) for j in (usual, *unseen)}
-        share = np.log(visits[usual] / visits.sum())
-        for j in unseen:
-            found[j] = evidence[j] - (evidence[usual] - share)
+        found[class_prior == 0.0] = -np.inf
+        usual, self._n_left = int(visits.argmax()), MAX_EVALUATIONS
+        # an optional part must not end a run: gradients of others' operations may raise anything
+        try:
+            evidence = self._log_evidences(point, usual, pseudo_priors.mean[usual])
+            # visits are of all modes of the class, and the search finds the heaviest
+            shares = getattr(pseudo_priors.mixtures, "log_share", None)
+            of_mode = 0.0 if shares is None else float(shares[usual].max())
+            all_visited = logsumexp(evidence) - of_mode - np.log(visits[usual] / visits.sum())
+            for j in unseen:
+                each = self._log_evidences(point, j, pseudo_priors.mean[j])
+                if not np.isnan(each).all():
+                    found[j] = logsumexp(each[~np.isnan(each)]) - all_visited
+        except Exception as error:
+            require_own_fault(error)
+            _log.debug("CarlinChib: no search for classes that were hardly visited: %s", error)
         return found
 
-    def _log_evidence(
+    def _log_evidences(
         self, point: Mapping[str, np.ndarray], class_number: int, start: np.ndarray
-    ) -> float:
-        """Return log p(y, class), nan if no mode was found at any value of the other indices."""
+    ) -> np.ndarray:
+        """Return log p(y, class) at each joint value of the other indices, nan without a mode."""
         index = self._density.index_value
         assert index is not None
         placed = {**point, **self._density.unravel(start)}
@@ -128,8 +155,7 @@ class UnvisitedClasses:
             for name, value in zip(self._other_indices, values, strict=True):
                 placed[name] = np.asarray(value, np.asarray(point[name]).dtype)
             found.append(self._laplace(placed))
-        known = np.array(found)[~np.isnan(found)]
-        return float(logsumexp(known)) if known.size else float("nan")
+        return np.array(found)
 
     def _laplace(self, point: Mapping[str, np.ndarray]) -> float:
         """Return Laplace's approximation around the mode that a search from a point finds."""
@@ -138,7 +164,9 @@ class UnvisitedClasses:
         values = self._model.continuous_value_vars
         shapes = [np.shape(point[value.name]) for value in values]
         sizes = [int(np.prod(shape)) for shape in shapes]
-        function = self._function() if sum(sizes) <= MAX_DIMENSION else None
+        # gradients at both ends of every axis, besides those of the search
+        is_affordable = self._n_left > 2 * sum(sizes) + MAX_ITERATIONS
+        function = self._function() if is_affordable else None
         if function is None:
             return float("nan")
         placed = dict(point)
@@ -148,6 +176,7 @@ class UnvisitedClasses:
             parts = np.split(x, np.cumsum(sizes)[:-1])
             for value, part, shape in zip(values, parts, shapes, strict=True):
                 placed[value.name] = part.reshape(shape)
+            self._n_left -= 1
             found, *slopes = function(*(placed[name] for name in names))
             slope = np.concatenate([np.ravel(each) for each in slopes])
             if not (np.isfinite(found) and np.isfinite(slope).all()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from scipy.special import softmax
 
 from pymc_mcoem.diagnostics.chains import IndexChains
 
@@ -10,6 +11,9 @@ __all__ = ["left_out_flags"]
 
 #: Smallest posterior probability of modes that are left out which is flagged.
 _LEAST = 0.01
+
+#: A share above this stands for an unknown one.
+_UNKNOWN = 0.999
 
 
 def left_out_flags(chains: IndexChains) -> list[str]:
@@ -23,15 +27,21 @@ def left_out_flags(chains: IndexChains) -> list[str]:
     Notes
     -----
     If a class's share of the chain's weight is w and its pseudo-prior leaves out a share s of its
-    evidence, the modes left out have the odds w s / (1 - s) against all that the chain knows. On a
-    plate both are the largest of all rows.
+    evidence, the modes left out have the odds w s / (1 - s) against all that the chain knows. If s
+    is unknown, w itself has to matter. On a plate the step has multiplied by the weight in each row
+    and recorded the largest product.
     """
     if chains.left_out is None or chains.log_weight is None:
         return []
-    share = np.nan_to_num(chains.left_out.mean(axis=1)).clip(0.0, 1.0 - 1e-9)
-    weight = np.exp(chains.log_weight).mean(axis=2).max(axis=0)
-    odds = weight * share / (1.0 - share)
-    missed = odds / (1.0 + odds)  # (n_chains, n_classes)
+    share = np.nan_to_num(chains.left_out.mean(axis=1)).clip(0.0, 1.0)
+    weight = np.ones_like(share)
+    if len(chains.codes) == 1:
+        log_weight = chains.log_weight[0]
+        if chains.equalizing_log_weight is not None:
+            log_weight = log_weight - chains.equalizing_log_weight
+        weight = softmax(log_weight, axis=-1).mean(axis=1)
+    odds = weight * share / np.maximum(1.0 - share, 1e-9)
+    missed = np.where(share > _UNKNOWN, weight, odds / (1.0 + odds))  # (n_chains, n_classes)
     flags = []
     for j in np.flatnonzero(missed.max(axis=0) > _LEAST):
         n_chains = int((missed[:, j] > _LEAST).sum())
@@ -46,4 +56,4 @@ def left_out_flags(chains: IndexChains) -> list[str]:
 
 
 def _about(share: float) -> str:
-    return "an unknown part" if share > 0.999 else f"about {share:.0%}"
+    return "an unknown part" if share > _UNKNOWN else f"about {share:.0%}"

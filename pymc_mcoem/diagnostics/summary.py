@@ -292,7 +292,7 @@ def _indices_beside(chains: IndexChains, data: Any, group: str) -> list[IndexCha
         for name, values in data[group].to_dataset().items()
         if name != chains.name
         and values.dtype.kind in "iu"
-        and {"chain", "draw"} <= set(values.dims)
+        and set(values.dims) == {"chain", "draw"}
     ]
     return [each for each in found if each.unvisited_log_odds is not None]
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 from scipy import stats
+from scipy.special import expit
 
 from pymc_mcoem.diagnostics.chains import IndexChains
 from pymc_mcoem.diagnostics.pseudo_priors import GOOD_PARETO_K, pareto_k
@@ -111,8 +112,14 @@ def unvisited_flags(chains: IndexChains) -> list[str]:
     share = np.bincount(codes.ravel(), minlength=chains.n_classes) / codes.size
     visited = share > 0
     found = chains.unvisited_log_odds
-    odds = np.full(chains.n_classes, np.nan) if found is None else np.fmax.reduce(found, axis=0)
-    expected = 1.0 / (1.0 + np.exp(-odds))
+    odds = np.full(chains.n_classes, np.nan)
+    if found is not None and not np.isnan(found).all():
+        # a chain that is stuck in a poor class would find all others heavy
+        odds = np.ma.median(np.ma.masked_invalid(found), axis=0).filled(np.nan)
+        odds[
+            (np.isneginf(found) | np.isnan(found)).all(axis=0) & np.isneginf(found).any(axis=0)
+        ] = -np.inf
+    expected = expit(odds)
     due = (expected * codes.size > N_DUE) & (share < expected / MUCH_RARER)
     flags = [
         f"class {chains.classes[j]} was {'hardly' if share[j] else 'never'} visited, although a "

@@ -10,7 +10,7 @@ from pymc_mcoem.laplace.modes import Modes, ModeStatus
 
 __all__ = ["MAX_GAP", "MAX_MODES", "FoundModes"]
 
-#: Most distinct modes that are kept for a class; with one or two latents, which cost little, more.
+#: Most distinct modes that are kept for a class; with a single latent, which costs little, more.
 MAX_MODES, _MOST_OF_FEW_LATENTS = 32, 128
 
 #: A mode is dropped if its log evidence is this many nats below the best of its class.

@@ -35,8 +35,8 @@ __all__ = [
 #: Most draws of a chain's start from its pseudo-priors, which may reach beyond the support.
 N_STARTS = 50
 
-#: And then from the prior, which takes half a second, before a density is said to be zero.
-N_PRIOR_STARTS = 500
+#: And then from the prior, which takes a quarter of a second, before a density is said to be zero.
+N_PRIOR_STARTS = 200
 
 
 class Mixed(Protocol):

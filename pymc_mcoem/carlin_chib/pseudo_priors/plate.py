@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytensor.tensor as pt
 from pymc.initial_point import make_initial_point_fn
+from scipy.special import softmax
 
 from pymc_mcoem.carlin_chib.pseudo_priors.base import Mixtures, PseudoPriors
 from pymc_mcoem.carlin_chib.pseudo_priors.plate_modes import RowModes, distinct_modes
@@ -24,7 +25,6 @@ from pymc_mcoem.compiling.data_functions import compile_with_data
 from pymc_mcoem.density.evaluations import by_diagonal
 from pymc_mcoem.density.prior_draws import PriorDraws
 from pymc_mcoem.interrupts import require_own_fault
-from pymc_mcoem.laplace.found_modes import MAX_GAP
 from pymc_mcoem.laplace.modes import positive_definite
 from pymc_mcoem.laplace.newton import Searches, iterate
 from pymc_mcoem.laplace.search import BY_CURVATURE
@@ -49,9 +49,8 @@ _N_LOOKED_AT = 128
 #: pseudo-prior expects there, unless the evidence there is so far below the class's own.
 _UNCOVERED, _SMALL = 5.0, 7.0
 
-#: Modes are not said to be left out of a class whose log evidence in a row is so far above that of
-#: the row's best class.
-_LEAST_LOG_WEIGHT = -MAX_GAP
+#: A search from behind a valley that adds more to a row's log evidence was worth its while.
+_MORE = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,7 +252,8 @@ class PlateLaplace:
             log_evidence,
             {"mode search: not converged": missed} if missed else {},
             _mixtures(found),
-            np.where(log_evidence > log_evidence.max(axis=0) + _LEAST_LOG_WEIGHT, left_out, 0.0),
+            # only what has weight in its own row matters
+            left_out * np.nan_to_num(softmax(log_evidence, axis=0)),
         )
 
     def _ends(
@@ -308,7 +308,10 @@ class PlateLaplace:
             begin = np.where(is_left[:, None], draws[highest, rows], known.mean[0])
             ends.append(self._search(j, begin, others))
             before, known = known, distinct_modes(RowModes.of(ends))
-            n_fruitless = 0 if (known.n_modes > before.n_modes).any() else n_fruitless + 1
+            more = known.n_modes > before.n_modes
+            with np.errstate(invalid="ignore"):  # of a row without density
+                more |= known.total > before.total + _MORE  # a mode may displace others
+            n_fruitless = 0 if more.any() else n_fruitless + 1
             with np.errstate(invalid="ignore"):  # of a row without density
                 added = np.nan_to_num(-np.expm1(np.minimum(before.total - known.total, 0.0)))
             growth = np.maximum(added, 0.5 * growth)

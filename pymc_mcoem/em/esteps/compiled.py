@@ -18,6 +18,7 @@ from pymc_mcoem.density.prior_draws import PriorDraws
 from pymc_mcoem.em.burst import Burst, WeightedStatistics, adaptation_gains
 from pymc_mcoem.em.esteps.base import EStepResult
 from pymc_mcoem.em.esteps.class_fits import family_density, fit_to_keep, kept_fit, own_chain
+from pymc_mcoem.interrupts import require_own_fault
 
 if TYPE_CHECKING:
     from pymc_mcoem.carlin_chib.class_chains import ClassDraws
@@ -335,13 +336,17 @@ class SweepEStep(ChainEStep[Sweeps]):
         self, rng: np.random.Generator, values: Arrays
     ) -> Iterator[tuple[int, np.ndarray]]:
         """Draw starts from the prior of each class in turn; interpreted, as few records need it."""
-        if self._prior is None:
-            self._prior = PriorDraws(self.density, interpreted_mode(in_place=True))
-        self._prior.reseed(rng)
         arguments = self.density.arguments(values)
-        for t in range(N_PRIOR_STARTS):
-            class_index = t % self.density.n_classes
-            yield class_index, self._prior(class_index, arguments, 1)[0]
+        # priors that cannot be drawn from may raise anything, and give no start
+        try:
+            if self._prior is None:
+                self._prior = PriorDraws(self.density, interpreted_mode(in_place=True))
+            self._prior.reseed(rng)
+            for t in range(N_PRIOR_STARTS):
+                class_index = t % self.density.n_classes
+                yield class_index, self._prior(class_index, arguments, 1)[0]
+        except Exception as error:
+            require_own_fault(error)
 
     def _go_on(
         self,
