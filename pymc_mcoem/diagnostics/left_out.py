@@ -28,7 +28,7 @@ def left_out_flags(chains: IndexChains) -> list[str]:
     -----
     If a class's share of the chain's weight is w and its pseudo-prior leaves out a share s of its
     evidence, the modes left out have the odds w s / (1 - s) against all that the chain knows. If s
-    is unknown, w itself has to matter. On a plate the step has multiplied by the weight in each row
+    is unknown, w may be small for that reason. On a plate the step has multiplied by the weight in each row
     and recorded the largest product.
     """
     if chains.left_out is None or chains.log_weight is None:
@@ -41,7 +41,7 @@ def left_out_flags(chains: IndexChains) -> list[str]:
             log_weight = log_weight - chains.equalizing_log_weight
         weight = softmax(log_weight, axis=-1).mean(axis=1)
     odds = weight * share / np.maximum(1.0 - share, 1e-9)
-    missed = np.where(share > _UNKNOWN, weight, odds / (1.0 + odds))  # (n_chains, n_classes)
+    missed = odds / (1.0 + odds)  # (n_chains, n_classes)
     flags = []
     for j in np.flatnonzero(missed.max(axis=0) > _LEAST):
         n_chains = int((missed[:, j] > _LEAST).sum())
