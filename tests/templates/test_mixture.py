@@ -68,7 +68,8 @@ def test_other_sizes_adapt(shape, n_landmarks, expected):
     half = [spacing * (side - 1) / 2 for side in shape]
     np.testing.assert_allclose(settings.points.max(axis=0), half)
     np.testing.assert_allclose(settings.points.min(axis=0), np.negative(half))
-    assert settings.basis.bandwidth == pytest.approx(1.5 * spacing)
+    kernel_spacing = 2 / (min(max(shape), 20) - 1)
+    assert settings.basis.bandwidth == pytest.approx(1.5 * kernel_spacing)
     field = settings.deformation.terms[1]
     assert len(field.landmarks) == expected[0] * expected[1]
     np.testing.assert_allclose(field.landmarks.max(axis=0), np.array(half) / 2)
