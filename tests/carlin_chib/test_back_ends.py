@@ -94,7 +94,6 @@ def stopped_and_going_on(name, mode):
     by_default(
         product(["FAST_COMPILE", "CVM", "JAX"], CASES),
         {
-            ("FAST_COMPILE", "random walk, tilted"),
             ("JAX", "hamiltonian, jumps"),
             ("JAX", "blocks, frozen"),
         },
