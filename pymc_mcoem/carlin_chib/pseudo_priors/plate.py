@@ -244,6 +244,9 @@ class PlateLaplace:
         matters = log_evidence > log_evidence.max(axis=0) - 20.0
         missed = int((~np.stack([each.converged[0] for each in found]) & matters).sum())
         whiten = np.stack([each.whiten[0] for each in found])
+        # only what has weight in its own row matters
+        with np.errstate(invalid="ignore"):  # of a row without density
+            weight = np.nan_to_num(softmax(log_evidence, axis=0))
         return PlatePseudoPriors(
             np.stack([each.mean[0] for each in found]),
             np.ascontiguousarray(np.linalg.inv(whiten)),
@@ -252,8 +255,7 @@ class PlateLaplace:
             log_evidence,
             {"mode search: not converged": missed} if missed else {},
             _mixtures(found),
-            # only what has weight in its own row matters
-            left_out * np.nan_to_num(softmax(log_evidence, axis=0)),
+            left_out * weight,
         )
 
     def _ends(
