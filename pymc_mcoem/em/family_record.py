@@ -62,6 +62,8 @@ def differences(
                 f"{says.format(key)} {before.get(key)} {there}, {now.get(key)} {here}"
                 for key in sorted({*before, *now})
                 if not _same(before.get(key), now.get(key))
+                # what could not be evaluated, as when it was interrupted, tells nothing
+                and not (name == "numbers" and None in (before.get(key), now.get(key)))
             ]
         elif before != now:
             found.append(f"{name} is {before} {there}, {now} {here}")

@@ -298,6 +298,11 @@ def test_a_family_without_numbers_is_saved_all_the_same(family, stream, tmp_path
     driver(other).partial_fit(stream).save(path)
     assert set(describe_family(other)["numbers"].values()) == {None}
     assert OnlineEM.load(path, other, e_step=Noisy(), progressbar=False).n_seen == len(stream)
+    # what was interrupted or unknown then tells nothing of the family that is given now
+    monkeypatch.undo()
+    known = NormalMixture()
+    assert None not in describe_family(known)["numbers"].values()
+    assert OnlineEM.load(path, known, e_step=Noisy(), progressbar=False).n_seen == len(stream)
 
 
 @pytest.mark.parametrize("covariance", ["scaled", "diagonal", "full"])
