@@ -212,32 +212,22 @@ class Chain(WithSamplingState):
             return swept, np.asarray(~np.isfinite(swept.log_weight).any(axis=-1))
 
         if draws_start:
-            # A pseudo-prior may reach beyond the density's support: draw again if it did.
+            # A pseudo-prior may reach beyond the density's support: draw again if it did. On a
+            # plate the rows that have begun go on meanwhile.
             given = before, position
-            before, position = self.pseudo_priors.draw_start(rng)
+            before, position = told, _ = self.pseudo_priors.draw_start(rng)
             swept, bad = sweep(before, position)
-            for attempt in range(N_STARTS):
-                if not bad.any():
-                    break
-                again = self.pseudo_priors.draw_start(rng) if attempt < N_STARTS - 1 else given
-                before = np.where(bad, again[0], before)
-                position = np.where(bad[..., None], again[1], position)
+            starts = self._further_starts(rng, others, given)
+            while bad.any() and (start := next(starts, None)) is not None:
+                before = np.where(bad, start[0], swept.class_index)
+                position = np.where(bad[..., None], start[1], swept.position)
                 swept, bad = sweep(before, position)
-            if bad.any():
-                told = before
-                for index, x in self._prior_starts(rng, others, np.shape(before)):
-                    before = np.where(bad, index, before)
-                    position = np.where(bad[..., None], x, position)
-                    swept, bad = sweep(before, position)
-                    if not bad.any():
-                        break
-                before = told if bad.any() else before
         else:
-            swept, bad = sweep(before, position)
+            swept, bad = sweep(told := before, position)
         if bad.any():
             raise ValueError(
                 "initvals: the log-density is not finite for any class at "
-                f"{density.index_value.name} = {before}; start the chain where the model has "
+                f"{density.index_value.name} = {told}; start the chain where the model has "
                 "positive density."
             )
         self.log_step = swept.log_step
@@ -262,19 +252,26 @@ class Chain(WithSamplingState):
         """Return verdicts on the pseudo-priors that have proved poor; `rng` is not advanced."""
         return self.fits.poor(rng, self._last, self.log_step, self.equalizing_log_weight)
 
-    def _prior_starts(
-        self, rng: np.random.Generator, others: list[np.ndarray], shape: tuple[int, ...]
+    def _further_starts(
+        self,
+        rng: np.random.Generator,
+        others: list[np.ndarray],
+        given: tuple[np.ndarray, np.ndarray],
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Draw starts from the prior, classes at random; none from priors that have no draws.
+        """Draw starts from the pseudo-priors, then give the model's own, then draw from the prior.
 
-        A search that starts where a class has no density makes a pseudo-prior without any, too.
+        The last are for a search that starts where a class has no density, which makes a
+        pseudo-prior without any, too. There are none of priors without draws.
         """
-        density = self._engine.density
+        for _ in range(N_STARTS - 1):
+            yield self.pseudo_priors.draw_start(rng)
+        yield given
+        density, shape = self._engine.density, np.shape(given[0])
         values = others if shape else density.arguments({}, others)
         try:
             prior = PriorDraws(density, interpreted_mode(in_place=True))
             prior.reseed(rng)
-            for _ in range(N_PRIOR_STARTS):
+            for _ in range(10 * N_PRIOR_STARTS):
                 index = rng.integers(density.n_classes, size=shape)
                 yield index, prior(index, values, 1)[0]
         except Exception as error:

@@ -376,3 +376,18 @@ def test_a_chain_begins_beyond_hard_edges_that_the_search_does_not_see(n_rows, r
         point, _ = step.step(point)
         assert (np.abs(point["x"] - y) <= 0.5).all()
         np.testing.assert_array_equal(point["k"], truth)
+
+
+def test_rows_far_out_in_their_prior_begin(rng):
+    """One prior draw in five hundred of each such row has density; the others go on meanwhile."""
+    y = np.array([2.8, 2.8, 2.8, 2.8, 0.5, 0.9])
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5], shape=6)
+        x = pm.Normal("x", 0.2 * k, 1.0, shape=6)
+        pm.Uniform("y", x - 0.1, x + 0.1, observed=y)
+        step = CarlinChib(within_class=RandomWalk(n_moves=1))
+    step.setup_chain(rng, 0, 5)
+    point = model.initial_point(0)
+    for _ in range(5):
+        point, _ = step.step(point)
+        assert (np.abs(point["x"] - y) <= 0.1).all()

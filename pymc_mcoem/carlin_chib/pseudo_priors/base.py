@@ -35,7 +35,8 @@ __all__ = [
 #: Most draws of a chain's start from its pseudo-priors, which may reach beyond the support.
 N_STARTS = 50
 
-#: And then from the prior, which takes a quarter of a second, before a density is said to be zero.
+#: And then from the prior, for a burst, before a density is said to be zero: a quarter of a second.
+#: Chains draw ten times as many, because data may be far from their prior.
 N_PRIOR_STARTS = 200
 
 
