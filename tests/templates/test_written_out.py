@@ -16,6 +16,8 @@ from pymc_mcoem.em.burst import Burst, WeightedStatistics
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.esteps.class_fits import family_density
 from pymc_mcoem.em.esteps.fixed_latents import FixedLatents
+from pymc_mcoem.em.esteps.laplace_gaussian import LaplaceGaussian
+from pymc_mcoem.em.esteps.posterior_mode import PosteriorMode
 from pymc_mcoem.templates import (
     DisplacementField,
     GaussianBasis,
@@ -278,14 +280,22 @@ def test_statistics_of_ones_own_are_summed_by_their_graph(rng):
     assert sums["twice"][1] == pytest.approx(2.0 * sums["squared_norm"][1])
 
 
-def explain(mixture, rng):
-    e_step = CarlinChibBurst().compile(mixture)
+def explain(mixture, rng, settings=None):
+    e_step = (settings or CarlinChibBurst()).compile(mixture)
     given = mixture.encode(observation_of(mixture, rng))
     return e_step(given, mixture.model_parameters(), rng, e_step.initial_state(), draws=2, tune=1)
 
 
-@pytest.mark.parametrize("kind", ["images", "curves"])
-def test_another_mixture_of_the_kind_compiles_nothing(kind, rng, monkeypatch):
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("images", CarlinChibBurst()),
+        ("curves", CarlinChibBurst()),
+        ("images", LaplaceGaussian(importance=True)),
+        ("curves", PosteriorMode()),
+    ],
+)
+def test_another_mixture_of_the_kind_compiles_nothing(kind, settings, rng, monkeypatch):
     """Neither the number of classes nor sizes, kernels, landmarks or priors are compiled.
 
     Nor is anything read that an earlier run compiled for them.
@@ -308,7 +318,7 @@ def test_another_mixture_of_the_kind_compiles_nothing(kind, rng, monkeypatch):
             ],
         ),
     }[kind]
-    explain(first(), rng)
+    explain(first(), rng, settings)
     compile_or_read, asked = Dispatcher.compile, []
 
     def watched(dispatcher, signature):
@@ -318,5 +328,5 @@ def test_another_mixture_of_the_kind_compiles_nothing(kind, rng, monkeypatch):
 
     monkeypatch.setattr(Dispatcher, "compile", watched)
     for other in others:
-        explain(other(), rng)
+        explain(other(), rng, settings)
     assert asked == []

@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pytensor.tensor as pt
 from scipy.special import logsumexp, softmax
 
 from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
 from pymc_mcoem.compiling.backends import require_backend
-from pymc_mcoem.compiling.loops import compile_loop
-from pymc_mcoem.density.class_density import as_argument
+from pymc_mcoem.density.log_densities import LogDensities
 from pymc_mcoem.em.esteps.base import EStepResult
 from pymc_mcoem.em.esteps.class_fits import (
     FEW,
@@ -122,16 +120,7 @@ class CompiledLaplaceGaussian(DensityEStep):
         self.settings, density = settings, self.density
         self.approximation = settings.search.compile(density, family.geometry, self.mode)
         if settings.importance:
-            classes = pt.tensor("classes", dtype="int64", shape=(None,))
-            positions = pt.tensor("positions", dtype="float64", shape=(None, density.n_latents))
-            self._log_densities = compile_loop(
-                density,
-                lambda k, x: [density.log_density(k, x)],
-                inputs=[classes, positions],
-                sequences=[classes, positions],
-                n_emitted=1,
-                mode=self.mode,
-            )
+            self._log_densities = LogDensities(density, self.mode)
 
     def _explain(
         self,
@@ -181,10 +170,10 @@ class CompiledLaplaceGaussian(DensityEStep):
         noise = rng.standard_normal((n_classes, draws, n))
         positions = fitted.mean[:, None] + np.einsum("jab,jtb->jta", fitted.scale, noise)
         if self.settings.importance:
-            (found,) = self._log_densities(
+            found = self._log_densities(
                 np.repeat(np.arange(n_classes), draws),
-                as_argument(positions.reshape(n_classes * draws, n)),
-                *self.density.arguments(values),
+                positions.reshape(n_classes * draws, n),
+                self.density.arguments(values),
             )
             log_densities = np.reshape(found, (n_classes, draws))
             log_normal = fitted.log_normalizer[:, None] - 0.5 * (noise**2).sum(axis=2)
