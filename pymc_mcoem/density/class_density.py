@@ -179,11 +179,8 @@ class ClassDensity:
         own = {*self.latent_values, *([] if self.index_value is None else [self.index_value])}
         self.constants = SharedConstants(model)
         # Terms in which neither the index nor a latent appears are constants of the kernel.
-        terms = [
-            term.sum()
-            for term in self.constants.log_densities().values()
-            if own & set(ancestors([term]))
-        ]
+        self.terms = self.constants.log_densities()
+        terms = [term.sum() for term in self.terms.values() if own & set(ancestors([term]))]
         self._log_density = pt.add(*terms) if len(terms) > 1 else terms[0]
         self._gradient_graph: TensorVariable | None = None
         self._curvature_graph: TensorVariable | None = None

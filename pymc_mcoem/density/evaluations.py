@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.replace import clone_replace, vectorize_graph
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.basic import Split
 
 from pymc_mcoem.compiling.backends import backend_of, interpreted_mode
 from pymc_mcoem.compiling.data_functions import compile_with_data
@@ -240,7 +242,7 @@ class _GraphEvaluations(Evaluations):
         graphs = self._graphs(k, x, settings)
         if not self._is_bent:
             points = pt.tensor("positions", dtype="float64", shape=(None, density.n_latents))
-            graphs = vectorize_graph(graphs, {x: points})
+            graphs = vectorize_graph(_with_known_splits(graphs), {x: points})
             x = points
         self._function = compile_with_data(density, [k, x, settings], graphs, mode)
 
@@ -265,6 +267,22 @@ class _GraphEvaluations(Evaluations):
         ]
         values, slopes = (np.concatenate(part) for part in zip(*parts, strict=True))
         return values, slopes
+
+
+def _with_known_splits(graphs: Sequence[Any]) -> list[Any]:
+    """Return graphs in which arrays are split at constants wherever types tell the sizes.
+
+    Gradients of ``stack`` split by the shapes of its arguments, which may depend on the position.
+    PyTensor runs a split of many positions as a loop over them, unless the sizes do not.
+    """
+    known = {}
+    for variable in ancestors(graphs):
+        node = variable.owner
+        if node is not None and isinstance(node.op, Split):
+            sizes = [each.type.shape[node.op.axis] for each in node.outputs]
+            if None not in sizes:
+                known[node.inputs[1]] = pt.constant(sizes, dtype="int64")
+    return list(clone_replace(list(graphs), known))
 
 
 def compile_evaluations(

@@ -44,17 +44,13 @@ def blocks_of_use(density: ClassDensity) -> dict[int, list[str]]:
     {0: ['a'], 1: ['b']}
     """
     model, index_value = density.model, density.index_value
-    variables = [*model.basic_RVs, *model.potentials]
-    terms = model.logp(sum=False)
     # The prior of the index itself looks at whether its value is a class.
-    others = [
-        term
-        for variable, term in zip(variables, terms, strict=True)
-        if variable is not density.class_index
-    ]
+    others = [term for rv, term in density.terms.items() if rv is not density.class_index]
     # Rewriting takes time, and nothing else lets a class be without a latent.
     if index_value is None or not any(_chooses(each, index_value) for each in ancestors(others)):
         return {}
+    # With its constants as numbers, which decide some of the choices.
+    variables, terms = [*model.basic_RVs, *model.potentials], model.logp(sum=False)
     found: dict[int, list[str]] = {}
     for j in range(density.n_classes):
         index = pt.constant(j, dtype=index_value.dtype)
