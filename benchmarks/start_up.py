@@ -6,8 +6,8 @@ the same model: four chains of 1,000 draws after 1,000, in two processes. P is t
 compiled before with other data and other constants in its priors.
 
 With ``--against`` and a folder with another version of the package, its figures are printed beside
-these. ``backends`` is README's model by the other back ends, ``demo`` is `examples/digits.py`, and
-``import`` is the time of ``import pymc_mcoem`` after ``import pymc``.
+these. ``backends`` is README's model by the other back ends and images by JAX, ``demo`` is
+`examples/digits.py`, and ``import`` is the time of ``import pymc_mcoem`` after ``import pymc``.
 
     python benchmarks/start_up.py                          # ten minutes
     python benchmarks/start_up.py --only README images
@@ -116,7 +116,7 @@ def sample(name: str, sampler: str) -> list[float]:
     return [declared, made, perf_counter()]
 
 
-def explain() -> list[float]:
+def explain(sampler: str) -> list[float]:
     """Return the time of a first explained image of 16 × 16 pixels, and seconds of a later one."""
     from accelerator import observations, setting
 
@@ -125,6 +125,7 @@ def explain() -> list[float]:
     mixture, theta, _ = setting()
     em = mcoem.OnlineEM(
         mixture,
+        e_step=mcoem.esteps.CarlinChibBurst(backend=sampler.partition("-")[2] or None),
         parameters=theta,
         n_start=1,
         update_schedule=mcoem.schedules.UpdateSchedule.never(),
@@ -241,6 +242,9 @@ def one_round(
         for when in ("first", "later"):
             own = started(folder / backend, HERE, "README", f"ours-{backend}")
             found["README", f"{backend}: {when}"] = own
+            if backend == "jax":
+                own = started(folder / "images", HERE, "images", "ours-jax")
+                found["images", f"{backend}: {when}"] = own
     if "demo" in only:
         (folder / "demo").mkdir()
         found["demo", "first picture; all done"] = demonstrated(folder / "demo")
@@ -292,7 +296,7 @@ def alone(model: str, sampler: str = "ours") -> None:
     from numba.core import event
 
     with event.install_recorder("numba:compile") as compiled:
-        found = explain() if model == "images" else sample(model, sampler)
+        found = explain(sampler) if model == "images" else sample(model, sampler)
     tell_functions(compiled.buffer)
     print(FIGURES, *found)
 
