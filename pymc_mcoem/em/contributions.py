@@ -48,6 +48,19 @@ class Contribution:
         classes = np.flatnonzero(statistics[CLASS_WEIGHT])
         return cls(classes, {name: np.array(value[classes]) for name, value in statistics.items()})
 
+    def require_like(self, total: Mapping[str, np.ndarray]) -> None:
+        """Raise `ValueError` unless these statistics can be added to `total`."""
+        known = np.isin(np.arange(len(total.get(CLASS_WEIGHT, ()))), self.classes)
+        shapes = {name: rows.shape for name, rows in self.rows.items()}
+        n = len(self.classes)
+        if not np.array_equal(np.flatnonzero(known), self.classes) or shapes != {
+            name: (n, *sums.shape[1:]) for name, sums in total.items()
+        }:
+            raise ValueError(
+                f"contributions: got rows of classes {self.classes} with shapes {shapes}; they do "
+                "not fit the statistics of the run."
+            )
+
     def add_to(self, total: Arrays) -> None:
         """Add these statistics to `total`, in place."""
         with np.errstate(over="ignore", invalid="ignore"):  # the caller checks the sum

@@ -46,6 +46,8 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
     def restore(self, saved: SavedRun, tree: xr.DataTree) -> None:
         """Continue from a saved run; with another E-step, all chains start anew."""
         super().restore(saved, tree)
+        for contribution in self.state.contributions:
+            contribution.require_like(self.state.statistics or {})
         e_step: Any = self.settings.e_step
         given = [e_step]
         is_recorded = getattr(e_step, "backend", "") == tree.attrs.get("backend")

@@ -92,6 +92,8 @@ def read_run(path: str | os.PathLike[str], driver: str) -> tuple[SavedRun, xr.Da
     tree = read_datatree(path, driver, FORMATS[driver], FORMAT_VERSION)
     with named_damage(path):
         found: SavedRun = value_in(tree["run"].to_dataset())
+        if "settings" not in tree.attrs:
+            raise ValueError("it has no settings")
         return found, tree
 
 

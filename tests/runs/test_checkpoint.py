@@ -372,7 +372,7 @@ def test_a_mixture_of_templates_killed_at_any_moment_ends_with_the_same_bytes(rn
         one, other = (getattr(em.run.state, name) for em in (found, clean))
         assert one.keys() == other.keys()
         for key in other:
-            assert one[key].tobytes() == other[key].tobytes(), (name, key)
+            assert np.asarray(one[key]).tobytes() == np.asarray(other[key]).tobytes(), (name, key)
 
 
 BATCHES_OF_TEMPLATES = """
@@ -405,7 +405,7 @@ def test_chains_of_templates_killed_at_any_moment_end_with_the_same_bytes(rng, t
     for name in ("parameters", "statistics"):
         one, other = (getattr(saem.run.state, name) for saem in (found, clean))
         for key in other:
-            assert one[key].tobytes() == other[key].tobytes(), (name, key)
+            assert np.asarray(one[key]).tobytes() == np.asarray(other[key]).tobytes(), (name, key)
     for one, other in zip(found.run.state.chains, clean.run.state.chains, strict=True):
         for key in other:
             assert np.asarray(one[key]).tobytes() == np.asarray(other[key]).tobytes(), key
