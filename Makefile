@@ -7,6 +7,8 @@
 # make docs   build the documentation, notebooks executed: docs/_build/html/index.html
 # make lock   rewrite requirements.lock after a change of pyproject.toml; with ARGS=--upgrade
 #             take the newest versions of all packages
+# make package build the wheel and the source distribution, and use them on every Python that is
+#             found, newest and lowest versions of what they need
 # make audit  look for known vulnerabilities in the packages that requirements.lock pins
 # make clean  remove the environment, caches and the built documentation
 #
@@ -17,7 +19,7 @@
 .DELETE_ON_ERROR:
 # Every script prints its rivals in its own table. ARGS= names other scripts.
 speed := density burst_accuracy cost_growth two_cores start_up
-.PHONY: environment demo test bench lint format docs lock audit clean
+.PHONY: environment demo test bench lint format docs lock audit package clean
 
 python := .venv/bin/python
 installed := .venv/.installed
@@ -59,6 +61,9 @@ lock: $(locking)
 
 audit: $(locking)
 	@$(python) .ci/audit.py $(ARGS)
+
+package: $(locking)
+	@$(python) .ci/package.py
 
 clean:
 	rm -rf .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist output docs/_build docs/generated

@@ -75,3 +75,19 @@ def test_every_pin_has_hashes_and_none_a_place(text, pins):
         assert "--hash=sha256:" in block
     for word in ("://", "file:", " @ ", "--index-url", "--find-links", "pymc-mcoem=="):
         assert word not in text
+
+
+def test_the_recipe_for_conda_asks_for_the_same():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = (ROOT / ".ci" / "recipe.yaml").read_text().splitlines()
+    asked = {
+        line.split()[1].removesuffix("-base"): "".join(line.split()[2:])
+        for line in lines[lines.index("  run:") + 1 : lines.index("tests:")]
+    }
+    wanted = {"python": project["requires-python"]}
+    for each in map(Requirement, project["dependencies"]):
+        wanted[each.name] = ",".join(sorted(str(each.specifier).split(","), reverse=True))
+        wanted |= {extra: "" for extra in each.extras}
+    assert asked == wanted
+    assert f'  version: "{project["version"]}"' in lines
+    assert f"version: {project['version']}\n" in (ROOT / "CITATION.cff").read_text()
