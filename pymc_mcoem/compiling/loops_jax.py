@@ -5,7 +5,6 @@ Importing this module imports JAX.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -13,41 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pymc_mcoem.compiling.data_functions import Density, compile_with_data
+from pymc_mcoem.compiling.data_functions import Density
+from pymc_mcoem.compiling.graphs_jax import JaxGraph, require_own_process
 from pymc_mcoem.compiling.messages import FirstCallTold
 
 __all__ = ["jax_loop"]
-
-#: Process in which JAX was imported.
-_PROCESS = os.getpid()
-
-
-class _Graph:
-    """A graph as a function that JAX can trace.
-
-    Shared data of the model, which are not arguments, are read at every call.
-    """
-
-    def __init__(self, density: Density, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        _require_own_process()
-        function = compile_with_data(density, list(inputs), list(outputs), "JAX").function
-        if not jax.config.jax_enable_x64:
-            raise ValueError(
-                "backend: JAX computes in single precision here, but searches and sweeps "
-                "need double precision; set PyTensor's floatX to float64, or jax.config's "
-                "jax_enable_x64."
-            )
-        n_given = len(inputs) + len(density.data_inputs) + len(density.other_values)
-        self._function = function.vm.jit_fn
-        self._shared = function.input_storage[n_given:]
-
-    def shared(self) -> list[Any]:
-        """Return the values of the shared data, the last of the arguments."""
-        return [container.storage[0] for container in self._shared]
-
-    def __call__(self, *arguments: Any) -> list[Any]:
-        # The function of a graph without outputs returns None.
-        return list(self._function(*arguments) or ())
 
 
 def jax_loop(
@@ -64,8 +33,8 @@ def jax_loop(
     rows = [variable.type.clone(shape=variable.type.shape[1:])() for variable in sequences]
     state = [variable.type() for variable in carried]
     within = [variable.type() for variable in fixed]
-    first = _Graph(density, inputs, carried)
-    step = _Graph(density, [*rows, *state, *within], body(*rows, *state, *within))
+    first = JaxGraph(density, inputs, carried)
+    step = JaxGraph(density, [*rows, *state, *within], body(*rows, *state, *within))
     gone_through = [inputs.index(variable) for variable in sequences]
     held = [inputs.index(variable) for variable in fixed]
 
@@ -88,19 +57,10 @@ def jax_loop(
     told = FirstCallTold(run, "the model for JAX")
 
     def call(*arguments: Any) -> list[Any]:
-        _require_own_process()
+        require_own_process()
         return _arrays(told(list(arguments), first.shared(), step.shared()))
 
     return call
-
-
-def _require_own_process() -> None:
-    """Raise an error in a forked process, where JAX would wait for threads that do not exist."""
-    if os.getpid() != _PROCESS:
-        raise RuntimeError(
-            "backend: JAX does not work in a process that was forked; start workers by "
-            "multiprocessing.get_context('spawn'), or give a number of processes as executor."
-        )
 
 
 def _alike(found: Sequence[Any], wanted: Sequence[Any]) -> list[Any]:

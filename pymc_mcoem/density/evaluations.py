@@ -79,7 +79,7 @@ class Evaluations:
         with np.errstate(all="ignore"):
             return self._slopes(self._prepared(arguments), class_index, points, settings)
 
-    def _graphs(self, k: Any, x: Any, settings: Any) -> list[Any]:
+    def graphs(self, k: Any, x: Any, settings: Any) -> list[Any]:
         """Return log-density and gradient, and with a curvature it and what measures steps."""
         density = self._density
         found: list[Any] = [density.log_density(k, x), density.gradient(k, x)]
@@ -170,7 +170,7 @@ class _FlatEvaluations(Evaluations):
             is_its = self._written_out is known.matrix
             if not (is_its and (self._metric is None or self._metric is known.metric)):
                 known = None
-        self._flat = FlatFunction(self._density, self._graphs, what, written_out=known)
+        self._flat = FlatFunction(self._density, self.graphs, what, written_out=known)
         self._known = known if self._is_bent else None
 
     def __reduce__(self) -> Any:
@@ -239,7 +239,7 @@ class _GraphEvaluations(Evaluations):
         k = pt.scalar("class_index", dtype="int64")
         x = pt.tensor("position", dtype="float64", shape=(density.n_latents,))
         settings = pt.tensor("settings", dtype="float64", shape=(N_SETTINGS,))
-        graphs = self._graphs(k, x, settings)
+        graphs = self.graphs(k, x, settings)
         if not self._is_bent:
             points = pt.tensor("positions", dtype="float64", shape=(None, density.n_latents))
             graphs = vectorize_graph(_with_known_splits(graphs), {x: points})

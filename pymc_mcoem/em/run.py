@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -17,17 +18,17 @@ import xarray as xr
 from pymc_mcoem.compiling.arithmetic import strict_arithmetic
 from pymc_mcoem.compiling.threads import OneAtATime, one_blas_thread
 from pymc_mcoem.em.checks import check_layout, check_shapes
-from pymc_mcoem.em.esteps.worker_calls import Explainer
+from pymc_mcoem.em.esteps.worker_calls import Explainer, joined
 from pymc_mcoem.em.family_record import describe_family
 from pymc_mcoem.em.history import History
 from pymc_mcoem.em.run_state import ObservationRecord, Pending, RunSettings, RunState, StepReport
 from pymc_mcoem.em.storage import SavedRun, run_bytes
 from pymc_mcoem.em.stream import Unreadable
 from pymc_mcoem.interrupts import patiently, raise_if_interrupted, require_own_fault
-from pymc_mcoem.runs.executor import Dispatcher, Workers
+from pymc_mcoem.runs.executor import Dispatcher, WorkerLost, Workers
 from pymc_mcoem.runs.failed_records import FailedRecord, leave_out, named
 from pymc_mcoem.runs.settings import run_attributes, seed_entropy
-from pymc_mcoem.runs.workers import ExecutorError, Order
+from pymc_mcoem.runs.workers import ExecutorError, Order, received
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -155,7 +156,7 @@ class Run[State: RunState, Settings: RunSettings]:
         result : EStepResult or Exception
             The exception if the E-step failed.
         seconds : float
-            0 with workers, whose times overlap.
+            0 with workers, whose times overlap, and for observations that are explained together.
 
         Raises
         ------
@@ -163,9 +164,10 @@ class Run[State: RunState, Settings: RunSettings]:
             Failures that are not due to an observation.
         """
         waiting, failed = deque(items), 0
+        lot = min(getattr(self.settings.e_step, "lot", 1), len(items))
         while waiting:
             orders = map(partial(order, failed), tuple(waiting))
-            answers = self.executor.answers(orders, window=len(items))
+            answers = self._answers(orders, len(items), lot)
             while waiting:
                 begun = perf_counter()
                 item = waiting.popleft()
@@ -175,12 +177,27 @@ class Run[State: RunState, Settings: RunSettings]:
                 except ExecutorError:
                     raise
                 except Exception as error:
+                    if lot > 1 and isinstance(error, WorkerLost):
+                        # one by one, to find out which it was
+                        waiting.appendleft(item)
+                        lot = 1
+                        break
                     require_own_fault(error)
                     failed += 1
                     yield item, error, 0.0
                     break
                 running = result.statistics if running is None else running
-                yield item, result, 0.0 if self.executor.is_remote else perf_counter() - begun
+                overlaps = self.executor.is_remote or lot > 1
+                yield item, result, 0.0 if overlaps else perf_counter() - begun
+
+    def _answers(self, orders: Iterator[Order], window: int, lot: int) -> Iterator[EStepResult]:
+        """Yield the answers to orders, of which so many go together."""
+        if lot == 1:
+            yield from self.executor.answers(orders, window=window)
+            return
+        lots = map(joined, iter(lambda: tuple(islice(orders, lot)), ()))
+        for found in self.executor.answers(lots, window=-(-window // lot)):
+            yield from map(received, found)
 
     def unreadable(self, record: Unreadable, position: int) -> FailedRecord:
         """Return an unreadable record to leave out, or raise the source's exception."""

@@ -10,7 +10,14 @@ from functools import cached_property
 import numpy as np
 from scipy.linalg.lapack import dpotrf
 
-__all__ = ["ModeStatus", "Modes", "PositiveDefinite", "cholesky_factors", "positive_definite"]
+__all__ = [
+    "ModeStatus",
+    "Modes",
+    "PositiveDefinite",
+    "cholesky_factors",
+    "positive_definite",
+    "search_troubles",
+]
 
 
 class ModeStatus(enum.Enum):
@@ -98,19 +105,25 @@ class Modes:
             Modes whose log evidence is more than this below the best are not counted, because the
             mode of a class without weight may be found roughly.
         """
-        counts: dict[str, int] = {}
-        log_evidence = self.log_evidence
-        if np.isfinite(log_evidence).any():
-            best = np.max(log_evidence[np.isfinite(log_evidence)])
-        else:
-            best = -np.inf
-        for status, value in zip(self.status, log_evidence, strict=True):
-            fine = status in (ModeStatus.CONVERGED, ModeStatus.OUT_OF_RACE)
-            far = np.isfinite(value) and value < best - margin
-            if not fine and not far:
-                name = f"mode search: {status.name.lower().replace('_', ' ')}"
-                counts[name] = counts.get(name, 0) + 1
-        return counts
+        return search_troubles(self.status, self.log_evidence, margin)
+
+
+def search_troubles(
+    status: Sequence[ModeStatus], log_evidence: np.ndarray, margin: float = 20.0
+) -> dict[str, int]:
+    """Count the searches that failed; see `Modes.troubles`."""
+    counts: dict[str, int] = {}
+    if np.isfinite(log_evidence).any():
+        best = np.max(log_evidence[np.isfinite(log_evidence)])
+    else:
+        best = -np.inf
+    for each, value in zip(status, log_evidence, strict=True):
+        fine = each in (ModeStatus.CONVERGED, ModeStatus.OUT_OF_RACE)
+        far = np.isfinite(value) and value < best - margin
+        if not fine and not far:
+            name = f"mode search: {each.name.lower().replace('_', ' ')}"
+            counts[name] = counts.get(name, 0) + 1
+    return counts
 
 
 @dataclass(frozen=True)

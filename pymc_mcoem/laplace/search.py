@@ -123,10 +123,10 @@ class ModeSearch:
         self.race = race
         self.cooling = None if noise_variance is None else cooling
         written_out = gauss_newton if curvature is None else curvature.matrix
-        self._measured_by_prior = metric is not None and written_out is not None
-        self._damping = _BY_PRIOR if self._measured_by_prior else BY_CURVATURE
+        self.measured_by_prior = metric is not None and written_out is not None
+        self.damping = _BY_PRIOR if self.measured_by_prior else BY_CURVATURE
         replaced = self._replaced(noise_variance, curvature)
-        self._evaluations = compile_evaluations(density, written_out, metric, replaced, mode)
+        self.evaluations = compile_evaluations(density, written_out, metric, replaced, mode)
 
     @classmethod
     def by_geometry(
@@ -197,8 +197,8 @@ class ModeSearch:
         starts = np.asarray(starts, dtype=np.float64)
         if starts.ndim == 2:
             starts = np.broadcast_to(starts, (len(asked), *starts.shape))
-        evaluate = self._evaluations.at(self.density.arguments(data, others))
-        searches = Searches.begin(asked, as_argument(starts), self._damping.first)
+        evaluate = self.evaluations.at(self.density.arguments(data, others))
+        searches = Searches.begin(asked, as_argument(starts), self.damping.first)
         rows = np.arange(len(searches.classes)).reshape(len(asked), -1)
         alive = set(rows.ravel().tolist())
         if self.cooling is not None:
@@ -222,7 +222,7 @@ class ModeSearch:
     @property
     def takes_many_points(self) -> bool:
         """Whether `at_points` can be asked: where nothing is compiled, nor a curvature given."""
-        return self._evaluations.takes_many_points
+        return self.evaluations.takes_many_points
 
     def at_points(
         self, class_index: int, points: np.ndarray, others: Sequence[np.ndarray] = ()
@@ -230,7 +230,7 @@ class ModeSearch:
         """Return log-densities ``(n,)`` and gradients ``(n, n_latents)`` at many points."""
         arguments = self.density.arguments({}, others)
         settings = self._settings(1.0, 1.0)
-        return self._evaluations.at_points(arguments, class_index, as_argument(points), settings)
+        return self.evaluations.at_points(arguments, class_index, as_argument(points), settings)
 
     def _run(
         self,
@@ -246,7 +246,7 @@ class ModeSearch:
         # all of them or none
         new = asked[searches.temperature[asked] != temperature]
         if new.size:
-            searches.heat(new, temperature, self._measured_by_prior)
+            searches.heat(new, temperature, self.measured_by_prior)
             there = searches.classes[new], searches.position[new], searches.matrix[new]
             searches.know(new, *evaluate(*there, settings))
             searches.n_iterations[new] += 1
@@ -255,7 +255,7 @@ class ModeSearch:
         iterate(evaluate, searches, known, settings, limit)
 
     def _settings(self, temperature: float, residual_share: float) -> np.ndarray:
-        return self._damping.settings(self.tolerance, temperature, residual_share)
+        return self.damping.settings(self.tolerance, temperature, residual_share)
 
     def _modes(
         self,

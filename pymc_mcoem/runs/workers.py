@@ -44,6 +44,8 @@ __all__ = [
 
 #: Number of objects that a worker keeps, the last ones used.
 CAPACITY = 16
+#: How the note begins that an exception of a worker carries.
+_IN_A_WORKER = "In a worker:\n"
 #: Seconds within which a worker notices that its driver is gone.
 WATCH_SECONDS = 2.0
 
@@ -75,7 +77,7 @@ class Order:
 
     def made_by(self, compiled: Any) -> Any:
         """Make the call, and repeat it if memory or a disk fails."""
-        drawn_from = [each for each in self.arguments if isinstance(each, np.random.Generator)]
+        drawn_from = list(_generators(self.arguments))
         states = [each.bit_generator.state for each in drawn_from]
 
         def set_back() -> None:
@@ -83,6 +85,15 @@ class Order:
                 each.bit_generator.state = state
 
         return patiently(lambda: self.function(compiled, *self.arguments), set_back)
+
+
+def _generators(arguments: tuple[Any, ...]) -> Iterator[np.random.Generator]:
+    """Yield the generators among arguments, also of several calls in one."""
+    for each in arguments:
+        if isinstance(each, np.random.Generator):
+            yield each
+        elif isinstance(each, tuple):
+            yield from _generators(each)
 
 
 @dataclass(frozen=True)
@@ -170,6 +181,10 @@ class Failed:
 
     error: Exception
     made: bool
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Send an exception that can be sent."""
+        return Failed, (_portable(self.error), self.made)
 
 
 @dataclass(frozen=True)
@@ -283,9 +298,10 @@ def received(answer: Any) -> Any:
 
 def _portable(error: Exception) -> Exception:
     """Return an exception that can be pickled, with its traceback in the worker as a note."""
-    place = "In a worker:\n" + "".join(traceback.format_exception(error))
+    place = _IN_A_WORKER + "".join(traceback.format_exception(error))
     with suppress(Exception):
-        error.add_note(place)
+        if not any(note.startswith(_IN_A_WORKER) for note in getattr(error, "__notes__", ())):
+            error.add_note(place)
     # Some exceptions cannot be unpickled, and raise anything when tried. Their text is then sent in
     # another exception.
     with suppress(Exception):

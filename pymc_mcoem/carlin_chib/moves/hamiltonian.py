@@ -86,7 +86,7 @@ class Hamiltonian:
     @property
     def kernel(self) -> CompiledKernel:
         """Its name and settings among the compiled kernels."""
-        settings = (self.n_moves, self.n_leapfrog, self._longest_log_step)
+        settings = (self.n_moves, self.n_leapfrog, self.longest_log_step)
         return CompiledKernel("hamiltonian", settings, needs_gradient=True)
 
     def noise_size(self, n_latents: int) -> int:
@@ -95,10 +95,11 @@ class Hamiltonian:
 
     def initial_log_step(self, n_latents: int) -> float:
         """Return log n_latents^(-1/4), as for a standard normal target, or less."""
-        return min(-0.25 * math.log(max(n_latents, 1)), self._longest_log_step)
+        return min(-0.25 * math.log(max(n_latents, 1)), self.longest_log_step)
 
     @property
-    def _longest_log_step(self) -> float:
+    def longest_log_step(self) -> float:
+        """Logarithm of the longest tuned step."""
         return math.log(_LONGEST / self.n_leapfrog)
 
     def build(
@@ -115,7 +116,7 @@ class Hamiltonian:
         n = density.n_latents
         rows = noise.reshape((self.n_moves, n + 4))
         scale = active_scale(density, class_index, proposal.scale)
-        tuned = pt.exp(pt.minimum(log_step, self._longest_log_step))
+        tuned = pt.exp(pt.minimum(log_step, self.longest_log_step))
         steps = tuned * (0.5 + pt.exp(log_uniform(rows[:, n + 2 :].T)))
 
         def leapfrog(z: Any, p: Any, k: Any, scale: Any, step: Any, x: Any) -> list[Any]:
@@ -169,5 +170,5 @@ class Hamiltonian:
             moved, accepted = positions[-1], counts[-1]
         acceptance = accepted / self.n_moves
         error = acceptance - self.target_acceptance
-        at_the_end = pt.ge(log_step, self._longest_log_step)
+        at_the_end = pt.ge(log_step, self.longest_log_step)
         return MoveResult(moved, acceptance, pt.switch(at_the_end, pt.minimum(error, 0.0), error))

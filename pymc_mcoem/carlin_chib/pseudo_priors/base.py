@@ -30,6 +30,7 @@ __all__ = [
     "Mixtures",
     "PseudoPriorRule",
     "PseudoPriors",
+    "draw_class",
 ]
 
 #: Most draws of a chain's start from its pseudo-priors, which may reach beyond the support.
@@ -305,16 +306,21 @@ class PseudoPriors:
         class_index : int
         position : ndarray of shape (n_latents,)
         """
-        n_classes, n = self.mean.shape
-        if np.isfinite(self.log_evidence).any():
-            log_p = np.where(np.isnan(self.log_evidence), -np.inf, self.log_evidence)
-            p = np.exp(log_p - log_p.max())
-        else:
-            p = np.ones(n_classes)
-        chosen = int(rng.choice(n_classes, p=p / p.sum()))
+        chosen, n = draw_class(self.log_evidence, rng), self.mean.shape[1]
         if self.mixtures is not None:
             return chosen, self.mixtures.draw(rng)[chosen]
         return chosen, self.mean[chosen] + self.scale[chosen] @ rng.standard_normal(n)
+
+
+def draw_class(log_evidence: np.ndarray, rng: np.random.Generator) -> int:
+    """Draw a class by evidence ``(n_classes,)``, if there is any."""
+    n_classes = len(log_evidence)
+    if np.isfinite(log_evidence).any():
+        log_p = np.where(np.isnan(log_evidence), -np.inf, log_evidence)
+        p = np.exp(log_p - log_p.max())
+    else:
+        p = np.ones(n_classes)
+    return int(rng.choice(n_classes, p=p / p.sum()))
 
 
 @dataclass(frozen=True, eq=False)

@@ -191,6 +191,14 @@ class Laplace:
 
         return modes
 
+    def compile_search(
+        self, density: ClassDensity, geometry: LatentGeometry, mode: Any = None
+    ) -> tuple[ModeSearch, np.ndarray]:
+        """Compile only the mode search; return it with its starts, ``(n_starts, n_latents)``."""
+        starts, given = self._starts(density, geometry)
+        search = self._compile_search(density, geometry, mode)
+        return search, np.concatenate([starts(), given])
+
     def _compile_search(
         self, density: ClassDensity, geometry: LatentGeometry, mode: Any
     ) -> ModeSearch:

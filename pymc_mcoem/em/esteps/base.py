@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -15,6 +15,7 @@ __all__ = [
     "CompiledChains",
     "CompiledClassWeights",
     "CompiledEStep",
+    "CompiledTogether",
     "EStep",
     "EStepResult",
 ]
@@ -131,6 +132,73 @@ class CompiledChains(Protocol):
             Whether pseudo-priors are fitted again at θ. They always are if `chain` has none.
         keep_fit : bool
             Whether the result's `chain` includes them for the next visit.
+        """
+        ...
+
+
+@runtime_checkable
+class CompiledTogether(Protocol):
+    """A compiled E-step that explains many observations in one call.
+
+    What it answers for each observation is what it answers for it alone, up to rounding, or if its
+    generators differ up to Monte Carlo error.
+    """
+
+    def explain_all(
+        self,
+        data: Sequence[Mapping[str, np.ndarray]],
+        parameters: Mapping[str, np.ndarray],
+        rngs: Sequence[np.random.Generator],
+        state: Mapping[str, np.ndarray],
+        *,
+        draws: int,
+        tune: int,
+    ) -> list[EStepResult | Exception]:
+        """Return the statistics of encoded observations at θ.
+
+        Parameters
+        ----------
+        data : sequence of mapping of str to ndarray
+            Encoded observations.
+        parameters : mapping of str to ndarray
+            θ of all of them.
+        rngs : sequence of numpy.random.Generator
+            One of each observation.
+        state : mapping of str to ndarray
+            As for a call of `CompiledEStep`, of all observations.
+        draws, tune : int
+
+        Returns
+        -------
+        list of EStepResult or Exception
+            The exception in place of an observation that fails. The others are not affected.
+        """
+        ...
+
+    def resume_all(
+        self,
+        data: Sequence[Mapping[str, np.ndarray]],
+        parameters: Mapping[str, np.ndarray],
+        rngs: Sequence[np.random.Generator],
+        chains: Sequence[Mapping[str, np.ndarray]],
+        *,
+        gains: Sequence[np.ndarray],
+        refit: Sequence[bool],
+        keep_fit: bool,
+    ) -> list[EStepResult | Exception]:
+        """Continue chains, or start them where `chains` are empty.
+
+        Parameters
+        ----------
+        data, parameters, rngs
+            As for `explain_all`.
+        chains, gains, refit : sequence
+            Of each observation, as for `CompiledChains.resume`.
+        keep_fit : bool
+
+        Returns
+        -------
+        list of EStepResult or Exception
         """
         ...
 

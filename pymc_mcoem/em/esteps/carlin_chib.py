@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from scipy.special import softmax
@@ -19,12 +19,16 @@ from pymc_mcoem.compiling.backends import require_backend
 from pymc_mcoem.em.burst import Burst
 from pymc_mcoem.em.esteps.base import EStepResult
 from pymc_mcoem.em.esteps.class_fits import NEGLIGIBLE
-from pymc_mcoem.em.esteps.compiled import SweepEStep
+from pymc_mcoem.em.esteps.together import TogetherEStep, go_together
+from pymc_mcoem.validation import require_whole
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
 
 __all__ = ["CarlinChibBurst", "CompiledCarlinChibBurst", "PosteriorChain"]
+
+#: Most observations that a driver asks for in one call, unless the settings say otherwise.
+_LOT = 256
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,20 @@ class CarlinChibBurst:
         tenth of the time, and takes one and a half times as long for every later one. It compiles
         anew for every number of sweeps, so use bursts of one length, and it does not work in
         forked processes; pseudo-priors other than `Laplace` are then compiled by numba.
+    at_once : int, optional
+        With JAX: largest number of observations that one compiled call explains. Drivers with
+        mini-batches, and classifiers, explain many in a call if pseudo-priors are `Laplace`, moves
+        `RandomWalk` or `Hamiltonian`, and statistics plain averages; with other settings one after
+        the other. None: 16 on a processor, and what memory holds on an accelerator.
+    dtype : {"float64", "float32"}
+        Precision of these calls. Single precision halves memory and, on most accelerators, time;
+        ``docs/choose.md`` has its errors.
+
+    Raises
+    ------
+    ValueError
+        If there is no such back end or precision, `at_once` is not positive, or single precision
+        is asked for with settings whose observations are not explained together.
 
     Notes
     -----
@@ -87,9 +105,26 @@ class CarlinChibBurst:
     within_class: WithinClassMove = BURST_MOVE
     rao_blackwell: bool = False
     backend: str | None = None
+    at_once: int | None = None
+    dtype: Literal["float64", "float32"] = "float64"
 
     def __post_init__(self) -> None:
         require_backend(self.backend)
+        if self.at_once is not None:
+            require_whole("at_once", self.at_once, 1)
+        if self.dtype not in ("float64", "float32"):
+            raise ValueError(f"dtype: got {self.dtype!r}; give 'float64' or 'float32'.")
+        if self.dtype == "float32" and not go_together(self):
+            raise ValueError(
+                "dtype: 'float32' is for observations that JAX explains together; give "
+                "backend='jax', Laplace pseudo-priors, RandomWalk or Hamiltonian moves and no "
+                "rao_blackwell, or 'float64'."
+            )
+
+    @property
+    def lot(self) -> int:
+        """Most observations that drivers ask for in one call; 1 if they are explained alone."""
+        return (self.at_once or _LOT) if go_together(self) else 1
 
     @classmethod
     def as_in_paper(cls, **overrides: Any) -> CarlinChibBurst:
@@ -130,7 +165,7 @@ class PosteriorChain:
     troubles: dict[str, int]
 
 
-class CompiledCarlinChibBurst(SweepEStep):
+class CompiledCarlinChibBurst(TogetherEStep):
     """A `CarlinChibBurst` compiled for one family.
 
     Parameters
@@ -141,7 +176,7 @@ class CompiledCarlinChibBurst(SweepEStep):
 
     def __init__(self, settings: CarlinChibBurst, family: Family) -> None:
         super().__init__(family, settings.backend, settings.pseudo_priors)
-        self.settings = settings
+        self.settings, self.family = settings, family
         self.burst = Burst(
             self.density,
             settings.within_class,

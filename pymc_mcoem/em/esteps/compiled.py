@@ -198,7 +198,11 @@ class ChainEStep[Drawn: (Sweeps, ClassDraws)](DensityEStep):
         values: Arrays,
     ) -> EStepResult:
         """Return mean statistics of a burst, with a trouble if its chain did not move."""
-        result = self._summed(pseudo_priors, found, tune, rng, values)
+        return self._moved(self._summed(pseudo_priors, found, tune, rng, values))
+
+    @staticmethod
+    def _moved(result: EStepResult) -> EStepResult:
+        """Return a result with a trouble if its chain did not move."""
         if result.acceptance == 0.0:
             result.troubles["chain did not move within its class"] = 1
         return result
@@ -370,16 +374,32 @@ class SweepEStep(ChainEStep[Sweeps]):
         rng: np.random.Generator,
         values: Arrays,
     ) -> EStepResult:
-        drawn = slice(tune, None)
+        return self._result(
+            self._mean_statistics(found, slice(tune, None), values),
+            pseudo_priors.log_evidence,
+            pseudo_priors.troubles,
+            found,
+            tune,
+        )
+
+    @staticmethod
+    def _result(
+        statistics: dict[str, np.ndarray],
+        log_evidence: np.ndarray,
+        troubles: Mapping[str, int],
+        found: Sweeps,
+        tune: int,
+    ) -> EStepResult:
+        """Return the result of a burst, given its mean statistics and the classes' evidence."""
         # SciPy's logsumexp takes a thirtieth of a short burst; pilot moments have nan
         with np.errstate(invalid="ignore"):
-            log_evidence = float(np.logaddexp.reduce(pseudo_priors.log_evidence))
+            total = float(np.logaddexp.reduce(log_evidence))
         return EStepResult(
-            self._mean_statistics(found, drawn, values),
-            class_index=found.class_index[drawn],
-            acceptance=float(np.mean(found.acceptance[drawn])),
-            log_evidence=log_evidence,
-            troubles=dict(pseudo_priors.troubles),
+            statistics,
+            class_index=found.class_index[tune:],
+            acceptance=float(np.mean(found.acceptance[tune:])),
+            log_evidence=total,
+            troubles=dict(troubles),
             state={"log_step": found.log_step},
         )
 

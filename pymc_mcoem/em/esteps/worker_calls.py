@@ -6,23 +6,25 @@ workers does for an observation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pymc_mcoem.em.checks import check_statistics
-from pymc_mcoem.em.esteps.base import CompiledChains
+from pymc_mcoem.em.esteps.base import CompiledChains, CompiledTogether
 from pymc_mcoem.em.esteps.carlin_chib import CompiledCarlinChibBurst
 from pymc_mcoem.em.esteps.compiled_cache import compiled_for
+from pymc_mcoem.interrupts import require_own_fault
+from pymc_mcoem.runs.workers import Failed, Order
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.esteps.base import CompiledEStep, EStep, EStepResult
     from pymc_mcoem.em.esteps.carlin_chib import PosteriorChain
     from pymc_mcoem.em.family import Family
 
-__all__ = ["Explainer", "Visit", "keep_draws", "simulate", "visit"]
+__all__ = ["Explainer", "Visit", "joined", "keep_draws", "simulate", "visit"]
 
 type Arrays = Mapping[str, np.ndarray]
 
@@ -71,11 +73,16 @@ def simulate(
     `state` is None in the first step. A state of another E-step, with which the run was saved, is
     not used.
     """
-    e_step = explainer.e_step
-    begun = e_step.initial_state()
-    if state is not None and _array_shapes(state) == _array_shapes(begun):
-        begun = dict(state)
+    e_step, begun = explainer.e_step, _begun(explainer, state)
     return explainer.checked(e_step(data, dict(parameters), rng, begun, draws=draws, tune=tune))
+
+
+def _begun(explainer: Explainer, state: Arrays | None) -> dict[str, np.ndarray]:
+    """Return the state to begin with."""
+    begun = explainer.e_step.initial_state()
+    if state is not None and _array_shapes(state) == _array_shapes(begun):
+        return dict(state)
+    return begun
 
 
 def _array_shapes(state: Arrays) -> dict[str, tuple[int, ...]]:
@@ -117,6 +124,17 @@ class Visit:
     refit_every: int
     adapts: bool
 
+    @property
+    def gains(self) -> np.ndarray:
+        """Gains of the adaptation of step sizes, ``(draws,)``."""
+        numbers = self.done + np.arange(1, self.draws + 1)
+        return 2.0 / np.sqrt(numbers) if self.adapts else np.zeros(self.draws)
+
+    @property
+    def is_refitted(self) -> bool:
+        """Whether pseudo-priors are fitted again."""
+        return (self.done // self.draws) % self.refit_every == 0
+
 
 def visit(
     explainer: Explainer,
@@ -137,17 +155,113 @@ def visit(
     how : Visit
     """
     if isinstance(explainer.e_step, CompiledChains):
-        numbers = how.done + np.arange(1, how.draws + 1)
         return explainer.checked(
             explainer.e_step.resume(
                 data,
                 parameters,
                 rng,
                 chain,
-                gains=2.0 / np.sqrt(numbers) if how.adapts else np.zeros(how.draws),
-                refit=(how.done // how.draws) % how.refit_every == 0,
+                gains=how.gains,
+                refit=how.is_refitted,
                 keep_fit=how.refit_every > 1,
             )
         )
     result = simulate(explainer, data, parameters, rng, chain or None, how.draws, 0)
     return replace(result, chain=result.state)
+
+
+def joined(orders: Sequence[Order]) -> Order:
+    """Return several calls of `simulate`, or of `visit`, as one.
+
+    It returns a list with the result of each call, or `Failed` in its place.
+    """
+    return Order(_TOGETHER[orders[0].function], (tuple(order.arguments for order in orders),))
+
+
+def _simulate_all(
+    explainer: Explainer, calls: Sequence[tuple[Any, ...]]
+) -> list[EStepResult | Failed]:
+    """Make calls of `simulate`, those with the same θ together."""
+    e_step = explainer.e_step
+    if not isinstance(e_step, CompiledTogether):
+        return [_tried(lambda: simulate(explainer, *call)) for call in calls]  # noqa: B023
+
+    def explain(some: Sequence[tuple[Any, ...]]) -> list[EStepResult | Exception]:
+        data, parameters, rngs, states, draws, tune = zip(*some, strict=True)
+        return e_step.explain_all(
+            data,
+            dict(parameters[0]),
+            rngs,
+            _begun(explainer, states[0]),
+            draws=draws[0],
+            tune=tune[0],
+        )
+
+    kinds = [(_content(θ), _content(state), *lengths) for _, θ, _, state, *lengths in calls]
+    return _by_kind(explainer, calls, kinds, explain)
+
+
+def _visit_all(
+    explainer: Explainer, calls: Sequence[tuple[Any, ...]]
+) -> list[EStepResult | Failed]:
+    """Make calls of `visit`, those with the same θ together."""
+    e_step = explainer.e_step
+    if not isinstance(e_step, CompiledTogether):
+        return [_tried(lambda: visit(explainer, *call)) for call in calls]  # noqa: B023
+
+    def resume(some: Sequence[tuple[Any, ...]]) -> list[EStepResult | Exception]:
+        data, parameters, rngs, chains, hows = zip(*some, strict=True)
+        return e_step.resume_all(
+            data,
+            parameters[0],
+            rngs,
+            chains,
+            gains=[how.gains for how in hows],
+            refit=[how.is_refitted for how in hows],
+            keep_fit=hows[0].refit_every > 1,
+        )
+
+    return _by_kind(explainer, calls, [_content(θ) for _, θ, *_ in calls], resume)
+
+
+#: What makes several calls in one, by what makes one.
+_TOGETHER: dict[Callable[..., Any], Callable[..., Any]] = {
+    simulate: _simulate_all,
+    visit: _visit_all,
+}
+
+
+def _by_kind(
+    explainer: Explainer,
+    calls: Sequence[tuple[Any, ...]],
+    kinds: Sequence[Hashable],
+    explain: Callable[[Sequence[tuple[Any, ...]]], list[EStepResult | Exception]],
+) -> list[EStepResult | Failed]:
+    """Explain calls of the same kind together; return the checked results in the calls' order."""
+    found: dict[int, EStepResult | Exception] = {}
+    for kind in dict.fromkeys(kinds):
+        some = [at for at, other in enumerate(kinds) if other == kind]
+        found.update(zip(some, explain([calls[at] for at in some]), strict=True))
+    return [_checked(explainer, found[at]) for at in range(len(calls))]
+
+
+def _checked(explainer: Explainer, result: EStepResult | Exception) -> EStepResult | Failed:
+    if isinstance(result, Exception):
+        return Failed(result, made=True)
+    return _tried(lambda: explainer.checked(result))
+
+
+def _tried(call: Callable[[], EStepResult]) -> EStepResult | Failed:
+    """Return a call's result, or `Failed` if it fails by its own fault."""
+    try:
+        return call()
+    except Exception as error:
+        require_own_fault(error)
+        return Failed(error, made=True)
+
+
+def _content(arrays: Arrays | None) -> Hashable:
+    """Return what is equal for equal arrays."""
+    if arrays is None:
+        return None
+    return tuple((name, np.asarray(value).tobytes()) for name, value in arrays.items())

@@ -1,0 +1,70 @@
+"""Graphs of PyTensor as functions that JAX can trace.
+
+Importing this module imports JAX.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from pymc_mcoem.compiling.data_functions import Density, compile_with_data
+
+__all__ = ["JaxGraph", "require_own_process"]
+
+#: Process in which JAX was imported.
+_PROCESS = os.getpid()
+
+
+class JaxGraph:
+    """A graph as a function that JAX can trace.
+
+    Shared data of the model, which are not arguments, are read at every call.
+
+    Parameters
+    ----------
+    density : Density
+        Its data and other values are arguments after `inputs`.
+    inputs, outputs : sequence of TensorVariable
+
+    Raises
+    ------
+    ValueError
+        If JAX computes in single precision.
+    RuntimeError
+        In a process that was forked from one in which JAX had been imported.
+    """
+
+    def __init__(self, density: Density, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        require_own_process()
+        function = compile_with_data(density, list(inputs), list(outputs), "JAX").function
+        if not jax.config.jax_enable_x64:
+            raise ValueError(
+                "backend: JAX computes in single precision here, but searches and sweeps "
+                "need double precision; set PyTensor's floatX to float64, or jax.config's "
+                "jax_enable_x64."
+            )
+        n_given = len(inputs) + len(density.data_inputs) + len(density.other_values)
+        self._function = function.vm.jit_fn
+        self._shared = function.input_storage[n_given:]
+
+    def shared(self) -> list[Any]:
+        """Return the values of the shared data, the last of the arguments."""
+        return [container.storage[0] for container in self._shared]
+
+    def __call__(self, *arguments: Any) -> list[Any]:
+        """Return the graph's outputs; the arguments are its inputs, the data, what is shared."""
+        # The function of a graph without outputs returns None.
+        return list(self._function(*arguments) or ())
+
+
+def require_own_process() -> None:
+    """Raise an error in a forked process, where JAX would wait for threads that do not exist."""
+    if os.getpid() != _PROCESS:
+        raise RuntimeError(
+            "backend: JAX does not work in a process that was forked; start workers by "
+            "multiprocessing.get_context('spawn'), or give a number of processes as executor."
+        )

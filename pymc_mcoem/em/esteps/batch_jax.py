@@ -1,0 +1,341 @@
+"""Bursts of many observations in step, in JAX: searches, sweeps and statistics.
+
+A chunk of observations is one call of each compiled function. On a processor, chunks are as small
+as its caches and run in threads; on an accelerator, a chunk is what its memory holds. The last
+chunk is padded to a power of two, so that few shapes are compiled. What an observation gets does
+not depend on the others of its chunk, up to rounding.
+
+On a processor noise comes from each observation's own generator, in the order in which a burst
+alone takes it: draws are those of the other back ends. An accelerator makes its noise itself, from
+a key that the observation's generator gives.
+
+Importing this module imports JAX.
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytensor.tensor as pt
+from joblib import cpu_count
+
+from pymc_mcoem.carlin_chib.compiled_sweeps import Sweeps
+from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors, draw_class
+from pymc_mcoem.carlin_chib.sweeps_jax import Chains, SweepsInStep
+from pymc_mcoem.compiling.graphs_jax import JaxGraph, require_own_process
+from pymc_mcoem.compiling.messages import compiling
+from pymc_mcoem.em.esteps.asked import Explained, ToExplain
+from pymc_mcoem.laplace.modes import ModeStatus, search_troubles
+from pymc_mcoem.laplace.search_jax import Fits, SearchInStep
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pymc_mcoem.carlin_chib.moves.within_class import WithinClassMove
+    from pymc_mcoem.density.class_density import ClassDensity
+    from pymc_mcoem.laplace.search import ModeSearch
+
+__all__ = ["BurstsInStep"]
+
+#: Observations of a chunk on a processor: more leave its caches.
+_ON_PROCESSOR = 16
+#: Most observations of a chunk on an accelerator, and the share of its memory that they may take.
+_ON_ACCELERATOR, _MEMORY_SHARE = 1_024, 0.3
+#: Memory of an observation beside the matrices and results that are counted, in numbers for each
+#: number of its data and class: what the density's evaluation holds.
+_WITHIN = 200
+
+
+class BurstsInStep:
+    """Bursts of Carlin-Chib sweeps with Laplace pseudo-priors, of many observations at once.
+
+    Parameters
+    ----------
+    density : ClassDensity
+    search : ModeSearch
+    starts : ndarray of shape (n_starts, n_latents)
+    move : RandomWalk or Hamiltonian
+    statistics : mapping of str to TensorVariable
+        Expressions in variables of the model.
+    observation : collection of str
+        Names of the data that are each observation's own.
+    at_once : int, optional
+        Largest number of observations of a chunk.
+    dtype : str
+        ``"float64"`` or ``"float32"``.
+    own_noise : bool, optional
+        Whether noise comes from the observations' generators and not from the device. Default: on
+        a processor.
+    """
+
+    def __init__(
+        self,
+        density: ClassDensity,
+        search: ModeSearch,
+        starts: np.ndarray,
+        move: WithinClassMove,
+        statistics: Mapping[str, Any],
+        observation: Sequence[str],
+        *,
+        at_once: int | None = None,
+        dtype: str = "float64",
+        own_noise: bool | None = None,
+    ) -> None:
+        self._density, self._dtype = density, dtype
+        on_processor = jax.default_backend() == "cpu"
+        self._own_noise = on_processor if own_noise is None else own_noise
+        self._n_threads = cpu_count() if on_processor else 1
+        self._is_shared = tuple(name not in observation for name in density.data_inputs)
+        self._names = tuple(statistics)
+        self._search = SearchInStep(search, starts, self._is_shared)
+        self._sweeps = SweepsInStep(density, move, self._is_shared)
+        k = pt.scalar("class_index", dtype="int64")
+        x = pt.tensor("position", dtype="float64", shape=(density.n_latents,))
+        expressions = [
+            pt.cast(pt.as_tensor_variable(value), "float64") for value in statistics.values()
+        ]
+        self._statistics = JaxGraph(density, [k, x], density.place(expressions, k, x))
+        self._find = jax.jit(self._search, static_argnums=0)
+        self._begin = jax.jit(_positions)
+        self._run = jax.jit(self._all_sweeps)
+        self._sum = jax.jit(self._all_sums)
+        self._told: set[Any] = set()
+        self.at_once = at_once or (_ON_PROCESSOR if on_processor else self._that_fit(len(starts)))
+
+    def _that_fit(self, n_starts: int) -> int:
+        """Return how many observations fit into the accelerator's memory, a power of two."""
+        density = self._density
+        n, n_rows = density.n_latents, density.n_classes * n_starts
+        sizes = [np.prod(density.model[name].get_value().shape) for name in density.data_inputs]
+        own = sum(size for size, same in zip(sizes, self._is_shared, strict=True) if not same)
+        numbers = n_rows * (10 * n * n + _WITHIN * own)
+        limit = (jax.devices()[0].memory_stats() or {}).get("bytes_limit", 8 * 2**30)
+        most = int(_MEMORY_SHARE * limit / (8 * numbers))
+        return int(np.clip(1 << (max(most, 1).bit_length() - 1), 1, _ON_ACCELERATOR))
+
+    def __call__(
+        self,
+        asked: Sequence[ToExplain],
+        tune: int,
+        *,
+        keeps_fit: bool = False,
+        summed: bool = True,
+    ) -> list[Explained | None]:
+        """Explain observations that have the same θ.
+
+        Parameters
+        ----------
+        asked : sequence of ToExplain
+            With as many sweeps each; either all or none have a `fit`.
+        tune : int
+            Sweeps before the first draw.
+        keeps_fit : bool
+            Whether the pseudo-priors are returned.
+        summed : bool
+            Whether statistics are wanted; without them the draws' positions are returned.
+
+        Returns
+        -------
+        list of Explained or None
+            None for an observation without density at some sweep, which has to be explained alone.
+        """
+        require_own_process()
+        chunks = [asked[at : at + self.at_once] for at in range(0, len(asked), self.at_once)]
+        explain = partial(self._chunk, tune=tune, keeps_fit=keeps_fit, summed=summed)
+        key = len(asked[0].gains), tune, len(chunks[0]), summed
+        if key not in self._told:
+            # in one thread first, which compiles
+            with compiling("bursts for JAX"):
+                first = explain(chunks.pop(0))
+            self._told.add(key)
+        else:
+            first = []
+        if self._n_threads == 1 or len(chunks) < 2:
+            return [*first, *(each for chunk in chunks for each in explain(chunk))]
+        with ThreadPoolExecutor(min(self._n_threads, len(chunks))) as pool:
+            return [*first, *(each for found in pool.map(explain, chunks) for each in found)]
+
+    def _chunk(
+        self, asked: Sequence[ToExplain], *, tune: int, keeps_fit: bool, summed: bool
+    ) -> list[Explained | None]:
+        """Explain the observations of one chunk."""
+        with _precision(self._dtype):
+            n = 1 << (len(asked) - 1).bit_length()
+            padded = [*asked, *[asked[-1]] * (n - len(asked))]
+            values = self._values(padded)
+            fits = self._fitted(padded, values)
+            log_evidence = _in_double(fits.log_evidence)[: len(asked)]
+            status = np.asarray(fits.status)
+            chains = self._begun(asked, padded, fits, log_evidence)
+            gains = jnp.asarray(np.stack([each.gains for each in padded], axis=1))
+            noise = self._noise(asked, n, len(gains))
+            shared = self._sweeps.shared()
+            end, drawn = self._run(chains, noise, gains, fits, values, shared)
+            sums = None
+            if summed:
+                kept = drawn.class_index[tune:], drawn.position[tune:]
+                sums = self._sum(*kept, values, self._statistics.shared())
+                sums = list(map(_in_double, sums))
+            index = np.asarray(drawn.class_index, dtype=np.int64)
+            log_weight = _in_double(drawn.log_weight)
+            acceptance = _in_double(drawn.acceptance)
+            # of a chain that is summed only its end is needed
+            first = -1 if summed else 0
+            position = _in_double(drawn.position[first:])
+            log_step = _in_double(end.log_step)
+            kept_fits = list(map(_in_double, fits[:5])) if keeps_fit else None
+        found: list[Explained | None] = []
+        for row, each in enumerate(asked):
+            sweeps = Sweeps(
+                index[:, row],
+                position[:, row],
+                log_weight[:, row],
+                None,
+                acceptance[:, row],
+                log_step[row].copy(),
+            )
+            if not np.isfinite(sweeps.log_weight.max(axis=1)).all():
+                found.append(None)
+                continue
+            statuses = [_STATUSES[place] for place in status[row]]
+            found.append(
+                Explained(
+                    {} if sums is None else self._means(sums, row, sweeps.class_index[tune:]),
+                    sweeps,
+                    log_evidence[row],
+                    {} if each.fit else search_troubles(statuses, log_evidence[row]),
+                    None if kept_fits is None else PseudoPriors(*(fit[row] for fit in kept_fits)),
+                )
+            )
+        return found
+
+    def _values(self, asked: Sequence[ToExplain]) -> list[Any]:
+        """Return the density's data of a chunk on the device."""
+        found = []
+        for (name, symbol), same in zip(
+            self._density.data_inputs.items(), self._is_shared, strict=True
+        ):
+            parts = [each.values[name] for each in asked[: 1 if same else None]]
+            value = parts[0] if same else np.stack(parts)
+            found.append(jnp.asarray(np.asarray(value, dtype=symbol.dtype)))
+        return found
+
+    def _fitted(self, asked: Sequence[ToExplain], values: list[Any]) -> Fits:
+        """Return pseudo-priors on the device: those that were kept, or new ones."""
+        kept = [each.fit for each in asked if each.fit is not None]
+        if kept:
+            arrays = [[*each.as_list(), each.log_evidence] for each in kept]
+            known = [jnp.asarray(np.stack(parts)) for parts in zip(*arrays, strict=True)]
+            return Fits._make([*known, jnp.zeros(known[-1].shape, dtype=int)])
+        found: Fits = self._find(len(asked), values, self._search.graph.shared())
+        return found
+
+    def _begun(
+        self,
+        asked: Sequence[ToExplain],
+        padded: Sequence[ToExplain],
+        fits: Fits,
+        log_evidence: np.ndarray,
+    ) -> Chains:
+        """Return where chains start, or where they go on; see `PseudoPriors.draw_start`."""
+        n, size = len(padded), self._density.n_latents
+        index, normals = np.zeros(n, dtype=np.int64), np.zeros((n, size))
+        goes_on, given = np.zeros(n, dtype=bool), np.zeros((n, size))
+        for row, each in enumerate(asked):
+            if each.start is not None:
+                goes_on[row], (index[row], given[row]) = True, each.start
+            else:
+                index[row] = draw_class(log_evidence[row], each.rng)
+                each.rng.standard_normal(out=normals[row])
+        log_step = jnp.asarray(np.stack([each.log_step for each in padded]))
+        arrays = [jnp.asarray(each) for each in (index, normals, goes_on, given)]
+        return Chains(arrays[0], self._begin(fits.mean, fits.scale, *arrays), log_step)
+
+    def _noise(self, asked: Sequence[ToExplain], n: int, n_sweeps: int) -> Any:
+        """Return standard normals (n, n_sweeps, noise_size), or words that make keys (n, 2)."""
+        if not self._own_noise:
+            words = np.zeros((n, 2), dtype=np.uint32)
+            for row, each in enumerate(asked):
+                words[row] = each.rng.integers(2**32, size=2, dtype=np.uint32)
+            return jnp.asarray(words)
+        noise = np.zeros((n, n_sweeps, self._sweeps.noise_size))
+        for row, each in enumerate(asked):
+            each.rng.standard_normal(out=noise[row])
+        return jnp.asarray(noise)
+
+    def _all_sweeps(
+        self, chains: Chains, noise: Any, gains: Any, fits: Fits, values: Any, shared: Any
+    ) -> Any:
+        if noise.dtype == jnp.uint32:
+            noise = jax.random.wrap_key_data(noise, impl="threefry2x32")
+        else:
+            noise = jnp.swapaxes(noise, 0, 1)
+        return self._sweeps(chains, noise, gains, fits, values, shared)
+
+    def _all_sums(self, index: Any, position: Any, values: list[Any], shared: list[Any]) -> Any:
+        """Return sums of statistics over draws (n_draws, n), each (n, n_classes, *shape)."""
+        n = index.shape[1]
+        axes = [None if same else 0 for same in self._is_shared]
+
+        def one(k: Any, x: Any, *values: Any) -> list[Any]:
+            return self._statistics(k, x, *values, *shared)
+
+        every = jax.vmap(one, in_axes=(0, 0, *axes))
+        rows = jnp.arange(n)
+
+        def add(total: list[Any], drawn: tuple[Any, Any]) -> tuple[list[Any], None]:
+            k, x = drawn
+            found = every(k, x, *values)
+            return [
+                each.at[rows, k].add(value) for each, value in zip(total, found, strict=True)
+            ], None
+
+        sizes = jax.eval_shape(every, index[0], position[0], *values)
+        total = [jnp.zeros((n, self._density.n_classes, *each.shape[1:])) for each in sizes]
+        return jax.lax.scan(add, total, (index, position))[0]
+
+    def _means(self, sums: list[np.ndarray], row: int, index: np.ndarray) -> dict[str, np.ndarray]:
+        """Return an observation's mean statistics, in the order of `WeightedStatistics`."""
+        found = {
+            name: total[row] / len(index) for name, total in zip(self._names, sums, strict=True)
+        }
+        counts = np.bincount(index, minlength=self._density.n_classes)
+        return {**found, "class_weight": counts / len(index)}
+
+
+def _in_double(value: Any) -> np.ndarray:
+    return np.asarray(value, dtype=np.float64)
+
+
+#: In the order of `Fits.status`.
+_STATUSES = tuple(ModeStatus)
+
+
+def _positions(mean: Any, scale: Any, index: Any, normals: Any, goes_on: Any, given: Any) -> Any:
+    """Return draws of each chain's pseudo-prior, or where it goes on, (n, n_latents)."""
+    rows = jnp.arange(len(index))
+    drawn = mean[rows, index] + jnp.einsum("bij,bj->bi", scale[rows, index], normals)
+    return jnp.where(goes_on[:, None], given, drawn)
+
+
+@contextmanager
+def _precision(dtype: str) -> Iterator[None]:
+    """Let JAX compute in a precision while the block runs, in this thread."""
+    if dtype == "float64":
+        yield
+        return
+    # older versions of JAX have it elsewhere
+    place: Any = jax if hasattr(jax, "enable_x64") else importlib.import_module("jax.experimental")
+    with place.enable_x64(False), warnings.catch_warnings():
+        # graphs ask for double precision, which they do not get
+        warnings.filterwarnings("ignore", message="Explicitly requested dtype", append=False)
+        yield

@@ -1,0 +1,235 @@
+"""Bursts of many observations in one call: which there can be, and what drivers ask and get."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.special import softmax
+
+from pymc_mcoem.carlin_chib.moves.hamiltonian import Hamiltonian
+from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
+from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
+from pymc_mcoem.compiling.backends import known_mode, uses_jax
+from pymc_mcoem.em.burst import adaptation_gains
+from pymc_mcoem.em.esteps.asked import Explained, ToExplain
+from pymc_mcoem.em.esteps.class_fits import fit_to_keep, kept_fit, own_chain
+from pymc_mcoem.em.esteps.compiled import SweepEStep
+from pymc_mcoem.interrupts import require_own_fault
+
+if TYPE_CHECKING:
+    from pymc_mcoem.em.esteps.base import EStepResult
+    from pymc_mcoem.em.esteps.batch_jax import BurstsInStep
+    from pymc_mcoem.em.family import Family
+
+__all__ = ["TogetherEStep", "go_together"]
+
+type Arrays = Mapping[str, np.ndarray]
+
+
+def go_together(settings: Any) -> bool:
+    """Return whether the settings of a burst allow many observations in one call.
+
+    That takes JAX, the pseudo-priors `Laplace`, and the moves `RandomWalk` or `Hamiltonian`.
+
+    Parameters
+    ----------
+    settings : CarlinChibBurst
+    """
+    move = settings.within_class
+    return (
+        settings.backend is not None
+        and uses_jax(known_mode(settings.backend))
+        # subclasses may search or move otherwise
+        and type(settings.pseudo_priors) is Laplace
+        and type(move) in (RandomWalk, Hamiltonian)
+        and move.noise_size(1) > 0
+        and not settings.rao_blackwell
+    )
+
+
+class TogetherEStep(SweepEStep):
+    """A compiled burst that explains many observations in one call, if its settings allow it.
+
+    Attributes
+    ----------
+    settings : CarlinChibBurst
+    family : Family
+        Both set by derived classes.
+    """
+
+    settings: Any
+    family: Family
+
+    @cached_property
+    def in_step(self) -> BurstsInStep | None:
+        """What explains observations in step, made at its first use; None if nothing can."""
+        settings, density = self.settings, self.density
+        if not go_together(settings) or density.active is not None or density.other_values:
+            return None
+        # importing JAX takes a second, and many never need it
+        from pymc_mcoem.em.esteps.batch_jax import BurstsInStep
+
+        search, starts = settings.pseudo_priors.compile_search(
+            density, self.family.geometry, self.mode
+        )
+        return BurstsInStep(
+            density,
+            search,
+            starts,
+            settings.within_class,
+            self.family.statistics,
+            self.family.observation,
+            at_once=settings.at_once,
+            dtype=settings.dtype,
+        )
+
+    def explain_all(
+        self,
+        data: Sequence[Arrays],
+        parameters: Arrays,
+        rngs: Sequence[np.random.Generator],
+        state: Arrays,
+        *,
+        draws: int,
+        tune: int,
+    ) -> list[EStepResult | Exception]:
+        """Return the mean statistics of many observations; see `CompiledTogether.explain_all`."""
+        gains = adaptation_gains(tune + draws, tune)
+        asked = [
+            ToExplain(self._values(each, parameters), rng, state["log_step"], gains)
+            for each, rng in zip(data, rngs, strict=True)
+        ]
+
+        def alone(at: int) -> EStepResult:
+            one = asked[at]
+            return super(TogetherEStep, self)._explain(one.values, one.rng, state, draws, tune)
+
+        def told(at: int, explained: Explained) -> EStepResult:
+            return self._moved(self._result_of(explained, tune))
+
+        return self._all(asked, alone, told, tune)
+
+    def resume_all(
+        self,
+        data: Sequence[Arrays],
+        parameters: Arrays,
+        rngs: Sequence[np.random.Generator],
+        chains: Sequence[Arrays],
+        *,
+        gains: Sequence[np.ndarray],
+        refit: Sequence[bool],
+        keep_fit: bool,
+    ) -> list[EStepResult | Exception]:
+        """Continue the chains of many observations; see `CompiledTogether.resume_all`."""
+        shapes = {**self._place_shapes(), "log_step": self.initial_log_step.shape}
+        asked = []
+        for each, rng, chain, gain, again in zip(data, rngs, chains, gains, refit, strict=True):
+            one = ToExplain(self._values(each, parameters), rng, self.initial_log_step, gain)
+            if own := own_chain(chain, **shapes):
+                start = int(own["class_index"]), own["position"]
+                fit = None if again else kept_fit(own)
+                one = replace(one, log_step=own["log_step"], start=start, fit=fit)
+            asked.append(one)
+
+        def alone(at: int) -> EStepResult:
+            return self.resume(
+                data[at],
+                parameters,
+                rngs[at],
+                chains[at],
+                gains=gains[at],
+                refit=refit[at],
+                keep_fit=keep_fit,
+            )
+
+        def told(at: int, explained: Explained) -> EStepResult:
+            found, fit = explained.found, asked[at].fit or explained.fit
+            chain = {**self._place(found), "log_step": np.array(found.log_step)}
+            if fit is not None and keep_fit:
+                chain |= fit_to_keep(fit)
+            return replace(self._result_of(explained, 0), chain=chain)
+
+        return self._all(asked, alone, told, 0, keeps_fit=keep_fit)
+
+    def class_probability_all(
+        self,
+        data: Sequence[Arrays],
+        parameters: Arrays,
+        rngs: Sequence[np.random.Generator],
+        *,
+        draws: int,
+        tune: int,
+    ) -> list[np.ndarray | Exception]:
+        """Return class probabilities of many observations, ``(n_classes,)`` each.
+
+        Parameters
+        ----------
+        data, parameters, rngs, draws, tune
+            As for `explain_all`, with the step sizes that a run starts with.
+        """
+        gains = adaptation_gains(tune + draws, tune)
+        asked = [
+            ToExplain(self._values(each, parameters), rng, self.initial_log_step, gains)
+            for each, rng in zip(data, rngs, strict=True)
+        ]
+
+        def alone(at: int) -> np.ndarray:
+            return self._class_weights(asked[at].values, rngs[at], draws, tune)
+
+        def told(at: int, explained: Explained) -> np.ndarray:
+            log_weight = explained.found.log_weight[tune:]
+            return np.asarray(softmax(log_weight, axis=1).mean(axis=0))
+
+        return self._all(asked, alone, told, tune, summed=False)
+
+    def _explain(
+        self, values: Arrays, rng: np.random.Generator, state: Arrays, draws: int, tune: int
+    ) -> EStepResult:
+        if self.settings.dtype == "float64":
+            return super()._explain(values, rng, state, draws, tune)
+        # only bursts in step know another precision
+        (found,) = self.explain_all([values], {}, [rng], state, draws=draws, tune=tune)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def _result_of(self, explained: Explained, tune: int) -> EStepResult:
+        return self._result(
+            explained.statistics,
+            explained.log_evidence,
+            explained.troubles,
+            explained.found,
+            tune,
+        )
+
+    def _all[Found](
+        self,
+        asked: Sequence[ToExplain],
+        alone: Callable[[int], Found],
+        told: Callable[[int, Explained], Found],
+        tune: int,
+        **options: bool,
+    ) -> list[Found | Exception]:
+        """Explain observations in step, and alone those that have to be."""
+        begun = [each.rng.bit_generator.state for each in asked]
+        explained: dict[int, Explained | None] = dict.fromkeys(range(len(asked)))
+        if self.in_step is not None:
+            kinds = [(each.fit is None, len(each.gains)) for each in asked]
+            for kind in dict.fromkeys(kinds):
+                some = [at for at, other in enumerate(kinds) if other == kind]
+                found = self.in_step([asked[at] for at in some], tune, **options)
+                explained.update(zip(some, found, strict=True))
+        answers: list[Found | Exception] = []
+        for at, each in explained.items():
+            try:
+                if each is None:
+                    asked[at].rng.bit_generator.state = begun[at]
+                answers.append(alone(at) if each is None else told(at, each))
+            except Exception as error:
+                require_own_fault(error)
+                answers.append(error)
+        return answers

@@ -1,0 +1,479 @@
+"""Searches for the modes of many observations in step, in JAX.
+
+The steps are those of `pymc_mcoem.laplace.search` and `pymc_mcoem.laplace.newton`: cooling, races
+and damping are each observation's own, so that an observation has the modes that it would have
+alone, up to rounding. A search is a row. Every round takes as many rows as there are lanes, of
+those that have not ended, so that searches that have ended, or classes that are out of the race,
+cost nothing.
+
+Importing this module imports JAX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytensor.tensor as pt
+from jax.scipy.linalg import cho_solve, solve_triangular
+
+from pymc_mcoem.compiling.flat_functions import N_SETTINGS
+from pymc_mcoem.compiling.graphs_jax import JaxGraph
+from pymc_mcoem.laplace.modes import ModeStatus
+from pymc_mcoem.laplace.newton import MOST_DAMPING
+
+if TYPE_CHECKING:
+    from pymc_mcoem.laplace.search import ModeSearch
+
+__all__ = ["Fits", "SearchInStep"]
+
+#: Share of the rows that are evaluated together. Three of four classes often leave the race early.
+_SHARE = 4
+#: Rows that are evaluated together at least, if there are as many.
+_FEWEST = 8
+
+
+class Fits(NamedTuple):
+    """Normals at the modes of n observations, as arrays of JAX.
+
+    Attributes
+    ----------
+    mean : array of shape (n, n_classes, n_latents)
+    scale, whiten : array of shape (n, n_classes, n_latents, n_latents)
+    log_normalizer, log_evidence : array of shape (n, n_classes)
+    status : array of int of shape (n, n_classes)
+        Places in `ModeStatus`.
+    """
+
+    mean: Any
+    scale: Any
+    whiten: Any
+    log_normalizer: Any
+    log_evidence: Any
+    status: Any
+
+
+class _Rows(NamedTuple):
+    """Searches under way, one row each; see `newton.Searches`."""
+
+    classes: Any
+    observation: Any
+    position: Any
+    damping: Any
+    growth: Any
+    log_density: Any
+    gradient: Any
+    matrix: Any
+    lengths: Any
+    temperature: Any
+    done: Any
+
+    def at(self, places: Any) -> _Rows:
+        """Return some rows; a place beyond the last gives the last."""
+        return _Rows(*(each.at[places].get(mode="clip") for each in self))
+
+    def known(self, value: Any, gradient: Any, matrix: Any, lengths: Any) -> _Rows:
+        """Return these rows with what an evaluation found where they are."""
+        height = jnp.where(jnp.isfinite(value), value, -jnp.inf)
+        return self._replace(log_density=height, gradient=gradient, matrix=matrix, lengths=lengths)
+
+
+class SearchInStep:
+    """A `ModeSearch` for many observations at once.
+
+    Parameters
+    ----------
+    search : ModeSearch
+        Of a density with data as inputs.
+    starts : ndarray of shape (n_starts, n_latents)
+    is_shared : tuple of bool
+        Whether each of the density's data is the same for all observations.
+    """
+
+    def __init__(self, search: ModeSearch, starts: np.ndarray, is_shared: tuple[bool, ...]) -> None:
+        density = search.density
+        self._search, self._starts, self._is_shared = search, starts, is_shared
+        self._n, self._n_classes = density.n_latents, density.n_classes
+        k = pt.scalar("class_index", dtype="int64")
+        x = pt.tensor("position", dtype="float64", shape=(self._n,))
+        settings = pt.tensor("settings", dtype="float64", shape=(N_SETTINGS,))
+        graphs = search.evaluations.graphs(k, x, settings)
+        self.graph = JaxGraph(density, [k, x, settings], graphs)
+        self._is_bent = len(graphs) > 2
+
+    def __call__(self, n: int, values: list[Any], shared: list[Any]) -> Fits:
+        """Find the modes of n observations; traced by JAX.
+
+        Parameters
+        ----------
+        n : int
+        values : list of array
+            The density's data, in its order: ``(n, ...)``, or that of all observations.
+        shared : list of array
+            From `JaxGraph.shared` of `graph`.
+        """
+        search = self._search
+        step = _Steps(self, n, values, shared)
+        n_starts = len(self._starts)
+        alive = jnp.ones((n, self._n_classes, n_starts), dtype=bool)
+        rows = step.begin(self._starts)
+        race, temperature = search.race, np.nan
+        if search.cooling is not None:
+            first = alive.at[:, :, 1:].set(False)
+            cold = alive & ~first
+            for temperature in search.cooling.temperatures:
+                limit = search.cooling.n_iterations
+                rows = step.run(rows, first, limit, temperature, is_new=True)
+                if race is not None:
+                    first = step.within(rows, first, race.margins[0], race.trust)
+            alive = first | cold
+        if race is not None:
+            for margin in race.margins:
+                is_new = temperature != 1.0
+                rows = step.run(rows, alive, race.n_iterations, 1.0, is_new=is_new)
+                temperature = 1.0
+                alive &= step.best_of(step.ahead(rows, alive))
+                alive = step.within(rows, alive, margin, race.trust)
+        is_new = temperature != 1.0
+        rows = step.run(rows, alive, search.max_iterations, 1.0, is_new=is_new)
+        return step.fits(rows, step.ahead(rows, alive), alive)
+
+    def evaluate(
+        self, k: Any, x: Any, guess: Any, settings: Any, values: list[Any], shared: list[Any]
+    ) -> tuple[Any, ...]:
+        """Return log-density, gradient, curvature and what measures steps at one position."""
+        if self._is_bent:
+            return tuple(self.graph(k, x, settings, *values, *shared))
+
+        # as `Evaluations._by_differences`
+        def slope(point: Any) -> Any:
+            return tuple(self.graph(k, point, settings, *values, *shared))
+
+        size, bend = jnp.maximum(1.0, jnp.abs(x)), jnp.abs(jnp.diagonal(guess))
+        spread = jnp.where(bend > 0.0, 1.0 / jnp.sqrt(bend), size)
+        steps = 1e-4 * jnp.minimum(jnp.maximum(spread, 1e-6 * size), size)
+        n = self._n
+        points = jnp.concatenate([x[None], x + jnp.diag(steps), x - jnp.diag(steps)])
+        heights, slopes = jax.vmap(slope)(points)
+        forward = (slopes[0] - slopes[1 : n + 1]) / steps[:, None]
+        backward = (slopes[n + 1 :] - slopes[0]) / steps[:, None]
+        ahead, behind = jnp.abs(jnp.diagonal(forward)), jnp.abs(jnp.diagonal(backward))
+        apart = jnp.abs(ahead - behind) > 0.5 * jnp.maximum(ahead, behind)
+        here, there = jnp.isfinite(heights[1 : n + 1]), jnp.isfinite(heights[n + 1 :])
+        weight = jnp.where(apart, ahead < behind, 0.5)
+        weight = jnp.where(here == there, weight, here)[:, None]
+        bent = jnp.where(weight > 0, weight * forward, 0.0)
+        bent += jnp.where(weight < 1, (1 - weight) * backward, 0.0)
+        matrix = 0.5 * (bent + bent.T)
+        return heights[0], slopes[0], matrix, _by_diagonal(matrix)
+
+
+class _Steps:
+    """The steps of a search for n observations, as functions of its rows."""
+
+    def __init__(self, whole: SearchInStep, n: int, values: list[Any], shared: list[Any]) -> None:
+        self._whole, self._values, self._shared = whole, values, shared
+        self._n, self._n_classes = n, whole._n_classes
+        self._search = whole._search
+        self._dtype = jnp.zeros(()).dtype
+        self._limits: Any = np.finfo(self._dtype)
+
+    def begin(self, starts: np.ndarray) -> _Rows:
+        """Return searches from all starts in all classes of all observations."""
+        n, n_classes, (n_starts, size) = self._n, self._n_classes, starts.shape
+        total = n * n_classes * n_starts
+        self._n_rows = total
+        self._lanes = min(total, max(total // _SHARE, _FEWEST))
+        return _Rows(
+            classes=jnp.tile(jnp.repeat(jnp.arange(n_classes), n_starts), n),
+            observation=jnp.repeat(jnp.arange(n), n_classes * n_starts),
+            position=jnp.tile(jnp.asarray(starts, self._dtype), (n * n_classes, 1)),
+            damping=jnp.full(total, self._search.damping.first, self._dtype),
+            growth=jnp.full(total, 2.0, self._dtype),
+            log_density=jnp.full(total, -jnp.inf, self._dtype),
+            gradient=jnp.zeros((total, size), self._dtype),
+            matrix=jnp.tile(jnp.eye(size, dtype=self._dtype), (total, 1, 1)),
+            lengths=jnp.tile(jnp.eye(size, dtype=self._dtype), (total, 1, 1)),
+            temperature=jnp.full(total, jnp.nan, self._dtype),
+            done=jnp.zeros(total, dtype=bool),
+        )
+
+    def _evaluate(self, rows: _Rows, x: Any, temperature: float, share: float) -> tuple[Any, ...]:
+        """Evaluate the densities of rows at positions x."""
+        is_shared = self._whole._is_shared
+        own = [
+            value if same else value[rows.observation]
+            for value, same in zip(self._values, is_shared, strict=True)
+        ]
+        axes = [None if same else 0 for same in is_shared]
+        settings = jnp.asarray([temperature, share], self._dtype)
+
+        def one(k: Any, at: Any, guess: Any, *values: Any) -> tuple[Any, ...]:
+            return self._whole.evaluate(k, at, guess, settings, list(values), self._shared)
+
+        return jax.vmap(one, in_axes=(0, 0, 0, *axes))(rows.classes, x, rows.matrix, *own)
+
+    def _in_lots(self, asked: Any, change: Callable[[Any, Any], Any], held: Any) -> Any:
+        """Change what is held of all rows that are asked for, as many at a time as there are lanes.
+
+        `change` takes their places, some of which lie beyond the last row, and what is held.
+        """
+
+        def go_on(state: tuple[Any, Any]) -> tuple[Any, Any]:
+            left, held = state
+            places = self._some(left)
+            return left.at[places].set(False, mode="drop"), change(places, held)
+
+        return jax.lax.while_loop(lambda state: state[0].any(), go_on, (asked, held))[1]
+
+    def _some(self, asked: Any) -> Any:
+        (places,) = jnp.nonzero(asked, size=self._lanes, fill_value=self._n_rows)
+        return places
+
+    def run(
+        self, rows: _Rows, alive: Any, limit: int, temperature: float, *, is_new: bool
+    ) -> _Rows:
+        """Let searches go on for so many iterations, or to where they end."""
+        asked = alive.ravel()
+        if is_new:
+            rows = self._in_lots(asked, lambda at, held: self._heat(at, held, temperature), rows)
+            limit -= 1
+        left = jnp.where(asked & (rows.log_density > -jnp.inf), limit, 0)
+
+        def go_on(state: tuple[_Rows, Any]) -> tuple[_Rows, Any]:
+            rows, left = state
+            places = self._some((left > 0) & ~rows.done)
+            own, helps = self._iterate(rows.at(places), temperature)
+            left = left.at[places].set(jnp.where(helps, left.at[places].get() - 1, 0), mode="drop")
+            return _put(rows, places, own), left
+
+        def is_under_way(state: tuple[_Rows, Any]) -> Any:
+            return ((state[1] > 0) & ~state[0].done).any()
+
+        return jax.lax.while_loop(is_under_way, go_on, (rows, left))[0]
+
+    def _heat(self, places: Any, rows: _Rows, temperature: float) -> _Rows:
+        """Give rows another noise and evaluate their densities; see `Searches.heat`."""
+        own = rows.at(places)
+        is_known = jnp.isfinite(own.log_density)
+        ratio = own.temperature / temperature if self._search.measured_by_prior else 1.0
+        first = self._search.damping.first
+        own = own._replace(
+            damping=jnp.where(is_known, own.damping * ratio, first),
+            temperature=jnp.full_like(own.temperature, temperature),
+            matrix=jnp.broadcast_to(jnp.eye(own.matrix.shape[1]), own.matrix.shape),
+            done=jnp.zeros_like(own.done),
+        )
+        return _put(rows, places, own.known(*self._evaluate(own, own.position, temperature, 1.0)))
+
+    def _iterate(self, rows: _Rows, temperature: float) -> tuple[_Rows, Any]:
+        """Take one step of each row; return also where some damping helped; see `newton`."""
+        damping = self._search.damping
+        step, used = _solve(
+            rows.matrix, rows.lengths, rows.gradient, rows.damping, damping.least, damping.raising
+        )
+        helps = used < jnp.inf
+        step = jnp.where(helps[:, None], step, 0.0)
+        used = jnp.where(helps, used, 0.0)
+        candidate = rows.position + step
+        value, *found = self._evaluate(rows, candidate, temperature, 1.0)
+        gain = 0.5 * (rows.gradient * step).sum(axis=1)
+        length = (step * jnp.einsum("nab,nb->na", rows.lengths, step)).sum(axis=1)
+        expected = gain + 0.5 * used * length
+        gained = jnp.where(jnp.isfinite(value), value - rows.log_density, -jnp.inf)
+        # 1e-14 in double precision
+        rounding = 45.0 * float(self._limits.eps) * (1.0 + jnp.abs(rows.log_density))
+        is_told = expected > rounding
+        ratio = jnp.where(is_told, gained / jnp.where(is_told, expected, 1.0), 1.0)
+        hardly = (used * length <= 0.2 * gain) & (gain > 0.0)
+        done = (gain < self._search.tolerance) & (hardly | (used < damping.free))
+        lowest = jnp.where((jnp.abs(ratio - 1.0) < 0.05) & (used < damping.free), 0.0, 0.2)
+        lower = used * jnp.maximum(lowest, 1.0 - (2.0 * ratio.clip(-1e3, 1e3) - 1.0) ** 3)
+        taken = gained >= -rounding
+        raised = jnp.maximum(used, 1e-3) * rows.growth
+        there = rows._replace(position=candidate).known(value, *found)
+        moved = _chosen(taken & helps, there, rows)
+        return moved._replace(
+            damping=jnp.where(
+                helps,
+                jnp.where(taken, jnp.where(lower < 1e-6, 0.0, lower), raised),
+                rows.damping,
+            ),
+            growth=jnp.where(helps, jnp.where(taken, 2.0, 2.0 * rows.growth), rows.growth),
+            done=jnp.where(helps, done, rows.done),
+        ), helps
+
+    def within(self, rows: _Rows, alive: Any, margin: float, trust: float) -> Any:
+        """Return those alive that may still come within a margin; see `Searches.within`."""
+        finite = jnp.where(jnp.isfinite(rows.log_density), rows.log_density, -jnp.inf)
+        height = jnp.where(alive, finite.reshape(alive.shape), -jnp.inf)
+        least = height.max(axis=(1, 2), keepdims=True) - margin
+        behind = alive & (height < least)
+        if trust > 0:
+            promised = self._in_lots(
+                behind.ravel(),
+                lambda at, held: held.at[at].set(self._promised(rows.at(at)), mode="drop"),
+                jnp.zeros(self._n_rows, self._dtype),
+            )
+            height = height + trust * promised.reshape(alive.shape)
+        # where no search has a density, none is behind another
+        return alive & ~(height < least)
+
+    def _promised(self, rows: _Rows) -> Any:
+        """Return what next Newton steps promise, with a ridge where they need one."""
+        known = jnp.isfinite(rows.gradient).all(axis=1) & jnp.isfinite(rows.matrix).all(axis=(1, 2))
+        identity = jnp.eye(rows.matrix.shape[1])
+        matrix = jnp.where(known[:, None, None], rows.matrix, identity)
+        gradient = jnp.where(known[:, None], rows.gradient, 0.0)
+        size = jnp.abs(jnp.diagonal(matrix, axis1=1, axis2=2)).max(axis=1, initial=1e-8)
+        ridge = size[:, None, None] * identity
+        step, used = _solve(matrix, ridge, gradient, jnp.zeros_like(size), 1e-2, 10.0)
+        promise = 0.5 * (gradient * jnp.where(used[:, None] < jnp.inf, step, 0.0)).sum(axis=1)
+        return jnp.where(known, promise, 0.0)
+
+    def ahead(self, rows: _Rows, alive: Any) -> Any:
+        """Return the start that leads in each class, (n, n_classes); see `Searches.ahead`."""
+        height = rows.log_density.reshape(alive.shape)
+        height = jnp.where(jnp.isnan(height), -jnp.inf, height)
+        comparable = (rows.temperature == 1.0).reshape(alive.shape)
+        first = jnp.zeros_like(alive).at[:, :, 0].set(True)
+        any_alive = alive.any(axis=2, keepdims=True)
+        any_comparable = comparable.any(axis=2, keepdims=True)
+        asked = jnp.where(any_alive, alive, jnp.where(any_comparable, comparable, first))
+        least = self._limits.min
+        return jnp.argmax(jnp.where(asked, jnp.maximum(height, least), -jnp.inf), axis=2)
+
+    def best_of(self, leading: Any) -> Any:
+        """Return which rows lead, (n, n_classes, n_starts)."""
+        n_starts = self._n_rows // (self._n * self._n_classes)
+        return jax.nn.one_hot(leading, n_starts, dtype=bool)
+
+    def fits(self, rows: _Rows, leading: Any, alive: Any) -> Fits:
+        """Return normals where searches ended, and how they did."""
+        n, n_classes, n_starts = alive.shape
+        size, dtype = rows.position.shape[1], self._dtype
+        wanted = self.best_of(leading).ravel()
+        held = {
+            "height": jnp.full(self._n_rows, -jnp.inf, dtype),
+            "factor": jnp.zeros((self._n_rows, size, size), dtype),
+            "ridged": jnp.zeros(self._n_rows, dtype=bool),
+        }
+
+        def look(places: Any, held: dict[str, Any]) -> dict[str, Any]:
+            own = rows.at(places)
+            value, _, precision, _ = self._evaluate(own, own.position, 1.0, 0.0)
+            factor, ridged = _regular(precision)
+            height = jnp.where(jnp.isfinite(value), value, -jnp.inf)
+            found = {"height": height, "factor": factor, "ridged": ridged}
+            return {name: held[name].at[places].set(found[name], mode="drop") for name in held}
+
+        held = self._in_lots(wanted, look, held)
+        places = jnp.arange(n * n_classes).reshape((n, n_classes)) * n_starts + leading
+        height, factor = held["height"][places], held["factor"][places]
+        status = jnp.select(
+            [
+                ~jnp.isfinite(height),
+                ~alive.ravel()[places],
+                held["ridged"][places],
+                ~rows.done[places],
+            ],
+            [_place(each) for each in _FAILURES],
+            _place(ModeStatus.CONVERGED),
+        )
+        whiten = jnp.swapaxes(factor, -1, -2)
+        identity = jnp.broadcast_to(jnp.eye(size, dtype=dtype), whiten.shape)
+        scale = solve_triangular(whiten, identity, lower=False)
+        half_log_det = jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)).sum(axis=-1)
+        normalizer = half_log_det - 0.5 * size * np.log(2 * np.pi)
+        return Fits(rows.position[places], scale, whiten, normalizer, height - normalizer, status)
+
+
+#: In the order in which `ModeSearch` names them.
+_FAILURES = (
+    ModeStatus.NO_DENSITY,
+    ModeStatus.OUT_OF_RACE,
+    ModeStatus.INDEFINITE,
+    ModeStatus.NOT_CONVERGED,
+)
+
+
+def _place(status: ModeStatus) -> int:
+    return list(ModeStatus).index(status)
+
+
+def _put(rows: _Rows, places: Any, own: _Rows) -> _Rows:
+    """Return rows of which some are replaced."""
+    return _Rows(
+        *(
+            each if name in ("classes", "observation") else each.at[places].set(new, mode="drop")
+            for name, each, new in zip(_Rows._fields, rows, own, strict=True)
+        )
+    )
+
+
+def _chosen(where: Any, there: _Rows, here: _Rows) -> _Rows:
+    """Return the rows of one where a condition holds, else those of another."""
+
+    def choose(one: Any, other: Any) -> Any:
+        return jnp.where(where.reshape((-1, *[1] * (one.ndim - 1))), one, other)
+
+    return _Rows(*map(choose, there, here))
+
+
+def _by_diagonal(matrix: Any) -> Any:
+    return jnp.diag(jnp.maximum(jnp.abs(jnp.diagonal(matrix)), 1e-10))
+
+
+def _solve(
+    matrix: Any, lengths: Any, gradient: Any, damping: Any, least: float, raising: float
+) -> tuple[Any, Any]:
+    """Return damped steps and the damping that each took, infinite where none helps."""
+    used = jnp.where(damping <= MOST_DAMPING, damping, jnp.inf)
+
+    def factorize(used: Any) -> tuple[Any, Any]:
+        known = jnp.where(used < jnp.inf, used, 0.0)
+        damped = matrix + known[:, None, None] * lengths
+        factor = jax.lax.linalg.cholesky(damped, symmetrize_input=False)
+        step = cho_solve((factor, True), gradient[..., None])[..., 0]
+        return step, ~jnp.isfinite(step).all(axis=1) & (used < jnp.inf)
+
+    def raise_it(state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+        used, step, fails = state
+        raised = jnp.where(fails, jnp.maximum(raising * used, least), used)
+        raised = jnp.where(raised > MOST_DAMPING, jnp.inf, raised)
+        again, still = factorize(raised)
+        return raised, jnp.where(fails[:, None], again, step), fails & still
+
+    step, fails = factorize(used)
+    used, step, _ = jax.lax.while_loop(lambda state: state[2].any(), raise_it, (used, step, fails))
+    return step, used
+
+
+def _regular(precision: Any) -> tuple[Any, Any]:
+    """Return lower factors, and where a ridge was needed; see `modes.positive_definite`."""
+    identity = jnp.eye(precision.shape[1], dtype=precision.dtype)
+    symmetric = 0.5 * (precision + jnp.swapaxes(precision, 1, 2))
+    is_known = jnp.isfinite(symmetric).all(axis=(1, 2))
+    symmetric = jnp.where(is_known[:, None, None], symmetric, identity)
+    size = jnp.maximum(jnp.abs(jnp.diagonal(symmetric, axis1=1, axis2=2)).max(axis=1), 1e-8)
+
+    def factorize(matrix: Any) -> tuple[Any, Any]:
+        factor = jax.lax.linalg.cholesky(matrix, symmetrize_input=False)
+        return factor, ~jnp.isfinite(factor).all(axis=(1, 2))
+
+    def ridge(state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+        power, factor, fails = state
+        added = (size * 10.0**power)[:, None, None] * identity
+        again, still = factorize(symmetric + added)
+        return power + 1.0, jnp.where(fails[:, None, None], again, factor), fails & still
+
+    factor, fails = factorize(symmetric)
+    begun = jnp.asarray(-6.0, precision.dtype), factor, fails
+    _, factor, failed = jax.lax.while_loop(
+        lambda state: state[2].any() & (state[0] < 3.0), ridge, begun
+    )
+    last = jnp.sqrt(size)[:, None, None] * identity
+    return jnp.where(failed[:, None, None], last, factor), fails | ~is_known
