@@ -21,6 +21,7 @@ from pymc_mcoem.classification.scores import (
     checked,
     compile_class_weights,
     compile_expected_likelihood,
+    joined,
 )
 from pymc_mcoem.compiling.messages import telling
 from pymc_mcoem.compiling.threads import OneAtATime, one_blas_thread
@@ -29,6 +30,7 @@ from pymc_mcoem.em.stream import Unreadable, count_observations, read
 from pymc_mcoem.interrupts import deferred, require_readable
 from pymc_mcoem.runs.executor import Dispatcher, WorkerLost, Workers
 from pymc_mcoem.runs.failed_records import ON_ERROR, named, refusal
+from pymc_mcoem.runs.lots import answers_in_lots
 from pymc_mcoem.runs.settings import seed_entropy
 from pymc_mcoem.runs.workers import Order
 
@@ -218,6 +220,7 @@ class Classifier:
             else partial(compile_expected_likelihood, self.family, log_label_weight)
         )
         self.executor = Dispatcher(make, executor)
+        self._lot = 1 if screening else getattr(e_step, "lot", 1)
 
     def _merge(
         self,
@@ -330,13 +333,9 @@ class Classifier:
         if not n:
             raise ValueError("observations: got none; pass at least one observation.")
         if self.skipped:
-            first = next(iter(self.skipped))
             _log.warning(
                 "%d of %d observations have no label. The first is number %d, counted from 0: %s",
-                len(self.skipped),
-                n,
-                first,
-                self.skipped[first],
+                *(len(self.skipped), n, *next(iter(self.skipped.items()))),
             )
         missing = np.full(self.family.n_classes, np.nan)
         return np.stack([found.get(index, missing) for index in range(n)])
@@ -347,6 +346,7 @@ class Classifier:
         """Yield the index of each observation that is not refused, and its probabilities."""
         orders = self._orders(observations)
         sent: deque[tuple[int, Order]] = deque()
+        lot = self._lot
 
         def send() -> Iterator[Order]:
             yield from [order for _, order in sent]
@@ -358,10 +358,13 @@ class Classifier:
         self.executor.prepare()
         while True:
             try:
-                for answer in self.executor.answers(send(), total=total):
+                for answer in answers_in_lots(self.executor, send(), lot, joined, total=total):
                     yield sent.popleft()[0], answer
                 return
             except WorkerLost as error:
+                if lot > 1:  # one by one, to find out which it was
+                    lot = 1
+                    continue
                 index, _ = sent.popleft()
                 if self.on_error == "raise":
                     raise RuntimeError(

@@ -23,8 +23,10 @@ from pymc_mcoem.em.esteps.compiled_cache import compiled_for
 from pymc_mcoem.em.esteps.fixed_latents import FixedLatents
 from pymc_mcoem.em.esteps.laplace_gaussian import LaplaceGaussian
 from pymc_mcoem.em.esteps.posterior_mode import PosteriorMode
+from pymc_mcoem.em.esteps.together import TogetherEStep
 from pymc_mcoem.interrupts import require_own_fault
 from pymc_mcoem.runs.failed_records import named
+from pymc_mcoem.runs.workers import Failed, Order
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.esteps.base import EStep
@@ -39,6 +41,7 @@ __all__ = [
     "compile_class_weights",
     "compile_expected_likelihood",
     "generator_of",
+    "joined",
 ]
 
 type Arrays = Mapping[str, np.ndarray]
@@ -189,19 +192,61 @@ def checked(
     FloatingPointError, RuntimeError
         If they are not finite or computing them fails. The error names the observation.
     """
+    rng = generator_of(random_seed, index)
     try:
-        rng = generator_of(random_seed, index)
         found = rule.class_probability(data, parameters, rng, draws=draws, tune=tune)
-        if not np.isfinite(found).all():
-            raise FloatingPointError(f"its class probabilities are not finite: {found}.")
+        _require_finite(found)
     except Exception as error:
         require_own_fault(error)
-        kind = FloatingPointError if isinstance(error, ArithmeticError) else RuntimeError
-        raise kind(
-            f"observation {index}, counted from 0, cannot be classified: {error} Leave it out, or "
-            "let a Classifier skip it (on_error='skip')."
-        ) from error
+        raise _told(index, error) from error
     return found
+
+
+def joined(orders: Sequence[Order]) -> Order:
+    """Return several calls of `checked`, or of `attempt`, as one.
+
+    It returns a list with the result of each call, or `Failed` in its place.
+    """
+    skips = orders[0].function is attempt
+    return Order(_checked_all, (skips, tuple(order.arguments for order in orders)))
+
+
+def _checked_all(
+    rule: ClassWeights, skips: bool, calls: Sequence[tuple[Any, ...]]
+) -> list[np.ndarray | Unclassified | Failed]:
+    """Make calls of `checked`, or of `attempt` if it skips, for the same θ together."""
+    indices, data, parameters, seeds, draws, tune = zip(*calls, strict=True)
+    if not isinstance(rule, TogetherEStep):
+        raise TypeError(f"e_step: {rule!r} does not explain observations together.")
+    rngs = list(map(generator_of, seeds, indices))
+    found = rule.class_probability_all(data, parameters[0], rngs, draws=draws[0], tune=tune[0])
+    answers: list[np.ndarray | Unclassified | Failed] = []
+    for index, each in zip(indices, found, strict=True):
+        try:
+            if isinstance(each, Exception):
+                raise each
+            _require_finite(each)
+            answers.append(each)
+        except Exception as error:
+            require_own_fault(error)
+            told = _told(index, error)
+            told.__cause__ = error
+            answers.append(Unclassified(named(error)) if skips else Failed(told, made=True))
+    return answers
+
+
+def _require_finite(found: np.ndarray) -> None:
+    if not np.isfinite(found).all():
+        raise FloatingPointError(f"its class probabilities are not finite: {found}.")
+
+
+def _told(index: int, error: Exception) -> Exception:
+    """Return the error that names the observation."""
+    kind = FloatingPointError if isinstance(error, ArithmeticError) else RuntimeError
+    return kind(
+        f"observation {index}, counted from 0, cannot be classified: {error} Leave it out, or let "
+        "a Classifier skip it (on_error='skip')."
+    )
 
 
 def attempt(rule: ClassWeights, *arguments: Any) -> np.ndarray | Unclassified:

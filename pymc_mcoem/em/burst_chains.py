@@ -21,12 +21,13 @@ from pymc_mcoem.density.class_index import index_key
 from pymc_mcoem.density.model_scale import ModelScale
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.esteps.class_fits import family_density
-from pymc_mcoem.em.esteps.worker_calls import Explainer, keep_draws
+from pymc_mcoem.em.esteps.worker_calls import Explainer, joined, keep_draws
 from pymc_mcoem.em.progress import CountProgress
 from pymc_mcoem.interrupts import as_interrupts
 from pymc_mcoem.labeling import dataset_of
 from pymc_mcoem.runs.codec import PACKAGE
 from pymc_mcoem.runs.executor import Dispatcher, Workers
+from pymc_mcoem.runs.lots import answers_in_lots
 from pymc_mcoem.runs.settings import package_version, seed_entropy
 from pymc_mcoem.runs.workers import Order
 from pymc_mcoem.validation import require_whole
@@ -59,7 +60,7 @@ def sample_burst(
 
     The target and the kernel are those of ``pm.sample(step=CarlinChib())`` on the model of the
     observation. A chain is one compiled loop, without Python between its draws, and runs in one
-    process as a whole.
+    process as a whole; with JAX, without an executor, all chains are one call.
 
     Parameters
     ----------
@@ -144,6 +145,8 @@ def sample_burst(
     orders = (
         Order(keep_draws, (data, theta, np.random.default_rng(seed), draws, tune)) for seed in seeds
     )
+    # where they are not made together anyway, workers make whole chains
+    lot = 1 if dispatcher.is_remote else min(chosen.lot, chains)
     found: list[PosteriorChain] = []
     try:
         with (
@@ -151,7 +154,7 @@ def sample_burst(
             as_interrupts(),
             one_blas_thread(),
         ):
-            for each in dispatcher.answers(orders):
+            for each in answers_in_lots(dispatcher, orders, lot, joined):
                 found.append(each)
                 progress.advance()
     except KeyboardInterrupt:

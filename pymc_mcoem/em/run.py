@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -27,8 +26,9 @@ from pymc_mcoem.em.stream import Unreadable
 from pymc_mcoem.interrupts import patiently, raise_if_interrupted, require_own_fault
 from pymc_mcoem.runs.executor import Dispatcher, WorkerLost, Workers
 from pymc_mcoem.runs.failed_records import FailedRecord, leave_out, named
+from pymc_mcoem.runs.lots import answers_in_lots
 from pymc_mcoem.runs.settings import run_attributes, seed_entropy
-from pymc_mcoem.runs.workers import ExecutorError, Order, received
+from pymc_mcoem.runs.workers import ExecutorError, Order
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -167,7 +167,7 @@ class Run[State: RunState, Settings: RunSettings]:
         lot = min(getattr(self.settings.e_step, "lot", 1), len(items))
         while waiting:
             orders = map(partial(order, failed), tuple(waiting))
-            answers = self._answers(orders, len(items), lot)
+            answers = answers_in_lots(self.executor, orders, lot, joined, window=len(items))
             while waiting:
                 begun = perf_counter()
                 item = waiting.popleft()
@@ -189,15 +189,6 @@ class Run[State: RunState, Settings: RunSettings]:
                 running = result.statistics if running is None else running
                 overlaps = self.executor.is_remote or lot > 1
                 yield item, result, 0.0 if overlaps else perf_counter() - begun
-
-    def _answers(self, orders: Iterator[Order], window: int, lot: int) -> Iterator[EStepResult]:
-        """Yield the answers to orders, of which so many go together."""
-        if lot == 1:
-            yield from self.executor.answers(orders, window=window)
-            return
-        lots = map(joined, iter(lambda: tuple(islice(orders, lot)), ()))
-        for found in self.executor.answers(lots, window=-(-window // lot)):
-            yield from map(received, found)
 
     def unreadable(self, record: Unreadable, position: int) -> FailedRecord:
         """Return an unreadable record to leave out, or raise the source's exception."""

@@ -18,12 +18,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytensor.tensor as pt
-from jax.scipy.linalg import cho_solve, solve_triangular
+from jax.scipy.linalg import solve_triangular
 
 from pymc_mcoem.compiling.flat_functions import N_SETTINGS
 from pymc_mcoem.compiling.graphs_jax import JaxGraph
 from pymc_mcoem.laplace.modes import ModeStatus
-from pymc_mcoem.laplace.newton import MOST_DAMPING
+from pymc_mcoem.laplace.newton_jax import by_differences, damped_steps, regular_factors
 
 if TYPE_CHECKING:
     from pymc_mcoem.laplace.search import ModeSearch
@@ -148,27 +148,10 @@ class SearchInStep:
         if self._is_bent:
             return tuple(self.graph(k, x, settings, *values, *shared))
 
-        # as `Evaluations._by_differences`
         def slope(point: Any) -> Any:
             return tuple(self.graph(k, point, settings, *values, *shared))
 
-        size, bend = jnp.maximum(1.0, jnp.abs(x)), jnp.abs(jnp.diagonal(guess))
-        spread = jnp.where(bend > 0.0, 1.0 / jnp.sqrt(bend), size)
-        steps = 1e-4 * jnp.minimum(jnp.maximum(spread, 1e-6 * size), size)
-        n = self._n
-        points = jnp.concatenate([x[None], x + jnp.diag(steps), x - jnp.diag(steps)])
-        heights, slopes = jax.vmap(slope)(points)
-        forward = (slopes[0] - slopes[1 : n + 1]) / steps[:, None]
-        backward = (slopes[n + 1 :] - slopes[0]) / steps[:, None]
-        ahead, behind = jnp.abs(jnp.diagonal(forward)), jnp.abs(jnp.diagonal(backward))
-        apart = jnp.abs(ahead - behind) > 0.5 * jnp.maximum(ahead, behind)
-        here, there = jnp.isfinite(heights[1 : n + 1]), jnp.isfinite(heights[n + 1 :])
-        weight = jnp.where(apart, ahead < behind, 0.5)
-        weight = jnp.where(here == there, weight, here)[:, None]
-        bent = jnp.where(weight > 0, weight * forward, 0.0)
-        bent += jnp.where(weight < 1, (1 - weight) * backward, 0.0)
-        matrix = 0.5 * (bent + bent.T)
-        return heights[0], slopes[0], matrix, _by_diagonal(matrix)
+        return by_differences(slope, x, guess)
 
 
 class _Steps:
@@ -272,7 +255,7 @@ class _Steps:
     def _iterate(self, rows: _Rows, temperature: float) -> tuple[_Rows, Any]:
         """Take one step of each row; return also where some damping helped; see `newton`."""
         damping = self._search.damping
-        step, used = _solve(
+        step, used = damped_steps(
             rows.matrix, rows.lengths, rows.gradient, rows.damping, damping.least, damping.raising
         )
         helps = used < jnp.inf
@@ -330,7 +313,7 @@ class _Steps:
         gradient = jnp.where(known[:, None], rows.gradient, 0.0)
         size = jnp.abs(jnp.diagonal(matrix, axis1=1, axis2=2)).max(axis=1, initial=1e-8)
         ridge = size[:, None, None] * identity
-        step, used = _solve(matrix, ridge, gradient, jnp.zeros_like(size), 1e-2, 10.0)
+        step, used = damped_steps(matrix, ridge, gradient, jnp.zeros_like(size), 1e-2, 10.0)
         promise = 0.5 * (gradient * jnp.where(used[:, None] < jnp.inf, step, 0.0)).sum(axis=1)
         return jnp.where(known, promise, 0.0)
 
@@ -365,7 +348,7 @@ class _Steps:
         def look(places: Any, held: dict[str, Any]) -> dict[str, Any]:
             own = rows.at(places)
             value, _, precision, _ = self._evaluate(own, own.position, 1.0, 0.0)
-            factor, ridged = _regular(precision)
+            factor, ridged = regular_factors(precision)
             height = jnp.where(jnp.isfinite(value), value, -jnp.inf)
             found = {"height": height, "factor": factor, "ridged": ridged}
             return {name: held[name].at[places].set(found[name], mode="drop") for name in held}
@@ -421,59 +404,3 @@ def _chosen(where: Any, there: _Rows, here: _Rows) -> _Rows:
         return jnp.where(where.reshape((-1, *[1] * (one.ndim - 1))), one, other)
 
     return _Rows(*map(choose, there, here))
-
-
-def _by_diagonal(matrix: Any) -> Any:
-    return jnp.diag(jnp.maximum(jnp.abs(jnp.diagonal(matrix)), 1e-10))
-
-
-def _solve(
-    matrix: Any, lengths: Any, gradient: Any, damping: Any, least: float, raising: float
-) -> tuple[Any, Any]:
-    """Return damped steps and the damping that each took, infinite where none helps."""
-    used = jnp.where(damping <= MOST_DAMPING, damping, jnp.inf)
-
-    def factorize(used: Any) -> tuple[Any, Any]:
-        known = jnp.where(used < jnp.inf, used, 0.0)
-        damped = matrix + known[:, None, None] * lengths
-        factor = jax.lax.linalg.cholesky(damped, symmetrize_input=False)
-        step = cho_solve((factor, True), gradient[..., None])[..., 0]
-        return step, ~jnp.isfinite(step).all(axis=1) & (used < jnp.inf)
-
-    def raise_it(state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
-        used, step, fails = state
-        raised = jnp.where(fails, jnp.maximum(raising * used, least), used)
-        raised = jnp.where(raised > MOST_DAMPING, jnp.inf, raised)
-        again, still = factorize(raised)
-        return raised, jnp.where(fails[:, None], again, step), fails & still
-
-    step, fails = factorize(used)
-    used, step, _ = jax.lax.while_loop(lambda state: state[2].any(), raise_it, (used, step, fails))
-    return step, used
-
-
-def _regular(precision: Any) -> tuple[Any, Any]:
-    """Return lower factors, and where a ridge was needed; see `modes.positive_definite`."""
-    identity = jnp.eye(precision.shape[1], dtype=precision.dtype)
-    symmetric = 0.5 * (precision + jnp.swapaxes(precision, 1, 2))
-    is_known = jnp.isfinite(symmetric).all(axis=(1, 2))
-    symmetric = jnp.where(is_known[:, None, None], symmetric, identity)
-    size = jnp.maximum(jnp.abs(jnp.diagonal(symmetric, axis1=1, axis2=2)).max(axis=1), 1e-8)
-
-    def factorize(matrix: Any) -> tuple[Any, Any]:
-        factor = jax.lax.linalg.cholesky(matrix, symmetrize_input=False)
-        return factor, ~jnp.isfinite(factor).all(axis=(1, 2))
-
-    def ridge(state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
-        power, factor, fails = state
-        added = (size * 10.0**power)[:, None, None] * identity
-        again, still = factorize(symmetric + added)
-        return power + 1.0, jnp.where(fails[:, None, None], again, factor), fails & still
-
-    factor, fails = factorize(symmetric)
-    begun = jnp.asarray(-6.0, precision.dtype), factor, fails
-    _, factor, failed = jax.lax.while_loop(
-        lambda state: state[2].any() & (state[0] < 3.0), ridge, begun
-    )
-    last = jnp.sqrt(size)[:, None, None] * identity
-    return jnp.where(failed[:, None, None], last, factor), fails | ~is_known

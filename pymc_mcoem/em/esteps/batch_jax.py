@@ -50,6 +50,8 @@ __all__ = ["BurstsInStep"]
 _ON_PROCESSOR = 16
 #: Most observations of a chunk on an accelerator, and the share of its memory that they may take.
 _ON_ACCELERATOR, _MEMORY_SHARE = 1_024, 0.3
+#: Bytes of noise that a chunk may have.
+_NOISE = 2**28
 #: Memory of an observation beside the matrices and results that are counted, in numbers for each
 #: number of its data and class: what the density's evaluation holds.
 _WITHIN = 200
@@ -75,6 +77,8 @@ class BurstsInStep:
     own_noise : bool, optional
         Whether noise comes from the observations' generators and not from the device. Default: on
         a processor.
+    sweeps : type
+        Of the sweeps, if they are not `SweepsInStep`.
     """
 
     def __init__(
@@ -89,6 +93,7 @@ class BurstsInStep:
         at_once: int | None = None,
         dtype: str = "float64",
         own_noise: bool | None = None,
+        sweeps: type[SweepsInStep] = SweepsInStep,
     ) -> None:
         self._density, self._dtype = density, dtype
         on_processor = jax.default_backend() == "cpu"
@@ -97,7 +102,7 @@ class BurstsInStep:
         self._is_shared = tuple(name not in observation for name in density.data_inputs)
         self._names = tuple(statistics)
         self._search = SearchInStep(search, starts, self._is_shared)
-        self._sweeps = SweepsInStep(density, move, self._is_shared)
+        self._sweeps = sweeps(density, move, self._is_shared)
         k = pt.scalar("class_index", dtype="int64")
         x = pt.tensor("position", dtype="float64", shape=(density.n_latents,))
         expressions = [
@@ -121,6 +126,13 @@ class BurstsInStep:
         limit = (jax.devices()[0].memory_stats() or {}).get("bytes_limit", 8 * 2**30)
         most = int(_MEMORY_SHARE * limit / (8 * numbers))
         return int(np.clip(1 << (max(most, 1).bit_length() - 1), 1, _ON_ACCELERATOR))
+
+    def _with_noise(self, n_sweeps: int) -> int:
+        """Return how many observations may have noise at once, a power of two."""
+        if not self._own_noise:
+            return self.at_once
+        most = _NOISE // (8 * max(n_sweeps, 1) * self._sweeps.noise_size)
+        return 1 << (max(most, 1).bit_length() - 1)
 
     def __call__(
         self,
@@ -149,7 +161,8 @@ class BurstsInStep:
             None for an observation without density at some sweep, which has to be explained alone.
         """
         require_own_process()
-        chunks = [asked[at : at + self.at_once] for at in range(0, len(asked), self.at_once)]
+        size = min(self.at_once, self._with_noise(len(asked[0].gains)))
+        chunks = [asked[at : at + size] for at in range(0, len(asked), size)]
         explain = partial(self._chunk, tune=tune, keeps_fit=keeps_fit, summed=summed)
         key = len(asked[0].gains), tune, len(chunks[0]), summed
         if key not in self._told:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,7 +16,8 @@ from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriorRule
 from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
 from pymc_mcoem.carlin_chib.pseudo_priors.pilot_moments import PilotMoments
 from pymc_mcoem.compiling.backends import require_backend
-from pymc_mcoem.em.burst import Burst
+from pymc_mcoem.em.burst import Burst, adaptation_gains
+from pymc_mcoem.em.esteps.asked import Explained, ToExplain
 from pymc_mcoem.em.esteps.base import EStepResult
 from pymc_mcoem.em.esteps.class_fits import NEGLIGIBLE
 from pymc_mcoem.em.esteps.together import TogetherEStep, go_together
@@ -232,15 +233,37 @@ class CompiledCarlinChibBurst(TogetherEStep):
         -------
         PosteriorChain
         """
-        values = self._values(data, parameters)
+        return self._chain(self._values(data, parameters), rng, draws, tune)
+
+    def chain_all(
+        self,
+        data: Sequence[Mapping[str, np.ndarray]],
+        parameters: Mapping[str, np.ndarray],
+        rngs: Sequence[np.random.Generator],
+        *,
+        draws: int,
+        tune: int,
+    ) -> list[PosteriorChain | Exception]:
+        """Return what `chain` does for many observations, or for many chains of one."""
+        gains = adaptation_gains(tune + draws, tune)
+        asked = [
+            ToExplain(self._values(each, parameters), rng, self.initial_log_step, gains)
+            for each, rng in zip(data, rngs, strict=True)
+        ]
+
+        def alone(at: int) -> PosteriorChain:
+            return self._chain(asked[at].values, rngs[at], draws, tune)
+
+        def told(at: int, explained: Explained) -> PosteriorChain:
+            return _after(tune, explained.found, explained.troubles)
+
+        return self._all(asked, alone, told, tune, summed=False)
+
+    def _chain(
+        self, values: Mapping[str, np.ndarray], rng: np.random.Generator, draws: int, tune: int
+    ) -> PosteriorChain:
         pseudo_priors, found = self._run(values, rng, self.initial_log_step, draws, tune)
-        return PosteriorChain(
-            found.class_index[tune:],
-            found.position[tune:],
-            found.log_weight[tune:],
-            found.acceptance[tune:],
-            dict(pseudo_priors.troubles),
-        )
+        return _after(tune, found, pseudo_priors.troubles)
 
     def _mean_statistics(
         self, found: Sweeps, drawn: slice, values: Mapping[str, np.ndarray]
@@ -254,3 +277,14 @@ class CompiledCarlinChibBurst(TogetherEStep):
         return self.statistics(
             index, found.auxiliaries[drawn][sweep, index], chosen / chosen.sum(), values
         )
+
+
+def _after(tune: int, found: Sweeps, troubles: Mapping[str, int]) -> PosteriorChain:
+    """Return the sweeps after tuning."""
+    return PosteriorChain(
+        found.class_index[tune:],
+        found.position[tune:],
+        found.log_weight[tune:],
+        found.acceptance[tune:],
+        dict(troubles),
+    )

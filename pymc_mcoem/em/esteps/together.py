@@ -13,6 +13,7 @@ from scipy.special import softmax
 from pymc_mcoem.carlin_chib.moves.hamiltonian import Hamiltonian
 from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
+from pymc_mcoem.compiling.arithmetic import strict_arithmetic
 from pymc_mcoem.compiling.backends import known_mode, uses_jax
 from pymc_mcoem.em.burst import adaptation_gains
 from pymc_mcoem.em.esteps.asked import Explained, ToExplain
@@ -73,19 +74,21 @@ class TogetherEStep(SweepEStep):
         # importing JAX takes a second, and many never need it
         from pymc_mcoem.em.esteps.batch_jax import BurstsInStep
 
-        search, starts = settings.pseudo_priors.compile_search(
-            density, self.family.geometry, self.mode
-        )
-        return BurstsInStep(
-            density,
-            search,
-            starts,
-            settings.within_class,
-            self.family.statistics,
-            self.family.observation,
-            at_once=settings.at_once,
-            dtype=settings.dtype,
-        )
+        # searches start at the point of the declared parameters, whatever was learned since
+        with strict_arithmetic(), self.family.as_declared():
+            search, starts = settings.pseudo_priors.compile_search(
+                density, self.family.geometry, self.mode
+            )
+            return BurstsInStep(
+                density,
+                search,
+                starts,
+                settings.within_class,
+                self.family.statistics,
+                self.family.observation,
+                at_once=settings.at_once,
+                dtype=settings.dtype,
+            )
 
     def explain_all(
         self,

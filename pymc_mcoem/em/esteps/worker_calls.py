@@ -171,7 +171,7 @@ def visit(
 
 
 def joined(orders: Sequence[Order]) -> Order:
-    """Return several calls of `simulate`, or of `visit`, as one.
+    """Return several calls of `simulate`, of `visit` or of `keep_draws` as one.
 
     It returns a list with the result of each call, or `Failed` in its place.
     """
@@ -224,10 +224,22 @@ def _visit_all(
     return _by_kind(explainer, calls, [_content(θ) for _, θ, *_ in calls], resume)
 
 
+def _keep_all(
+    explainer: Explainer, calls: Sequence[tuple[Any, ...]]
+) -> list[PosteriorChain | Failed]:
+    """Make calls of `keep_draws` for the same θ together."""
+    e_step = explainer.e_step
+    assert isinstance(e_step, CompiledCarlinChibBurst)
+    data, parameters, rngs, draws, tune = zip(*calls, strict=True)
+    found = e_step.chain_all(data, parameters[0], rngs, draws=draws[0], tune=tune[0])
+    return [Failed(each, made=True) if isinstance(each, Exception) else each for each in found]
+
+
 #: What makes several calls in one, by what makes one.
 _TOGETHER: dict[Callable[..., Any], Callable[..., Any]] = {
     simulate: _simulate_all,
     visit: _visit_all,
+    keep_draws: _keep_all,
 }
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
 import pytest
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.em.burst import adaptation_gains
+from pymc_mcoem.em.esteps.asked import ToExplain
 from tests.helpers.linear_normal import LinearNormal
 from tests.helpers.representatives import by_default
 
@@ -65,3 +68,305 @@ def assert_alike(found, expected, rtol=1e-9, atol=1e-10):
 def test_observations_get_together_what_each_gets_alone(run_apart, move):
     settings = {"within_class": MOVES[move]}
     assert_alike(run_apart(results, settings, "jax"), results(settings, "numba"))
+
+
+def visited(settings, backend):
+    """Return results of three visits to observations, whose fits are kept from the first on."""
+    family = LinearNormal()
+    stream = family.draw(np.random.default_rng(3), N)
+    burst, is_together = alone_and_together(settings, backend)
+    e_step, theta = burst.compile(family), family.declared_parameters()
+    data, chains, found = [family.encode(y) for y in stream], [{}] * N, []
+    # those visited for the first time adapt at the same time as others go on
+    gains = [adaptation_gains(9, 4 if at % 2 else 9) for at in range(N)]
+    for visit in range(3):
+        refit, rngs = [visit == 0 or at % 3 == 0 for at in range(N)], generators(visit)
+        if is_together:
+            results = e_step.resume_all(
+                data, theta, rngs, chains, gains=gains, refit=refit, keep_fit=True
+            )
+        else:
+            results = [
+                e_step.resume(
+                    data[at],
+                    theta,
+                    rngs[at],
+                    chains[at],
+                    gains=gains[at],
+                    refit=refit[at],
+                    keep_fit=True,
+                )
+                for at in range(N)
+            ]
+        chains = [result.chain for result in results]
+        found += results
+    return found
+
+
+def test_chains_go_on_together_as_alone(run_apart):
+    settings = {"within_class": WALK}
+    assert_alike(run_apart(visited, settings, "jax"), visited(settings, "numba"))
+
+
+def weights(settings, backend):
+    """Return class probabilities of all observations."""
+    family = LinearNormal()
+    data = [family.encode(y) for y in family.draw(np.random.default_rng(3), N)]
+    burst, is_together = alone_and_together(settings, backend)
+    e_step, theta = burst.compile(family), family.declared_parameters()
+    lengths = {"draws": DRAWS, "tune": TUNE}
+    if is_together:
+        return e_step.class_probability_all(data, theta, generators(6), **lengths)
+    return [
+        e_step.class_probability(each, theta, rng, **lengths)
+        for each, rng in zip(data, generators(6), strict=True)
+    ]
+
+
+def test_class_probabilities_are_the_same_together(run_apart):
+    settings = {"within_class": WALK}
+    found, expected = run_apart(weights, settings, "jax"), weights(settings, "numba")
+    np.testing.assert_allclose(found, expected, rtol=1e-8)
+
+
+def explained_templates(kind, settings, backend):
+    """Return what images or curves get, with missing points and a class that none can be of."""
+    if kind == "images":
+        mixture, shape = mcoem.TemplateMixture.for_images((6, 6), n_classes=3), (6, 6)
+    else:
+        grid = np.linspace(0, 1, 12)
+        mixture, shape = mcoem.TemplateMixture.for_curves(grid, n_classes=3), (12,)
+    rng = np.random.default_rng(6)
+    theta = mixture.initialize(rng.uniform(size=(9, *shape)), rng, "random")
+    theta["weights"] = np.array([0.6, 0.4, 0.0])
+    observations = rng.uniform(size=(4, *shape))
+    observations[:, 2:4] = np.where(rng.random((4, *shape))[:, 2:4] < 0.5, np.nan, 0.3)
+    burst, is_together = alone_and_together(settings, backend)
+    e_step = burst.compile(mixture)
+    data, state = list(map(mixture.encode, observations)), e_step.initial_state()
+    if is_together:
+        return e_step.explain_all(data, theta, generators(8, 4), state, draws=15, tune=10)
+    return [
+        e_step(each, theta, rng, state, draws=15, tune=10)
+        for each, rng in zip(data, generators(8, 4), strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "move"),
+    by_default(
+        [(kind, move) for kind in ("images", "curves") for move in MOVES], {("images", "swing")}
+    ),
+)
+def test_templates_get_together_what_they_get_alone(run_apart, kind, move):
+    settings = {"within_class": MOVES[move]}
+    found = run_apart(explained_templates, kind, settings, "jax")
+    expected = explained_templates(kind, settings, "numba")
+    assert_alike(found, expected, rtol=1e-6, atol=1e-7)
+    assert all(result.statistics["class_weight"][2] == 0 for result in found)
+
+
+class Bounded(LinearNormal):
+    """A linear model whose latents have no density if the first value lies beyond 50."""
+
+    def __init__(self):
+        super().__init__()
+        with self.model:
+            is_beyond = self.model["value"][0] > 50.0
+            edge = pt.switch(is_beyond, -np.inf, 0.0 * self.model["x"].sum())
+            pm.Potential("edge", edge)
+
+
+def learned(settings, backend):
+    """Return θ of runs in mini-batches, by workers too, with a record that has no density."""
+    family = Bounded()
+    stream = family.draw(np.random.default_rng(5), 14)
+    stream[8, 0] = 60.0
+    common = {
+        "e_step": alone_and_together(settings, backend)[0],
+        "parameters": family.declared_parameters(),
+        "random_seed": 3,
+        "on_error": "skip",
+        "progressbar": False,
+    }
+    found = {}
+    for executor in (None, 2) if backend == "jax" else (None,):
+        em = mcoem.OnlineEM(
+            family,
+            burst_length=mcoem.schedules.BurstLength(20, 10),
+            update_schedule=mcoem.schedules.UpdateSchedule.at([4], every=2),
+            batch_size=6,
+            executor=executor,
+            **common,
+        ).partial_fit(stream, labels=([None, 1, (0, 2)] * 5)[:14])
+        found["online", executor] = em
+    saem = mcoem.SAEM(family, batch_size=6, draws=10, refit_every=2, **common)
+    found["saem", None] = saem.fit(stream, n_iterations=3)
+    told = {}
+    for key, driver in found.items():
+        theta = {name: np.array(value) for name, value in driver.parameters.items()}
+        reason = driver.history["skipped"]["reason"]
+        told[key] = (
+            theta,
+            [int(at) for at in reason["position"]],
+            [str(each) for each in reason.values],
+        )
+    return told
+
+
+def test_runs_learn_in_mini_batches_what_they_learn_alone(run_apart):
+    """Labels and M-steps included; the record without density alone is left out, by name."""
+    settings = {"within_class": WALK}
+    found, expected = run_apart(learned, settings, "jax"), learned(settings, "numba")
+    for key, (theta, at, reasons) in expected.items():
+        assert at == found[key][1] == [8]
+        assert reasons == found[key][2]
+        assert "the log-density is not finite for any class" in reasons[0]
+        for name, value in theta.items():
+            np.testing.assert_allclose(found[key][0][name], value, rtol=1e-7)
+    for name, value in found["online", None][0].items():
+        assert found["online", 2][0][name].tobytes() == value.tobytes()
+
+
+def in_other_ways(backend):
+    """Return results in one chunk, in several, again, and in single precision."""
+    family = LinearNormal()
+    data = list(map(family.encode, family.draw(np.random.default_rng(3), N)))
+    theta, found = family.declared_parameters(), {}
+    ways = {"whole": {"at_once": 16}, "chunks": {"at_once": 4}, "single": {"dtype": "float32"}}
+    for name, options in ways.items():
+        burst = mcoem.esteps.CarlinChibBurst(within_class=WALK, backend=backend, **options)
+        e_step = burst.compile(family)
+        state = e_step.initial_state()
+        for time in ("first", "again"):
+            found[name, time] = e_step.explain_all(
+                data, theta, generators(4), state, draws=DRAWS, tune=TUNE
+            )
+    return found
+
+
+def test_results_are_reproducible_and_do_not_depend_on_the_chunk(run_apart):
+    found = run_apart(in_other_ways, "jax")
+    for name in ("whole", "chunks", "single"):
+        for one, other in zip(found[name, "first"], found[name, "again"], strict=True):
+            for statistic, value in one.statistics.items():
+                assert value.tobytes() == other.statistics[statistic].tobytes()
+                assert value.dtype == np.float64
+    assert_alike(found["chunks", "first"], found["whole", "first"], rtol=1e-12, atol=1e-12)
+    # in single precision the evidence errs by a few roundings of the log-density
+    double = np.array([each.log_evidence for each in found["whole", "first"]])
+    single = np.array([each.log_evidence for each in found["single", "first"]])
+    assert 0 < np.abs(single - double).max() < 1e-4
+
+
+def of_devices_noise(is_broken, backend):
+    """Return statistics of many bursts of one observation with a device's noise.
+
+    A broken kernel counts the pseudo-prior of the last class threefold.
+    """
+    from pymc_mcoem.carlin_chib.sweeps_jax import SweepsInStep
+    from pymc_mcoem.em.esteps.batch_jax import BurstsInStep
+
+    class Broken(SweepsInStep):
+        def __call__(self, chains, noise, gains, fits, *rest):
+            wrong = fits.log_normalizer.at[:, -1].add(np.log(3.0))
+            return super().__call__(
+                chains, noise, gains, fits._replace(log_normalizer=wrong), *rest
+            )
+
+    family = LinearNormal()
+    observation, theta = family.case
+    e_step = mcoem.esteps.CarlinChibBurst(within_class=WALK, backend=backend).compile(family)
+    search, starts = e_step.settings.pseudo_priors.compile_search(e_step.density, family.geometry)
+    made_of = e_step.density, search, starts, WALK, family.statistics, family.observation
+    bursts = BurstsInStep(
+        *made_of, at_once=256, own_noise=False, sweeps=Broken if is_broken else SweepsInStep
+    )
+    gains = adaptation_gains(50, 10)
+    values = {**theta, **family.encode(observation["value"])}
+    asked = [ToExplain(values, rng, e_step.initial_log_step, gains) for rng in generators(9, 256)]
+    return [each.statistics for each in bursts(asked, 10)]
+
+
+def errors_in_standard_errors(statistics):
+    """Return by how many standard errors means of statistics are off, the greatest."""
+    family = LinearNormal()
+    worst = 0.0
+    for name, exact in family.exact(*family.case).items():
+        values = np.stack([each[name] for each in statistics])
+        error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
+        worst = max(worst, float((np.abs(values.mean(axis=0) - exact) / error).max()))
+    return worst
+
+
+def test_the_noise_of_a_device_gives_the_posterior_and_a_broken_kernel_does_not(run_apart):
+    assert errors_in_standard_errors(run_apart(of_devices_noise, False, "jax")) < 5
+    assert errors_in_standard_errors(run_apart(of_devices_noise, True, "jax")) > 10
+
+
+def labels_and_chains(backend):
+    """Return class probabilities of a classifier, by workers too, and draws of chains."""
+    mixture = mcoem.TemplateMixture.for_images((4, 4), n_classes=2, n_landmarks=2)
+    rng = np.random.default_rng(7)
+    images = rng.uniform(size=(6, 4, 4))
+    theta = mixture.to_dataset(mixture.initialize(images, rng, "random"))
+    e_step = alone_and_together({"within_class": WALK}, backend)[0]
+    found = [
+        mcoem.Classifier(
+            mixture, theta, e_step=e_step, draws=8, tune=4, executor=executor, progressbar=False
+        ).predict_proba(images)
+        for executor in ((None, 2) if backend == "jax" else (None,))
+    ]
+    chains = mcoem.sample_burst(
+        mixture,
+        images[0],
+        theta,
+        e_step=e_step,
+        draws=12,
+        tune=5,
+        chains=3,
+        random_seed=2,
+        progressbar=False,
+    )
+    values = {**chains["posterior"].data_vars, **chains["sample_stats"].data_vars}
+    return found, {name: np.array(value) for name, value in values.items()}
+
+
+def test_classifiers_and_chains_get_together_what_they_get_alone(run_apart):
+    (found, chains), (expected, alone) = (
+        run_apart(labels_and_chains, "jax"),
+        labels_and_chains("numba"),
+    )
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-6)
+    assert found[1].tobytes() == found[0].tobytes()
+    assert chains.keys() == alone.keys()
+    for name, value in alone.items():
+        if value.dtype.kind in "fiu":
+            np.testing.assert_allclose(chains[name], value, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"backend": None},
+        {"backend": "numba"},
+        {"rao_blackwell": True},
+        {"within_class": mcoem.moves.Independence(2)},
+        {"pseudo_priors": mcoem.pseudo_priors.PriorCovariance()},
+    ],
+    ids=str,
+)
+def test_other_settings_explain_observations_alone(settings):
+    burst = mcoem.esteps.CarlinChibBurst(**{"backend": "jax", **settings})
+    assert burst.lot == 1
+    with pytest.raises(ValueError, match="dtype: 'float32' is for observations that JAX explains"):
+        mcoem.esteps.CarlinChibBurst(**{"backend": "jax", **settings, "dtype": "float32"})
+
+
+def test_settings_say_how_many_go_together():
+    burst = mcoem.esteps.CarlinChibBurst
+    assert (burst(backend="jax").lot, burst(backend="jax", at_once=8).lot) == (256, 8)
+    with pytest.raises(ValueError, match="at_once: got 0"):
+        burst(backend="jax", at_once=0)
+    with pytest.raises(ValueError, match="dtype: got 'half'; give 'float64' or 'float32'"):
+        burst(dtype="half")

@@ -1,0 +1,68 @@
+"""Calls that are made together: several orders as one, and its answers one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from pymc_mcoem.runs.workers import Order, received
+
+if TYPE_CHECKING:
+    from pymc_mcoem.runs.executor import Dispatcher
+
+__all__ = ["answers_in_lots"]
+
+
+def answers_in_lots(
+    dispatcher: Dispatcher,
+    orders: Iterator[Order],
+    lot: int,
+    joined: Callable[[Sequence[Order]], Order],
+    **limits: Any,
+) -> Iterator[Any]:
+    """Yield the answers to orders, of which as many as a lot has are one call.
+
+    Parameters
+    ----------
+    dispatcher : Dispatcher
+    orders : iterator of Order
+        Taken when their lot is sent. Which orders share a lot does not depend on the workers.
+    lot : int
+        With 1, orders are sent as they are.
+    joined : callable
+        Returns one order for several, whose answer is a list with theirs, or `Failed` in the place
+        of an answer.
+    **limits
+        ``window`` and ``total`` of `Dispatcher.answers`, in orders.
+
+    Yields
+    ------
+    object
+        The answer to each order.
+
+    Raises
+    ------
+    Exception
+        As by `Dispatcher.answers`.
+
+    Examples
+    --------
+    >>> from pymc_mcoem.runs.executor import Dispatcher
+    >>> def powers(base, exponents):
+    ...     return [base**exponent for exponent in exponents]
+    >>> def joined(orders):
+    ...     return Order(powers, (tuple(order.arguments[0] for order in orders),))
+    >>> orders = (Order(pow, (exponent,)) for exponent in range(5))
+    >>> list(answers_in_lots(Dispatcher(lambda: 10), orders, 2, joined))
+    [1, 10, 100, 1000, 10000]
+    """
+    if lot == 1:
+        yield from dispatcher.answers(orders, **limits)
+        return
+    lots = map(joined, iter(lambda: tuple(islice(orders, lot)), ()))
+    whole: dict[str, Any] = {
+        name: None if number is None else -(-number // lot) for name, number in limits.items()
+    }
+    for found in dispatcher.answers(lots, **whole):
+        yield from map(received, found)
