@@ -1,7 +1,7 @@
-"""Operators that carry a plain graph and have a faster replacement on the numba back end.
+"""Operators that carry a plain graph and may have a faster replacement on a back end.
 
-On the numba back end the operator is replaced by the graph of its `for_numba`. On all others its
-plain graph is inlined.
+On the numba back end the operator is replaced by the graph of its `for_numba`, on JAX by that of
+`for_jax`. Elsewhere, or if there is none, its plain graph is inlined.
 """
 
 from __future__ import annotations
@@ -45,6 +45,10 @@ class PlainGraph(OpFromGraph):
         """Return the outputs as the numba back end computes them; None to inline the graph."""
         raise NotImplementedError
 
+    def for_jax(self, *inputs: TensorVariable) -> list[TensorVariable] | None:
+        """Return the outputs as JAX computes them; None to inline the graph."""
+        return None
+
     def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> list[TensorVariable]:
         """Return the cotangents of the inputs, through the plain graph."""
         plain = self.plain(*inputs)
@@ -77,6 +81,14 @@ def _for_numba(fgraph: Any, node: Any) -> Any:
     return node.op.for_numba(*node.inputs)
 
 
+@node_rewriter([PlainGraph])
+def _for_jax(fgraph: Any, node: Any) -> Any:
+    if any(variable.type.dtype != "float64" for variable in node.inputs):
+        return None
+    return node.op.for_jax(*node.inputs)
+
+
 # After PyTensor's own inlining, at −0.01, and before the first merge, at 0.
 optdb.register("mcoem_for_numba", dfs_rewriter(_for_numba), "numba", position=-0.009)
+optdb.register("mcoem_for_jax", dfs_rewriter(_for_jax), "jax", position=-0.009)
 optdb.register("mcoem_inline", dfs_rewriter(_inline), "fast_run", "fast_compile", position=-0.008)

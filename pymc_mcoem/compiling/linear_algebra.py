@@ -111,6 +111,11 @@ class QuadraticForm(PlainGraph):
         """Leave the plain graph as it is."""
         return None
 
+    def for_jax(self, *inputs: TensorVariable) -> list[TensorVariable]:
+        """Return the form by a product of matrices, which for many vectors is one."""
+        matrix, vector = inputs
+        return [(vector * pt.dot(vector, matrix)).sum(axis=-1)]
+
     def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> list[TensorVariable]:
         """Return the cotangents; that of the vector reuses the product in the value."""
         (matrix, vector), (cotangent,) = inputs, cotangents

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.linalg import cho_solve
 
 from pymc_mcoem.laplace.newton import MOST_DAMPING
@@ -34,7 +35,9 @@ def by_differences(
     """
     size, bend = jnp.maximum(1.0, jnp.abs(x)), jnp.abs(jnp.diagonal(guess))
     spread = jnp.where(bend > 0.0, 1.0 / jnp.sqrt(bend), size)
-    steps = 1e-4 * jnp.minimum(jnp.maximum(spread, 1e-6 * size), size)
+    # the cube root of a rounding is best
+    share = 1e-4 if x.dtype == np.float64 else 5e-3
+    steps = share * jnp.minimum(jnp.maximum(spread, 1e-6 * size), size)
     n = len(x)
     points = jnp.concatenate([x[None], x + jnp.diag(steps), x - jnp.diag(steps)])
     heights, slopes = jax.vmap(slope)(points)

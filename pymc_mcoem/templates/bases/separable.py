@@ -1,7 +1,8 @@
 """Sums of Gaussian kernels on an evenly spaced grid, as operators that back ends can replace.
 
 The numba back end replaces each by one of `separable_numba`: kernels along an evenly spaced axis
-are a geometric recurrence from two exponentials for each point.
+are a geometric recurrence from two exponentials for each point. On JAX values and slopes are
+polynomials, by `separable_jax`.
 """
 
 from __future__ import annotations
@@ -53,7 +54,22 @@ class SeparableOp(PlainGraph):
         return recurrence(type(self).__name__, self.grid, inputs)
 
 
-class KernelValues(SeparableOp):
+class PolynomialOp(SeparableOp):
+    """Base class of operators that JAX computes as polynomials."""
+
+    def for_jax(self, *inputs: TensorVariable) -> list[TensorVariable] | None:
+        """Return the outputs as polynomials, or None for one point, or for a large grid."""
+        if any(each.type.shape == (1,) for each in inputs[:2]):
+            return None
+        # imported here because it imports JAX
+        from pymc_mcoem.templates.bases.separable_jax import MOST_KERNELS, polynomial
+
+        if self.grid.length[0] * self.grid.length[1] > MOST_KERNELS:
+            return None
+        return polynomial(type(self).__name__, self.grid, inputs)
+
+
+class KernelValues(PolynomialOp):
     """(first, second, coefficients) → Σ_l α_l φ_l(u_s), (n_points,)."""
 
     def plain(self, *inputs: TensorVariable) -> list[TensorVariable]:
@@ -74,7 +90,7 @@ class KernelValues(SeparableOp):
         ]
 
 
-class KernelSlopes(SeparableOp):
+class KernelSlopes(PolynomialOp):
     """(first, second, coefficients) → derivatives by first and second, (n_points,) each."""
 
     def plain(self, *inputs: TensorVariable) -> list[TensorVariable]:

@@ -256,7 +256,7 @@ def test_results_are_reproducible_and_do_not_depend_on_the_chunk(run_apart):
     # in single precision the evidence errs by a few roundings of the log-density
     double = np.array([each.log_evidence for each in found["whole", "first"]])
     single = np.array([each.log_evidence for each in found["single", "first"]])
-    assert 0 < np.abs(single - double).max() < 1e-4
+    assert 0 < np.abs(single - double).max() < 2e-4
 
 
 def of_devices_noise(is_broken, backend):
