@@ -103,9 +103,12 @@ class SearchInStep:
         graphs = search.evaluations.graphs(k, x, settings)
         self.graph = JaxGraph(density, [k, x, settings], graphs)
         self._is_bent = len(graphs) > 2
+        self._phase = jax.jit(self._run_phase, static_argnums=(0, 1))
 
     def __call__(self, n: int, values: list[Any], shared: list[Any]) -> Fits:
-        """Find the modes of n observations; traced by JAX.
+        """Find the modes of n observations.
+
+        Each kind of phase is compiled once, and called with other limits and temperatures.
 
         Parameters
         ----------
@@ -115,31 +118,39 @@ class SearchInStep:
         shared : list of array
             From `JaxGraph.shared` of `graph`.
         """
-        search = self._search
-        step = _Steps(self, n, values, shared)
-        n_starts = len(self._starts)
-        alive = jnp.ones((n, self._n_classes, n_starts), dtype=bool)
-        rows = step.begin(self._starts)
-        race, temperature = search.race, np.nan
+        search, race = self._search, self._search.race
+
+        def phase(name: str, *arguments: Any) -> Any:
+            return self._phase(name, n, values, shared, *arguments)
+
+        alive = np.ones((n, self._n_classes, len(self._starts)), dtype=bool)
+        rows, temperature = phase("begin", self._starts), np.nan
         if search.cooling is not None:
-            first = alive.at[:, :, 1:].set(False)
-            cold = alive & ~first
+            # of each class only the first start cools
+            cold = alive.copy()
+            cold[:, :, 0] = False
+            first: Any = ~cold
             for temperature in search.cooling.temperatures:
-                limit = search.cooling.n_iterations
-                rows = step.run(rows, first, limit, temperature, is_new=True)
+                rows = phase("heat", rows, first, temperature)
+                limit = search.cooling.n_iterations - 1
+                rows = phase("run", rows, first, limit, temperature)
                 if race is not None:
-                    first = step.within(rows, first, race.margins[0], race.trust)
+                    first = phase("within", rows, first, race.margins[0])
             alive = first | cold
-        if race is not None:
-            for margin in race.margins:
-                is_new = temperature != 1.0
-                rows = step.run(rows, alive, race.n_iterations, 1.0, is_new=is_new)
-                temperature = 1.0
-                alive &= step.best_of(step.ahead(rows, alive))
-                alive = step.within(rows, alive, margin, race.trust)
-        is_new = temperature != 1.0
-        rows = step.run(rows, alive, search.max_iterations, 1.0, is_new=is_new)
-        return step.fits(rows, step.ahead(rows, alive), alive)
+        limits = [] if race is None else [race.n_iterations] * len(race.margins)
+        for at, limit in enumerate([*limits, search.max_iterations]):
+            if at == 0:
+                rows, limit = phase("heat", rows, alive, 1.0), limit - 1
+            rows = phase("run", rows, alive, limit, 1.0)
+            if race is not None and at < len(race.margins):
+                alive = phase("raced", rows, alive, race.margins[at])
+        found: Fits = phase("fits", rows, alive)
+        return found
+
+    def _run_phase(
+        self, name: str, n: int, values: list[Any], shared: list[Any], *arguments: Any
+    ) -> Any:
+        return getattr(_Steps(self, n, values, shared), name)(*arguments)
 
     def evaluate(
         self, k: Any, x: Any, guess: Any, settings: Any, values: list[Any], shared: list[Any]
@@ -161,15 +172,15 @@ class _Steps:
         self._whole, self._values, self._shared = whole, values, shared
         self._n, self._n_classes = n, whole._n_classes
         self._search = whole._search
+        self._n_rows = n * whole._n_classes * len(whole._starts)
+        self._lanes = min(self._n_rows, max(self._n_rows // _SHARE, _FEWEST))
         self._dtype = jnp.zeros(()).dtype
         self._limits: Any = np.finfo(self._dtype)
 
-    def begin(self, starts: np.ndarray) -> _Rows:
+    def begin(self, starts: Any) -> _Rows:
         """Return searches from all starts in all classes of all observations."""
         n, n_classes, (n_starts, size) = self._n, self._n_classes, starts.shape
-        total = n * n_classes * n_starts
-        self._n_rows = total
-        self._lanes = min(total, max(total // _SHARE, _FEWEST))
+        total = self._n_rows
         return _Rows(
             classes=jnp.tile(jnp.repeat(jnp.arange(n_classes), n_starts), n),
             observation=jnp.repeat(jnp.arange(n), n_classes * n_starts),
@@ -184,7 +195,7 @@ class _Steps:
             done=jnp.zeros(total, dtype=bool),
         )
 
-    def _evaluate(self, rows: _Rows, x: Any, temperature: float, share: float) -> tuple[Any, ...]:
+    def _evaluate(self, rows: _Rows, x: Any, temperature: Any, share: float) -> tuple[Any, ...]:
         """Evaluate the densities of rows at positions x."""
         is_shared = self._whole._is_shared
         own = [
@@ -192,7 +203,7 @@ class _Steps:
             for value, same in zip(self._values, is_shared, strict=True)
         ]
         axes = [None if same else 0 for same in is_shared]
-        settings = jnp.asarray([temperature, share], self._dtype)
+        settings = jnp.stack([jnp.asarray(each, self._dtype) for each in (temperature, share)])
 
         def one(k: Any, at: Any, guess: Any, *values: Any) -> tuple[Any, ...]:
             return self._whole.evaluate(k, at, guess, settings, list(values), self._shared)
@@ -216,15 +227,16 @@ class _Steps:
         (places,) = jnp.nonzero(asked, size=self._lanes, fill_value=self._n_rows)
         return places
 
-    def run(
-        self, rows: _Rows, alive: Any, limit: int, temperature: float, *, is_new: bool
-    ) -> _Rows:
+    def heat(self, rows: _Rows, alive: Any, temperature: Any) -> _Rows:
+        """Give searches another noise, and evaluate their densities under it."""
+        found: _Rows = self._in_lots(
+            alive.ravel(), lambda at, held: self._heat(at, held, temperature), rows
+        )
+        return found
+
+    def run(self, rows: _Rows, alive: Any, limit: Any, temperature: Any) -> _Rows:
         """Let searches go on for so many iterations, or to where they end."""
-        asked = alive.ravel()
-        if is_new:
-            rows = self._in_lots(asked, lambda at, held: self._heat(at, held, temperature), rows)
-            limit -= 1
-        left = jnp.where(asked & (rows.log_density > -jnp.inf), limit, 0)
+        left = jnp.where(alive.ravel() & (rows.log_density > -jnp.inf), limit, 0)
 
         def go_on(state: tuple[_Rows, Any]) -> tuple[_Rows, Any]:
             rows, left = state
@@ -238,7 +250,7 @@ class _Steps:
 
         return jax.lax.while_loop(is_under_way, go_on, (rows, left))[0]
 
-    def _heat(self, places: Any, rows: _Rows, temperature: float) -> _Rows:
+    def _heat(self, places: Any, rows: _Rows, temperature: Any) -> _Rows:
         """Give rows another noise and evaluate their densities; see `Searches.heat`."""
         own = rows.at(places)
         is_known = jnp.isfinite(own.log_density)
@@ -252,7 +264,7 @@ class _Steps:
         )
         return _put(rows, places, own.known(*self._evaluate(own, own.position, temperature, 1.0)))
 
-    def _iterate(self, rows: _Rows, temperature: float) -> tuple[_Rows, Any]:
+    def _iterate(self, rows: _Rows, temperature: Any) -> tuple[_Rows, Any]:
         """Take one step of each row; return also where some damping helped; see `newton`."""
         damping = self._search.damping
         step, used = damped_steps(
@@ -289,19 +301,26 @@ class _Steps:
             done=jnp.where(helps, done, rows.done),
         ), helps
 
-    def within(self, rows: _Rows, alive: Any, margin: float, trust: float) -> Any:
+    def raced(self, rows: _Rows, alive: Any, margin: Any) -> Any:
+        """Return what stays alive after a round: of each class one start, within a margin."""
+        # not those left behind under more noise, whose densities are others
+        return self.within(rows, alive & self._best_of(self._ahead(rows, alive)), margin)
+
+    def within(self, rows: _Rows, alive: Any, margin: Any) -> Any:
         """Return those alive that may still come within a margin; see `Searches.within`."""
+        race = self._search.race
+        assert race is not None
         finite = jnp.where(jnp.isfinite(rows.log_density), rows.log_density, -jnp.inf)
         height = jnp.where(alive, finite.reshape(alive.shape), -jnp.inf)
         least = height.max(axis=(1, 2), keepdims=True) - margin
         behind = alive & (height < least)
-        if trust > 0:
+        if race.trust > 0:
             promised = self._in_lots(
                 behind.ravel(),
                 lambda at, held: held.at[at].set(self._promised(rows.at(at)), mode="drop"),
                 jnp.zeros(self._n_rows, self._dtype),
             )
-            height = height + trust * promised.reshape(alive.shape)
+            height = height + race.trust * promised.reshape(alive.shape)
         # where no search has a density, none is behind another
         return alive & ~(height < least)
 
@@ -317,7 +336,7 @@ class _Steps:
         promise = 0.5 * (gradient * jnp.where(used[:, None] < jnp.inf, step, 0.0)).sum(axis=1)
         return jnp.where(known, promise, 0.0)
 
-    def ahead(self, rows: _Rows, alive: Any) -> Any:
+    def _ahead(self, rows: _Rows, alive: Any) -> Any:
         """Return the start that leads in each class, (n, n_classes); see `Searches.ahead`."""
         height = rows.log_density.reshape(alive.shape)
         height = jnp.where(jnp.isnan(height), -jnp.inf, height)
@@ -329,16 +348,17 @@ class _Steps:
         least = self._limits.min
         return jnp.argmax(jnp.where(asked, jnp.maximum(height, least), -jnp.inf), axis=2)
 
-    def best_of(self, leading: Any) -> Any:
+    def _best_of(self, leading: Any) -> Any:
         """Return which rows lead, (n, n_classes, n_starts)."""
         n_starts = self._n_rows // (self._n * self._n_classes)
         return jax.nn.one_hot(leading, n_starts, dtype=bool)
 
-    def fits(self, rows: _Rows, leading: Any, alive: Any) -> Fits:
-        """Return normals where searches ended, and how they did."""
+    def fits(self, rows: _Rows, alive: Any) -> Fits:
+        """Return normals where the leading searches ended, and how they did."""
+        leading = self._ahead(rows, alive)
         n, n_classes, n_starts = alive.shape
         size, dtype = rows.position.shape[1], self._dtype
-        wanted = self.best_of(leading).ravel()
+        wanted = self._best_of(leading).ravel()
         held = {
             "height": jnp.full(self._n_rows, -jnp.inf, dtype),
             "factor": jnp.zeros((self._n_rows, size, size), dtype),

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -97,7 +98,7 @@ class BurstsInStep:
     ) -> None:
         self._density, self._dtype = density, dtype
         on_processor = jax.default_backend() == "cpu"
-        self._own_noise = on_processor if own_noise is None else own_noise
+        self.own_noise = on_processor if own_noise is None else own_noise
         self._n_threads = cpu_count() if on_processor else 1
         self._is_shared = tuple(name not in observation for name in density.data_inputs)
         self._names = tuple(statistics)
@@ -109,11 +110,12 @@ class BurstsInStep:
             pt.cast(pt.as_tensor_variable(value), "float64") for value in statistics.values()
         ]
         self._statistics = JaxGraph(density, [k, x], density.place(expressions, k, x))
-        self._find = jax.jit(self._search, static_argnums=0)
         self._begin = jax.jit(_positions)
         self._run = jax.jit(self._all_sweeps)
-        self._sum = jax.jit(self._all_sums)
+        self._sums = jax.jit(self._all_sums)
         self._told: set[Any] = set()
+        #: Seconds of each part, added up, where they are asked for by an empty dictionary.
+        self.seconds: dict[str, float] | None = None
         self.at_once = at_once or (_ON_PROCESSOR if on_processor else self._that_fit(len(starts)))
 
     def _that_fit(self, n_starts: int) -> int:
@@ -129,7 +131,7 @@ class BurstsInStep:
 
     def _with_noise(self, n_sweeps: int) -> int:
         """Return how many observations may have noise at once, a power of two."""
-        if not self._own_noise:
+        if not self.own_noise:
             return self.at_once
         most = _NOISE // (8 * max(n_sweeps, 1) * self._sweeps.noise_size)
         return 1 << (max(most, 1).bit_length() - 1)
@@ -182,30 +184,35 @@ class BurstsInStep:
     ) -> list[Explained | None]:
         """Explain the observations of one chunk."""
         with _precision(self._dtype):
+            laps = _Laps(self.seconds)
             n = 1 << (len(asked) - 1).bit_length()
             padded = [*asked, *[asked[-1]] * (n - len(asked))]
             values = self._values(padded)
+            laps.end("data", values)
             fits = self._fitted(padded, values)
             log_evidence = _in_double(fits.log_evidence)[: len(asked)]
-            status = np.asarray(fits.status)
+            laps.end("searches", fits)
             chains = self._begun(asked, padded, fits, log_evidence)
             gains = jnp.asarray(np.stack([each.gains for each in padded], axis=1))
             noise = self._noise(asked, n, len(gains))
-            shared = self._sweeps.shared()
+            laps.end("starts and noise", (chains, noise))
+            shared = _as_computed(self._sweeps.shared())
             end, drawn = self._run(chains, noise, gains, fits, values, shared)
+            laps.end("sweeps", drawn)
             sums = None
             if summed:
                 kept = drawn.class_index[tune:], drawn.position[tune:]
-                sums = self._sum(*kept, values, self._statistics.shared())
+                sums = self._sums(*kept, values, _as_computed(self._statistics.shared()))
+                laps.end("statistics", sums)
                 sums = list(map(_in_double, sums))
+            status = np.asarray(fits.status)
             index = np.asarray(drawn.class_index, dtype=np.int64)
-            log_weight = _in_double(drawn.log_weight)
-            acceptance = _in_double(drawn.acceptance)
+            log_weight, acceptance = _in_double(drawn.log_weight), _in_double(drawn.acceptance)
             # of a chain that is summed only its end is needed
-            first = -1 if summed else 0
-            position = _in_double(drawn.position[first:])
+            position = _in_double(drawn.position[-1 if summed else 0 :])
             log_step = _in_double(end.log_step)
             kept_fits = list(map(_in_double, fits[:5])) if keeps_fit else None
+            laps.end("results", ())
         found: list[Explained | None] = []
         for row, each in enumerate(asked):
             sweeps = Sweeps(
@@ -249,8 +256,7 @@ class BurstsInStep:
             arrays = [[*each.as_list(), each.log_evidence] for each in kept]
             known = [jnp.asarray(np.stack(parts)) for parts in zip(*arrays, strict=True)]
             return Fits._make([*known, jnp.zeros(known[-1].shape, dtype=int)])
-        found: Fits = self._find(len(asked), values, self._search.graph.shared())
-        return found
+        return self._search(len(asked), values, _as_computed(self._search.graph.shared()))
 
     def _begun(
         self,
@@ -275,7 +281,7 @@ class BurstsInStep:
 
     def _noise(self, asked: Sequence[ToExplain], n: int, n_sweeps: int) -> Any:
         """Return standard normals (n, n_sweeps, noise_size), or words that make keys (n, 2)."""
-        if not self._own_noise:
+        if not self.own_noise:
             words = np.zeros((n, 2), dtype=np.uint32)
             for row, each in enumerate(asked):
                 words[row] = each.rng.integers(2**32, size=2, dtype=np.uint32)
@@ -325,6 +331,23 @@ class BurstsInStep:
         return {**found, "class_weight": counts / len(index)}
 
 
+class _Laps:
+    """The seconds of parts that follow one another, which are waited for if they are measured."""
+
+    def __init__(self, seconds: dict[str, float] | None) -> None:
+        self._seconds, self._begun = seconds, perf_counter()
+
+    def end(self, name: str, values: Any) -> None:
+        """Add the seconds since the last part to those of this one."""
+        if self._seconds is None:
+            return
+        wait: Any = jax.block_until_ready
+        wait(values)
+        now = perf_counter()
+        self._seconds[name] = self._seconds.get(name, 0.0) + now - self._begun
+        self._begun = now
+
+
 def _in_double(value: Any) -> np.ndarray:
     return np.asarray(value, dtype=np.float64)
 
@@ -338,6 +361,13 @@ def _positions(mean: Any, scale: Any, index: Any, normals: Any, goes_on: Any, gi
     rows = jnp.arange(len(index))
     drawn = mean[rows, index] + jnp.einsum("bij,bj->bi", scale[rows, index], normals)
     return jnp.where(goes_on[:, None], given, drawn)
+
+
+def _as_computed(arrays: Any) -> Any:
+    """Return arrays of JAX in the precision in which it computes, which those made before keep."""
+    if jax.config.jax_enable_x64:
+        return arrays
+    return jax.tree.map(lambda each: jnp.asarray(np.asarray(each)), arrays)
 
 
 @contextmanager

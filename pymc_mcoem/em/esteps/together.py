@@ -68,26 +68,32 @@ class TogetherEStep(SweepEStep):
     @cached_property
     def in_step(self) -> BurstsInStep | None:
         """What explains observations in step, made at its first use; None if nothing can."""
-        settings, density = self.settings, self.density
-        if not go_together(settings) or density.active is not None or density.other_values:
+        density = self.density
+        if not go_together(self.settings) or density.active is not None or density.other_values:
             return None
+        return self.bursts_in_step(self.settings.at_once)
+
+    def bursts_in_step(self, at_once: int | None = None, **options: Any) -> BurstsInStep:
+        """Make what explains observations in step; options are those of `BurstsInStep`."""
         # importing JAX takes a second, and many never need it
         from pymc_mcoem.em.esteps.batch_jax import BurstsInStep
 
+        settings, family = self.settings, self.family
         # searches start at the point of the declared parameters, whatever was learned since
-        with strict_arithmetic(), self.family.as_declared():
+        with strict_arithmetic(), family.as_declared():
             search, starts = settings.pseudo_priors.compile_search(
-                density, self.family.geometry, self.mode
+                self.density, family.geometry, self.mode
             )
             return BurstsInStep(
-                density,
+                self.density,
                 search,
                 starts,
                 settings.within_class,
-                self.family.statistics,
-                self.family.observation,
-                at_once=settings.at_once,
+                family.statistics,
+                family.observation,
+                at_once=at_once,
                 dtype=settings.dtype,
+                **options,
             )
 
     def explain_all(

@@ -104,7 +104,8 @@ def _funcify(op: KernelPolynomial, **_: Any) -> Any:
                 for axis, (each, steep) in enumerate(((one, slope), (two, along))):
                     bent = each.growth * each.ratio * steep - 2.0 * each.distance * height
                     found[axis] = found[axis] + one.envelope * bent / grid.bandwidth
-        return _once((found[0], found[1]))
+        first_slope, second_slope = _once((found[0], found[1]))
+        return first_slope, second_slope
 
     return slopes if op.with_slopes else values
 
