@@ -5,18 +5,46 @@ Importing this module imports JAX.
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import jax
 
 from pymc_mcoem.compiling.data_functions import Density, compile_with_data
 
-__all__ = ["JaxGraph", "require_own_process"]
+__all__ = ["JaxGraph", "precision", "require_own_process"]
 
 #: Process in which JAX was imported.
 _PROCESS = os.getpid()
+#: Whether single precision was asked for.
+_is_single: ContextVar[bool] = ContextVar("pymc_mcoem_single", default=False)
+
+
+@contextmanager
+def precision(dtype: str) -> Iterator[None]:
+    """Let JAX compute in a precision while the block runs, in this thread.
+
+    Graphs that are made in the block compute in it too, and only in such blocks.
+
+    Parameters
+    ----------
+    dtype : {"float64", "float32"}
+    """
+    if dtype == "float64":
+        yield
+        return
+    # older versions of JAX have it elsewhere
+    place: Any = jax if hasattr(jax, "enable_x64") else importlib.import_module("jax.experimental")
+    token = _is_single.set(True)
+    try:
+        with place.enable_x64(False):
+            yield
+    finally:
+        _is_single.reset(token)
 
 
 class JaxGraph:
@@ -41,7 +69,7 @@ class JaxGraph:
     def __init__(self, density: Density, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         require_own_process()
         function = compile_with_data(density, list(inputs), list(outputs), "JAX").function
-        if not jax.config.jax_enable_x64:
+        if not (jax.config.jax_enable_x64 or _is_single.get()):
             raise ValueError(
                 "backend: JAX computes in single precision here, but searches and sweeps "
                 "need double precision; set PyTensor's floatX to float64, or jax.config's "

@@ -14,7 +14,6 @@ Importing this module imports JAX.
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +31,7 @@ from joblib import cpu_count
 from pymc_mcoem.carlin_chib.compiled_sweeps import Sweeps
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors, draw_class
 from pymc_mcoem.carlin_chib.sweeps_jax import Chains, SweepsInStep
-from pymc_mcoem.compiling.graphs_jax import JaxGraph, require_own_process
+from pymc_mcoem.compiling.graphs_jax import JaxGraph, precision, require_own_process
 from pymc_mcoem.compiling.messages import compiling
 from pymc_mcoem.em.esteps.asked import Explained, ToExplain
 from pymc_mcoem.laplace.modes import ModeStatus, search_troubles
@@ -102,14 +101,15 @@ class BurstsInStep:
         self._n_threads = cpu_count() if on_processor else 1
         self._is_shared = tuple(name not in observation for name in density.data_inputs)
         self._names = tuple(statistics)
-        self._search = SearchInStep(search, starts, self._is_shared)
-        self._sweeps = sweeps(density, move, self._is_shared)
-        k = pt.scalar("class_index", dtype="int64")
-        x = pt.tensor("position", dtype="float64", shape=(density.n_latents,))
-        expressions = [
-            pt.cast(pt.as_tensor_variable(value), "float64") for value in statistics.values()
-        ]
-        self._statistics = JaxGraph(density, [k, x], density.place(expressions, k, x))
+        with precision(dtype), _untold():
+            self._search = SearchInStep(search, starts, self._is_shared)
+            self._sweeps = sweeps(density, move, self._is_shared)
+            k = pt.scalar("class_index", dtype="int64")
+            x = pt.tensor("position", dtype="float64", shape=(density.n_latents,))
+            expressions = [
+                pt.cast(pt.as_tensor_variable(value), "float64") for value in statistics.values()
+            ]
+            self._statistics = JaxGraph(density, [k, x], density.place(expressions, k, x))
         self._begin = jax.jit(_positions)
         self._run = jax.jit(self._all_sweeps)
         self._sums = jax.jit(self._all_sums)
@@ -163,6 +163,12 @@ class BurstsInStep:
             None for an observation without density at some sweep, which has to be explained alone.
         """
         require_own_process()
+        with _untold():
+            return self._all(asked, tune, keeps_fit, summed)
+
+    def _all(
+        self, asked: Sequence[ToExplain], tune: int, keeps_fit: bool, summed: bool
+    ) -> list[Explained | None]:
         size = min(self.at_once, self._with_noise(len(asked[0].gains)))
         chunks = [asked[at : at + size] for at in range(0, len(asked), size)]
         explain = partial(self._chunk, tune=tune, keeps_fit=keeps_fit, summed=summed)
@@ -183,7 +189,7 @@ class BurstsInStep:
         self, asked: Sequence[ToExplain], *, tune: int, keeps_fit: bool, summed: bool
     ) -> list[Explained | None]:
         """Explain the observations of one chunk."""
-        with _precision(self._dtype):
+        with precision(self._dtype):
             laps = _Laps(self.seconds)
             n = 1 << (len(asked) - 1).bit_length()
             padded = [*asked, *[asked[-1]] * (n - len(asked))]
@@ -196,13 +202,13 @@ class BurstsInStep:
             gains = jnp.asarray(np.stack([each.gains for each in padded], axis=1))
             noise = self._noise(asked, n, len(gains))
             laps.end("starts and noise", (chains, noise))
-            shared = _as_computed(self._sweeps.shared())
+            shared = self._sweeps.shared()
             end, drawn = self._run(chains, noise, gains, fits, values, shared)
             laps.end("sweeps", drawn)
             sums = None
             if summed:
                 kept = drawn.class_index[tune:], drawn.position[tune:]
-                sums = self._sums(*kept, values, _as_computed(self._statistics.shared()))
+                sums = self._sums(*kept, values, self._statistics.shared())
                 laps.end("statistics", sums)
                 sums = list(map(_in_double, sums))
             status = np.asarray(fits.status)
@@ -256,7 +262,7 @@ class BurstsInStep:
             arrays = [[*each.as_list(), each.log_evidence] for each in kept]
             known = [jnp.asarray(np.stack(parts)) for parts in zip(*arrays, strict=True)]
             return Fits._make([*known, jnp.zeros(known[-1].shape, dtype=int)])
-        return self._search(len(asked), values, _as_computed(self._search.graph.shared()))
+        return self._search(len(asked), values, self._search.graph.shared())
 
     def _begun(
         self,
@@ -348,6 +354,17 @@ class _Laps:
         self._begun = now
 
 
+@contextmanager
+def _untold() -> Iterator[None]:
+    """Hide that graphs ask for double precision, which they do not get where single is wanted.
+
+    Outside of all threads, which share their filters of warnings.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Explicitly requested dtype")
+        yield
+
+
 def _in_double(value: Any) -> np.ndarray:
     return np.asarray(value, dtype=np.float64)
 
@@ -361,24 +378,3 @@ def _positions(mean: Any, scale: Any, index: Any, normals: Any, goes_on: Any, gi
     rows = jnp.arange(len(index))
     drawn = mean[rows, index] + jnp.einsum("bij,bj->bi", scale[rows, index], normals)
     return jnp.where(goes_on[:, None], given, drawn)
-
-
-def _as_computed(arrays: Any) -> Any:
-    """Return arrays of JAX in the precision in which it computes, which those made before keep."""
-    if jax.config.jax_enable_x64:
-        return arrays
-    return jax.tree.map(lambda each: jnp.asarray(np.asarray(each)), arrays)
-
-
-@contextmanager
-def _precision(dtype: str) -> Iterator[None]:
-    """Let JAX compute in a precision while the block runs, in this thread."""
-    if dtype == "float64":
-        yield
-        return
-    # older versions of JAX have it elsewhere
-    place: Any = jax if hasattr(jax, "enable_x64") else importlib.import_module("jax.experimental")
-    with place.enable_x64(False), warnings.catch_warnings():
-        # graphs ask for double precision, which they do not get
-        warnings.filterwarnings("ignore", message="Explicitly requested dtype", append=False)
-        yield
