@@ -268,6 +268,42 @@ def test_sizes_that_do_not_fit_are_refused(kind, spoilt):
         function(*map(np.ones, {**sizes, spoilt: 4}.values()))
 
 
+def values_and_slopes(seed, dtype, back_end):
+    """Return sums of kernels and their slopes at points of every grid, near it and far from it."""
+    found = {}
+    for name in GRIDS:
+        grid, rng = make_grid(name), np.random.default_rng(seed)
+        points = make_points(grid, rng)
+        weights = rng.normal(size=grid.length[0] * grid.length[1])
+        symbols = [pt.vector(shape=(len(points[0]),)) for _ in range(2)] + [pt.vector()]
+        graphs = [plain.kernel_values(grid, symbols[:2], symbols[2])]
+        graphs += plain.kernel_slopes(grid, symbols[:2], symbols[2])
+        if back_end == "jax":
+            from pymc_mcoem.compiling.graphs_jax import precision
+
+            with precision(dtype):
+                # without the check of PyTensor's function that arguments have its dtype
+                function = pytensor.function(symbols, graphs, mode="JAX", trust_input=True)
+                given = [np.asarray(each, dtype=dtype) for each in (*points, weights)]
+                found[name] = [np.asarray(each) for each in function(*given)]
+            assert all(each.dtype == dtype for each in found[name])
+        else:
+            found[name] = pytensor.function(symbols, graphs, mode=PLAIN)(*points, weights)
+    return found
+
+
+@pytest.mark.parametrize(("dtype", "off"), [("float64", 1e-12), ("float32", 5e-4)])
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
+def test_polynomials_are_the_plain_sums(run_apart, rng, dtype, off):
+    seed = int(rng.integers(2**31))
+    found = run_apart(values_and_slopes, seed, dtype, "jax")
+    expected = values_and_slopes(seed, dtype, "plain")
+    for name, others in expected.items():
+        for one, other in zip(found[name], others, strict=True):
+            if dtype == "float64" or name != "elsewhere":  # 10,000 has no digits left for it
+                np.testing.assert_allclose(one, other, atol=off * np.abs(other).max(), err_msg=name)
+
+
 def whole_mixture(options, seed, back_end):
     """Return log-density, gradient, curvature and statistics of a mixture somewhere."""
     rng = np.random.default_rng(seed)
