@@ -2,8 +2,8 @@
 
 A chunk of observations is one call of each compiled function. On a processor, chunks are as small
 as its caches and run in threads; on an accelerator, a chunk is what its memory holds. The last
-chunk is padded to a power of two, so that few shapes are compiled. What an observation gets does
-not depend on the others of its chunk, up to rounding.
+chunk is padded to a power of two, at least a quarter of a chunk, so that few shapes are compiled.
+What an observation gets does not depend on the others of its chunk, up to rounding.
 
 On a processor noise comes from each observation's own generator, in the order in which a burst
 alone takes it: draws are those of the other back ends. An accelerator makes its noise itself, from
@@ -171,7 +171,7 @@ class BurstsInStep:
     ) -> list[Explained | None]:
         size = min(self.at_once, self._with_noise(len(asked[0].gains)))
         chunks = [asked[at : at + size] for at in range(0, len(asked), size)]
-        explain = partial(self._chunk, tune=tune, keeps_fit=keeps_fit, summed=summed)
+        explain = partial(self._chunk, size=size, tune=tune, keeps_fit=keeps_fit, summed=summed)
         key = len(asked[0].gains), tune, len(chunks[0]), summed
         if key not in self._told:
             # in one thread first, which compiles
@@ -186,12 +186,12 @@ class BurstsInStep:
             return [*first, *(each for found in pool.map(explain, chunks) for each in found)]
 
     def _chunk(
-        self, asked: Sequence[ToExplain], *, tune: int, keeps_fit: bool, summed: bool
+        self, asked: Sequence[ToExplain], *, size: int, tune: int, keeps_fit: bool, summed: bool
     ) -> list[Explained | None]:
         """Explain the observations of one chunk."""
         with precision(self._dtype):
             laps = _Laps(self.seconds)
-            n = 1 << (len(asked) - 1).bit_length()
+            n = max(1 << (len(asked) - 1).bit_length(), 1 << (max(size // 4, 1).bit_length() - 1))
             padded = [*asked, *[asked[-1]] * (n - len(asked))]
             values = self._values(padded)
             laps.end("data", values)

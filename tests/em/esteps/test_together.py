@@ -20,7 +20,7 @@ N, DRAWS, TUNE = 11, 20, 10
 
 def alone_and_together(settings, backend):
     """Return the E-step of settings, and whether it explains together."""
-    given = {**settings, "backend": backend, **({"at_once": 4} if backend == "jax" else {})}
+    given = {**settings, "backend": backend, **({"at_once": 2} if backend == "jax" else {})}
     return mcoem.esteps.CarlinChibBurst(**given), backend == "jax"
 
 
