@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,10 +15,8 @@ from pymc_mcoem.carlin_chib.equal_visits import (
     next_equalizing_log_weight,
 )
 from pymc_mcoem.carlin_chib.moves.adaptation import ShapeOfMoves
-from pymc_mcoem.carlin_chib.pseudo_priors.base import N_PRIOR_STARTS, N_STARTS
-from pymc_mcoem.compiling.backends import interpreted_mode
-from pymc_mcoem.density.prior_draws import PriorDraws
-from pymc_mcoem.interrupts import require_own_fault
+from pymc_mcoem.carlin_chib.pseudo_priors.base import N_STARTS
+from pymc_mcoem.density.prior_starts import PriorStarts
 
 if TYPE_CHECKING:
     from pymc_mcoem.carlin_chib.chain_starts import DefaultStart
@@ -29,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Chain", "ChainState", "ChainSweep"]
 
-_log = logging.getLogger("pymc_mcoem")
 
 #: Refits of the pseudo-priors during tuning, if other steps move variables that they depend on.
 N_REFITS = 4
@@ -261,22 +257,14 @@ class Chain(WithSamplingState):
         """Draw starts from the pseudo-priors, then give the model's own, then draw from the prior.
 
         The last are for a search that starts where a class has no density, which makes a
-        pseudo-prior without any, too. There are none of priors without draws.
+        pseudo-prior without any, too.
         """
         for _ in range(N_STARTS - 1):
             yield self.pseudo_priors.draw_start(rng)
         yield given
         density, shape = self._engine.density, np.shape(given[0])
         values = others if shape else density.arguments({}, others)
-        try:
-            prior = PriorDraws(density, interpreted_mode(in_place=True))
-            prior.reseed(rng)
-            for _ in range(10 * N_PRIOR_STARTS):
-                index = rng.integers(density.n_classes, size=shape)
-                yield index, prior(index, values, 1)[0]
-        except Exception as error:
-            require_own_fault(error)
-            _log.debug("CarlinChib: no starts from the prior: %s", error)
+        yield from PriorStarts(density)(rng, values, shape)
 
     def _adapt_shape(self) -> None:
         """Give random walks the shapes of the chain's draws in the classes with enough of them."""

@@ -246,6 +246,11 @@ def class_index_summary(
         table = table.assign(found)
         flags += of_latents
         notes += notes_on_latents
+    if _has_other_steps(data):
+        notes.append(
+            "other steps draw variables beside it: other modes of these, which no chain visited, "
+            "are not looked for; start chains at different initvals to see them"
+        )
     if n_chains == 1:
         notes.append("one chain alone has no R-hat; run several from different starting points")
     if "pareto_k" in table and (bad := table["pareto_k"].values > GOOD_PARETO_K).any():
@@ -295,6 +300,15 @@ def _indices_beside(chains: IndexChains, data: Any, group: str) -> list[IndexCha
         and set(values.dims) == {"chain", "draw"}
     ]
     return [each for each in found if each.unvisited_log_odds is not None]
+
+
+def _has_other_steps(data: Any) -> bool:
+    """Return whether steps other than `CarlinChib`, whose statistics are of classes, drew too."""
+    if not isinstance(data, xr.DataTree) or "sample_stats" not in data.children:
+        return False
+    names = list(map(str, data["sample_stats"].data_vars))
+    is_own = [name.startswith("class_") for name in names]
+    return any(is_own) and not all(is_own)
 
 
 def _stationary(chains: IndexChains, random_seed: int) -> xr.Dataset:

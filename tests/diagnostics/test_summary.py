@@ -435,3 +435,20 @@ def test_classes_seldom_visited_have_as_many_draws_due_as_their_share(rng):
     codes = (rng.random((4, 1000)) < 0.05).astype(int)
     tree = as_tree(codes, x=rng.standard_normal((4, 1000)))
     assert class_index_summary(tree, significance=1e-4).ok
+
+
+@pytest.mark.parametrize(("beside", "expected"), [([], False), (["diverging"], True)])
+def test_variables_of_other_steps_are_mentioned(beside, expected, rng):
+    """Their modes are not searched for, so that no verdict speaks for them."""
+    draws = rng.integers(2, size=(4, 500))
+    statistics = {name: np.zeros((4, 500)) for name in ["class_acceptance", *beside]}
+    tree = xr.DataTree.from_dict(
+        {
+            "posterior": xr.Dataset({"k": (("chain", "draw"), draws)}),
+            "sample_stats": xr.Dataset(
+                {name: (("chain", "draw"), values) for name, values in statistics.items()}
+            ),
+        }
+    )
+    notes = class_index_summary(tree, "k").notes
+    assert any("other steps draw variables" in note for note in notes) is expected

@@ -9,7 +9,7 @@ import numpy as np
 import pymc as pm
 import pytest
 
-import pymc_mcoem.em.esteps.compiled as compiled_esteps
+import pymc_mcoem.density.prior_starts as prior_starts
 from pymc_mcoem.carlin_chib import sweeps_numba
 from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
@@ -502,7 +502,8 @@ def test_a_start_beyond_a_hard_edge_is_drawn_again(without_compiler):
 
 
 def test_an_observation_without_density_is_still_refused(without_compiler, monkeypatch):
-    monkeypatch.setattr(compiled_esteps, "N_PRIOR_STARTS", 20)
+    monkeypatch.setattr(prior_starts, "N_DRAWS", 20)
+    monkeypatch.setattr(prior_starts, "N_STEPS", 20)
     e_step = CarlinChibBurst(
         pseudo_priors=PilotMoments(n_steps=5), within_class=RandomWalk(n_moves=1)
     ).compile(Edged())
@@ -518,10 +519,12 @@ class EdgedMeans(Family):
 
     observation = ("value",)
 
-    def __init__(self, centers: tuple[float, float], spread: float, width: float) -> None:
+    def __init__(
+        self, centers: tuple[float, float], spread: float, width: float, n_values: int = 1
+    ) -> None:
         with pm.Model(coords={"class": range(2)}) as self.model:
             means = pm.Data("means", centers, dims="class")
-            value = pm.Data("value", 0.4)
+            value = pm.Data("value", 0.4 if n_values == 1 else np.full(n_values, 0.4))
             self.class_index = pm.Categorical("class_index", p=[0.5, 0.5])
             x = pm.Normal("x", means[self.class_index], spread)
             pm.Uniform("seen", x - width, x + width, observed=value)
@@ -533,20 +536,23 @@ class EdgedMeans(Family):
 
 
 @pytest.mark.parametrize(
-    ("centers", "spread", "width", "n"),
+    ("centers", "spread", "width", "n_values", "n"),
     [
-        ((-4.0, 4.0), 1.0, 0.5, 12),
-        pytest.param((-4.0, 4.0), 1.0, 0.5, 60, marks=pytest.mark.slow),
-        pytest.param((0.0, 1.0), 1.0, 0.5, 60, marks=pytest.mark.slow),
-        pytest.param((0.0, 1.0), 3.0, 0.5, 60, marks=pytest.mark.slow),
-        pytest.param((0.0, 1.0), 1.0, 0.1, 60, marks=pytest.mark.slow),
+        ((-4.0, 4.0), 1.0, 0.5, 1, 12),
+        ((0.0, 1.0), 3.0, 0.5, 30, 12),
+        pytest.param((-4.0, 4.0), 1.0, 0.5, 1, 60, marks=pytest.mark.slow),
+        pytest.param((0.0, 1.0), 1.0, 0.5, 1, 60, marks=pytest.mark.slow),
+        pytest.param((0.0, 1.0), 3.0, 0.5, 1, 60, marks=pytest.mark.slow),
+        pytest.param((0.0, 1.0), 1.0, 0.1, 1, 60, marks=pytest.mark.slow),
+        pytest.param((0.0, 1.0), 1.0, 0.05, 8, 60, marks=pytest.mark.slow),
     ],
 )
-def test_no_good_record_is_left_out_for_a_hard_edge(centers, spread, width, n, rng):
-    """Records that the model draws, also far from where searches start."""
+def test_no_good_record_is_left_out_for_a_hard_edge(centers, spread, width, n_values, n, rng):
+    """Records that the model draws, also far from where searches start, or in narrow intervals."""
     x = rng.normal(rng.choice(centers, size=n), spread)
-    records = list(rng.uniform(x - width, x + width))
-    family = EdgedMeans(centers, spread, width)
+    shape = n if n_values == 1 else (n_values, n)
+    records = list(rng.uniform(x - width, x + width, size=shape).T)
+    family = EdgedMeans(centers, spread, width, n_values)
     em = OnlineEM(
         family,
         parameters=family.declared_parameters(),

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pymc_mcoem.density.class_density import ClassDensity
 
 __all__ = [
-    "N_PRIOR_STARTS",
     "N_STARTS",
     "CompiledPseudoPriors",
     "Mixed",
@@ -35,10 +34,6 @@ __all__ = [
 
 #: Most draws of a chain's start from its pseudo-priors, which may reach beyond the support.
 N_STARTS = 50
-
-#: And then from the prior, for a burst, before a density is said to be zero: a quarter of a second.
-#: Chains draw ten times as many, because data may be far from their prior.
-N_PRIOR_STARTS = 200
 
 
 class Mixed(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,14 +11,13 @@ import numpy as np
 from scipy.special import softmax
 
 from pymc_mcoem.carlin_chib.compiled_sweeps import Sweeps
-from pymc_mcoem.carlin_chib.pseudo_priors.base import N_PRIOR_STARTS, N_STARTS, PseudoPriors
-from pymc_mcoem.compiling.backends import interpreted_mode, pytensor_mode
+from pymc_mcoem.carlin_chib.pseudo_priors.base import N_STARTS, PseudoPriors
+from pymc_mcoem.compiling.backends import pytensor_mode
 from pymc_mcoem.density.class_density import as_argument
-from pymc_mcoem.density.prior_draws import PriorDraws
+from pymc_mcoem.density.prior_starts import PriorStarts
 from pymc_mcoem.em.burst import Burst, WeightedStatistics, adaptation_gains
 from pymc_mcoem.em.esteps.base import EStepResult
 from pymc_mcoem.em.esteps.class_fits import family_density, fit_to_keep, kept_fit, own_chain
-from pymc_mcoem.interrupts import require_own_fault
 
 if TYPE_CHECKING:
     from pymc_mcoem.carlin_chib.class_chains import ClassDraws
@@ -275,7 +274,7 @@ class SweepEStep(ChainEStep[Sweeps]):
 
     burst: Burst
     name = "burst"
-    _prior: PriorDraws | None = None
+    _prior: PriorStarts | None = None
 
     def _place_shapes(self) -> dict[str, tuple[int, ...]]:
         return {"class_index": (), "position": (self.density.n_latents,)}
@@ -303,8 +302,8 @@ class SweepEStep(ChainEStep[Sweeps]):
         """Run a burst from draws of pseudo-priors, which may reach beyond the density's support.
 
         If a sweep finds no density, another start is drawn, as many times as in `CarlinChib` and
-        with the same random numbers, and then from the prior of each class in turn: a search that
-        starts where its class has no density makes a pseudo-prior that may have none either.
+        with the same random numbers, and then from the prior: a search that starts where its class
+        has no density makes a pseudo-prior that may have none either.
         """
         start = self._start(pseudo_priors, rng)
         before = rng.bit_generator.state
@@ -321,7 +320,9 @@ class SweepEStep(ChainEStep[Sweeps]):
             start = self._start(pseudo_priors, rng)
             before = rng.bit_generator.state
         else:
-            for drawn in self._prior_starts(rng, values):
+            if self._prior is None:
+                self._prior = PriorStarts(self.density)
+            for drawn in self._prior(rng, self.density.arguments(values)):
                 before = rng.bit_generator.state
                 tried = self.burst(rng, drawn, log_step, pseudo_priors, gains[:1], values)
                 if _has_density(tried):
@@ -335,22 +336,6 @@ class SweepEStep(ChainEStep[Sweeps]):
                 "the observation and the parameters, which lie where the model has no density."
             )
         return found
-
-    def _prior_starts(
-        self, rng: np.random.Generator, values: Arrays
-    ) -> Iterator[tuple[int, np.ndarray]]:
-        """Draw starts from the prior of each class in turn; interpreted, as few records need it."""
-        arguments = self.density.arguments(values)
-        # priors that cannot be drawn from may raise anything, and give no start
-        try:
-            if self._prior is None:
-                self._prior = PriorDraws(self.density, interpreted_mode(in_place=True))
-            self._prior.reseed(rng)
-            for t in range(N_PRIOR_STARTS):
-                class_index = t % self.density.n_classes
-                yield class_index, self._prior(class_index, arguments, 1)[0]
-        except Exception as error:
-            require_own_fault(error)
 
     def _go_on(
         self,
