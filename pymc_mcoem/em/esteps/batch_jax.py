@@ -112,7 +112,7 @@ class BurstsInStep:
             self._statistics = JaxGraph(density, [k, x], density.place(expressions, k, x))
         self._begin = jax.jit(_positions)
         self._run = jax.jit(self._all_sweeps)
-        self._sums = jax.jit(self._all_sums)
+        self._averaged = jax.jit(self._all_means)
         self._told: set[Any] = set()
         #: Seconds of each part, added up, where they are asked for by an empty dictionary.
         self.seconds: dict[str, float] | None = None
@@ -205,12 +205,14 @@ class BurstsInStep:
             shared = self._sweeps.shared()
             end, drawn = self._run(chains, noise, gains, fits, values, shared)
             laps.end("sweeps", drawn)
-            sums = None
+            means = None
             if summed:
                 kept = drawn.class_index[tune:], drawn.position[tune:]
-                sums = self._sums(*kept, values, self._statistics.shared())
-                laps.end("statistics", sums)
-                sums = list(map(_in_double, sums))
+                means = self._averaged(*kept, values, self._statistics.shared())
+                laps.end("statistics", means)
+                for each in means:  # all on their way at once
+                    each.copy_to_host_async()
+                means = list(map(_in_double, means))
             status = np.asarray(fits.status)
             index = np.asarray(drawn.class_index, dtype=np.int64)
             log_weight, acceptance = _in_double(drawn.log_weight), _in_double(drawn.acceptance)
@@ -235,7 +237,7 @@ class BurstsInStep:
             statuses = [_STATUSES[place] for place in status[row]]
             found.append(
                 Explained(
-                    {} if sums is None else self._means(sums, row, sweeps.class_index[tune:]),
+                    {} if means is None else self._of(means, row, sweeps.class_index[tune:]),
                     sweeps,
                     log_evidence[row],
                     {} if each.fit else search_troubles(statuses, log_evidence[row]),
@@ -306,9 +308,9 @@ class BurstsInStep:
             noise = jnp.swapaxes(noise, 0, 1)
         return self._sweeps(chains, noise, gains, fits, values, shared)
 
-    def _all_sums(self, index: Any, position: Any, values: list[Any], shared: list[Any]) -> Any:
-        """Return sums of statistics over draws (n_draws, n), each (n, n_classes, *shape)."""
-        n = index.shape[1]
+    def _all_means(self, index: Any, position: Any, values: list[Any], shared: list[Any]) -> Any:
+        """Return means of statistics over draws (n_draws, n), each (n, n_classes, *shape)."""
+        n_draws, n = index.shape
         axes = [None if same else 0 for same in self._is_shared]
 
         def one(k: Any, x: Any, *values: Any) -> list[Any]:
@@ -326,13 +328,12 @@ class BurstsInStep:
 
         sizes = jax.eval_shape(every, index[0], position[0], *values)
         total = [jnp.zeros((n, self._density.n_classes, *each.shape[1:])) for each in sizes]
-        return jax.lax.scan(add, total, (index, position))[0]
+        # divided here: one after another on the host it takes as long as the searches
+        return [each / n_draws for each in jax.lax.scan(add, total, (index, position))[0]]
 
-    def _means(self, sums: list[np.ndarray], row: int, index: np.ndarray) -> dict[str, np.ndarray]:
+    def _of(self, means: list[np.ndarray], row: int, index: np.ndarray) -> dict[str, np.ndarray]:
         """Return an observation's mean statistics, in the order of `WeightedStatistics`."""
-        found = {
-            name: total[row] / len(index) for name, total in zip(self._names, sums, strict=True)
-        }
+        found = {name: each[row] for name, each in zip(self._names, means, strict=True)}
         counts = np.bincount(index, minlength=self._density.n_classes)
         return {**found, "class_weight": counts / len(index)}
 
