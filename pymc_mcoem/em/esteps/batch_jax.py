@@ -113,6 +113,7 @@ class BurstsInStep:
         self._begin = jax.jit(_positions)
         self._run = jax.jit(self._all_sweeps)
         self._averaged = jax.jit(self._all_means)
+        self._chosen = jax.jit(lambda means, rows, classes: [m[rows, classes] for m in means])
         self._told: set[Any] = set()
         #: Seconds of each part, added up, where they are asked for by an empty dictionary.
         self.seconds: dict[str, float] | None = None
@@ -210,11 +211,10 @@ class BurstsInStep:
                 kept = drawn.class_index[tune:], drawn.position[tune:]
                 means = self._averaged(*kept, values, self._statistics.shared())
                 laps.end("statistics", means)
-                for each in means:  # all on their way at once
-                    each.copy_to_host_async()
-                means = list(map(_in_double, means))
-            status = np.asarray(fits.status)
             index = np.asarray(drawn.class_index, dtype=np.int64)
+            if means is not None:
+                means = self._fetched(means, index[tune:])
+            status = np.asarray(fits.status)
             log_weight, acceptance = _in_double(drawn.log_weight), _in_double(drawn.acceptance)
             # of a chain that is summed only its end is needed
             position = _in_double(drawn.position[-1 if summed else 0 :])
@@ -330,6 +330,25 @@ class BurstsInStep:
         total = [jnp.zeros((n, self._density.n_classes, *each.shape[1:])) for each in sizes]
         # divided here: one after another on the host it takes as long as the searches
         return [each / n_draws for each in jax.lax.scan(add, total, (index, position))[0]]
+
+    def _fetched(self, means: list[Any], index: np.ndarray) -> list[np.ndarray]:
+        """Return means from the device, of which only those of visited classes are not zero."""
+        n, n_classes = index.shape[1], self._density.n_classes
+        visited = np.zeros((n, n_classes), dtype=bool)
+        visited[np.arange(n), index] = True
+        rows, classes = np.nonzero(visited)
+        unit = max(n // 4, 1)  # so that few sizes are compiled
+        places = np.zeros((2, -(-len(rows) // unit) * unit), dtype=np.int64)
+        places[:, : len(rows)] = rows, classes
+        chosen = self._chosen(means, *places)
+        for each in chosen:  # all on their way at once
+            each.copy_to_host_async()
+        found = []
+        for each in chosen:
+            whole = np.zeros((n, n_classes, *each.shape[1:]))
+            whole[rows, classes] = _in_double(each)[: len(rows)]
+            found.append(whole)
+        return found
 
     def _of(self, means: list[np.ndarray], row: int, index: np.ndarray) -> dict[str, np.ndarray]:
         """Return an observation's mean statistics, in the order of `WeightedStatistics`."""
