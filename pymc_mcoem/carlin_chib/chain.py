@@ -210,8 +210,8 @@ class Chain(WithSamplingState):
         if draws_start:
             # A pseudo-prior may reach beyond the density's support: draw again if it did. On a
             # plate the rows that have begun go on meanwhile.
-            given = before, position
-            before, position = told, _ = self.pseudo_priors.draw_start(rng)
+            given = told, _ = before, position
+            before, position = self.pseudo_priors.draw_start(rng)
             swept, bad = sweep(before, position)
             starts = self._further_starts(rng, others, given)
             while bad.any() and (start := next(starts, None)) is not None:
