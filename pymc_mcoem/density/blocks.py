@@ -156,9 +156,7 @@ class BlockDensity(ClassDensity):
                 safe[value] = pt.switch(is_active[rv], value, pt.cast(still, value.dtype))
         own = {*self.latent_values, self.index_value}
         factors = {
-            variable: term
-            for variable, term in self.constants.log_densities().items()
-            if own & set(ancestors([term]))
+            variable: term for variable, term in self.terms.items() if own & set(ancestors([term]))
         }
         terms = clone_replace(list(factors.values()), safe, rebuild_strict=False)
         parts = []

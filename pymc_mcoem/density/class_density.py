@@ -111,6 +111,9 @@ class ClassDensity:
         The variables that stand for the data named in `inputs`.
     active : ndarray of bool of shape (n_classes, n_latents), or None
         Which coordinates are active in which class. None means that all are active in every class.
+    terms : dict of TensorVariable to TensorVariable
+        Log-density of each random variable and potential of the model, in its own shape, as
+        expressions in value variables with shared constants.
     other_values : tuple of TensorVariable
         Value variables of the model that are neither the index nor a latent; every compiled
         function takes them as inputs.

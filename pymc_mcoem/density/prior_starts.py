@@ -110,7 +110,7 @@ class PriorStarts:
         if self._finite is None:
             index = pt.scalar("class_index", dtype="int64")
             position = pt.tensor("position", dtype="float64", shape=(density.n_latents,))
-            terms = density.constants.log_densities().values()
+            terms = density.terms.values()
             finite = pt.add(*[pt.lt(pt.abs(term), np.inf).sum() for term in terms], 0)
             placed = density.place([finite], index, position)
             self._finite = compile_with_data(density, [index, position], placed, interpreted_mode())
