@@ -161,8 +161,10 @@ class ClassDensity:
         for rv in latents:
             if rv.dtype not in pm.pytensorf.continuous_types:
                 raise ValueError(
-                    f"latents: {rv.name} is discrete ({rv.dtype}); give it a step method of its "
-                    "own."
+                    f"latents: {rv.name} is discrete ({rv.dtype}), and only continuous variables "
+                    "jump with the index; leave it out, so that another step draws it, sum it out "
+                    "of the likelihood with pm.math.logsumexp, or make its values classes of the "
+                    "index."
                 )
         require_proper(model, latents)
         self.model = model

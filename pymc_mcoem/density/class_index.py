@@ -136,7 +136,9 @@ def find_class_index(model: pm.Model) -> TensorVariable:
         if found:
             raise ValueError(
                 f"class_index: the model has {len(found)} {kind.capitalize()} variables "
-                f"({[rv.name for rv in found]}); name the one that is the class index."
+                f"({[rv.name for rv in found]}); give each a step, as in step=[CarlinChib(["
+                f"{found[0].name}, ...]), ...], or make one index of their pairs: "
+                "k = pm.Categorical('k', (p[:, None] * q).ravel()), k // len(q) and k % len(q)."
             )
         observed = [rv.name for rv in model.observed_RVs if is_class_index(rv)]
         others = [rv.name for rv in model.free_RVs if rv.dtype not in pm.pytensorf.continuous_types]

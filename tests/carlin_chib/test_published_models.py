@@ -17,24 +17,9 @@ from scipy.special import logsumexp
 
 from benchmarks import published_models as published
 from pymc_mcoem.carlin_chib.step import CarlinChib
-from tests.helpers.checks import LIMIT, agreement
+from tests.helpers.checks import LIMIT, largest_share_error
 from tests.helpers.nested_blocks import sample
 from tests.helpers.representatives import by_default
-
-
-def largest_z(problem, posterior, n_batches=40):
-    """Return the largest error of a chain's share of a class, in standard errors."""
-    worst = 0.0
-    for name, exact in problem.exact.items():
-        # the errors of rare classes are not normal
-        judged = (exact > 0.02) & (exact < 0.98)
-        if not judged.any():
-            continue
-        for chain in posterior[name].values:
-            member = (chain[:, None] == np.flatnonzero(judged)).astype(float)
-            batches = member.reshape(n_batches, -1, judged.sum()).mean(axis=1)
-            worst = max(worst, agreement(batches, exact[judged]).largest_z)
-    return worst
 
 
 @pytest.mark.parametrize(
@@ -56,14 +41,14 @@ def largest_z(problem, posterior, n_batches=40):
 def test_every_chain_has_the_exact_probabilities(name, rng):
     problem = (published.MODELS | on_grids.MODELS)[name]()
     posterior = sample(problem.steps(), problem.model, rng, draws=4_000, chains=2)
-    assert largest_z(problem, posterior) < LIMIT
+    assert largest_share_error(problem.exact, posterior) < LIMIT
 
 
 @pytest.mark.slow
 def test_ten_indices_with_a_step_each_have_the_exact_probabilities(rng):
     problem = published.spike_and_slab()
     posterior = sample(problem.steps(), problem.model, rng, draws=4_000)
-    assert largest_z(problem, posterior) < LIMIT
+    assert largest_share_error(problem.exact, posterior) < LIMIT
 
 
 def test_an_index_alone_is_refused_with_what_to_do():

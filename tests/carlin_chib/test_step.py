@@ -542,6 +542,16 @@ def test_other_settings_of_the_compiler_are_refused(given):
         _mode_of(given)
 
 
+def test_of_two_indices_the_error_says_how_to_give_each_a_step():
+    with (
+        pm.Model(),
+        pytest.raises(ValueError, match=r"\['i', 'j'\].* step=\[CarlinChib\(\[i, .* pairs"),
+    ):
+        pm.Categorical("i", [0.5, 0.5])
+        pm.Categorical("j", [0.5, 0.5])
+        CarlinChib()
+
+
 def test_a_model_without_a_class_index_is_refused():
     with pm.Model():
         pm.Normal("x")

@@ -6,10 +6,11 @@ broken ones to fail by the very same function.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import xarray as xr
 from scipy.special import logsumexp
 
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
@@ -66,6 +67,26 @@ def agreement(values: np.ndarray, expected: np.ndarray) -> Agreement:
     # A function that never varies is right, or infinitely wrong.
     error = np.maximum(values.std(axis=0, ddof=1) / np.sqrt(len(values)), 1e-12)
     return Agreement(float(np.abs((values.mean(axis=0) - expected) / error).max()), len(values))
+
+
+def largest_share_error(
+    exact: Mapping[str, np.ndarray], posterior: xr.Dataset, n_batches: int = 40
+) -> float:
+    """Return the largest error of a chain's share of a class, in standard errors.
+
+    `exact` has probabilities of shape (n_classes,) by the name of the index.
+    """
+    worst = 0.0
+    for name, probabilities in exact.items():
+        # the errors of rare classes are not normal
+        judged = (probabilities > 0.02) & (probabilities < 0.98)
+        if not judged.any():
+            continue
+        for chain in posterior[name].values:
+            member = (chain[:, None] == np.flatnonzero(judged)).astype(float)
+            batches = member.reshape(n_batches, -1, judged.sum()).mean(axis=1)
+            worst = max(worst, agreement(batches, probabilities[judged]).largest_z)
+    return worst
 
 
 def chain_agreement(
