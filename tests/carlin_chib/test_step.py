@@ -476,7 +476,7 @@ def test_variables_may_be_named_as_random_or_value_variables(wide, without_sweep
         (["x"], "k", r"vars: \['x'\] leave out the class index k; add it"),
         (["k"], "k", "latents: there are none that jump with the class index"),
         (["k", "count"], "k", "latents: count is discrete"),
-        (["k", "other", "x"], None, r"2 Categorical variables \(\['k', 'other'\]\); name"),
+        (["k", "other", "x"], None, r"2 Categorical variables \(\['k', 'other'\]\); give each"),
         (["k", "x"], "x", "class_index: x is normal, not Categorical or Bernoulli"),
         (["rate", "x"], "rate", "class_index: rate is .*, not Categorical or Bernoulli"),
     ],
