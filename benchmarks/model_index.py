@@ -18,8 +18,9 @@ those of the worst class of 0.02 to 0.98, over the time of sampling.
     python benchmarks/model_index.py --only pines coin --seeds 20
     python benchmarks/model_index.py --only coin --rivals
 
-``--rivals`` runs ``pm.sample`` with nothing set, and ``pm.sample_smc`` on each class alone, whose
-evidences give the probabilities of the classes; its errors are those between its chains.
+``--rivals`` runs ``pm.sample`` with nothing set, NumPyro's two samplers of mixed models where it is
+installed, and ``pm.sample_smc`` on each class alone, whose evidences give the probabilities of the
+classes; its errors are those between its chains.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ import arviz_stats
 import numpy as np
 import pymc as pm
 import xarray as xr
+from numpyro_rivals import NUMPYRO_SAMPLERS, sample_by_numpyro
 from published_models import MODELS as WRITTEN
 from published_models import PublishedModel, capture_recapture
 from published_on_grids import MODELS as ON_GRIDS
@@ -137,9 +139,20 @@ def sample(problem: PublishedModel, steps: list[Any] | None, seed: int, making: 
             progressbar=False,
             compute_convergence_checks=False,
         )
+    return run_of(data, problem, making)
+
+
+def run_of(data: xr.DataTree, problem: PublishedModel, making: float) -> Run:
+    """Return the shares of all indices, and the seconds."""
     seconds = float(data["posterior"].attrs["sampling_time"])
     found = {name: read(data, name, exact) for name, exact in problem.exact.items()}
     return Run(found, making, seconds)
+
+
+def by_numpyro(kernel: str, problem: PublishedModel, seed: int) -> Run | None:
+    """Return NumPyro's run, or None for a model with other discrete variables."""
+    data = sample_by_numpyro(kernel, problem.model, list(problem.exact), N_CHAINS, seed)
+    return None if data is None else run_of(data, problem, 0.0)
 
 
 def by_evidences(problem: PublishedModel, seed: int) -> Run | None:
@@ -221,6 +234,10 @@ def main() -> None:
             for rival, run in (
                 ("  pm.sample", sample(problem, None, given.first_seed, 0.0)),
                 ("  pm.sample_smc", by_evidences(problem, given.first_seed)),
+                *(
+                    (f"  NumPyro {kernel}", by_numpyro(kernel, problem, given.first_seed))
+                    for kernel in NUMPYRO_SAMPLERS
+                ),
             ):
                 table += rows(rival, problem, run) if run is not None else []
         verdicts = Counter(run.verdict(problem) for run in runs)
