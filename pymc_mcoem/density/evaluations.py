@@ -128,7 +128,7 @@ class Evaluations:
     ) -> Sequence[Any]:
         """Evaluate a density and its curvature by differences of gradients."""
         # how far apart they are taken
-        size, bend = np.maximum(1.0, np.abs(x)), np.abs(np.diagonal(guess))
+        size, bend = np.maximum(1.0, np.abs(x)), np.abs(guess)
         with np.errstate(divide="ignore"):
             spread = np.where(bend > 0.0, 1.0 / np.sqrt(bend), size)
         steps = 1e-4 * np.minimum(np.maximum(spread, 1e-6 * size), size)

@@ -102,6 +102,10 @@ class Searches:
         self.log_density[rows] = np.where(np.isfinite(log_density), log_density, -np.inf)
         self.gradient[rows], self.matrix[rows], self.lengths[rows] = gradient, matrix, lengths
 
+    def bends(self, rows: Any) -> np.ndarray:
+        """Return the diagonals of the curvatures of some searches, (n, n_latents)."""
+        return np.diagonal(self.matrix, axis1=1, axis2=2)[rows]
+
     def within(self, rows: set[int], margin: float, trust: float) -> set[int]:
         """Return those rows that may still come within a margin of the highest of them.
 
@@ -123,7 +127,8 @@ class Searches:
         gradient, matrix = gradient[known], matrix[known]
         size = np.abs(np.diagonal(matrix, axis1=1, axis2=2)).max(axis=1, initial=1e-8)
         ridge = size[:, None, None] * np.eye(matrix.shape[1])
-        step, used = solve(matrix, ridge, gradient, np.zeros(len(size)), 1e-2, 10.0)
+        none, every = np.zeros(len(size)), np.arange(len(size))
+        step, used, _ = solve(matrix, ridge, every, gradient, none, 1e-2, 10.0)
         found = np.zeros(len(rows))
         found[known] = np.where(used < np.inf, 0.5 * (gradient * step).sum(axis=1), 0.0)
         return found
@@ -162,8 +167,8 @@ def iterate(
     Parameters
     ----------
     evaluate : callable
-        Of classes (n,), positions (n, n_latents), what is guessed of P there, and `settings`;
-        returns log-densities (n,), gradients, and P and M, (n, n_latents, n_latents).
+        Of classes (n,), positions (n, n_latents), a guess of the diagonals of P there, and
+        `settings`; returns log-densities (n,), gradients, and P and M, (n, n_latents, n_latents).
     searches : Searches
         Changed.
     rows : ndarray of int
@@ -180,19 +185,27 @@ def iterate(
     tolerance, _, _, least, raising, free = settings.tolist()
     for _ in range(limit):
         rows = rows[~searches.done[rows]]
-        lengths, gradient = searches.lengths[rows], searches.gradient[rows]
-        matrix, damping = searches.matrix[rows], searches.damping[rows]
-        step, used = solve(matrix, lengths, gradient, damping, least, raising, together=together)
+        gradient, damping = searches.gradient[rows], searches.damping[rows]
+        step, used, length = solve(
+            searches.matrix,
+            searches.lengths,
+            rows,
+            gradient,
+            damping,
+            least,
+            raising,
+            together=together,
+        )
         if not (helps := used < np.inf).all():
             rows, step, used, gradient = rows[helps], step[helps], used[helps], gradient[helps]
-            matrix, lengths = matrix[helps], lengths[helps]
+            length = length[helps]
         if not rows.size:
             return
         candidate, log_p = searches.position[rows] + step, searches.log_density[rows]
-        value, *found = evaluate(searches.classes[rows], candidate, matrix, settings)
+        guess = searches.bends(rows)
+        value, *found = evaluate(searches.classes[rows], candidate, guess, settings)
         searches.n_iterations[rows] += 1
         gain = 0.5 * (gradient * step).sum(axis=1)
-        length = (step * (lengths @ step[:, :, None])[:, :, 0]).sum(axis=1)
         # δᵀg − δᵀPδ / 2, of (P + μM) δ = g
         expected = gain + 0.5 * used * length
         gained = np.where(np.isfinite(value), value - log_p, -np.inf)
@@ -220,38 +233,45 @@ def iterate(
 
 
 def solve(
-    matrix: np.ndarray,
+    matrices: np.ndarray,
     lengths: np.ndarray,
+    rows: np.ndarray,
     gradient: np.ndarray,
     damping: np.ndarray,
     least: float,
     raising: float,
     *,
     together: bool = False,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return damped steps of n searches and the damping that each took; see `iterate`.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return damped steps δ of some searches, the damping that each took, and δᵀMδ; see `iterate`.
 
-    Damping is infinite where none helps. All matrices (n, n_latents, n_latents) are symmetric.
+    Damping is infinite where none helps. All matrices (n, n_latents, n_latents), of which `rows`
+    are those of the searches, are symmetric.
     """
     step, used = np.zeros_like(gradient), np.where(damping <= MOST_DAMPING, damping, np.inf)
     left = np.flatnonzero(used < np.inf)
+    damped = np.empty(matrices.shape[1:])
     while left.size:
-        # all of them at first, which need no copies
-        own = slice(None) if left.size == len(used) else left
-        damped = used[own, None, None] * lengths[own]
-        damped += matrix[own]
         if together:
-            step[left] = _solved_together(damped, gradient[left])
-            damped = damped[:0]
-        for row, each in zip(left.tolist(), damped, strict=False):
-            # the transpose is the same matrix in the order that LAPACK takes without a copy
-            _, found, failed = dposv(each.T, gradient[row], lower=True, overwrite_a=True)
-            step[row] = np.nan if failed else found
+            own = rows[left]
+            shifted = matrices[own] + used[left, None, None] * lengths[own]
+            step[left] = _solved_together(shifted, gradient[left])
+        else:
+            # one after another, in place: copies of all matrices take as long as the solution
+            for place, row in zip(left.tolist(), rows[left].tolist(), strict=True):
+                np.multiply(lengths[row], used[place], out=damped)
+                damped += matrices[row]
+                # the transpose is the same matrix in the order that LAPACK takes without a copy
+                _, found, failed = dposv(damped.T, gradient[place], lower=True, overwrite_a=True)
+                step[place] = np.nan if failed else found
         left = left[~np.isfinite(step[left]).all(axis=1)]
         used[left] = np.maximum(raising * used[left], least)
         used[used > MOST_DAMPING] = np.inf
         left = left[used[left] < np.inf]
-    return step, used
+    if together:
+        return step, used, np.einsum("na,nab,nb->n", step, lengths[rows], step)
+    pairs = zip(rows.tolist(), step, strict=True)
+    return step, used, np.array([each @ (lengths[row] @ each) for row, each in pairs])
 
 
 def _solved_together(matrices: np.ndarray, gradient: np.ndarray) -> np.ndarray:

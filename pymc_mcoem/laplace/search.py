@@ -247,7 +247,7 @@ class ModeSearch:
         new = asked[searches.temperature[asked] != temperature]
         if new.size:
             searches.heat(new, temperature, self.measured_by_prior)
-            there = searches.classes[new], searches.position[new], searches.matrix[new]
+            there = searches.classes[new], searches.position[new], searches.bends(new)
             searches.know(new, *evaluate(*there, settings))
             searches.n_iterations[new] += 1
             limit -= 1
@@ -273,7 +273,7 @@ class ModeSearch:
         log_density, gradient, precision, _ = evaluate(
             searches.classes[rows],
             searches.position[rows],
-            searches.matrix[rows],
+            searches.bends(rows),
             self._settings(1.0, 0.0),
         )
         log_density = np.where(np.isfinite(log_density), log_density, -np.inf)

@@ -18,6 +18,8 @@ __all__ = ["Warp", "kernel_sums"]
 
 #: Points whose kernels are taken together, few enough for a processor's cache.
 _N_TOGETHER = 1024
+#: Bandwidths from a center at which its kernel is zero in double precision.
+_FAR = 28.0
 #: Of two axes: where their second derivative stands among (11, 12, 22).
 _PAIR = np.array([[0, 1], [1, 2]])
 
@@ -175,17 +177,11 @@ def kernel_sums(
     """
     values = np.zeros(grid.length)
     moments = np.zeros(grid.halved().length)
-    centers = [grid.axis(axis)[:, None] / grid.bandwidth for axis in range(2)]
-    points = (warped / grid.bandwidth).swapaxes(0, 1).reshape((2, -1))
     once, twice = once.ravel(), twice.ravel()
+    points = warped.swapaxes(0, 1).reshape((2, -1))
     for begin in range(0, once.size, _N_TOGETHER):
         some = slice(begin, begin + _N_TOGETHER)
-        factors = []
-        for axis in range(2):
-            away = centers[axis] - points[axis, some]
-            away *= -away
-            factors.append(np.exp(away, out=away))
-        first, second = factors
+        first, second = (_kernels(grid, axis, points[axis, some]) for axis in range(2))
         weighted = first * once[some]
         values += weighted @ second.T
         np.multiply(first, twice[some], out=weighted)
@@ -195,6 +191,34 @@ def kernel_sums(
     moments[1::2] *= constants[0]
     moments[:, 1::2] *= constants[1]
     return values.ravel(), moments
+
+
+def _kernels(grid: EvenGrid, axis: int, column: np.ndarray) -> np.ndarray:
+    """Return the kernels of an axis at coordinates, (length, n_points).
+
+    As `image_loops_numba.kernels` does it: each is the one before it times a ratio.
+    """
+    length, scaled = grid.length[axis], grid.spacing[axis] / grid.bandwidth
+    half = min(int(8.0 / abs(scaled)), 16)
+    found = np.empty((length, column.size))
+    constants = np.empty((length, 1))
+    for begin in range(0, length, 2 * half + 1):
+        end = min(begin + 2 * half + 1, length)
+        middle = begin + (end - begin) // 2
+        away = (column - (grid.origin[axis] + middle * grid.spacing[axis])) / grid.bandwidth
+        away.clip(-_FAR, _FAR, out=away)
+        np.exp(-away * away, out=found[middle])
+        constants[begin:end, 0] = np.exp(-np.square(scaled * (np.arange(begin, end) - middle)))
+        if half == 0:
+            continue
+        ratio = np.exp(2.0 * scaled * away)
+        for a in range(middle + 1, end):
+            np.multiply(found[a - 1], ratio, out=found[a])
+        np.divide(1.0, ratio, out=ratio)
+        for a in range(middle - 1, begin - 1, -1):
+            np.multiply(found[a + 1], ratio, out=found[a])
+    found *= constants
+    return found
 
 
 def _halved(factor: np.ndarray, weighted: np.ndarray) -> np.ndarray:
