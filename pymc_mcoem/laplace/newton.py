@@ -104,7 +104,8 @@ class Searches:
 
     def bends(self, rows: Any) -> np.ndarray:
         """Return the diagonals of the curvatures of some searches, (n, n_latents)."""
-        return np.diagonal(self.matrix, axis1=1, axis2=2)[rows]
+        found: np.ndarray = np.diagonal(self.matrix, axis1=1, axis2=2)[rows]
+        return found
 
     def within(self, rows: set[int], margin: float, trust: float) -> set[int]:
         """Return those rows that may still come within a margin of the highest of them.
