@@ -188,6 +188,26 @@ def test_the_loops_compute_what_the_model_says(name, rng):
                 np.testing.assert_allclose(part, whole, rtol=1e-9, atol=1e-12 * scale)
 
 
+def test_correlated_noise_follows_the_gaps_of_an_observation(rng):
+    """Of one after another with other gaps, as of each alone."""
+    build = MIXTURES["correlated curves"]
+    known, gaps = build().written_out, data_of(build(), rng)
+    whole = {**gaps, **build().encode(rng.normal(size=12))}
+    n_written = known.pack(gaps)[1][-1]
+    for values in (gaps, whole, gaps):
+        found, expected = known.pack(values)[0], build().written_out.pack(values)[0]
+        np.testing.assert_array_equal(found[:n_written], expected[:n_written])
+        sums = zip(
+            *(
+                each.sums(np.ones(1), np.zeros((1, 4)), values)
+                for each in (known, build().written_out)
+            ),
+            strict=True,
+        )
+        for one, other in sums:
+            np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize("name", ["curves", "scaled curves"])
 def test_a_warp_that_overflows_has_no_gradient_of_another_point(name, rng):
     mixture = MIXTURES[name]()
