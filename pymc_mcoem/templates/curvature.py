@@ -31,6 +31,9 @@ class CurvatureInputs:
         The observation, and a mask that is one where a point is observed.
     whiten : callable
         Masks columns ``(anything, n_points)`` and removes the correlation of the noise.
+    weigh : callable
+        Multiplies a vector ``(n_points,)`` by the precision P of noise of variance one: by the
+        mask, where noise is not correlated.
     precision : TensorVariable of shape (n_parameters, n_parameters)
         Precision of the deformation's prior.
     beta : TensorVariable of shape (n_parameters,)
@@ -43,6 +46,7 @@ class CurvatureInputs:
     values: TensorVariable
     mask: TensorVariable
     whiten: Callable[[TensorVariable], TensorVariable]
+    weigh: Callable[[TensorVariable], TensorVariable]
     precision: TensorVariable
     beta: TensorVariable
     scale: TensorVariable | None
@@ -80,21 +84,25 @@ def gauss_newton(inputs: CurvatureInputs) -> TensorVariable:
 def curvature(inputs: CurvatureInputs) -> Curvature | None:
     """Return minus the second derivatives by (deformation, log scale), with a weight of residuals.
 
-    Return None if the noise is correlated, if the deformation does not know its second
-    derivatives, or if a derived class redefines values (of the warp or the basis) without the
-    derivatives that belong to them.
+    Return None if the deformation does not know its second derivatives, or if a derived class
+    redefines values (of the warp or the basis) without the derivatives that belong to them.
     A point's log-density is g = −m (y − λf)² / 2σ². Its derivatives by the warped point
     are m (y − λf) λ∇f / σ² and m ((y − λf) λ∇²f − λ²∇f∇fᵀ) / σ²; Gauss-Newton omits
-    the terms with the residual y − λf.
+    the terms with the residual y − λf. Where noise is correlated, P (y − λf) stands for
+    m (y − λf), and the terms without the residual, which join points, are Gauss-Newton's matrix.
     """
     settings, deformation = inputs.settings, inputs.settings.deformation
-    if settings.noise_correlation is not None or not _is_known(settings):
+    if not _is_known(settings):
         return None
     share = pt.scalar("residual_share", dtype="float64")
     scale: Any = 1.0 if inputs.scale is None else inputs.scale
-    seen = inputs.mask
+    seen: Any = inputs.mask
+    precision: Any = inputs.precision
+    bent: Any = 0.0 if settings.scale is None else settings.scale[1] * scale
+    if settings.noise_correlation is not None:
+        seen = precision = bent = 0.0
     fitted = scale * inputs.template_values
-    residual = share * seen * (inputs.values - fitted)
+    residual = share * inputs.weigh(inputs.values - fitted)
     gradient = settings.basis.gradient(inputs.warped, inputs.template)
     columns = [scale * gradient[:, axis] for axis in range(deformation.n_dims)]
     bends = settings.basis.second_derivatives(inputs.warped, inputs.template)
@@ -115,14 +123,16 @@ def curvature(inputs: CurvatureInputs) -> Curvature | None:
     if found is None:
         return None
     inverse = computed_once(1.0 / inputs.noise_variance)
-    matrix = inputs.precision - found * inverse
-    if inputs.scale is not None and settings.scale is not None:
+    matrix = precision - found * inverse
+    if inputs.scale is not None:
         # ∂g by log λ is m (y − λf) λf / σ², and this its derivatives by place and by log λ
         both = (residual - seen * fitted)[:, None] * pt.stack(columns, axis=1)
         rows = deformation.jacobian(inputs.points, inputs.beta, both)
         border = -rows.sum(axis=1) * inverse
-        bent = pt.sum((seen * fitted - residual) * fitted) * inverse
-        matrix = _bordered(matrix, border, settings.scale[1] * inputs.scale + bent)
+        bent = bent + pt.sum((seen * fitted - residual) * fitted) * inverse
+        matrix = _bordered(matrix, border, bent)
+    if settings.noise_correlation is not None:
+        matrix = gauss_newton(inputs) + matrix
     return Curvature(matrix, share)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from pymc_mcoem.templates.template_loops import (
     TemplateFunctions,
-    has_simple_noise,
+    is_written_out,
     scale_prior_constants,
 )
 from pymc_mcoem.templates.warps.time_warp import TimeWarp
@@ -28,7 +28,7 @@ __all__ = ["CurveFunctions", "curve_functions"]
 def curve_functions(settings: TemplateSettings, built: TemplateModel) -> CurveFunctions | None:
     """Return the loops that are written out for a mixture, or None if there are none."""
     # a derived class may warp in another way
-    is_known = type(settings.deformation) is TimeWarp and has_simple_noise(settings, built)
+    is_known = type(settings.deformation) is TimeWarp and is_written_out(settings, built)
     return CurveFunctions(settings, built) if is_known else None
 
 
@@ -81,27 +81,17 @@ class CurveFunctions(TemplateFunctions):
         self,
         positions: np.ndarray,
         derivatives: np.ndarray,
-        away: np.ndarray,
         weights: np.ndarray,
+        residual: np.ndarray,
         reals: np.ndarray,
         out: np.ndarray,
     ) -> None:
         """Add the curvature; see `TimeWarp.second_derivatives` for the formulas."""
         kernels, d = self._kernels, self._kernels.shape[1]
-        begin, n_nodes = self._places["further"], len(kernels)
-        up_to = reals[begin : begin + n_nodes * self._n_points].reshape((n_nodes, -1))
         slope, bend = derivatives[:, 1], derivatives[:, 2]
-        residual = reals[1] * weights * away
-        pull = residual * slope
-        speed = np.exp(positions[:, :d] @ kernels.T)
-        area = speed @ self._whole
-        share = (speed @ up_to) / area[:, None]
+        pull, up_to = residual * slope, self._up_to_in(reals)
+        speed, area, share, mean, moved = self._moved(positions, up_to)
         rate = self._length / area
-        # of each point by each parameter, (n, d, n_points)
-        moments = kernels.T * speed[:, None]
-        mean = moments @ self._whole
-        moved = moments @ up_to - mean[:, :, None] * share[:, None]
-        moved *= rate[:, None, None]
         bends = weights * slope**2 - residual * bend
         own = (moved * bends[:, None]) @ moved.transpose((0, 2, 1))
         at_nodes = pull @ up_to.T - self._whole * (pull * share).sum(axis=1, keepdims=True)
@@ -117,15 +107,43 @@ class CurveFunctions(TemplateFunctions):
             out[:, :d, d] += row
             out[:, d, d] += (bent * derivatives[:, 0]).sum(axis=1)
 
-    def _kernel_sums(
-        self,
-        positions: np.ndarray,
-        once: np.ndarray,
-        twice: np.ndarray,
-        values: Mapping[str, np.ndarray],
-    ) -> Sequence[np.ndarray]:
+    def _jacobian(
+        self, positions: np.ndarray, derivatives: np.ndarray, reals: np.ndarray
+    ) -> np.ndarray:
+        *_, moved = self._moved(positions, self._up_to_in(reals))
+        rows: np.ndarray = moved * derivatives[:, 1:2]
+        return rows if self._scale_at < 0 else np.concatenate([rows, derivatives[:, :1]], axis=1)
+
+    def _up_to_in(self, reals: np.ndarray) -> np.ndarray:
+        """Return what `_integrals` returned, of packed numbers."""
+        begin, n_nodes = self._places["further"], len(self._kernels)
+        return reals[begin : begin + n_nodes * self._n_points].reshape((n_nodes, -1))
+
+    def _moved(self, positions: np.ndarray, up_to: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Return how warps move points.
+
+        That is speeds at the nodes, their integral, its share up to each point, integrals of the
+        kernels times speed, and derivatives of each point by each parameter, (n, d, n_points).
+        """
+        kernels = self._kernels
+        speed = np.exp(positions[:, : kernels.shape[1]] @ kernels.T)
+        area = speed @ self._whole
+        share = (speed @ up_to) / area[:, None]
+        moments = kernels.T * speed[:, None]
+        mean = moments @ self._whole
+        moved = moments @ up_to - mean[:, :, None] * share[:, None]
+        moved *= (self._length / area)[:, None, None]
+        return speed, area, share, mean, moved
+
+    def _warped(self, positions: np.ndarray, values: Mapping[str, np.ndarray]) -> np.ndarray:
         kernels = self._kernels
         speed = np.exp(positions[:, : kernels.shape[1]] @ kernels.T)
         share = (speed @ self._integrals(values)) / (speed @ self._whole)[:, None]
-        design = self._settings.basis.matrix((self._begin + self._length * share).reshape((-1, 1)))
+        warped: np.ndarray = self._begin + self._length * share
+        return warped[:, None]
+
+    def _kernel_sums(
+        self, warped: np.ndarray, once: np.ndarray, twice: np.ndarray
+    ) -> Sequence[np.ndarray]:
+        design = self._settings.basis.matrix(warped.reshape((-1, 1)))
         return once.ravel() @ design, (twice.reshape((-1, 1)) * design).T @ design

@@ -28,7 +28,8 @@ __all__ = ["evaluate"]
 #  4 centers of the template's kernels
 #  5, 6 mean and precision of the warp's prior, one precision for all classes or one each
 #  7 deviations  8 log_prior  9 noise_variance  10 templates  11 values  12 mask
-# 13 weights of the nodes in the integrals up to the points, (n_nodes, n_points), then scratch
+# 13 precision of correlated noise of variance one, (n_points, n_points), or nothing
+# 14 weights of the nodes in the integrals up to the points, (n_nodes, n_points), then scratch
 
 
 @compiled_once(inner=True, uses=[template_loops_numba])
@@ -89,7 +90,8 @@ def evaluate(k: int, x: np.ndarray, reals: np.ndarray, places: np.ndarray, out: 
     precision = reals[places[6] + skipped :]
     deviations = reals[places[7] + k * d :]
     template = reals[places[10] + k * n_basis : places[10] + (k + 1) * n_basis]
-    weights, table = reals[places[13] :], reals[places[13] + n_nodes * n :]
+    noise_precision = reals[places[13] : places[14]]
+    weights, table = reals[places[14] :], reals[places[14] + n_nodes * n :]
     table = table[: 2 * n_basis * n]
     one = d // d
     has_scale = x.size > d
@@ -125,14 +127,14 @@ def evaluate(k: int, x: np.ndarray, reals: np.ndarray, places: np.ndarray, out: 
         for s in range(derivatives.size):
             derivatives[s] *= scale
     variance = reals[0] * reals[places[9] + k]
-    found += likelihood(values, mask, derivatives, variance)
+    away = np.empty(n)
+    found += likelihood(values, mask, noise_precision, derivatives, variance, away)
     if degree == 0:
         return found
 
     slope, moved, total = np.empty(n), np.empty(n_nodes), 0.0
     for s in range(n):
-        residual = mask[s] * (values[s] - derivatives[s]) / variance
-        slope[s] = residual * derivatives[n + s]
+        slope[s] = away[s] / variance * derivatives[n + s]
         total += slope[s] * (points[s] - constants[0])
     product(weights, slope, n_nodes, n, one, moved)
     for i in range(n_nodes):
@@ -143,5 +145,5 @@ def evaluate(k: int, x: np.ndarray, reals: np.ndarray, places: np.ndarray, out: 
     if has_scale:
         out[d] = constants[3] - constants[4] * scale
         for s in range(n):
-            out[d] += mask[s] * (values[s] - derivatives[s]) * derivatives[s] / variance
+            out[d] += away[s] * derivatives[s] / variance
     return found

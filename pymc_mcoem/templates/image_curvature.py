@@ -93,25 +93,22 @@ class Warp:
         self,
         x: np.ndarray,
         derivatives: np.ndarray,
-        away: np.ndarray,
         weights: np.ndarray,
-        share: float,
+        residual: np.ndarray,
         out: np.ndarray,
     ) -> None:
-        """Add minus the second derivatives of −Σ_s w_s (y_s − λ f_s)² / 2 to matrices.
+        """Add Σ_s w_s J_s J_sᵀ − r_s H_s, of J_s and H_s the derivatives of λ f_s by the latents.
 
         Parameters
         ----------
         x : ndarray of shape (n, n_latents)
         derivatives : ndarray of shape (n, 6, n_points)
             λ f at the points, its two derivatives there, and its second ones (11, 12, 22).
-        away, weights : ndarray of shape (n, n_points)
-            y − λ f, and w.
-        share : float
-            Of the residuals; without them it is Gauss and Newton's.
+        weights, residual : ndarray of shape (n, n_points)
+            w and r.
         out : ndarray of shape (n, n_latents, n_latents)
         """
-        slope, residual = derivatives[:, 1:3], share * weights * away
+        slope = derivatives[:, 1:3]
         weighted = weights[:, None] * slope
         bends = -residual[:, None] * derivatives[:, 3:]
         bends[:, :2] += weighted[:, :1] * slope
@@ -148,6 +145,21 @@ class Warp:
             row[:, self._scale_at] = 0.5 * (bent * derivatives[:, 0]).sum(axis=1)
             out[:, self._scale_at] += row
             out[:, :, self._scale_at] += row
+
+    def jacobian(self, x: np.ndarray, derivatives: np.ndarray) -> np.ndarray:
+        """Return J, (n, n_latents, n_points); arguments are those of `add_curvature`."""
+        n, n_points = len(x), derivatives.shape[-1]
+        found, slope = np.zeros((*x.shape, n_points)), derivatives[:, 1:3, None]
+        if self._has_motion:
+            moments = (slope * self._monomials).reshape((n, 6, n_points))
+            found[:, self._motion] = _by_motion(x[:, self._motion]) @ moments
+        if self._has_field:
+            first, second = self._field
+            kernels = (first[:, None, :, None] * second[:, None]).reshape((-1, n_points))
+            found[:, self._of_field] = (slope * kernels).reshape((n, -1, n_points))
+        if self._scale_at >= 0:
+            found[:, self._scale_at] = derivatives[:, 0]
+        return found
 
     def _along(self, weights: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Return Σ_s w_i(s) ψ_l(u_s) of weights (n, ..., n_points), those of each in a row."""

@@ -14,7 +14,7 @@ import numpy as np
 from pymc_mcoem.templates.image_curvature import Warp, kernel_sums
 from pymc_mcoem.templates.template_loops import (
     TemplateFunctions,
-    has_simple_noise,
+    is_written_out,
     scale_prior_constants,
 )
 from pymc_mcoem.templates.warps.deformations import Deformation, SumOfDeformations
@@ -39,7 +39,7 @@ def image_functions(settings: TemplateSettings, built: TemplateModel) -> ImageFu
         type(settings.deformation) in (SumOfDeformations, *kinds)
         and len(set(kinds)) == len(kinds)
         and set(kinds) <= {RigidMotion, DisplacementField}
-        and has_simple_noise(settings, built)
+        and is_written_out(settings, built)
         and settings.basis.grid is not None
         and settings.basis.grid.overlaps
         and len(settings.points) > 1
@@ -78,22 +78,26 @@ class ImageFunctions(TemplateFunctions):
         self,
         positions: np.ndarray,
         derivatives: np.ndarray,
-        away: np.ndarray,
         weights: np.ndarray,
+        residual: np.ndarray,
         reals: np.ndarray,
         out: np.ndarray,
     ) -> None:
-        self._warp.add_curvature(positions, derivatives, away, weights, reals[1], out)
+        self._warp.add_curvature(positions, derivatives, weights, residual, out)
+
+    def _jacobian(
+        self, positions: np.ndarray, derivatives: np.ndarray, reals: np.ndarray
+    ) -> np.ndarray:
+        return self._warp.jacobian(positions, derivatives)
+
+    def _warped(self, positions: np.ndarray, values: Mapping[str, np.ndarray]) -> np.ndarray:
+        return self._warp(positions)
 
     def _kernel_sums(
-        self,
-        positions: np.ndarray,
-        once: np.ndarray,
-        twice: np.ndarray,
-        values: Mapping[str, np.ndarray],
+        self, warped: np.ndarray, once: np.ndarray, twice: np.ndarray
     ) -> Sequence[np.ndarray]:
         assert self._settings.basis.grid is not None
-        return kernel_sums(self._settings.basis.grid, self._warp(positions), once, twice)
+        return kernel_sums(self._settings.basis.grid, warped, once, twice)
 
 
 def _terms(settings: TemplateSettings) -> tuple[Deformation, ...]:

@@ -57,7 +57,8 @@ _N_SIZES = len(SIZES)
 #  7 its precision, (n_parameters, n_parameters), one for all classes or one each
 #  8 to 11 deviations, log-priors, noise variances and templates, a class after the other
 #  12, 13 values and mask
-#  14 scratch
+#  14 precision of correlated noise of variance one, (n_points, n_points), or nothing
+#  15 scratch
 
 #: Bandwidths from a center beyond which its kernel is zero.
 FAR = 27.0
@@ -249,7 +250,7 @@ def evaluate(
     scale_at, motion_at, field_at = sizes[_SCALE_AT], sizes[_MOTION_AT], sizes[_FIELD_AT]
     scale = np.exp(x[scale_at]) if scale_at >= 0 else 1.0
     # what is large is not allocated: memory that is given back and taken again is slow
-    scratch = reals[places[14] :]
+    noise_precision, scratch = reals[places[14] : places[15]], reals[places[15] :]
 
     warped = np.empty(2 * n)
     warp(x, sizes, points, field_first_transposed, field_second, warped)
@@ -272,13 +273,14 @@ def evaluate(
             derivatives[s] *= scale
     variance = reals[0] * reals[places[10] + k]
     inverse = 1.0 / variance
-    found += likelihood(values, mask, derivatives, variance)
+    away = np.empty(n)
+    found += likelihood(values, mask, noise_precision, derivatives, variance, away)
     if degree == 0:
         return found
 
     weights = np.empty(2 * n)
     for s in range(n):
-        residual = inverse * mask[s] * (values[s] - derivatives[s])
+        residual = inverse * away[s]
         weights[s], weights[n + s] = (
             residual * derivatives[n + s],
             residual * derivatives[2 * n + s],
@@ -309,6 +311,5 @@ def evaluate(
     if scale_at >= 0:
         out[scale_at] = grid[5] - grid[6] * scale
         for s in range(n):
-            away = mask[s] * (values[s] - derivatives[s])
-            out[scale_at] += inverse * away * derivatives[s]
+            out[scale_at] += inverse * away[s] * derivatives[s]
     return found

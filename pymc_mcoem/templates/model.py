@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pymc_mcoem.templates.settings import TemplateSettings
 
-__all__ = ["TemplateModel", "build_template_model"]
+__all__ = ["TemplateModel", "build_template_model", "masked_correlation"]
 
 
 #: Weight of a missing point in the pointwise log-density. Sums with an observed point, and their
@@ -101,6 +101,7 @@ def build_template_model(
         values=values.ravel(),
         mask=mask.ravel(),
         whiten=whitener.columns,
+        weigh=whitener.weighted,
         precision=prior.precision(),
         beta=beta,
         scale=scale,
@@ -274,13 +275,21 @@ class _Whitener:
         self.mask = mask
         self.factor = None
         if settings.noise_correlation is not None:
-            self.factor = cholesky(_masked_correlation(settings.noise_correlation, mask))
+            self.factor = cholesky(masked_correlation(settings.noise_correlation, mask))
 
     def vector(self, values: TensorVariable) -> TensorVariable:
         masked = values * self.mask
         if self.factor is None:
             return masked
         return solve_triangular(self.factor, masked, lower=True, b_ndim=1)
+
+    def weighted(self, values: TensorVariable) -> TensorVariable:
+        """Return values times the precision of the noise of variance one."""
+        whitened = self.vector(values)
+        if self.factor is None:
+            return whitened
+        back = solve_triangular(self.factor, whitened, trans="T", lower=True, b_ndim=1)
+        return self.mask * back
 
     def columns(self, matrix: TensorVariable) -> TensorVariable:
         """Return the transform of each point's column of a matrix ``(anything, n_points)``."""
@@ -290,7 +299,8 @@ class _Whitener:
         return solve_triangular(self.factor, masked.T, lower=True, b_ndim=2).T
 
 
-def _masked_correlation(correlation: np.ndarray, mask: TensorVariable) -> TensorVariable:
+def masked_correlation(correlation: np.ndarray, mask: Any) -> Any:
+    """Return the correlation of points of which those without a mask are uncorrelated noise."""
     identity = np.eye(len(correlation))
     # the correlation's diagonal is one, so this is diag(m) C diag(m) + diag(1 − m)
     return (correlation - identity) * mask[:, None] * mask[None, :] + identity
@@ -329,7 +339,7 @@ def _observe(
         noise_variance: TensorVariable,
     ) -> TensorVariable:
         flags = mask.reshape((size,))
-        lower = cholesky(_masked_correlation(correlation, flags))
+        lower = cholesky(masked_correlation(correlation, flags))
         residual = flags * (value - mean).reshape((size,))
         whitened = solve_triangular(lower, residual, lower=True, b_ndim=1)
         return (

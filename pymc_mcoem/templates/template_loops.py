@@ -11,16 +11,18 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.linalg import solve_triangular
 from scipy.special import gammaln
 
 from pymc_mcoem.compiling.flat_functions import N_SETTINGS
 from pymc_mcoem.compiling.linear_algebra import symmetric_inverse
+from pymc_mcoem.templates.model import masked_correlation
 
 if TYPE_CHECKING:
     from pymc_mcoem.templates.model import TemplateModel
     from pymc_mcoem.templates.settings import TemplateSettings
 
-__all__ = ["TemplateFunctions", "has_simple_noise", "scale_prior_constants"]
+__all__ = ["TemplateFunctions", "is_written_out", "scale_prior_constants"]
 
 #: The arrays that follow the tables of a mixture in the real numbers.
 _OF_DATA = (
@@ -31,17 +33,14 @@ _OF_DATA = (
     "templates",
     "values",
     "mask",
+    "noise_precision",
     "further",
 )
 
 
-def has_simple_noise(settings: TemplateSettings, built: TemplateModel) -> bool:
-    """Return whether a mixture has the noise and the basis for which loops are written."""
-    return (
-        settings.basis.is_own_kind
-        and settings.noise_correlation is None
-        and built.geometry.curvature is not None
-    )
+def is_written_out(settings: TemplateSettings, built: TemplateModel) -> bool:
+    """Return whether a mixture has the basis and the derivatives for which loops are written."""
+    return settings.basis.is_own_kind and built.geometry.curvature is not None
 
 
 class TemplateFunctions(ABC):
@@ -59,7 +58,7 @@ class TemplateFunctions(ABC):
         Arrays that are the same for all observations. The mean of the deformation comes after
         them.
     n_further : int
-        Numbers that follow the mask: what depends on the observation, then scratch.
+        Numbers that come last: what depends on the observation, then scratch.
 
     Attributes
     ----------
@@ -93,10 +92,13 @@ class TemplateFunctions(ABC):
         lengths.append(base.size * (n_classes if self._has_precisions else 1))
         lengths += [n_classes * len(base), n_classes, n_classes]
         lengths += [n_classes * settings.basis.n_basis, n_points, n_points]
+        lengths.append(0 if settings.noise_correlation is None else n_points**2)
         places = N_SETTINGS + np.concatenate([[0], np.cumsum(lengths)])
         self._integers = np.concatenate([sizes, places]).astype(np.int64)
         self._places = dict(zip(_OF_DATA, places[len(fixed) :].tolist(), strict=True))
         self._scale_at = -1 if settings.scale is None else settings.deformation.n_parameters
+        # of the last mask: observations without gaps have the same
+        self._last_noise: tuple[np.ndarray, np.ndarray, float] | None = None
 
     @property
     @abstractmethod
@@ -108,40 +110,47 @@ class TemplateFunctions(ABC):
         self,
         positions: np.ndarray,
         derivatives: np.ndarray,
-        away: np.ndarray,
         weights: np.ndarray,
+        residual: np.ndarray,
         reals: np.ndarray,
         out: np.ndarray,
     ) -> None:
-        """Add minus the second derivatives of −Σ_s w_s (y_s − λ f_s)² / 2 to matrices.
+        """Add Σ_s w_s J_s J_sᵀ − r_s H_s, of J_s and H_s the derivatives of λ f_s by the latents.
 
         Parameters
         ----------
         positions : ndarray of shape (n, n_latents)
         derivatives : ndarray of shape (n, n_derivatives, n_points)
             λ f at the points and its derivatives there.
-        away, weights : ndarray of shape (n, n_points)
-            y − λ f, and w.
+        weights, residual : ndarray of shape (n, n_points)
+            w and r.
         reals : ndarray
             As `pack` returns it.
         out : ndarray of shape (n, n_latents, n_latents)
         """
 
     @abstractmethod
+    def _jacobian(
+        self, positions: np.ndarray, derivatives: np.ndarray, reals: np.ndarray
+    ) -> np.ndarray:
+        """Return J, (n, n_latents, n_points); arguments are those of `_add_curvature`."""
+
+    @abstractmethod
+    def _warped(self, positions: np.ndarray, values: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return where latents (n, n_latents) take the points to, (n, n_dims, n_points)."""
+
+    @abstractmethod
     def _kernel_sums(
-        self,
-        positions: np.ndarray,
-        once: np.ndarray,
-        twice: np.ndarray,
-        values: Mapping[str, np.ndarray],
+        self, warped: np.ndarray, once: np.ndarray, twice: np.ndarray
     ) -> Sequence[np.ndarray]:
         """Return weighted sums of kernels and of their products, as the basis makes them.
 
-        `once` and `twice`, (n_draws, n_points), are the weights.
+        At points (n_draws, n_dims, n_points). `once` and `twice`, (n_draws, n_points), are the
+        weights.
         """
 
     def _further(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return what depends on the observation and follows its mask."""
+        """Return what depends on the observation and comes after its noise."""
         return np.zeros(0)
 
     def evaluate(
@@ -168,9 +177,15 @@ class TemplateFunctions(ABC):
         matrix = metrics[classes]
         if settings.scale is not None:
             matrix[:, d, d] = settings.scale[1] * np.exp(positions[:, d])
-        weights = self._array(reals, "mask") / (reals[0] * noise[classes, None])
-        away = values - derivatives[:, 0]
-        self._add_curvature(positions, derivatives, away, weights, reals, matrix)
+        variance, away = reals[0] * noise[classes, None], values - derivatives[:, 0]
+        weights = self._array(reals, "mask") / variance
+        residual = reals[1] * weights * away
+        if settings.noise_correlation is not None:
+            precision = self._array(reals, "noise_precision").reshape((self._n_points, -1))
+            rows = self._jacobian(positions, derivatives, reals)
+            matrix += rows @ precision @ rows.transpose((0, 2, 1)) / variance[:, :, None]
+            weights, residual = np.zeros(away.shape), reals[1] * (away @ precision) / variance
+        self._add_curvature(positions, derivatives, weights, residual, reals, matrix)
         return log_density, gradient, matrix
 
     def metrics(self, reals: np.ndarray) -> np.ndarray:
@@ -196,10 +211,16 @@ class TemplateFunctions(ABC):
         if settings.scale is not None:
             scales = np.exp(positions[:, self._scale_at])
         once, twice = weights * scales, weights * scales**2
-        sums = self._kernel_sums(positions, once[:, None] * response, twice[:, None] * mask, values)
+        warped, weighted = self._warped(positions, values), response
+        if settings.noise_correlation is None:
+            sums = self._kernel_sums(warped, once[:, None] * response, twice[:, None] * mask)
+        else:
+            precision, _ = self._noise(values)
+            weighted = precision @ response
+            sums = self._joined_sums(warped, once, twice, weighted, precision)
         away = positions[:, settings.learned] - settings.deformation.mean[settings.learned]
         total = weights.sum()
-        found = [*sums, (weights * away.T) @ away, total * (response @ response)]
+        found = [*sums, (weights * away.T) @ away, total * (response @ weighted)]
         found.append(total * mask.sum())
         if settings.scale is not None:
             found += [once.sum(), weights @ positions[:, self._scale_at]]
@@ -211,21 +232,62 @@ class TemplateFunctions(ABC):
         precision, deviations, log_normalizer = self._prior(values)
         with np.errstate(divide="ignore"):
             log_weights = np.log(values["weights"])
+        noise_precision, log_determinant = self._noise(values)
         further = self._further(values)
         arrays = [
             np.ones(N_SETTINGS),
             self._fixed,
             precision,
             deviations,
-            log_weights + log_normalizer,
+            log_weights + log_normalizer - log_determinant,
             np.broadcast_to(values["noise_variance"], (n_classes,)),
             values["templates"],
             values["observed_values"],
             values["observed_mask"],
+            noise_precision,
             further,
             np.empty(self._n_further - further.size),
         ]
         return np.concatenate([np.ravel(array) for array in arrays]), self._integers
+
+    def _noise(self, values: Mapping[str, np.ndarray]) -> tuple[np.ndarray, float]:
+        """Return what correlation makes of noise of variance one, for the points that are seen.
+
+        That is its precision, zero for the others, and the log-determinant of its Cholesky factor.
+        Uncorrelated noise has no matrix.
+        """
+        correlation = self._settings.noise_correlation
+        if correlation is None:
+            return np.empty((0, 0)), 0.0
+        mask, last = np.ravel(values["observed_mask"]), self._last_noise
+        if last is None or not np.array_equal(last[0], mask):
+            whole = masked_correlation(correlation, mask)
+            factor = np.linalg.cholesky(whole)
+            log_determinant = float(np.log(np.diagonal(factor)).sum())
+            # as a product of a matrix and its transpose no rounding makes it indefinite
+            whiten = solve_triangular(factor, np.diag(mask), lower=True)
+            self._last_noise = last = mask.copy(), whiten.T @ whiten, log_determinant
+        return last[1:]
+
+    def _joined_sums(
+        self,
+        warped: np.ndarray,
+        once: np.ndarray,
+        twice: np.ndarray,
+        weighted: np.ndarray,
+        precision: np.ndarray,
+    ) -> Sequence[np.ndarray]:
+        """Return what `_kernel_sums` returns, of points that correlated noise joins.
+
+        `once` and `twice` are weights of draws, `weighted` is the observation times the precision.
+        """
+        basis = self._settings.basis
+        projection, gram = np.zeros(basis.n_basis), np.zeros((basis.n_basis, basis.n_basis))
+        for points, weight, product_weight in zip(warped, once, twice, strict=True):
+            design = basis.matrix(points.T)
+            projection += weight * (weighted @ design)
+            gram += product_weight * (design.T @ (precision @ design))
+        return projection, gram
 
     def _array(self, reals: np.ndarray, name: str) -> np.ndarray:
         """Return one of the arrays that follow the tables, but not the last one."""

@@ -84,11 +84,29 @@ def prior(
 
 
 @compiled_once(inner=True)
-def likelihood(values: np.ndarray, mask: np.ndarray, fitted: np.ndarray, variance: float) -> Any:
-    """Return the log-density of what is observed, of normal noise."""
-    squares, seen = 0.0, 0.0
-    for s in range(values.size):
+def likelihood(
+    values: np.ndarray,
+    mask: np.ndarray,
+    noise_precision: np.ndarray,
+    fitted: np.ndarray,
+    variance: float,
+    weighted: np.ndarray,
+) -> Any:
+    """Return the log-density of what is observed but for its correlation's determinant.
+
+    Write the residuals times the precision of the noise of variance one, which is the mask where
+    there is no `noise_precision`.
+    """
+    n, squares, seen = values.size, 0.0, 0.0
+    for s in range(n):
         weight, away = max(mask[s], _MISSING_WEIGHT), values[s] - fitted[s]
         squares += weight * away * away
         seen += weight
+        weighted[s] = mask[s] * away
+    if noise_precision.size > 0:
+        seen_alone = weighted.copy()
+        product(noise_precision, seen_alone, n, n, n // n, weighted)
+        squares = 0.0
+        for s in range(n):
+            squares += seen_alone[s] * weighted[s]
     return -0.5 * (squares / variance + seen * np.log(2.0 * np.pi * variance))

@@ -38,9 +38,14 @@ def curves(**options):
     )
 
 
-def mixture_of(deformation, basis=None, points=POINTS):
+def mixture_of(deformation, basis=None, points=POINTS, **options):
     basis = GaussianBasis.regular(AXES, bandwidth=0.5) if basis is None else basis
-    return TemplateMixture(points, basis, deformation, N_CLASSES)
+    return TemplateMixture(points, basis, deformation, N_CLASSES, **options)
+
+
+def correlation(n_points):
+    """Return the correlation of noise that halves from a point to the next."""
+    return 0.5 ** np.abs(np.subtract.outer(np.arange(n_points), np.arange(n_points)))
 
 
 def field(landmarks=POINTS[::6], correlation=0.0):
@@ -116,6 +121,13 @@ MIXTURES = {
     "curves": lambda: curves(),
     "curves-scale": lambda: curves(scale=(10.0, 10.0)),
     "own-points": lambda: curves(own_points=8),
+    "correlated": lambda: images(noise_correlation=correlation(SIDE**2)),
+    "correlated-curves-scale": lambda: curves(
+        scale=(10.0, 10.0), noise_correlation=correlation(len(AGES))
+    ),
+    "correlated-own-warp": lambda: mixture_of(
+        Turned(), scale=(10.0, 8.0), noise_correlation=correlation(SIDE**2)
+    ),
     "own-warp": lambda: mixture_of(Turned()),
     "own-joins": lambda: mixture_of(Joining() + field()),
 }
@@ -216,9 +228,6 @@ def test_gauss_and_newtons_matrix_is_that_of_a_warps_own_jacobian(rng):
 
 
 def test_where_it_is_not_known_there_is_none():
-    correlation = 0.5 ** np.abs(np.subtract.outer(np.arange(SIDE**2), np.arange(SIDE**2)))
-    assert images(noise_correlation=correlation).geometry.curvature is None
-
     class Shift(Deformation):
         """A user's own, that says no more than it must."""
 

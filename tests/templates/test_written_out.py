@@ -62,11 +62,37 @@ def curves(n_classes=3, **options):
     return TemplateMixture.for_curves(TIMES, n_classes, **settings | options)
 
 
+def correlation(points):
+    """Return the correlation of noise that fades within half a unit."""
+    return np.exp(-2.0 * np.abs(points[:, None] - points).sum(axis=-1))
+
+
 MIXTURES |= {
     "curves": curves,
     "scaled curves": lambda: curves(scale=(9.0, 10.0), noise="class", covariance="diagonal"),
     "curves at points of their own": lambda: curves(own_points=15),
     "full curves": lambda: curves(covariance="full"),
+    "correlated": lambda: mixture_of(
+        RigidMotion() + field(), noise_correlation=correlation(POINTS)
+    ),
+    "everything correlated": lambda: mixture_of(
+        field() + RigidMotion(),
+        scale=(9.0, 10.0),
+        noise="class",
+        covariance="diagonal",
+        noise_correlation=correlation(POINTS),
+    ),
+    "full correlated": lambda: mixture_of(
+        RigidMotion(), SCATTERED, covariance="full", noise_correlation=correlation(SCATTERED)
+    ),
+    "correlated field": lambda: mixture_of(field(), noise_correlation=correlation(POINTS)),
+    "correlated curves": lambda: curves(noise_correlation=correlation(TIMES[:, None])),
+    "everything correlated in curves": lambda: curves(
+        scale=(9.0, 10.0),
+        noise="class",
+        covariance="full",
+        noise_correlation=correlation(TIMES[:, None]),
+    ),
 }
 
 
@@ -81,7 +107,7 @@ class Hastened(TimeWarp):
 
 
 def data_of(mixture, rng):
-    """Return θ and an observation with a missing point, by name."""
+    """Return θ and an observation with missing points, by name."""
     theta = {name: np.array(value) for name, value in mixture.model_parameters().items()}
     theta["templates"] = rng.normal(size=theta["templates"].shape)
     theta["weights"] = np.array([0.2, 0.3, 0.5])
@@ -99,11 +125,11 @@ def data_of(mixture, rng):
 
 
 def observation_of(mixture, rng):
-    """Return an image or a curve with a missing point, or a shorter curve at other points."""
+    """Return an image or a curve with missing points, or a shorter curve at other points."""
     if mixture.settings.own_points is not None:
         return np.stack([np.sort(rng.uniform(2.0, 9.0, size=13)), rng.normal(size=13)])
     found = rng.normal(size=mixture.settings.observation_shape)
-    found.flat[9] = np.nan
+    found.flat[[2, 8, 9]] = np.nan
     return found
 
 
@@ -162,6 +188,26 @@ def test_the_loops_compute_what_the_model_says(name, rng):
                 np.testing.assert_allclose(part, whole, rtol=1e-9, atol=1e-12 * scale)
 
 
+def test_correlated_noise_follows_the_gaps_of_an_observation(rng):
+    """Of one after another with other gaps, as of each alone."""
+    build = MIXTURES["correlated curves"]
+    known, gaps = build().written_out, data_of(build(), rng)
+    whole = {**gaps, **build().encode(rng.normal(size=12))}
+    n_written = known.pack(gaps)[1][-1]
+    for values in (gaps, whole, gaps):
+        found, expected = known.pack(values)[0], build().written_out.pack(values)[0]
+        np.testing.assert_array_equal(found[:n_written], expected[:n_written])
+        sums = zip(
+            *(
+                each.sums(np.ones(1), np.zeros((1, 4)), values)
+                for each in (known, build().written_out)
+            ),
+            strict=True,
+        )
+        for one, other in sums:
+            np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize("name", ["curves", "scaled curves"])
 def test_a_warp_that_overflows_has_no_gradient_of_another_point(name, rng):
     mixture = MIXTURES[name]()
@@ -177,7 +223,15 @@ def test_a_warp_that_overflows_has_no_gradient_of_another_point(name, rng):
 
 
 @pytest.mark.parametrize(
-    "name", ["both", "motion of scattered points", "everything", "scaled curves"]
+    "name",
+    [
+        "both",
+        "motion of scattered points",
+        "everything",
+        "everything correlated",
+        "scaled curves",
+        "correlated curves",
+    ],
 )
 def test_sums_of_draws_are_those_of_each(name, rng):
     """Of more draws than are taken together."""
@@ -214,7 +268,7 @@ def test_sums_at_one_position_are_those_of_a_draw_in_every_class(rng):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["both", "scaled curves"])
+@pytest.mark.parametrize("name", ["both", "scaled curves", "everything correlated in curves"])
 def test_a_burst_by_loops_makes_the_draws_of_one_by_graphs(name, rng):
     mixture = MIXTURES[name]()
     data = data_of(mixture, rng)
@@ -241,8 +295,6 @@ def test_a_burst_by_loops_makes_the_draws_of_one_by_graphs(name, rng):
         lambda: mixture_of(RigidMotion() + RigidMotion()),
         lambda: mixture_of(field(), SCATTERED),
         lambda: mixture_of(field(), basis=GaussianBasis(SCATTERED[:9], 0.5)),
-        lambda: mixture_of(field(), noise_correlation=0.5 * (np.eye(42) + np.ones((42, 42)))),
-        lambda: curves(noise_correlation=0.5 * (np.eye(12) + np.ones((12, 12)))),
         lambda: TemplateMixture(
             TIMES[:, None], GaussianBasis(TIMES, 1.0), Hastened((2.0, 9.0), n_kernels=3), 2
         ),
@@ -252,7 +304,9 @@ def test_what_is_not_written_out_is_compiled_from_its_graph(build):
     assert build().written_out is None
 
 
-@pytest.mark.parametrize("name", ["both", "everything", "full", "scaled curves"])
+@pytest.mark.parametrize(
+    "name", ["both", "everything", "everything correlated", "full", "scaled curves"]
+)
 def test_fixed_latents_weigh_classes_by_loops_as_by_the_graph(name, rng):
     mixture = MIXTURES[name]()
     data = data_of(mixture, rng)
@@ -296,7 +350,7 @@ def explain(mixture, rng, settings=None):
     ],
 )
 def test_another_mixture_of_the_kind_compiles_nothing(kind, settings, rng, monkeypatch):
-    """Neither the number of classes nor sizes, kernels, landmarks or priors are compiled.
+    """Neither the number of classes nor sizes, kernels, landmarks, priors or noise are compiled.
 
     Nor is anything read that an earlier run compiled for them.
     """
@@ -307,6 +361,10 @@ def test_another_mixture_of_the_kind_compiles_nothing(kind, settings, rng, monke
                 lambda: TemplateMixture.for_images((5, 5), 2, n_landmarks=2),
                 lambda: TemplateMixture.for_images((9, 8), 5, n_landmarks=2),
                 MIXTURES["everything"],
+                MIXTURES["everything correlated"],
+                lambda: TemplateMixture.for_images(
+                    (3, 4), 5, n_landmarks=2, noise_correlation=correlation(POINTS[:12])
+                ),
             ],
         ),
         "curves": (
@@ -315,6 +373,8 @@ def test_another_mixture_of_the_kind_compiles_nothing(kind, settings, rng, monke
                 lambda: TemplateMixture.for_curves(np.arange(12.0), 5, coefficients="real"),
                 MIXTURES["scaled curves"],
                 MIXTURES["curves at points of their own"],
+                MIXTURES["everything correlated in curves"],
+                lambda: curves(7, n_warp_kernels=3, noise_correlation=correlation(TIMES[:, None])),
             ],
         ),
     }[kind]

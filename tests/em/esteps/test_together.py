@@ -131,8 +131,10 @@ def test_class_probabilities_are_the_same_together(run_apart):
 
 def explained_templates(kind, settings, backend):
     """Return what images or curves get, with missing points and a class that none can be of."""
-    if kind == "images":
-        mixture, shape = mcoem.TemplateMixture.for_images((6, 6), n_classes=3), (6, 6)
+    if kind != "curves":
+        steps = np.abs(np.subtract.outer(np.arange(36), np.arange(36)))
+        options = {"noise_correlation": 0.5**steps} if kind == "correlated" else {}
+        mixture, shape = mcoem.TemplateMixture.for_images((6, 6), n_classes=3, **options), (6, 6)
     else:
         grid = np.linspace(0, 1, 12)
         mixture, shape = mcoem.TemplateMixture.for_curves(grid, n_classes=3), (12,)
@@ -155,7 +157,8 @@ def explained_templates(kind, settings, backend):
 @pytest.mark.parametrize(
     ("kind", "move"),
     by_default(
-        [(kind, move) for kind in ("images", "curves") for move in MOVES], {("images", "swing")}
+        [(kind, move) for kind in ("images", "curves", "correlated") for move in MOVES],
+        {("images", "swing")},
     ),
 )
 def test_templates_get_together_what_they_get_alone(run_apart, kind, move):
