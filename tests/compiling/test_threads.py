@@ -229,7 +229,9 @@ def test_a_run_of_a_model_of_ones_own_is_pickled(rng):
 def test_an_executor_that_cannot_be_pickled_is_named(kind):
     with ThreadPoolExecutor(1) as pool:
         made, _ = learner(kind, executor=pool)
-        with pytest.raises(TypeError, match=r"executor: got .*ThreadPoolExecutor.* a number of pro"):
+        with pytest.raises(
+            TypeError, match=r"executor: got .*ThreadPoolExecutor.* a number of pro"
+        ):
             pickle.dumps(made)
 
 
