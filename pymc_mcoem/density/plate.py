@@ -117,6 +117,7 @@ class PlateDensity:
         self.data_replacement: dict[Any, Any] = {}
         self.data_inputs: dict[str, Any] = {}
         self.active, self.written_out = None, None
+        self._shared: list[TensorVariable] = []
         self._density = self._by_row()
 
     def _by_row(self) -> TensorVariable:
@@ -133,6 +134,7 @@ class PlateDensity:
                     + self._remedy(variable.name)
                 ) from None
             if found is None:
+                self._shared.append(term.sum())
                 continue
             shape = self._shape(found)
             if shape != (self.n_rows,):
@@ -236,6 +238,12 @@ class PlateDensity:
             replacement[value] = pt.cast(part, value.dtype)
         density: TensorVariable = clone_replace(self._density, replacement, rebuild_strict=False)
         return density
+
+    @property
+    def shared_log_density(self) -> TensorVariable:
+        """Log-density of all that depends on no row."""
+        found: TensorVariable = pt.add(*self._shared, pt.constant(0.0), pt.constant(0.0))
+        return found
 
     def gradient(self, class_index: Any, position: Any) -> TensorVariable:
         """Return the gradient ``(n_rows, n_latents)`` of each row's `log_density` in its position.

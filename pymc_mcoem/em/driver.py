@@ -182,6 +182,6 @@ class Driver[AnyRun: Run[Any, Any]]:
 
 
 def _restored(kind: type[Any], content: bytes) -> Any:
-    driver = kind.__new__(kind)
+    driver = object.__new__(kind)
     vars(driver).update(cloudpickle.loads(content))
     return driver

@@ -501,7 +501,7 @@ def test_one_that_kills_or_holds_every_worker_is_named(
     mixture, by_label, rng, tmp_path, on_error, lots, hangs, monkeypatch
 ):
     monkeypatch.setattr(executor_module, "LOTS", lots)
-    monkeypatch.setattr(executor_module, "FIRST", 15.0)
+    monkeypatch.setattr(executor_module, "FIRST", 40.0)
     curves = rng.normal(size=(9, POINTS.size))
     records = curves.copy()
     records[3] = 9.0
