@@ -35,6 +35,7 @@ __all__ = [
     "named_variables",
     "other_indices",
     "require_settings",
+    "structure_of",
 ]
 
 _log = logging.getLogger("pymc_mcoem")
@@ -218,3 +219,9 @@ def _named(
             "add it, since index and latents jump together."
         )
     return [rv for rv in model.free_RVs if rv in chosen and rv is not index]
+
+
+def structure_of(model: pm.Model) -> tuple[tuple[str, ...], ...]:
+    """Return the names of the variables and potentials in a model's density."""
+    kinds = (model.free_RVs, model.observed_RVs, model.potentials)
+    return tuple(tuple(str(variable.name) for variable in kind) for kind in kinds)

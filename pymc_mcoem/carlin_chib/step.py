@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from multiprocessing import parent_process
@@ -25,10 +26,12 @@ from pymc_mcoem.carlin_chib.problem import (
     named_variables,
     other_indices,
     require_settings,
+    structure_of,
 )
 from pymc_mcoem.carlin_chib.step_statistics import SweepStatistics
 from pymc_mcoem.carlin_chib.unvisited import UnvisitedClasses
-from pymc_mcoem.compiling.backends import pytensor_mode
+from pymc_mcoem.carlin_chib.unvisited_modes import UnvisitedModes
+from pymc_mcoem.compiling.backends import mode_of
 from pymc_mcoem.compiling.messages import telling
 from pymc_mcoem.density.class_index import class_prior, count_classes, is_class_index
 from pymc_mcoem.interrupts import as_interrupts
@@ -46,6 +49,8 @@ _log = logging.getLogger("pymc_mcoem")
 
 #: Most joint values of the model's other class indices for which each value has its own fit.
 MAX_FITS = 16
+#: Last sweeps of tuning by which it is known which modes of other variables a chain visited.
+N_SEEN = 500
 
 
 @dataclass_state
@@ -177,9 +182,10 @@ class CarlinChib(BlockedStep):
     pseudo-priors estimate; nan without estimates, and on a plate). Of shape (n_classes,) are
     ``class_prior`` (the prior probabilities, which `bayes_factors` takes out; nan if they depend on
     other variables or differ along a plate), ``class_unvisited_log_odds`` (of classes that tuning
-    hardly visited, by a search over all variables if other steps move some; nan for the others) and
-    ``class_left_out`` (the share of each class's evidence in modes that its pseudo-prior leaves
-    out, on a plate the largest of all rows). With `jump` there is also ``class_jump_acceptance``
+    hardly visited, by a search over all variables if other steps move some; nan for the others; on
+    a plate, of modes of what rows share that were not visited) and ``class_left_out`` (the share of
+    each class's evidence in modes that its pseudo-prior leaves out, on a plate the largest of all
+    rows). With `jump` there is also ``class_jump_acceptance``
     (share of the moves along the jump accepted, which should be near the jump's target), and with
     `equalize_visits` there are ``class_equalizing_log_weight`` of shape (n_classes,) (what was
     added to the logarithms of the prior probabilities), ``class_log_importance`` (the logarithm of
@@ -237,7 +243,7 @@ class CarlinChib(BlockedStep):
         vars = None if vars is None else named_variables(model, vars)
         index = find_index(model, class_index, vars)
         require_settings(pseudo_priors, within_class, jump)
-        mode = _mode_of(compile_kwargs)
+        mode = mode_of(compile_kwargs)
         move = RandomWalk(n_moves=0) if within_class is None else within_class
         if index_move not in ("gibbs", "metropolized"):
             raise ValueError(f"index_move: got {index_move!r}; choose 'gibbs' or 'metropolized'.")
@@ -309,9 +315,10 @@ class CarlinChib(BlockedStep):
         self._class_prior = np.full(self.n_classes, np.nan)
         looks = not (index.ndim or equalize_visits)  # equalized visits say nothing of weights
         self._unvisited = UnvisitedClasses(model, self._density) if looks else None
+        self._unvisited_modes = UnvisitedModes(self._engine) if index.ndim else None
         self._model = model
         self._index = index
-        self._made_for = _structure(model)
+        self._made_for = structure_of(model)
         start = model.initial_point(random_seed=0)
         self._made_for_shapes = {value.name: np.shape(start[value.name]) for value in self.vars}
 
@@ -327,6 +334,7 @@ class CarlinChib(BlockedStep):
         self.n_visits = np.zeros(self.n_classes, dtype=np.int64)
         self.unvisited_log_odds = np.full(self.n_classes, np.nan)
         self._last_point: dict[str, np.ndarray] | None = None
+        self._seen: deque[list[np.ndarray]] = deque(maxlen=N_SEEN)
 
     def stop_tuning(self) -> None:
         """Stop tuning, and log the pseudo-priors that have proved poor."""
@@ -336,6 +344,10 @@ class CarlinChib(BlockedStep):
             if self._last_point is not None and self._unvisited is not None:
                 self.unvisited_log_odds = self._unvisited.log_odds(
                     self._last_point, self.n_visits, self.chain.pseudo_priors, self._class_prior
+                )
+            if self._last_point is not None and self._unvisited_modes is not None:
+                self.unvisited_log_odds[:] = self._unvisited_modes.log_odds(
+                    self._last_point, self._seen, self.rng
                 )
         if poor:
             _log.warning(
@@ -385,6 +397,8 @@ class CarlinChib(BlockedStep):
         if self.tune:
             self.n_visits += np.bincount(np.ravel(swept.class_index), minlength=self.n_classes)
             self._last_point = new
+            if self._unvisited_modes is not None:
+                self._seen.append(self._density.others(new))
         stats = self._statistics.of_sweep(
             made, n_switched, self.n_switches, self._class_prior, self.unvisited_log_odds
         )
@@ -394,7 +408,7 @@ class CarlinChib(BlockedStep):
         """Raise `ValueError` if the model has changed since the step was made for it."""
         shapes = {value.name: np.shape(point[value.name]) for value in self.vars}
         if (
-            _structure(self._model) != self._made_for
+            structure_of(self._model) != self._made_for
             or shapes != self._made_for_shapes
             or count_classes(self._index) != self.n_classes
         ):
@@ -430,21 +444,3 @@ class CarlinChib(BlockedStep):
     def competence(var: Any, has_grad: bool) -> Competence:
         """Return that PyMC never assigns this step by itself: it takes several variables."""
         return Competence.INCOMPATIBLE
-
-
-def _mode_of(compile_kwargs: Mapping[str, Any] | None) -> Any:
-    """Return PyTensor's mode from PyMC's ``compile_kwargs``."""
-    given = dict(compile_kwargs or {})
-    mode, backend = given.pop("mode", None), given.pop("backend", None)
-    if given or (mode is not None and backend is not None):
-        raise ValueError(
-            f"compile_kwargs: got {sorted(compile_kwargs or {})}; give 'backend' or 'mode', not "
-            "both, and nothing else."
-        )
-    return mode if backend is None else pytensor_mode(backend)
-
-
-def _structure(model: pm.Model) -> tuple[tuple[str, ...], ...]:
-    """Return the names of the variables and potentials in a model's density."""
-    kinds = (model.free_RVs, model.observed_RVs, model.potentials)
-    return tuple(tuple(str(variable.name) for variable in kind) for kind in kinds)

@@ -177,7 +177,7 @@ class StepStatistics:
         they give no estimate.
     unvisited_log_odds : ndarray of shape (n_chains, n_classes), or None
         Log-odds over all variables of classes that the chain hardly visited in tuning; nan for
-        the others.
+        the others. On a plate, in all classes that of modes of what its rows share.
     left_out : ndarray of shape (n_chains, n_draws, n_classes), or None
         Share of each class's evidence in modes that its pseudo-prior leaves out; on a plate the
         largest of all rows.

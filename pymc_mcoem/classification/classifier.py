@@ -85,7 +85,7 @@ class Classifier:
         is not None, so that the same image always gets the same label. None draws a seed, which
         the attribute `random_seed` has.
     progressbar : bool
-    executor : concurrent.futures.Executor or int, optional
+    executor : concurrent.futures.Executor, int or Workers, optional
         Executor that computes the probabilities, as for `OnlineEM`. They are bitwise identical for
         any executor.
     on_error : {"raise", "skip"}

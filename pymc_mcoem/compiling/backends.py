@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
 from typing import Any
 
 from pytensor.compile.mode import Mode, get_mode
@@ -13,6 +14,7 @@ __all__ = [
     "backend_of",
     "interpreted_mode",
     "known_mode",
+    "mode_of",
     "pytensor_mode",
     "require_backend",
     "uses_jax",
@@ -150,3 +152,15 @@ def interpreted_mode(*, in_place: bool = False) -> Mode:
     left_out = ("fusion", "cxx_only", "BlasOpt", "specialize", "uncanonicalize")
     mode: Mode = Mode(InterpretingLinker(), "fast_run").excluding(*left_out)
     return mode if in_place else mode.excluding("inplace")
+
+
+def mode_of(compile_kwargs: Mapping[str, Any] | None) -> Any:
+    """Return PyTensor's mode from PyMC's ``compile_kwargs``."""
+    given = dict(compile_kwargs or {})
+    mode, backend = given.pop("mode", None), given.pop("backend", None)
+    if given or (mode is not None and backend is not None):
+        raise ValueError(
+            f"compile_kwargs: got {sorted(compile_kwargs or {})}; give 'backend' or 'mode', not "
+            "both, and nothing else."
+        )
+    return mode if backend is None else pytensor_mode(backend)

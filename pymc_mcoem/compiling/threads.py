@@ -135,20 +135,26 @@ class OneAtATime:
         self._at_work: dict[str, list[int]] = {}
 
     @contextmanager
-    def call(self) -> Iterator[None]:
+    def call(self, *, within: bool = False) -> Iterator[None]:
         """Return a context in which no other call on the object is allowed.
+
+        Parameters
+        ----------
+        within : bool
+            Whether it may be part of a call that this thread makes.
 
         Raises
         ------
         RuntimeError
-            If a call is running already, in another thread or further up in this one.
+            If a call is running already, in another thread or, unless `within`, further up in this
+            one.
         """
         # A single operation takes the lock and records its owner, so that it is never held without
         # a known owner. A generator releases it even if the call that ends it runs out of memory.
         own = [threading.get_ident()]
         try:
             first = self._at_work.setdefault("call", own)
-            if first is not own:
+            if first is not own and not (within and first == own):
                 where = (
                     "it was called from within itself, by its source perhaps; let the first call "
                     "end"

@@ -69,12 +69,14 @@ class PlateDensity:
         self, model: pm.Model, class_index: TensorVariable, latents: Sequence[TensorVariable]
     ) -> None:
         require_class_index(model, class_index)
-        if class_index.ndim != 1:
-            raise ValueError(
-                f"class_index: {class_index.name} has {class_index.ndim} axes; a plate is one "
-                "variable with one axis."
-            )
         point = model.initial_point(random_seed=0)
+        if class_index.ndim != 1:
+            name, shape = class_index.name, np.shape(point[model.rvs_to_values[class_index].name])
+            raise ValueError(
+                f"class_index: {name} has shape {shape}, and a plate has one axis; declare "
+                f"pm.Categorical({name!r}, p, shape={np.prod(shape)}), and write {name}[:, None] "
+                "where its rows have columns."
+            )
         self.model = model
         self.class_index = class_index
         self.latents = tuple(latents)
@@ -89,19 +91,25 @@ class PlateDensity:
                     f"vars: {rv.name} is discrete ({rv.dtype}); give it a step method of its own."
                 )
             if not shape or shape[0] != self.n_rows:
-                raise ValueError(
-                    f"vars: {rv.name} has shape {shape}, but {class_index.name} has "
-                    f"{self.n_rows} rows; name only latents along that plate, and leave the others "
-                    "to other step methods."
-                )
+                raise ValueError(self._off_the_plate(rv.name, shape))
         require_proper(model, self.latents)
         self.latent_sizes = [int(np.prod(shape[1:], dtype=int)) for shape in self._latent_shapes]
         self.n_latents = sum(self.latent_sizes)
         if self.n_latents == 0:
+            others = {
+                rv.name: np.shape(point[value.name])
+                for rv, value in model.rvs_to_values.items()
+                if rv in model.free_RVs and rv.dtype in pm.pytensorf.continuous_types
+            }
+            for name, shape in others.items():
+                if self.n_rows in (1, *shape):
+                    raise ValueError(self._off_the_plate(name, shape))
             raise ValueError(
-                "vars: there are no latents along the plate; sum a class index alone out, as "
+                f"vars: there are no latents along the plate: none of {others} has the "
+                f"{self.n_rows} rows of {class_index.name}. Sum a class index alone out, as "
                 f"pymc_extras.marginalize(model, [{class_index.name!r}]) does, or leave it to "
-                "pm.CategoricalGibbsMetropolis."
+                "pm.CategoricalGibbsMetropolis. Where all observations that share a latent, as "
+                "x[group], are of one class, give the index a row for each group."
             )
         own = {self.index_value, *self.latent_values}
         self.other_values = tuple(value for value in model.value_vars if value not in own)
@@ -109,6 +117,7 @@ class PlateDensity:
         self.data_replacement: dict[Any, Any] = {}
         self.data_inputs: dict[str, Any] = {}
         self.active, self.written_out = None, None
+        self._shared: list[TensorVariable] = []
         self._density = self._by_row()
 
     def _by_row(self) -> TensorVariable:
@@ -121,11 +130,11 @@ class PlateDensity:
             except Coupled as coupled:
                 raise ValueError(
                     f"class_index: rows of {self.class_index.name} are not independent in the "
-                    f"density of {variable.name}, or cannot be shown to be: {coupled}. Write it "
-                    f"with operations that keep the {self.n_rows} rows apart, name in vars only "
-                    "latents whose rows are, or leave the index to pm.CategoricalGibbsMetropolis."
+                    f"density of {variable.name}, or cannot be shown to be: {coupled}. "
+                    + self._remedy(variable.name)
                 ) from None
             if found is None:
+                self._shared.append(term.sum())
                 continue
             shape = self._shape(found)
             if shape != (self.n_rows,):
@@ -135,6 +144,48 @@ class PlateDensity:
                 )
             terms.append(found)
         return pt.add(*terms) if len(terms) > 1 else terms[0]
+
+    def _off_the_plate(self, name: str, shape: tuple[int, ...]) -> str:
+        """Return what is wrong with a latent whose first axis is not the plate."""
+        wrong = (
+            f"vars: {name} has shape {shape}, but {self.class_index.name} has {self.n_rows} rows; "
+        )
+        if self.n_rows == 1:
+            return wrong + (
+                f"declare {self.class_index.name} without a shape, and all variables can be its "
+                "latents."
+            )
+        if self.n_rows in shape:
+            place = shape.index(self.n_rows)
+            moved = self.n_rows, *shape[:place], *shape[place + 1 :]
+            return wrong + (
+                f"the plate is the first axis of every latent: declare {name} with shape={moved}, "
+                f"and write {name}.T where the rows are columns."
+            )
+        return wrong + (
+            "name only latents along that plate, and leave the others to other step methods, or, "
+            f"where all observations that share a row of {name} are of one class, give the index "
+            f"the rows of {name}."
+        )
+
+    def _remedy(self, name: str) -> str:
+        """Return what to write in place of a density whose rows may be coupled."""
+        observed = name.removesuffix("_unobserved").removesuffix("_observed")
+        if observed != name and f"{observed}_unobserved" in self.model.named_vars:
+            return (
+                f"{observed} has missing values, which PyMC draws as one variable for all rows. "
+                "Leave them out: with seen = ~np.isnan(values) and "
+                "filled = np.nan_to_num(values), write in place of "
+                f'pm.Normal("{observed}", mu, sigma, observed=values) pm.Potential("{observed}", '
+                "pt.where(seen, pm.logp(pm.Normal.dist(mu, sigma), filled), 0.0))."
+            )
+        n = self.n_rows
+        return (
+            f"Write it with operations that keep the {n} rows apart, which are the first axis, as "
+            f'pm.Normal("y", x[:, None], 1.0, observed=values) with values of shape ({n}, m) in '
+            "place of x[group]; name in vars only latents whose rows are apart, or leave the index "
+            "to pm.CategoricalGibbsMetropolis."
+        )
 
     def _shape(self, term: TensorVariable) -> tuple[int, ...]:
         """Return the shape of a term, evaluated if ``pm.Data`` leave it unknown in the graph."""
@@ -187,6 +238,12 @@ class PlateDensity:
             replacement[value] = pt.cast(part, value.dtype)
         density: TensorVariable = clone_replace(self._density, replacement, rebuild_strict=False)
         return density
+
+    @property
+    def shared_log_density(self) -> TensorVariable:
+        """Log-density of all that depends on no row."""
+        found: TensorVariable = pt.add(*self._shared, pt.constant(0.0), pt.constant(0.0))
+        return found
 
     def gradient(self, class_index: Any, position: Any) -> TensorVariable:
         """Return the gradient ``(n_rows, n_latents)`` of each row's `log_density` in its position.

@@ -18,7 +18,7 @@ import pytensor.tensor as pt
 from pymc.logprob.utils import CheckParameterValue
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Variable
-from pytensor.graph.traversal import toposort
+from pytensor.graph.traversal import ancestors, toposort
 from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor.basic import Join, MakeVector, ScalarFromTensor
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
@@ -68,6 +68,9 @@ def by_row(
     ...
     pymc_mcoem.density.row_operations.Coupled: Subtensor{::step} of x takes rows apart
     """
+    if n_rows == 1:
+        # there is no other row, and what it is broadcast to is its own
+        return term.sum()[None] if set(rows) & set(ancestors([term])) else None
     proof = _Proof(rows, n_rows)
     proof.follow([term])
     axis = proof.axis_of(term)

@@ -246,7 +246,8 @@ def class_index_summary(
         table = table.assign(found)
         flags += of_latents
         notes += notes_on_latents
-    if _has_other_steps(data):
+    searched = chains.unvisited_log_odds if chains.plate.ndim else None
+    if _has_other_steps(data) and (searched is None or np.isnan(searched).any()):
         notes.append(
             "other steps draw variables beside it: other modes of these, which no chain visited, "
             "are not looked for; start chains at different initvals to see them"

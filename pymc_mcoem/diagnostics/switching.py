@@ -32,6 +32,9 @@ N_DUE = 5.0
 #: approximation, by which it expects, is not exact.
 MUCH_RARER = 20.0
 
+#: Smallest share of modes beside a plate that is flagged: it is Laplace's approximation.
+LEAST_MODE = 0.02
+
 #: Smallest probability that counts as chance: that of no switch if five are expected.
 LEAST_PROBABLE = float(np.exp(-N_DUE))
 
@@ -94,20 +97,35 @@ def unmoved_chains(chains: IndexChains) -> list[UnmovedChains]:
     return found
 
 
+def _modes_beside_a_plate(chains: IndexChains) -> list[str]:
+    found = chains.unvisited_log_odds
+    if found is None or np.isnan(found[:, 0]).all():
+        return []
+    share = expit(np.nanmax(found[:, 0]))
+    if share < LEAST_MODE:
+        return []
+    return [
+        "a search over all variables finds modes of those that other steps draw, which a chain did "
+        f"not visit, with a share of about {share:.2g}: shares of classes are those of the modes "
+        "that were visited; start chains in the others by initvals to see them, and choose a "
+        "parametrization or steps of the other variables that go from mode to mode"
+    ]
+
+
 def unvisited_flags(chains: IndexChains) -> list[str]:
     """Return flags about classes that chains hardly visited, although they may have weight.
 
     A step weighs a class given the variables that other steps draw. It has weight elsewhere if a
     search over all variables finds it there. If the search has no answer, it may have weight where
     another discrete variable did not go through all its classes either. Chains that never switched
-    are left to `unmoved_flags`, and plates are not looked at.
+    are left to `unmoved_flags`. On a plate the search is for modes of what the rows share.
 
     Parameters
     ----------
     chains : IndexChains
     """
-    if len(chains.codes) > 1:
-        return []
+    if chains.plate.ndim:
+        return _modes_beside_a_plate(chains)
     codes = chains.codes[0]
     share = np.bincount(codes.ravel(), minlength=chains.n_classes) / codes.size
     visited = share > 0

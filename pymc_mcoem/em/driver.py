@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+import cloudpickle
+
 from pymc_mcoem.em.checks import check_family
 from pymc_mcoem.em.family_record import require_family
 from pymc_mcoem.em.run import Run
@@ -169,3 +171,17 @@ class Driver[AnyRun: Run[Any, Any]]:
             driver.run.restore(saved, tree)
         driver.run.files.add(Path(path))
         return driver
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how to rebuild the driver as it stands while no other thread is at work.
+
+        Its content is pickled by cloudpickle, because pickle does not take PyMC's models.
+        """
+        with self.run.alone.call(within=True):
+            return _restored, (type(self), cloudpickle.dumps(vars(self)))
+
+
+def _restored(kind: type[Any], content: bytes) -> Any:
+    driver = object.__new__(kind)
+    vars(driver).update(cloudpickle.loads(content))
+    return driver

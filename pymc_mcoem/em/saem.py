@@ -72,7 +72,7 @@ class SAEM(Driver[SAEMRun]):
         Number of iterations at which the history keeps θ; see `OnlineEM`.
     thin : int
         The history keeps every `thin`-th iteration and visit.
-    executor : concurrent.futures.Executor or int, optional
+    executor : concurrent.futures.Executor, int or Workers, optional
         Executor that visits the observations of an iteration, as for `OnlineEM`. The parameters
         are bitwise identical for any number of workers. Not saved with a run.
     on_error : {"raise", "skip"}, callable or pathlib.Path

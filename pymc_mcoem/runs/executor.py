@@ -187,9 +187,15 @@ class Dispatcher:
         return Parcel.of(self._make)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state to pickle; what is compiled is made again where it is needed."""
+        """Return the state to pickle; a copy compiles, and starts workers, when it needs them."""
+        if self._executor is not None and self._end_pool is None:
+            raise TypeError(
+                f"executor: got {self._executor!r}, which cannot be pickled or copied; save the "
+                "run, which can be loaded with another executor, or give a number of processes."
+            )
         made = ("compiled", "_parcel")
-        return {name: value for name, value in vars(self).items() if name not in made}
+        state = {name: value for name, value in vars(self).items() if name not in made}
+        return state | {"_executor": None, "_end_pool": None, "_answered": False}
 
     def prepare(self) -> None:
         """Make the object here, or the parcel that workers are sent, before the first call.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import cloudpickle
@@ -9,6 +10,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+from pymc.exceptions import ImputationWarning
 from scipy import stats
 from scipy.special import logsumexp
 
@@ -166,6 +168,32 @@ def test_other_steps_sample_what_the_rows_share(rng):
         assert agreement(batches, np.array([*first, p @ grid**2])).largest_z < LIMIT
 
 
+@pytest.mark.slow
+def test_a_plate_of_one_row_is_exact(rng):
+    """By default `test_rows` has the density of one row."""
+    centers = np.array([-1.5, 0.0, 2.0])
+    with pm.Model():
+        k = pm.Categorical("k", [0.2, 0.5, 0.3], shape=1)
+        x = pm.Normal("x", pt.constant(centers)[k], 1.0, shape=1)
+        pm.Normal("y", x[:, None], 1.0, observed=[[0.6, 1.4]])
+        posterior = pm.sample(
+            step=CarlinChib(within_class=RandomWalk(n_moves=3)),
+            tune=200,
+            draws=4_000,
+            chains=1,
+            cores=1,
+            random_seed=int(rng.integers(2**31)),
+            progressbar=False,
+            compute_convergence_checks=False,
+        )["posterior"]
+    weight = stats.norm.pdf(1.0, centers, np.sqrt(1.5)) * [0.2, 0.5, 0.3]
+    weight /= weight.sum()
+    member = posterior["k"].values[0] == np.arange(3)
+    values = np.concatenate([member, member * posterior["x"].values[0]], axis=1)
+    expected = np.concatenate([weight, weight * (centers + 2.0) / 3])
+    assert agreement(values.reshape(40, -1, 6).mean(axis=1), expected).largest_z < LIMIT
+
+
 # -- what is refused ------------------------------------------------------------------------------
 
 
@@ -180,6 +208,76 @@ def test_latents_off_the_plate_are_refused():
         shared = pm.Normal("shared")
         pm.Normal("x", shared + 1.0 * k, 1.0, shape=4)
     refused(model, r"vars: shared has shape \(\), but k has 4 rows", vars=[k, shared])
+
+
+GROUP = np.array([0, 0, 1, 2])
+
+
+def latents_of_groups():
+    k = pm.Categorical("k", [0.5, 0.5], shape=4)
+    pm.Normal("y", pm.Normal("x", shape=3)[GROUP] + k, 1.0, observed=np.zeros(4))
+
+
+def rows_of_groups():
+    k = pm.Categorical("k", [0.5, 0.5], shape=3)
+    pm.Normal("y", pm.Normal("x", k, 1.0, shape=3)[GROUP], 1.0, observed=np.zeros(4))
+
+
+def rows_that_are_columns():
+    k = pm.Categorical("k", [0.5, 0.5], shape=4)
+    pm.Normal("y", pm.Normal("x", k, 1.0, shape=(2, 4)), 1.0, observed=np.zeros((2, 4)))
+
+
+def rows_that_have_an_axis():
+    k = pm.Categorical("k", [0.5, 0.5], shape=(4, 1))
+    pm.Normal("y", pm.Normal("x", k, 1.0, shape=(4, 1)), 1.0, observed=np.zeros((4, 1)))
+
+
+def values_that_are_missing():
+    k = pm.Categorical("k", [0.5, 0.5], shape=4)
+    x = pm.Normal("x", k, 1.0, shape=4)
+    with pytest.warns(ImputationWarning):
+        pm.Normal("y", x[:, None], 1.0, observed=VALUES)
+
+
+def one_row_and_latents_off_it():
+    k = pm.Categorical("k", [0.5, 0.5], shape=1)
+    pm.Normal("y", pm.Normal("x", k, 1.0, shape=5), 1.0, observed=np.zeros(5))
+
+
+VALUES = np.array([[0.0, np.nan], [1.0, 2.0], [0.5, -1.0], [np.nan, 1.0]])
+IN_ITS_PLACE = 'pm.Potential("y", pt.where(seen, pm.logp(pm.Normal.dist(mu, sigma), filled), 0.0))'
+REFUSED = {
+    latents_of_groups: "none of {'x': (3,)} has the 4 rows of k. Sum a class index alone out",
+    rows_of_groups: "x[:, None], 1.0, observed=values) with values of shape (3, m) in place of x[",
+    rows_that_are_columns: "x has shape (2, 4), but k has 4 rows; the plate is the first axis of "
+    "every latent: declare x with shape=(4, 2), and write x.T where",
+    rows_that_have_an_axis: "k has shape (4, 1), and a plate has one axis; declare "
+    "pm.Categorical('k', p, shape=4), and write k[:, None]",
+    values_that_are_missing: IN_ITS_PLACE,
+    one_row_and_latents_off_it: "x has shape (5,), but k has 1 rows; declare k without a shape",
+}
+
+
+@pytest.mark.parametrize("declare", REFUSED, ids=lambda f: f.__name__)
+def test_a_refusal_says_what_to_write(declare):
+    with pm.Model() as model:
+        declare()
+    refused(model, re.escape(REFUSED[declare]))
+
+
+def test_missing_values_left_out_as_is_said_are_accepted():
+    seen, filled = ~np.isnan(VALUES), np.nan_to_num(VALUES)
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5], shape=4)
+        mu, sigma = pm.Normal("x", k, 1.0, shape=4)[:, None], pm.HalfNormal("sigma")
+        exec(IN_ITS_PLACE, {"pm": pm, "pt": pt}, locals())
+    density = PlateDensity(model, k, [model["x"]])
+    found = density.log_density(pt.zeros(4, dtype=int), pt.zeros((4, 1)))
+    sigma = {density.other_values[0]: 0.0}
+    likelihood = np.where(seen, stats.norm.logpdf(filled), 0.0).sum(axis=1)
+    expected = np.log(0.5) + stats.norm.logpdf(0.0) + likelihood
+    np.testing.assert_allclose(found.eval(sigma, mode="FAST_COMPILE"), expected)
 
 
 def test_a_plate_without_latents_is_refused():
@@ -211,7 +309,7 @@ def test_a_grid_of_indices_is_refused():
     with pm.Model() as model:
         k = pm.Categorical("k", [0.5, 0.5], shape=(2, 2))
         x = pm.Normal("x", 1.0 * k, 1.0, shape=(2, 2))
-    with pytest.raises(ValueError, match=r"class_index: k has 2 axes"):
+    with pytest.raises(ValueError, match=r"class_index: k has shape \(2, 2\)"):
         PlateDensity(model, k, [x])
 
 

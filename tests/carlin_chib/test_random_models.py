@@ -26,6 +26,7 @@ from tests.helpers.random_models import (
     with_shared_covariance,
     with_two_indices,
 )
+from tests.helpers.random_shared import plate_beside_a_parameter
 from tests.helpers.representatives import by_default
 
 #: Of a t distribution with 39 degrees of freedom: once in three million comparisons.
@@ -42,6 +43,7 @@ KINDS = {
     "single": (lambda rng: random_model(rng, None), True),
     "data": (lambda rng: random_model(rng, None, as_data=True), True),
     "plate of data": (lambda rng: random_model(rng, 12, as_data=True), True),
+    "plate beside a parameter": (plate_beside_a_parameter, True),
     "tilted": (lambda rng: random_model(rng, None, tilted=True), True),
     "blocks": (lambda rng: with_blocks(rng), True),
     "covariance": (lambda rng: with_shared_covariance(rng, folded=False, apart=False), True),

@@ -16,6 +16,7 @@ from pymc_mcoem.runs import executor as executor_module
 from pymc_mcoem.runs import workers
 from tests.helpers.bad_records import Unreadable, source_of
 from tests.helpers.executors import AtOnce, lives
+from tests.helpers.pressing import hang
 
 POINTS = np.linspace(-1, 1, 6)
 WIDTH = 0.8
@@ -391,15 +392,19 @@ class Picky:
     """Class probabilities that depend on draws, and fail where a curve begins with 7, 8 or 9."""
 
     folder: str = ""
+    hangs: bool = False
 
     def compile(self, family):
-        return CompiledPicky(family, self.folder)
+        if self.hangs:
+            hang.compile(())
+        return CompiledPicky(family, self.folder, self.hangs)
 
 
 @dataclass(frozen=True)
 class CompiledPicky:
     family: object
     folder: str
+    hangs: bool
 
     def class_probability(self, data, parameters, rng, *, draws, tune):
         first = float(data["observed_values"][0])
@@ -407,6 +412,8 @@ class CompiledPicky:
             raise np.linalg.LinAlgError("singular")
         if first == 9.0 and list(Path(self.folder).iterdir()):
             sorted(Path(self.folder).iterdir())[0].unlink()
+            if self.hangs:
+                hang()
             os.kill(os.getpid(), signal.SIGKILL)
         found = rng.dirichlet(np.ones(self.family.n_classes))
         return found * np.nan if first == 8.0 else found
@@ -489,27 +496,30 @@ def test_an_error_names_the_observation(
 @pytest.mark.slow
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 @pytest.mark.parametrize("lots", [16, 1])
-def test_one_that_kills_every_worker_is_named(
-    mixture, by_label, rng, tmp_path, on_error, lots, monkeypatch
+@pytest.mark.parametrize("hangs", [False, True])
+def test_one_that_kills_or_holds_every_worker_is_named(
+    mixture, by_label, rng, tmp_path, on_error, lots, hangs, monkeypatch
 ):
     monkeypatch.setattr(executor_module, "LOTS", lots)
+    monkeypatch.setattr(executor_module, "FIRST", 40.0)
     curves = rng.normal(size=(9, POINTS.size))
     records = curves.copy()
     records[3] = 9.0
     classifier = mcoem.Classifier(
         mixture,
         by_label,
-        e_step=Picky(lives(tmp_path / "many", 100)),
+        e_step=Picky(lives(tmp_path / "many", 100), hangs),
         progressbar=False,
-        executor=2,
+        executor=executor_module.Workers(2, 3.0) if hangs else 2,
         on_error=on_error,
     )
+    said = "gave no answer to this observation in 3 seconds" if hangs else "died each time"
     if on_error == "raise":
-        with pytest.raises(RuntimeError, match=r"observation 3, .*worker: it died each time"):
+        with pytest.raises(RuntimeError, match=rf"observation 3, .*worker: it .*{said}"):
             classifier.class_probabilities(records)
         return
     found = classifier.class_probabilities(records)
-    assert list(classifier.skipped) == [3]
+    assert list(classifier.skipped) == [3] and said in classifier.skipped[3]
     clean = mcoem.Classifier(mixture, by_label, e_step=Picky(), progressbar=False)
     expected = clean.class_probabilities(curves)
     assert np.isnan(found[3]).all()

@@ -17,7 +17,8 @@ import threadpoolctl
 import pymc_mcoem as mcoem
 from pymc_mcoem.compiling.threads import OneAtATime, one_blas_thread, one_call_at_a_time
 from pymc_mcoem.em.esteps.compiled_cache import compiled_for
-from tests.helpers.toy_families import CompiledNoisy, NormalMixture
+from tests.helpers.toy_families import CompiledNoisy, NormalMixture, mixture_stream
+from tests.helpers.toy_runs import assert_same, driver
 
 WAIT = 20.0
 
@@ -131,26 +132,27 @@ def test_two_threads_compile_one_after_the_other_and_for_the_declared_model():
     np.testing.assert_array_equal(family.model["means"].get_value(), np.full(3, 9.0))
 
 
+def learner(kind, **options):
+    """Return an object that learns or classifies small images, and its call."""
+    mixture = mcoem.TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
+    given = {"e_step": mcoem.esteps.FixedLatents(), "random_seed": 1, "progressbar": False}
+    given, theta = given | options, mixture.parameters
+    if kind == "classifier":
+        classifier = mcoem.Classifier(mixture, theta, **given)
+        return classifier, classifier.class_probabilities
+    if kind == "saem":
+        saem = mcoem.SAEM(mixture, parameters=theta, **given)
+        return saem, lambda source: saem.fit(source, 1).parameters
+    em = mcoem.OnlineEM(mixture, parameters=theta, **given)
+    return em, lambda source: em.partial_fit(source).parameters
+
+
 @pytest.mark.parametrize("kind", ["online", "saem", "classifier"])
 def test_a_second_call_of_one_object_is_refused(kind, rng):
     """From another thread or from within itself; the first one loses nothing."""
     images = rng.random((9, 3, 3))
-    mixture = mcoem.TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
-    options = {"e_step": mcoem.esteps.FixedLatents(), "random_seed": 1, "progressbar": False}
-
-    def made():
-        theta = mixture.parameters
-        if kind == "classifier":
-            classifier = mcoem.Classifier(mixture, theta, **options)
-            return classifier, classifier.class_probabilities
-        if kind == "saem":
-            saem = mcoem.SAEM(mixture, parameters=theta, **options)
-            return saem, lambda source: saem.fit(source, 1).parameters
-        em = mcoem.OnlineEM(mixture, parameters=theta, **options)
-        return em, lambda source: em.partial_fit(source).parameters
-
-    expected = made()[1](images)
-    _, call = made()
+    expected = learner(kind)[1](images)
+    _, call = learner(kind)
     heard = []
 
     def again():
@@ -178,6 +180,59 @@ def test_a_second_call_of_one_object_is_refused(kind, rng):
     assert "another thread is at work with the same object" in elsewhere
     # and the first one has let go
     assert call(images) is not None
+
+
+@pytest.mark.parametrize("kind", ["online", "saem", "classifier"])
+def test_what_is_at_work_is_pickled_whole_or_not_at_all(kind, rng):
+    """With workers of its own; a run by its own thread only, in which it stands still."""
+    images, copies, heard = rng.random((9, 3, 3)), [], []
+    made, call = learner(kind, executor=1)
+
+    def pickled():
+        try:
+            copies.append(pickle.dumps(made))
+        except RuntimeError as error:
+            heard.append(str(error))
+
+    def source():
+        for number, image in enumerate(images):
+            if number == 4:
+                pickled()
+                thread = threading.Thread(target=pickled)
+                thread.start()
+                thread.join()
+            yield image
+
+    call(source())
+    if kind == "classifier":
+        assert len(copies) == 2 and not heard
+    else:
+        (said,) = heard
+        assert "another thread is at work with the same object" in said
+    pickled()
+    dispatcher = getattr(made, "run", made).executor
+    dispatcher.close()
+    for one in map(pickle.loads, copies):
+        again = getattr(one, "run", one).executor
+        assert again.is_remote and again._executor is None
+    if kind != "classifier":
+        assert one.parameters.identical(made.parameters)
+
+
+def test_a_run_of_a_model_of_ones_own_is_pickled(rng):
+    em = driver(NormalMixture(), n_start=4).partial_fit(mixture_stream(rng, 9))
+    other, more = pickle.loads(pickle.dumps(em)), mixture_stream(rng, 9)
+    assert_same(other.partial_fit(more), em.partial_fit(more))
+
+
+@pytest.mark.parametrize("kind", ["online", "saem", "classifier"])
+def test_an_executor_that_cannot_be_pickled_is_named(kind):
+    with ThreadPoolExecutor(1) as pool:
+        made, _ = learner(kind, executor=pool)
+        with pytest.raises(
+            TypeError, match=r"executor: got .*ThreadPoolExecutor.* a number of pro"
+        ):
+            pickle.dumps(made)
 
 
 def test_a_copy_of_a_driver_that_is_at_work_has_a_guard_of_its_own():

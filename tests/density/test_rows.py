@@ -386,7 +386,21 @@ def test_a_parameter_out_of_range_ends_its_own_row(without_compiler):
 def test_one_row_that_is_spread_over_several_is_refused():
     x = pt.tensor("x", shape=(1,))
     with pytest.raises(Coupled, match=r"Add of x spreads a row over several"):
-        by_row(x + np.zeros(4), {x: 0}, 1)
+        by_row(x + np.zeros(4), {x: 0}, 4)
+
+
+def test_a_plate_of_one_row_has_all_that_depends_on_it(without_compiler):
+    x = pt.tensor("x", shape=(1,))
+    found = by_row(pt.sort(x + np.arange(4.0)), {x: 0}, 1)
+    assert found.eval({x: [0.5]}).tolist() == [8.0]
+    assert by_row(pt.zeros(4), {x: 0}, 1) is None
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.3, 0.2], shape=1)
+        x = pm.Normal("x", pt.constant([-1.0, 0.0, 2.0])[k], 1.0, shape=1)
+        pm.Normal("y", x[:, None], 1.0, observed=[[0.6, 1.4]])
+    density = PlateDensity(model, k, [x]).log_density([2], pt.constant([[0.4]]))
+    expected = model.compile_logp(mode="FAST_COMPILE")({"k": np.array([2]), "x": np.array([0.4])})
+    np.testing.assert_allclose(density.eval(mode="FAST_COMPILE"), [expected])
 
 
 def test_a_term_without_rows_is_none_of_the_plates():

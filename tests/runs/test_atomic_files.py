@@ -19,7 +19,7 @@ from pymc_mcoem.runs.atomic_files import DamagedFileError, older_name, read_whol
 from pymc_mcoem.runs.checkpoint import Checkpoint
 from pymc_mcoem.runs.datatree_files import require_file_name
 from pymc_mcoem.runs.file_lock import locked
-from tests.helpers.faults import failing, without_hdf5
+from tests.helpers.faults import Faults, disk_error, failing, without_hdf5
 from tests.helpers.power import watched
 from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
 from tests.helpers.toy_runs import THETA, assert_same, driver
@@ -55,6 +55,73 @@ def test_a_file_is_its_content_and_a_seal(tmp_path, rng):
         path.write_bytes(spoilt)
         with pytest.raises(DamagedFileError, match="file' "):
             read_whole(path)
+
+
+def test_a_disk_that_takes_a_part_at_a_time_gets_all(tmp_path, monkeypatch, rng):
+    real, content = os.write, rng.bytes(3_000)
+    monkeypatch.setattr(os, "write", lambda file, part: real(file, part[: rng.integers(1, 500)]))
+    write_whole(tmp_path / "file", content)
+    assert read_whole(tmp_path / "file") == content
+
+
+class Failing:
+    """A file whose `at`-th call fails; calls are counted from its opening."""
+
+    def __init__(self, file, faults):
+        self._file, self._faults = file, faults
+
+    def __getattr__(self, name):
+        if name in ("seek", "read", "fileno") and self._faults.meets(name):
+            raise disk_error(errno.EIO)
+        return getattr(self._file, name)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._file.close()
+
+
+def test_whatever_call_fails_while_a_file_is_read_it_stays(family, stream, tmp_path, monkeypatch):
+    """That it cannot be read is no damage, for which an older file would be taken."""
+    path = tmp_path / "run.nc"
+    em = driver(family).partial_fit(stream[:10])
+    em.partial_fit(stream[:20], skip=10, checkpoint=Checkpoint(path, observations=5))
+    old, at, failed = files_in(tmp_path), 0, True
+    assert len(old) == 2
+    while failed:
+        at, failed = at + 1, False
+        faults = Faults(at)
+
+        def opening(*arguments, faults=faults):
+            if faults.meets("open"):
+                raise disk_error(errno.EIO)
+            return Failing(open(*arguments), faults)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(whole_files, "open", opening, raising=False)
+            try:
+                assert loaded(path).n_seen == 20
+            except OSError as error:
+                failed = True
+                assert error.errno == errno.EIO
+        assert files_in(tmp_path) == old
+    assert at > 5
+    # nor is a checkpoint lost to a file that cannot be read as it moves down
+    real = Path.read_bytes
+    monkeypatch.setattr(
+        Path, "read_bytes", lambda self: real(self) if self != path else opening_fails()
+    )
+    with pytest.raises(OSError, match=r"run\.nc' was not written: Input/output error"):
+        em.partial_fit(stream[:25], skip=20, checkpoint=path)
+    monkeypatch.undo()
+    assert files_in(tmp_path) == old and em.position == 25
+    em.partial_fit(stream, skip=25, checkpoint=path)
+    assert_same(loaded(path), driver(family).partial_fit(stream))
+
+
+def opening_fails():
+    raise disk_error(errno.EIO)
 
 
 @pytest.mark.parametrize(
