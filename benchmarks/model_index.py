@@ -41,7 +41,7 @@ from published_models import MODELS as WRITTEN
 from published_models import PublishedModel, capture_recapture
 from published_on_grids import MODELS as ON_GRIDS
 from scipy.special import logsumexp
-from timing import begin, console, tell_table
+from timing import begin, console, seconds_since_start, tell_table
 
 import pymc_mcoem as mcoem
 
@@ -229,6 +229,8 @@ def main() -> None:
             verdict = runs[-1].verdict(problem)
             flags = {flag for each in runs[-1].found.values() for flag in each.flags}
             console.print(f"{name}, seed {seed}: {verdict}", *sorted(flags), sep="\n    ")
+            if len(given.only) == len(runs) == 1:
+                console.print(f"{seconds_since_start():.0f} s since Python was started")
         table += rows(name, problem, runs[0])
         if given.rivals:
             for rival, run in (

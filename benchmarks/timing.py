@@ -30,6 +30,7 @@ __all__ = [
     "medians",
     "resident_mebibytes",
     "seconds_of",
+    "seconds_since_start",
     "tell_table",
     "tell_versions",
 ]
@@ -141,6 +142,13 @@ def tell_table(headings: Iterable[str], rows: Iterable[Iterable[str]], title: st
     for row in rows:
         table.add_row(*row)
     console.print(table)
+
+
+def seconds_since_start() -> float:
+    """Return the seconds since this process was started, from Linux's clock of processes."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    uptime = float(Path("/proc/uptime").read_text().split()[0])
+    return uptime - ticks / os.sysconf("SC_CLK_TCK")
 
 
 def resident_mebibytes() -> float:
