@@ -101,12 +101,16 @@ class PlateDensity:
                 for rv, value in model.rvs_to_values.items()
                 if rv in model.free_RVs and rv.dtype in pm.pytensorf.continuous_types
             }
+            along = [name for name, shape in others.items() if shape[:1] == (self.n_rows,)]
             for name, shape in others.items():
-                if self.n_rows in (1, *shape):
+                if not along and self.n_rows in (1, *shape):
                     raise ValueError(self._off_the_plate(name, shape))
             raise ValueError(
-                f"vars: there are no latents along the plate: none of {others} has the "
-                f"{self.n_rows} rows of {class_index.name}. Sum a class index alone out, as "
+                "vars: there are no latents along the plate: "
+                + (f"{along} have" if along else f"none of {others} has")
+                + f" the {self.n_rows} rows of {class_index.name}"
+                + (", and are left out. " if along else ". ")
+                + "Sum a class index alone out, as "
                 f"pymc_extras.marginalize(model, [{class_index.name!r}]) does, or leave it to "
                 "pm.CategoricalGibbsMetropolis. Where all observations that share a latent, as "
                 "x[group], are of one class, give the index a row for each group."

@@ -19,7 +19,8 @@ from pymc_mcoem.carlin_chib import engines
 from pymc_mcoem.carlin_chib.chain_starts import DefaultStart
 from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
-from pymc_mcoem.carlin_chib.step import CarlinChib, _mode_of
+from pymc_mcoem.carlin_chib.step import CarlinChib
+from pymc_mcoem.compiling.backends import mode_of
 from pymc_mcoem.density.geometry import LatentGeometry, declare_geometry
 from tests.helpers.checks import LIMIT, agreement, chain_agreement, features
 from tests.helpers.compiled import N_MOVES, skewed_step
@@ -533,13 +534,13 @@ def test_indices_that_are_bounded_otherwise_are_told_how_to_be_declared():
     ],
 )
 def test_back_ends_are_chosen_by_either_name(given, mode):
-    assert _mode_of(given) == mode
+    assert mode_of(given) == mode
 
 
 @pytest.mark.parametrize("given", [{"mode": "CVM", "backend": "c"}, {"gradient_backend": "jax"}])
 def test_other_settings_of_the_compiler_are_refused(given):
     with pytest.raises(ValueError, match=r"compile_kwargs: got .* give 'backend' or"):
-        _mode_of(given)
+        mode_of(given)
 
 
 def test_of_two_indices_the_error_says_how_to_give_each_a_step():
