@@ -612,7 +612,7 @@ def test_an_executor_that_was_given_is_not_closed(pool):
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_worker_that_hangs_is_ended(family, stream, tmp_path, kind, times, on_error, monkeypatch):
     """Once: the same bytes. At every try: left out by name, and nothing else is."""
-    monkeypatch.setattr(executor_module, "FIRST", 4.0)
+    monkeypatch.setattr(executor_module, "FIRST", 10.0)
     stream[20] = 7.0
     settings = {"parameters": THETA, "batch_size": 6}
     e_step = Hanging(folder=lives(tmp_path / "left", times))
