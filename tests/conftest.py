@@ -113,7 +113,7 @@ def data_directory() -> Path:
     return directory
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def run_apart() -> Iterator[Callable[..., Any]]:
     """Call a function whose last argument is a back end, with JAX in a process of its own.
 

@@ -256,9 +256,9 @@ def test_a_funnel_is_sampled_exactly(rng, monkeypatch):
 
     monkeypatch.setattr(pilots, "_pilot_draws", independent)
     monkeypatch.setattr(PseudoPriorCheck, "worth_learning", lambda *_, **__: [0])
-    step.setup_chain(rng, tune=1_000, draws=8_000)
+    step.setup_chain(rng, tune=1_000, draws=4_000)
     point, seen = model.initial_point(0), []
-    for t in range(9_000):
+    for t in range(5_000):
         if t == 1_000:
             step.stop_tuning()
         point = step.step(point)[0]

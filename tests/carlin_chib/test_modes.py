@@ -25,6 +25,7 @@ from pymc_mcoem.laplace import dispersed_starts as dispersed
 from pymc_mcoem.laplace.climbing import climb
 from tests.helpers.checks import LIMIT, agreement, chain_agreement
 from tests.helpers.given import Given
+from tests.helpers.interpreted import judged_by_few_sweeps
 from tests.helpers.representatives import by_default
 
 #: Four Monte Carlo errors, as estimated by batch means of 40 batches.
@@ -327,7 +328,8 @@ def drawn_on(seed, mode):
     step = CarlinChib(
         model=model, within_class=RandomWalk(n_moves=2), compile_kwargs={"mode": mode}
     )
-    tree = sampled(model, step, np.random.default_rng(seed), draws=200, chains=1)
+    with judged_by_few_sweeps():
+        tree = sampled(model, step, np.random.default_rng(seed), draws=100, tune=50, chains=1)
     return [tree["posterior"][name].values for name in "kx"]
 
 
