@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import multiprocessing
 import os
@@ -36,9 +37,19 @@ COMPILER = pytest.StashKey[str]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Compile no C: gcc takes a second for each of hundreds of operators that are called once."""
+    """Compile no C: gcc takes a second for each of hundreds of operators that are called once.
+
+    Nor note at every node of a graph who made it, which is one second in ten of making graphs.
+    """
     config.stash[COMPILER] = pytensor.config.cxx
     pytensor.config.cxx = ""
+    pytensor.config.traceback__limit = 0
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage seldom, and not among what was imported: that too is one second in ten."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 @pytest.fixture
@@ -102,7 +113,7 @@ def data_directory() -> Path:
     return directory
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def run_apart() -> Iterator[Callable[..., Any]]:
     """Call a function whose last argument is a back end, with JAX in a process of its own.
 

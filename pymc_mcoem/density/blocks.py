@@ -98,12 +98,13 @@ class BlockDensity(ClassDensity):
     def _factors(self) -> dict[TensorVariable, TensorVariable]:
         """Return the factors of the joint density that depend on the index or on latents."""
         own = {*self.latent_values, self.index_value}
-        factors = {}
-        for variable in [*self.model.basic_RVs, *self.model.potentials]:
-            (term,) = self.model.logp(vars=[variable], sum=False)
-            if own & set(ancestors([term])):
-                factors[variable] = term
-        return factors
+        variables = [*self.model.basic_RVs, *self.model.potentials]
+        terms = self.model.logp(vars=variables, sum=False)
+        return {
+            variable: term
+            for variable, term in zip(variables, terms, strict=True)
+            if own & set(ancestors([term]))
+        }
 
     def _require_conditionally_free(self, flags: np.ndarray) -> None:
         factors = self._factors()

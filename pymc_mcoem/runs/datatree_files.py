@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import xarray as xr
-from xarray.backends import H5NetCDFStore
 
 from pymc_mcoem.interrupts import require_own_fault
 from pymc_mcoem.runs.atomic_files import DamagedFileError, older_names, read_whole, temporary_beside
@@ -37,8 +36,9 @@ def bytes_of(tree: xr.DataTree) -> bytes:
     b'HDF'
     """
     # imported where they are used, here and below: a session that saves nothing needs no HDF5
-    import h5netcdf
     import h5py
+
+    from pymc_mcoem.runs.netcdf_groups import write_groups
 
     size = sum(node.to_dataset(inherit=False).nbytes for node in tree.subtree)
     # All of it is one block of memory. The name is unique and not that of a file on the disk.
@@ -50,10 +50,7 @@ def bytes_of(tree: xr.DataTree) -> bytes:
         block_size=size + (1 << 20),
         track_order=True,  # as in netCDF
     ) as file:
-        with h5netcdf.File(file, "w") as written:
-            for node in _without_fill_values(tree).subtree:
-                store = H5NetCDFStore(written, group=node.path, mode="a")
-                node.to_dataset(inherit=False).dump_to_store(store)
+        write_groups(_without_fill_values(tree), file)
         file.flush()
         image: bytes = file.id.get_file_image()
     return image
@@ -152,21 +149,15 @@ def _older_checkpoint(
 
 def _tree_in(content: bytes, source: Path, driver: str, kind: str, version: int) -> xr.DataTree:
     """Return the tree in a file's bytes."""
-    import h5netcdf
     import h5py
 
     from pymc_mcoem.runs.file_limits import bounded_groups
+    from pymc_mcoem.runs.netcdf_groups import read_group
 
     with named_damage(source):
         with h5py.File(h5py.h5f.open_file_image(content)) as file:
             groups = bounded_groups(file, len(content))
-            with h5netcdf.File(file, "r", decode_vlen_strings=True) as opened:
-                tree = xr.DataTree.from_dict(
-                    {
-                        group: xr.open_dataset(H5NetCDFStore(opened, group=group)).load()
-                        for group in groups
-                    }
-                )
+            tree = xr.DataTree.from_dict({group: read_group(file[group]) for group in groups})
         if tree.attrs.get("format") != kind:
             raise DamagedFileError(
                 f"path: {str(source)!r} is no saved run of {driver}; give a file that `save` wrote."

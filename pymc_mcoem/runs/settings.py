@@ -8,6 +8,7 @@ import json
 import platform
 import secrets
 from dataclasses import is_dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -113,7 +114,7 @@ def run_attributes(driver: str, random_seed: int | list[int], settings: Any) -> 
     backend = getattr(getattr(settings, "e_step", None), "backend", None)
     name = _backend_name(backend)
     below = (*BELOW, "jax") if name == "jax" and importlib.util.find_spec("jax") else BELOW
-    versions = {package: importlib.metadata.version(package) for package in below}
+    versions = {package: _version(package) for package in below}
     return {
         "library": PACKAGE,
         "version": package_version(),
@@ -134,9 +135,15 @@ def _backend_name(backend: Any) -> str:
     return backend_of(known_mode(backend))
 
 
+@cache
+def _version(package: str) -> str:
+    """Return the version of a package, whose record takes a millisecond to read."""
+    return importlib.metadata.version(package)
+
+
 def package_version() -> str:
     """Return the version of this package; ``"unknown"`` if it is not installed."""
     try:
-        return importlib.metadata.version(PACKAGE)
+        return _version(PACKAGE)
     except importlib.metadata.PackageNotFoundError:
         return "unknown"

@@ -16,25 +16,26 @@ from pymc_mcoem.carlin_chib.step import CarlinChib
 from pymc_mcoem.density.blocks import BlockDensity
 from pymc_mcoem.density.supports import latents_cut_off
 from tests.helpers.checks import LIMIT, agreement
-from tests.helpers.nested_blocks import BLOCKS, exact, largest_z, nested_model, sample
+from tests.helpers.nested_blocks import BLOCKS, exact, laplace, largest_z, nested, sample
 from tests.helpers.representatives import by_default
 
 
 @pytest.fixture(scope="module")
-def nested():
-    model = nested_model()
-    with model:
-        return model, CarlinChib(blocks=BLOCKS, within_class=RandomWalk(n_moves=5))
+def model_and_step():
+    with nested() as model:
+        return model, CarlinChib(
+            blocks=BLOCKS, pseudo_priors=laplace(), within_class=RandomWalk(n_moves=5)
+        )
 
 
-def test_every_chain_has_the_exact_posterior_and_priors_where_inactive(nested, rng):
-    model, step = nested
+def test_every_chain_has_the_exact_posterior_and_priors_where_inactive(model_and_step, rng):
+    model, step = model_and_step
     assert exact()["weight"].min() > 0.15
     assert largest_z(sample(step, model, rng, chains=2)) < LIMIT
 
 
-def test_inactive_draws_from_pseudo_priors_are_noticed(nested, rng, monkeypatch):
-    model, step = nested
+def test_inactive_draws_from_pseudo_priors_are_noticed(model_and_step, rng, monkeypatch):
+    model, step = model_and_step
 
     def from_pseudo_prior(self, class_index, position, others, rng):
         pseudo_priors = step.chain.pseudo_priors
@@ -50,7 +51,6 @@ def test_inactive_draws_from_pseudo_priors_are_noticed(nested, rng, monkeypatch)
 
 def test_inactive_latents_that_have_no_density_are_noticed(rng, monkeypatch):
     """Drawn like the others, but left out of the target: their pseudo-priors do not cancel."""
-    model = nested_model()
 
     def without_standard_normal(self, flags):
         parts = []
@@ -61,9 +61,10 @@ def test_inactive_latents_that_have_no_density_are_noticed(rng, monkeypatch):
             parts.append(term.sum())
         return pt.add(*parts)
 
+    given = laplace()
     monkeypatch.setattr(BlockDensity, "_joint", without_standard_normal)
-    with model:
-        step = CarlinChib(blocks=BLOCKS, within_class=RandomWalk(n_moves=5))
+    with nested() as model:
+        step = CarlinChib(blocks=BLOCKS, pseudo_priors=given, within_class=RandomWalk(n_moves=5))
     assert largest_z(sample(step, model, rng)) > 2 * LIMIT
 
 

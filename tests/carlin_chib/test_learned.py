@@ -154,7 +154,7 @@ def test_draws_are_exact_and_pseudo_priors_are_learned_where_they_were_poor(
 ):
     model, step = skewed
     with caplog.at_level(logging.INFO, "pymc_mcoem"):
-        k, x = run(model, step, rng.integers(1_000), 1_000, 10_000)
+        k, x = run(model, step, rng.integers(1_000), 1_000, 5_000)
     assert "learned a pseudo-prior of class 1" in caplog.text
     assert "learned a pseudo-prior of class 0" not in caplog.text
     assert largest_z(k, x) < LIMIT
@@ -173,7 +173,7 @@ def test_a_learned_density_that_leaves_out_its_slope_is_noticed(skewed, monkeypa
         return found
 
     monkeypatch.setattr(LearnedPseudoPriors, "log_density", wrong)
-    assert largest_z(*run(model, step, rng.integers(1_000), 1_000, 10_000)) > LIMIT
+    assert largest_z(*run(model, step, rng.integers(1_000), 1_000, 5_000)) > LIMIT
 
 
 def test_the_same_seed_learns_the_same_and_states_can_be_stored(skewed):
@@ -256,9 +256,9 @@ def test_a_funnel_is_sampled_exactly(rng, monkeypatch):
 
     monkeypatch.setattr(pilots, "_pilot_draws", independent)
     monkeypatch.setattr(PseudoPriorCheck, "worth_learning", lambda *_, **__: [0])
-    step.setup_chain(rng, tune=1_000, draws=8_000)
+    step.setup_chain(rng, tune=1_000, draws=4_000)
     point, seen = model.initial_point(0), []
-    for t in range(9_000):
+    for t in range(5_000):
         if t == 1_000:
             step.stop_tuning()
         point = step.step(point)[0]

@@ -24,6 +24,8 @@ from pymc_mcoem.diagnostics.pseudo_priors import pseudo_prior_draws
 from pymc_mcoem.laplace import dispersed_starts as dispersed
 from pymc_mcoem.laplace.climbing import climb
 from tests.helpers.checks import LIMIT, agreement, chain_agreement
+from tests.helpers.given import Given
+from tests.helpers.interpreted import judged_by_few_sweeps
 from tests.helpers.representatives import by_default
 
 #: Four Monte Carlo errors, as estimated by batch means of 40 batches.
@@ -201,16 +203,6 @@ def test_chains_that_miss_a_mode_disagree_with_those_that_found_it(rng):
 # -- exactness -----------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class Given:
-    """A rule that returns pseudo-priors that somebody made."""
-
-    made: PseudoPriors
-
-    def compile(self, density, geometry, mode=None):
-        return lambda data, rng, others=(): self.made
-
-
 def overlapping(quadrature):
     """Return mixtures that are poor in each class in another way, and overlap."""
     mean, covariance = quadrature.moments()
@@ -242,7 +234,7 @@ VARIANTS = {
 def test_mixtures_leave_the_exact_posterior(skewed, rng, name):
     model, given = skewed.family.model, Given(overlapping(skewed.quadrature))
     step = CarlinChib(model=model, pseudo_priors=given, **VARIANTS[name])
-    tree = sampled(model, step, rng, draws=12_000, chains=1)
+    tree = sampled(model, step, rng, draws=6_000, chains=1)
     posterior = tree["posterior"]
     found = chain_agreement(
         posterior["class_index"].values[0],
@@ -261,7 +253,7 @@ def test_tilted_chains_with_mixtures_are_exact_when_weighed_back(skewed, rng):
         within_class=RandomWalk(n_moves=3),
         equalize_visits=True,
     )
-    tree = sampled(model, step, rng, draws=12_000, chains=1)
+    tree = sampled(model, step, rng, draws=6_000, chains=1)
     weight = np.exp(tree["sample_stats"]["class_log_importance"].values[0])
     k = tree["posterior"]["class_index"].values[0]
     expected = skewed.quadrature.class_probability
@@ -291,7 +283,7 @@ def test_broken_mixtures_fail_the_same_check(skewed, rng, monkeypatch, method, b
         within_class=RandomWalk(n_moves=3),
     )
     monkeypatch.setattr(PseudoPriors, method, broken)
-    posterior = sampled(model, step, rng, draws=12_000, chains=1)["posterior"]
+    posterior = sampled(model, step, rng, draws=6_000, chains=1)["posterior"]
     found = chain_agreement(
         posterior["class_index"].values[0],
         posterior["level"].values[0][:, None],
@@ -336,7 +328,8 @@ def drawn_on(seed, mode):
     step = CarlinChib(
         model=model, within_class=RandomWalk(n_moves=2), compile_kwargs={"mode": mode}
     )
-    tree = sampled(model, step, np.random.default_rng(seed), draws=200, chains=1)
+    with judged_by_few_sweeps():
+        tree = sampled(model, step, np.random.default_rng(seed), draws=100, tune=50, chains=1)
     return [tree["posterior"][name].values for name in "kx"]
 
 

@@ -29,6 +29,7 @@ from tests.helpers.count_plate import (
     exact,
     largest_z,
 )
+from tests.helpers.interpreted import judged_by_few_sweeps
 from tests.helpers.nested_blocks import BLOCKS, nested_model
 from tests.helpers.representatives import by_default
 
@@ -333,7 +334,7 @@ def test_processes_back_ends_and_states_make_no_difference(shape):
 
     def draws(cores=1, **options):
         model, step = fresh(**options)
-        with model:
+        with model, judged_by_few_sweeps():
             return pm.sample(
                 step=step,
                 tune=20,

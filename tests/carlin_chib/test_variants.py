@@ -28,6 +28,7 @@ from pymc_mcoem.carlin_chib.step import CarlinChib
 from tests.helpers import count_plate as plate
 from tests.helpers import nested_blocks as blocks
 from tests.helpers.checks import LIMIT, agreement, chain_agreement
+from tests.helpers.given import Given
 from tests.helpers.representatives import by_default
 
 VARIANTS = {
@@ -61,7 +62,8 @@ def sampled(model, step, rng, draws):
 @pytest.mark.parametrize("name", by_default(VARIANTS, VARIANTS.keys() - {"several, metropolized"}))
 def test_shared_latents_have_the_exact_posterior(skewed, rng, name):
     model, options = skewed.family.model, VARIANTS[name]
-    tree = sampled(model, CarlinChib(model=model, **options), rng, 8_000)
+    given = Given(skewed.pseudo_priors("laplace"))
+    tree = sampled(model, CarlinChib(model=model, pseudo_priors=given, **options), rng, 8_000)
     found = chain_agreement(*positions(tree["posterior"]), skewed.quadrature)
     assert found.largest_z < LIMIT
     assert found.effective_sample_size > 400
@@ -79,9 +81,9 @@ def test_shared_latents_have_the_exact_posterior(skewed, rng, name):
 
 @pytest.mark.parametrize("name", by_default(VARIANTS, {"metropolized", "frozen"}))
 def test_blocks_have_the_exact_posterior(rng, name):
-    model = blocks.nested_model()
+    model = blocks.nested()
     with model:
-        step = CarlinChib(blocks=blocks.BLOCKS, **VARIANTS[name])
+        step = CarlinChib(blocks=blocks.BLOCKS, pseudo_priors=blocks.laplace(), **VARIANTS[name])
     assert blocks.largest_z(blocks.sample(step, model, rng)) < LIMIT
 
 
@@ -97,7 +99,7 @@ def test_rows_of_a_plate_have_their_exact_posterior(rng, name):
     "rule", by_default([PriorCovariance(n_prior_draws=500), PilotMoments()], [PilotMoments()])
 )
 def test_blocks_with_other_pseudo_priors_have_the_exact_posterior(rng, rule):
-    model = blocks.nested_model()
+    model = blocks.nested()
     with model:
         step = CarlinChib(blocks=blocks.BLOCKS, pseudo_priors=rule)
     assert blocks.largest_z(blocks.sample(step, model, rng)) < LIMIT
@@ -106,15 +108,20 @@ def test_blocks_with_other_pseudo_priors_have_the_exact_posterior(rng, rule):
 # -- frozen auxiliaries ---------------------------------------------------------------------------
 
 
-def frozen_step(model, chain=0):
-    step = CarlinChib(model=model, auxiliaries="frozen", within_class=RandomWalk(n_moves=3))
+def frozen_step(skewed, chain=0):
+    step = CarlinChib(
+        model=skewed.family.model,
+        pseudo_priors=Given(skewed.pseudo_priors("laplace")),
+        auxiliaries="frozen",
+        within_class=RandomWalk(n_moves=3),
+    )
     step.setup_chain(np.random.default_rng(chain), tune=10, draws=50)
     return step
 
 
 def test_auxiliaries_stay_until_their_class_is_left(skewed):
     """What an inactive class has is what the chain left there, or the first draw."""
-    step = frozen_step(skewed.family.model)
+    step = frozen_step(skewed)
     point = step.step(skewed.family.model.initial_point(0))[0]
     n_left = 0
     for _ in range(200):
@@ -130,12 +137,12 @@ def test_auxiliaries_stay_until_their_class_is_left(skewed):
 
 
 def test_frozen_auxiliaries_belong_to_the_state(skewed):
-    step, point = frozen_step(skewed.family.model), skewed.family.model.initial_point(0)
+    step, point = frozen_step(skewed), skewed.family.model.initial_point(0)
     for _ in range(15):
         point = step.step(point)[0]
     state = step.sampling_state
     after = [step.step(point)[0] for _ in range(1)]
-    other = cloudpickle.loads(cloudpickle.dumps(frozen_step(skewed.family.model, chain=1)))
+    other = cloudpickle.loads(cloudpickle.dumps(frozen_step(skewed, chain=1)))
     other.sampling_state = state
     assert other.step(point)[0] == after[0]
 
@@ -143,7 +150,7 @@ def test_frozen_auxiliaries_belong_to_the_state(skewed):
 def test_auxiliaries_of_a_class_that_was_left_must_be_kept(skewed, rng, monkeypatch):
     """A chain that puts old auxiliaries back where it was is noticed."""
     model = skewed.family.model
-    step = CarlinChib(model=model, auxiliaries="frozen", within_class=RandomWalk(n_moves=3))
+    step = frozen_step(skewed)
     sweep = step._engine.sweep
 
     def forgetful(*arguments, auxiliaries, **options):
@@ -190,7 +197,7 @@ def test_a_tilt_that_the_sweep_does_not_know_is_noticed(rare, rng):
         return sweep(*arguments, equalizing_log_weight=np.zeros(3), **options)
 
     step._engine.sweep = untilted
-    tree = sampled(model, step, rng, 8_000)
+    tree = sampled(model, step, rng, 4_000)
     k = tree["posterior"]["k"].values[0]
     tilt = np.stack(tree["sample_stats"]["class_equalizing_log_weight"].values[0]).astype(float)[0]
     assert np.ptp(tilt) > 1.0
@@ -251,10 +258,10 @@ def test_what_is_no_variant_is_refused(rare):
 
 def test_nuts_moves_the_latents_between_jumps(rng):
     """``within_class=None``: exact all the same, for the index moves the latents with it."""
-    model = blocks.nested_model()
+    model = blocks.nested()
     with model:
         step = [
-            CarlinChib(blocks=blocks.BLOCKS, within_class=None),
+            CarlinChib(blocks=blocks.BLOCKS, pseudo_priors=blocks.laplace(), within_class=None),
             pm.NUTS([model["level"], model["line"], model["spread"]]),
         ]
     assert blocks.largest_z(blocks.sample(step, model, rng, draws=4_000)) < LIMIT
@@ -269,7 +276,7 @@ def test_metropolis_and_slice_move_what_lies_beside_the_step(rng):
         x = pm.Normal("x", pt.constant(levels)[k] + 0.6 * count, 0.8)
         pm.Normal("y", x, 0.3 + spread, observed=y)
         step = [CarlinChib([k, x]), pm.Metropolis([count]), pm.Slice([spread])]
-    posterior = blocks.sample(step, model, rng, draws=5_000)
+    posterior = blocks.sample(step, model, rng, draws=4_000)
     # x is normal given all else, counts are few, and spreads lie on a line
     counts, spreads = np.arange(25), np.linspace(0.0, 8.0, 4_001)
     deviation = np.hypot(0.8, 0.3 + spreads)[:, None, None]
@@ -383,9 +390,11 @@ def test_an_acceptance_that_is_left_out_is_noticed(rng, monkeypatch, shape):
             step = CarlinChib(**VARIANTS["metropolized"])
         assert plate.largest_z(step, model, rng) > 2 * LIMIT
         return
-    model = blocks.nested_model()
+    model = blocks.nested()
     with model:
-        step = CarlinChib(blocks=blocks.BLOCKS, **VARIANTS["metropolized"])
+        step = CarlinChib(
+            blocks=blocks.BLOCKS, pseudo_priors=blocks.laplace(), **VARIANTS["metropolized"]
+        )
     assert blocks.largest_z(blocks.sample(step, model, rng)) > 2 * LIMIT
 
 

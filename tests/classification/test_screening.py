@@ -307,7 +307,7 @@ def test_sweeps_among_plausible_classes_find_what_sweeps_among_all_do(mixture, p
     np.testing.assert_array_equal(found.argmax(axis=1), full.argmax(axis=1))
 
 
-@pytest.mark.parametrize("amount", [0.0, 1e-3])
+@pytest.mark.parametrize("amount", [pytest.param(0.0, marks=pytest.mark.slow), 1e-3])
 def test_more_starts_find_the_modes_that_one_misses(mixture, amount):
     """Where warps are loose a class has several modes, and a burst stays where it began.
 

@@ -132,7 +132,7 @@ def test_cauchy_tails_that_are_off_are_flagged(n_seeds, rng):
 # -- healthy plates -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("named", [True, False], ids=["dims", "no dims"])
+@pytest.mark.parametrize("named", [True, pytest.param(False, marks=slow)], ids=["dims", "no dims"])
 @pytest.mark.parametrize(
     ("n_rows", "n_runs", "draws"), [(20, 1, 150), pytest.param(500, 3, 500, marks=slow)]
 )

@@ -16,7 +16,8 @@ from tests.helpers.checks import LIMIT, chain_agreement
 from tests.helpers.models import N_CLASSES, ScaledMixture
 from tests.helpers.quadrature import Quadrature
 
-E_STEP = mcoem.esteps.CarlinChibBurst(within_class=mcoem.moves.RandomWalk(2))
+# as in `tests.helpers.compiled`
+E_STEP = mcoem.esteps.CarlinChibBurst(within_class=mcoem.moves.RandomWalk(3))
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +127,7 @@ def test_draws_are_the_same_whoever_makes_them(family):
 
 def test_statistics_that_are_not_asked_for_change_no_draw(family):
     averaged = mcoem.esteps.CarlinChibBurst(
-        within_class=mcoem.moves.RandomWalk(2), rao_blackwell=True
+        within_class=mcoem.moves.RandomWalk(3), rao_blackwell=True
     )
     assert sample(family, 5).identical(sample(family, 5, e_step=averaged))
 
@@ -198,7 +199,7 @@ def test_troubles_of_pseudo_priors_are_told(family, caplog):
 
 def test_a_chain_that_does_not_move_is_named(family, caplog, monkeypatch):
     monkeypatch.setattr(mcoem.moves.RandomWalk, "initial_log_step", lambda self, n_latents: 25.0)
-    far = mcoem.esteps.CarlinChibBurst(within_class=mcoem.moves.RandomWalk(3))
+    far = mcoem.esteps.CarlinChibBurst(within_class=mcoem.moves.RandomWalk(2))
     with caplog.at_level(logging.WARNING, "pymc_mcoem"):
         sample(family, 1, e_step=far, tune=0)
     assert "chains 0, 1 did not move within their class; give more tune" in caplog.text

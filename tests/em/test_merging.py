@@ -110,7 +110,7 @@ def surplus(one, other):
 
 
 def test_it_errs_less_than_parts(rng):
-    apart, merged, whole = errors(rng, StepSize(exponent=1), n_repeats=12, size=150).T
+    apart, merged, whole = errors(rng, StepSize(exponent=1), n_repeats=12, size=75).T
     assert surplus(apart, merged) > 4
     # no better than one run but for chance
     assert surplus(merged, whole) > -4

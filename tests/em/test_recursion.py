@@ -78,8 +78,8 @@ def test_repeated_passes_land_at_batch_em(family, rng):
     for _ in range(4000):
         # The toy's prior is worth 1/n*: none in an endless stream.
         point = family.maximize(family.batch(values, point), effective_size=np.inf)
-    em = driver(family, parameters=THETA, average_from=4000)
-    for _ in range(60):
+    em = driver(family, parameters=THETA, average_from=2000)
+    for _ in range(30):
         em.partial_fit(rng.permutation(values))
     for name, found in arrays(em.parameters).items():
         np.testing.assert_allclose(found, point[name], atol=0.03)

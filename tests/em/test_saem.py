@@ -169,7 +169,7 @@ def test_chains_land_where_exact_em_does_if_latents_are_not_normal(shifted, batc
             random_seed=seed,
             draws=8,
             batch_size=batch_size,
-            refit_every=4,
+            refit_every=12,
             step_size=PhasedStepSize(n_constant),
             e_step=CarlinChibBurst(within_class=RandomWalk(2)),
         ).fit(ys, n_iterations)

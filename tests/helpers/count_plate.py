@@ -42,7 +42,7 @@ def exact() -> tuple[np.ndarray, np.ndarray]:
     return p.sum(axis=1), (p * np.exp(grid)[None, :, None]).sum(axis=1)
 
 
-def largest_z(step, model, rng, draws=6_000, chains=1) -> float:
+def largest_z(step, model, rng, draws=3_000, chains=1) -> float:
     """Return by how many errors a mean of a chain is off, at most, over chains and rows."""
     with model:
         posterior = pm.sample(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pymc as pm
 from scipy import stats
 from scipy.special import logsumexp
 
+from pymc_mcoem.carlin_chib.step import CarlinChib
 from tests.helpers.checks import agreement
+from tests.helpers.given import Given
 
 COVARIATE = np.linspace(-1.0, 1.0, 8)
 VALUES = np.array([-0.9, 0.4, -0.7, 0.3, 0.9, 0.2, 1.6, 0.8])
@@ -30,6 +34,19 @@ def nested_model() -> pm.Model:
 
 
 BLOCKS = {0: ["level"], 1: ["line"], 2: ["level", "spread"]}
+
+
+@cache
+def nested() -> pm.Model:
+    """Return the one model of tests that do not change it."""
+    return nested_model()
+
+
+@cache
+def laplace() -> Given:
+    """Return a rule that hands out Laplace pseudo-priors of the model, fitted once."""
+    engine = CarlinChib(model=nested(), blocks=BLOCKS)._engine
+    return Given(engine.fit(np.random.default_rng(0), []))
 
 
 def log_likelihood(center, spread):
@@ -86,7 +103,7 @@ def features(posterior, chain):
     return np.stack(values, axis=1).astype(float), np.array(expected)
 
 
-def sample(step, model, rng, draws=8_000, chains=1, **options):
+def sample(step, model, rng, draws=4_000, chains=1, **options):
     """Return the draws of chains that begin where the step lets them."""
     with model:
         return pm.sample(
