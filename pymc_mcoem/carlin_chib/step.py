@@ -61,6 +61,7 @@ class CarlinChibState(StepMethodState):
     n_switches: int
     n_visits: np.ndarray
     unvisited_log_odds: np.ndarray
+    unvisited_mode_log_odds: float
     chain: Any
     n_classes: int = field(metadata={"frozen": True})
 
@@ -172,26 +173,26 @@ class CarlinChib(BlockedStep):
     also with other data: every chain begins anew. A draw evaluates the density once for each class
     and each random-walk move, on a plate of all rows, with blocks of the whole model.
 
-    Sampler statistics: ``class_of`` (a number made from the index's name, by which summaries know
-    which index the statistics belong to), ``class_switched`` (whether the index switched; on a
-    plate, whether any did), ``class_n_switched`` (how many switched), ``class_switches`` (how many
-    since the chain began, tuning included), ``class_acceptance`` (share of within-class moves
-    accepted), ``class_log_weight`` of shape (n_classes,), on a plate (n_rows * n_classes,), row
-    after row (the logarithms of the index's full conditional probabilities given the auxiliaries),
-    and ``class_believed_elsewhere`` (the probability of the other classes by the evidence that the
-    pseudo-priors estimate; nan without estimates, and on a plate). Of shape (n_classes,) are
-    ``class_prior`` (the prior probabilities, which `bayes_factors` takes out; nan if they depend on
-    other variables or differ along a plate), ``class_unvisited_log_odds`` (of classes that tuning
-    hardly visited, by a search over all variables if other steps move some; nan for the others; on
-    a plate, of modes of what rows share that were not visited) and ``class_left_out`` (the share of
-    each class's evidence in modes that its pseudo-prior leaves out, on a plate the largest of all
-    rows). With `jump` there is also ``class_jump_acceptance``
-    (share of the moves along the jump accepted, which should be near the jump's target), and with
-    `equalize_visits` there are ``class_equalizing_log_weight`` of shape (n_classes,) (what was
-    added to the logarithms of the prior probabilities), ``class_log_importance`` (the logarithm of
-    the draw's weight) and ``class_equalizing_of`` (the index that they belong to). If the model has
-    several class indices, the names of vectors end in that of the index, as
-    ``class_log_weight_k``, since netCDF takes no vectors of one name.
+    Sampler statistics: ``class_of`` (a number made from the index's name), ``class_switched``
+    (whether the index switched; on a plate, whether any did), ``class_n_switched`` (how many
+    switched), ``class_switches`` (how many since the chain began, tuning included),
+    ``class_acceptance`` (share of within-class moves accepted), ``class_log_weight`` of shape
+    (n_classes,), on a plate (n_rows * n_classes,), row after row (the logarithms of the index's
+    full conditional probabilities given the auxiliaries), and ``class_believed_elsewhere`` (the
+    probability of the other classes by the pseudo-priors' evidence; nan without, and on a plate).
+    Of shape (n_classes,) are ``class_prior`` (the prior probabilities, which `bayes_factors` takes
+    out; nan if they depend on other variables or differ along a plate),
+    ``class_unvisited_log_odds`` (of classes that tuning hardly visited, by a search over all
+    variables if other steps move some; nan for the others, and on a plate) and ``class_left_out``
+    (the share of each class's evidence in modes that its pseudo-prior leaves out, on a plate the
+    largest of all rows). A number is ``class_unvisited_mode_log_odds`` (of modes of other steps'
+    variables that tuning did not visit; nan without an answer). With `jump` there is also
+    ``class_jump_acceptance`` (share of the moves along the jump accepted, which should be near the
+    jump's target), and with `equalize_visits` there are ``class_equalizing_log_weight`` of shape
+    (n_classes,) (what was added to the logarithms of the prior probabilities),
+    ``class_log_importance`` (the logarithm of the draw's weight) and ``class_equalizing_of`` (the
+    index that they belong to). If the model has several class indices, the names of vectors end in
+    that of the index, as ``class_log_weight_k``, since netCDF takes no vectors of one name.
 
     At the end of tuning the pseudo-priors are judged by the auxiliaries drawn from them since
     they were fitted, and poor ones are named in the log with their Pareto k and effective share;
@@ -315,7 +316,7 @@ class CarlinChib(BlockedStep):
         self._class_prior = np.full(self.n_classes, np.nan)
         looks = not (index.ndim or equalize_visits)  # equalized visits say nothing of weights
         self._unvisited = UnvisitedClasses(model, self._density) if looks else None
-        self._unvisited_modes = UnvisitedModes(self._engine) if index.ndim else None
+        self._unvisited_modes = None if equalize_visits else UnvisitedModes(self._engine)
         self._model = model
         self._index = index
         self._made_for = structure_of(model)
@@ -333,6 +334,7 @@ class CarlinChib(BlockedStep):
         self.n_switches = 0
         self.n_visits = np.zeros(self.n_classes, dtype=np.int64)
         self.unvisited_log_odds = np.full(self.n_classes, np.nan)
+        self.unvisited_mode_log_odds = float("nan")
         self._last_point: dict[str, np.ndarray] | None = None
         self._seen: deque[list[np.ndarray]] = deque(maxlen=N_SEEN)
 
@@ -341,14 +343,13 @@ class CarlinChib(BlockedStep):
         super().stop_tuning()
         with as_interrupts():
             poor = self.chain.poor_pseudo_priors(self.rng)
-            if self._last_point is not None and self._unvisited is not None:
+            last, modes = self._last_point, self._unvisited_modes
+            if last is not None and self._unvisited is not None:
                 self.unvisited_log_odds = self._unvisited.log_odds(
-                    self._last_point, self.n_visits, self.chain.pseudo_priors, self._class_prior
+                    last, self.n_visits, self.chain.pseudo_priors, self._class_prior
                 )
-            if self._last_point is not None and self._unvisited_modes is not None:
-                self.unvisited_log_odds[:] = self._unvisited_modes.log_odds(
-                    self._last_point, self._seen, self.rng
-                )
+            if last is not None and modes is not None:
+                self.unvisited_mode_log_odds = modes.log_odds(last, self._seen, self.rng)
         if poor:
             _log.warning(
                 "CarlinChib: %s: poor pseudo-priors of %s. The chain stays exact, but jumps there "
@@ -400,7 +401,12 @@ class CarlinChib(BlockedStep):
             if self._unvisited_modes is not None:
                 self._seen.append(self._density.others(new))
         stats = self._statistics.of_sweep(
-            made, n_switched, self.n_switches, self._class_prior, self.unvisited_log_odds
+            made,
+            n_switched,
+            self.n_switches,
+            self._class_prior,
+            self.unvisited_log_odds,
+            self.unvisited_mode_log_odds,
         )
         return new, [stats]
 

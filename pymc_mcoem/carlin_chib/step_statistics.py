@@ -38,6 +38,10 @@ PRIOR = "class_prior"
 #: nan for the others.
 UNVISITED = "class_unvisited_log_odds"
 
+#: Statistic with the log-odds of modes, of the variables that other steps draw, that were not
+#: visited in tuning; nan without an answer.
+UNVISITED_MODES = "class_unvisited_mode_log_odds"
+
 #: Statistic with what was added to the logarithms of the classes' prior probabilities.
 EQUALIZING_LOG_WEIGHT = "class_equalizing_log_weight"
 
@@ -94,6 +98,7 @@ class SweepStatistics:
         BELIEVED: (np.float64, []),
         PRIOR: (object, []),
         UNVISITED: (object, []),
+        UNVISITED_MODES: (np.float64, []),
         LEFT_OUT: (object, []),
     }
 
@@ -122,6 +127,7 @@ class SweepStatistics:
         n_switches: int,
         class_prior: np.ndarray,
         unvisited_log_odds: np.ndarray,
+        unvisited_mode_log_odds: float,
     ) -> dict[str, Any]:
         """Return the statistics of a sweep.
 
@@ -131,6 +137,7 @@ class SweepStatistics:
         n_switched, n_switches : int
             Indices that switched in this sweep, and in all sweeps of the chain.
         class_prior, unvisited_log_odds : ndarray of shape (n_classes,)
+        unvisited_mode_log_odds : float
         """
         swept, equalizing = made.swept, made.equalizing_log_weight
         stats = {
@@ -144,6 +151,7 @@ class SweepStatistics:
             BELIEVED: made.believed_elsewhere,
             self._vectors[PRIOR]: class_prior,
             self._vectors[UNVISITED]: unvisited_log_odds,
+            UNVISITED_MODES: unvisited_mode_log_odds,
             self._vectors[LEFT_OUT]: made.left_out,
         }
         if self._equalizes_visits:
@@ -177,7 +185,10 @@ class StepStatistics:
         they give no estimate.
     unvisited_log_odds : ndarray of shape (n_chains, n_classes), or None
         Log-odds over all variables of classes that the chain hardly visited in tuning; nan for
-        the others. On a plate, in all classes that of modes of what its rows share.
+        the others.
+    unvisited_mode_log_odds : ndarray of shape (n_chains,), or None
+        Log-odds of modes, of the variables that other steps draw, that the chain did not visit in
+        tuning; nan without an answer.
     left_out : ndarray of shape (n_chains, n_draws, n_classes), or None
         Share of each class's evidence in modes that its pseudo-prior leaves out; on a plate the
         largest of all rows.
@@ -188,6 +199,7 @@ class StepStatistics:
     log_importance: np.ndarray | None = None
     believed: np.ndarray | None = None
     unvisited_log_odds: np.ndarray | None = None
+    unvisited_mode_log_odds: np.ndarray | None = None
     left_out: np.ndarray | None = None
 
 
@@ -230,6 +242,7 @@ def read_statistics(stats: Any, values: np.ndarray, name: str | None) -> StepSta
     own = found[equalized.index(key)] if is_known else None
     believed = _scalars_by_step(stats, BELIEVED, shape)
     unvisited = _vectors_of_index(stats, UNVISITED, name, shape)
+    modes = _scalars_by_step(stats, UNVISITED_MODES, shape)
     left_out = _vectors_of_index(stats, LEFT_OUT, name, shape)
     return StepStatistics(
         _rows(weights[step], values),
@@ -237,6 +250,7 @@ def read_statistics(stats: Any, values: np.ndarray, name: str | None) -> StepSta
         total,
         believed[step] if len(believed) == len(names) else None,
         unvisited[step][:, -1] if len(unvisited) == len(names) else None,
+        modes[step][:, -1] if len(modes) == len(names) else None,
         left_out[step] if len(left_out) == len(names) else None,
     )
 

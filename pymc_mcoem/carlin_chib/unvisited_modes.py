@@ -1,4 +1,4 @@
-"""Weight that a chain has not seen: other modes of what the rows of a plate share."""
+"""Weight that a chain has not seen: other modes of the variables that other steps draw."""
 
 from __future__ import annotations
 
@@ -63,25 +63,25 @@ class _Mode:
 
 
 class UnvisitedModes:
-    """Odds of modes that a chain has not visited, of variables that the rows of a plate share.
+    """Odds of modes that a chain has not visited, of the variables that other steps draw.
 
-    Other steps draw these variables, and a location of two groups of data that lie apart stays at
-    the group at which it began. Here all continuous variables climb together from prior draws, with
-    the classes of all rows summed out. Where they end in a mode that the chain did not come
-    near, it is compared with that of the chain by the evidence of all rows and classes that the
-    step's own pseudo-priors estimate.
+    A location of two groups of data that lie apart stays at the group at which it began. Here all
+    continuous variables climb together from prior draws, with the classes summed out, on a plate
+    those of all rows. Where they end in a mode that the chain did not come near, it is compared
+    with that of the chain by the evidence of all rows and classes that the step's own
+    pseudo-priors estimate. A single index is a plate of one row.
 
     Parameters
     ----------
     engine : Engine
-        Of a plate.
 
     Notes
     -----
     The search is interpreted, made once a chain, and draws nothing from its generator. It ends
     without an answer where the climb from the chain's own place finds no mode, as in hierarchies
-    whose density has none, and if other discrete variables stand beside the plate. A mode with the
-    classes of the chain's own mode under other names is left out: it says the same.
+    whose density has none, with blocks, and if other discrete variables stand beside the index. On
+    a plate a mode with the classes of the chain's own mode under other names is left out: it says
+    the same.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -90,6 +90,7 @@ class UnvisitedModes:
         self._functions: Any = None
         self._shapes: list[tuple[int, ...]] = []
         self._n_left = 0
+        self._is_plate = len(engine.density.position_shape) == 2
 
     def log_odds(
         self,
@@ -115,7 +116,8 @@ class UnvisitedModes:
         """
         values = self._density.other_values
         n_shared = sum(np.size(point[value.name]) for value in values)
-        if not 0 < n_shared <= MOST_SHARED or any(value.dtype != "float64" for value in values):
+        discrete = any(value.dtype != "float64" for value in values)
+        if not 0 < n_shared <= MOST_SHARED or discrete or self._density.active is not None:
             return float("nan")
         rng = np.random.default_rng(deepcopy(rng).integers(2**63))
         # an optional part must not end a run: distributions of others' own may raise anything
@@ -157,7 +159,7 @@ class UnvisitedModes:
         """Return whether less lies between two modes, and classes are not merely renamed."""
         heights = _height(evidence), _height(of_own)
         log_odds = heights[0] + mode.log_width - heights[1] - own.log_width
-        if abs(log_odds) < MAX_UNLIKE and _renamed(evidence[1], of_own[1]):
+        if self._is_plate and abs(log_odds) < MAX_UNLIKE and _renamed(evidence[1], of_own[1]):
             return False
         between = [self._evidence((1 - t) * own.place + t * mode.place, rng) for t in BETWEEN]
         return min(heights) - min(map(_height, between)) > LEAST_DIP
@@ -166,7 +168,8 @@ class UnvisitedModes:
         """Return the density with its gradient, and draws of the whole model from its prior."""
         if self._functions is None:
             density, position = self._density, pt.dmatrix("position")
-            classes = [density.log_density(j, position) for j in range(density.n_classes)]
+            at = position if self._is_plate else position[0]
+            classes = [density.log_density(j, at) for j in range(density.n_classes)]
             shared = density.shared_log_density
             log_p = pt.logsumexp(pt.stack(classes), axis=0).sum() + shared
             inputs = [*density.other_values, position]
@@ -190,8 +193,9 @@ class UnvisitedModes:
     def _evidence(self, place: np.ndarray, rng: np.random.Generator) -> _Evidence:
         """Return the evidence of all rows where the variables that they share are at a place."""
         others, density = self._others(place), self._density
-        shared = self._made()[0](np.zeros(density.position_shape), *others)[1]
-        return float(shared), self._engine.fit(rng, others).log_evidence
+        position = np.zeros((1, *density.position_shape)[-2:])
+        evidence = self._engine.fit(rng, others).log_evidence
+        return float(self._made()[0](position, *others)[1]), evidence.reshape(len(evidence), -1)
 
     def _searched(self, point: Mapping[str, np.ndarray], known: Sequence[_Mode]) -> _Mode | None:
         """Return the mode that a climb leads to; None if there is none, or if it is known."""
@@ -201,7 +205,8 @@ class UnvisitedModes:
         others = density.others(point)
         self._shapes = [np.shape(each) for each in others]
         start = np.concatenate([_flat(others), density.ravel(point).ravel()])
-        n, (n_rows, n_latents) = len(start) - density.ravel(point).size, density.position_shape
+        n_rows, n_latents = (1, *density.position_shape)[-2:]
+        n = len(start) - n_rows * n_latents
         if self._n_left < MAX_ITERATIONS + 2 * (n + n_latents) + 1:
             return None
         function = self._made()[0]

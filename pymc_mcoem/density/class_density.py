@@ -282,6 +282,14 @@ class ClassDensity:
         """Return the scalar log p(y, I, X) at a class and a position ``(n_latents,)``."""
         return self.place_values(self._log_density, class_index, position)
 
+    @property
+    def shared_log_density(self) -> TensorVariable:
+        """Log-density of all in which neither the index nor a latent appears."""
+        own = {*self.latent_values, self.index_value}
+        rest = [term.sum() for term in self.terms.values() if not own & set(ancestors([term]))]
+        found: TensorVariable = pt.add(*rest, pt.constant(0.0), pt.constant(0.0))
+        return found
+
     def gradient(self, class_index: Any, position: Any) -> TensorVariable:
         """Return the gradient ``(n_latents,)`` of `log_density` in the position.
 

@@ -45,6 +45,9 @@ class IndexChains:
     unvisited_log_odds : ndarray of shape (n_chains, n_classes), or None
         Log-odds of classes that a chain hardly visited in tuning, by a search over all
         variables; nan for the others.
+    unvisited_mode_log_odds : ndarray of shape (n_chains,), or None
+        Log-odds of modes, of the variables that other steps draw, that a chain did not visit in
+        tuning; nan without an answer.
     left_out : ndarray of shape (n_chains, n_draws, n_classes), or None
         Share of each class's evidence in modes that the step's pseudo-priors leave out.
     companions : dict of str to ndarray of bool, shape (n_rows,)
@@ -63,6 +66,7 @@ class IndexChains:
     log_importance: np.ndarray | None = None
     believed: np.ndarray | None = None
     unvisited_log_odds: np.ndarray | None = None
+    unvisited_mode_log_odds: np.ndarray | None = None
     left_out: np.ndarray | None = None
     companions: dict[str, np.ndarray] = field(default_factory=dict)
 
@@ -251,6 +255,9 @@ def read_chains(
         log_importance=statistics.log_importance,
         believed=statistics.believed,
         unvisited_log_odds=None if log_weight is None else statistics.unvisited_log_odds,
+        unvisited_mode_log_odds=(
+            None if log_weight is None else statistics.unvisited_mode_log_odds
+        ),
         left_out=None if log_weight is None else statistics.left_out,
         companions=_companions(data, group, index, stats),
     )

@@ -246,7 +246,7 @@ def class_index_summary(
         table = table.assign(found)
         flags += of_latents
         notes += notes_on_latents
-    searched = chains.unvisited_log_odds if chains.plate.ndim else None
+    searched = chains.unvisited_mode_log_odds
     if _has_other_steps(data) and (searched is None or np.isnan(searched).any()):
         notes.append(
             "other steps draw variables beside it: other modes of these, which no chain visited, "

@@ -32,7 +32,7 @@ N_DUE = 5.0
 #: approximation, by which it expects, is not exact.
 MUCH_RARER = 20.0
 
-#: Smallest share of modes beside a plate that is flagged: it is Laplace's approximation.
+#: Smallest share of modes beside an index that is flagged: it is Laplace's approximation.
 LEAST_MODE = 0.02
 
 #: Smallest probability that counts as chance: that of no switch if five are expected.
@@ -97,11 +97,11 @@ def unmoved_chains(chains: IndexChains) -> list[UnmovedChains]:
     return found
 
 
-def _modes_beside_a_plate(chains: IndexChains) -> list[str]:
-    found = chains.unvisited_log_odds
-    if found is None or np.isnan(found[:, 0]).all():
+def _unvisited_mode_flags(chains: IndexChains) -> list[str]:
+    found = chains.unvisited_mode_log_odds
+    if found is None or np.isnan(found).all():
         return []
-    share = expit(np.nanmax(found[:, 0]))
+    share = expit(np.nanmax(found))
     if share < LEAST_MODE:
         return []
     return [
@@ -118,14 +118,15 @@ def unvisited_flags(chains: IndexChains) -> list[str]:
     A step weighs a class given the variables that other steps draw. It has weight elsewhere if a
     search over all variables finds it there. If the search has no answer, it may have weight where
     another discrete variable did not go through all its classes either. Chains that never switched
-    are left to `unmoved_flags`. On a plate the search is for modes of what the rows share.
+    are left to `unmoved_flags`. Modes of the variables that other steps draw are searched for too.
 
     Parameters
     ----------
     chains : IndexChains
     """
+    of_modes = _unvisited_mode_flags(chains)
     if chains.plate.ndim:
-        return _modes_beside_a_plate(chains)
+        return of_modes
     codes = chains.codes[0]
     share = np.bincount(codes.ravel(), minlength=chains.n_classes) / codes.size
     visited = share > 0
@@ -139,7 +140,7 @@ def unvisited_flags(chains: IndexChains) -> list[str]:
         ] = -np.inf
     expected = expit(odds)
     due = (expected * codes.size > N_DUE) & (share < expected / MUCH_RARER)
-    flags = [
+    flags = of_modes + [
         f"class {chains.classes[j]} was {'hardly' if share[j] else 'never'} visited, although a "
         f"search over all variables finds it with a share of about {expected[j]:.2g}: chains do "
         "not get there, for variables that other steps draw would have to move with the class; let "
