@@ -16,6 +16,7 @@ from pymc_mcoem.carlin_chib.equal_visits import (
 )
 from pymc_mcoem.carlin_chib.moves.adaptation import ShapeOfMoves
 from pymc_mcoem.carlin_chib.pseudo_priors.base import N_STARTS
+from pymc_mcoem.compiling.threads import OwnThread
 from pymc_mcoem.density.prior_starts import PriorStarts
 
 if TYPE_CHECKING:
@@ -129,10 +130,18 @@ class Chain(WithSamplingState):
         self._is_frozen = is_frozen
         self._moves_latents = moves_latents
         self.fits = ChainFits(engine, other_indices, is_frozen)
+        self._thread = OwnThread("CarlinChib")
         self.begin(0)
 
     def begin(self, n_tune: int) -> None:
-        """Begin anew, with so many sweeps of tuning."""
+        """Begin anew, with so many sweeps of tuning.
+
+        Raises
+        ------
+        RuntimeError
+            If the chain is at work in another thread.
+        """
+        self._thread.begin()
         self.n_tune = n_tune
         self.n_steps = 0
         self.log_step = self._engine.initial_log_step.copy()
@@ -161,7 +170,18 @@ class Chain(WithSamplingState):
         ------
         ValueError
             If the density is not finite for any class.
+        RuntimeError
+            If the chain began anew in another thread.
         """
+        self._thread.enter()
+        try:
+            return self._sweep(rng, point, tune)
+        finally:
+            self._thread.leave()
+
+    def _sweep(
+        self, rng: np.random.Generator, point: Mapping[str, np.ndarray], tune: bool
+    ) -> ChainSweep:
         density = self._engine.density
         others = density.others(point)
         before = np.asarray(point[density.index_value.name], dtype=np.int64)

@@ -325,10 +325,10 @@ class CarlinChib(BlockedStep):
 
     def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
         """Reset tuning, counters and pseudo-priors, which belong to one chain."""
+        self.chain.begin(tune)  # first, for it refuses another thread
         super().setup_chain(rng, tune, draws)
         self.tune = tune > 0
         self._forget()
-        self.chain.begin(tune)
 
     def _forget(self) -> None:
         self.n_switches = 0

@@ -11,7 +11,7 @@ from typing import Any
 
 import threadpoolctl
 
-__all__ = ["OneAtATime", "one_blas_thread", "one_call_at_a_time"]
+__all__ = ["OneAtATime", "OwnThread", "one_blas_thread", "one_call_at_a_time"]
 
 
 @cache
@@ -171,3 +171,61 @@ class OneAtATime:
     def __reduce__(self) -> tuple[type[OneAtATime], tuple[str]]:
         """Give a copy its own lock."""
         return OneAtATime, (self._name,)
+
+
+class OwnThread:
+    """Refuse work on one object in two threads: the last that began has it.
+
+    Parameters
+    ----------
+    name : str
+        Name of the object, for the message.
+
+    Notes
+    -----
+    Without a context manager, whose time would be felt at every draw of a chain.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._began_in: int | None = None
+        self._at_work: int | None = None
+
+    def begin(self) -> None:
+        """Give the object to this thread.
+
+        Raises
+        ------
+        RuntimeError
+            If another thread is at work with it.
+        """
+        here = threading.get_ident()
+        self._require(self._at_work, here)
+        self._began_in = here
+
+    def enter(self) -> None:
+        """Begin a piece of work, which `leave` ends.
+
+        Raises
+        ------
+        RuntimeError
+            If the object was given to another thread.
+        """
+        here = threading.get_ident()
+        self._require(self._began_in, here)
+        self._at_work = here
+
+    def leave(self) -> None:
+        """End a piece of work."""
+        self._at_work = None
+
+    def _require(self, thread: int | None, here: int) -> None:
+        if thread is not None and thread != here:
+            raise RuntimeError(
+                f"{self._name}: another thread is at work with the same object; make one for each "
+                "thread."
+            )
+
+    def __reduce__(self) -> tuple[type[OwnThread], tuple[str]]:
+        """Give a copy to no thread."""
+        return OwnThread, (self._name,)

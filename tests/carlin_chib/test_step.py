@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, fields, replace
 
 import cloudpickle
@@ -541,6 +542,38 @@ def test_back_ends_are_chosen_by_either_name(given, mode):
 def test_other_settings_of_the_compiler_are_refused(given):
     with pytest.raises(ValueError, match=r"compile_kwargs: got .* give 'backend' or"):
         mode_of(given)
+
+
+def test_another_thread_cannot_use_a_step_at_work(step, model):
+    """Neither begin while the step is at work, nor go on with a chain that another began."""
+    point = model.initial_point(random_seed=0)
+    step.setup_chain(np.random.default_rng(1), 10, 10)
+    step.step(point)
+    said = []
+
+    def of_another_thread(call):
+        def called():
+            try:
+                call()
+            except RuntimeError as error:
+                said.append(str(error))
+
+        thread = threading.Thread(target=called)
+        thread.start()
+        thread.join()
+
+    of_another_thread(lambda: step.step(point))
+    assert len(said) == 1 and "make one for each thread" in said[0]
+    step.chain._thread.enter()
+    of_another_thread(lambda: step.setup_chain(np.random.default_rng(2), 10, 10))
+    step.chain._thread.leave()
+    assert len(said) == 2
+    step.step(point)
+    of_another_thread(lambda: step.setup_chain(np.random.default_rng(2), 10, 10))
+    assert len(said) == 2
+    with pytest.raises(RuntimeError, match="another thread is at work"):
+        step.step(point)
+    step.setup_chain(np.random.default_rng(1), 10, 10)
 
 
 def test_of_two_indices_the_error_says_how_to_give_each_a_step():
