@@ -22,7 +22,7 @@ from pymc_mcoem.carlin_chib.step import CarlinChib
 from tests.helpers.checks import LIMIT
 from tests.helpers.nested_blocks import BLOCKS, nested_model
 
-N_RUNS, N_RANKS, THIN, TUNE = 150, 9, 12, 100
+N_RUNS, N_RANKS, THIN, TUNE = 300, 9, 12, 100
 
 #: A right step has a smaller p once in 20,000 runs of these tests.
 LEAST_P = 1e-5
@@ -79,7 +79,7 @@ def smallest_p(model, step, rng):
         below, ties = (draws < truth).sum(axis=0), (draws == truth).sum(axis=0)
         # ties, as of the index, are broken at random
         ranks.append(below + rng.integers(ties + 1))
-    # fifteen runs to be expected at each rank
+    # thirty runs to be expected at each rank
     counts = [np.bincount(r, minlength=N_RANKS + 1) for r in np.array(ranks).T]
     return min(stats.chisquare(each).pvalue for each in counts)
 
