@@ -61,7 +61,7 @@ class CarlinChibState(StepMethodState):
     n_switches: int
     n_visits: np.ndarray
     unvisited_log_odds: np.ndarray
-    unvisited_mode_log_odds: float
+    unvisited_mode_log_odds: np.ndarray
     chain: Any
     n_classes: int = field(metadata={"frozen": True})
 
@@ -334,7 +334,7 @@ class CarlinChib(BlockedStep):
         self.n_switches = 0
         self.n_visits = np.zeros(self.n_classes, dtype=np.int64)
         self.unvisited_log_odds = np.full(self.n_classes, np.nan)
-        self.unvisited_mode_log_odds = float("nan")
+        self.unvisited_mode_log_odds = np.full(1, np.nan)
         self._last_point: dict[str, np.ndarray] | None = None
         self._seen: deque[list[np.ndarray]] = deque(maxlen=N_SEEN)
 
@@ -349,7 +349,7 @@ class CarlinChib(BlockedStep):
                     last, self.n_visits, self.chain.pseudo_priors, self._class_prior
                 )
             if last is not None and modes is not None:
-                self.unvisited_mode_log_odds = modes.log_odds(last, self._seen, self.rng)
+                self.unvisited_mode_log_odds[0] = modes.log_odds(last, self._seen, self.rng)
         if poor:
             _log.warning(
                 "CarlinChib: %s: poor pseudo-priors of %s. The chain stays exact, but jumps there "

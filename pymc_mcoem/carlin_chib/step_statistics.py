@@ -127,7 +127,7 @@ class SweepStatistics:
         n_switches: int,
         class_prior: np.ndarray,
         unvisited_log_odds: np.ndarray,
-        unvisited_mode_log_odds: float,
+        unvisited_mode_log_odds: np.ndarray,
     ) -> dict[str, Any]:
         """Return the statistics of a sweep.
 
@@ -137,7 +137,7 @@ class SweepStatistics:
         n_switched, n_switches : int
             Indices that switched in this sweep, and in all sweeps of the chain.
         class_prior, unvisited_log_odds : ndarray of shape (n_classes,)
-        unvisited_mode_log_odds : float
+        unvisited_mode_log_odds : ndarray of shape (1,)
         """
         swept, equalizing = made.swept, made.equalizing_log_weight
         stats = {
@@ -151,7 +151,7 @@ class SweepStatistics:
             BELIEVED: made.believed_elsewhere,
             self._vectors[PRIOR]: class_prior,
             self._vectors[UNVISITED]: unvisited_log_odds,
-            UNVISITED_MODES: unvisited_mode_log_odds,
+            UNVISITED_MODES: float(unvisited_mode_log_odds[0]),
             self._vectors[LEFT_OUT]: made.left_out,
         }
         if self._equalizes_visits:

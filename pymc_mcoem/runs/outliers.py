@@ -1,6 +1,6 @@
 """Detection of finite but absurd records, by a bound from recent ones.
 
-A sentinel such as -9999 and the result of a flipped bit are finite, and one value of 1e30 among
+A sentinel such as -99999 and the result of a flipped bit are finite, and one value of 1e30 among
 sixty of size one would make the noise variance 1e58. Records are refused if they lie thousands of
 times further out than others typically reach, so that heavy tails and rare kinds of records are
 accepted.
