@@ -41,6 +41,10 @@ TOGETHER, LOTS = 8, 16
 IDLE = 300
 #: Seconds that the first call of a worker may take beyond the timeout, because it compiles.
 FIRST = 600.0
+
+#: The same for a worker of our own pool after another one has answered: what that one compiled is
+#: on the disk, but not what JAX compiles.
+LATER = 120.0
 #: Numbers of losses that a call may have had until it is sent alone, and until it is given up:
 #: without a time limit, and with one, since each loss may have taken all of that time.
 LOSSES, SLOW_LOSSES = (2, 4), (0, 1)
@@ -65,7 +69,8 @@ class Workers:
     timeout : float
         Time limit in seconds. A worker that takes longer is ended, and another one gets the
         observation; if that one is lost too, the observation cannot be learned. A worker's first
-        observation, for which it compiles, may take ten minutes longer.
+        observation, for which it compiles, may take ten minutes longer; two minutes if `executor`
+        is a number and another worker has answered before.
 
     Raises
     ------
@@ -357,7 +362,9 @@ class Dispatcher:
 
     def _submit(self, orders: tuple[Order, ...], *, whole: bool) -> Future[Any]:
         parcel = self._parcel
-        limit = () if self._timeout is None else (Limit(self._timeout, FIRST, os.getpid()),)
+        is_compiled = self._size is not None and bool(self._processes)
+        first = min(FIRST, LATER) if is_compiled else FIRST
+        limit = () if self._timeout is None else (Limit(self._timeout, first, os.getpid()),)
         try:
             if self._executor is None:
                 assert self._size is not None
