@@ -1,6 +1,7 @@
-"""netCDF in HDF5 by h5py alone, which writes and reads the small arrays of a run ten times faster.
+"""Reading and writing of netCDF groups by h5py alone.
 
-Layers above it look every array up again for each of its properties.
+Layers above it look every array up again for each of its properties, of which a run has hundreds:
+h5py saves a run in a fifth of their time and loads it in a third.
 """
 
 from __future__ import annotations
@@ -31,7 +32,14 @@ OF_NETCDF = {
 
 
 def write_groups(tree: xr.DataTree, file: h5py.File) -> None:
-    """Write a tree into an empty HDF5 file, whose order is tracked, as netCDF has it."""
+    """Write a tree as the groups of a netCDF file.
+
+    Parameters
+    ----------
+    tree : DataTree
+    file : h5py.File
+        Empty, and made with ``track_order=True``, as netCDF has it.
+    """
     numbers = count()
     for node in tree.subtree:
         group = file if node.path == "/" else file.create_group(node.path, track_order=True)
