@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytensor.tensor as pt
@@ -14,16 +14,18 @@ from pymc_mcoem.carlin_chib.class_chains import ClassChains
 from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk, WithinClassMove
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriorRule
 from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
-from pymc_mcoem.compiling.backends import pytensor_mode, require_backend
-from pymc_mcoem.compiling.loops import compile_loop
-from pymc_mcoem.density.class_density import as_argument
+from pymc_mcoem.compiling.backends import backend_of, pytensor_mode, require_backend
+from pymc_mcoem.density.log_densities import LogDensities
 from pymc_mcoem.em.burst import adaptation_gains
 from pymc_mcoem.em.esteps.class_fits import family_density, require_moves
 
 if TYPE_CHECKING:
+    from pytensor.tensor.variable import TensorVariable
+
+    from pymc_mcoem.density.class_density import ClassDensity
     from pymc_mcoem.em.family import Family
 
-__all__ = ["CompiledExpectedLikelihood", "ExpectedLikelihood"]
+__all__ = ["CompiledExpectedLikelihood", "ExpectedLikelihood", "log_likelihood"]
 
 
 @dataclass(frozen=True)
@@ -83,19 +85,11 @@ class CompiledExpectedLikelihood:
         self.density = density
         self.pseudo_priors = settings.pseudo_priors.compile(density, family.geometry, mode)
         self.chains = ClassChains(density, move, mode=mode)
-        model = family.model
-        terms = model.logp(vars=list(model.observed_RVs), sum=False)
-        likelihood = pt.add(*[term.sum() for term in terms]) if len(terms) > 1 else terms[0].sum()
-        k = pt.scalar("class_index", dtype="int64")
-        positions = pt.tensor("positions", dtype="float64", shape=(None, density.n_latents))
-        self._log_likelihood = compile_loop(
-            density,
-            lambda x, k: [pt.cast(density.place_values(likelihood, k, x), "float64")],
-            inputs=[k, positions],
-            sequences=[positions],
-            n_emitted=1,
-            fixed=[k],
-            mode=mode,
+        # Where nothing is observed, a density that is written out is the prior: the likelihood is
+        # the difference, and is not compiled.
+        self._is_difference = density.written_out is not None and backend_of(mode) == "numba"
+        self._log_densities = LogDensities(
+            density, mode, None if self._is_difference else log_likelihood(density)
         )
 
     def log_scores(
@@ -130,14 +124,21 @@ class CompiledExpectedLikelihood:
             adaptation_gains(tune + draws, tune),
             values,
         )
-        arguments = self.density.arguments(values)
-        scores = [
-            logsumexp(
-                self._log_likelihood(
-                    np.asarray(j, dtype=np.int64), as_argument(position[tune:]), *arguments
-                )[0]
-            )
-            for j, position in enumerate(found.position)
-        ]
-        found_scores: np.ndarray = np.asarray(scores) - np.log(draws)
+        positions = found.position[:, tune:]
+        n_classes, _, n_latents = positions.shape
+        points = np.repeat(np.arange(n_classes), draws), positions.reshape((-1, n_latents))
+        terms = self._log_densities(*points, self.density.arguments(values))
+        if self._is_difference:
+            unobserved = self.density.written_out.unobserved(values)
+            terms = terms - self._log_densities(*points, self.density.arguments(unobserved))
+        scores = logsumexp(terms.reshape((n_classes, draws)), axis=1)
+        found_scores: np.ndarray = scores - np.log(draws)
         return found_scores
+
+
+def log_likelihood(density: ClassDensity) -> Callable[[Any, Any], TensorVariable]:
+    """Return the graph of the log-density of what is observed, given a class and a position."""
+    model = density.model
+    terms = model.logp(vars=list(model.observed_RVs), sum=False)
+    total = pt.add(*[term.sum() for term in terms]) if len(terms) > 1 else terms[0].sum()
+    return lambda k, x: pt.cast(density.place_values(total, k, x), "float64")

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from operator import is_
 from typing import TYPE_CHECKING, Any, Protocol
+from warnings import catch_warnings, filterwarnings
 
 import numpy as np
 import pymc as pm
@@ -97,6 +98,10 @@ class WrittenOut(Protocol):
         """
         ...
 
+    def unobserved(self, values: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        """Return data of the model by name, in which no value of the observation is observed."""
+        ...
+
     def pack(self, values: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Return the two vectors, settings first, from the model's data by name."""
         ...
@@ -178,12 +183,15 @@ class FlatFunction:
         outputs = clone_replace(
             outputs, {each: pt.tensor_from_scalar(passed[each]) for each in passed}
         )
-        function = pm.pytensorf.compile(
-            [*own, *(passed.get(each, each) for each in [*given, *single])],
-            outputs,
-            mode=strict_mode("NUMBA").including(WITH_WRITTEN_SCALARS),
-            on_unused_input="ignore",
-        )
+        with catch_warnings():
+            # where there is no C compiler, PyTensor fuses no more than NumPy's functions could take
+            filterwarnings("ignore", message="Loop fusion failed")
+            function = pm.pytensorf.compile(
+                [*own, *(passed.get(each, each) for each in [*given, *single])],
+                outputs,
+                mode=strict_mode("NUMBA").including(WITH_WRITTEN_SCALARS),
+                on_unused_input="ignore",
+            )
         graph = function.maker.fgraph
         rest = graph.inputs[len(own) :]
         odd = [variable for variable in rest if not _is_plain(variable)]

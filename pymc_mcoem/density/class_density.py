@@ -184,7 +184,7 @@ class ClassDensity:
         own = {*self.latent_values, *([] if self.index_value is None else [self.index_value])}
         self.constants = SharedConstants(model)
         # Terms in which neither the index nor a latent appears are constants of the kernel.
-        self.terms = self.constants.log_densities()
+        self.terms = self.constants.log_densities(indices=True)
         terms = [term.sum() for term in self.terms.values() if own & set(ancestors([term]))]
         self._log_density = pt.add(*terms) if len(terms) > 1 else terms[0]
         self._gradient_graph: TensorVariable | None = None
@@ -274,7 +274,7 @@ class ClassDensity:
         """
         single = not isinstance(expressions, (list, tuple))
         graphs = self.model.replace_rvs_by_values([expressions] if single else list(expressions))
-        graphs = self.constants.arrays_replaced(graphs)
+        graphs = self.constants.arrays_replaced(graphs, indices=True)
         placed = self.place_values(graphs, class_index, position)
         return placed[0] if single else placed
 

@@ -8,7 +8,7 @@ numbers share their compiled functions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -17,18 +17,22 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
+from pymc.distributions.distribution import SymbolicRandomVariable
 from pymc.logprob.basic import transformed_conditional_logp
 from pymc.logprob.utils import replace_rvs_by_values
 from pymc.pytensorf import constant_fold
-from pytensor.graph.basic import Constant
+from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors, io_toposort
-from pytensor.scalar.basic import Pow
-from pytensor.tensor.elemwise import DimShuffle, Elemwise
-from pytensor.tensor.random.basic import CategoricalRV
+from pytensor.scalar.basic import Add, Pow, Sub
+from pytensor.tensor.basic import MakeVector
+from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.rewriting.basic import topo_unconditional_constant_folding
+from pytensor.tensor.shape import Shape, Shape_i
+from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor
+from pytensor.tensor.type import TensorType
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -39,9 +43,16 @@ __all__ = ["SharedConstants"]
 class SharedConstants:
     """Shared variables in place of a model's constants.
 
-    The parameters of continuous distributions are replaced one by one. Real numbers in expressions
-    of parameters and in arrays, and observed counts, are replaced by one variable for each value.
-    Indices stay constants, because graphs are built and proofs made with them.
+    Every constant has a variable of its own, so that a change of one of two equal constants does
+    not change the graph. Replaced are
+
+    - parameters of distributions,
+    - real numbers in the model's expressions, but not exponents, because a power with a known
+      exponent is compiled as a product, nor a one that is added or subtracted, because log(1 - p)
+      is rewritten to be exact,
+    - observed data, and other arrays.
+
+    Whole numbers in expressions stay constants, because they may be sizes.
 
     Parameters
     ----------
@@ -69,23 +80,28 @@ class SharedConstants:
 
     @cached_property
     def graphs(self) -> dict[TensorVariable, TensorVariable]:
-        """Copies with shared parameters of the model's random variables and potentials, by them."""
+        """Copies with shared numbers of the model's random variables and potentials, by them."""
         rvs = self.model.basic_RVs
         originals = [*rvs, *self.model.potentials]
-        cloned = self._with_shared_parameters(originals, rvs)
+        cloned = self._with_shared_numbers(originals)
         for rv, clone in zip(rvs, cloned, strict=False):
             clone.name = rv.name
         return dict(zip(originals, cloned, strict=True))
 
-    def log_densities(self) -> dict[TensorVariable, TensorVariable]:
+    def log_densities(self, *, indices: bool = False) -> dict[TensorVariable, TensorVariable]:
         """Return the log-density of every random variable and potential of the model.
 
         Densities are on the scale on which PyMC samples, Jacobian included, as expressions in the
         model's value variables.
+
+        Parameters
+        ----------
+        indices : bool
+            Whether arrays by which others are indexed are replaced too. Proofs need to see them.
         """
         model = self.model
         rvs = model.basic_RVs
-        values = {self.graphs[rv]: model.rvs_to_values[rv] for rv in rvs}
+        values = {self.graphs[rv]: self._value(rv) for rv in rvs}
         transforms = {self.graphs[rv]: model.rvs_to_transforms[rv] for rv in rvs}
         terms = transformed_conditional_logp(
             rvs=list(values), rvs_to_values=values, rvs_to_transforms=transforms
@@ -95,164 +111,152 @@ class SharedConstants:
             rvs_to_values=values,
             rvs_to_transforms=transforms,
         )
-        found = self.arrays_replaced([*terms, *potentials])
+        found = self.arrays_replaced([*terms, *potentials], indices=indices)
         return dict(zip([*rvs, *model.potentials], found, strict=True))
 
-    def _with_shared_parameters(
-        self, graphs: Sequence[TensorVariable], rvs: Sequence[TensorVariable]
+    def arrays_replaced(
+        self, graphs: Sequence[TensorVariable], *, indices: bool = False
     ) -> list[TensorVariable]:
-        """Return graphs with shared variables for the scalar parameters of distributions."""
-        places = list(_parameters(rvs))
-        # A whole number may be a size, which a real number cannot replace.
-        real = [place for place in places if _constant_at(place).data.dtype.kind == "f"]
-        for chosen in (places, real):
-            with suppress(TypeError, ValueError):
-                return _placed(graphs, {place[:2]: self._at(place) for place in chosen})
-        return list(clone_replace(list(graphs), {}))
+        """Return copies of graphs with shared variables in place of arrays of numbers.
 
-    def arrays_replaced(self, graphs: Sequence[TensorVariable]) -> list[TensorVariable]:
-        """Return copies of graphs with shared variables in place of arrays of real numbers.
+        What is computed from arrays alone, such as ln y! of counts, is computed once, here.
 
         Parameters
         ----------
         graphs : sequence of TensorVariable
             Expressions in variables of the model. They are not changed.
+        indices : bool
+            Whether arrays by which others are indexed are replaced too.
         """
-        # Expressions of constants alone, such as ln y! of counts, are computed once, here.
-        folded = FunctionGraph(
-            outputs=clone_replace(list(graphs), {}), clone=False, copy_inputs=False
-        )
-        topo_unconditional_constant_folding.apply(folded)
-        counts = self._observed_counts
-        arrays = [
-            variable
-            for variable in ancestors(folded.outputs)
-            if isinstance(variable, Constant)
-            and (_is_array(variable) or variable.signature() in counts)
-        ]
-        found: list[TensorVariable] = clone_replace(
-            folded.outputs, {array: self._of(array) for array in arrays}
-        )
+        graphs = clone_replace(list(graphs), {})
+        nodes = list(io_toposort([], graphs))
+        # Variables made of constants alone, and whether numbers of an array are among these.
+        known: dict[Variable, bool] = {}
+        for node in nodes:
+            known |= {each: _is_array(each) for each in node.inputs if isinstance(each, Constant)}
+            if all(each in known for each in node.inputs):
+                of_numbers = not isinstance(node.op, (Shape, Shape_i))
+                holds = of_numbers and any(known[each] for each in node.inputs)
+                known |= {
+                    each: holds or (_is_array(each) and _is_real(each)) for each in node.outputs
+                }
+        # In place of those that are not used by others of them stands the value or a variable.
+        is_shared = {each: known[each] and _is_real(each) for each in graphs if each in known}
+        for node in nodes:
+            if node.outputs[0] not in known:
+                # Whole numbers are data where they are calculated with, and may be sizes elsewhere.
+                whole = isinstance(node.op, Elemwise) or (
+                    indices and isinstance(node.op, (AdvancedSubtensor, AdvancedIncSubtensor))
+                )
+                for each in filter(known.__contains__, node.inputs):
+                    data = known[each] and (_is_real(each) or (whole and _is_array(each)))
+                    is_shared[each] = data or is_shared.get(each, False)
+        replacement = {}
+        for each, value in zip(is_shared, _folded(list(is_shared)), strict=True):
+            replacement[each] = value
+            if is_shared[each] and isinstance(value, Constant):
+                replacement[each] = self._of(value.data, each if each.owner else id(value.data))
+        found: list[TensorVariable] = clone_replace(graphs, replacement)
         return found
 
-    @cached_property
-    def _observed_counts(self) -> set[Any]:
-        """Signatures of observed arrays of whole numbers, such as counts and truth values.
-
-        Values of a categorical variable index its probabilities and stay constants.
-        """
-        values = [
-            self.model.rvs_to_values[rv]
-            for rv in self.model.observed_RVs
-            if not isinstance(rv.owner.op, CategoricalRV)
-        ]
-        return {
-            value.signature()
-            for value in values
-            if isinstance(value, Constant) and value.type.ndim and value.data.dtype.kind in "iub"
-        }
-
     def own(self, name: str, value: Any) -> Any:
-        """Return a shared variable for a named value, which is not merged with equal values.
+        """Return a shared variable for a named value.
 
         Parameters
         ----------
         name : str
         value : array_like of real numbers
         """
-        return self._of(pt.constant(value), name)
+        return self._of(np.asarray(value), name)
 
-    def _at(self, place: _Place) -> Any:
-        """Return the variable that stands for the constant at a place.
+    def _value(self, rv: TensorVariable) -> TensorVariable:
+        """Return the value variable, which is shared if it is a single number that was observed."""
+        value = self.model.rvs_to_values[rv]
+        if not isinstance(value, Constant) or value.data.size != 1:
+            return value
+        found: TensorVariable = self._of(value.data, rv)
+        return found
 
-        Every parameter has a variable of its own. If two equal parameters shared one, changing one
-        of them would change the graph.
-        """
-        node, at, is_parameter = place
-        constant = _constant_at(place)
-        return self._of(constant, (id(node), at) if is_parameter else None)
+    def _with_shared_numbers(self, graphs: Sequence[TensorVariable]) -> list[TensorVariable]:
+        """Return graphs with shared variables in place of single numbers."""
+        made: dict[Variable, Variable] = {}
+        known: set[Variable] = set()  # made of constants alone
+        for node in io_toposort([], graphs):
+            known |= {each for each in node.inputs if isinstance(each, Constant)}
+            if known.issuperset(node.inputs):
+                known |= set(node.outputs)
+                continue
+            inputs = [made.get(each, each) for each in node.inputs]
+            numbers = _numbers(node, known)
+            # A whole number may be a size, which a variable cannot replace.
+            real = {at: each for at, each in numbers.items() if _is_real(node.inputs[at])}
+            for chosen in (numbers, real, {}):
+                shared = {at: self._of(value, (node, at)) for at, value in chosen.items()}
+                given = [shared.get(at, each) for at, each in enumerate(inputs)]
+                with suppress(TypeError, ValueError):
+                    again = node.clone_with_new_inputs(given, strict=False)
+                    break
+            made.update(zip(node.outputs, again.outputs, strict=True))
+        return [made.get(graph, graph) for graph in graphs]
 
-    def _of(self, constant: Any, place: Any = None) -> Any:
-        """Return the variable that stands for a constant; equal constants share one."""
-        value = np.asarray(constant.data)
-        if value.ndim == 0:
-            value = value.astype(pytensor.config.floatX)
-        key = (value.dtype.str, constant.type.shape, value.tobytes(), place)
+    def _of(self, value: np.ndarray, key: Any) -> Any:
+        """Return the shared variable of a key, made of a value at the first call."""
         if key not in self._shared:
             self._shared[key] = pytensor.shared(value, shape=value.shape)
         return self._shared[key]
 
 
-#: A node, the position of one of its inputs, and whether that is itself a distribution's parameter.
-_Place = tuple[Any, int, bool]
-
-
-def _constant_at(place: _Place) -> Any:
-    """Return the constant at a place, computed in double precision if it is an expression."""
-    node, at, _ = place
-    found = node.inputs[at]
-    if found.owner is None:
-        return found
-    single = [each for each in ancestors([found]) if each.dtype == "float32" and not each.owner]
-    double = {each: pt.constant(each.data.astype("float64")) for each in single}
-    (value,) = constant_fold(clone_replace([found], double, rebuild_strict=False))
-    return pt.constant(value)
-
-
-def _is_known(variable: TensorVariable) -> bool:
-    """Return whether a variable is made of constants alone."""
-    return all(
-        each.owner is not None or isinstance(each, Constant) for each in ancestors([variable])
-    )
-
-
-def _parameters(rvs: Sequence[TensorVariable]) -> Iterator[_Place]:
-    """Yield the places of scalar constants in the parameters of continuous distributions."""
-    for rv in rvs:
-        # Distributions that are made of a graph require constants of exactly their types.
-        op, node = rv.owner.op, rv.owner
-        if isinstance(op, RandomVariable) and rv.dtype in pm.pytensorf.continuous_types:
-            first = len(node.inputs) - len(op.dist_params(node))
-            for at in range(first, len(node.inputs)):
-                yield from _scalars(node, at, is_parameter=True)
-
-
-def _scalars(node: Any, at: int, *, is_parameter: bool) -> Iterator[_Place]:
-    """Yield scalar constants of an elementwise expression: real numbers and whole parameters."""
-    variable = node.inputs[at]
-    if isinstance(variable, Constant):
+def _numbers(node: Apply, known: set[Variable]) -> dict[int, np.ndarray]:
+    """Return the single numbers that shared variables can replace, by their place in a node."""
+    op, n = node.op, len(node.inputs)
+    is_continuous = _is_real(node.outputs[-1])
+    if isinstance(op, RandomVariable):
+        places = range(n - len(op.dist_params(node)), n)
+    elif isinstance(op, Elemwise) and is_continuous:
+        places = range(1 if isinstance(op.scalar_op, Pow) else n)
+    elif isinstance(op, (SymbolicRandomVariable, MakeVector)):
+        places = range(n)
+    else:
+        return {}
+    is_one_needed = isinstance(op, Elemwise) and isinstance(op.scalar_op, (Add, Sub))
+    found = {}
+    for at in places:
+        each = node.inputs[at]
+        if each not in known or not (isinstance(op, RandomVariable) or _is_real(each)):
+            continue
+        value = _computed(each)
         # PyMC's transforms of bounded variables ask whether a bound is infinite.
-        if not np.isfinite(variable.data).all():
-            return
-        if variable.type.ndim == 0 and (is_parameter or variable.data.dtype.kind == "f"):
-            yield node, at, is_parameter
-    elif variable.type.ndim == 0 and is_parameter and _is_known(variable):
-        yield node, at, True  # For example a scale whose reciprocal is the rate.
-    elif variable.owner is not None:
-        op = variable.owner.op
-        if isinstance(op, DimShuffle):
-            yield from _scalars(variable.owner, 0, is_parameter=is_parameter)
-        elif isinstance(op, Elemwise) and variable.dtype in pm.pytensorf.continuous_types:
-            # A power with a known exponent is compiled as a product, so the exponent stays.
-            n_inputs = 1 if isinstance(op.scalar_op, Pow) else len(variable.owner.inputs)
-            for each in range(n_inputs):
-                yield from _scalars(variable.owner, each, is_parameter=False)
+        if value.size == 1 and np.isfinite(value).all() and not (is_one_needed and value == 1.0):
+            # Numbers have double precision, as PyTensor gives some of them and others not.
+            is_double = not isinstance(op, SymbolicRandomVariable) and (
+                _is_real(each) or is_continuous
+            )
+            found[at] = value.astype(pytensor.config.floatX) if is_double else value
+    return found
 
 
-def _placed(
-    graphs: Sequence[TensorVariable], replacement: Mapping[tuple[Any, int], Any]
-) -> list[TensorVariable]:
-    """Return graphs with inputs replaced at places, which PyTensor does not do by place."""
-    made: dict[Any, Any] = {}
-    for node in io_toposort([], graphs):
-        inputs = [
-            replacement.get((node, at), made.get(each, each)) for at, each in enumerate(node.inputs)
-        ]
-        again = node.clone_with_new_inputs(inputs, strict=False)
-        made.update(zip(node.outputs, again.outputs, strict=True))
-    return [made.get(graph, graph) for graph in graphs]
+def _computed(variable: Variable) -> np.ndarray:
+    """Return the value of an expression of constants, in double precision if it can be so."""
+    if isinstance(variable, Constant):
+        return np.asarray(variable.data)
+    single = [each for each in ancestors([variable]) if each.dtype == "float32" and not each.owner]
+    double = {each: pt.constant(each.data.astype("float64")) for each in single}
+    with suppress(TypeError):  # an operator of single precision alone
+        (variable,) = clone_replace([variable], double, rebuild_strict=False)
+    return np.asarray(constant_fold([variable])[0])
 
 
-def _is_array(constant: Any) -> bool:
-    value = getattr(constant, "data", None)
-    return isinstance(value, np.ndarray) and value.size > 1 and value.dtype.kind == "f"
+def _folded(graphs: Sequence[Variable]) -> list[Any]:
+    """Return copies of graphs with expressions of constants computed."""
+    folded = FunctionGraph(outputs=clone_replace(list(graphs), {}), clone=False, copy_inputs=False)
+    topo_unconditional_constant_folding.apply(folded)
+    return list(folded.outputs)
+
+
+def _is_array(variable: Variable) -> bool:
+    """Return whether a variable is an array of more than one number."""
+    return isinstance(variable.type, TensorType) and any(n != 1 for n in variable.type.shape)
+
+
+def _is_real(variable: Variable) -> bool:
+    return getattr(variable.type, "dtype", "").startswith("float")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +28,9 @@ class LogDensities:
     mode : str or None
         PyTensor's compilation mode. On numba a density with hand-written loops compiles nothing of
         its own.
+    part : callable, optional
+        Takes a class and a position and returns the part of the log-density to evaluate in place of
+        the whole. It is compiled.
 
     Examples
     --------
@@ -41,15 +44,18 @@ class LogDensities:
     array([-2.12, -1.28])
     """
 
-    def __init__(self, density: ClassDensity, mode: Any = None) -> None:
+    def __init__(
+        self, density: ClassDensity, mode: Any = None, part: Callable[..., Any] | None = None
+    ) -> None:
         self._flat: FlatFunction | None = None
+        log_density = part or density.log_density
         if backend_of(mode) == "numba":
             try:
                 self._flat = FlatFunction(
                     density,
-                    lambda k, x, _: [density.log_density(k, x)],
-                    "the log-density",
-                    written_out=density.written_out,
+                    lambda k, x, _: [log_density(k, x)],
+                    "the log-density" if part is None else "a part of the log-density",
+                    written_out=density.written_out if part is None else None,
                 )
                 return
             except NotFlatError:  # the density needs something that is not an array of numbers
@@ -58,7 +64,7 @@ class LogDensities:
         positions = pt.tensor("positions", dtype="float64", shape=(None, density.n_latents))
         self._loop = compile_loop(
             density,
-            lambda k, x: [density.log_density(k, x)],
+            lambda k, x: [log_density(k, x)],
             inputs=[classes, positions],
             sequences=[classes, positions],
             n_emitted=1,

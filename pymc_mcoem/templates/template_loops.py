@@ -226,6 +226,10 @@ class TemplateFunctions(ABC):
             found += [once.sum(), weights @ positions[:, self._scale_at]]
         return [np.asarray(each) for each in found]
 
+    def unobserved(self, values: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        """Return the model's data by name, in which no value of the observation is observed."""
+        return {**values, "observed_mask": np.zeros_like(values["observed_mask"])}
+
     def pack(self, values: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Return the two vectors that the loops take, from θ and an observation by name."""
         n_classes = self._settings.n_classes

@@ -20,6 +20,7 @@ from pymc_mcoem.compiling.flat_functions import FlatFunction
 from pymc_mcoem.density.blocks import BlockDensity
 from pymc_mcoem.density.class_density import ClassDensity
 from pymc_mcoem.density.constants import SharedConstants
+from pymc_mcoem.density.log_densities import LogDensities
 from pymc_mcoem.laplace.approximation import LaplaceApproximation
 
 
@@ -62,6 +63,68 @@ def test_an_edit_of_counts_compiles_nothing():
     with event.install_recorder("numba:compile") as compiled:
         CarlinChib(model=counts(np.random.default_rng().integers(0, 1_000_000, size=4)))
     assert compiled.buffer == []
+
+
+def priors(number, seed):
+    """Constants of distributions whose graphs differ most from those of `line`, all edited."""
+    rng = np.random.default_rng(seed)
+    with pm.Model() as model:
+        k = pm.Bernoulli("k", 1 / (2 + number))
+        x = pm.Normal("x", number, 2.5)
+        shares = pm.Dirichlet("shares", np.array([1.5, 2.0, 2.5]) * number)
+        bounded = pm.Uniform("bounded", -number, 1 + number)
+        drawn = pm.CustomDist(
+            "drawn",
+            number + 0.1,
+            0.5,
+            dist=lambda mu, b, size: mu + pm.Laplace.dist(0, b, size=size),
+        )
+        pm.Potential("pull", -(number * x**2) - pm.math.switch(pm.math.eq(k, 0), number, 0.3))
+        pm.Potential("prior", pm.logp(pm.Normal.dist(number, 2 * number), drawn))
+        mean = (number * x)[None] + k * shares + bounded
+        pm.Normal("y", mean, drawn**2 + 1.5 * number, observed=rng.normal(size=3))
+    return model
+
+
+def outcomes(number, seed):
+    """Distributions of outcomes, and data of all kinds, all edited."""
+    rng = np.random.default_rng(seed)
+    whole = int(1_000 * number)
+    group = rng.permutation([0, 1, 2, 0, 1, 2])
+    with pm.Model() as model:
+        k = pm.Categorical("k", rng.dirichlet(np.ones(3)))
+        x = pm.Normal("x", 0.5, 1.5, shape=3)
+        rate, chance = pm.math.exp(x[0] + 0.1 * k), pm.math.sigmoid(x[1] - k)
+        pm.Normal("single", x[0] + k, 1.3, observed=number)
+        pm.Poisson("count", rate, observed=whole)
+        pm.Normal("groups", x[group] + k, 1.3, observed=rng.normal(size=6))
+        pm.Categorical("kind", logit_p=x * (k + 1), observed=rng.integers(0, 3, size=5))
+        pm.Binomial("trials", 10 + whole, chance, observed=[4, 5, 6])
+        pm.Binomial("many", np.array([10, 20, 30]) + whole, chance, observed=[4, 5, 6])
+        pm.NegativeBinomial("spread", mu=rate, alpha=number, observed=rng.poisson(3, size=4))
+        pm.ZeroInflatedPoisson("zeros", 0.45 / number, rate, observed=rng.poisson(1, size=4))
+        pm.NormalMixture("mixed", [0.4, 0.6], x[:2] + k, number, observed=rng.normal(size=4))
+        clipped = pm.Normal.dist(x[2] + k, 1.0)
+        bound = number + 0.1
+        data = rng.normal(size=5).clip(-bound, bound)
+        pm.Censored("clipped", clipped, lower=-bound, upper=bound, observed=data)
+    return model
+
+
+@pytest.mark.parametrize("build", [priors, outcomes])
+def test_an_edit_of_any_constant_or_data_compiles_nothing(build):
+    CarlinChib(model=build(1.0, 1))
+    with event.install_recorder("numba:compile") as compiled:
+        step = CarlinChib(model=build(a_new_number(), 2))
+    assert compiled.buffer == []
+    # what was compiled for other numbers computes this model's density
+    model, density = step._model, step._density
+    position = 0.1 + 0.2 * np.arange(density.n_latents)
+    logp = model.compile_logp(mode="FAST_COMPILE")
+    for j in range(density.n_classes):
+        found = LogDensities(density)(np.array([j]), position[None], [])
+        expected = logp({**density.unravel(position), "k": j})
+        np.testing.assert_allclose(found, expected, rtol=1e-7)
 
 
 @pytest.mark.parametrize("kind", ["shared", "blocks", "plate"])

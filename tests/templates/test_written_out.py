@@ -9,9 +9,11 @@ from pytensor.graph.replace import clone_replace
 
 from pymc_mcoem.carlin_chib.moves.hamiltonian import Hamiltonian
 from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
+from pymc_mcoem.classification.expected_likelihood import ExpectedLikelihood, log_likelihood
 from pymc_mcoem.compiling.backends import interpreted_mode
 from pymc_mcoem.compiling.data_functions import compile_with_data
 from pymc_mcoem.compiling.flat_functions import FlatFunction
+from pymc_mcoem.density.log_densities import LogDensities
 from pymc_mcoem.em.burst import Burst, WeightedStatistics
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.esteps.class_fits import family_density
@@ -152,6 +154,27 @@ def graphs(mixture, density):
     statistics = density.place(list(mixture.statistics.values()), k, x)
     found += [pt.cast(each, "float64").ravel() for each in statistics]
     return compile_with_data(density, [k, x, settings], found, interpreted_mode())
+
+
+@pytest.mark.parametrize("name", ["both", "everything correlated", "scaled curves"])
+def test_a_likelihood_is_the_density_over_that_of_nothing_observed(name, rng):
+    mixture = MIXTURES[name]()
+    density, data = family_density(mixture), data_of(mixture, rng)
+    k, x = (
+        pt.scalar("k", dtype="int64"),
+        pt.tensor("x", dtype="float64", shape=(density.n_latents,)),
+    )
+    graph = log_likelihood(density)(k, x)
+    function = compile_with_data(density, [k, x], graph, interpreted_mode())
+    log_densities, arguments = LogDensities(density), density.arguments(data)
+    classes = np.array([0, 2, 1])
+    x = mixture.geometry.starts[0] + 0.3 * rng.normal(size=(3, density.n_latents))
+    unobserved = density.arguments(density.written_out.unobserved(data))
+    found = log_densities(classes, x, arguments) - log_densities(classes, x, unobserved)
+    expected = [
+        function(np.asarray(j), each, *arguments) for j, each in zip(classes, x, strict=True)
+    ]
+    np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
 @pytest.mark.parametrize("name", MIXTURES)
@@ -337,6 +360,8 @@ def test_statistics_of_ones_own_are_summed_by_their_graph(rng):
 def explain(mixture, rng, settings=None):
     e_step = (settings or CarlinChibBurst()).compile(mixture)
     given = mixture.encode(observation_of(mixture, rng))
+    if isinstance(settings, ExpectedLikelihood):
+        return e_step.log_scores(given, mixture.model_parameters(), rng, draws=2, tune=1)
     return e_step(given, mixture.model_parameters(), rng, e_step.initial_state(), draws=2, tune=1)
 
 
@@ -347,6 +372,7 @@ def explain(mixture, rng, settings=None):
         ("curves", CarlinChibBurst()),
         ("images", LaplaceGaussian(importance=True)),
         ("curves", PosteriorMode()),
+        ("images", ExpectedLikelihood()),
     ],
 )
 def test_another_mixture_of_the_kind_compiles_nothing(kind, settings, rng, monkeypatch):
