@@ -98,8 +98,8 @@ class Climb:
         def change(step: np.ndarray) -> Any:
             return self.descent(end + step)[1] - self.descent(end - step)[1]
 
-        border = [change(step) / (2 * step.max()) for step in np.diag(width)[:n]]
-        across = np.stack(border)[:, n:].reshape(n, n_rows, n_latents)
+        border = np.stack([change(step) / (2 * step.max()) for step in np.diag(width)[:n]])
+        across = border[:, n:].reshape(n, n_rows, n_latents)
         blocks = np.empty((n_rows, n_latents, n_latents))
         for a in range(n_latents):
             step = np.zeros_like(end)
@@ -109,7 +109,7 @@ class Climb:
         for block in blocks:
             np.linalg.cholesky(block)
         inside = np.linalg.inv(blocks)
-        precision = np.stack(border)[:, :n] - np.einsum("ari,rij,brj->ab", across, inside, across)
+        precision: np.ndarray = border[:, :n] - np.einsum("ari,rij,brj->ab", across, inside, across)
         precision = (precision + precision.T) / 2
         np.linalg.cholesky(precision)
         return precision
