@@ -317,8 +317,6 @@ class CarlinChib(BlockedStep):
         looks = not (index.ndim or equalize_visits)  # equalized visits say nothing of weights
         self._unvisited = UnvisitedClasses(model, self._density) if looks else None
         self._unvisited_modes = None if equalize_visits else UnvisitedModes(self._engine)
-        self._model = model
-        self._index = index
         self._made_for = structure_of(model)
         start = model.initial_point(random_seed=0)
         self._made_for_shapes = {value.name: np.shape(start[value.name]) for value in self.vars}
@@ -386,7 +384,7 @@ class CarlinChib(BlockedStep):
     def _step(self, point: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[Any]]:
         if self.chain.pseudo_priors is None:
             self._require_unchanged(point)
-            self._class_prior = class_prior(self._model, self._index)
+            self._class_prior = class_prior(self._density.model, self._density.class_index)
         made = self.chain.sweep(self.rng, point, self.tune)
         swept = made.swept
         new = dict(point)
@@ -414,9 +412,9 @@ class CarlinChib(BlockedStep):
         """Raise `ValueError` if the model has changed since the step was made for it."""
         shapes = {value.name: np.shape(point[value.name]) for value in self.vars}
         if (
-            structure_of(self._model) != self._made_for
+            structure_of(self._density.model) != self._made_for
             or shapes != self._made_for_shapes
-            or count_classes(self._index) != self.n_classes
+            or count_classes(self._density.class_index) != self.n_classes
         ):
             raise ValueError(
                 "model: it has other variables, shapes or classes than when CarlinChib was made "
@@ -434,15 +432,10 @@ class CarlinChib(BlockedStep):
         return columns, {"switches": [0] * n_chains, "acceptance": [0.0] * n_chains}
 
     @staticmethod
-    def _make_progressbar_update_functions() -> tuple[
-        Callable[[Mapping[str, Any]], dict[str, Any]]
-    ]:
+    def _make_progressbar_update_functions() -> tuple[Callable[..., dict[str, Any]]]:
         # One function serves all chains of a run, so the chain itself has to supply the counts.
         def update(stats: Mapping[str, Any]) -> dict[str, Any]:
-            return {
-                "switches": int(stats["class_switches"]),
-                "acceptance": stats["class_acceptance"],
-            }
+            return {"switches": stats["class_switches"], "acceptance": stats["class_acceptance"]}
 
         return (update,)
 

@@ -1,9 +1,13 @@
-"""Weight that a chain has not seen: of classes that it hardly visited, over all variables."""
+"""Weight that a chain has not seen: of classes that it hardly visited, over all variables.
+
+`Climb`, which searches for modes, serves `unvisited_modes` too.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
     from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
     from pymc_mcoem.density.class_density import ClassDensity
 
-__all__ = ["UnvisitedClasses"]
+__all__ = ["Climb", "UnvisitedClasses"]
 
 _log = logging.getLogger("pymc_mcoem")
 
@@ -35,6 +39,85 @@ MAX_ITERATIONS = 300
 RARE = 0.02
 #: A search has ended if it is believed to be this many nats below its mode at most.
 MAX_BELOW = 0.1
+
+
+class Climb:
+    """Searches for modes of a log-density of several arrays, which count their evaluations.
+
+    Parameters
+    ----------
+    function : callable
+        Takes the arrays, and returns the log-density, its gradient in each, and what else it may.
+    shapes : sequence of tuple of int
+        Of the arrays.
+    n_left : int
+        Evaluations that are left for all searches.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], shapes: Sequence[tuple[int, ...]], n_left: int
+    ) -> None:
+        self.n_left = n_left
+        self._function = function
+        self._shapes = shapes
+        self._ends = np.cumsum([np.prod(shape, dtype=int) for shape in shapes])
+
+    def split(self, place: np.ndarray) -> list[np.ndarray]:
+        """Return the arrays of a flat place."""
+        parts = np.split(place, self._ends[:-1])
+        return [part.reshape(shape) for part, shape in zip(parts, self._shapes, strict=True)]
+
+    def descent(self, place: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return minus the log-density, 1e300 where it is not finite, with its gradient."""
+        self.n_left -= 1
+        log_p, *slopes = self._function(*self.split(place))[: 1 + len(self._shapes)]
+        slope = flat(slopes)
+        if not (np.isfinite(log_p) and np.isfinite(slope).all()):
+            return 1e300, np.zeros_like(place)
+        return -float(log_p), -slope
+
+    def ended(self, start: np.ndarray, **limits: int) -> Any:
+        """Return the result of a search from a flat place, with limits as SciPy names them."""
+        from scipy.optimize import minimize  # imported here because the import takes a while
+
+        return minimize(self.descent, start, jac=True, method="L-BFGS-B", options=limits)
+
+    def precision(self, end: np.ndarray, n: int, n_rows: int = 1) -> np.ndarray:
+        """Return the precision of the first `n` numbers with all others integrated out.
+
+        The others are independent rows given the first, so that all can be moved at once.
+
+        Raises
+        ------
+        numpy.linalg.LinAlgError
+            If the density is not that of a normal around `end`.
+        """
+        n_latents = (len(end) - n) // n_rows
+        width = 1e-4 * (1.0 + np.abs(end))
+
+        def change(step: np.ndarray) -> Any:
+            return self.descent(end + step)[1] - self.descent(end - step)[1]
+
+        border = np.stack([change(step) / (2 * step.max()) for step in np.diag(width)[:n]])
+        across = border[:, n:].reshape(n, n_rows, n_latents)
+        blocks = np.empty((n_rows, n_latents, n_latents))
+        for a in range(n_latents):
+            step = np.zeros_like(end)
+            step[n + a :: n_latents] = width[n + a :: n_latents]
+            moved = change(step)[n:].reshape(n_rows, n_latents)
+            blocks[:, a] = moved / (2 * width[n + a :: n_latents, None])
+        for block in blocks:
+            np.linalg.cholesky(block)
+        inside = np.linalg.inv(blocks)
+        precision: np.ndarray = border[:, :n] - np.einsum("ari,rij,brj->ab", across, inside, across)
+        precision = (precision + precision.T) / 2
+        np.linalg.cholesky(precision)
+        return precision
+
+
+def flat(values: Sequence[np.ndarray]) -> np.ndarray:
+    """Return arrays as one vector."""
+    return np.concatenate([np.ravel(each) for each in values])
 
 
 class UnvisitedClasses:
@@ -90,7 +173,8 @@ class UnvisitedClasses:
         few = np.prod([*others.values()], dtype=float) <= MAX_JOINT_VALUES
         self._is_covered = few and discrete <= set(others)
         self._other_indices: dict[str, int] = others
-        self._compiled: Any = None
+        moved = set(model.continuous_value_vars)
+        self._fixed = [value for value in model.value_vars if value not in moved]
         self._n_left = 0
 
     def log_odds(
@@ -159,72 +243,40 @@ class UnvisitedClasses:
 
     def _laplace(self, point: Mapping[str, np.ndarray]) -> float:
         """Return Laplace's approximation around the mode that a search from a point finds."""
-        from scipy.optimize import minimize  # imported here because the import takes a while
-
         values = self._model.continuous_value_vars
-        shapes = [np.shape(point[value.name]) for value in values]
-        sizes = [int(np.prod(shape)) for shape in shapes]
+        start = flat([point[value.name] for value in values])
         # gradients at both ends of every axis, besides those of the search
-        is_affordable = self._n_left > 2 * sum(sizes) + MAX_ITERATIONS
-        function = self._function() if is_affordable else None
-        if function is None:
+        if self._n_left <= 2 * start.size + MAX_ITERATIONS:
             return float("nan")
-        placed = dict(point)
-        names = [value.name for value in self._model.value_vars]
-
-        def descent(x: np.ndarray) -> tuple[float, np.ndarray]:
-            parts = np.split(x, np.cumsum(sizes)[:-1])
-            for value, part, shape in zip(values, parts, shapes, strict=True):
-                placed[value.name] = part.reshape(shape)
-            self._n_left -= 1
-            found, *slopes = function(*(placed[name] for name in names))
-            slope = np.concatenate([np.ravel(each) for each in slopes])
-            if not (np.isfinite(found) and np.isfinite(slope).all()):
-                return 1e300, np.zeros_like(x)
-            return -float(found), -slope
-
-        start = np.concatenate([np.ravel(point[value.name]) for value in values])
-        with np.errstate(all="ignore"):
-            ended = minimize(
-                descent, start, jac=True, method="L-BFGS-B", options={"maxiter": MAX_ITERATIONS}
-            )
-            if ended.fun >= 1e299:
-                return float("nan")
-            width = 1e-4 * (1.0 + np.abs(ended.x))
-            curvature = np.stack(
-                [
-                    (descent(ended.x + step)[1] - descent(ended.x - step)[1]) / (2 * step.max())
-                    for step in np.diag(width)
-                ]
-            )
-            curvature = (curvature + curvature.T) / 2
-            try:
-                factor = np.linalg.cholesky(curvature)
-            except np.linalg.LinAlgError:
-                return float("nan")
-            slope = descent(ended.x)[1]
-            if not 0.5 * np.sum(np.linalg.solve(factor, slope) ** 2) < MAX_BELOW:
-                return float("nan")
+        fixed = [point[value.name] for value in self._fixed]
+        shapes = [np.shape(point[value.name]) for value in values]
+        climb = Climb(lambda *moved: self._function(*moved, *fixed), shapes, self._n_left)
+        try:
+            with np.errstate(all="ignore"):
+                ended = climb.ended(start, maxiter=MAX_ITERATIONS)
+                if ended.fun >= 1e299:
+                    return float("nan")
+                factor = np.linalg.cholesky(climb.precision(ended.x, start.size))
+                slope = climb.descent(ended.x)[1]
+                below = 0.5 * np.sum(np.linalg.solve(factor, slope) ** 2)
+        except np.linalg.LinAlgError:
+            return float("nan")
+        finally:
+            self._n_left = climb.n_left
+        if not below < MAX_BELOW:
+            return float("nan")
         log_det = 2.0 * np.log(np.diag(factor)).sum()
         return float(-ended.fun + 0.5 * (start.size * np.log(2 * np.pi) - log_det))
 
+    @cached_property
     def _function(self) -> Any:
-        """Return the model's log-density with its gradient; None if it has none."""
-        if self._compiled is None:
-            model = self._model
-            log_p = rewrite_pregrad(model.logp())
-            try:
-                slopes = pytensor.grad(
-                    log_p, model.continuous_value_vars, disconnected_inputs="ignore"
-                )
-            except (NotImplementedError, pytensor.gradient.NullTypeGradError):
-                self._compiled = False
-            else:
-                self._compiled = model.compile_fn(
-                    [log_p, *slopes],
-                    inputs=model.value_vars,
-                    mode=interpreted_mode(),
-                    point_fn=False,
-                    on_unused_input="ignore",
-                )
-        return self._compiled or None
+        """The model's log-density with its gradient."""
+        moved = self._model.continuous_value_vars
+        log_p = rewrite_pregrad(self._model.logp())
+        return self._model.compile_fn(
+            [log_p, *pytensor.grad(log_p, moved, disconnected_inputs="ignore")],
+            inputs=[*moved, *self._fixed],
+            mode=interpreted_mode(),
+            point_fn=False,
+            on_unused_input="ignore",
+        )

@@ -6,16 +6,18 @@ import logging
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from pymc.initial_point import make_initial_point_fn
 from scipy.special import logsumexp, softmax
 
+from pymc_mcoem.carlin_chib.unvisited import Climb, flat
 from pymc_mcoem.compiling.backends import interpreted_mode
-from pymc_mcoem.compiling.data_functions import compile_with_data
 from pymc_mcoem.interrupts import require_own_fault
 
 if TYPE_CHECKING:
@@ -87,9 +89,7 @@ class UnvisitedModes:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._density: Any = engine.density
-        self._functions: Any = None
-        self._shapes: list[tuple[int, ...]] = []
-        self._n_left = 0
+        self._climb: Any = None
         self._is_plate = len(engine.density.position_shape) == 2
 
     def log_odds(
@@ -122,7 +122,7 @@ class UnvisitedModes:
         rng = np.random.default_rng(deepcopy(rng).integers(2**63))
         # an optional part must not end a run: distributions of others' own may raise anything
         try:
-            return self._log_odds(point, np.stack([_flat(each) for each in seen]), rng)
+            return self._log_odds(point, np.stack([flat(each) for each in seen]), rng)
         except Exception as error:
             require_own_fault(error)
             _log.debug("CarlinChib: no search for modes that were not visited: %s", error)
@@ -131,13 +131,14 @@ class UnvisitedModes:
     def _log_odds(
         self, point: Mapping[str, np.ndarray], seen: np.ndarray, rng: np.random.Generator
     ) -> float:
-        self._n_left = MAX_EVALUATIONS
+        others, rows = self._density.others(point), (1, *self._density.position_shape)[-2:]
+        self._climb = Climb(self._function, [*map(np.shape, others), rows], MAX_EVALUATIONS)
         first = self._searched(point, [])
         if first is None:
             return float("nan")
-        known, draw = [first], self._made()[1]
+        known = [first]
         for _ in range(N_STARTS):
-            found = self._searched(draw(int(rng.integers(2**31))), known)
+            found = self._searched(self._prior_draw(int(rng.integers(2**31))), known)
             known += [] if found is None else [found]
         visited = [mode for mode in known if mode.is_near(seen)]
         apart = [mode for mode in known if mode not in visited]
@@ -164,94 +165,49 @@ class UnvisitedModes:
         between = [self._evidence((1 - t) * own.place + t * mode.place, rng) for t in BETWEEN]
         return min(heights) - min(map(_height, between)) > LEAST_DIP
 
-    def _made(self) -> tuple[Any, Any]:
-        """Return the density with its gradient, and draws of the whole model from its prior."""
-        if self._functions is None:
-            density, position = self._density, pt.dmatrix("position")
-            at = position if self._is_plate else position[0]
-            classes = [density.log_density(j, at) for j in range(density.n_classes)]
-            shared = density.shared_log_density
-            log_p = pt.logsumexp(pt.stack(classes), axis=0).sum() + shared
-            inputs = [*density.other_values, position]
-            slopes = pytensor.grad(log_p, inputs, disconnected_inputs="ignore")
-            outputs = [log_p, shared, *slopes]
-            function = compile_with_data(density, [position], outputs, interpreted_mode())
-            model = density.model
-            prior = dict.fromkeys(model.free_RVs, "prior")
-            draw = make_initial_point_fn(model=model, overrides=prior)
-            self._functions = function, draw
-        found: tuple[Any, Any] = self._functions
-        return found
+    @cached_property
+    def _function(self) -> Any:
+        """The density, its gradient, and its part beside latents."""
+        density, position = self._density, pt.dmatrix("position")
+        at = position if self._is_plate else position[0]
+        classes = [density.log_density(j, at) for j in range(density.n_classes)]
+        shared = density.shared_log_density
+        log_p = pt.logsumexp(pt.stack(classes), axis=0).sum() + shared
+        inputs = [*density.other_values, position]
+        slopes = pytensor.grad(log_p, inputs, disconnected_inputs="ignore")
+        outputs = [log_p, *slopes, shared]
+        mode = interpreted_mode()
+        return pm.pytensorf.compile(inputs, outputs, mode=mode, on_unused_input="ignore")
 
-    def _others(self, place: np.ndarray) -> list[np.ndarray]:
-        shapes = self._shapes
-        ends = np.cumsum([np.prod(shape, dtype=int) for shape in shapes])[:-1]
-        return [
-            part.reshape(shape) for part, shape in zip(np.split(place, ends), shapes, strict=True)
-        ]
+    @cached_property
+    def _prior_draw(self) -> Any:
+        model = self._density.model
+        return make_initial_point_fn(model=model, overrides=dict.fromkeys(model.free_RVs, "prior"))
 
     def _evidence(self, place: np.ndarray, rng: np.random.Generator) -> _Evidence:
         """Return the evidence of all rows where the variables that they share are at a place."""
-        others, density = self._others(place), self._density
-        position = np.zeros((1, *density.position_shape)[-2:])
-        evidence = self._engine.fit(rng, others).log_evidence
-        return float(self._made()[0](position, *others)[1]), evidence.reshape(len(evidence), -1)
+        latents = np.zeros(np.prod(self._density.position_shape, dtype=int))
+        arrays = self._climb.split(np.concatenate([place, latents]))
+        evidence = self._engine.fit(rng, arrays[:-1]).log_evidence
+        return float(self._function(*arrays)[-1]), evidence.reshape(len(evidence), -1)
 
     def _searched(self, point: Mapping[str, np.ndarray], known: Sequence[_Mode]) -> _Mode | None:
         """Return the mode that a climb leads to; None if there is none, or if it is known."""
-        from scipy.optimize import minimize  # imported here because the import takes a while
-
-        density = self._density
-        others = density.others(point)
-        self._shapes = [np.shape(each) for each in others]
-        start = np.concatenate([_flat(others), density.ravel(point).ravel()])
-        n_rows, n_latents = (1, *density.position_shape)[-2:]
-        n = len(start) - n_rows * n_latents
-        if self._n_left < MAX_ITERATIONS + 2 * (n + n_latents) + 1:
+        others = self._density.others(point)
+        n, climb = sum(map(np.size, others)), self._climb
+        start = np.concatenate([flat(others), self._density.ravel(point).ravel()])
+        n_rows, n_latents = (1, *self._density.position_shape)[-2:]
+        if climb.n_left < MAX_ITERATIONS + 2 * (n + n_latents) + 1:
             return None
-        function = self._made()[0]
-
-        def descent(x: np.ndarray) -> tuple[float, np.ndarray]:
-            self._n_left -= 1
-            log_p, _, *slopes = function(x[n:].reshape(n_rows, n_latents), *self._others(x[:n]))
-            slope = _flat(slopes)
-            if not (np.isfinite(log_p) and np.isfinite(slope).all()):
-                return 1e300, np.zeros_like(x)
-            return -float(log_p), -slope
-
-        def curvature(step: np.ndarray) -> np.ndarray:
-            change: np.ndarray = descent(end + step)[1] - descent(end - step)[1]
-            return change
-
         with np.errstate(all="ignore"):
-            limits = {"maxiter": MAX_ITERATIONS, "maxfun": MAX_ITERATIONS}
-            ended = minimize(descent, start, jac=True, method="L-BFGS-B", options=limits)
-            end = ended.x
-            if not ended.success or any(mode.is_near(end[None, :n]) for mode in known):
+            ended = climb.ended(start, maxiter=MAX_ITERATIONS, maxfun=MAX_ITERATIONS)
+            place = ended.x[:n]
+            if not ended.success or any(mode.is_near(place[None]) for mode in known):
                 return None
-            width = 1e-4 * (1.0 + np.abs(end))
-            border = np.stack([curvature(step) / (2 * step.max()) for step in np.diag(width)[:n]])
-            blocks = np.empty((n_rows, n_latents, n_latents))
-            for a in range(n_latents):
-                # rows are independent, so that all of them can be moved at once
-                step = np.zeros_like(end)
-                step[n + a :: n_latents] = width[n + a :: n_latents]
-                moved = curvature(step)[n:].reshape(n_rows, n_latents)
-                blocks[:, a] = moved / (2 * width[n + a :: n_latents, None])
-            across = border[:, n:].reshape(n, n_rows, n_latents)
             try:
-                for block in blocks:
-                    np.linalg.cholesky(block)
-                inside = np.linalg.inv(blocks)
-                precision = border[:, :n] - np.einsum("ari,rij,brj->ab", across, inside, across)
-                np.linalg.cholesky((precision + precision.T) / 2)
+                return _Mode(place, climb.precision(ended.x, n, n_rows))
             except np.linalg.LinAlgError:
                 return None
-        return _Mode(end[:n], (precision + precision.T) / 2)
-
-
-def _flat(values: Sequence[np.ndarray]) -> np.ndarray:
-    return np.concatenate([np.ravel(each) for each in values])
 
 
 def _height(found: _Evidence) -> float:

@@ -192,39 +192,25 @@ class OwnThread:
         self._at_work: int | None = None
 
     def begin(self) -> None:
-        """Give the object to this thread.
-
-        Raises
-        ------
-        RuntimeError
-            If another thread is at work with it.
-        """
-        here = threading.get_ident()
-        self._require(self._at_work, here)
-        self._began_in = here
+        """Give the object to this thread; refuse if another one is at work with it."""
+        self._began_in = self._here_unless(self._at_work)
 
     def enter(self) -> None:
-        """Begin a piece of work, which `leave` ends.
-
-        Raises
-        ------
-        RuntimeError
-            If the object was given to another thread.
-        """
-        here = threading.get_ident()
-        self._require(self._began_in, here)
-        self._at_work = here
+        """Begin a piece of work, which `leave` ends; refuse if another thread has the object."""
+        self._at_work = self._here_unless(self._began_in)
 
     def leave(self) -> None:
         """End a piece of work."""
         self._at_work = None
 
-    def _require(self, thread: int | None, here: int) -> None:
-        if thread is not None and thread != here:
+    def _here_unless(self, other: int | None) -> int:
+        here = threading.get_ident()
+        if other not in (None, here):
             raise RuntimeError(
                 f"{self._name}: another thread is at work with the same object; make one for each "
                 "thread."
             )
+        return here
 
     def __reduce__(self) -> tuple[type[OwnThread], tuple[str]]:
         """Give a copy to no thread."""

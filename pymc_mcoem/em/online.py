@@ -85,7 +85,8 @@ class OnlineEM(Driver[OnlineRun]):
         A finite record is refused if its largest distance from the median of the last hundred
         records is more than this many times the median of their own distances. Records held for
         the start are checked again before they set it. While there are fewer than ten records, or
-        if all are alike, only records 10¹² times as large as others are refused. None accepts all.
+        if all are alike, only records 10¹² times as large as others are refused, or as the model's
+        declared parameters if one or two records set the start. None accepts all.
     average_from : int, optional
         Number of observations after which θ is averaged (Polyak and Ruppert): `parameters` is
         then the average, `last_parameters` the last θ.

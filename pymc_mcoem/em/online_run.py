@@ -166,15 +166,21 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
 
         Raises
         ------
+        ValueError
+            If observations for the start lie too far from the others. They are left out.
         RuntimeError
             If the start cannot be set. If it can be set without one of the observations, that
             one is left out.
         """
         while self.state.parameters is None and len(self.state.pending) >= self.settings.n_start:
-            if self._drop_absurd():
-                continue
             try:
                 parameters = self._start(self.state)
+            except StepError as failure:
+                self.leave_out(*failure.failed_records("refused"))
+                self.state = self.state.without(failure.positions)
+                if self.settings.on_error == "raise":
+                    raise failure.told("was refused") from failure.causes[0]
+                continue
             except RuntimeError as error:
                 spoiler = self._spoiler()
                 if spoiler is None:
@@ -192,9 +198,24 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
         return self.state.parameters is not None
 
     def _start(self, state: OnlineState) -> Arrays:
-        """Return starting parameters found from the first held observations."""
+        """Return starting parameters found from the first held observations.
+
+        Raises
+        ------
+        StepError
+            If any lie too far from the others. The first ten were accepted unchecked.
+        RuntimeError
+            If the family finds no start.
+        """
         first = state.pending[: self.settings.n_start]
         held: list[Any] = [item.observation for item in first]
+        absurd = absurd_among(
+            list(map(span, held)),
+            self.settings.refuse_beyond,
+            largest(self.family.declared_parameters()),
+        )
+        if absurd:
+            raise StepError([first[index] for index in absurd], list(absurd.values()))
         allowed = allowed_classes([item.classes for item in first], self.family.n_classes)
         try:
             parameters = self.initial_parameters(held, allowed)
@@ -209,36 +230,10 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
         raise_if_interrupted()
         return parameters
 
-    def _drop_absurd(self) -> bool:
-        """Leave out observations for the start that lie too far from the others.
-
-        The first ten were accepted unchecked. Return whether any was left out.
-
-        Raises
-        ------
-        ValueError
-            If there are any and errors are to be raised.
-        """
-        held = self.state.pending[: self.settings.n_start]
-        found = absurd_among([span(item.observation) for item in held], self.settings.refuse_beyond)
-        lost = [
-            FailedRecord(held[index].position, f"refused: {named(error)}", held[index].observation)
-            for index, error in found.items()
-        ]
-        if lost:
-            self.leave_out(*lost)
-            self.state = self.state.without({record.position for record in lost})
-            if self.settings.on_error == "raise":
-                raise ValueError(
-                    f"observation {', '.join(str(record.position) for record in lost)} of the "
-                    f"stream, counted from 0, was refused: {next(iter(found.values()))}"
-                )
-        return bool(lost)
-
     def _spoiler(self) -> Pending | None:
         """Return the first observation whose removal lets the start be set, if there is one."""
         for item in self.state.pending[: self.settings.n_start]:
-            with suppress(RuntimeError):
+            with suppress(RuntimeError, StepError):
                 self._start(self.state.without({item.position}))
                 return item
         return None
@@ -252,12 +247,8 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
             If the run has neither observations nor parameters.
         """
         state = self.state
-        if not state.n_seen and state.parameters is None:
-            raise ValueError(
-                "parameters: there are none, since nothing was seen and none were given; call "
-                "partial_fit first, or pass parameters= to OnlineEM."
-            )
-        if not state.pending and (state.n_updates or not state.n_learned):
+        is_ended = not state.pending and (state.n_updates or not state.n_learned)
+        if state.parameters is not None and is_ended:
             return state
         if self._read is None or self._read[0] is not state:
             self._read = (state, self._ended(state))
@@ -294,6 +285,11 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
         are maximized if any were held or if there was no update before.
         """
         if state.parameters is None:
+            if not state.pending:
+                raise ValueError(
+                    "parameters: there are none, since nothing was seen and none were given; "
+                    "call partial_fit first, or pass parameters= to OnlineEM."
+                )
             state = replace(state, parameters=self._start(state))
         if not state.pending and state.n_learned and not state.n_updates:
             return state.with_last(self._maximized(state).parameters)

@@ -12,7 +12,7 @@ from pymc_mcoem.em.family import CLASS_WEIGHT
 from pymc_mcoem.em.revival import Revival
 from pymc_mcoem.labeling import Arrays
 from pymc_mcoem.runs.failed_records import FailedRecord, check_on_error, named, said
-from pymc_mcoem.runs.outliers import check_refuse_beyond
+from pymc_mcoem.runs.outliers import Absurd, check_refuse_beyond
 from pymc_mcoem.validation import is_whole
 
 if TYPE_CHECKING:
@@ -306,17 +306,21 @@ class StepError(Exception):
         self.causes = tuple(causes)
         self.positions = frozenset(item.position for item in self.culprits)
 
-    def failed_records(self) -> list[FailedRecord]:
+    def failed_records(self, what: str = "learning it failed") -> list[FailedRecord]:
         """Return the observations to blame with the reasons, for the history."""
         return [
-            FailedRecord(item.position, f"learning it failed: {named(cause)}", item.observation)
+            FailedRecord(item.position, f"{what}: {named(cause)}", item.observation)
             for item, cause in zip(self.culprits, self.causes, strict=True)
         ]
 
     def told(self, what: str) -> Exception:
         """Return the error that users see; `what` says what happens to the observations."""
         cause = self.causes[0]
-        kind = FloatingPointError if isinstance(cause, ArithmeticError) else RuntimeError
+        kind: type[Exception] = RuntimeError
+        if isinstance(cause, ArithmeticError):
+            kind = FloatingPointError
+        elif isinstance(cause, Absurd):
+            kind = ValueError
         positions = ", ".join(str(item.position) for item in self.culprits)
         return kind(f"observation {positions} of the stream, counted from 0, {what}: {said(cause)}")
 

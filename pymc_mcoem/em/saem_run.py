@@ -131,7 +131,9 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
             if not state.chains:
                 spans[position] = span(item.observation)
         absurd = absurd_among(
-            list(spans.values()), self.settings.refuse_beyond, largest(state.parameters)
+            list(spans.values()),
+            self.settings.refuse_beyond,
+            largest(state.parameters or self.family.declared_parameters()),
         )
         places = list(spans)
         for index, why in absurd.items():

@@ -41,7 +41,6 @@ TOGETHER, LOTS = 8, 16
 IDLE = 300
 #: Seconds that the first call of a worker may take beyond the timeout, because it compiles.
 FIRST = 600.0
-
 #: The same for a worker of our own pool after another one has answered: what that one compiled is
 #: on the disk, but not what JAX compiles.
 LATER = 120.0
@@ -306,18 +305,16 @@ class Dispatcher:
             return 1
         return max(min(TOGETHER, total // (LOTS * self._size), window // (4 * self._size)), 1)
 
-    def _answer(self, sent: _Sent) -> list[Any]:
+    def _answer(self, sent: _Sent) -> Any:
         assert sent.future is not None
         # workers have no line of their own, and compile at their first call
-        first = nullcontext() if self._answered else compiling("in the workers")
-        with first:
+        with nullcontext() if self._answered else compiling("in the workers"):
             found = self._result(sent.future)
         if isinstance(found, Unknown):
             sent.future = self._submit(sent.orders, whole=True)
             found = self._result(sent.future)
         self._processes.add(found.process)
-        answers: list[Any] = found.found
-        return answers
+        return found.found
 
     def _result(self, future: Future[Any]) -> Any:
         """Wait for answers. Exceptions here are due to the executor, never to a call.
@@ -352,7 +349,7 @@ class Dispatcher:
             If they cannot.
         """
         try:
-            (found,) = self._result(self._submit((Order(_nothing),), whole=True)).found
+            (found,) = self._result(self._submit((Order(id),), whole=True)).found
             received(found)
         except (BrokenExecutor, _CallLost) as error:
             raise ExecutorError(
@@ -405,24 +402,19 @@ class Dispatcher:
             self._end_pool()
             self._end_pool, self._executor, self._answered = None, None, False
 
-    def _pool(self, size: int) -> Executor:
+    def _pool(self, size: int) -> Any:
         # loky's workers start without the memory of this process and, unlike those of the standard
         # library, without running the user's script again.
         from joblib.externals.loky import ProcessPoolExecutor
 
-        pool: Any = ProcessPoolExecutor(
+        pool = ProcessPoolExecutor(
             max_workers=size,
             timeout=IDLE,
             initializer=begin_worker,
             initargs=(os.getpid(), self._parcel),
         )
         self._end_pool = weakref.finalize(self, pool.shutdown, wait=False, kill_workers=True)
-        made: Executor = pool
-        return made
-
-
-def _nothing(_: Any) -> None:
-    """Do nothing."""
+        return pool
 
 
 class _Sent:

@@ -184,10 +184,12 @@ def require_plausible(
         ratio = _reach(row[None], middle)[0] / typical
         if ratio > allowed:
             furthest = row[0] if middle - row[0] > row[2] - middle else row[2]
+            than = "from the median of recent records as these do"
+            if len(rows) < FEW:
+                than = "from 0 as the largest of the parameters"
             raise Absurd(
-                f"{name} reaches {furthest:.6g}, {ratio:.2g} times as far from the median of "
-                f"recent records as these do ({allowed:g} are allowed); check the source, or give "
-                "another refuse_beyond, None to accept all."
+                f"{name} reaches {furthest:.6g}, {ratio:.2g} times as far {than} ({allowed:g} are "
+                "allowed); check the source, or give another refuse_beyond, None to accept all."
             )
 
 

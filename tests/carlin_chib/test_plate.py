@@ -431,7 +431,7 @@ def test_rows_with_several_modes_have_mixtures_of_them(rng):
 
 
 def largest_z_of_folded(step, rng) -> float:
-    with step._model:
+    with step._density.model:
         posterior = pm.sample(
             draws=2_000,
             tune=100,

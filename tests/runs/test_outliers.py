@@ -14,7 +14,7 @@ from pymc_mcoem.em.saem import SAEM
 from pymc_mcoem.runs.outliers import IN_A_ROW, LEAST, remembered, require_plausible, span
 from tests.helpers.representatives import by_default
 from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
-from tests.helpers.toy_runs import THETA, WAYS, driver
+from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver
 
 
 @pytest.fixture(scope="module")
@@ -157,14 +157,52 @@ def test_with_a_given_start_one_among_the_first_is_refused_too(family, stream, p
     assert_learned_without(em, driver(family, parameters=THETA).partial_fit(stream), [place])
 
 
-@pytest.mark.parametrize("place", [0, 2, 4])
-def test_of_a_short_start_and_a_small_set_too(family, stream, place):
+@pytest.mark.parametrize(
+    ("n_start", "place"), [(1, 0), (1, 1), (2, 0), (2, 1), (2, 2), (5, 0), (5, 2), (5, 4)]
+)
+def test_of_a_short_start_and_a_small_set_too(family, stream, n_start, place):
     records = np.insert(stream, place, 1e30)
-    em = driver(family, n_start=5, on_error="skip").partial_fit(records)
-    assert_learned_without(em, driver(family, n_start=5).partial_fit(stream), [place])
+    em = driver(family, n_start=n_start, on_error="skip").partial_fit(records)
+    assert_learned_without(em, driver(family, n_start=n_start).partial_fit(stream), [place])
     settings = {"e_step": Noisy(), "random_seed": 1, "progressbar": False, "on_error": "skip"}
-    saem = SAEM(family, **settings).fit(records[:7], 2)
-    assert saem.parameters.identical(SAEM(family, **settings).fit(stream[:6], 2).parameters)
+    n = n_start + 1
+    saem = SAEM(family, **settings).fit(records[: n + 1], 2)
+    assert saem.parameters.identical(SAEM(family, **settings).fit(stream[:n], 2).parameters)
+
+
+@pytest.mark.parametrize("n_start", [1, 2])
+def test_a_start_of_one_or_two_is_compared_with_what_the_model_declares(family, stream, n_start):
+    """Its largest number is 2. What was learned before, and written to the model, says nothing."""
+    family.set_model_parameters({**THETA, "means": np.array([0.0, 1.0, 1e30])})
+    em = driver(family, n_start=n_start)
+    records = [*stream[: n_start - 1], 1e30]
+    with pytest.raises(
+        ValueError, match=r"1e\+30, 5e\+29 times as far from 0 as the largest of th"
+    ):
+        em.partial_fit(records)
+    assert (em.position, em.n_seen) == (n_start, n_start - 1)
+    em.partial_fit(stream[n_start - 1 :])
+    assert em.parameters.identical(driver(family, n_start=n_start).partial_fit(stream).parameters)
+    # a thousand times as large is not absurd, and with None nothing is
+    for scale in (1.0, 1e3):
+        em = driver(family, n_start=n_start).partial_fit(scale * stream)
+        free = driver(family, n_start=n_start, refuse_beyond=None).partial_fit(scale * stream)
+        assert_same(em, free)
+        assert em.n_seen == 60
+    assert driver(family, n_start=n_start, refuse_beyond=None).partial_fit(records).n_seen
+
+
+def test_what_is_read_while_records_are_held_is_as_if_the_stream_ended(family, stream):
+    records = [*stream[:5], 1e30]
+    em = driver(family, on_error="skip").partial_fit(records)
+    clean = driver(family).partial_fit(stream[:5])
+    assert em.parameters.identical(clean.parameters)
+    assert em.n_seen == 6
+    em = driver(family).partial_fit(records)
+    with pytest.raises(ValueError, match=r"observation 5 .* is held, and cannot be learned: obser"):
+        _ = em.parameters
+    with pytest.raises(ValueError, match="nothing was seen and none were given"):
+        _ = driver(family, on_error="skip").partial_fit([1e30]).parameters
 
 
 @pytest.mark.parametrize("dark", [0.0, 0.3])
