@@ -64,13 +64,7 @@ class ClassWeights(Protocol):
 
 
 def check_sweeps(draws: int, tune: int) -> None:
-    """Check numbers of sweeps.
-
-    Raises
-    ------
-    ValueError
-        If there is no draw, or `tune` is negative.
-    """
+    """Check numbers of sweeps."""
     if draws < 1 or tune < 0:
         raise ValueError(
             f"draws is {draws} and tune {tune}; give at least one draw and no negative tune."
@@ -89,19 +83,6 @@ def compile_class_weights(
 
     An E-step without sweeps or draws is not screened, because finding hopeless classes costs as
     much as the E-step.
-
-    Parameters
-    ----------
-    family : Family
-    e_step : EStep, optional
-        Default: `CarlinChibBurst()`.
-    screening : float
-        As for `Classifier`.
-
-    Raises
-    ------
-    TypeError
-        If the E-step gives no class probabilities.
     """
     if e_step is None:
         e_step = CarlinChibBurst()

@@ -84,7 +84,6 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
 
         Parameters
         ----------
-        observation : array_like, mapping, or Unreadable
         index : int
             Number of the record in the call, counted from 0.
         classes : tuple of int or None
@@ -213,11 +212,6 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
         """Leave out observations for the start that lie too far from the others.
 
         The first ten were accepted unchecked. Return whether any was left out.
-
-        Raises
-        ------
-        ValueError
-            If there are any and errors are to be raised.
         """
         held = self.state.pending[: self.settings.n_start]
         found = absurd_among([span(item.observation) for item in held], self.settings.refuse_beyond)
@@ -244,13 +238,7 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
         return None
 
     def as_if_ended(self) -> OnlineState:
-        """Return the state as if the stream ended here, without changing the run.
-
-        Raises
-        ------
-        ValueError
-            If the run has neither observations nor parameters.
-        """
+        """Return the state as if the stream ended here, without changing the run."""
         state = self.state
         if not state.n_seen and state.parameters is None:
             raise ValueError(

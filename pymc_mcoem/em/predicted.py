@@ -29,10 +29,6 @@ _SUSPICIOUS = 10.0
 class Predicted:
     """Prior predictive draws of a family's observation at given parameters.
 
-    Parameters
-    ----------
-    family : Family
-
     Notes
     -----
     Only data that are the value of an observed variable of the model are drawn. If there are none,
@@ -56,15 +52,9 @@ class Predicted:
             The record as encoded by `Family.encode`, since a family may use other units.
         recent : dict of str to ndarray, or None
             As from `remembered`.
-        parameters : dict of str to ndarray
         beyond : float
             Largest allowed distance from the median of the draws, in units of the median
             distance of a draw.
-
-        Raises
-        ------
-        Absurd
-            If the record lies further.
         """
         if max(map(len, (recent or {}).values()), default=0) >= LEAST:
             return

@@ -50,10 +50,6 @@ class Run[State: RunState, Settings: RunSettings]:
 
     Parameters
     ----------
-    family : Family
-        The model.
-    settings : RunSettings
-        Settings of the run.
     random_seed : int, sequence of int, or None
         Every observation has its own generator, made from the seed and the observation's number,
         so that a run can be continued from these two.
@@ -118,13 +114,7 @@ class Run[State: RunState, Settings: RunSettings]:
         return self.family.check_parameters(found)
 
     def admit(self, observation: Any, position: int) -> tuple[Pending, Arrays]:
-        """Return an observation in the form to hold and in encoded form.
-
-        Raises
-        ------
-        Exception
-            Any exception of `Family.encode`, which refuses an observation.
-        """
+        """Return an observation in the form to hold and in encoded form."""
         encoded = patiently(partial(self.family.encode, observation))
         # the result of an interrupted call may look complete
         raise_if_interrupted()
@@ -152,7 +142,6 @@ class Run[State: RunState, Settings: RunSettings]:
 
         Yields
         ------
-        item : object
         result : EStepResult or Exception
             The exception if the E-step failed.
         seconds : float
@@ -234,13 +223,7 @@ class Run[State: RunState, Settings: RunSettings]:
         return run_bytes(self.driver, saved, self.history_at(state), written_by)
 
     def restore(self, saved: SavedRun, tree: xr.DataTree) -> None:
-        """Continue from a saved run.
-
-        Raises
-        ------
-        ValueError, TypeError
-            If parameters or statistics do not match the family, or are not finite.
-        """
+        """Continue from a saved run."""
         state: Any = saved.state
         for arrays in (state.parameters, getattr(state, "average", None)):
             if arrays is not None:

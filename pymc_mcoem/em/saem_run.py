@@ -170,11 +170,6 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
             All observations by position, as `Family.encode` returns them.
         visited : callable
             Called with the record of each observation after its visit.
-
-        Raises
-        ------
-        FloatingPointError, RuntimeError
-            If a visit fails and is not to be skipped, or if the M-step fails.
         """
         report, failures = self.step(self.state, encoded, visited)
         lost = [
@@ -195,7 +190,6 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
 
         Returns
         -------
-        report : StepReport
         failures : dict of int to Exception
             Errors of the observations that are left out from now on, by position. If they fail in
             the first iteration, the run continues as a run without them would.
@@ -329,13 +323,7 @@ class _Taken:
 
 
 def _require_same(taken: _Taken, state: SAEMState) -> None:
-    """Refuse observations other than those of a run's chains.
-
-    Raises
-    ------
-    ValueError
-        If there are more or fewer records, or one differs; the error says which.
-    """
+    """Refuse observations other than those of a run's chains."""
     where = ""
     if taken.n_records == state.n_records:
         found = dict(zip(state.positions, state.fingerprints, strict=True))

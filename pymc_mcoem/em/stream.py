@@ -60,11 +60,6 @@ class Unreadable:
 def check_skip(skip: Any) -> None:
     """Check that `skip` is a number of records.
 
-    Raises
-    ------
-    ValueError
-        If it is not a whole number from 0.
-
     Examples
     --------
     >>> check_skip(-1)
@@ -83,7 +78,6 @@ def read(family: Family, observations: Any, skip: int = 0) -> Iterator[Any]:
 
     Parameters
     ----------
-    family : Family
     observations : array_like, mapping, or iterable
         As `Family.iterate` takes them.
     skip : int
@@ -128,11 +122,6 @@ def read(family: Family, observations: Any, skip: int = 0) -> Iterator[Any]:
 def count_observations(family: Family, observations: Any) -> int | None:
     """Return the number of observations in a source; None if it is not known.
 
-    Raises
-    ------
-    TypeError, ValueError
-        If `observations` is not a source of observations.
-
     Examples
     --------
     >>> from pymc_mcoem.templates import TemplateMixture
@@ -145,12 +134,6 @@ def count_observations(family: Family, observations: Any) -> int | None:
 
 def is_single(family: Family, observations: Any) -> bool:
     """Return whether a source is one observation and not several.
-
-    Parameters
-    ----------
-    family : Family
-    observations : object
-        As `Family.iterate` takes them.
 
     Returns
     -------
@@ -189,13 +172,7 @@ class _Source:
 
 
 def _source(family: Family, observations: Any) -> _Source:
-    """Return the source for one observation, an array, passes, a sequence, or an iterable.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `observations` is none of these.
-    """
+    """Return the source for one observation, an array, passes, a sequence, or an iterable."""
     given = family.as_source(observations)
     if isinstance(given, xr.DataArray):
         given = family.in_order(given).variable
@@ -238,7 +215,6 @@ def _spread(family: Family, records: Iterable[Any], batches: bool | None = None)
 
     Parameters
     ----------
-    family : Family
     records : iterable
         Single observations or batches of them, or an `Unreadable` for one that could not be read.
     batches : bool, optional
@@ -275,13 +251,7 @@ def _spread(family: Family, records: Iterable[Any], batches: bool | None = None)
 
 
 def _prepared(family: Family, record: Any) -> tuple[Any, bool]:
-    """Return a record in memory and in the model's order, and whether it is a batch.
-
-    Raises
-    ------
-    Exception
-        Any exception while reading it.
-    """
+    """Return a record in memory and in the model's order, and whether it is a batch."""
     if isinstance(record, xr.DataArray):
         # a record with the wrong dims stays as it is, for encode to refuse it
         with suppress(ValueError):
@@ -313,19 +283,6 @@ def in_memory(record: Any) -> Any:
 
 def as_values(name: str, value: Any) -> np.ma.MaskedArray:
     """Return the values of one observation in float64, masked where they were masked.
-
-    Parameters
-    ----------
-    name : str
-        Name of the values, for error messages.
-    value : array_like
-
-    Raises
-    ------
-    TypeError
-        If the values are not real numbers.
-    ValueError
-        If they do not form an array, for example rows of different lengths.
 
     Examples
     --------

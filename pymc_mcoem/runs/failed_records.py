@@ -92,12 +92,6 @@ class FailedRecord:
 def check_on_error(on_error: Any) -> None:
     """Check the argument `on_error` of drivers.
 
-    Raises
-    ------
-    ValueError, FileNotFoundError, NotADirectoryError
-        If it is neither "raise" or "skip", nor a function, nor a folder that exists or can be
-        created.
-
     Examples
     --------
     >>> check_on_error("ignore")
@@ -145,7 +139,6 @@ def leave_out(
         History of the run.
     on_error : str, callable or path-like
         As given to the driver.
-    records : sequence of FailedRecord
     tell : bool
         Whether to log; False if an error is raised instead.
 

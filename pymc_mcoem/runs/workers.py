@@ -132,7 +132,6 @@ class Limit:
 
     Attributes
     ----------
-    seconds : float
     first : float
         Additional seconds for a worker's first call of an object, which compiles.
     driver : int
@@ -206,7 +205,6 @@ def perform(
         Token of the `Parcel`.
     content : bytes or None
         Content of the `Parcel`, if the worker may not have it yet.
-    orders : sequence of Order
     limit : Limit, optional
         Time limit of each call.
 

@@ -132,13 +132,7 @@ class AuxiliaryChains:
 
 
 class CompiledAuxiliaryChains(ChainEStep[ClassDraws]):
-    """An `AuxiliaryChains` compiled for one family.
-
-    Parameters
-    ----------
-    settings : AuxiliaryChains
-    family : Family
-    """
+    """An `AuxiliaryChains` compiled for one family."""
 
     def __init__(self, settings: AuxiliaryChains, family: Family) -> None:
         super().__init__(family, settings.backend, settings.pseudo_priors)

@@ -33,13 +33,7 @@ type Arrays = Mapping[str, np.ndarray]
 class DensityEStep(ABC):
     """A compiled E-step that evaluates the family's density and statistics.
 
-    Parameters
-    ----------
-    family : Family
-    backend : str or None
-        ``"numba"``, ``"c"`` or ``"jax"``; None is PyTensor's default.
-    density : ClassDensity, optional
-        Default: the density of the family, which must then have latents.
+    By default the density is that of the family, which must then have latents.
     """
 
     def __init__(
@@ -63,25 +57,7 @@ class DensityEStep(ABC):
         draws: int,
         tune: int,
     ) -> EStepResult:
-        """Return the mean statistics of one observation.
-
-        Parameters
-        ----------
-        data : mapping of str to ndarray
-            The encoded observation.
-        parameters : mapping of str to ndarray
-            θ by ``pm.Data`` name.
-        rng : numpy.random.Generator
-        state : mapping of str to ndarray
-            As from `initial_state` or the last result.
-        draws, tune : int
-            Numbers of draws to average over and of sweeps before them. An E-step without draws or
-            without tuning does not use them.
-
-        Returns
-        -------
-        EStepResult
-        """
+        """Return the mean statistics of one observation; see `CompiledEStep`."""
         return self._explain(self._values(data, parameters), rng, state, draws, tune)
 
     def class_probability(
@@ -93,17 +69,7 @@ class DensityEStep(ABC):
         draws: int,
         tune: int,
     ) -> np.ndarray:
-        """Return the posterior class probabilities of one encoded observation.
-
-        Parameters
-        ----------
-        data, parameters, rng, draws, tune
-            As for a call, with the step sizes that a run starts with.
-
-        Returns
-        -------
-        ndarray of shape (n_classes,)
-        """
+        """Return class probabilities, ``(n_classes,)``; see `CompiledClassWeights`."""
         return self._class_weights(self._values(data, parameters), rng, draws, tune)
 
     def _values(self, data: Arrays, parameters: Arrays) -> dict[str, np.ndarray]:
@@ -127,12 +93,6 @@ class DensityEStep(ABC):
 
 class ChainEStep[Drawn: (Sweeps, ClassDraws)](DensityEStep):
     """A compiled E-step with Markov chains, whose starts and moves depend on pseudo-priors.
-
-    Parameters
-    ----------
-    family : Family
-    backend : str or None
-    rule : PseudoPriorRule
 
     Attributes
     ----------

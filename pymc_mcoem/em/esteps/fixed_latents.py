@@ -75,13 +75,7 @@ class FixedLatents:
 
 
 class CompiledFixedLatents(DensityEStep):
-    """A `FixedLatents` compiled for one family.
-
-    Parameters
-    ----------
-    settings : FixedLatents
-    family : Family
-    """
+    """A `FixedLatents` compiled for one family."""
 
     def __init__(self, settings: FixedLatents, family: Family) -> None:
         model, inputs = family.model, (*family.parameter_names, *family.observation)

@@ -35,10 +35,6 @@ def go_together(settings: Any) -> bool:
     """Return whether the settings of a burst allow many observations in one call.
 
     That takes JAX, the pseudo-priors `Laplace`, and the moves `RandomWalk` or `Hamiltonian`.
-
-    Parameters
-    ----------
-    settings : CarlinChibBurst
     """
     move = settings.within_class
     return (
@@ -57,7 +53,6 @@ class TogetherEStep(SweepEStep):
 
     Attributes
     ----------
-    settings : CarlinChibBurst
     family : Family
         Both set by derived classes.
     """
@@ -173,13 +168,7 @@ class TogetherEStep(SweepEStep):
         draws: int,
         tune: int,
     ) -> list[np.ndarray | Exception]:
-        """Return class probabilities of many observations, ``(n_classes,)`` each.
-
-        Parameters
-        ----------
-        data, parameters, rngs, draws, tune
-            As for `explain_all`, with the step sizes that a run starts with.
-        """
+        """Return class probabilities of many observations, ``(n_classes,)`` each."""
         gains = adaptation_gains(tune + draws, tune)
         asked = [
             ToExplain(self._values(each, parameters), rng, self.initial_log_step, gains)

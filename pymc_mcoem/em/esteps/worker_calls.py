@@ -42,13 +42,7 @@ class Explainer:
         return cls(family, compiled_for(family, settings))
 
     def checked(self, result: EStepResult) -> EStepResult:
-        """Return `result` after checking its statistics and its state.
-
-        Raises
-        ------
-        ValueError, FloatingPointError
-            If one is invalid; see `check_statistics`.
-        """
+        """Return `result` after checking its statistics and its state."""
         check_statistics(self.family, result.statistics)
         for name, value in result.state.items():
             if not np.isfinite(value).all():
@@ -144,16 +138,7 @@ def visit(
     chain: Arrays,
     how: Visit,
 ) -> EStepResult:
-    """Return the statistics of one encoded observation, with `chain` for the next visit.
-
-    Parameters
-    ----------
-    explainer, data, parameters, rng
-        As for `simulate`.
-    chain : mapping of str to ndarray
-        `chain` of the last visit's result; empty at the first visit.
-    how : Visit
-    """
+    """Return the statistics of one encoded observation, with `chain` for the next visit."""
     if isinstance(explainer.e_step, CompiledChains):
         return explainer.checked(
             explainer.e_step.resume(
