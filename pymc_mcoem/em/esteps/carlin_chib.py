@@ -193,7 +193,7 @@ class CompiledCarlinChibBurst(TogetherEStep):
         """Return the result of a call and its ``tune + draws`` sweeps, on PyMC's sampling scale."""
         values = self._values(data, parameters)
         pseudo_priors, found = self._run(values, rng, state["log_step"], draws, tune)
-        return self._described(pseudo_priors, found, tune, rng, values), found
+        return self._moved(self._summed(pseudo_priors, found, tune, rng, values)), found
 
     def chain(
         self,

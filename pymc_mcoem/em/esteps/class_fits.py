@@ -39,7 +39,7 @@ FEW = 0.1
 _FIT = ("mean", "scale", "whiten", "log_normalizer", "log_evidence")
 
 
-def family_density(family: Family) -> ClassDensity:
+def family_density(family: Family, *, needs_latents: bool = True) -> ClassDensity:
     """Return the density of a family, with its parameters and observation as inputs."""
     density = ClassDensity(
         family.model,
@@ -47,7 +47,8 @@ def family_density(family: Family) -> ClassDensity:
         family.latents,
         inputs=(*family.parameter_names, *family.observation),
     )
-    density.require_latents()
+    if needs_latents:
+        density.require_latents()
     known = family.written_out
     if known is not None and known.model is family.model:
         density.written_out = known

@@ -113,7 +113,7 @@ class TogetherEStep(SweepEStep):
             return super(TogetherEStep, self)._explain(one.values, one.rng, state, draws, tune)
 
         def told(at: int, explained: Explained) -> EStepResult:
-            return self._moved(self._result_of(explained, tune))
+            return self._moved(self._result(explained, tune))
 
         return self._all(asked, alone, told, tune)
 
@@ -155,7 +155,7 @@ class TogetherEStep(SweepEStep):
             chain = {**self._place(found), "log_step": np.array(found.log_step)}
             if fit is not None and keep_fit:
                 chain |= fit_to_keep(fit)
-            return replace(self._result_of(explained, 0), chain=chain)
+            return replace(self._result(explained, 0), chain=chain)
 
         return self._all(asked, alone, told, 0, keeps_fit=keep_fit)
 
@@ -194,15 +194,6 @@ class TogetherEStep(SweepEStep):
         if isinstance(found, Exception):
             raise found
         return found
-
-    def _result_of(self, explained: Explained, tune: int) -> EStepResult:
-        return self._result(
-            explained.statistics,
-            explained.log_evidence,
-            explained.troubles,
-            explained.found,
-            tune,
-        )
 
     def _all[Found](
         self,
