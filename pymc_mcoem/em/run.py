@@ -25,7 +25,7 @@ from pymc_mcoem.em.storage import SavedRun, run_bytes
 from pymc_mcoem.em.stream import Unreadable
 from pymc_mcoem.interrupts import patiently, raise_if_interrupted, require_own_fault
 from pymc_mcoem.runs.executor import Dispatcher, WorkerLost, Workers
-from pymc_mcoem.runs.failed_records import FailedRecord, leave_out, named
+from pymc_mcoem.runs.failed_records import FailedRecord, named, pass_on
 from pymc_mcoem.runs.lots import answers_in_lots
 from pymc_mcoem.runs.settings import run_attributes, seed_entropy
 from pymc_mcoem.runs.workers import ExecutorError, Order
@@ -187,8 +187,18 @@ class Run[State: RunState, Settings: RunSettings]:
 
     def leave_out(self, *records: FailedRecord) -> None:
         """Pass failed records to `on_error`, keep the reasons, and log the first if not raised."""
-        on_error = self.settings.on_error
-        leave_out(self.history, on_error, records, tell=on_error != "raise")
+        on_error, first = self.settings.on_error, not self.history.skipped
+        for record in records:
+            pass_on(record, on_error)
+        for record in records:
+            self.history.skip(record.position, record.reason)
+        if first and on_error != "raise" and records:
+            _log.warning(
+                "Record %d, counted from 0, is left out: %s Further ones are only counted, with "
+                "their reasons in history.",
+                records[0].position,
+                records[0].reason,
+            )
 
     def take(self, report: StepReport[State]) -> None:
         """Move to the state of a step's report, and log new troubles."""
