@@ -66,7 +66,9 @@ class Predicted:
         }
         if not spans:
             return
-        for name, rows in self._rows(parameters).items():
+        with one_call_at_a_time():
+            drawn = self._drawn(parameters)
+        for name, rows in drawn.items():
             middle = np.median(rows[:, 1])
             typical = np.median(np.maximum(rows[:, 2] - middle, middle - rows[:, 0]))
             if name not in spans or not typical > 0:
@@ -80,12 +82,8 @@ class Predicted:
                     "the source and the start, or give another refuse_beyond, None to accept all."
                 )
 
-    def _rows(self, parameters: Arrays) -> Arrays:
-        """Return the `span` of 20 draws by part, ``(20, 3)``; empty if drawing fails."""
-        with one_call_at_a_time():
-            return self._drawn(parameters)
-
     def _drawn(self, parameters: Arrays) -> Arrays:
+        """Return the `span` of 20 draws by part, ``(20, 3)``; empty if drawing fails."""
         found: Arrays = {}
         states: dict[Any, Any] = {}
         try:

@@ -78,15 +78,7 @@ def read_run(path: str | os.PathLike[str], driver: str) -> tuple[SavedRun, xr.Da
 def settings_of(
     path: str | os.PathLike[str], text: str, kind: type, overrides: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments with which a saved driver is made again.
-
-    Raises
-    ------
-    TypeError
-        If `overrides` names a setting that a run does not have.
-    ValueError
-        If a setting is neither in the file nor given, or the file has other settings.
-    """
+    """Return the arguments with which a saved driver is made again."""
     with named_damage(path):
         stored, known = decode_settings(text), {field.name for field in fields(kind)}
         if set(stored) != known:

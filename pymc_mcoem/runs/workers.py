@@ -274,11 +274,6 @@ def begin_worker(driver: int, parcel: Parcel) -> None:
 def received(answer: Any) -> Any:
     """Return the result of a call, or raise its exception.
 
-    Parameters
-    ----------
-    answer : object
-        An answer from `perform`.
-
     Raises
     ------
     ExecutorError
