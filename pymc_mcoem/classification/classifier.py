@@ -14,7 +14,6 @@ import xarray as xr
 from pymc_mcoem.classification.labels import as_labels, majority_labels, unique_labels
 from pymc_mcoem.classification.merged_classes import merge_parameters, merged_mixture
 from pymc_mcoem.classification.scores import (
-    ClassWeights,
     Unclassified,
     attempt,
     check_sweeps,
@@ -37,7 +36,7 @@ from pymc_mcoem.runs.workers import Order
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from pymc_mcoem.em.esteps.base import EStep
+    from pymc_mcoem.em.esteps.base import CompiledClassWeights, EStep
     from pymc_mcoem.em.family import Family
     from pymc_mcoem.templates.mixture import TemplateMixture
 
@@ -214,7 +213,7 @@ class Classifier:
         # The paper's rule uses the weights of labels, but not those of classes.
         prior = {} if label_weights is None else label_weights
         log_label_weight = np.log([float(prior.get(label, 1.0)) for label in of_class])
-        make: Callable[[], ClassWeights] = (
+        make: Callable[[], CompiledClassWeights] = (
             partial(compile_class_weights, self.family, e_step, screening)
             if rule == "evidence"
             else partial(compile_expected_likelihood, self.family, log_label_weight)

@@ -70,13 +70,7 @@ class ExpectedLikelihood:
 
 
 class CompiledExpectedLikelihood:
-    """An `ExpectedLikelihood` compiled for one family.
-
-    Parameters
-    ----------
-    settings : ExpectedLikelihood
-    family : Family
-    """
+    """An `ExpectedLikelihood` compiled for one family."""
 
     def __init__(self, settings: ExpectedLikelihood, family: Family) -> None:
         mode = pytensor_mode(settings.backend)
@@ -109,7 +103,6 @@ class CompiledExpectedLikelihood:
             The encoded observation.
         parameters : mapping of str to ndarray
             θ by ``pm.Data`` name.
-        rng : numpy.random.Generator
         draws, tune : int
             Sweeps of each class's chain that are used, and sweeps before them.
         """

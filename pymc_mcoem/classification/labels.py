@@ -14,16 +14,6 @@ __all__ = ["as_labels", "majority_labels", "read_labels", "unique_labels"]
 def as_labels(labels: Sequence[Hashable] | np.ndarray) -> np.ndarray:
     """Return labels as an array with one entry for each, of dtype object if no other fits.
 
-    Parameters
-    ----------
-    labels : sequence or array
-        Arrays stay as they are.
-
-    Returns
-    -------
-    ndarray
-        With one axis, unless an array with more was given.
-
     Examples
     --------
     >>> as_labels(["a", "b"]), as_labels([("a", 1), ("b", 2)]).shape, as_labels([1, "b"]).tolist()

@@ -44,11 +44,6 @@ def merge_parameters(
         As `Family.check_parameters` returns them.
     label_weights : mapping of label to float, optional
         Prior weights of labels; equal by default.
-
-    Raises
-    ------
-    ValueError
-        If weights are not positive or there is not one for each label.
     """
     weights = {label: 1.0 for label in parameters} if label_weights is None else label_weights
     if set(weights) != set(parameters) or not all(weight > 0 for weight in weights.values()):

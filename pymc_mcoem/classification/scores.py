@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.special import softmax
@@ -15,6 +15,7 @@ from pymc_mcoem.classification.expected_likelihood import (
     CompiledExpectedLikelihood,
     ExpectedLikelihood,
 )
+from pymc_mcoem.classification.merged_classes import merged_mixture
 from pymc_mcoem.classification.screening import ScreenedClassWeights
 from pymc_mcoem.compiling.arithmetic import strict_arithmetic
 from pymc_mcoem.em.esteps.base import CompiledClassWeights
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
 
 __all__ = [
-    "ClassWeights",
     "Unclassified",
     "attempt",
     "check_sweeps",
@@ -47,30 +47,8 @@ __all__ = [
 type Arrays = Mapping[str, np.ndarray]
 
 
-class ClassWeights(Protocol):
-    """A compiled rule that weighs the classes of an observation."""
-
-    def class_probability(
-        self,
-        data: Arrays,
-        parameters: Arrays,
-        rng: np.random.Generator,
-        *,
-        draws: int,
-        tune: int,
-    ) -> np.ndarray:
-        """Return class probabilities of one encoded observation, ``(n_classes,)``."""
-        ...
-
-
 def check_sweeps(draws: int, tune: int) -> None:
-    """Check numbers of sweeps.
-
-    Raises
-    ------
-    ValueError
-        If there is no draw, or `tune` is negative.
-    """
+    """Check numbers of sweeps."""
     if draws < 1 or tune < 0:
         raise ValueError(
             f"draws is {draws} and tune {tune}; give at least one draw and no negative tune."
@@ -84,24 +62,11 @@ def generator_of(random_seed: int | Sequence[int], index: int) -> np.random.Gene
 
 def compile_class_weights(
     family: Any, e_step: EStep | None = None, screening: float = 0.0
-) -> ClassWeights:
+) -> CompiledClassWeights:
     """Compile posterior class probabilities, with hopeless classes left out on request.
 
     An E-step without sweeps or draws is not screened, because finding hopeless classes costs as
     much as the E-step.
-
-    Parameters
-    ----------
-    family : Family
-    e_step : EStep, optional
-        Default: `CarlinChibBurst()`.
-    screening : float
-        As for `Classifier`.
-
-    Raises
-    ------
-    TypeError
-        If the E-step gives no class probabilities.
     """
     if e_step is None:
         e_step = CarlinChibBurst()
@@ -131,10 +96,7 @@ def _search_of(e_step: EStep) -> Laplace:
 def _compile_for(family: Any, e_step: EStep, n_classes: int) -> CompiledClassWeights:
     """Compile class weights for a family with `n_classes` of the classes."""
     if n_classes != family.n_classes:
-        starts = family.geometry.starts
-        family = family.with_classes(n_classes, noise="class", priors=None)
-        # Starting points that a user has set apply to fewer classes too.
-        family.geometry = replace(family.geometry, starts=starts)
+        family = merged_mixture(family, n_classes)
     compiled = compiled_for(family, e_step)
     if not isinstance(compiled, CompiledClassWeights):
         raise TypeError(
@@ -144,7 +106,9 @@ def _compile_for(family: Any, e_step: EStep, n_classes: int) -> CompiledClassWei
     return compiled
 
 
-def compile_expected_likelihood(family: Family, log_label_weight: np.ndarray) -> ClassWeights:
+def compile_expected_likelihood(
+    family: Family, log_label_weight: np.ndarray
+) -> CompiledClassWeights:
     """Compile the paper's rule, with the logarithm of the label's weight for each class."""
     return _ExpectedLikelihoods(compiled_for(family, ExpectedLikelihood()), log_label_weight)
 
@@ -177,7 +141,7 @@ class Unclassified:
 
 
 def checked(
-    rule: ClassWeights,
+    rule: CompiledClassWeights,
     index: int,
     data: Arrays,
     parameters: Arrays,
@@ -212,7 +176,7 @@ def joined(orders: Sequence[Order]) -> Order:
 
 
 def _checked_all(
-    rule: ClassWeights, skips: bool, calls: Sequence[tuple[Any, ...]]
+    rule: CompiledClassWeights, skips: bool, calls: Sequence[tuple[Any, ...]]
 ) -> list[np.ndarray | Unclassified | Failed]:
     """Make calls of `checked`, or of `attempt` if it skips, for the same θ together."""
     indices, data, parameters, seeds, draws, tune = zip(*calls, strict=True)
@@ -249,7 +213,7 @@ def _told(index: int, error: Exception) -> Exception:
     )
 
 
-def attempt(rule: ClassWeights, *arguments: Any) -> np.ndarray | Unclassified:
+def attempt(rule: CompiledClassWeights, *arguments: Any) -> np.ndarray | Unclassified:
     """Return what `checked` returns, or the reason why it fails."""
     try:
         return checked(rule, *arguments)

@@ -29,7 +29,6 @@ def keep_plausible(probability: np.ndarray, amount: float) -> np.ndarray:
     Parameters
     ----------
     probability : ndarray of shape (n_classes,)
-    amount : float
 
     Returns
     -------
@@ -55,7 +54,6 @@ class ScreenedClassWeights:
 
     Parameters
     ----------
-    family : Family
     compile_for : callable
         Maps a number of classes to class weights compiled for a family with that many.
     amount : float

@@ -56,8 +56,6 @@ class Burst:
 
     Parameters
     ----------
-    density : ClassDensity
-    move : WithinClassMove
     shared_latents : bool
         Whether the latents are those of all classes, as in `build_sweep`: plain Gibbs.
     keep_auxiliaries : bool
@@ -113,7 +111,6 @@ class Burst:
         start : (int, ndarray of shape (n_latents,))
             Class and position to start from.
         log_step : ndarray of shape (n_classes,)
-        pseudo_priors : PseudoPriors
         gains : ndarray of shape (n_sweeps,)
             As from `adaptation_gains`.
         data : mapping of str to ndarray
@@ -142,21 +139,7 @@ class Burst:
 
 
 class WeightedStatistics:
-    """Compiled Σ_t w_t S(x_t, y) over draws x_t of one class.
-
-    Parameters
-    ----------
-    family : Family
-    density : ClassDensity
-        Density of the family, with its parameters and observation as data inputs.
-    mode : str or None
-        PyTensor's compilation mode.
-
-    Notes
-    -----
-    The draws are summed in one pass, in the memory of one set of statistics. The caller groups
-    draws by class, so that nothing is added into an array of all classes inside the loop.
-    """
+    """Compiled Σ_t w_t S(x_t, y) over draws x_t of one class."""
 
     def __init__(self, family: Family, density: ClassDensity, *, mode: Any = None) -> None:
         self.density = density
@@ -238,7 +221,6 @@ class WeightedStatistics:
         positions : ndarray of shape (n, n_latents)
         weights : ndarray of shape (n,)
             Weights that sum to one give a mean.
-        data : mapping of str to ndarray
 
         Returns
         -------

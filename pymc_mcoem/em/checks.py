@@ -15,18 +15,6 @@ __all__ = ["check_family", "check_layout", "check_shapes", "check_statistics"]
 def check_family(family: Family) -> None:
     """Check that a family is complete. Drivers call this once.
 
-    Parameters
-    ----------
-    family : Family
-        The family.
-
-    Raises
-    ------
-    TypeError
-        If something that a family must define is missing or of the wrong kind.
-    ValueError
-        If a name is unknown or reserved.
-
     Examples
     --------
     >>> check_family(Family())
@@ -77,12 +65,6 @@ def check_family(family: Family) -> None:
 def check_statistics(family: Family, statistics: Mapping[str, np.ndarray]) -> None:
     """Check the statistics that an E-step returned for one observation.
 
-    Parameters
-    ----------
-    family : Family
-    statistics : mapping of str to ndarray
-        As in `EStepResult`.
-
     Raises
     ------
     ValueError
@@ -100,13 +82,7 @@ def check_statistics(family: Family, statistics: Mapping[str, np.ndarray]) -> No
 
 
 def check_layout(family: Family, statistics: Mapping[str, np.ndarray]) -> None:
-    """Check that statistics are finite and have the names and shapes of the family.
-
-    Raises
-    ------
-    ValueError, TypeError, FloatingPointError
-        See `check_statistics`.
-    """
+    """Check that statistics are finite and have the names and shapes of the family."""
     expected = {CLASS_WEIGHT, *family.statistics}
     if set(statistics) != expected:
         raise ValueError(
@@ -131,13 +107,7 @@ def check_layout(family: Family, statistics: Mapping[str, np.ndarray]) -> None:
 def check_shapes(
     statistics: Mapping[str, np.ndarray], running: Mapping[str, np.ndarray] | None
 ) -> None:
-    """Check that statistics have the same shapes as those of earlier observations, if any.
-
-    Raises
-    ------
-    ValueError
-        If one has another shape.
-    """
+    """Check that statistics have the same shapes as those of earlier observations, if any."""
     for name, value in (running or {}).items():
         _check_shape(name, np.shape(statistics[name]), np.shape(value))
 

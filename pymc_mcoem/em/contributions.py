@@ -90,12 +90,6 @@ def blended(
         Sums over the observations of the step.
     size : int
         Number of observations in the step.
-    gain : float
-
-    Raises
-    ------
-    FloatingPointError
-        If a mean is not finite.
     """
     found: Arrays = {}
     with np.errstate(over="ignore", invalid="ignore"):  # overflow is refused below

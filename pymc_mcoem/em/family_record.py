@@ -78,13 +78,7 @@ def _same(before: Any, now: Any) -> bool:
 
 
 def require_family(path: str | os.PathLike[str], saved: Mapping[str, Any], family: Family) -> None:
-    """Refuse a family other than the one that the run was saved with.
-
-    Raises
-    ------
-    ValueError
-        If the family differs; the message says how.
-    """
+    """Refuse a family other than the one that the run was saved with."""
     found = differences(saved, describe_family(family))
     if found:
         raise ValueError(

@@ -131,18 +131,11 @@ class History:
 
     Parameters
     ----------
-    family : Family
-        The model.
     keep : int or None
         Number of steps at which the parameters are kept. None: as many as fit a million numbers,
         from 200 to 10,000.
     thin : int
         Every `thin`-th step and observation is kept from the beginning.
-
-    Raises
-    ------
-    ValueError
-        If a parameter has the name of another variable of the history.
 
     Notes
     -----

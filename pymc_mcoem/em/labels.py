@@ -28,7 +28,6 @@ def labels_of(family: Family, labels: Any, n_observations: int | None) -> Iterat
 
     Parameters
     ----------
-    family : Family
     labels : None, or sequence of length n_observations
         For each observation the number of its class, counted from 0, or several such numbers of
         which one is right; None, NaN or -1 where the class is unknown. For a single observation
@@ -79,7 +78,6 @@ def among(
 
     Parameters
     ----------
-    family : Family
     parameters : mapping of str to ndarray
         θ.
     classes : tuple of int or None
@@ -122,13 +120,7 @@ def allowed_classes(labels: Sequence[Classes], n_classes: int) -> np.ndarray | N
 
 
 def _weights(family: Family) -> str:
-    """Return the name of the parameter that holds the class weights.
-
-    Raises
-    ------
-    TypeError
-        If the probabilities of the class index are not themselves a parameter.
-    """
+    """Return the name of the parameter that holds the class weights."""
     probabilities = family.class_index.owner.inputs[-1]
     for name in family.weight_parameters:
         if family.model[name] is probabilities:
@@ -141,13 +133,7 @@ def _weights(family: Family) -> str:
 
 
 def _classes(label: Any, at: int, n_classes: int) -> Classes:
-    """Return the classes that a label allows.
-
-    Raises
-    ------
-    ValueError
-        If it is neither unknown, nor a class, nor some classes.
-    """
+    """Return the classes that a label allows."""
     several = isinstance(label, Set) or np.ndim(label) > 0
     if not several and (pd.isna(label) or label == UNKNOWN):
         return None

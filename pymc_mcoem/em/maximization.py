@@ -41,18 +41,12 @@ def maximize_family(
 
     Parameters
     ----------
-    family : Family
     statistics : mapping of str to ndarray
         Means of δ_{I,j} S, each ``(n_classes, *shape)``; not changed.
     effective_size : float
         Number of observations that the means are worth.
     present : mapping of str to ndarray, or None
         θ before the M-step; None if there is none.
-
-    Raises
-    ------
-    ValueError
-        If the family's M-step gives values that are not finite or of another shape.
     """
     # A class without mass divides by zero in plain closed forms. Its rows are not used, and those
     # that are used are checked below.

@@ -84,7 +84,6 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
 
         Parameters
         ----------
-        observation : array_like, mapping, or Unreadable
         index : int
             Number of the record in the call, counted from 0.
         classes : tuple of int or None
@@ -239,13 +238,7 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
         return None
 
     def as_if_ended(self) -> OnlineState:
-        """Return the state as if the stream ended here, without changing the run.
-
-        Raises
-        ------
-        ValueError
-            If the run has neither observations nor parameters.
-        """
+        """Return the state as if the stream ended here, without changing the run."""
         state = self.state
         is_ended = not state.pending and (state.n_updates or not state.n_learned)
         if state.parameters is not None and is_ended:

@@ -29,10 +29,6 @@ _SUSPICIOUS = 10.0
 class Predicted:
     """Prior predictive draws of a family's observation at given parameters.
 
-    Parameters
-    ----------
-    family : Family
-
     Notes
     -----
     Only data that are the value of an observed variable of the model are drawn. If there are none,
@@ -56,15 +52,9 @@ class Predicted:
             The record as encoded by `Family.encode`, since a family may use other units.
         recent : dict of str to ndarray, or None
             As from `remembered`.
-        parameters : dict of str to ndarray
         beyond : float
             Largest allowed distance from the median of the draws, in units of the median
             distance of a draw.
-
-        Raises
-        ------
-        Absurd
-            If the record lies further.
         """
         if max(map(len, (recent or {}).values()), default=0) >= LEAST:
             return
@@ -76,7 +66,9 @@ class Predicted:
         }
         if not spans:
             return
-        for name, rows in self._rows(parameters).items():
+        with one_call_at_a_time():
+            drawn = self._drawn(parameters)
+        for name, rows in drawn.items():
             middle = np.median(rows[:, 1])
             typical = np.median(np.maximum(rows[:, 2] - middle, middle - rows[:, 0]))
             if name not in spans or not typical > 0:
@@ -90,12 +82,8 @@ class Predicted:
                     "the source and the start, or give another refuse_beyond, None to accept all."
                 )
 
-    def _rows(self, parameters: Arrays) -> Arrays:
-        """Return the `span` of 20 draws by part, ``(20, 3)``; empty if drawing fails."""
-        with one_call_at_a_time():
-            return self._drawn(parameters)
-
     def _drawn(self, parameters: Arrays) -> Arrays:
+        """Return the `span` of 20 draws by part, ``(20, 3)``; empty if drawing fails."""
         found: Arrays = {}
         states: dict[Any, Any] = {}
         try:

@@ -134,13 +134,6 @@ class _ProgressBar:
 class RunProgress(_ProgressBar):
     """Progress bar of a run: observations seen, noise, class weights and acceptance rate.
 
-    Parameters
-    ----------
-    enabled : bool
-        Whether it is shown at all.
-    total : int or None
-        Number of observations to be learned, if known.
-
     Notes
     -----
     Noise is a standard deviation, shown for families with a ``noise_variance``. The acceptance
@@ -193,16 +186,7 @@ class RunProgress(_ProgressBar):
 
 
 class CountProgress(_ProgressBar):
-    """Progress bar that shows only a count, as for classification.
-
-    Parameters
-    ----------
-    enabled : bool
-        Whether it is shown at all.
-    total : int or None
-        Number of observations, if known.
-    heading : str
-        Heading of the column with the count.
+    """Progress bar that shows only a count, under one heading, as for classification.
 
     Examples
     --------

@@ -25,7 +25,7 @@ from pymc_mcoem.em.storage import SavedRun, run_bytes
 from pymc_mcoem.em.stream import Unreadable
 from pymc_mcoem.interrupts import patiently, raise_if_interrupted, require_own_fault
 from pymc_mcoem.runs.executor import Dispatcher, WorkerLost, Workers
-from pymc_mcoem.runs.failed_records import FailedRecord, leave_out, named
+from pymc_mcoem.runs.failed_records import FailedRecord, named, pass_on
 from pymc_mcoem.runs.lots import answers_in_lots
 from pymc_mcoem.runs.settings import run_attributes, seed_entropy
 from pymc_mcoem.runs.workers import ExecutorError, Order
@@ -50,10 +50,6 @@ class Run[State: RunState, Settings: RunSettings]:
 
     Parameters
     ----------
-    family : Family
-        The model.
-    settings : RunSettings
-        Settings of the run.
     random_seed : int, sequence of int, or None
         Every observation has its own generator, made from the seed and the observation's number,
         so that a run can be continued from these two.
@@ -118,13 +114,7 @@ class Run[State: RunState, Settings: RunSettings]:
         return self.family.check_parameters(found)
 
     def admit(self, observation: Any, position: int) -> tuple[Pending, Arrays]:
-        """Return an observation in the form to hold and in encoded form.
-
-        Raises
-        ------
-        Exception
-            Any exception of `Family.encode`, which refuses an observation.
-        """
+        """Return an observation in the form to hold and in encoded form."""
         encoded = patiently(partial(self.family.encode, observation))
         # the result of an interrupted call may look complete
         raise_if_interrupted()
@@ -152,7 +142,6 @@ class Run[State: RunState, Settings: RunSettings]:
 
         Yields
         ------
-        item : object
         result : EStepResult or Exception
             The exception if the E-step failed.
         seconds : float
@@ -198,8 +187,18 @@ class Run[State: RunState, Settings: RunSettings]:
 
     def leave_out(self, *records: FailedRecord) -> None:
         """Pass failed records to `on_error`, keep the reasons, and log the first if not raised."""
-        on_error = self.settings.on_error
-        leave_out(self.history, on_error, records, tell=on_error != "raise")
+        on_error, first = self.settings.on_error, not self.history.skipped
+        for record in records:
+            pass_on(record, on_error)
+        for record in records:
+            self.history.skip(record.position, record.reason)
+        if first and on_error != "raise" and records:
+            _log.warning(
+                "Record %d, counted from 0, is left out: %s Further ones are only counted, with "
+                "their reasons in history.",
+                records[0].position,
+                records[0].reason,
+            )
 
     def take(self, report: StepReport[State]) -> None:
         """Move to the state of a step's report, and log new troubles."""
@@ -234,13 +233,7 @@ class Run[State: RunState, Settings: RunSettings]:
         return run_bytes(self.driver, saved, self.history_at(state), written_by)
 
     def restore(self, saved: SavedRun, tree: xr.DataTree) -> None:
-        """Continue from a saved run.
-
-        Raises
-        ------
-        ValueError, TypeError
-            If parameters or statistics do not match the family, or are not finite.
-        """
+        """Continue from a saved run."""
         state: Any = saved.state
         for arrays in (state.parameters, getattr(state, "average", None)):
             if arrays is not None:

@@ -78,13 +78,7 @@ class RunSettings:
             )
 
     def gain(self, number: int) -> float:
-        """Return the gain of step `number`, counted from 1.
-
-        Raises
-        ------
-        ValueError
-            If it is not in (0, 1], or the first gain is not 1.
-        """
+        """Return the gain of step `number`, counted from 1."""
         gain = float(self.step_size(number))
         if not 0 < gain <= 1 or (number == 1 and gain != 1):
             raise ValueError(

@@ -12,7 +12,7 @@ import xarray as xr
 
 from pymc_mcoem.compiling.threads import one_blas_thread
 from pymc_mcoem.em.contributions import Contribution, blended
-from pymc_mcoem.em.esteps.worker_calls import Visit, visit
+from pymc_mcoem.em.esteps.worker_calls import visit
 from pymc_mcoem.em.maximization import count_troubles, maximize_family, waiting_classes
 from pymc_mcoem.em.run import Run, timed
 from pymc_mcoem.em.run_state import ObservationRecord, StepReport
@@ -164,20 +164,7 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
     def iterate(
         self, encoded: Mapping[int, Arrays], visited: Callable[[ObservationRecord], None]
     ) -> StepReport[SAEMState]:
-        """Run one iteration, and move to its state.
-
-        Parameters
-        ----------
-        encoded : mapping of int to mapping of str to ndarray
-            All observations by position, as `Family.encode` returns them.
-        visited : callable
-            Called with the record of each observation after its visit.
-
-        Raises
-        ------
-        FloatingPointError, RuntimeError
-            If a visit fails and is not to be skipped, or if the M-step fails.
-        """
+        """Run one iteration, and move to its state."""
         report, failures = self.step(self.state, encoded, visited)
         lost = [
             FailedRecord(at, f"learning it failed: {named(error)}", encoded[at])
@@ -197,13 +184,13 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
 
         Returns
         -------
-        report : StepReport
         failures : dict of int to Exception
             Errors of the observations that are left out from now on, by position. If they fail in
             the first iteration, the run continues as a run without them would.
         """
         begun = perf_counter()
         number, n = state.n_steps + 1, len(state.chains)
+        draws, refit_every = self.settings.draws, self.settings.refit_every
         gain = self.settings.gain(number)
         parameters = self._annealed(state.parameters or {}, number)
         # Observations that are not visited contribute the statistics of their last visit.
@@ -212,17 +199,16 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
         chosen = self.batch(number, n) if contributions else np.arange(n)
 
         def order(failed: int, index: int) -> Order:
-            how = Visit(
-                draws=self.settings.draws,
-                done=state.n_sweeps[index],
-                refit_every=self.settings.refit_every,
-                # Moves adapt while the gain is 1, since averaging later needs a fixed kernel. A
-                # chain that starts anew later, because the E-step changed, adapts at first.
-                adapts=gain == 1 or state.n_sweeps[index] == 0,
-            )
+            done = state.n_sweeps[index]
+            # Moves adapt while the gain is 1, since averaging later needs a fixed kernel. A chain
+            # that starts anew later, because the E-step changed, adapts at first.
+            adapts = gain == 1 or not done
+            gains = 2.0 / np.sqrt(done + np.arange(1, draws + 1)) if adapts else np.zeros(draws)
+            refit = done // draws % refit_every == 0
             rng = self.generator(number, index - failed)
             data = encoded[state.positions[index]]
-            return Order(visit, (data, parameters, rng, state.chains[index], how))
+            chain = state.chains[index]
+            return Order(visit, (data, parameters, rng, chain, gains, refit, refit_every > 1))
 
         chains: dict[int, Arrays] = {}
         records: list[ObservationRecord] = []
@@ -271,7 +257,6 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
                 present=state.parameters,
             )
         count_troubles(troubles, waiting_classes(self.family, found.waiting))
-        draws = self.settings.draws
         following = replace(
             state,
             parameters=found.parameters,
@@ -331,13 +316,7 @@ class _Taken:
 
 
 def _require_same(taken: _Taken, state: SAEMState) -> None:
-    """Refuse observations other than those of a run's chains.
-
-    Raises
-    ------
-    ValueError
-        If there are more or fewer records, or one differs; the error says which.
-    """
+    """Refuse observations other than those of a run's chains."""
     where = ""
     if taken.n_records == state.n_records:
         found = dict(zip(state.positions, state.fingerprints, strict=True))

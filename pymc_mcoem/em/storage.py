@@ -53,17 +53,7 @@ class SavedRun:
 
 
 def run_bytes(driver: str, run: SavedRun, history: xr.DataTree, written_by: str) -> bytes:
-    """Return the bytes of a file with a saved run.
-
-    Parameters
-    ----------
-    driver : {"OnlineEM", "SAEM"}
-    run : SavedRun
-    history : xarray.DataTree
-        As in `OnlineEM.history`.
-    written_by : {"checkpoint", "save"}
-        What the file is written by.
-    """
+    """Return the bytes of a file with a saved run."""
     attributes = {
         **history.attrs,
         "format": FORMATS[driver],
@@ -76,19 +66,7 @@ def run_bytes(driver: str, run: SavedRun, history: xr.DataTree, written_by: str)
 
 
 def read_run(path: str | os.PathLike[str], driver: str) -> tuple[SavedRun, xr.DataTree]:
-    """Return a saved run and its history; `read_datatree` says which files are refused.
-
-    Parameters
-    ----------
-    path : path-like
-    driver : {"OnlineEM", "SAEM"}
-
-    Returns
-    -------
-    run : SavedRun
-    history : xarray.DataTree
-        The whole file; the settings are among its attributes.
-    """
+    """Return a saved run and its history; `read_datatree` says which files are refused."""
     tree = read_datatree(path, driver, FORMATS[driver], FORMAT_VERSION)
     with named_damage(path):
         found: SavedRun = value_in(tree["run"].to_dataset())
@@ -100,26 +78,7 @@ def read_run(path: str | os.PathLike[str], driver: str) -> tuple[SavedRun, xr.Da
 def settings_of(
     path: str | os.PathLike[str], text: str, kind: type, overrides: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments with which a saved driver is made again.
-
-    Parameters
-    ----------
-    path : path-like
-        The file, for error messages.
-    text : str
-        The settings in the file, as from `encode_settings`.
-    kind : type
-        Class of the settings.
-    overrides : mapping of str to object
-        Settings that replace saved ones, or those that a file cannot hold.
-
-    Raises
-    ------
-    TypeError
-        If `overrides` names a setting that a run does not have.
-    ValueError
-        If a setting is neither in the file nor given, or the file has other settings.
-    """
+    """Return the arguments with which a saved driver is made again."""
     with named_damage(path):
         stored, known = decode_settings(text), {field.name for field in fields(kind)}
         if set(stored) != known:

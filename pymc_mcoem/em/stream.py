@@ -27,27 +27,16 @@ __all__ = [
 ]
 
 
-class Family(Protocol):
-    """The part of a family that streams use."""
+class _Family(Protocol):
+    """The part of a family that streams use; `ModelObservations` has it."""
 
     observation: tuple[str, ...]
 
     @property
-    def model(self) -> Any:
-        """The model of one observation."""
-        ...
-
-    def as_source(self, observations: Any, /) -> Any:
-        """Return observations in the form in which they are read, or refuse ambiguous ones."""
-        ...
-
-    def in_order(self, observations: xr.DataArray, /) -> Any:
-        """Return an observation with its dims in the model's order."""
-        ...
-
-    def is_batch(self, record: Any, /) -> bool:
-        """Return whether a record is a batch of observations."""
-        ...
+    def model(self) -> Any: ...
+    def as_source(self, observations: Any, /) -> Any: ...
+    def in_order(self, observations: xr.DataArray, /) -> Any: ...
+    def is_batch(self, record: Any, /) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -59,11 +48,6 @@ class Unreadable:
 
 def check_skip(skip: Any) -> None:
     """Check that `skip` is a number of records.
-
-    Raises
-    ------
-    ValueError
-        If it is not a whole number from 0.
 
     Examples
     --------
@@ -78,12 +62,11 @@ def check_skip(skip: Any) -> None:
         )
 
 
-def read(family: Family, observations: Any, skip: int = 0) -> Iterator[Any]:
+def read(family: _Family, observations: Any, skip: int = 0) -> Iterator[Any]:
     """Yield the records of a source, with an `Unreadable` for each that cannot be read.
 
     Parameters
     ----------
-    family : Family
     observations : array_like, mapping, or iterable
         As `Family.iterate` takes them.
     skip : int
@@ -125,13 +108,8 @@ def read(family: Family, observations: Any, skip: int = 0) -> Iterator[Any]:
         yield record
 
 
-def count_observations(family: Family, observations: Any) -> int | None:
+def count_observations(family: _Family, observations: Any) -> int | None:
     """Return the number of observations in a source; None if it is not known.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `observations` is not a source of observations.
 
     Examples
     --------
@@ -143,14 +121,8 @@ def count_observations(family: Family, observations: Any) -> int | None:
     return _source(family, observations).length
 
 
-def is_single(family: Family, observations: Any) -> bool:
+def is_single(family: _Family, observations: Any) -> bool:
     """Return whether a source is one observation and not several.
-
-    Parameters
-    ----------
-    family : Family
-    observations : object
-        As `Family.iterate` takes them.
 
     Returns
     -------
@@ -188,14 +160,8 @@ class _Source:
     after: Callable[[int], Iterator[Any]]
 
 
-def _source(family: Family, observations: Any) -> _Source:
-    """Return the source for one observation, an array, passes, a sequence, or an iterable.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `observations` is none of these.
-    """
+def _source(family: _Family, observations: Any) -> _Source:
+    """Return the source for one observation, an array, passes, a sequence, or an iterable."""
     given = family.as_source(observations)
     if isinstance(given, xr.DataArray):
         given = family.in_order(given).variable
@@ -233,12 +199,11 @@ def _source(family: Family, observations: Any) -> _Source:
     raise TypeError(f"observations: got {kind}; pass an array, a DataArray, or an iterable.")
 
 
-def _spread(family: Family, records: Iterable[Any], batches: bool | None = None) -> Iterator[Any]:
+def _spread(family: _Family, records: Iterable[Any], batches: bool | None = None) -> Iterator[Any]:
     """Yield observations, each read once and in the model's order, splitting batches.
 
     Parameters
     ----------
-    family : Family
     records : iterable
         Single observations or batches of them, or an `Unreadable` for one that could not be read.
     batches : bool, optional
@@ -274,14 +239,8 @@ def _spread(family: Family, records: Iterable[Any], batches: bool | None = None)
             yield single
 
 
-def _prepared(family: Family, record: Any) -> tuple[Any, bool]:
-    """Return a record in memory and in the model's order, and whether it is a batch.
-
-    Raises
-    ------
-    Exception
-        Any exception while reading it.
-    """
+def _prepared(family: _Family, record: Any) -> tuple[Any, bool]:
+    """Return a record in memory and in the model's order, and whether it is a batch."""
     if isinstance(record, xr.DataArray):
         # a record with the wrong dims stays as it is, for encode to refuse it
         with suppress(ValueError):
@@ -314,19 +273,6 @@ def in_memory(record: Any) -> Any:
 def as_values(name: str, value: Any) -> np.ma.MaskedArray:
     """Return the values of one observation in float64, masked where they were masked.
 
-    Parameters
-    ----------
-    name : str
-        Name of the values, for error messages.
-    value : array_like
-
-    Raises
-    ------
-    TypeError
-        If the values are not real numbers.
-    ValueError
-        If they do not form an array, for example rows of different lengths.
-
     Examples
     --------
     >>> as_values("observation", np.float32([1, 2])).dtype
@@ -356,7 +302,7 @@ def as_values(name: str, value: Any) -> np.ma.MaskedArray:
     return values
 
 
-def _after(family: Family, records: Callable[[int], Iterator[Any]], skip: int) -> Iterator[Any]:
+def _after(family: _Family, records: Callable[[int], Iterator[Any]], skip: int) -> Iterator[Any]:
     """Yield the observations from `skip` on of a source that can be read from any record."""
     if not skip:
         return _spread(family, records(0))
@@ -367,7 +313,7 @@ def _after(family: Family, records: Callable[[int], Iterator[Any]], skip: int) -
     return _spread(family, records(skip), batches=False)
 
 
-def _has_batches(family: Family, records: Iterator[Any]) -> bool:
+def _has_batches(family: _Family, records: Iterator[Any]) -> bool:
     for given in islice(records, MOST_IN_A_ROW):
         if not isinstance(given, Unreadable):
             try:

@@ -126,8 +126,6 @@ def write_whole(path: Path, content: bytes, before: Callable[[], None] | None = 
 
     Parameters
     ----------
-    path : Path
-    content : bytes
     before : callable, optional
         Called when the new file is complete on the disk and the old one is still in place.
 
@@ -191,13 +189,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def read_whole(path: Path) -> bytes:
-    """Return the content that `write_whole` wrote.
-
-    Raises
-    ------
-    DamagedFileError
-        If the file is not as it was written.
-    """
+    """Return the content that `write_whole` wrote."""
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         file.seek(max(size - SEAL_LENGTH, 0))

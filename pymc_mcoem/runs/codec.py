@@ -64,13 +64,7 @@ def encode_settings(settings: Any) -> str:
 
 
 def decode_settings(text: str) -> dict[str, Any]:
-    """Return the settings in `text`, with a `NotStored` for each stored only as its ``repr``.
-
-    Raises
-    ------
-    ValueError
-        If the text has no settings, or names a class that this package does not have.
-    """
+    """Return the settings in `text`, with a `NotStored` for each stored only as its ``repr``."""
     found = json.loads(text)
     if not isinstance(found, dict):
         raise ValueError(f"settings: got the text {text[:80]!r}; a JSON object is expected.")

@@ -62,7 +62,6 @@ def named_damage(path: str | os.PathLike[str], given: Collection[str] = ()) -> I
 
     Parameters
     ----------
-    path : path-like
     given : collection of str
         Arguments that are not from the file: errors that begin with one of these stay as they are.
 
@@ -93,16 +92,6 @@ def read_datatree(
     path: str | os.PathLike[str], driver: str, kind: str, version: int
 ) -> xr.DataTree:
     """Read a tree whose bytes were written by `write_whole`, with this format and version.
-
-    Parameters
-    ----------
-    path : path-like
-    driver : str
-        The driver whose runs have this format.
-    kind : str
-        The attribute ``format`` of the file.
-    version : int
-        The attribute ``format_version``.
 
     Raises
     ------
@@ -172,19 +161,7 @@ def _tree_in(content: bytes, source: Path, driver: str, kind: str, version: int)
 
 
 def require_file_name(path: Any) -> Path:
-    """Return a path at which a file can be written; links are resolved.
-
-    Raises
-    ------
-    TypeError
-        If `path` is not the name of a file.
-    FileNotFoundError
-        If the folder does not exist.
-    PermissionError
-        If the folder is not writable.
-    OSError
-        If `path` is a folder, a device or something else that is not a file, or is too long.
-    """
+    """Return a path at which a file can be written; links are resolved."""
     target = _as_path(path)
     if target.is_symlink():
         target = target.resolve()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import io
-import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
@@ -21,13 +20,11 @@ __all__ = [
     "FailedRecord",
     "OnError",
     "check_on_error",
-    "leave_out",
     "named",
+    "pass_on",
     "refusal",
     "said",
 ]
-
-_log = logging.getLogger("pymc_mcoem")
 
 #: Number of records in a row that may be left out; after that, the error is raised in any case.
 MOST_IN_A_ROW = 100
@@ -92,12 +89,6 @@ class FailedRecord:
 def check_on_error(on_error: Any) -> None:
     """Check the argument `on_error` of drivers.
 
-    Raises
-    ------
-    ValueError, FileNotFoundError, NotADirectoryError
-        If it is neither "raise" or "skip", nor a function, nor a folder that exists or can be
-        created.
-
     Examples
     --------
     >>> check_on_error("ignore")
@@ -121,54 +112,16 @@ def check_on_error(on_error: Any) -> None:
         )
 
 
-class KeepsReasons(Protocol):
-    """The part of a run's history that records which observations are missing."""
+def pass_on(record: FailedRecord, on_error: Any) -> None:
+    """Pass a record that is left out to the function or into the folder `on_error`, if it is one.
 
-    skipped: Any
-
-    def skip(self, position: int, reason: str) -> None:
-        """Record why the record at `position` was not learned."""
-        ...
-
-
-def leave_out(
-    history: KeepsReasons, on_error: Any, records: Sequence[FailedRecord], *, tell: bool = True
-) -> None:
-    """Pass records that are left out to `on_error`, keep the reasons, and log the first one.
-
-    This is called before the run drops the records. If it fails or is interrupted, the run meets
-    them again and calls it again.
-
-    Parameters
-    ----------
-    history : KeepsReasons
-        History of the run.
-    on_error : str, callable or path-like
-        As given to the driver.
-    records : sequence of FailedRecord
-    tell : bool
-        Whether to log; False if an error is raised instead.
-
-    Raises
-    ------
-    Exception
-        Any exception of the function `on_error`, or of writing files.
+    This comes before the run drops the record. If it fails or is interrupted, the run meets the
+    record again and passes it on again.
     """
-    for record in records:
-        if isinstance(on_error, os.PathLike):
-            _write(Path(on_error), record)
-        elif callable(on_error):
-            on_error(record)
-    first = not history.skipped
-    for record in records:
-        history.skip(record.position, record.reason)
-    if first and tell and records:
-        _log.warning(
-            "Record %d, counted from 0, is left out: %s Further ones are only counted, with their "
-            "reasons in history.",
-            records[0].position,
-            records[0].reason,
-        )
+    if isinstance(on_error, os.PathLike):
+        _write(Path(on_error), record)
+    elif callable(on_error):
+        on_error(record)
 
 
 def _write(folder: Path, record: FailedRecord) -> None:

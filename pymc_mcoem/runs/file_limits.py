@@ -33,14 +33,8 @@ def bounded_groups(file: h5py.File, size: int) -> list[str]:
 
     Parameters
     ----------
-    file : h5py.File
     size : int
         Number of bytes of the file, which the sum of its parts may not exceed.
-
-    Raises
-    ------
-    ValueError
-        If a limit is exceeded; the error names the part.
     """
     budget = _Budget(size)
     groups, waiting = [], [("/", 0)]

@@ -25,7 +25,6 @@ def answers_in_lots(
 
     Parameters
     ----------
-    dispatcher : Dispatcher
     orders : iterator of Order
         Taken when their lot is sent. Which orders share a lot does not depend on the workers.
     lot : int
@@ -35,16 +34,6 @@ def answers_in_lots(
         of an answer.
     **limits
         ``window`` and ``total`` of `Dispatcher.answers`, in orders.
-
-    Yields
-    ------
-    object
-        The answer to each order.
-
-    Raises
-    ------
-    Exception
-        As by `Dispatcher.answers`.
 
     Examples
     --------

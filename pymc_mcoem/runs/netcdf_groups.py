@@ -36,7 +36,6 @@ def write_groups(tree: xr.DataTree, file: h5py.File) -> None:
 
     Parameters
     ----------
-    tree : DataTree
     file : h5py.File
         Empty, and made with ``track_order=True``, as netCDF has it.
     """

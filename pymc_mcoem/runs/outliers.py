@@ -67,13 +67,7 @@ class RefusedInARow:
 
 
 def check_refuse_beyond(value: Any) -> None:
-    """Check the argument `refuse_beyond` of drivers.
-
-    Raises
-    ------
-    ValueError
-        If it is neither None nor a number above 1.
-    """
+    """Check the argument `refuse_beyond` of drivers."""
     if value is not None and not (is_number(value) and value > 1):
         raise ValueError(
             f"refuse_beyond: got {value!r}; give a number above 1, such as 10_000, or None to "
@@ -140,11 +134,6 @@ def require_plausible(
         Typical size of values if recent records do not show it, because there are fewer than
         three or all are zero. If 0, nothing is refused then. By default, records are held and
         checked again later, and nothing is refused before there are ten.
-
-    Raises
-    ------
-    Absurd
-        If the record lies further.
 
     Notes
     -----

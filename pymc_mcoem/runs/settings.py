@@ -28,12 +28,6 @@ def on_backend(e_step: Any, recorded: str) -> Any:
     The E-step is unchanged if PyTensor's default is that back end, because the default and the
     mode of that name rewrite graphs differently and results would differ in their last digits.
 
-    Parameters
-    ----------
-    e_step : EStep
-    recorded : str
-        As from `run_attributes`.
-
     Examples
     --------
     >>> from dataclasses import dataclass
@@ -59,11 +53,6 @@ def seed_entropy(random_seed: Any) -> int | list[int]:
     random_seed : int, sequence of int, or None
         None takes a fresh seed from the operating system.
 
-    Raises
-    ------
-    ValueError
-        If it is none of these, or a number is negative.
-
     Examples
     --------
     >>> seed_entropy(7), seed_entropy((7, 8))
@@ -87,14 +76,6 @@ def seed_entropy(random_seed: Any) -> int | list[int]:
 
 def run_attributes(driver: str, random_seed: int | list[int], settings: Any) -> dict[str, str]:
     """Return the attributes of a result that record how it was made.
-
-    Parameters
-    ----------
-    driver : str
-        Name of the driver's class.
-    random_seed : int or list of int
-        As from `seed_entropy`.
-    settings : dataclass or mapping
 
     Returns
     -------

@@ -132,7 +132,6 @@ class Limit:
 
     Attributes
     ----------
-    seconds : float
     first : float
         Additional seconds for a worker's first call of an object, which compiles.
     driver : int
@@ -206,7 +205,6 @@ def perform(
         Token of the `Parcel`.
     content : bytes or None
         Content of the `Parcel`, if the worker may not have it yet.
-    orders : sequence of Order
     limit : Limit, optional
         Time limit of each call.
 
@@ -275,11 +273,6 @@ def begin_worker(driver: int, parcel: Parcel) -> None:
 
 def received(answer: Any) -> Any:
     """Return the result of a call, or raise its exception.
-
-    Parameters
-    ----------
-    answer : object
-        An answer from `perform`.
 
     Raises
     ------

@@ -97,32 +97,6 @@ def exact_class_weights(mixture, by_label, label_weights, curve):
     return evidence / np.sum(evidence)
 
 
-@pytest.mark.parametrize(
-    "e_step",
-    [None, mcoem.esteps.LaplaceGaussian(importance=True)],
-    ids=["bursts", "importance weights"],
-)
-def test_class_weights_agree_with_quadrature(mixture, by_label, rng, e_step):
-    classifier = make_classifier(mixture, by_label, e_step)
-    weights = {"left": 2.0, "right": 1.0}
-    curves, exact = [], []
-    while len(curves) < 3:
-        curve = np.exp(-((POINTS - rng.uniform(-0.2, 0.3)) ** 2) / 0.3)
-        curve += 0.3 * rng.standard_normal(POINTS.size)
-        if len(curves) == 1:
-            curve[2] = np.nan
-        expected = exact_class_weights(mixture, by_label, weights, curve)
-        if expected.min() > 0.005 and expected.max() < 0.9:  # all classes matter
-            curves.append(curve)
-            exact.append(expected)
-    # independent repeats measure the Monte Carlo error that the tolerance is made of
-    repeats = 8
-    found = classifier.class_probabilities(np.concatenate([curves] * repeats))
-    found = found.reshape(repeats, len(curves), 4)
-    mean, error = found.mean(axis=0), found.std(axis=0, ddof=1) / np.sqrt(repeats)
-    assert np.all(np.abs(mean - exact) < 5 * error + 1e-3)
-
-
 def simulate(mixture, by_label, label_weights, n_curves, rng):
     """Draw curves from the model: label, class, displacement, noise."""
     total = sum(label_weights.values())
@@ -152,6 +126,7 @@ def test_probabilities_of_simulated_curves_agree_with_quadrature(mixture, by_lab
     """
     weights = {"left": 2.0, "right": 1.0}
     curves = simulate(mixture, by_label, weights, 25, rng)
+    curves[1, 2] = np.nan
     exact = np.stack([exact_class_weights(mixture, by_label, weights, curve) for curve in curves])
     assert np.ptp(exact, axis=0).min() > 0.3  # the curves are of all kinds
     repeats = 10

@@ -297,16 +297,6 @@ def test_classes_are_judged_by_the_modes_that_they_would_be_looked_at_from(
     assert screened.executor.compiled.search == search
 
 
-@pytest.mark.slow
-def test_sweeps_among_plausible_classes_find_what_sweeps_among_all_do(mixture, parameters, curves):
-    options = {"draws": 400, "tune": 50}
-    _, full = probabilities(mixture, parameters, curves[:15], **options)
-    _, found = probabilities(mixture, parameters, curves[:15], screening=1e-4, **options)
-    # of a share, with a tenth of the draws worth
-    assert np.abs(found - full).max() < LIMIT * np.sqrt(2 * 0.25 / 40)
-    np.testing.assert_array_equal(found.argmax(axis=1), full.argmax(axis=1))
-
-
 @pytest.mark.parametrize("amount", [pytest.param(0.0, marks=pytest.mark.slow), 1e-3])
 def test_more_starts_find_the_modes_that_one_misses(mixture, amount):
     """Where warps are loose a class has several modes, and a burst stays where it began.

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from functools import cache
 
-import dask.array as da
 import numpy as np
 import pytest
-import xarray as xr
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import pymc_mcoem as mcoem
-from pymc_mcoem.em.passes import Passes
 from pymc_mcoem.validation import LARGEST
 from tests.helpers.sources import N_POINTS, Levels
 
@@ -193,44 +190,6 @@ ANYTHING = st.recursive(
 def test_anything_at_all(thing):
     for family in (images(), levels(), own_points()):
         event(f"{encoded_or_refused(family, thing) is not None}")
-
-
-@settings(PROPERTIES, max_examples=60)
-@given(
-    hnp.arrays(float, st.tuples(st.integers(1, 6), *map(st.just, IMAGE)), elements=st.floats(0, 1)),
-    st.integers(1, 7),
-    st.sampled_from(["Dask", "DataArray", "turned", "list", "batches"]),
-)
-def test_an_array_is_its_rows_wherever_it_lies(values, chunk, kind):
-    named = xr.DataArray(values, dims=("n", "row", "column"))
-    source = {
-        "Dask": lambda: da.from_array(values, chunks=(chunk, 2, 1)),
-        "DataArray": lambda: named.chunk(n=chunk),
-        "turned": lambda: named.transpose("column", "n", "row").chunk(n=chunk),
-        "list": lambda: [row.T for row in named],
-        "batches": lambda: (values[first : first + chunk] for first in range(0, 6, chunk)),
-    }[kind]()
-    found = [images().encode(one)["observed_values"] for one in images().iterate(source)]
-    np.testing.assert_array_equal(found, values)
-
-
-@settings(PROPERTIES, max_examples=100)
-@given(
-    n=st.integers(1, 12),
-    n_passes=st.integers(1, 4),
-    replace=st.booleans(),
-    seed=st.one_of(st.integers(0, 2**70), st.lists(st.integers(0, 9), min_size=1, max_size=3)),
-    data=st.data(),
-)
-def test_passes(n, n_passes, replace, seed, data):
-    passes = Passes(range(n), n_passes, replace=replace, random_seed=seed)
-    whole = list(passes)
-    assert len(whole) == len(passes) == n * n_passes
-    position = data.draw(st.integers(0, len(whole)))
-    assert list(passes.from_position(position)) == whole[position:]
-    for first in range(0, len(whole), n):
-        part = whole[first : first + n]
-        assert set(part) <= set(range(n)) if replace else sorted(part) == list(range(n))
 
 
 @pytest.mark.parametrize(

@@ -92,23 +92,6 @@ def test_iterate(curves, observations, n):
         np.testing.assert_array_equal(curves.encode(one)["curve"], np.zeros(3))
 
 
-def test_arrays_elsewhere_are_read_one_by_one(curves):
-    class Stored:
-        """An array that counts what is read, as Zarr's and Dask's are read in pieces."""
-
-        shape, ndim, reads = (5, 3), 2, 0
-
-        def __getitem__(self, index):
-            type(self).reads += 1
-            return np.full(3, float(index))
-
-    stream = curves.iterate(Stored())
-    assert Stored.reads == 0
-    np.testing.assert_array_equal(next(stream), np.zeros(3))
-    assert Stored.reads == 1
-    assert len(list(stream)) == 4
-
-
 def test_arrays_that_are_kept_as_they_are(curves):
     masked = np.ma.masked_array(np.zeros((2, 3)), mask=[[0, 0, 1], [0, 0, 0]])
     first, second = curves.iterate(masked)

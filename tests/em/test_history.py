@@ -121,17 +121,6 @@ def test_tree_says_what_computed(e_step, backend):
         assert "jax" in json.loads(em.history.attrs["versions"])
 
 
-def test_effective_size_of_a_running_mean_is_n(rng):
-    from pymc_mcoem.em.schedules import StepSize
-
-    em = OnlineEM(
-        NormalMixture(), e_step=Exact(), step_size=StepSize(1), random_seed=1, progressbar=False
-    )
-    em.partial_fit(mixture_stream(rng, 60))
-    sizes = em.history["observations"]["effective_size"]
-    np.testing.assert_allclose(sizes, np.arange(1, 61))
-
-
 def test_troubles_are_counted_by_name_and_logged_once(caplog, rng):
     em = OnlineEM(NormalMixture(), e_step=Noisy(troubled=True), random_seed=1, progressbar=False)
     with caplog.at_level("WARNING", logger="pymc_mcoem"):

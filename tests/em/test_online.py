@@ -15,7 +15,7 @@ from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.schedules import BurstLength, BurstSize, StepSize, UpdateSchedule
 from pymc_mcoem.templates import TemplateMixture
 from tests.helpers.interpreted import interpreted
-from tests.helpers.toy_families import CompiledNoisy, Failing, NormalMixture, mixture_stream
+from tests.helpers.toy_families import Failing, NormalMixture, mixture_stream
 from tests.helpers.toy_runs import (
     EARLY,
     THETA,
@@ -243,14 +243,6 @@ def test_a_bad_observation_of_a_later_call_is_named_twice(family, stream):
     assert em.n_seen == 12
 
 
-def test_what_is_no_stream_is_refused(family):
-    em = driver(family, parameters=THETA)
-    for wrong in (None, "text", object()):
-        with pytest.raises(TypeError, match="observations: got"):
-            em.partial_fit(wrong)
-    assert em.n_seen == 0
-
-
 def test_an_error_in_the_users_iterator_keeps_what_was_learned(family, stream):
     def breaking():
         yield from stream[:30]
@@ -294,33 +286,6 @@ def test_a_failed_step_of_a_held_observation_does_not_block(family, stream):
         em.partial_fit(stream[4:10])
     em.partial_fit(stream[10:])
     assert (em.n_seen, em.run.state.n_learned) == (59, 59)
-
-
-def test_an_interrupt_loses_nothing(family, stream):
-    class Once(Failing):
-        """Interrupts while the observation at work is learned, the first time."""
-
-        def compile(self, family):
-            compiled, rest = CompiledNoisy(family, False), {25, 40}
-
-            def call(data, parameters, rng, state, **sizes):
-                n = rng.bit_generator.seed_seq.spawn_key[0]
-                if n in rest:
-                    rest.remove(n)
-                    raise KeyboardInterrupt
-                return compiled(data, parameters, rng, state, **sizes)
-
-            call.initial_state = compiled.initial_state
-            return call
-
-    for way in ("given start", "held start", "mini-batches"):
-        em = driver(family, e_step=Once(), **WAYS[way])
-        source = iter(stream)
-        for _ in range(2):
-            with pytest.raises(KeyboardInterrupt):
-                em.partial_fit(source)
-        em.partial_fit(source)
-        assert_same(em, driver(family, **WAYS[way]).partial_fit(stream))
 
 
 def test_an_update_that_fails_leaves_the_driver_as_it_was(stream):

@@ -64,20 +64,6 @@ def test_exact_e_step_is_batch_em(family, data):
         np.testing.assert_allclose(saem.parameters[name].values, value, rtol=1e-5, atol=1e-6)
 
 
-def test_exact_e_step_is_batch_em_of_a_model_with_latents(rng):
-    family = LinearNormal()
-    ys = family.draw(rng, 40)
-    theta = family.declared_parameters()
-    options = {"e_step": Exact(), "step_size": lambda k: 1.0}
-    saem = run(family, theta, **options).fit(ys, 60)
-    for _ in range(60):
-        found = [family.exact({"value": y}, theta) for y in ys]
-        means = {name: np.mean([each[name] for each in found], axis=0) for name in found[0]}
-        theta = theta | family.maximize(means, effective_size=len(ys))
-    for name, value in theta.items():
-        np.testing.assert_allclose(saem.parameters[name].values, value, rtol=1e-9, atol=1e-9)
-
-
 def test_exact_e_step_with_mini_batches_lands_there_too(family, data):
     # With gain 1 this is incremental EM: its fixed points are those of EM. Were the mean over
     # the batch alone to enter, the last parameters would be those of 15 observations.

@@ -222,11 +222,6 @@ def test_where_nothing_is_left_the_error_is_raised(family, values):
         run(family, e_step=Failing(), on_error="skip").fit(source_of([Unreadable()] * 200), 1)
 
 
-def test_on_error_is_one_of_two_words(family):
-    with pytest.raises(ValueError, match=r"on_error: got 'ignore'; choose one of \('raise', 'sk"):
-        run(family, on_error="ignore")
-
-
 def test_the_first_is_told_once(family, values, caplog):
     with caplog.at_level(logging.WARNING, logger="pymc_mcoem"):
         run(family, e_step=Failing(), on_error="skip").fit([888.0, *values, np.inf], 3)

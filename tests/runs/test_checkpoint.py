@@ -415,44 +415,6 @@ class Killed(BaseException):
     """Stands for the end of the process: nothing that follows in the program is done."""
 
 
-@pytest.mark.parametrize(
-    "step", ["fsync", "link", "replace older", "replace newest", "fsync folder", "none"]
-)
-def test_at_every_step_of_writing_there_is_a_whole_file(
-    family, stream, tmp_path, monkeypatch, step
-):
-    """A process that ends between any two of the steps leaves a run to go on from."""
-    path = tmp_path / "run.nc"
-    em = driver(family, n_start=7).partial_fit(stream[:20], checkpoint=path)
-    em.partial_fit(stream[:30], skip=20, checkpoint=path)
-    calls = {"link": 0, "fsync": 0, "replace": 0}
-
-    def ending(name, number, real):
-        def call(*arguments):
-            calls[name] += 1
-            if calls[name] == number:
-                raise Killed
-            return real(*arguments)
-
-        return call
-
-    at = {"link": ("link", 1), "replace older": ("replace", 1), "fsync": ("fsync", 1)}
-    at |= {"replace newest": ("replace", 2), "fsync folder": ("fsync", 2)}
-    with monkeypatch.context() as patched:
-        if step in at:
-            name, number = at[step]
-            patched.setattr(os, name, ending(name, number, getattr(os, name)))
-            with pytest.raises(Killed):
-                em.partial_fit(stream[:40], skip=30, checkpoint=Checkpoint(path, observations=10))
-        else:
-            em.partial_fit(stream[:40], skip=30, checkpoint=Checkpoint(path, observations=10))
-    found = loaded(path)
-    assert found.n_seen in (30, 40)
-    assert loaded(tmp_path / "run.1.nc").n_seen in (20, 30)
-    found.partial_fit(stream, skip=found.position)
-    assert_same(found, driver(family, n_start=7).partial_fit(stream))
-
-
 @steady(4)
 @given(
     way=st.sampled_from(sorted(WAYS)),
@@ -557,22 +519,6 @@ def test_ctrl_c_after_the_last_observation_is_not_swallowed(family, stream, tmp_
     with pytest.raises(KeyboardInterrupt):
         em.partial_fit(pressed(), checkpoint=tmp_path / "run.nc")
     assert loaded(tmp_path / "run.nc").n_seen == 60
-
-
-def test_a_disk_that_is_full_costs_no_older_file(family, stream, tmp_path, monkeypatch):
-    path = tmp_path / "run.nc"
-    em = driver(family, n_start=7).partial_fit(stream[:20], checkpoint=path)
-    em.partial_fit(stream[:30], skip=20, checkpoint=path)
-
-    def full(*_):
-        raise OSError("no space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", full)
-        with pytest.raises(OSError, match="no space"):
-            em.partial_fit(stream[:45], skip=30, checkpoint=Checkpoint(path, observations=10))
-    assert (loaded(path).n_seen, loaded(tmp_path / "run.1.nc").n_seen) == (30, 20)
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["run.1.nc", "run.nc"]
 
 
 def test_a_link_stays_a_link(family, stream, tmp_path):

@@ -643,40 +643,6 @@ def test_a_worker_that_hangs_is_ended(family, stream, tmp_path, kind, times, on_
     assert em.parameters.identical(clean.parameters)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("times", "on_error"), [(100, "skip"), (1, "raise"), (100, "raise")])
-def test_of_saem_a_worker_that_hangs_is_ended(tmp_path, rng, times, on_error, monkeypatch):
-    """By default the test above has it of `OnlineEM`."""
-    monkeypatch.setattr(executor_module, "FIRST", 15.0)
-    family, values = NormalMixture(), mixture_stream(rng, 24)
-    values[10] = 7.0
-    settings = {"parameters": THETA, "random_seed": 1, "progressbar": False, "draws": 4}
-    saem = SAEM(
-        family,
-        e_step=Hanging(folder=lives(tmp_path / "left", times)),
-        **settings,
-        on_error=on_error,
-        executor=executor_module.Workers(2, 3.0),
-    )
-    clean = SAEM(family, e_step=Noisy(), **settings)
-    said = "no answer to this observation in 3 seconds, nor did another"
-    if times == 1:
-        saem.fit(values, 2)
-        clean.fit(values, 2)
-    elif on_error == "raise":
-        with pytest.raises(RuntimeError, match=f"observation 10, .*{said}"):
-            saem.fit(values, 2)
-        assert saem.n_iterations == 0
-        return
-    else:
-        saem.fit(values, 2)
-        skipped = saem.history["skipped"]
-        assert skipped["position"].values.tolist() == [10]
-        assert said in str(skipped["reason"].values)
-        clean.fit(np.delete(values, 10), 2)
-    assert saem.parameters.identical(clean.parameters)
-
-
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_workers_that_hang_as_they_compile_are_no_records_fault(family, stream, monkeypatch):
     monkeypatch.setattr(executor_module, "FIRST", 1.0)

@@ -21,7 +21,6 @@ class ToExplain:
     ----------
     values : mapping of str to ndarray
         The density's data, as compiled functions take them.
-    rng : numpy.random.Generator
     log_step : ndarray of shape (n_classes,)
         Logarithms of the step sizes to begin with.
     gains : ndarray of shape (n_sweeps,)

@@ -132,13 +132,7 @@ class AuxiliaryChains:
 
 
 class CompiledAuxiliaryChains(ChainEStep[ClassDraws]):
-    """An `AuxiliaryChains` compiled for one family.
-
-    Parameters
-    ----------
-    settings : AuxiliaryChains
-    family : Family
-    """
+    """An `AuxiliaryChains` compiled for one family."""
 
     def __init__(self, settings: AuxiliaryChains, family: Family) -> None:
         super().__init__(family, settings.backend, settings.pseudo_priors)
@@ -153,19 +147,7 @@ class CompiledAuxiliaryChains(ChainEStep[ClassDraws]):
     def _place(self, found: ClassDraws) -> dict[str, np.ndarray]:
         return {"position": found.position[:, -1].copy()}
 
-    def _begin(
-        self,
-        rng: np.random.Generator,
-        log_step: np.ndarray,
-        pseudo_priors: PseudoPriors,
-        gains: np.ndarray,
-        values: Mapping[str, np.ndarray],
-    ) -> ClassDraws:
-        noise = rng.standard_normal(pseudo_priors.mean.shape)
-        starts = pseudo_priors.mean + np.einsum("jab,jb->ja", pseudo_priors.scale, noise)
-        return self.chains(rng, starts, log_step, pseudo_priors, gains, values)
-
-    def _go_on(
+    def _sweeps(
         self,
         rng: np.random.Generator,
         chain: Mapping[str, np.ndarray],
@@ -174,7 +156,12 @@ class CompiledAuxiliaryChains(ChainEStep[ClassDraws]):
         gains: np.ndarray,
         values: Mapping[str, np.ndarray],
     ) -> ClassDraws:
-        return self.chains(rng, chain["position"], log_step, pseudo_priors, gains, values)
+        if chain:
+            starts = chain["position"]
+        else:
+            noise = rng.standard_normal(pseudo_priors.mean.shape)
+            starts = pseudo_priors.mean + np.einsum("jab,jb->ja", pseudo_priors.scale, noise)
+        return self.chains(rng, starts, log_step, pseudo_priors, gains, values)
 
     def _evidence(
         self, pseudo_priors: PseudoPriors, found: ClassDraws, tune: int

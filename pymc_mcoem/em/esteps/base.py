@@ -99,7 +99,11 @@ class CompiledEStep(Protocol):
         draws: int,
         tune: int,
     ) -> EStepResult:
-        """Return the statistics of one encoded observation at θ."""
+        """Return the statistics of one encoded observation at θ.
+
+        `state` is that of `initial_state` or of the last result. `draws` sweeps are averaged over,
+        after `tune` others; an E-step without sweeps uses neither number.
+        """
         ...
 
 
@@ -166,7 +170,6 @@ class CompiledTogether(Protocol):
             One of each observation.
         state : mapping of str to ndarray
             As for a call of `CompiledEStep`, of all observations.
-        draws, tune : int
 
         Returns
         -------
@@ -194,11 +197,6 @@ class CompiledTogether(Protocol):
             As for `explain_all`.
         chains, gains, refit : sequence
             Of each observation, as for `CompiledChains.resume`.
-        keep_fit : bool
-
-        Returns
-        -------
-        list of EStepResult or Exception
         """
         ...
 

@@ -62,10 +62,7 @@ class BurstsInStep:
 
     Parameters
     ----------
-    density : ClassDensity
-    search : ModeSearch
     starts : ndarray of shape (n_starts, n_latents)
-    move : RandomWalk or Hamiltonian
     statistics : mapping of str to TensorVariable
         Expressions in variables of the model.
     observation : collection of str

@@ -167,13 +167,7 @@ class PosteriorChain:
 
 
 class CompiledCarlinChibBurst(TogetherEStep):
-    """A `CarlinChibBurst` compiled for one family.
-
-    Parameters
-    ----------
-    settings : CarlinChibBurst
-    family : Family
-    """
+    """A `CarlinChibBurst` compiled for one family."""
 
     def __init__(self, settings: CarlinChibBurst, family: Family) -> None:
         super().__init__(family, settings.backend, settings.pseudo_priors)
@@ -196,22 +190,10 @@ class CompiledCarlinChibBurst(TogetherEStep):
         draws: int,
         tune: int,
     ) -> tuple[EStepResult, Sweeps]:
-        """Return the result of a call together with the sweeps.
-
-        Parameters
-        ----------
-        data, parameters, rng, state, draws, tune
-            As for a call.
-
-        Returns
-        -------
-        EStepResult
-        Sweeps
-            All ``tune + draws`` sweeps; positions are on the scale on which PyMC samples.
-        """
+        """Return the result of a call and its ``tune + draws`` sweeps, on PyMC's sampling scale."""
         values = self._values(data, parameters)
         pseudo_priors, found = self._run(values, rng, state["log_step"], draws, tune)
-        return self._described(pseudo_priors, found, tune, rng, values), found
+        return self._moved(self._summed(pseudo_priors, found, tune, rng, values)), found
 
     def chain(
         self,
@@ -222,17 +204,7 @@ class CompiledCarlinChibBurst(TogetherEStep):
         draws: int,
         tune: int,
     ) -> PosteriorChain:
-        """Return draws of the class index and the latents, without statistics.
-
-        Parameters
-        ----------
-        data, parameters, rng, draws, tune
-            As for a call, with the step sizes that a run starts with.
-
-        Returns
-        -------
-        PosteriorChain
-        """
+        """Return draws of the class index and the latents, without statistics."""
         return self._chain(self._values(data, parameters), rng, draws, tune)
 
     def chain_all(

@@ -39,21 +39,16 @@ FEW = 0.1
 _FIT = ("mean", "scale", "whiten", "log_normalizer", "log_evidence")
 
 
-def family_density(family: Family) -> ClassDensity:
-    """Return the density of a family, with its parameters and observation as inputs.
-
-    Raises
-    ------
-    ValueError
-        If the family has no latents.
-    """
+def family_density(family: Family, *, needs_latents: bool = True) -> ClassDensity:
+    """Return the density of a family, with its parameters and observation as inputs."""
     density = ClassDensity(
         family.model,
         family.class_index,
         family.latents,
         inputs=(*family.parameter_names, *family.observation),
     )
-    density.require_latents()
+    if needs_latents:
+        density.require_latents()
     known = family.written_out
     if known is not None and known.model is family.model:
         density.written_out = known
@@ -61,13 +56,7 @@ def family_density(family: Family) -> ClassDensity:
 
 
 def require_moves(move: WithinClassMove, density: ClassDensity) -> None:
-    """Refuse a move that does not move the latents.
-
-    Raises
-    ------
-    ValueError
-        If it does not.
-    """
+    """Refuse a move that does not move the latents."""
     if move.noise_size(density.n_latents) == 0:
         raise ValueError(
             f"within_class: {move} never moves the latents, and nothing else in this E-step does; "
@@ -83,11 +72,6 @@ def require_density(log_density: Any, name: str) -> None:
     log_density : array_like of shape (..., n_classes)
     name : str
         Name of the E-step, for the message.
-
-    Raises
-    ------
-    FloatingPointError
-        If no value of a row is finite.
     """
     if not np.isfinite(log_density).any(axis=-1).all():
         raise FloatingPointError(
@@ -129,7 +113,6 @@ def statistics_of_draws(
 
     Parameters
     ----------
-    statistics : WeightedStatistics
     positions : ndarray of shape (n_classes, n_draws, n_latents)
     weights : ndarray of shape (n_classes, n_draws)
         Weights, which sum to one in all.

@@ -16,13 +16,13 @@ from pymc_mcoem.compiling.backends import pytensor_mode
 from pymc_mcoem.density.class_density import as_argument
 from pymc_mcoem.density.prior_starts import PriorStarts
 from pymc_mcoem.em.burst import Burst, WeightedStatistics, adaptation_gains
+from pymc_mcoem.em.esteps.asked import Explained
 from pymc_mcoem.em.esteps.base import EStepResult
 from pymc_mcoem.em.esteps.class_fits import family_density, fit_to_keep, kept_fit, own_chain
 
 if TYPE_CHECKING:
     from pymc_mcoem.carlin_chib.class_chains import ClassDraws
     from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriorRule
-    from pymc_mcoem.density.class_density import ClassDensity
     from pymc_mcoem.em.family import Family
 
 __all__ = ["ChainEStep", "DensityEStep", "SweepEStep"]
@@ -31,22 +31,11 @@ type Arrays = Mapping[str, np.ndarray]
 
 
 class DensityEStep(ABC):
-    """A compiled E-step that evaluates the family's density and statistics.
+    """A compiled E-step that evaluates the family's density and statistics."""
 
-    Parameters
-    ----------
-    family : Family
-    backend : str or None
-        ``"numba"``, ``"c"`` or ``"jax"``; None is PyTensor's default.
-    density : ClassDensity, optional
-        Default: the density of the family, which must then have latents.
-    """
-
-    def __init__(
-        self, family: Family, backend: str | None, density: ClassDensity | None = None
-    ) -> None:
+    def __init__(self, family: Family, backend: str | None, *, needs_latents: bool = True) -> None:
         self.mode = pytensor_mode(backend)
-        self.density = family_density(family) if density is None else density
+        self.density = family_density(family, needs_latents=needs_latents)
         self.statistics = WeightedStatistics(family, self.density, mode=self.mode)
 
     def initial_state(self) -> dict[str, np.ndarray]:
@@ -63,25 +52,7 @@ class DensityEStep(ABC):
         draws: int,
         tune: int,
     ) -> EStepResult:
-        """Return the mean statistics of one observation.
-
-        Parameters
-        ----------
-        data : mapping of str to ndarray
-            The encoded observation.
-        parameters : mapping of str to ndarray
-            θ by ``pm.Data`` name.
-        rng : numpy.random.Generator
-        state : mapping of str to ndarray
-            As from `initial_state` or the last result.
-        draws, tune : int
-            Numbers of draws to average over and of sweeps before them. An E-step without draws or
-            without tuning does not use them.
-
-        Returns
-        -------
-        EStepResult
-        """
+        """Return the mean statistics of one observation; see `CompiledEStep`."""
         return self._explain(self._values(data, parameters), rng, state, draws, tune)
 
     def class_probability(
@@ -93,17 +64,7 @@ class DensityEStep(ABC):
         draws: int,
         tune: int,
     ) -> np.ndarray:
-        """Return the posterior class probabilities of one encoded observation.
-
-        Parameters
-        ----------
-        data, parameters, rng, draws, tune
-            As for a call, with the step sizes that a run starts with.
-
-        Returns
-        -------
-        ndarray of shape (n_classes,)
-        """
+        """Return class probabilities, ``(n_classes,)``; see `CompiledClassWeights`."""
         return self._class_weights(self._values(data, parameters), rng, draws, tune)
 
     def _values(self, data: Arrays, parameters: Arrays) -> dict[str, np.ndarray]:
@@ -127,12 +88,6 @@ class DensityEStep(ABC):
 
 class ChainEStep[Drawn: (Sweeps, ClassDraws)](DensityEStep):
     """A compiled E-step with Markov chains, whose starts and moves depend on pseudo-priors.
-
-    Parameters
-    ----------
-    family : Family
-    backend : str or None
-    rule : PseudoPriorRule
 
     Attributes
     ----------
@@ -170,12 +125,8 @@ class ChainEStep[Drawn: (Sweeps, ClassDraws)](DensityEStep):
         chain = own_chain(chain, **self._place_shapes(), log_step=self.initial_log_step.shape)
         fitted = None if refit else kept_fit(chain)
         pseudo_priors = self.pseudo_priors(values, rng) if fitted is None else fitted
-        log_step = chain["log_step"] if chain else self.initial_log_step
-        found = None
-        if chain:
-            found = self._go_on(rng, chain, log_step, pseudo_priors, gains, values)
-        if found is None:
-            found = self._begin(rng, log_step, pseudo_priors, gains, values)
+        log_step = chain.get("log_step", self.initial_log_step)
+        found = self._sweeps(rng, chain, log_step, pseudo_priors, gains, values)
         result = self._summed(pseudo_priors, found, 0, rng, values)
         following = {**self._place(found), "log_step": np.array(found.log_step)}
         if keep_fit:
@@ -186,17 +137,6 @@ class ChainEStep[Drawn: (Sweeps, ClassDraws)](DensityEStep):
         self, values: Arrays, rng: np.random.Generator, state: Arrays, draws: int, tune: int
     ) -> EStepResult:
         pseudo_priors, found = self._run(values, rng, state["log_step"], draws, tune)
-        return self._described(pseudo_priors, found, tune, rng, values)
-
-    def _described(
-        self,
-        pseudo_priors: PseudoPriors,
-        found: Drawn,
-        tune: int,
-        rng: np.random.Generator,
-        values: Arrays,
-    ) -> EStepResult:
-        """Return mean statistics of a burst, with a trouble if its chain did not move."""
         return self._moved(self._summed(pseudo_priors, found, tune, rng, values))
 
     @staticmethod
@@ -216,7 +156,7 @@ class ChainEStep[Drawn: (Sweeps, ClassDraws)](DensityEStep):
     ) -> tuple[PseudoPriors, Drawn]:
         pseudo_priors = self.pseudo_priors(values, rng)
         gains = adaptation_gains(tune + draws, tune)
-        return pseudo_priors, self._begin(rng, log_step, pseudo_priors, gains, values)
+        return pseudo_priors, self._sweeps(rng, {}, log_step, pseudo_priors, gains, values)
 
     @abstractmethod
     def _place_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -227,18 +167,7 @@ class ChainEStep[Drawn: (Sweeps, ClassDraws)](DensityEStep):
         """Return the last position of a chain."""
 
     @abstractmethod
-    def _begin(
-        self,
-        rng: np.random.Generator,
-        log_step: np.ndarray,
-        pseudo_priors: PseudoPriors,
-        gains: np.ndarray,
-        values: Arrays,
-    ) -> Drawn:
-        """Run ``len(gains)`` sweeps from draws of the pseudo-priors."""
-
-    @abstractmethod
-    def _go_on(
+    def _sweeps(
         self,
         rng: np.random.Generator,
         chain: Arrays,
@@ -246,8 +175,8 @@ class ChainEStep[Drawn: (Sweeps, ClassDraws)](DensityEStep):
         pseudo_priors: PseudoPriors,
         gains: np.ndarray,
         values: Arrays,
-    ) -> Drawn | None:
-        """Run ``len(gains)`` sweeps from a chain's position; None if it must start anew."""
+    ) -> Drawn:
+        """Run ``len(gains)`` sweeps from where a chain is, or from draws of the pseudo-priors."""
 
     @abstractmethod
     def _summed(
@@ -337,7 +266,7 @@ class SweepEStep(ChainEStep[Sweeps]):
             )
         return found
 
-    def _go_on(
+    def _sweeps(
         self,
         rng: np.random.Generator,
         chain: Arrays,
@@ -345,11 +274,14 @@ class SweepEStep(ChainEStep[Sweeps]):
         pseudo_priors: PseudoPriors,
         gains: np.ndarray,
         values: Arrays,
-    ) -> Sweeps | None:
-        start = int(chain["class_index"]), chain["position"]
-        found = self.burst(rng, start, log_step, pseudo_priors, gains, values)
-        # new parameters may have moved the edge of the support past the chain
-        return found if _has_density(found) else None
+    ) -> Sweeps:
+        if chain:
+            start = int(chain["class_index"]), chain["position"]
+            found = self.burst(rng, start, log_step, pseudo_priors, gains, values)
+            # new parameters may have moved the edge of the support past the chain
+            if _has_density(found):
+                return found
+        return self._begin(rng, log_step, pseudo_priors, gains, values)
 
     def _summed(
         self,
@@ -359,33 +291,23 @@ class SweepEStep(ChainEStep[Sweeps]):
         rng: np.random.Generator,
         values: Arrays,
     ) -> EStepResult:
-        return self._result(
-            self._mean_statistics(found, slice(tune, None), values),
-            pseudo_priors.log_evidence,
-            pseudo_priors.troubles,
-            found,
-            tune,
-        )
+        statistics = self._mean_statistics(found, slice(tune, None), values)
+        evidence, troubles = pseudo_priors.log_evidence, pseudo_priors.troubles
+        return self._result(Explained(statistics, found, evidence, troubles), tune)
 
     @staticmethod
-    def _result(
-        statistics: dict[str, np.ndarray],
-        log_evidence: np.ndarray,
-        troubles: Mapping[str, int],
-        found: Sweeps,
-        tune: int,
-    ) -> EStepResult:
-        """Return the result of a burst, given its mean statistics and the classes' evidence."""
+    def _result(explained: Explained, tune: int) -> EStepResult:
+        """Return the result of a burst, whose draws are those after tuning."""
         # SciPy's logsumexp takes a thirtieth of a short burst; pilot moments have nan
         with np.errstate(invalid="ignore"):
-            total = float(np.logaddexp.reduce(log_evidence))
+            total = float(np.logaddexp.reduce(explained.log_evidence))
         return EStepResult(
-            statistics,
-            class_index=found.class_index[tune:],
-            acceptance=float(np.mean(found.acceptance[tune:])),
+            explained.statistics,
+            class_index=explained.found.class_index[tune:],
+            acceptance=float(np.mean(explained.found.acceptance[tune:])),
             log_evidence=total,
-            troubles=dict(troubles),
-            state={"log_step": found.log_step},
+            troubles=dict(explained.troubles),
+            state={"log_step": explained.found.log_step},
         )
 
     def _mean_statistics(

@@ -16,13 +16,14 @@ from scipy.special import logsumexp, softmax
 from pymc_mcoem.compiling.backends import backend_of, interpreted_mode, require_backend
 from pymc_mcoem.compiling.data_functions import compile_with_data
 from pymc_mcoem.compiling.flat_functions import FlatFunction, NotFlatError
-from pymc_mcoem.density.class_density import ClassDensity, as_argument
+from pymc_mcoem.density.class_density import as_argument
 from pymc_mcoem.em.esteps.base import EStepResult
 from pymc_mcoem.em.esteps.compiled import DensityEStep
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
+    from pymc_mcoem.density.class_density import ClassDensity
     from pymc_mcoem.em.family import Family
 
 __all__ = ["CompiledFixedLatents", "FixedLatents"]
@@ -75,20 +76,11 @@ class FixedLatents:
 
 
 class CompiledFixedLatents(DensityEStep):
-    """A `FixedLatents` compiled for one family.
-
-    Parameters
-    ----------
-    settings : FixedLatents
-    family : Family
-    """
+    """A `FixedLatents` compiled for one family."""
 
     def __init__(self, settings: FixedLatents, family: Family) -> None:
-        model, inputs = family.model, (*family.parameter_names, *family.observation)
-        density = ClassDensity(model, family.class_index, family.latents, inputs=inputs)
-        if family.written_out is not None and family.written_out.model is family.model:
-            density.written_out = family.written_out
-        super().__init__(family, settings.backend, density)
+        super().__init__(family, settings.backend, needs_latents=False)
+        model, density = family.model, self.density
         self.position = as_argument(density.ravel(model.initial_point(random_seed=0)))
         terms = model.logp(vars=[family.class_index, *model.observed_RVs], sum=False)
         joint = pt.add(*[term.sum() for term in terms])

@@ -107,13 +107,7 @@ class LaplaceGaussian:
 
 
 class CompiledLaplaceGaussian(DensityEStep):
-    """A `LaplaceGaussian` compiled for one family.
-
-    Parameters
-    ----------
-    settings : LaplaceGaussian
-    family : Family
-    """
+    """A `LaplaceGaussian` compiled for one family."""
 
     def __init__(self, settings: LaplaceGaussian, family: Family) -> None:
         super().__init__(family, settings.backend)

@@ -107,13 +107,7 @@ class PlainGibbs:
 
 
 class CompiledPlainGibbs(SweepEStep):
-    """A `PlainGibbs` compiled for one family.
-
-    Parameters
-    ----------
-    settings : PlainGibbs
-    family : Family
-    """
+    """A `PlainGibbs` compiled for one family."""
 
     name = "plain Gibbs"
 

@@ -90,13 +90,7 @@ class PosteriorMode:
 
 
 class CompiledPosteriorMode(DensityEStep):
-    """A `PosteriorMode` compiled for one family.
-
-    Parameters
-    ----------
-    settings : PosteriorMode
-    family : Family
-    """
+    """A `PosteriorMode` compiled for one family."""
 
     def __init__(self, settings: PosteriorMode, family: Family) -> None:
         super().__init__(family, settings.backend)

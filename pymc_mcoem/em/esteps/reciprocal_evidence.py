@@ -54,7 +54,6 @@ class ReciprocalEvidence:
 
         Parameters
         ----------
-        pseudo_priors : PseudoPriors
         position : ndarray of shape (n_classes, n_draws, n_latents)
         log_density : ndarray of shape (n_classes, n_draws)
         coverage : float

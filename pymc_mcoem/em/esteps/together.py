@@ -35,10 +35,6 @@ def go_together(settings: Any) -> bool:
     """Return whether the settings of a burst allow many observations in one call.
 
     That takes JAX, the pseudo-priors `Laplace`, and the moves `RandomWalk` or `Hamiltonian`.
-
-    Parameters
-    ----------
-    settings : CarlinChibBurst
     """
     move = settings.within_class
     return (
@@ -57,7 +53,6 @@ class TogetherEStep(SweepEStep):
 
     Attributes
     ----------
-    settings : CarlinChibBurst
     family : Family
         Both set by derived classes.
     """
@@ -118,7 +113,7 @@ class TogetherEStep(SweepEStep):
             return super(TogetherEStep, self)._explain(one.values, one.rng, state, draws, tune)
 
         def told(at: int, explained: Explained) -> EStepResult:
-            return self._moved(self._result_of(explained, tune))
+            return self._moved(self._result(explained, tune))
 
         return self._all(asked, alone, told, tune)
 
@@ -160,7 +155,7 @@ class TogetherEStep(SweepEStep):
             chain = {**self._place(found), "log_step": np.array(found.log_step)}
             if fit is not None and keep_fit:
                 chain |= fit_to_keep(fit)
-            return replace(self._result_of(explained, 0), chain=chain)
+            return replace(self._result(explained, 0), chain=chain)
 
         return self._all(asked, alone, told, 0, keeps_fit=keep_fit)
 
@@ -173,13 +168,7 @@ class TogetherEStep(SweepEStep):
         draws: int,
         tune: int,
     ) -> list[np.ndarray | Exception]:
-        """Return class probabilities of many observations, ``(n_classes,)`` each.
-
-        Parameters
-        ----------
-        data, parameters, rngs, draws, tune
-            As for `explain_all`, with the step sizes that a run starts with.
-        """
+        """Return class probabilities of many observations, ``(n_classes,)`` each."""
         gains = adaptation_gains(tune + draws, tune)
         asked = [
             ToExplain(self._values(each, parameters), rng, self.initial_log_step, gains)
@@ -205,15 +194,6 @@ class TogetherEStep(SweepEStep):
         if isinstance(found, Exception):
             raise found
         return found
-
-    def _result_of(self, explained: Explained, tune: int) -> EStepResult:
-        return self._result(
-            explained.statistics,
-            explained.log_evidence,
-            explained.troubles,
-            explained.found,
-            tune,
-        )
 
     def _all[Found](
         self,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pymc_mcoem.em.esteps.carlin_chib import PosteriorChain
     from pymc_mcoem.em.family import Family
 
-__all__ = ["Explainer", "Visit", "joined", "keep_draws", "simulate", "visit"]
+__all__ = ["Explainer", "joined", "keep_draws", "simulate", "visit"]
 
 type Arrays = Mapping[str, np.ndarray]
 
@@ -42,13 +42,7 @@ class Explainer:
         return cls(family, compiled_for(family, settings))
 
     def checked(self, result: EStepResult) -> EStepResult:
-        """Return `result` after checking its statistics and its state.
-
-        Raises
-        ------
-        ValueError, FloatingPointError
-            If one is invalid; see `check_statistics`.
-        """
+        """Return `result` after checking its statistics and its state."""
         check_statistics(self.family, result.statistics)
         for name, value in result.state.items():
             if not np.isfinite(value).all():
@@ -103,70 +97,26 @@ def keep_draws(
     return e_step.chain(data, parameters, rng, draws=draws, tune=tune)
 
 
-@dataclass(frozen=True)
-class Visit:
-    """Settings of a visit to an observation, which continues its chain.
-
-    Attributes
-    ----------
-    draws : int
-        Number of sweeps to make now.
-    done : int
-        Number of sweeps made before.
-    refit_every : int
-        Number of visits until pseudo-priors are fitted again.
-    adapts : bool
-        Whether the moves within a class adapt.
-    """
-
-    draws: int
-    done: int
-    refit_every: int
-    adapts: bool
-
-    @property
-    def gains(self) -> np.ndarray:
-        """Gains of the adaptation of step sizes, ``(draws,)``."""
-        numbers = self.done + np.arange(1, self.draws + 1)
-        return 2.0 / np.sqrt(numbers) if self.adapts else np.zeros(self.draws)
-
-    @property
-    def is_refitted(self) -> bool:
-        """Whether pseudo-priors are fitted again."""
-        return (self.done // self.draws) % self.refit_every == 0
-
-
 def visit(
     explainer: Explainer,
     data: Arrays,
     parameters: Arrays,
     rng: np.random.Generator,
     chain: Arrays,
-    how: Visit,
+    gains: np.ndarray,
+    refit: bool,
+    keep_fit: bool,
 ) -> EStepResult:
     """Return the statistics of one encoded observation, with `chain` for the next visit.
 
-    Parameters
-    ----------
-    explainer, data, parameters, rng
-        As for `simulate`.
-    chain : mapping of str to ndarray
-        `chain` of the last visit's result; empty at the first visit.
-    how : Visit
+    The other arguments are those of `CompiledChains.resume`. An E-step without chains makes as many
+    draws as there are gains.
     """
-    if isinstance(explainer.e_step, CompiledChains):
-        return explainer.checked(
-            explainer.e_step.resume(
-                data,
-                parameters,
-                rng,
-                chain,
-                gains=how.gains,
-                refit=how.is_refitted,
-                keep_fit=how.refit_every > 1,
-            )
-        )
-    result = simulate(explainer, data, parameters, rng, chain or None, how.draws, 0)
+    e_step = explainer.e_step
+    if isinstance(e_step, CompiledChains):
+        options: dict[str, Any] = {"gains": gains, "refit": refit, "keep_fit": keep_fit}
+        return explainer.checked(e_step.resume(data, parameters, rng, chain, **options))
+    result = simulate(explainer, data, parameters, rng, chain or None, len(gains), 0)
     return replace(result, chain=result.state)
 
 
@@ -183,8 +133,7 @@ def _simulate_all(
 ) -> list[EStepResult | Failed]:
     """Make calls of `simulate`, those with the same θ together."""
     e_step = explainer.e_step
-    if not isinstance(e_step, CompiledTogether):
-        return [_tried(lambda: simulate(explainer, *call)) for call in calls]  # noqa: B023
+    assert isinstance(e_step, CompiledTogether)
 
     def explain(some: Sequence[tuple[Any, ...]]) -> list[EStepResult | Exception]:
         data, parameters, rngs, states, draws, tune = zip(*some, strict=True)
@@ -206,20 +155,12 @@ def _visit_all(
 ) -> list[EStepResult | Failed]:
     """Make calls of `visit`, those with the same θ together."""
     e_step = explainer.e_step
-    if not isinstance(e_step, CompiledTogether):
-        return [_tried(lambda: visit(explainer, *call)) for call in calls]  # noqa: B023
+    assert isinstance(e_step, CompiledTogether)
 
     def resume(some: Sequence[tuple[Any, ...]]) -> list[EStepResult | Exception]:
-        data, parameters, rngs, chains, hows = zip(*some, strict=True)
-        return e_step.resume_all(
-            data,
-            parameters[0],
-            rngs,
-            chains,
-            gains=[how.gains for how in hows],
-            refit=[how.is_refitted for how in hows],
-            keep_fit=hows[0].refit_every > 1,
-        )
+        data, parameters, rngs, chains, gains, refit, keep_fit = zip(*some, strict=True)
+        options: dict[str, Any] = {"gains": gains, "refit": refit, "keep_fit": keep_fit[0]}
+        return e_step.resume_all(data, parameters[0], rngs, chains, **options)
 
     return _by_kind(explainer, calls, [_content(θ) for _, θ, *_ in calls], resume)
 
@@ -258,15 +199,11 @@ def _by_kind(
 
 
 def _checked(explainer: Explainer, result: EStepResult | Exception) -> EStepResult | Failed:
+    """Return a valid result, or `Failed`."""
     if isinstance(result, Exception):
         return Failed(result, made=True)
-    return _tried(lambda: explainer.checked(result))
-
-
-def _tried(call: Callable[[], EStepResult]) -> EStepResult | Failed:
-    """Return a call's result, or `Failed` if it fails by its own fault."""
     try:
-        return call()
+        return explainer.checked(result)
     except Exception as error:
         require_own_fault(error)
         return Failed(error, made=True)

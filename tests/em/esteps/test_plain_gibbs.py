@@ -9,7 +9,6 @@ from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.em.esteps.base import CompiledChains
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.esteps.plain_gibbs import PlainGibbs
-from pymc_mcoem.em.saem import SAEM
 from tests.helpers.checks import LIMIT, agreement
 from tests.helpers.e_step_runs import assert_runs_and_is_stored, largest_z, repeated, split
 from tests.helpers.linear_normal import SEPARATED, LinearNormal
@@ -147,14 +146,6 @@ def test_a_chain_is_kept_alive(linear):
     rng = np.random.default_rng(0)
     result = e_step.resume(data, theta, rng, end, gains=np.ones(3), refit=True, keep_fit=False)
     assert set(result.chain) == place
-
-
-def test_batch_learning_goes_on_with_the_chain(rng):
-    family = LinearNormal()
-    options = {"parameters": family.declared_parameters(), "draws": 5, "random_seed": 1}
-    values = family.draw(rng, 6)
-    saem = SAEM(family, e_step=SETTINGS, progressbar=False, **options).fit(values, 3)
-    assert not np.allclose(saem.parameters["center"], family.declared_parameters()["center"])
 
 
 def test_a_chain_that_does_not_move_is_named(linear, rng):
