@@ -22,14 +22,7 @@ from tests.helpers.interpreted import interpreted
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 #: Modules whose examples call a few times only what takes numba half a minute to compile.
-INTERPRETED = {
-    "pymc_mcoem.classification.classifier",
-    "pymc_mcoem.classification.prequential",
-    "pymc_mcoem.datasets.simulators",
-    "pymc_mcoem.em.esteps.compiled_cache",
-    "pymc_mcoem.em.merging",
-    "pymc_mcoem.templates.mixture",
-}
+INTERPRETED = {"pymc_mcoem.datasets.simulators"}
 
 
 #: What compiles C, by the name of PyTensor's setting.
