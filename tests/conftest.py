@@ -22,14 +22,7 @@ from tests.helpers.interpreted import interpreted
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 #: Modules whose examples call a few times only what takes numba half a minute to compile.
-INTERPRETED = {
-    "pymc_mcoem.classification.classifier",
-    "pymc_mcoem.classification.prequential",
-    "pymc_mcoem.datasets.simulators",
-    "pymc_mcoem.em.esteps.compiled_cache",
-    "pymc_mcoem.em.merging",
-    "pymc_mcoem.templates.mixture",
-}
+INTERPRETED = {"pymc_mcoem.datasets.simulators"}
 
 
 #: What compiles C, by the name of PyTensor's setting.
@@ -40,10 +33,17 @@ def pytest_configure(config: pytest.Config) -> None:
     """Compile no C: gcc takes a second for each of hundreds of operators that are called once.
 
     Nor note at every node of a graph who made it, which is one second in ten of making graphs.
+    And let no two processes compile the same program of JAX, which takes most of its tests' time.
     """
     config.stash[COMPILER] = pytensor.config.cxx
     pytensor.config.cxx = ""
     pytensor.config.traceback__limit = 0
+    # processes that tests start read it: programs of JAX are kept where PyTensor keeps its own
+    for name, value in {
+        "JAX_COMPILATION_CACHE_DIR": str(Path(pytensor.config.compiledir) / "jax"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }.items():
+        os.environ.setdefault(name, value)
 
 
 def pytest_collection_finish() -> None:

@@ -549,8 +549,11 @@ def left_over(seconds=10.0):
     return found
 
 
-@pytest.mark.parametrize("tells", [Pressed, PressedInAll], ids=["button", "terminal"])
-@pytest.mark.parametrize("most", [2, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("most", "tells"),
+    by_default(product([2, 40], [Pressed, PressedInAll]), {(2, PressedInAll)}),
+    ids=["2-button", "2-terminal", "40-button", "40-terminal"],
+)
 def test_chains_in_processes_end_as_those_of_pymc_do(tells, most, rng, capfd):
     """At any instant from the first draw on: draws that are a whole chain's first, no worker left.
 
@@ -1064,7 +1067,7 @@ class CompiledExitingAt7(CompiledNoisy):
         return super().__call__(data, *arguments, **options)
 
 
-@pytest.mark.parametrize("on_error", ["raise", "skip"])
+@pytest.mark.parametrize("on_error", by_default(["raise", "skip"], {"skip"}))
 def test_sys_exit_inside_a_worker_is_no_records_fault(family, stream, on_error):
     em = driver(family, e_step=ExitingAt7(), parameters=THETA, on_error=on_error, executor=2)
     with pytest.raises(SystemExit, match="3"):

@@ -25,6 +25,7 @@ from pymc_mcoem.diagnostics.shares import Limits, class_shares, rao_blackwell_sh
 from pymc_mcoem.diagnostics.switching import unmoved_flags, unvisited_flags
 from pymc_mcoem.diagnostics.transitions import (
     class_transitions,
+    count_transitions,
     homogeneity_test,
     stationary_distribution,
     within_chain_tests,
@@ -314,8 +315,7 @@ def _has_other_steps(data: Any) -> bool:
 
 def _stationary(chains: IndexChains, random_seed: int) -> xr.Dataset:
     """Return ``stationary`` and ``stationary_sd`` by plate and class, and ``ess`` by plate."""
-    counts = class_transitions(chains)["chain_count"].values
-    counts = counts.reshape(len(chains.codes), len(chains.chain), *counts.shape[-2:]).sum(axis=1)
+    counts = count_transitions(chains.codes, chains.n_classes).sum(axis=1)
     found = [stationary_distribution(matrix, random_seed=random_seed) for matrix in counts]
     return xr.Dataset(
         {

@@ -26,7 +26,6 @@ from pymc_mcoem.laplace import dispersed_starts as dispersed
 from pymc_mcoem.laplace.found_modes import MAX_MODES, FoundModes
 from pymc_mcoem.laplace.modes import Modes, ModeStatus
 from tests.helpers.checks import LIMIT, agreement
-from tests.helpers.interpreted import interpreted
 
 GRID = np.linspace(-20.0, 20.0, 400_001)
 
@@ -105,7 +104,7 @@ def test_all_modes_that_are_given_are_kept(rng):
 
 
 def test_a_class_with_more_modes_than_are_kept_is_flagged(rng):
-    with interpreted(), folded(8) as model:
+    with folded(8) as model:
         step = CarlinChib(within_class=RandomWalk(n_moves=1))
         tree = pm.sample(
             step=step,

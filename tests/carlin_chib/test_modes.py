@@ -98,7 +98,7 @@ def test_every_chain_has_both_modes_of_a_class(rng, initval, move):
     probability, negative = folded_answer()
     assert probability == pytest.approx(0.691, abs=5e-4)
     model = folded(initval)
-    tree = sampled(model, CarlinChib(model=model, within_class=move), rng, draws=4_000, chains=2)
+    tree = sampled(model, CarlinChib(model=model, within_class=move), rng, chains=2)
     k, x = tree["posterior"]["k"].values, tree["posterior"]["x"].values
     assert (errors_of(k == 1, probability) < FOUR).all()
     assert (errors_of(x < 0.0, negative) < FOUR).all()
@@ -109,7 +109,7 @@ def test_one_start_alone_misses_a_mode_and_the_checks_above_see_it(rng):
     probability, _ = folded_answer()
     model = folded()
     rule = Laplace(race=None, n_prior_draws=0)
-    tree = sampled(model, CarlinChib(model=model, pseudo_priors=rule), rng, draws=4_000, chains=2)
+    tree = sampled(model, CarlinChib(model=model, pseudo_priors=rule), rng, chains=2)
     k, x = tree["posterior"]["k"].values, tree["posterior"]["x"].values
     assert (errors_of(k == 1, probability) > FOUR).all()
     assert (x > 0.0).all()
@@ -121,13 +121,13 @@ def test_a_class_that_is_never_left_has_all_its_modes(rng):
         x = pm.Normal("x", 0.5, 3.0)
         mean = pm.math.switch(pm.math.eq(k, 0), 0.6 * x, pm.math.abs(x))
         pm.Normal("y", mean, 0.15, observed=3.0)
-    tree = sampled(model, CarlinChib(model=model), rng, draws=4_000, chains=2)
+    tree = sampled(model, CarlinChib(model=model), rng, chains=2)
     x, grid = tree["posterior"]["x"].values, np.linspace(-20.0, 20.0, 400_001)
     mass = stats.norm.pdf(grid, 0.5, 3.0) * stats.norm.pdf(3.0, np.abs(grid), 0.15)
     negative = np.trapezoid(mass[grid <= 0.0], grid[grid <= 0.0]) / np.trapezoid(mass, grid)
     assert (tree["posterior"]["k"].values == 1).all()
     assert (errors_of(x < 0.0, negative) < FOUR).all()
-    assert np.abs(np.diff(np.sign(x), axis=1)).sum(axis=1).min() > 500
+    assert np.abs(np.diff(np.sign(x), axis=1)).sum(axis=1).min() > 250
 
 
 # -- other shapes of modes -----------------------------------------------------------------------
@@ -178,10 +178,11 @@ def test_a_mode_that_no_prior_draw_hits_is_found_from_starts_alone(rng):
     model, *_ = several([[1.0], [60.0]], [0.3, 0.3], [0.5, 0.5], 3.0, 0.5)
     everywhere = Laplace(race=None, starts=[{"x": [60.0]}])
     step = CarlinChib(model=model, pseudo_priors=everywhere, within_class=RandomWalk(n_moves=4))
-    tree = sampled(model, step, rng)
+    tree = sampled(model, step, rng, draws=1_000)
     assert summary_of(tree).ok
     assert (errors_of(tree["posterior"]["k"].values == 1, 0.5) < FOUR).all()
-    missed = sampled(model, CarlinChib(model=model, within_class=RandomWalk(n_moves=4)), rng)
+    step = CarlinChib(model=model, within_class=RandomWalk(n_moves=4))
+    missed = sampled(model, step, rng, draws=1_000)
     assert (missed["posterior"]["x"].values < 30.0).all()
     # nobody can know, and nobody says more
     assert repr(summary_of(missed)).endswith("No problem found in what 4 chains visited.")
@@ -234,7 +235,7 @@ VARIANTS = {
 def test_mixtures_leave_the_exact_posterior(skewed, rng, name):
     model, given = skewed.family.model, Given(overlapping(skewed.quadrature))
     step = CarlinChib(model=model, pseudo_priors=given, **VARIANTS[name])
-    tree = sampled(model, step, rng, draws=6_000, chains=1)
+    tree = sampled(model, step, rng, draws=4_000, chains=1)
     posterior = tree["posterior"]
     found = chain_agreement(
         posterior["class_index"].values[0],
@@ -253,7 +254,7 @@ def test_tilted_chains_with_mixtures_are_exact_when_weighed_back(skewed, rng):
         within_class=RandomWalk(n_moves=3),
         equalize_visits=True,
     )
-    tree = sampled(model, step, rng, draws=6_000, chains=1)
+    tree = sampled(model, step, rng, draws=4_000, chains=1)
     weight = np.exp(tree["sample_stats"]["class_log_importance"].values[0])
     k = tree["posterior"]["class_index"].values[0]
     expected = skewed.quadrature.class_probability
@@ -283,7 +284,7 @@ def test_broken_mixtures_fail_the_same_check(skewed, rng, monkeypatch, method, b
         within_class=RandomWalk(n_moves=3),
     )
     monkeypatch.setattr(PseudoPriors, method, broken)
-    posterior = sampled(model, step, rng, draws=6_000, chains=1)["posterior"]
+    posterior = sampled(model, step, rng, draws=4_000, chains=1)["posterior"]
     found = chain_agreement(
         posterior["class_index"].values[0],
         posterior["level"].values[0][:, None],
@@ -427,7 +428,7 @@ def test_blocks_keep_inactive_latents_standard_normal_in_mixtures(rng):
         mean = pm.math.switch(pm.math.eq(k, 0), a, pm.math.abs(b))
         pm.Normal("y", mean, 0.15, observed=3.0)
         step = CarlinChib(blocks={0: [a], 1: [b]})
-    tree = sampled(model, step, rng, draws=4_000, chains=2)
+    tree = sampled(model, step, rng, chains=2)
     assert step.chain.pseudo_priors.mixtures is not None
     grid = np.linspace(-20.0, 20.0, 400_001)
     priors = stats.norm.pdf(grid, 0.0, 2.0), stats.norm.pdf(grid, 0.5, 3.0)

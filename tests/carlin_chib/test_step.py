@@ -768,9 +768,7 @@ def shares_and_switches(chain_of_k):
 
 
 @pytest.mark.parametrize("fits", ["each", pytest.param("one", marks=pytest.mark.slow)])
-def test_pseudo_priors_are_fitted_at_each_value_of_another_index(
-    fits, rng, without_compiler, monkeypatch
-):
+def test_pseudo_priors_are_fitted_at_each_value_of_another_index(fits, rng, monkeypatch):
     """A fit at one value of the other index is of no use at the next: half of the switches."""
     if fits == "one":
         monkeypatch.setattr(step_module, "other_indices", lambda density, most: {})

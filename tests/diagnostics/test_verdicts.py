@@ -1,13 +1,11 @@
 """Models of which a summary once approved wrongly, or which it once alarmed about for nothing.
 
-At full size they are compiled and sampled as a user does; the short forms are interpreted, with
-walks of a step or two.
+At full size they are sampled as a user does; the short forms have walks of a step or two.
 """
 
 from __future__ import annotations
 
 import warnings
-from contextlib import nullcontext
 
 import numpy as np
 import pymc as pm
@@ -17,7 +15,6 @@ from scipy import stats
 from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.carlin_chib.step import CarlinChib
 from pymc_mcoem.diagnostics import ClassIndexWarning, class_index_summary
-from tests.helpers.interpreted import interpreted
 from tests.helpers.models import two_indices_that_share_a_latent
 
 slow = pytest.mark.slow
@@ -45,10 +42,8 @@ def judged(tree, name, **options):
 
 
 def settings(is_short):
-    """Return how to compile, and what of the step is not left as it is."""
-    if is_short:
-        return interpreted(), {"within_class": RandomWalk(n_moves=2)}
-    return nullcontext(), {}
+    """Return what of the step is not left as it is."""
+    return {"within_class": RandomWalk(n_moves=2)} if is_short else {}
 
 
 def one_step_each(k_latent, j_latent, **options):
@@ -65,8 +60,8 @@ def one_step_each(k_latent, j_latent, **options):
 def test_two_indices_that_only_move_together_are_flagged_or_right(n_seeds, draws, rng):
     """What fits is (0, 0) and (1, 1); between them lie twenty of their standard deviations."""
     noise = np.sqrt(0.3**2 + 0.3**2 + 0.1**2)
-    compiling, options = settings(n_seeds == 1)
-    with compiling, pm.Model() as model:
+    options = settings(n_seeds == 1)
+    with pm.Model() as model:
         k, j = pm.Categorical("k", [0.55, 0.45]), pm.Categorical("j", [0.92, 0.08])
         x, z = pm.Normal("x", 9.0 * k, 0.3), pm.Normal("z", -9.0 * j, 0.3)
         pm.Normal("y", x + z, 0.1, observed=0.1)
@@ -115,9 +110,9 @@ def test_cauchy_tails_that_are_off_are_flagged(n_seeds, rng):
     assert exact == pytest.approx(0.063, abs=5e-4)
     # an approved run has four hundred effective draws; three errors of so many are off
     off = 3 * np.sqrt(exact * (1 - exact) / 400)
-    compiling, options = settings(n_seeds == 1)
+    options = settings(n_seeds == 1)
     size = {"chains": 2, "draws": 400, "tune": 50} if n_seeds == 1 else {"draws": 700, "tune": 300}
-    with compiling, pm.Model() as model:
+    with pm.Model() as model:
         k = pm.Categorical("k", [0.5, 0.5])
         pm.Cauchy("x", 0.0, 1.0)
         pm.Normal("y", 1.0 * k, 1.0, observed=0.5)
@@ -140,8 +135,8 @@ def test_healthy_plates_are_approved_of(n_rows, n_runs, draws, named, rng):
     place = {"dims": "row"} if named else {"shape": n_rows}
     truth = np.where(rng.random(n_rows) < 0.5, 1.0, -1.0)
     y = truth + rng.normal(0.0, np.hypot(0.8, 0.8), size=n_rows)
-    compiling, options = settings(n_rows < 500)
-    with compiling, pm.Model(coords={"row": np.arange(n_rows)} if named else None) as model:
+    options = settings(n_rows < 500)
+    with pm.Model(coords={"row": np.arange(n_rows)} if named else None) as model:
         k = pm.Categorical("k", [0.5, 0.5], **place)
         x = pm.Normal("x", 2.0 * k - 1.0, 0.8, **place)
         pm.Normal("y", x, 0.8, observed=y)
@@ -172,46 +167,44 @@ def beside_a_mean(n_away):
 @pytest.mark.parametrize(("n_seeds", "draws"), [(1, 60), pytest.param(5, 1_000, marks=slow)])
 def test_a_class_that_needs_another_step_to_move_is_flagged(n_seeds, draws, rng):
     """Given the mean that NUTS draws, the third class is forty standard deviations away."""
-    compiling, options = settings(n_seeds == 1)
+    options = settings(n_seeds == 1)
     model, exact = beside_a_mean(-12.0)
-    with compiling:
-        for _ in range(n_seeds):
-            with model:
-                step = CarlinChib(["k", "x"], **options)
-            summary = judged(sampled(model, step, rng, draws=draws, chains=2, tune=draws), "k")
-            share = summary.table["share"].values
-            assert not summary.ok or np.abs(share - exact).max() < 0.05, summary
-            if share[2] == 0:
-                told = next(flag for flag in summary.flags if "class 2 was never" in flag)
-                # by Laplace's approximation, given the two others
-                assert 0.2 < float(told.split("about ")[1].split(":")[0]) < 0.6
+    for _ in range(n_seeds):
+        with model:
+            step = CarlinChib(["k", "x"], **options)
+        summary = judged(sampled(model, step, rng, draws=draws, chains=2, tune=draws), "k")
+        share = summary.table["share"].values
+        assert not summary.ok or np.abs(share - exact).max() < 0.05, summary
+        if share[2] == 0:
+            told = next(flag for flag in summary.flags if "class 2 was never" in flag)
+            # by Laplace's approximation, given the two others
+            assert 0.2 < float(told.split("about ")[1].split(":")[0]) < 0.6
 
 
 @pytest.mark.parametrize(("n_seeds", "draws"), [(1, 60), pytest.param(5, 1_000, marks=slow)])
 def test_a_class_without_weight_anywhere_is_not_flagged(n_seeds, draws, rng):
     """The mean could go there, but its prior does not let it."""
-    compiling, options = settings(n_seeds == 1)
+    options = settings(n_seeds == 1)
     with pm.Model() as model:
         k = pm.Categorical("k", [0.3, 0.3, 0.4], initval=0)
         mu = pm.Normal("mu", 0.0, 0.5)
         x = pm.Normal("x", pm.math.stack([0.0, 0.5, -12.0])[k] + mu, 0.3)
         pm.Normal("y", x, 0.3, observed=0.0)
-    with compiling:
-        for _ in range(n_seeds):
-            with model:
-                step = CarlinChib(["k", "x"], **options)
-            tree = sampled(model, step, rng, draws=draws, chains=2, tune=draws)
-            summary = judged(tree, "k", ess_min=5, rhat_max=1.2)
-            assert summary.table["share"].values[2] == 0
-            assert not any("never visited" in flag for flag in summary.flags), summary
+    for _ in range(n_seeds):
+        with model:
+            step = CarlinChib(["k", "x"], **options)
+        tree = sampled(model, step, rng, draws=draws, chains=2, tune=draws)
+        summary = judged(tree, "k", ess_min=5, rhat_max=1.2)
+        assert summary.table["share"].values[2] == 0
+        assert not any("never visited" in flag for flag in summary.flags), summary
 
 
 @pytest.mark.parametrize(("n_seeds", "draws"), [(1, 60), pytest.param(5, 1_000, marks=slow)])
 def test_classes_that_need_another_index_are_flagged_though_chains_move(n_seeds, draws, rng):
     """Both indices go between their first two classes, and reach their third ones only together."""
-    compiling, options = settings(n_seeds == 1)
+    options = settings(n_seeds == 1)
     centers, weights = [0.0, 0.5, 9.0], [0.35, 0.35, 0.3]
-    with compiling, pm.Model() as model:
+    with pm.Model() as model:
         k, j = (pm.Categorical(name, weights, initval=0) for name in "kj")
         x = pm.Normal("x", pm.math.stack(centers)[k], 0.3)
         z = pm.Normal("z", -pm.math.stack(centers)[j], 0.3)

@@ -388,6 +388,20 @@ def test_a_file_names_no_code(family, stream, tmp_path):
             OnlineEM.load(path, family)
 
 
+def small_mixture(**options):
+    return TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2, **options)
+
+
+@pytest.fixture(scope="module")
+def saved_mixture(tmp_path_factory):
+    """Return the file of a run of `small_mixture`, which another one made alike can load."""
+    mixture, path = small_mixture(), tmp_path_factory.mktemp("mixture") / "run.nc"
+    em = OnlineEM(mixture, parameters=mixture.parameters, random_seed=1, progressbar=False)
+    em.save(path)
+    assert OnlineEM.load(path, small_mixture()).n_seen == 0
+    return path
+
+
 @pytest.mark.parametrize(
     ("options", "what"),
     [
@@ -399,16 +413,9 @@ def test_a_file_names_no_code(family, stream, tmp_path):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_mixture_made_otherwise_is_refused(tmp_path, options, what):
-    def make(**options):
-        return TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2, **options)
-
-    mixture = make()
-    em = OnlineEM(mixture, parameters=mixture.parameters, random_seed=1, progressbar=False)
-    em.save(tmp_path / "run.nc")
-    assert OnlineEM.load(tmp_path / "run.nc", make()).n_seen == 0
+def test_a_mixture_made_otherwise_is_refused(saved_mixture, options, what):
     with pytest.raises(ValueError, match=rf"of another family: .*{what} .* in the file, .* here"):
-        OnlineEM.load(tmp_path / "run.nc", make(**options))
+        OnlineEM.load(saved_mixture, small_mixture(**options))
 
 
 def test_folders_and_what_is_no_name_are_refused(tmp_path):

@@ -307,8 +307,8 @@ def test_the_noise_of_a_device_gives_the_posterior_and_a_broken_kernel_does_not(
     assert errors_in_standard_errors(run_apart(of_devices_noise, True, "jax")) > 10
 
 
-def labels_and_chains(backend):
-    """Return class probabilities of a classifier, by workers too, and draws of chains."""
+def labels_and_chains(executor, backend):
+    """Return class probabilities of a classifier, by workers too if any, and draws of chains."""
     mixture = mcoem.TemplateMixture.for_images((4, 4), n_classes=2, n_landmarks=2)
     rng = np.random.default_rng(7)
     images = rng.uniform(size=(6, 4, 4))
@@ -316,9 +316,9 @@ def labels_and_chains(backend):
     e_step = alone_and_together({"within_class": WALK}, backend)[0]
     found = [
         mcoem.Classifier(
-            mixture, theta, e_step=e_step, draws=8, tune=4, executor=executor, progressbar=False
+            mixture, theta, e_step=e_step, draws=8, tune=4, executor=each, progressbar=False
         ).predict_proba(images)
-        for executor in ((None, 2) if backend == "jax" else (None,))
+        for each in {None: None, executor: None}
     ]
     chains = mcoem.sample_burst(
         mixture,
@@ -335,13 +335,14 @@ def labels_and_chains(backend):
     return found, {name: np.array(value) for name, value in values.items()}
 
 
-def test_classifiers_and_chains_get_together_what_they_get_alone(run_apart):
+@pytest.mark.parametrize("executor", by_default([None, 2], {None}))
+def test_classifiers_and_chains_get_together_what_they_get_alone(run_apart, executor):
     (found, chains), (expected, alone) = (
-        run_apart(labels_and_chains, "jax"),
-        labels_and_chains("numba"),
+        run_apart(labels_and_chains, executor, "jax"),
+        labels_and_chains(None, "numba"),
     )
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-6)
-    assert found[1].tobytes() == found[0].tobytes()
+    assert found[-1].tobytes() == found[0].tobytes()
     assert chains.keys() == alone.keys()
     for name, value in alone.items():
         if value.dtype.kind in "fiu":
