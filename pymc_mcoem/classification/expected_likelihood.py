@@ -81,9 +81,9 @@ class CompiledExpectedLikelihood:
         self.chains = ClassChains(density, move, mode=mode)
         # Where nothing is observed, a density that is written out is the prior: the likelihood is
         # the difference, and is not compiled.
-        self._is_difference = density.written_out is not None and backend_of(mode) == "numba"
+        self._written_out = density.written_out if backend_of(mode) == "numba" else None
         self._log_densities = LogDensities(
-            density, mode, None if self._is_difference else log_likelihood(density)
+            density, mode, log_likelihood(density) if self._written_out is None else None
         )
 
     def log_scores(
@@ -121,8 +121,8 @@ class CompiledExpectedLikelihood:
         n_classes, _, n_latents = positions.shape
         points = np.repeat(np.arange(n_classes), draws), positions.reshape((-1, n_latents))
         terms = self._log_densities(*points, self.density.arguments(values))
-        if self._is_difference:
-            unobserved = self.density.written_out.unobserved(values)
+        if self._written_out is not None:
+            unobserved = self._written_out.unobserved(values)
             terms = terms - self._log_densities(*points, self.density.arguments(unobserved))
         scores = logsumexp(terms.reshape((n_classes, draws)), axis=1)
         found_scores: np.ndarray = scores - np.log(draws)

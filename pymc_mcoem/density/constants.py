@@ -76,7 +76,7 @@ class SharedConstants:
     @property
     def shared(self) -> list[Any]:
         """Shared variables made so far."""
-        return list(self._shared.values())
+        return [shared for shared, _ in self._shared.values()]
 
     @cached_property
     def graphs(self) -> dict[TensorVariable, TensorVariable]:
@@ -202,8 +202,9 @@ class SharedConstants:
     def _of(self, value: np.ndarray, key: Any) -> Any:
         """Return the shared variable of a key, made of a value at the first call."""
         if key not in self._shared:
-            self._shared[key] = pytensor.shared(value, shape=value.shape)
-        return self._shared[key]
+            # The value is kept, because the key of an array is its place in memory.
+            self._shared[key] = pytensor.shared(value, shape=value.shape), value
+        return self._shared[key][0]
 
 
 def _numbers(node: Apply, known: set[Variable]) -> dict[int, np.ndarray]:

@@ -14,8 +14,7 @@ from pymc_mcoem.em.esteps.posterior_mode import PosteriorMode
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.schedules import BurstLength, BurstSize, StepSize, UpdateSchedule
 from pymc_mcoem.templates import TemplateMixture
-from tests.helpers.interpreted import interpreted
-from tests.helpers.toy_families import CompiledNoisy, Failing, NormalMixture, mixture_stream
+from tests.helpers.toy_families import Failing, NormalMixture, mixture_stream
 from tests.helpers.toy_runs import (
     EARLY,
     THETA,
