@@ -32,7 +32,7 @@ from pymc_mcoem.carlin_chib.step_statistics import SweepStatistics
 from pymc_mcoem.carlin_chib.unvisited import UnvisitedClasses
 from pymc_mcoem.carlin_chib.unvisited_modes import UnvisitedModes
 from pymc_mcoem.compiling.backends import mode_of
-from pymc_mcoem.compiling.messages import telling
+from pymc_mcoem.compiling.messages import telling, waiting
 from pymc_mcoem.density.class_index import class_prior, count_classes, is_class_index
 from pymc_mcoem.interrupts import as_interrupts
 
@@ -255,11 +255,10 @@ class CarlinChib(BlockedStep):
                 f"equalize_visits: {index.name} is a plate, whose rows differ in the classes they "
                 "seldom visit; leave it out."
             )
-        build = make_engine(model, index, vars, blocks)
         if jump is not None and index.ndim:
             raise ValueError(f"jump: got {jump!r}; {index.name} is a plate, which takes None.")
-        with telling():
-            self._engine = build(
+        with telling(), waiting("Preparing the model"):
+            self._engine = make_engine(model, index, vars, blocks)(
                 pseudo_priors,
                 move,
                 mode,

@@ -1,11 +1,12 @@
-"""Progress line that says what is being compiled."""
+"""Progress line that says what is compiled or otherwise waited for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from importlib.util import find_spec
+from threading import Event, Thread
+from time import monotonic
 from typing import Any
 
 from rich import get_console
@@ -13,14 +14,20 @@ from rich.console import Console
 from rich.errors import LiveError
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-__all__ = ["FirstCallTold", "compiling", "telling"]
+__all__ = ["FirstCallTold", "compiling", "telling", "waiting"]
+
+#: How often a notebook's line changes.
+SECONDS_BETWEEN = 1.0
 
 _is_told: ContextVar[bool] = ContextVar("pymc_mcoem_waiting", default=False)
+_line: ContextVar[_TerminalLine | _NotebookLine | None] = ContextVar(
+    "pymc_mcoem_line", default=None
+)
 
 
 @contextmanager
 def telling(enabled: bool = True) -> Iterator[None]:
-    """Let `compiling` show its line while the block runs.
+    """Let `waiting` and `compiling` show their line while the block runs.
 
     Parameters
     ----------
@@ -39,37 +46,88 @@ def telling(enabled: bool = True) -> Iterator[None]:
 
 
 @contextmanager
-def compiling(what: str) -> Iterator[None]:
-    """Show an animated line that says what is compiled, until the block ends.
+def waiting(text: str) -> Iterator[None]:
+    """Show a line that says what is waited for, and moves, until the block ends.
 
-    The line is shown in terminals and notebooks, where `telling` allows it. A notebook without
-    ipywidgets cannot animate it, so the line is printed. Nothing is shown elsewhere.
+    The line is shown in terminals and notebooks, where `telling` allows it. Within another such
+    block it takes the place of that block's text.
 
     Parameters
     ----------
-    what : str
-        Text after "Compiling".
+    text : str
     """
-    console = get_console()
+    console, outer = get_console(), _line.get()
     if not _is_told.get() or not (console.is_terminal or console.is_jupyter):
         yield
         return
-    if console.is_jupyter and find_spec("ipywidgets") is None:
-        Console(force_jupyter=False, force_terminal=False).print(f"Compiling {what}")
-        yield
-        return
-    columns = SpinnerColumn(), TextColumn("Compiling {task.description}"), TimeElapsedColumn()
-    line = Progress(*columns, console=console, transient=True)
-    line.add_task(what, total=None)
-    try:
-        line.start()
-    except LiveError:  # An older rich shows one bar at a time, and another one is shown.
-        yield
-        return
+    line = outer or (_NotebookLine() if console.is_jupyter else _TerminalLine(console))
+    before = line.text
+    line.show(text)
+    token = _line.set(line)
     try:
         yield
     finally:
-        line.stop()
+        _line.reset(token)
+        line.show(before)
+
+
+@contextmanager
+def compiling(what: str) -> Iterator[None]:
+    """Show `waiting`'s line, which says what is compiled."""
+    with waiting(f"Compiling {what}"):
+        yield
+
+
+class _TerminalLine:
+    """A line of a terminal with a spinner and the seconds so far, gone if its text is empty."""
+
+    def __init__(self, console: Console) -> None:
+        columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+        self._progress = Progress(*columns, console=console, transient=True)
+        self._task = self._progress.add_task("", total=None)
+        self.text = ""
+
+    def show(self, text: str) -> None:
+        if not text:
+            self._progress.stop()
+        else:
+            self._progress.update(self._task, description=text)
+            if not self.text:
+                with suppress(LiveError):  # an older rich shows one bar at a time
+                    self._progress.start()
+        self.text = text
+
+
+class _NotebookLine:
+    """An output of a notebook cell with the seconds so far, empty if its text is.
+
+    Rich would need ipywidgets to change what it has shown.
+    """
+
+    def __init__(self) -> None:
+        self.text = ""
+        self._is_over = Event()
+        self._thread = Thread(target=self._move, daemon=True)
+        self._handle: Any = None
+
+    def show(self, text: str) -> None:
+        from IPython import display
+
+        self.text = text
+        if not text:
+            self._is_over.set()
+            self._thread.join()
+            self._handle.update({"text/plain": "", "text/html": ""}, raw=True)
+        elif self._handle is None:
+            show: Any = display.display
+            self._handle = show({"text/plain": text}, raw=True, display_id=True)
+            self._thread.start()
+
+    def _move(self) -> None:
+        begun = monotonic()
+        while not self._is_over.wait(SECONDS_BETWEEN):
+            now = f"{self.text} {monotonic() - begun:.0f} s"
+            self._handle.update({"text/plain": now}, raw=True)
 
 
 class FirstCallTold:
