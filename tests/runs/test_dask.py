@@ -6,9 +6,11 @@ import logging
 import os
 import signal
 
+import dask.array as da
 import pytest
 from distributed import Client, LocalCluster
 
+from pymc_mcoem.em.passes import Passes
 from pymc_mcoem.em.saem import SAEM
 from tests.helpers.executors import Deadly, lives
 from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
@@ -70,4 +72,30 @@ def test_a_worker_killed_between_bursts_is_replaced(family, stream, client):
     found = driver(family, **settings, executor=client.get_executor()).partial_fit(stream[:30])
     os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
     found.partial_fit(stream[30:])
+    assert_same(found, driver(family, **settings).partial_fit(stream))
+
+
+@pytest.mark.slow
+def test_workers_read_an_array_on_the_disk(family, stream, client, tmp_path):
+    """Also if one of them is killed, and through passes."""
+    place = str(tmp_path / "stream.zarr")
+    da.from_array(stream, chunks=7).to_zarr(place)
+    lying = da.from_zarr(place)
+    settings = {"parameters": THETA, "batch_size": 6}
+    found = driver(family, **settings, executor=client.get_executor()).partial_fit(lying[:30])
+    os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
+    found.partial_fit(lying, skip=found.position)
+    assert_same(found, driver(family, **settings).partial_fit(stream))
+
+    passed = driver(family, **settings, executor=client.get_executor())
+    passed.partial_fit(Passes(lying, 2, random_seed=1))
+    expected = driver(family, **settings).partial_fit(Passes(stream, 2, random_seed=1))
+    assert_same(passed, expected)
+
+
+@pytest.mark.slow
+def test_an_array_in_the_memory_of_workers(family, stream, client):
+    lying = client.persist(da.from_array(stream, chunks=7))
+    settings = {"parameters": THETA, "batch_size": 6}
+    found = driver(family, **settings, executor=client.get_executor()).partial_fit(lying)
     assert_same(found, driver(family, **settings).partial_fit(stream))
