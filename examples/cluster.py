@@ -28,18 +28,16 @@ from rich.console import Console
 import pymc_mcoem as mcoem
 
 console = Console(highlight=False)
-#: Observations in a chunk of the array, and in a mini-batch.
+#: Of a chunk of the array, and of a mini-batch.
 SIZE = 64
 
 
-def connect(address: str | None, most: int) -> Client:
-    """Return a client of the cluster at an address, or of a new one on this machine."""
-    if address is not None:
-        return Client(address)
+def local_cluster(most: int) -> LocalCluster:
+    """Return a new cluster on this machine."""
     cluster = LocalCluster(n_workers=1, threads_per_worker=1)
     # as many workers as there is work for, and none ended in the moment of an M-step
     cluster.adapt(minimum=1, maximum=most, wait_count=30)
-    return Client(cluster)
+    return cluster
 
 
 def noisy_digits(block: np.ndarray, block_id: tuple[int, ...] = (0, 0, 0)) -> np.ndarray:
@@ -91,7 +89,7 @@ def pictures(em: mcoem.OnlineEM) -> str:
 
 
 def main() -> None:
-    """Connect, learn, and say what happened."""
+    """Connect, learn, and say what came of it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("address", nargs="?", help="of a scheduler; a local cluster without")
     parser.add_argument("--images", type=int, default=1_000)
@@ -100,7 +98,7 @@ def main() -> None:
     given = parser.parse_args()
     folder = given.folder.absolute()  # workers may have another working directory
     folder.mkdir(parents=True, exist_ok=True)
-    with connect(given.address, given.workers) as client:
+    with Client(given.address or local_cluster(given.workers)) as client:
         console.print(f"{client.scheduler.address}, dashboard at {client.dashboard_link}")
         images = stored_images(folder, given.images)
         file = folder / f"run_{given.images}.nc"

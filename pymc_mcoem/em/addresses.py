@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -101,6 +102,9 @@ def _pickled(block: Any) -> bytes | None:
     """Return a block, pickled with no more than it needs, or None if it has no address."""
     from dask.base import optimize
 
+    distributed = sys.modules.get("distributed")
+    if distributed is not None and distributed.futures_of(block):
+        return None  # it lies in the memory of some worker, which only the cluster's client asks
     try:
         content = cloudpickle.dumps(optimize(block)[0])
     except Exception as error:
