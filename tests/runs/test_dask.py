@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import signal
+from concurrent.futures import Executor, Future
+from types import SimpleNamespace
 
 import dask.array as da
 import pytest
@@ -12,6 +14,8 @@ from distributed import Client, LocalCluster
 
 from pymc_mcoem.em.passes import Passes
 from pymc_mcoem.em.saem import SAEM
+from pymc_mcoem.runs import executor
+from pymc_mcoem.runs.workers import ExecutorError
 from tests.helpers.executors import Deadly, lives
 from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
 from tests.helpers.toy_runs import THETA, assert_same, driver
@@ -73,6 +77,23 @@ def test_a_worker_killed_between_bursts_is_replaced(family, stream, client):
     os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
     found.partial_fit(stream[30:])
     assert_same(found, driver(family, **settings).partial_fit(stream))
+
+
+class Lost(Executor):
+    """An executor of Dask whose client has lost the scheduler, and whose futures wait forever."""
+
+    _client = SimpleNamespace(status="closed")
+
+    def submit(self, function, /, *arguments, **named):
+        return Future()
+
+
+def test_a_scheduler_that_is_lost_is_not_waited_for(family, stream, monkeypatch):
+    monkeypatch.setattr(executor, "ALIVE", 0.01)
+    found = driver(family, parameters=THETA, batch_size=6, executor=Lost())
+    with pytest.raises(ExecutorError, match="its client has lost the scheduler"):
+        found.partial_fit(stream)
+    assert found.n_seen == 6
 
 
 @pytest.mark.slow
