@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -80,3 +81,18 @@ def test_the_comparison_at_equal_time_runs(tmp_path):
     assert ((found >= 0) & (found <= 1)).all()
     for picture in ("live_error_rate", "live_templates", "live_weights"):
         assert (tmp_path / f"{picture}.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_the_example_of_a_cluster_goes_on_where_it_ended(tmp_path):
+    command = [sys.executable, "examples/cluster.py", "--images", "192", "--folder", str(tmp_path)]
+    told = [
+        subprocess.run(
+            command, cwd=Path(__file__).parents[1], check=True, capture_output=True, text=True
+        ).stdout
+        for _ in range(2)
+    ]
+    assert "192 images, 192 of them now" in told[0]
+    assert "192 images, 0 of them now" in told[1]
+    digests = {re.search("SHA-256 of θ ([0-9a-f]{16})", each)[1] for each in told}
+    assert len(digests) == 1

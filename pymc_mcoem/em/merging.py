@@ -14,6 +14,7 @@ from pymc_mcoem.em.family import CLASS_WEIGHT
 from pymc_mcoem.em.family_record import describe_family, differences
 from pymc_mcoem.em.maximization import class_labels, count_troubles, maximize_family
 from pymc_mcoem.em.online import OnlineEM
+from pymc_mcoem.em.read_by_workers import read_held
 from pymc_mcoem.em.revival import Revival
 from pymc_mcoem.runs.codec import encode_settings
 
@@ -98,9 +99,10 @@ def merge_runs(runs: Sequence[OnlineEM] | Mapping[Hashable, OnlineEM]) -> Online
     _require_alike(named)
     names = sorted(named, key=lambda name: -named[name].run.state.n_learned)
     first = named[names[0]]
-    state = first.run.state
+    states = {name: read_held(each.run.state, each.run.executor) for name, each in named.items()}
+    state = states[names[0]]
     for name in names[1:]:
-        state = _merged(first.family, state, named[name].run.state, name)
+        state = _merged(first.family, state, states[name], name)
     merged = OnlineEM(
         first.family,
         random_seed=first.run.random_seed,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -16,6 +17,7 @@ from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.labels import labels_of
 from pymc_mcoem.em.online_run import OnlineRun
 from pymc_mcoem.em.progress import RunProgress
+from pymc_mcoem.em.read_by_workers import looked_at, read_held, wanted_next
 from pymc_mcoem.em.revival import Revival
 from pymc_mcoem.em.run_state import ObservationRecord, OnlineSettings, OnlineState, StepReport
 from pymc_mcoem.em.schedules import BurstLength, BurstSize, StepSize, UpdateSchedule
@@ -364,9 +366,15 @@ class OnlineEM(Driver[OnlineRun]):
                 for report in run.learn():
                     tell(report)
                     interrupts.between()
-                for observation, classes in zip(
-                    read(self.family, observations, skip), islice(allowed, skip, None), strict=False
-                ):
+                look = partial(
+                    looked_at,
+                    executor=run.executor,
+                    wanted=lambda: wanted_next(run.state, run.settings),
+                )
+                source = read(
+                    self.family, observations, skip, look if run.executor.is_remote else None
+                )
+                for observation, classes in zip(source, islice(allowed, skip, None), strict=False):
                     run.accept(observation, n_new, classes)
                     n_new += 1
                     progress.seen(run.state, n_new)
@@ -375,6 +383,7 @@ class OnlineEM(Driver[OnlineRun]):
                         interrupts.between()
                     interrupts.between()
                     saving.took()
+                run.state = read_held(run.state, run.executor)
             finally:
                 run.show_parameters()
         if not n_new and not skip:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pymc_mcoem.compiling.threads import one_blas_thread
+from pymc_mcoem.em.addresses import Address, Seen
 from pymc_mcoem.em.contributions import added, blended
 from pymc_mcoem.em.esteps.worker_calls import simulate
 from pymc_mcoem.em.labels import Classes, allowed_classes, among
@@ -78,12 +79,15 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
         self._predicted = Predicted(self.family)
         # The state whose parameters were read last, and that state as if the stream ended there.
         self._read: tuple[OnlineState, OnlineState] | None = None
+        # The state before the first of the observations that are held by their addresses.
+        self._before = self.state
 
     def accept(self, observation: Any, index: int, classes: Classes = None) -> None:
         """Append an observation to the queue, or refuse it.
 
         Parameters
         ----------
+        observation : array_like, mapping, Seen, or Unreadable
         index : int
             Number of the record in the call, counted from 0.
         classes : tuple of int or None
@@ -102,8 +106,7 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
             self.state = replace(state, position=state.position + 1)
             return
         try:
-            item, encoded = self.admit(observation, state.position)
-            spanned = span(item.observation)
+            item, encoded, spanned = self.admit(observation, state.position)
             require_plausible(
                 spanned,
                 state.recent,
@@ -117,6 +120,7 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
         except Exception as error:
             require_readable(error)
             self._refused.count(error, state.position)
+            observation = observation.address if isinstance(observation, Seen) else observation
             self.leave_out(FailedRecord(state.position, f"refused: {named(error)}", observation))
             self.state = replace(state, position=state.position + 1)
             if self.settings.on_error != "raise":
@@ -127,12 +131,19 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
         # Compiling may fail too. That is not due to the observation, so compile before counting it.
         self.executor.prepare()
         self._refused.count(None, state.position)
+        if isinstance(item.observation, Address) and not state.holds_addresses:
+            self._before = state
         self.state = replace(
             state,
             recent=remembered(state.recent, spanned),
             pending=(*state.pending, replace(item, classes=classes)),
             position=state.position + 1,
         )
+
+    @property
+    def state_to_save(self) -> OnlineState:
+        """The state, or that before the first observation of which only the address is held."""
+        return self._before if self.state.holds_addresses else self.state
 
     def learn(self) -> Iterator[StepReport[OnlineState]]:
         """Learn the queue in whole mini-batches, yielding after each step.
@@ -319,7 +330,7 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
         def order(failed: int, index: int) -> Order:
             at = index - failed
             arguments = (
-                self.family.encode(batch[index].observation),
+                batch[index].to_explain(self.family),
                 among(self.family, state.parameters or {}, batch[index].classes),
                 self.generator(numbers[at]),
                 state.e_step_state,

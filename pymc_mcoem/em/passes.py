@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from pymc_mcoem.em.stream import in_memory
+from pymc_mcoem.em.stream import reader_of
 from pymc_mcoem.runs.settings import seed_entropy
 from pymc_mcoem.validation import is_whole, require_whole
 
@@ -130,14 +130,22 @@ class Passes:
                 f"position: got {position}, and {self.n_passes} passes over {self._n} observations "
                 f"have {len(self)} records; start at one of them, or ask for more passes."
             )
-        return self._records(int(position))
+        return self._records(int(position), by_address=False)
 
-    def _records(self, position: int) -> Iterator[Any]:
+    def addresses_from(self, position: int) -> Iterator[Any]:
+        """Return the same as `from_position`, with addresses of what lies in a Dask array.
+
+        `OnlineEM` with an executor asks for these, and its workers read what lies there.
+        """
+        return self._records(position, by_address=True)
+
+    def _records(self, position: int, by_address: bool) -> Iterator[Any]:
+        record = reader_of(self.observations, by_address)
         first, done = divmod(position, self._n)
         numbers = count(first) if self.n_passes is None else range(first, self.n_passes)
         for number in numbers:
             for index in self._order(number)[done:]:
-                yield in_memory(self.observations[int(index)])
+                yield record(int(index))
             done = 0
 
     def _order(self, number: int) -> np.ndarray:

@@ -16,17 +16,20 @@ import xarray as xr
 
 from pymc_mcoem.compiling.arithmetic import strict_arithmetic
 from pymc_mcoem.compiling.threads import OneAtATime, one_blas_thread
+from pymc_mcoem.em.addresses import Address, Seen
 from pymc_mcoem.em.checks import check_layout, check_shapes
 from pymc_mcoem.em.esteps.worker_calls import Explainer, joined
 from pymc_mcoem.em.family_record import describe_family
 from pymc_mcoem.em.history import History
+from pymc_mcoem.em.read_by_workers import read_by
 from pymc_mcoem.em.run_state import ObservationRecord, Pending, RunSettings, RunState, StepReport
 from pymc_mcoem.em.storage import SavedRun, run_bytes
 from pymc_mcoem.em.stream import Unreadable
 from pymc_mcoem.interrupts import patiently, raise_if_interrupted, require_own_fault
 from pymc_mcoem.runs.executor import Dispatcher, WorkerLost, Workers
-from pymc_mcoem.runs.failed_records import FailedRecord, named, pass_on
+from pymc_mcoem.runs.failed_records import ON_ERROR, FailedRecord, named, pass_on
 from pymc_mcoem.runs.lots import answers_in_lots
+from pymc_mcoem.runs.outliers import span
 from pymc_mcoem.runs.settings import run_attributes, seed_entropy
 from pymc_mcoem.runs.workers import ExecutorError, Order
 
@@ -83,6 +86,11 @@ class Run[State: RunState, Settings: RunSettings]:
         self.files: set[Path] = set()
 
     @property
+    def state_to_save(self) -> State:
+        """The state that a file gets."""
+        return self.state
+
+    @property
     def e_step(self) -> CompiledEStep:
         """The E-step, compiled in this process at its first use, which can take seconds."""
         compiled: CompiledEStep = self.executor.compiled.e_step
@@ -113,14 +121,22 @@ class Run[State: RunState, Settings: RunSettings]:
                 found = self.family.initialize_labeled(*given, allowed)
         return self.family.check_parameters(found)
 
-    def admit(self, observation: Any, position: int) -> tuple[Pending, Arrays]:
-        """Return an observation in the form to hold and in encoded form."""
+    def admit(self, observation: Any, position: int) -> tuple[Pending, Arrays, Arrays]:
+        """Return an observation in the form to hold and in encoded form, and its span.
+
+        A `Seen` was encoded elsewhere; the encoded form is then empty.
+        """
+        if isinstance(observation, Seen):
+            if observation.refusal is not None:
+                raise observation.refusal
+            return Pending(observation.address, position), {}, observation.spanned
         encoded = patiently(partial(self.family.encode, observation))
         # the result of an interrupted call may look complete
         raise_if_interrupted()
         if isinstance(observation, Mapping) and len(self.family.observation) == 1:
             (observation,) = observation.values()
-        return Pending.of(observation, position), encoded
+        item = Pending.of(observation, position)
+        return item, encoded, span(item.observation)
 
     def explained[Item](
         self,
@@ -188,6 +204,8 @@ class Run[State: RunState, Settings: RunSettings]:
     def leave_out(self, *records: FailedRecord) -> None:
         """Pass failed records to `on_error`, keep the reasons, and log the first if not raised."""
         on_error, first = self.settings.on_error, not self.history.skipped
+        if on_error not in ON_ERROR:
+            records = tuple(map(self._with_values, records))
         for record in records:
             pass_on(record, on_error)
         for record in records:
@@ -199,6 +217,13 @@ class Run[State: RunState, Settings: RunSettings]:
                 records[0].position,
                 records[0].reason,
             )
+
+    def _with_values(self, record: FailedRecord) -> FailedRecord:
+        """Return a record with its observation's values instead of its address."""
+        if not isinstance(record.observation, Address):
+            return record
+        (found,) = read_by(self.executor, [record.observation], in_whole=True)
+        return replace(record, observation=None if isinstance(found, Unreadable) else found)
 
     def take(self, report: StepReport[State]) -> None:
         """Move to the state of a step's report, and log new troubles."""
@@ -224,7 +249,7 @@ class Run[State: RunState, Settings: RunSettings]:
 
     def file_content(self, written_by: str = "checkpoint") -> bytes:
         """Return the bytes of a file with the saved run."""
-        state = self.state  # read once, because another thread may change it
+        state = self.state_to_save  # read once, because another thread may change it
         strides = {
             "path_stride": self.history.path.stride,
             "observation_stride": self.history.observations.stride,

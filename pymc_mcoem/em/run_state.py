@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
+from pymc_mcoem.em.addresses import Address
 from pymc_mcoem.em.family import CLASS_WEIGHT
 from pymc_mcoem.em.revival import Revival
 from pymc_mcoem.labeling import Arrays
@@ -17,6 +18,7 @@ from pymc_mcoem.validation import is_whole
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.esteps.base import EStep, EStepResult
+    from pymc_mcoem.em.family import Family
     from pymc_mcoem.em.schedules import BurstSize
 
 __all__ = [
@@ -118,15 +120,15 @@ class Pending:
 
     Attributes
     ----------
-    observation : ndarray or dict of str to ndarray
-        The observation as given, in float64.
+    observation : ndarray or dict of str to ndarray, or Address
+        The observation as given, in float64, or its address.
     position : int
         Position of its record in the stream, counted from 0.
     classes : tuple of int or None
         Classes that its label allows; None: all of them.
     """
 
-    observation: np.ndarray | Arrays
+    observation: np.ndarray | Arrays | Address
     position: int
     classes: tuple[int, ...] | None = None
 
@@ -136,6 +138,11 @@ class Pending:
         if isinstance(observation, Mapping):
             return cls({str(key): _copied(value) for key, value in observation.items()}, position)
         return cls(_copied(observation), position)
+
+    def to_explain(self, family: Family) -> Arrays | Address:
+        """Return the encoded observation, or its address."""
+        found = self.observation
+        return found if isinstance(found, Address) else family.encode(found)
 
 
 @dataclass(frozen=True)
@@ -214,6 +221,11 @@ class OnlineState(RunState):
     def effective_size(self) -> float:
         """Number n* of observations that the statistics are worth."""
         return 1 / self.inverse_effective_size if self.inverse_effective_size else 0.0
+
+    @property
+    def holds_addresses(self) -> bool:
+        """Whether the address is all that is held of some observation."""
+        return any(isinstance(item.observation, Address) for item in self.pending)
 
     def without(self, positions: Set[int]) -> Self:
         """Return the state without some of the pending observations."""

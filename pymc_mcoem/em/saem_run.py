@@ -22,7 +22,7 @@ from pymc_mcoem.em.stream import Unreadable, read
 from pymc_mcoem.interrupts import require_readable
 from pymc_mcoem.runs.codec import stored_alike
 from pymc_mcoem.runs.failed_records import MOST_IN_A_ROW, FailedRecord, named, refusal
-from pymc_mcoem.runs.outliers import absurd_among, largest, span
+from pymc_mcoem.runs.outliers import absurd_among, largest
 from pymc_mcoem.runs.workers import Order
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
                 taken.lost.append(self.unreadable(observation, position))
                 continue
             try:
-                item, encoded = self.admit(observation, position)
+                item, encoded, spanned = self.admit(observation, position)
             except Exception as error:
                 require_readable(error)
                 if on_error != "raise":
@@ -129,7 +129,7 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
             if state.parameters is None:
                 taken.held[position] = item.observation
             if not state.chains:
-                spans[position] = span(item.observation)
+                spans[position] = spanned
         absurd = absurd_among(
             list(spans.values()),
             self.settings.refuse_beyond,

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import xarray as xr
 
+from pymc_mcoem.em.addresses import addresses_in
 from pymc_mcoem.interrupts import patiently, raise_if_interrupted, require_readable
 from pymc_mcoem.runs.failed_records import MOST_IN_A_ROW
 from pymc_mcoem.validation import is_whole
@@ -24,6 +25,7 @@ __all__ = [
     "in_memory",
     "is_single",
     "read",
+    "reader_of",
 ]
 
 
@@ -62,7 +64,12 @@ def check_skip(skip: Any) -> None:
         )
 
 
-def read(family: _Family, observations: Any, skip: int = 0) -> Iterator[Any]:
+def read(
+    family: _Family,
+    observations: Any,
+    skip: int = 0,
+    look: Callable[[Iterator[Any]], Iterator[Any]] | None = None,
+) -> Iterator[Any]:
     """Yield the records of a source, with an `Unreadable` for each that cannot be read.
 
     Parameters
@@ -73,6 +80,9 @@ def read(family: _Family, observations: Any, skip: int = 0) -> Iterator[Any]:
         Number of records to skip. In arrays, sequences, and objects with a ``from_position``, they
         are not read, except the first, which shows whether the records are batches; batches are
         read.
+    look : callable, optional
+        Given, observations of a Dask array are not read: `look` takes the records with an `Address`
+        for each, and yields what is to be yielded; see `looked_at`.
 
     Raises
     ------
@@ -101,7 +111,8 @@ def read(family: _Family, observations: Any, skip: int = 0) -> Iterator[Any]:
     8
     """
     failures = 0
-    for record in _source(family, observations).after(skip):
+    records = _source(family, observations, by_address=look is not None).after(skip)
+    for record in records if look is None else look(records):
         failures = failures + 1 if isinstance(record, Unreadable) else 0
         if isinstance(record, Unreadable) and failures > MOST_IN_A_ROW:
             raise record.error
@@ -160,7 +171,7 @@ class _Source:
     after: Callable[[int], Iterator[Any]]
 
 
-def _source(family: _Family, observations: Any) -> _Source:
+def _source(family: _Family, observations: Any, by_address: bool = False) -> _Source:
     """Return the source for one observation, an array, passes, a sequence, or an iterable."""
     given = family.as_source(observations)
     if isinstance(given, xr.DataArray):
@@ -179,15 +190,17 @@ def _source(family: _Family, observations: Any) -> _Source:
                 f"observations: got {kind} of shape {given.shape}, whose length is not known; "
                 "call its compute_chunk_sizes() first."
             )
-        return _Source(
-            int(length), lambda skip: _indexed(lambda at: in_memory(given[at]), skip, int(length))
-        )
+        record = reader_of(given, by_address)
+        return _Source(int(length), lambda skip: _indexed(record, skip, int(length)))
     length = None
     # endless passes and loaders of streams have no length although their class defines one
     with suppress(TypeError):
         length = len(given)
     if hasattr(given, "from_position"):
-        return _Source(length, lambda skip: _after(family, partial(_of_passes, given), skip))
+        begin = given.from_position
+        if by_address:
+            begin = getattr(given, "addresses_from", begin)
+        return _Source(length, lambda skip: _after(family, partial(_of_passes, begin), skip))
     if not isinstance(given, (str, bytes)):
         if length is not None and hasattr(given, "__getitem__"):
             records = partial(_indexed, given.__getitem__, end=length)
@@ -197,6 +210,18 @@ def _source(family: _Family, observations: Any) -> _Source:
                 length, lambda skip: islice(_spread(family, _asked(iter(given))), skip, None)
             )
     raise TypeError(f"observations: got {kind}; pass an array, a DataArray, or an iterable.")
+
+
+def reader_of(array: Any, by_address: bool) -> Callable[[int], Any]:
+    """Return the function that reads the observation at an index of an array or a sequence.
+
+    With `by_address`, it returns the `Address` instead if there is one.
+    """
+    lazy = array.data if isinstance(array, xr.Variable) and array.chunks else array
+    if not by_address or not hasattr(lazy, "__dask_graph__"):
+        return lambda index: in_memory(array[index])
+    address = addresses_in(lazy)
+    return lambda index: address(index) or in_memory(array[index])
 
 
 def _spread(family: _Family, records: Iterable[Any], batches: bool | None = None) -> Iterator[Any]:
@@ -347,16 +372,16 @@ def _asked(records: Iterator[Any]) -> Iterator[Any]:
         yield record
 
 
-def _of_passes(passes: Any, position: int) -> Iterator[Any]:
+def _of_passes(begin: Callable[[int], Iterator[Any]], position: int) -> Iterator[Any]:
     """Yield the records of passes from `position` on, restarting after each that raises."""
-    records = passes.from_position(position)
+    records = begin(position)
 
     def ask() -> Any:
         return next(records)
 
     def begin_anew() -> None:
         nonlocal records
-        records = passes.from_position(position)
+        records = begin(position)
 
     while True:
         try:
@@ -366,6 +391,6 @@ def _of_passes(passes: Any, position: int) -> Iterator[Any]:
         except Exception as error:
             require_readable(error)
             record = Unreadable(error)
-            records = passes.from_position(position + 1)
+            records = begin(position + 1)
         yield record
         position += 1

@@ -7,7 +7,7 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,6 +37,8 @@ _log = logging.getLogger("pymc_mcoem")
 WINDOW = 256
 #: Largest number of calls sent to a worker at once, and smallest number of lots per worker.
 TOGETHER, LOTS = 8, 16
+#: Seconds after which it is looked whether a client of Dask still has its scheduler.
+ALIVE = 5.0
 #: Seconds after which idle workers of our own pool exit.
 IDLE = 300
 #: Seconds that the first call of a worker may take beyond the timeout, because it compiles.
@@ -321,7 +323,12 @@ class Dispatcher:
 
         `perform` turns every exception of a call into an answer.
         """
+        # Dask leaves some futures waiting forever when its client has lost the scheduler.
+        client = getattr(self._executor, "_client", None)
         try:
+            while client is not None and wait([future], timeout=ALIVE).not_done:
+                if getattr(client, "status", None) == "closed":
+                    raise ConnectionError("its client has lost the scheduler")
             return future.result()
         except BrokenExecutor:
             raise

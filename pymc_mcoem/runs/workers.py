@@ -39,6 +39,7 @@ __all__ = [
     "Unknown",
     "begin_worker",
     "perform",
+    "portable",
     "received",
 ]
 
@@ -52,8 +53,8 @@ WATCH_SECONDS = 2.0
 _made: OrderedDict[str, Any] = OrderedDict()
 #: Contents of parcels, by token, in workers of our own pools.
 _known: dict[str, bytes] = {}
-#: Tokens of objects that have been called here.
-_called: set[str] = set()
+#: What has been called here: tokens of objects, and functions.
+_called: set[tuple[str, Callable[..., Any]]] = set()
 
 
 class ExecutorError(RuntimeError):
@@ -133,7 +134,7 @@ class Limit:
     Attributes
     ----------
     first : float
-        Additional seconds for a worker's first call of an object, which compiles.
+        Additional seconds for a worker's first call of an object by a function, which compiles.
     driver : int
         Id of the driver's process, which never ends itself.
     """
@@ -143,7 +144,7 @@ class Limit:
     driver: int
 
     @contextmanager
-    def enforced(self, token: str) -> Iterator[None]:
+    def enforced(self, token: str, function: Callable[..., Any]) -> Iterator[None]:
         """End this process if the work inside the context takes longer.
 
         Compiled code that hangs holds Python's lock, for which a Python thread would wait.
@@ -152,7 +153,7 @@ class Limit:
         if os.getpid() == self.driver:
             yield
             return
-        seconds = self.seconds + (0.0 if token in _called else self.first)
+        seconds = self.seconds + (0.0 if (token, function) in _called else self.first)
         alarm = getattr(signal, "SIGALRM", None)  # Windows has none
         if alarm is not None and signal.getsignal(alarm) is signal.SIG_DFL:
             signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -166,7 +167,7 @@ class Limit:
                 yield
             finally:
                 faulthandler.cancel_dump_traceback_later()
-        _called.add(token)
+        _called.add((token, function))
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,7 @@ class Failed:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Send an exception that can be sent."""
-        return Failed, (_portable(self.error), self.made)
+        return Failed, (portable(self.error), self.made)
 
 
 @dataclass(frozen=True)
@@ -224,7 +225,7 @@ def perform(
             return Unknown()
         answers = []
         for order in orders:
-            with nullcontext() if limit is None else limit.enforced(token):
+            with nullcontext() if limit is None else limit.enforced(token, order.function):
                 answers.append(_answer(token, content, order))
             if token not in _made:  # the next call would fail in the same way
                 break
@@ -243,7 +244,7 @@ def _answer(token: str, content: bytes | None, order: Order) -> Any:
     except Exception as error:
         # an interrupt or the end of the program is not due to the call, whose answer is lost
         raise_if_interrupted(error)
-        return Failed(_portable(error), made=token in _made)
+        return Failed(portable(error), made=token in _made)
 
 
 def begin_worker(driver: int, parcel: Parcel) -> None:
@@ -289,7 +290,7 @@ def received(answer: Any) -> Any:
     return answer
 
 
-def _portable(error: Exception) -> Exception:
+def portable(error: Exception) -> Exception:
     """Return an exception that can be pickled, with its traceback in the worker as a note."""
     place = _IN_A_WORKER + "".join(traceback.format_exception(error))
     with suppress(Exception):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pymc_mcoem.em.addresses import Address
 from pymc_mcoem.em.checks import check_statistics
 from pymc_mcoem.em.esteps.base import CompiledChains, CompiledTogether
 from pymc_mcoem.em.esteps.carlin_chib import CompiledCarlinChibBurst
@@ -41,6 +42,10 @@ class Explainer:
         """Compile an E-step, or take it from the cache."""
         return cls(family, compiled_for(family, settings))
 
+    def encoded(self, data: Arrays | Address) -> Arrays:
+        """Return an encoded observation, which is read first if only its address is given."""
+        return self.family.encode(data.read()) if isinstance(data, Address) else data
+
     def checked(self, result: EStepResult) -> EStepResult:
         """Return `result` after checking its statistics and its state."""
         check_statistics(self.family, result.statistics)
@@ -55,19 +60,20 @@ class Explainer:
 
 def simulate(
     explainer: Explainer,
-    data: Arrays,
+    data: Arrays | Address,
     parameters: Arrays,
     rng: np.random.Generator,
     state: Arrays | None,
     draws: int,
     tune: int,
 ) -> EStepResult:
-    """Return the statistics of one encoded observation.
+    """Return the statistics of one observation, encoded or given by its address.
 
     `state` is None in the first step. A state of another E-step, with which the run was saved, is
     not used.
     """
     e_step, begun = explainer.e_step, _begun(explainer, state)
+    data = explainer.encoded(data)
     return explainer.checked(e_step(data, dict(parameters), rng, begun, draws=draws, tune=tune))
 
 
@@ -138,7 +144,7 @@ def _simulate_all(
     def explain(some: Sequence[tuple[Any, ...]]) -> list[EStepResult | Exception]:
         data, parameters, rngs, states, draws, tune = zip(*some, strict=True)
         return e_step.explain_all(
-            data,
+            [explainer.encoded(each) for each in data],
             dict(parameters[0]),
             rngs,
             _begun(explainer, states[0]),

@@ -1,0 +1,113 @@
+"""Addresses of observations of a Dask array, which are read in the process that needs them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+import numpy as np
+
+from pymc_mcoem.interrupts import raise_if_interrupted
+
+if TYPE_CHECKING:
+    from pymc_mcoem.labeling import Arrays
+
+__all__ = ["Address", "Seen", "addresses_in"]
+
+#: Largest pickled block, in bytes, that counts as an address. A larger one has the data in itself.
+LARGEST = 65_536
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where an observation of a Dask array lies.
+
+    Attributes
+    ----------
+    block : bytes
+        The pickled Dask array of one chunk's observations, which says how they are read.
+    index : int
+        The observation's index in it.
+    """
+
+    block: bytes = field(repr=False)
+    index: int
+
+    def read(self) -> Any:
+        """Read the observation in this process and thread."""
+        # Dask's own choice in a worker would be the cluster, whose workers all wait for each other
+        return cloudpickle.loads(self.block)[self.index].compute(scheduler="synchronous")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is known of an observation that was read elsewhere.
+
+    Attributes
+    ----------
+    address : Address
+    spanned : dict of str to ndarray
+        As from `pymc_mcoem.runs.outliers.span`.
+    refusal : Exception or None
+        The exception with which the family refuses it.
+    """
+
+    address: Address
+    spanned: Arrays
+    refusal: Exception | None = None
+
+
+def addresses_in(array: Any) -> Callable[[int], Address | None]:
+    """Return the function that gives the address of an observation by its index.
+
+    Parameters
+    ----------
+    array : dask.array.Array
+        Observations along its first axis.
+
+    Returns
+    -------
+    callable
+        It returns None for an observation in a chunk that has no address, because it cannot be
+        pickled or has the data in itself.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> ones = da.ones((1_000_000, 28, 28), chunks=(1_000, 28, 28))
+    >>> address = addresses_in(ones)(123_456)
+    >>> address, address.read().shape
+    (Address(index=456), (28, 28))
+    >>> addresses_in(da.from_array(np.ones((1_000, 28, 28))))(0) is None
+    True
+    """
+    ends = np.cumsum(array.chunks[0])
+    last: tuple[int, bytes | None] = (-1, None)
+
+    def address(index: int) -> Address | None:
+        nonlocal last
+        number = int(np.searchsorted(ends, index, side="right"))
+        begin = int(ends[number]) - int(array.chunks[0][number])
+        if number != last[0]:
+            last = number, _pickled(array[begin : int(ends[number])])
+        return None if last[1] is None else Address(last[1], index - begin)
+
+    return address
+
+
+def _pickled(block: Any) -> bytes | None:
+    """Return a block, pickled with no more than it needs, or None if it has no address."""
+    from dask.base import optimize
+
+    distributed = sys.modules.get("distributed")
+    if distributed is not None and distributed.futures_of(block):
+        return None  # it lies in the memory of some worker, which only the cluster's client asks
+    try:
+        content = cloudpickle.dumps(optimize(block)[0])
+    except Exception as error:
+        raise_if_interrupted(error)
+        return None
+    return content if len(content) <= LARGEST else None

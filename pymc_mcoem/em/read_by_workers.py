@@ -1,0 +1,141 @@
+"""Observations that workers read, of which the driver has only addresses.
+
+Workers read an observation twice: before it is admitted, since its number in the run and whether it
+is implausible depend on those before it, and when it is explained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from pymc_mcoem.em.addresses import Address, Seen
+from pymc_mcoem.em.run_state import Pending
+from pymc_mcoem.em.stream import Unreadable
+from pymc_mcoem.interrupts import patiently, require_readable
+from pymc_mcoem.runs.executor import WorkerLost
+from pymc_mcoem.runs.outliers import LEAST, span
+from pymc_mcoem.runs.workers import Order, portable
+
+if TYPE_CHECKING:
+    from pymc_mcoem.em.run_state import OnlineSettings, OnlineState
+    from pymc_mcoem.runs.executor import Dispatcher
+
+__all__ = ["looked_at", "read_by", "read_held", "wanted_next"]
+
+#: Number of observations that a worker reads in one call.
+LOT = 8
+
+
+def wanted_next(state: OnlineState, settings: OnlineSettings) -> tuple[int, bool]:
+    """Return how many observations a run takes next, and whether the driver needs their values.
+
+    It needs those for the start, and the first ten, which are compared with what θ predicts.
+    """
+    if state.parameters is None:
+        return max(settings.n_start - len(state.pending), 1), True
+    few = LEAST - max(map(len, (state.recent or {}).values()), default=0)
+    if few > 0 and settings.refuse_beyond is not None:
+        return few, True
+    return max(settings.batch_size - len(state.pending), 1), False
+
+
+def read_held(state: OnlineState, executor: Dispatcher) -> OnlineState:
+    """Return a state with values in the place of all addresses.
+
+    Raises
+    ------
+    Exception
+        Any exception of reading them.
+    """
+    if not state.holds_addresses:
+        return state
+    found = _in_place([item.observation for item in state.pending], executor, in_whole=True)
+    pending = []
+    for item, value in zip(state.pending, found, strict=True):
+        if isinstance(value, Unreadable):
+            raise value.error
+        pending.append(replace(item, observation=Pending.of(value, item.position).observation))
+    return replace(state, pending=tuple(pending))
+
+
+def looked_at(
+    records: Iterable[Any], executor: Dispatcher, wanted: Callable[[], tuple[int, bool]]
+) -> Iterator[Any]:
+    """Yield records, and in the place of addresses what workers found there.
+
+    Parameters
+    ----------
+    records : iterable
+        Consumed ahead by as many as are wanted.
+    executor : Dispatcher
+    wanted : callable
+        Returns the number of records that the run takes next, and whether it needs their values.
+
+    Yields
+    ------
+    object
+        For an address, an `Unreadable`, or the observation if its values are wanted and a `Seen` if
+        not.
+
+    Raises
+    ------
+    ExecutorError, MemoryError, OSError
+        Failures that are not due to a record.
+    """
+    source = iter(records)
+    for record in source:
+        number, in_whole = wanted() if isinstance(record, Address) else (1, False)
+        yield from _in_place([record, *islice(source, number - 1)], executor, in_whole)
+
+
+def _in_place(records: Sequence[Any], executor: Dispatcher, in_whole: bool) -> list[Any]:
+    """Return records, with what workers found in the places of addresses."""
+    addresses = [each for each in records if isinstance(each, Address)]
+    found = iter(read_by(executor, addresses, in_whole))
+    return [next(found) if isinstance(each, Address) else each for each in records]
+
+
+def read_by(executor: Dispatcher, addresses: Sequence[Address], in_whole: bool) -> list[Any]:
+    """Return what workers found at addresses; see `looked_at`.
+
+    Raises
+    ------
+    ExecutorError, MemoryError, OSError
+        Failures that are not due to a record.
+    """
+    found: list[Any] = []
+    lot = LOT
+    while len(found) < len(addresses):
+        lots = (tuple(addresses[at : at + lot]) for at in range(len(found), len(addresses), lot))
+        try:
+            for some in executor.answers(Order(look, (each, in_whole)) for each in lots):
+                found.extend(some)
+        except WorkerLost as error:
+            if lot == 1:
+                found.append(Unreadable(error))
+            lot = 1  # to find out which it was
+    return found
+
+
+def look(explainer: Any, addresses: Sequence[Address], in_whole: bool) -> list[Any]:
+    """Read observations in a worker; see `looked_at`."""
+    return [_looked(explainer.family, each, in_whole) for each in addresses]
+
+
+def _looked(family: Any, address: Address, in_whole: bool) -> Any:
+    try:
+        record = patiently(address.read)
+    except Exception as error:
+        require_readable(error)
+        return Unreadable(portable(error))
+    if in_whole:
+        return record
+    try:
+        family.encode(record)
+        return Seen(address, span(Pending.of(record, 0).observation))
+    except Exception as error:
+        require_readable(error)
+        return Seen(address, {}, portable(error))
