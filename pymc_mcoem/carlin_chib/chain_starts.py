@@ -21,12 +21,6 @@ __all__ = ["DefaultStart"]
 class DefaultStart:
     """A model's default start of some variables, given the others and its present data.
 
-    Parameters
-    ----------
-    model : pymc.Model
-    index : TensorVariable
-    latents : sequence of TensorVariable
-
     Examples
     --------
     >>> with pm.Model() as model:
@@ -62,8 +56,6 @@ class DefaultStart:
 
         Parameters
         ----------
-        point : dict of str to ndarray
-            By value-variable name.
         of_latents : bool
             Whether to compare the latents, too.
         """

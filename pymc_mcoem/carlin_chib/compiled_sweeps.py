@@ -81,7 +81,6 @@ class CompiledSweeps(Protocol):
             Logarithms of the step sizes.
         log_offset : ndarray of shape (n_classes, *rows) or None
             Added to the logarithms of the weights.
-        pseudo_priors : PseudoPriors or PlatePseudoPriors
         arguments : sequence of ndarray
             Values of the density's `inputs`.
         move_scale : ndarray of shape (n_classes, *rows, n_latents, n_latents), optional

@@ -53,7 +53,6 @@ class Learned:
 
     Attributes
     ----------
-    class_number : int
     name : str
         What kind of map it is.
     before, after : float
@@ -86,14 +85,10 @@ def learn(
     ----------
     engine : Engine
         Of a single index.
-    rng : numpy.random.Generator
     pseudo_priors : PseudoPriors
         Those of the fit.
-    others : sequence of ndarray
-        Values of the model's other variables.
     log_step : ndarray of shape (n_classes,)
         Logarithms of the step sizes that the pilot chains start with.
-    classes : sequence of int
 
     Returns
     -------

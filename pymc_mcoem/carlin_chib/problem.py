@@ -42,13 +42,7 @@ _log = logging.getLogger("pymc_mcoem")
 
 
 def named_variables(model: pm.Model, vars: Any) -> list[TensorVariable]:
-    """Return the random variables of one or many variables, value variables or names.
-
-    Raises
-    ------
-    ValueError
-        If the model has no variable with a given name.
-    """
+    """Return the random variables of one or many variables, value variables or names."""
     given = list(vars) if isinstance(vars, (list, tuple)) else [vars]
     unknown = [each for each in given if isinstance(each, str) and each not in model.named_vars]
     if unknown:
@@ -65,13 +59,7 @@ def find_index(
     class_index: TensorVariable | str | None,
     vars: Sequence[TensorVariable] | None,
 ) -> TensorVariable:
-    """Return the given or named class index, or the only one in `vars` or in the model.
-
-    Raises
-    ------
-    ValueError
-        If there is no such variable, or if there are several candidates.
-    """
+    """Return the given or named class index, or the only one in `vars` or in the model."""
     if isinstance(class_index, str):
         if class_index not in model.named_vars:
             raise ValueError(
@@ -90,7 +78,6 @@ def other_indices(density: ClassDensity, most: int) -> dict[int, int]:
 
     Parameters
     ----------
-    density : ClassDensity
     most : int
         Most joint values that they may take; if there are more, none is returned.
 
@@ -109,13 +96,7 @@ def other_indices(density: ClassDensity, most: int) -> dict[int, int]:
 
 
 def require_settings(pseudo_priors: Any, within_class: Any, jump: Any) -> None:
-    """Require a rule, a move and a jump, or None for any of them.
-
-    Raises
-    ------
-    TypeError
-        If one of them is something else; the message says what is expected.
-    """
+    """Require a rule, a move and a jump, or None for any of them."""
     for name, value, method, examples in (
         ("pseudo_priors", pseudo_priors, "compile", "Laplace(), PriorCovariance()"),
         ("within_class", within_class, "build", "RandomWalk(), Hamiltonian()"),
@@ -136,8 +117,6 @@ def make_engine(
 
     Parameters
     ----------
-    model : pymc.Model
-    index : TensorVariable
     vars, blocks
         As `CarlinChib` takes them.
 
@@ -145,11 +124,6 @@ def make_engine(
     -------
     callable
         Takes (pseudo_priors, move, mode, metropolized=..., jump=...).
-
-    Raises
-    ------
-    ValueError
-        If index, variables and blocks do not fit together.
     """
     require_class_index(model, index)
     require_all_data(model)

@@ -29,7 +29,6 @@ class SweepGraph:
 
     Parameters
     ----------
-    density : ClassDensity or PlateDensity
     build : callable
         Maps state, noise, pseudo-priors, gain, offset and scale of moves, as `build_sweep` takes
         them, to the next state and `SweepInfo`.
@@ -37,8 +36,6 @@ class SweepGraph:
         How many standard normals a sweep consumes, on a plate in each row.
     keep_auxiliaries : bool
         Whether the sweeps return their auxiliaries.
-    mode : str or None
-        PyTensor's compilation mode.
     """
 
     def __init__(

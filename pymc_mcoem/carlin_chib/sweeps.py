@@ -55,19 +55,12 @@ def compile_sweeps(
 
     Parameters
     ----------
-    density : ClassDensity or PlateDensity
     move : WithinClassMove
         On a plate `RandomWalk`.
     metropolized, shared_latents : bool
         As in `build_sweep`. Shared latents have no auxiliaries to return, and are not of a plate.
     keep_auxiliaries : bool
         Whether the sweeps return their auxiliaries.
-    mode : str or None
-        PyTensor's compilation mode.
-
-    Returns
-    -------
-    CompiledSweeps
     """
     if _has_kernel(move) and backend_of(mode) == "numba":
         try:

@@ -339,8 +339,6 @@ def sweeps(
 
     Parameters
     ----------
-    held : SweepFunctions
-    metropolized, shared_latents : bool
     settings : ndarray of float
         Settings of the move; the first is set here to the logarithm of the step size.
     noise : ndarray of shape (n_sweeps, noise_size)

@@ -46,7 +46,6 @@ class Modes:
     gradient_norm : ndarray of shape (n,)
         Largest absolute component of the gradient at the mode.
     n_iterations : ndarray of int of shape (n,)
-    status : tuple of ModeStatus
     left_out : float
         Of the distinct modes of one class: share of its evidence in modes that are not among them.
     """

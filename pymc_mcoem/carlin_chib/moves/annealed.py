@@ -142,16 +142,8 @@ class CompiledJump:
 
     Parameters
     ----------
-    settings : AnnealedJump
     density : ClassDensity
         Density with at least two classes.
-    mode : str or None
-        PyTensor's compilation mode.
-
-    Raises
-    ------
-    ValueError
-        If there is only one class.
     """
 
     def __init__(self, settings: AnnealedJump, density: ClassDensity, mode: Any = None) -> None:
@@ -187,16 +179,12 @@ class CompiledJump:
 
         Parameters
         ----------
-        rng : numpy.random.Generator
         gain : float
             Gain of the step-size adaptation; 0 once the kernel must not change.
         class_index : ndarray of int, shape ()
         position : ndarray of shape (n_latents,)
-        log_step : float
         pseudo_priors : PseudoPriors
             Pseudo-priors that standardize the latents.
-        others : sequence of ndarray
-            Values of the model's other variables.
         equalizing_log_weight : ndarray of shape (n_classes,)
             Added to the logarithms of the classes' prior probabilities.
         """
@@ -290,11 +278,9 @@ class Bridge:
     ----------
     function : callable
         Maps class index, position and other values to log-density and gradient.
-    pseudo_priors : PseudoPriors
     classes : tuple of two int
         The class that is left, and the other.
     equalizing_log_weight : ndarray of shape (n_classes,)
-    others : sequence of ndarray
     """
 
     function: Any

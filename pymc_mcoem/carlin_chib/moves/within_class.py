@@ -109,7 +109,6 @@ class CompiledKernel:
         Name of the function in `sweeps_numba`.
     settings : tuple of float
         What the function reads after step size and target acceptance.
-    needs_gradient : bool
     moves_all : bool
         Whether coordinates that are inactive in a class are moved too.
     """
@@ -386,8 +385,6 @@ def active_scale(density: ClassDensity | PlateDensity, class_index: Any, scale: 
 
     Parameters
     ----------
-    density : ClassDensity or PlateDensity
-    class_index : int scalar, on a plate a vector
     scale : tensor of shape ``(*rows, n_latents, n_latents)``
     """
     if density.active is None:
@@ -396,12 +393,6 @@ def active_scale(density: ClassDensity | PlateDensity, class_index: Any, scale: 
 
 
 def require_a_move(n_moves: int) -> None:
-    """Require at least one move.
-
-    Raises
-    ------
-    ValueError
-        If `n_moves` is less than one.
-    """
+    """Require at least one move."""
     if n_moves < 1:
         raise ValueError(f"n_moves: got {n_moves}; give at least 1.")
