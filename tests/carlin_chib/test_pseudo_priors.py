@@ -52,14 +52,6 @@ def test_log_density_is_scipys(rng, covariance):
         np.testing.assert_allclose(scale @ np.swapaxes(scale, 1, 2), covariance, rtol=1e-10)
 
 
-def test_the_density_integrates_to_one(covariance):
-    pseudo_priors = PseudoPriors.from_covariance(np.zeros((3, 2)), covariance)
-    axis = np.linspace(-25, 25, 150)
-    grid = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 1, 2).repeat(3, axis=1)
-    total = sum(np.exp(pseudo_priors.log_density(point)) for point in grid)
-    np.testing.assert_allclose(total * (axis[1] - axis[0]) ** 2, 1.0, rtol=1e-8)
-
-
 def test_a_chain_starts_in_a_class_drawn_by_evidence(rng):
     n = 4000
     evidence = np.log([0.1, 0.6, 0.3]) - 700

@@ -234,13 +234,6 @@ def test_a_saddle_is_named_and_its_precision_mended(two_modes):
     assert np.isfinite(modes.log_evidence).all()
 
 
-def test_beside_the_saddle_the_search_leaves_it(two_modes):
-    _, search = two_modes
-    modes = search([[0.1]])
-    assert modes.status == (ModeStatus.CONVERGED,)
-    assert modes.mean[0, 0] == pytest.approx(2.0, abs=0.01)
-
-
 def test_several_starts_keep_the_highest_mode(two_modes):
     model, search = two_modes
     for tilt, highest in ((1.0, 2.0), (-1.0, -2.0)):
