@@ -146,13 +146,7 @@ class Chain(WithSamplingState):
     def sweep(
         self, rng: np.random.Generator, point: Mapping[str, np.ndarray], tune: bool
     ) -> ChainSweep:
-        """Make one sweep.
-
-        Parameters
-        ----------
-        tune : bool
-            Whether the chain is being tuned.
-        """
+        """Make one sweep from a point by value-variable name."""
         self._thread.enter()
         try:
             return self._sweep(rng, point, tune)

@@ -87,8 +87,8 @@ class Engine:
         move: WithinClassMove,
         mode: Any,
         *,
-        metropolized: bool = False,
-        jump: AnnealedJump | None = None,
+        metropolized: bool,
+        jump: AnnealedJump | None,
     ) -> None:
         # There is one fit per chain, so every mode search can afford to run to its end.
         rule = Laplace(race=None) if pseudo_priors is None else pseudo_priors

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +11,6 @@ import pymc as pm
 from pymc.util import get_value_vars_from_user_vars
 from pytensor.graph.traversal import ancestors
 
-from pymc_mcoem.carlin_chib.engines import Engine
 from pymc_mcoem.density.blocks import BlockDensity
 from pymc_mcoem.density.class_density import ClassDensity
 from pymc_mcoem.density.class_index import (
@@ -30,8 +28,8 @@ if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
 __all__ = [
+    "density_of",
     "find_index",
-    "make_engine",
     "named_variables",
     "other_indices",
     "require_settings",
@@ -107,23 +105,15 @@ def require_settings(pseudo_priors: Any, within_class: Any, jump: Any) -> None:
             raise TypeError(f"{name}: got {value!r}; give an object, as {examples}, or None.")
 
 
-def make_engine(
+def density_of(
     model: pm.Model,
     index: TensorVariable,
     vars: Sequence[TensorVariable] | None,
     blocks: Mapping[int, Sequence[TensorVariable | str]] | None,
-) -> Callable[..., Engine]:
-    """Return a function that makes the engine for the problem's shape.
+) -> tuple[ClassDensity | PlateDensity, LatentGeometry]:
+    """Return the density for the problem's shape, and what is declared of its latents.
 
-    Parameters
-    ----------
-    vars, blocks
-        As `CarlinChib` takes them.
-
-    Returns
-    -------
-    callable
-        Takes (pseudo_priors, move, mode, metropolized=..., jump=...).
+    `vars` and `blocks` are as `CarlinChib` takes them.
     """
     require_class_index(model, index)
     require_all_data(model)
@@ -135,9 +125,13 @@ def make_engine(
                 "latents along the plate that all classes share."
             )
         density = BlockDensity(model, index, blocks)
-        if named is not None:
-            _require_the_same(named, density.latents)
-        return partial(Engine, density, LatentGeometry())
+        if named is not None and set(named) != set(density.latents):
+            raise ValueError(
+                f"vars: {[rv.name for rv in named]} are not the variables of the blocks, "
+                f"{[rv.name for rv in density.latents]}; with blocks leave vars out, for they name "
+                "all that the step moves."
+            )
+        return density, LatentGeometry()
     continuous = [
         rv for rv in model.free_RVs if rv is not index and rv.dtype in pm.pytensorf.continuous_types
     ]
@@ -150,7 +144,7 @@ def make_engine(
                 for rv in continuous
                 if np.shape(point[model.rvs_to_values[rv].name])[:1] == n_rows
             ]
-        return partial(Engine, PlateDensity(model, index, named), LatentGeometry())
+        return PlateDensity(model, index, named), LatentGeometry()
     latents = continuous if named is None else named
     everything = [rv for rv in model.free_RVs if rv is not index]
     # A family's declarations concern all its latents in their order.
@@ -163,23 +157,7 @@ def make_engine(
             index.name,
             in_use,
         )
-    return partial(Engine, shared, geometry)
-
-
-def _require_the_same(named: Sequence[TensorVariable], latents: Sequence[TensorVariable]) -> None:
-    """Require that the named variables and those of the blocks are the same."""
-    homeless = [rv.name for rv in named if rv not in latents]
-    if homeless:
-        raise ValueError(
-            f"vars: {homeless} are in no block; add each to the blocks of the classes in which it "
-            "is active, or leave it to another step."
-        )
-    unnamed = [rv.name for rv in latents if rv not in named]
-    if unnamed:
-        raise ValueError(
-            f"vars: {unnamed} of the blocks are not in vars; with blocks leave vars out, for the "
-            "blocks name all that the step moves."
-        )
+    return shared, geometry
 
 
 def _named(

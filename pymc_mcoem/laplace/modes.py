@@ -20,6 +20,10 @@ __all__ = [
 ]
 
 
+#: A class whose log evidence is this many nats below the best has no weight.
+_NEGLIGIBLE = 20.0
+
+
 class ModeStatus(enum.Enum):
     """How a mode search ended."""
 
@@ -95,30 +99,21 @@ class Modes:
             tuple(status for part in parts for status in part.status),
         )
 
-    def troubles(self, margin: float = 20.0) -> dict[str, int]:
-        """Count the searches that failed, by name of the failure.
-
-        Parameters
-        ----------
-        margin : float
-            Modes whose log evidence is more than this below the best are not counted, because the
-            mode of a class without weight may be found roughly.
-        """
-        return search_troubles(self.status, self.log_evidence, margin)
+    def troubles(self) -> dict[str, int]:
+        """Count the searches that failed, as `search_troubles` does."""
+        return search_troubles(self.status, self.log_evidence)
 
 
-def search_troubles(
-    status: Sequence[ModeStatus], log_evidence: np.ndarray, margin: float = 20.0
-) -> dict[str, int]:
-    """Count the searches that failed; see `Modes.troubles`."""
+def search_troubles(status: Sequence[ModeStatus], log_evidence: np.ndarray) -> dict[str, int]:
+    """Count the searches that failed, by name of the failure, in the classes that matter.
+
+    The mode of a class without weight may be found roughly.
+    """
     counts: dict[str, int] = {}
-    if np.isfinite(log_evidence).any():
-        best = np.max(log_evidence[np.isfinite(log_evidence)])
-    else:
-        best = -np.inf
+    best = np.max(log_evidence, where=np.isfinite(log_evidence), initial=-np.inf)
     for each, value in zip(status, log_evidence, strict=True):
         fine = each in (ModeStatus.CONVERGED, ModeStatus.OUT_OF_RACE)
-        far = np.isfinite(value) and value < best - margin
+        far = np.isfinite(value) and value < best - _NEGLIGIBLE
         if not fine and not far:
             name = f"mode search: {each.name.lower().replace('_', ' ')}"
             counts[name] = counts.get(name, 0) + 1

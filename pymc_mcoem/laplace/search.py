@@ -214,11 +214,6 @@ class ModeSearch:
         self._run(searches, alive, self.max_iterations, evaluate)
         return self._modes(searches, searches.ahead(rows, alive), alive, evaluate)
 
-    @property
-    def takes_many_points(self) -> bool:
-        """Whether `at_points` can be asked: where nothing is compiled, nor a curvature given."""
-        return self.evaluations.takes_many_points
-
     def at_points(
         self, class_index: int, points: np.ndarray, others: Sequence[np.ndarray] = ()
     ) -> tuple[np.ndarray, np.ndarray]:
