@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy.linalg.lapack import dpotrf
+from scipy.linalg.lapack import dpotrf, dtrtri
 
 __all__ = [
     "ModeStatus",
@@ -17,6 +17,7 @@ __all__ = [
     "cholesky_factors",
     "positive_definite",
     "search_troubles",
+    "square_roots",
 ]
 
 
@@ -146,6 +147,25 @@ def cholesky_factors(matrices: np.ndarray) -> np.ndarray:
         if failed:
             raise np.linalg.LinAlgError(f"matrices: number {place} is not positive definite.")
     return found
+
+
+def square_roots(factors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (scale, whiten) of normal densities given by the factors of their precisions.
+
+    Parameters
+    ----------
+    factors : ndarray of shape (n, d, d)
+        Lower, as from `cholesky_factors`.
+
+    Returns
+    -------
+    scale, whiten : ndarray of shape (n, d, d)
+        scale scaleᵀ is the covariance, and whiten is the inverse of scale.
+    """
+    whiten = np.ascontiguousarray(np.swapaxes(factors, 1, 2))
+    # A transpose has the memory order that LAPACK needs; its inverse is transposed back.
+    scale = np.stack([dtrtri(upper.T, lower=True)[0].T for upper in whiten])
+    return scale, whiten
 
 
 def positive_definite(precision: np.ndarray) -> PositiveDefinite:

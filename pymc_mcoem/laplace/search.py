@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from pymc_mcoem.density.geometry import Curvature, LatentGeometry
 
-__all__ = ["BY_CURVATURE", "Cooling", "Damping", "ModeSearch", "Race"]
+__all__ = ["BY_CURVATURE", "Damping", "ModeSearch"]
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from pymc_mcoem.carlin_chib.pseudo_priors.prior_covariance import PriorCovarianc
 from pymc_mcoem.density.class_density import ClassDensity
 from pymc_mcoem.density.geometry import LatentGeometry, declare_geometry, geometry_of
 from pymc_mcoem.density.plate import PlateDensity
-from pymc_mcoem.laplace.approximation import ModeSearch
+from pymc_mcoem.laplace.search import ModeSearch
 from tests.helpers.checks import LIMIT
 from tests.helpers.models import N_CLASSES, ScaledMixture, SkewedMixture
 from tests.helpers.quadrature import Quadrature

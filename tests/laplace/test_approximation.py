@@ -12,15 +12,16 @@ import pytest
 from scipy import stats
 
 from pymc_mcoem.density.class_density import ClassDensity
-from pymc_mcoem.laplace.approximation import (
-    LaplaceApproximation,
+from pymc_mcoem.laplace.approximation import LaplaceApproximation
+from pymc_mcoem.laplace.modes import (
     Modes,
-    ModeSearch,
     ModeStatus,
-    Race,
+    cholesky_factors,
+    positive_definite,
     square_roots,
 )
-from pymc_mcoem.laplace.modes import cholesky_factors, positive_definite
+from pymc_mcoem.laplace.schedule import Race
+from pymc_mcoem.laplace.search import ModeSearch
 from tests.helpers.models import N_CLASSES, ScaledMixture, SkewedMixture
 
 pytestmark = pytest.mark.usefixtures("module_without_compiler")

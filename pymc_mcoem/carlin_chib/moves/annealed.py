@@ -24,6 +24,7 @@ import numpy as np
 import pytensor.tensor as pt
 from scipy.special import softmax
 
+from pymc_mcoem.carlin_chib.moves.within_class import require_share
 from pymc_mcoem.compiling.data_functions import compile_with_data
 from pymc_mcoem.validation import require_whole
 
@@ -81,10 +82,7 @@ class AnnealedJump:
     def __post_init__(self) -> None:
         for name in ("n_temperatures", "n_leapfrog"):
             require_whole(name, getattr(self, name), 1)
-        if not 0 < self.target_acceptance < 1:
-            raise ValueError(
-                f"target_acceptance: got {self.target_acceptance}; give a share between 0 and 1."
-            )
+        require_share(self.target_acceptance)
 
     def compile(self, density: ClassDensity, mode: Any = None) -> CompiledJump:
         """Compile for `density`."""
