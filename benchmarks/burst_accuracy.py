@@ -42,7 +42,7 @@ from timing import begin, console, measured, tell_table
 import pymc_mcoem as mcoem
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
 from pymc_mcoem.em.esteps.carlin_chib import CompiledCarlinChibBurst
-from pymc_mcoem.laplace.approximation import Cooling, Race
+from pymc_mcoem.laplace.schedule import Cooling, Race
 
 N_CLASSES, NOISE = 4, 0.2
 STAGES = {"early": 20, "middle": 100, "late": 500}

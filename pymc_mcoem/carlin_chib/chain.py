@@ -55,7 +55,6 @@ class ChainSweep:
     ----------
     started_at : ndarray of int, shape () or (n_rows,)
         Class index before the sweep.
-    swept : Swept
     equalizing_log_weight : ndarray of shape (n_classes,)
         Under which the sweep was made.
     believed_elsewhere : float
@@ -76,7 +75,6 @@ class Chain(WithSamplingState):
 
     Parameters
     ----------
-    engine : Engine
     default_start : DefaultStart
         Tells whether a chain begins at the model's default, in place of which it draws its own
         class and latents.
@@ -101,10 +99,8 @@ class Chain(WithSamplingState):
     shape_of_moves : ShapeOfMoves or None
     moves : dict of tuple of int to PseudoPriors
         Normals whose covariances random walks have, by the values of the other indices.
-    fits : ChainFits
     pseudo_priors : PseudoPriors or None
         Those of the last sweep; None before the first.
-    frozen_auxiliaries : ndarray or None
     equalizing_log_weight : ndarray of shape (n_classes,)
     """
 
@@ -134,13 +130,7 @@ class Chain(WithSamplingState):
         self.begin(0)
 
     def begin(self, n_tune: int) -> None:
-        """Begin anew, with so many sweeps of tuning.
-
-        Raises
-        ------
-        RuntimeError
-            If the chain is at work in another thread.
-        """
+        """Begin anew, with so many sweeps of tuning."""
         self._thread.begin()
         self.n_tune = n_tune
         self.n_steps = 0
@@ -156,23 +146,7 @@ class Chain(WithSamplingState):
     def sweep(
         self, rng: np.random.Generator, point: Mapping[str, np.ndarray], tune: bool
     ) -> ChainSweep:
-        """Make one sweep.
-
-        Parameters
-        ----------
-        rng : Generator
-        point : dict of str to ndarray
-            By value-variable name.
-        tune : bool
-            Whether the chain is being tuned.
-
-        Raises
-        ------
-        ValueError
-            If the density is not finite for any class.
-        RuntimeError
-            If the chain began anew in another thread.
-        """
+        """Make one sweep from a point by value-variable name."""
         self._thread.enter()
         try:
             return self._sweep(rng, point, tune)

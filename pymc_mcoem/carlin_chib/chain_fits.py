@@ -43,7 +43,6 @@ class ChainFits(WithSamplingState):
 
     Parameters
     ----------
-    engine : Engine
     other_indices : dict of int to int
         Numbers of classes of the model's other indices, by position among the other variables.
     is_frozen : bool
@@ -202,7 +201,6 @@ class ChainFits(WithSamplingState):
         last : tuple, or None
             Class index, position and other variables of the last sweep. From there, fresh draws
             are made if the sweeps so far cannot tell.
-        log_step, equalizing_log_weight : ndarray
         """
         # On a plate, rows that stay in one class are common and sweeps are expensive.
         is_plate = len(self._engine.auxiliaries_shape) > 2

@@ -21,12 +21,6 @@ __all__ = ["DefaultStart"]
 class DefaultStart:
     """A model's default start of some variables, given the others and its present data.
 
-    Parameters
-    ----------
-    model : pymc.Model
-    index : TensorVariable
-    latents : sequence of TensorVariable
-
     Examples
     --------
     >>> with pm.Model() as model:
@@ -62,8 +56,6 @@ class DefaultStart:
 
         Parameters
         ----------
-        point : dict of str to ndarray
-            By value-variable name.
         of_latents : bool
             Whether to compare the latents, too.
         """
@@ -115,13 +107,9 @@ def _alike(
     point: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray], names: Sequence[str]
 ) -> bool:
     """Compare values that may have gone through a transform and back."""
-    return all(
-        np.allclose(point[name], other[name], rtol=tolerance, atol=tolerance)
-        for name in names
-        for tolerance in [1e4 * np.finfo(_floating(other[name])).eps]
-    )
-
-
-def _floating(value: np.ndarray) -> Any:
-    kind = np.asarray(value).dtype
-    return kind if kind.kind == "f" else np.dtype(np.float64)
+    for name in names:
+        kind = np.asarray(other[name]).dtype
+        tolerance = 1e4 * np.finfo(kind if kind.kind == "f" else np.float64).eps
+        if not np.allclose(point[name], other[name], rtol=tolerance, atol=tolerance):
+            return False
+    return True

@@ -40,15 +40,7 @@ class ClassDraws:
 
 
 class ClassChains:
-    """Compiled sweeps of within-class moves, with one chain per class.
-
-    Parameters
-    ----------
-    density : ClassDensity
-    move : WithinClassMove
-    mode : str or None
-        PyTensor's compilation mode.
-    """
+    """Compiled sweeps of within-class moves, with one chain per class."""
 
     def __init__(self, density: ClassDensity, move: WithinClassMove, *, mode: Any = None) -> None:
         n = density.n_latents
@@ -82,8 +74,6 @@ class ClassChains:
             As from `adaptation_gains`.
         data : mapping of str to ndarray
             Values of the density's `data_inputs`.
-        others : sequence of ndarray
-            Values of the density's `other_values`.
         """
         arguments, n_sweeps = self.density.arguments(data, others), len(gains)
         position, log_density, acceptance, final = [], [], [], log_step.copy()

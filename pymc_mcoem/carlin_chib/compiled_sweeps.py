@@ -1,18 +1,13 @@
-"""What compiled sweeps of the Carlin-Chib kernel take and return, however they were compiled."""
+"""What sweeps of the Carlin-Chib kernel return, however they were compiled."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
-    from pymc_mcoem.carlin_chib.pseudo_priors.plate import PlatePseudoPriors
-
-__all__ = ["CompiledSweeps", "Sweeps"]
+__all__ = ["Sweeps"]
 
 
 @dataclass(frozen=True)
@@ -52,48 +47,3 @@ class Sweeps:
             np.concatenate([each.acceptance for each in sweeps]),
             sweeps[-1].log_step,
         )
-
-
-class CompiledSweeps(Protocol):
-    """Function that makes sweeps of one density."""
-
-    def __call__(
-        self,
-        noise: np.ndarray,
-        gains: np.ndarray,
-        class_index: int | np.ndarray,
-        position: np.ndarray,
-        log_step: np.ndarray,
-        log_offset: np.ndarray | None,
-        pseudo_priors: PseudoPriors | PlatePseudoPriors,
-        arguments: Sequence[np.ndarray],
-        move_scale: np.ndarray | None = None,
-    ) -> Sweeps:
-        """Make as many sweeps as there is noise for.
-
-        Parameters
-        ----------
-        noise : ndarray of shape (n_sweeps, *rows, noise_size)
-        gains : ndarray of shape (n_sweeps,)
-        class_index : int, or ndarray of int of shape (n_rows,)
-        position : ndarray of shape (*rows, n_latents)
-        log_step : ndarray of shape (n_classes,)
-            Logarithms of the step sizes.
-        log_offset : ndarray of shape (n_classes, *rows) or None
-            Added to the logarithms of the weights.
-        pseudo_priors : PseudoPriors or PlatePseudoPriors
-        arguments : sequence of ndarray
-            Values of the density's `inputs`.
-        move_scale : ndarray of shape (n_classes, *rows, n_latents, n_latents), optional
-            Scales that moves within a class use in place of the pseudo-priors'.
-        """
-        ...
-
-    def log_densities(
-        self,
-        class_index: int | np.ndarray,
-        points: np.ndarray,
-        arguments: Sequence[np.ndarray],
-    ) -> np.ndarray:
-        """Return log p(y, I, X) at points ``(n, *rows, n_latents)``, shape ``(n, *rows)``."""
-        ...

@@ -63,14 +63,10 @@ class Engine:
 
     Parameters
     ----------
-    density : ClassDensity or PlateDensity
-    geometry : LatentGeometry
     pseudo_priors : PseudoPriorRule or None
         On a plate `Laplace` or None.
     move : WithinClassMove
         On a plate `RandomWalk`.
-    mode : str or None
-        PyTensor's compilation mode.
     metropolized : bool
         Draw the index by Metropolized Gibbs.
     jump : AnnealedJump or None
@@ -81,11 +77,6 @@ class Engine:
     initial_log_step : ndarray of shape (n_classes,), with a jump (n_classes + 1,)
     auxiliaries_shape : tuple of int
         ``(*rows, n_classes, n_latents)``.
-
-    Raises
-    ------
-    ValueError
-        If there are no latents, or if a plate is given another rule or move, or a rule with starts.
     """
 
     def __init__(
@@ -96,8 +87,8 @@ class Engine:
         move: WithinClassMove,
         mode: Any,
         *,
-        metropolized: bool = False,
-        jump: AnnealedJump | None = None,
+        metropolized: bool,
+        jump: AnnealedJump | None,
     ) -> None:
         # There is one fit per chain, so every mode search can afford to run to its end.
         rule = Laplace(race=None) if pseudo_priors is None else pseudo_priors

@@ -35,14 +35,8 @@ class InactiveDraw:
 
     Parameters
     ----------
-    density : BlockDensity
     mode : str or None
         PyTensor's compilation mode, for priors that are drawn by quantiles.
-
-    Raises
-    ------
-    ValueError
-        If a prior cannot be drawn from, or if its draws are not finite after its transform.
 
     Notes
     -----
@@ -176,14 +170,8 @@ def _graph(
 
     Parameters
     ----------
-    density : BlockDensity
     noise : mapping of latent to tensor of its shape, or None
         Standard normals to draw each latent with; None leaves the draws to the random variables.
-
-    Raises
-    ------
-    NotImplementedError
-        If there is noise for a latent whose quantiles are not known.
     """
     model, constants = density.model, density.constants
     # a vector of length one, because numba is slow to receive arrays without an axis

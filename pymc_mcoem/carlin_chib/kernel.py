@@ -142,12 +142,10 @@ def auxiliaries_and_weights(
 
     Parameters
     ----------
-    density : ClassDensity or PlateDensity
     class_index : int tensor of shape (*rows,)
     position : tensor of shape (*rows, n_latents)
     noise : tensor of shape (n_classes, *rows, n_latents)
         What it holds for the current class is ignored.
-    pseudo_priors : PseudoPriorSymbols
 
     Returns
     -------
@@ -245,15 +243,11 @@ def build_sweep(
 
     Parameters
     ----------
-    density : ClassDensity or PlateDensity
-    state : SweepState
     noise : tensor of shape (*rows, noise_size)
         Standard normals, as many as `noise_size` says.
-    pseudo_priors : PseudoPriorSymbols
     gain : scalar
         Robbins-Monro gain of the step-size adaptation; 0 after tuning, where the kernel
         must not change.
-    move : WithinClassMove
     metropolized : bool
         Draw the index by `draw_other_class`.
     shared_latents : bool
@@ -264,11 +258,6 @@ def build_sweep(
         At minus infinity a class has no weight; where none has any, the index stays.
     move_scale : tensor of shape (n_classes, *rows, n_latents, n_latents), optional
         Scales that moves within a class use in place of the pseudo-priors'.
-
-    Returns
-    -------
-    state : SweepState
-    info : SweepInfo
 
     Notes
     -----

@@ -53,17 +53,20 @@ class Learned:
 
     Attributes
     ----------
-    class_number : int
     name : str
         What kind of map it is.
     before, after : float
         Overlap of the pseudo-prior with the class's posterior.
+    learned_map : LearnedMap
+    log_evidence : float
     """
 
     class_number: int
     name: str
     before: float
     after: float
+    learned_map: LearnedMap
+    log_evidence: float
 
     def __str__(self) -> str:
         return (
@@ -86,14 +89,10 @@ def learn(
     ----------
     engine : Engine
         Of a single index.
-    rng : numpy.random.Generator
     pseudo_priors : PseudoPriors
         Those of the fit.
-    others : sequence of ndarray
-        Values of the model's other variables.
     log_step : ndarray of shape (n_classes,)
         Logarithms of the step sizes that the pilot chains start with.
-    classes : sequence of int
 
     Returns
     -------
@@ -102,29 +101,18 @@ def learn(
     list of Learned
         By class.
     """
-    maps: dict[int, LearnedMap] = {}
-    found: dict[int, Learned] = {}
-    log_evidence = pseudo_priors.log_evidence.copy()
     with one_blas_thread():  # sums in another order have other last digits
-        for j in classes:
-            better = _learn(engine, rng, pseudo_priors, others, log_step, j)
-            if better is not None:
-                maps[j], found[j] = better.learned_map, better.learned
-                # a mean of ratios says little where pseudo-prior and posterior hardly overlap
-                if better.learned.after > _TRUSTED_OVERLAP:
-                    log_evidence[j] = better.log_evidence
-    if not maps:
+        each = [_learn(engine, rng, pseudo_priors, others, log_step, j) for j in classes]
+    found = [learned for learned in each if learned is not None]
+    if not found:
         return pseudo_priors, []
-    return with_maps(replace(pseudo_priors, log_evidence=log_evidence), maps), [*found.values()]
-
-
-@dataclass(frozen=True)
-class _Better:
-    """What was learned of a class."""
-
-    learned: Learned
-    learned_map: LearnedMap
-    log_evidence: float
+    log_evidence = pseudo_priors.log_evidence.copy()
+    for learned in found:
+        # a mean of ratios says little where pseudo-prior and posterior hardly overlap
+        if learned.after > _TRUSTED_OVERLAP:
+            log_evidence[learned.class_number] = learned.log_evidence
+    maps = {learned.class_number: learned.learned_map for learned in found}
+    return with_maps(replace(pseudo_priors, log_evidence=log_evidence), maps), found
 
 
 def _learn(
@@ -134,7 +122,7 @@ def _learn(
     others: Sequence[np.ndarray],
     log_step: np.ndarray,
     class_number: int,
-) -> _Better | None:
+) -> Learned | None:
     """Return a better pseudo-prior of a class, or None."""
     active = _active(engine, class_number)
     if not active.any():
@@ -158,12 +146,13 @@ def _learn(
             after = agreement(engine, rng, given, others, class_number, held_out)
             if after.overlap > least:
                 least, present = after.overlap, given
-                told = Learned(class_number, name, first, after.overlap)
-                better = _Better(told, learned, after.log_evidence)
+                better = Learned(
+                    class_number, name, first, after.overlap, learned, after.log_evidence
+                )
         if better is None:
             break
         found = better
-    return found if found is not None and found.learned.after > _LEAST_OVERLAP else None
+    return found if found is not None and found.after > _LEAST_OVERLAP else None
 
 
 def _active(engine: Engine, class_number: int) -> np.ndarray:

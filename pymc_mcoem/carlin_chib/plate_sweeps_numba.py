@@ -88,8 +88,6 @@ def sweeps(
 
     Parameters
     ----------
-    held : SweepFunctions
-    metropolized : bool
     settings : ndarray of float
         Settings of `sweeps_numba.random_walk`.
     noise : ndarray of shape (n_sweeps, n_rows, noise_size)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +11,6 @@ import pymc as pm
 from pymc.util import get_value_vars_from_user_vars
 from pytensor.graph.traversal import ancestors
 
-from pymc_mcoem.carlin_chib.engines import Engine
 from pymc_mcoem.density.blocks import BlockDensity
 from pymc_mcoem.density.class_density import ClassDensity
 from pymc_mcoem.density.class_index import (
@@ -30,8 +28,8 @@ if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
 __all__ = [
+    "density_of",
     "find_index",
-    "make_engine",
     "named_variables",
     "other_indices",
     "require_settings",
@@ -42,13 +40,7 @@ _log = logging.getLogger("pymc_mcoem")
 
 
 def named_variables(model: pm.Model, vars: Any) -> list[TensorVariable]:
-    """Return the random variables of one or many variables, value variables or names.
-
-    Raises
-    ------
-    ValueError
-        If the model has no variable with a given name.
-    """
+    """Return the random variables of one or many variables, value variables or names."""
     given = list(vars) if isinstance(vars, (list, tuple)) else [vars]
     unknown = [each for each in given if isinstance(each, str) and each not in model.named_vars]
     if unknown:
@@ -65,13 +57,7 @@ def find_index(
     class_index: TensorVariable | str | None,
     vars: Sequence[TensorVariable] | None,
 ) -> TensorVariable:
-    """Return the given or named class index, or the only one in `vars` or in the model.
-
-    Raises
-    ------
-    ValueError
-        If there is no such variable, or if there are several candidates.
-    """
+    """Return the given or named class index, or the only one in `vars` or in the model."""
     if isinstance(class_index, str):
         if class_index not in model.named_vars:
             raise ValueError(
@@ -90,7 +76,6 @@ def other_indices(density: ClassDensity, most: int) -> dict[int, int]:
 
     Parameters
     ----------
-    density : ClassDensity
     most : int
         Most joint values that they may take; if there are more, none is returned.
 
@@ -109,13 +94,7 @@ def other_indices(density: ClassDensity, most: int) -> dict[int, int]:
 
 
 def require_settings(pseudo_priors: Any, within_class: Any, jump: Any) -> None:
-    """Require a rule, a move and a jump, or None for any of them.
-
-    Raises
-    ------
-    TypeError
-        If one of them is something else; the message says what is expected.
-    """
+    """Require a rule, a move and a jump, or None for any of them."""
     for name, value, method, examples in (
         ("pseudo_priors", pseudo_priors, "compile", "Laplace(), PriorCovariance()"),
         ("within_class", within_class, "build", "RandomWalk(), Hamiltonian()"),
@@ -126,30 +105,15 @@ def require_settings(pseudo_priors: Any, within_class: Any, jump: Any) -> None:
             raise TypeError(f"{name}: got {value!r}; give an object, as {examples}, or None.")
 
 
-def make_engine(
+def density_of(
     model: pm.Model,
     index: TensorVariable,
     vars: Sequence[TensorVariable] | None,
     blocks: Mapping[int, Sequence[TensorVariable | str]] | None,
-) -> Callable[..., Engine]:
-    """Return a function that makes the engine for the problem's shape.
+) -> tuple[ClassDensity | PlateDensity, LatentGeometry]:
+    """Return the density for the problem's shape, and what is declared of its latents.
 
-    Parameters
-    ----------
-    model : pymc.Model
-    index : TensorVariable
-    vars, blocks
-        As `CarlinChib` takes them.
-
-    Returns
-    -------
-    callable
-        Takes (pseudo_priors, move, mode, metropolized=..., jump=...).
-
-    Raises
-    ------
-    ValueError
-        If index, variables and blocks do not fit together.
+    `vars` and `blocks` are as `CarlinChib` takes them.
     """
     require_class_index(model, index)
     require_all_data(model)
@@ -161,9 +125,13 @@ def make_engine(
                 "latents along the plate that all classes share."
             )
         density = BlockDensity(model, index, blocks)
-        if named is not None:
-            _require_the_same(named, density.latents)
-        return partial(Engine, density, LatentGeometry())
+        if named is not None and set(named) != set(density.latents):
+            raise ValueError(
+                f"vars: {[rv.name for rv in named]} are not the variables of the blocks, "
+                f"{[rv.name for rv in density.latents]}; with blocks leave vars out, for they name "
+                "all that the step moves."
+            )
+        return density, LatentGeometry()
     continuous = [
         rv for rv in model.free_RVs if rv is not index and rv.dtype in pm.pytensorf.continuous_types
     ]
@@ -176,7 +144,7 @@ def make_engine(
                 for rv in continuous
                 if np.shape(point[model.rvs_to_values[rv].name])[:1] == n_rows
             ]
-        return partial(Engine, PlateDensity(model, index, named), LatentGeometry())
+        return PlateDensity(model, index, named), LatentGeometry()
     latents = continuous if named is None else named
     everything = [rv for rv in model.free_RVs if rv is not index]
     # A family's declarations concern all its latents in their order.
@@ -189,23 +157,7 @@ def make_engine(
             index.name,
             in_use,
         )
-    return partial(Engine, shared, geometry)
-
-
-def _require_the_same(named: Sequence[TensorVariable], latents: Sequence[TensorVariable]) -> None:
-    """Require that the named variables and those of the blocks are the same."""
-    homeless = [rv.name for rv in named if rv not in latents]
-    if homeless:
-        raise ValueError(
-            f"vars: {homeless} are in no block; add each to the blocks of the classes in which it "
-            "is active, or leave it to another step."
-        )
-    unnamed = [rv.name for rv in latents if rv not in named]
-    if unnamed:
-        raise ValueError(
-            f"vars: {unnamed} of the blocks are not in vars; with blocks leave vars out, for the "
-            "blocks name all that the step moves."
-        )
+    return shared, geometry
 
 
 def _named(

@@ -43,7 +43,6 @@ class Verdict:
 
     Attributes
     ----------
-    class_number : int
     pareto_k : float
         Pareto k of the ratios; nan on a plate, where it is not computed.
     effective_share : float

@@ -18,11 +18,12 @@ from rich.table import Column
 
 from pymc_mcoem.carlin_chib.chain import Chain
 from pymc_mcoem.carlin_chib.chain_starts import DefaultStart
+from pymc_mcoem.carlin_chib.engines import Engine
 from pymc_mcoem.carlin_chib.moves.defaults import STEP_MOVE
 from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.carlin_chib.problem import (
+    density_of,
     find_index,
-    make_engine,
     named_variables,
     other_indices,
     require_settings,
@@ -258,7 +259,8 @@ class CarlinChib(BlockedStep):
         if jump is not None and index.ndim:
             raise ValueError(f"jump: got {jump!r}; {index.name} is a plate, which takes None.")
         with telling(), waiting("Preparing the model"):
-            self._engine = make_engine(model, index, vars, blocks)(
+            self._engine = Engine(
+                *density_of(model, index, vars, blocks),
                 pseudo_priors,
                 move,
                 mode,

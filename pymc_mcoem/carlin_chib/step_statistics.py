@@ -133,7 +133,6 @@ class SweepStatistics:
 
         Parameters
         ----------
-        made : ChainSweep
         n_switched, n_switches : int
             Indices that switched in this sweep, and in all sweeps of the chain.
         class_prior, unvisited_log_odds : ndarray of shape (n_classes,)

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytensor.tensor as pt
 
 from pymc_mcoem.carlin_chib.compiled_sweeps import Sweeps
-from pymc_mcoem.carlin_chib.kernel import PseudoPriorSymbols, SweepInfo, SweepState
+from pymc_mcoem.carlin_chib.kernel import (
+    PseudoPriorSymbols,
+    SweepState,
+    build_sweep,
+    noise_size,
+)
 from pymc_mcoem.compiling.backends import interpreted_mode
 from pymc_mcoem.compiling.data_functions import compile_with_data
 from pymc_mcoem.compiling.loops import compile_loop
 from pymc_mcoem.density.class_density import as_argument
 
 if TYPE_CHECKING:
+    from pymc_mcoem.carlin_chib.moves.within_class import WithinClassMove
     from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
     from pymc_mcoem.carlin_chib.pseudo_priors.plate import PlatePseudoPriors
     from pymc_mcoem.density.class_density import ClassDensity
@@ -25,32 +31,20 @@ __all__ = ["SweepGraph"]
 
 
 class SweepGraph:
-    """Sweeps that run a graph in a loop of the back end.
-
-    Parameters
-    ----------
-    density : ClassDensity or PlateDensity
-    build : callable
-        Maps state, noise, pseudo-priors, gain, offset and scale of moves, as `build_sweep` takes
-        them, to the next state and `SweepInfo`.
-    size : int
-        How many standard normals a sweep consumes, on a plate in each row.
-    keep_auxiliaries : bool
-        Whether the sweeps return their auxiliaries.
-    mode : str or None
-        PyTensor's compilation mode.
-    """
+    """Sweeps that run the graph of `build_sweep` in a loop of the back end."""
 
     def __init__(
         self,
         density: ClassDensity | PlateDensity,
-        build: Callable[..., tuple[SweepState, SweepInfo]],
-        size: int,
+        move: WithinClassMove,
+        metropolized: bool,
+        shared_latents: bool,
         keep_auxiliaries: bool,
         mode: Any,
     ) -> None:
         n_classes, shape = density.n_classes, density.position_shape
         rows = shape[:-1]
+        size = noise_size(n_classes, shape[-1], move, metropolized, shared_latents)
         noise = pt.tensor("noise", dtype="float64", shape=(None, *rows, size))
         gains = pt.tensor("gains", dtype="float64", shape=(None,))
         index = pt.tensor("class_index", dtype="int64", shape=rows)
@@ -64,8 +58,17 @@ class SweepGraph:
         def sweep(
             noise: Any, gain: Any, k: Any, x: Any, ls: Any, offset: Any, scale: Any, *fitted: Any
         ) -> Any:
-            state, info = build(
-                SweepState(k, x, ls), noise, PseudoPriorSymbols(*fitted), gain, offset, scale
+            state, info = build_sweep(
+                density,
+                SweepState(k, x, ls),
+                noise,
+                PseudoPriorSymbols(*fitted),
+                gain,
+                move,
+                metropolized=metropolized,
+                shared_latents=shared_latents,
+                log_offset=offset,
+                move_scale=scale,
             )
             return [
                 pt.specify_shape(state.class_index, rows),
@@ -103,7 +106,23 @@ class SweepGraph:
         arguments: Sequence[np.ndarray],
         move_scale: np.ndarray | None = None,
     ) -> Sweeps:
-        """Make as many sweeps as there are rows of noise."""
+        """Make as many sweeps as there is noise for.
+
+        Parameters
+        ----------
+        noise : ndarray of shape (n_sweeps, *rows, noise_size)
+        gains : ndarray of shape (n_sweeps,)
+        class_index : int, or ndarray of int of shape (n_rows,)
+        position : ndarray of shape (*rows, n_latents)
+        log_step : ndarray of shape (n_classes,)
+            Logarithms of the step sizes.
+        log_offset : ndarray of shape (n_classes, *rows) or None
+            Added to the logarithms of the weights.
+        arguments : sequence of ndarray
+            Values of the density's `inputs`.
+        move_scale : ndarray of shape (n_classes, *rows, n_latents, n_latents), optional
+            Scales that moves within a class use in place of the pseudo-priors'.
+        """
         indices, positions, final, log_weights, acceptance, *rest = self._function(
             as_argument(noise),
             as_argument(gains),
@@ -123,7 +142,10 @@ class SweepGraph:
         points: np.ndarray,
         arguments: Sequence[np.ndarray],
     ) -> np.ndarray:
-        """Return log p(y, I, X) at points; interpreted, because few models need it."""
+        """Return log p(y, I, X) at points ``(n, *rows, n_latents)``, shape ``(n, *rows)``.
+
+        Interpreted, because few models need it.
+        """
         if self._value is None:
             shape = self._density.position_shape
             k = pt.tensor("class_index", dtype="int64", shape=shape[:-1])

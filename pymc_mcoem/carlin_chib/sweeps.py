@@ -18,14 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pymc_mcoem.carlin_chib.compiled_sweeps import CompiledSweeps, Sweeps
-from pymc_mcoem.carlin_chib.kernel import (
-    PseudoPriorSymbols,
-    SweepInfo,
-    SweepState,
-    build_sweep,
-    noise_size,
-)
+from pymc_mcoem.carlin_chib.compiled_sweeps import Sweeps
+from pymc_mcoem.carlin_chib.kernel import noise_size
 from pymc_mcoem.carlin_chib.sweep_graph import SweepGraph
 from pymc_mcoem.compiling.backends import backend_of
 from pymc_mcoem.compiling.flat_functions import N_SETTINGS, FlatFunction, NotFlatError
@@ -50,55 +44,24 @@ def compile_sweeps(
     shared_latents: bool = False,
     keep_auxiliaries: bool = False,
     mode: Any = None,
-) -> CompiledSweeps:
+) -> _FlatSweeps | SweepGraph:
     """Compile sweeps for one density and move.
 
     Parameters
     ----------
-    density : ClassDensity or PlateDensity
     move : WithinClassMove
         On a plate `RandomWalk`.
     metropolized, shared_latents : bool
         As in `build_sweep`. Shared latents have no auxiliaries to return, and are not of a plate.
     keep_auxiliaries : bool
         Whether the sweeps return their auxiliaries.
-    mode : str or None
-        PyTensor's compilation mode.
-
-    Returns
-    -------
-    CompiledSweeps
     """
     if _has_kernel(move) and backend_of(mode) == "numba":
         try:
             return _FlatSweeps(density, move, metropolized, shared_latents, keep_auxiliaries)
         except NotFlatError:  # the density needs something that is not an array of numbers
             pass
-
-    def build(
-        state: SweepState,
-        noise: Any,
-        fitted: PseudoPriorSymbols,
-        gain: Any,
-        log_offset: Any,
-        move_scale: Any,
-    ) -> tuple[SweepState, SweepInfo]:
-        return build_sweep(
-            density,
-            state,
-            noise,
-            fitted,
-            gain,
-            move,
-            metropolized=metropolized,
-            shared_latents=shared_latents,
-            log_offset=log_offset,
-            move_scale=move_scale,
-        )
-
-    sizes = density.n_classes, density.n_latents
-    size = noise_size(*sizes, move, metropolized, shared_latents)
-    return SweepGraph(density, build, size, keep_auxiliaries, mode)
+    return SweepGraph(density, move, metropolized, shared_latents, keep_auxiliaries, mode)
 
 
 def _has_kernel(move: WithinClassMove) -> bool:
@@ -268,7 +231,7 @@ class _FlatSweeps:
         arguments: Sequence[np.ndarray],
         move_scale: np.ndarray | None = None,
     ) -> Sweeps:
-        """Make as many sweeps as there are rows of noise."""
+        """Make as many sweeps as there is noise for; see `SweepGraph`."""
         # most calls of the step method have the pseudo-priors of the one before
         *last, arranged = self._last
         if last[0] is not pseudo_priors or last[1] is not move_scale:

@@ -70,8 +70,6 @@ class SweepsInStep:
 
     Parameters
     ----------
-    density : ClassDensity
-    move : RandomWalk or Hamiltonian
     is_shared : tuple of bool
         Whether each of the density's data is the same for all observations.
     """
@@ -109,11 +107,9 @@ class SweepsInStep:
 
         Parameters
         ----------
-        chains : Chains
         noise : array of shape (n_sweeps, n, noise_size), or keys of shape (n,)
             Standard normals, or JAX's keys that they are made from, sweep by sweep.
         gains : array of shape (n_sweeps, n)
-        fits : Fits
         values, shared : list of array
             The density's data, ``(n, ...)`` or those of all observations, and what `shared` gives.
         """

@@ -339,8 +339,6 @@ def sweeps(
 
     Parameters
     ----------
-    held : SweepFunctions
-    metropolized, shared_latents : bool
     settings : ndarray of float
         Settings of the move; the first is set here to the logarithm of the step size.
     noise : ndarray of shape (n_sweeps, noise_size)
@@ -362,12 +360,8 @@ def sweeps(
     transposed, moved, moved_transposed : ndarray of shape (n_classes, n_latents, n_latents)
         The transposes of the pseudo-priors' scales; the scales with zeros in the rows of latents
         that a class does not move, and their transposes.
-    log_target, weight : ndarray of shape (n_classes,)
-        Overwritten.
-    result : ndarray of shape (3,)
-        Overwritten.
-    scratch : ndarray of shape (4 * n_latents,)
-        Overwritten.
+    log_target, weight, result, scratch : ndarray
+        Overwritten; as `work` makes them.
     reals, integers : ndarray
         As `pymc_mcoem.compiling.flat_functions.FlatFunction.pack` returns them.
     """

@@ -47,10 +47,6 @@ class StrictNumbaLinker(NumbaLinker):
 def strict_mode(mode: Any) -> Any:
     """Return a numba mode with strict arithmetic, and any other mode unchanged.
 
-    Parameters
-    ----------
-    mode : Mode, str or None
-
     Examples
     --------
     >>> strict_mode("NUMBA").linker

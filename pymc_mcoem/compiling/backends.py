@@ -42,11 +42,6 @@ def require_backend(backend: str | None) -> None:
     backend : str or None
         ``"numba"``, ``"c"`` or ``"jax"`` as in ``pm.sample``, or a PyTensor mode for one of them.
         None means PyTensor's default, which is numba unless its configuration says otherwise.
-
-    Raises
-    ------
-    ValueError
-        If there is no such back end.
     """
     if backend is not None and known_mode(backend) is None:
         raise ValueError(
@@ -62,17 +57,6 @@ def pytensor_mode(backend: str | None) -> str | None:
     ----------
     backend : str or None
         As in `require_backend`.
-
-    Returns
-    -------
-    str or None
-
-    Raises
-    ------
-    ValueError
-        If there is no such back end.
-    ModuleNotFoundError
-        If the back end is JAX and JAX is not installed.
 
     Examples
     --------

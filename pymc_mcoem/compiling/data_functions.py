@@ -22,7 +22,6 @@ class Density(Protocol):
 
     Attributes
     ----------
-    model : pymc.Model
     data_inputs : dict of str to TensorVariable
         The model's data, as inputs of compiled functions.
     other_values : tuple of TensorVariable

@@ -112,7 +112,6 @@ class FlatFunction:
 
     Parameters
     ----------
-    density : Density
     build : callable
         Takes a class, a position and the vector of settings, and returns the outputs.
     what : str

@@ -56,7 +56,6 @@ class JaxGraph:
     ----------
     density : Density
         Its data and other values are arguments after `inputs`.
-    inputs, outputs : sequence of TensorVariable
 
     Raises
     ------

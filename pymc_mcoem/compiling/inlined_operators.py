@@ -43,7 +43,7 @@ class PlainGraph(OpFromGraph):
 
     def for_numba(self, *inputs: TensorVariable) -> list[TensorVariable] | None:
         """Return the outputs as the numba back end computes them; None to inline the graph."""
-        raise NotImplementedError
+        return None
 
     def for_jax(self, *inputs: TensorVariable) -> list[TensorVariable] | None:
         """Return the outputs as JAX computes them; None to inline the graph."""

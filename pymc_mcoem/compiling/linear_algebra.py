@@ -107,10 +107,6 @@ class QuadraticForm(PlainGraph):
         matrix, vector = inputs
         return [(vector * transposed_product(matrix, vector)).sum(axis=-1)]
 
-    def for_numba(self, *inputs: TensorVariable) -> None:
-        """Leave the plain graph as it is."""
-        return None
-
     def for_jax(self, *inputs: TensorVariable) -> list[TensorVariable]:
         """Return the form by a product of matrices, which for many vectors is one."""
         matrix, vector = inputs

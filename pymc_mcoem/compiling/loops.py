@@ -50,8 +50,6 @@ def compile_loop(
         Number of outputs of `body` that are not carried.
     last : collection of int
         Outputs of which only the last value is returned.
-    mode : str or None
-        PyTensor's compilation mode.
 
     Returns
     -------

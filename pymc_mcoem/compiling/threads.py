@@ -142,12 +142,6 @@ class OneAtATime:
         ----------
         within : bool
             Whether it may be part of a call that this thread makes.
-
-        Raises
-        ------
-        RuntimeError
-            If a call is running already, in another thread or, unless `within`, further up in this
-            one.
         """
         # A single operation takes the lock and records its owner, so that it is never held without
         # a known owner. A generator releases it even if the call that ends it runs out of memory.

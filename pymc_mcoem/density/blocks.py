@@ -35,7 +35,6 @@ class BlockDensity(ClassDensity):
 
     Parameters
     ----------
-    model : pymc.Model
     class_index : TensorVariable
         Free scalar Categorical variable of `model`.
     blocks : mapping of int to sequence of (TensorVariable or str)

@@ -43,7 +43,6 @@ def as_argument(value: Any, dtype: Any = np.float64) -> np.ndarray:
     Parameters
     ----------
     value : array_like
-    dtype : dtype
 
     Returns
     -------
@@ -57,11 +56,6 @@ def as_argument(value: Any, dtype: Any = np.float64) -> np.ndarray:
 
 def require_proper(model: pm.Model, latents: Sequence[TensorVariable]) -> None:
     """Raise an error if a latent's density has no integral on the scale on which PyMC samples it.
-
-    Parameters
-    ----------
-    model : pymc.Model
-    latents : sequence of TensorVariable
 
     Raises
     ------
@@ -92,7 +86,6 @@ class ClassDensity:
 
     Parameters
     ----------
-    model : pymc.Model
     class_index : TensorVariable or None
         Free scalar Categorical or Bernoulli variable of `model`; None for a model of one class.
     latents : sequence of TensorVariable
@@ -217,13 +210,7 @@ class ClassDensity:
         return [int(row.sum()) for row in self.active]
 
     def require_latents(self) -> None:
-        """Raise an error if there are no latents, for kernels that move them.
-
-        Raises
-        ------
-        ValueError
-            If there is no latent.
-        """
+        """Raise an error if there are no latents, for kernels that move them."""
         if self.n_latents == 0:
             raise ValueError(
                 "latents: there are none that jump with the class index; sum it out, as "
@@ -249,7 +236,6 @@ class ClassDensity:
         ----------
         graph : TensorVariable or list of TensorVariable
             Expression in value variables of the model.
-        class_index : scalar
         position : vector of shape (n_latents,)
         """
         position = pt.as_tensor_variable(position, dtype="float64")
@@ -269,7 +255,6 @@ class ClassDensity:
         ----------
         expressions : TensorVariable or list of TensorVariable
             Expressions in random variables and data of the model, as a user writes them.
-        class_index : scalar
         position : vector of shape (n_latents,)
         """
         single = not isinstance(expressions, (list, tuple))
@@ -291,13 +276,7 @@ class ClassDensity:
         return found
 
     def gradient(self, class_index: Any, position: Any) -> TensorVariable:
-        """Return the gradient ``(n_latents,)`` of `log_density` in the position.
-
-        Raises
-        ------
-        ValueError
-            If the log-density has no gradient.
-        """
+        """Return the gradient ``(n_latents,)`` of `log_density` in the position."""
         if self._gradient_graph is None:
             parts = self._differentiated(pt.grad, self._log_density, list(self.latent_values))
             self._gradient_graph = pt.concatenate([part.ravel() for part in parts])

@@ -44,11 +44,6 @@ def count_classes(class_index: TensorVariable) -> int:
 def class_prior(model: pm.Model, class_index: TensorVariable) -> np.ndarray:
     """Return the prior probabilities of the classes if they are constants.
 
-    Parameters
-    ----------
-    model : pymc.Model
-    class_index : TensorVariable
-
     Returns
     -------
     ndarray of shape (n_classes,)
@@ -79,19 +74,7 @@ def index_key(name: str) -> int:
 
 
 def require_class_index(model: pm.Model, class_index: TensorVariable) -> None:
-    """Raise an error if a variable is not a class index of a model.
-
-    Parameters
-    ----------
-    model : pymc.Model
-    class_index : TensorVariable
-
-    Raises
-    ------
-    ValueError
-        If it is not free in the model, or is neither Categorical nor Bernoulli: the number of
-        classes of any other index is unknown.
-    """
+    """Raise an error if a variable is not a class index of a model."""
     if class_index in model.observed_RVs and is_class_index(class_index):
         raise ValueError(
             f"class_index: {class_index.name} is observed, so that there is no class to draw; "
@@ -113,21 +96,7 @@ def require_class_index(model: pm.Model, class_index: TensorVariable) -> None:
 
 
 def find_class_index(model: pm.Model) -> TensorVariable:
-    """Return the one free Categorical variable of a model, or else the one free Bernoulli.
-
-    Parameters
-    ----------
-    model : pymc.Model
-
-    Returns
-    -------
-    TensorVariable
-
-    Raises
-    ------
-    ValueError
-        If there is none, or more than one.
-    """
+    """Return the one free Categorical variable of a model, or else the one free Bernoulli."""
     for kind in ("categorical", "bernoulli"):
         found = [rv for rv in model.free_RVs if _distribution(rv) == kind]
         if found:

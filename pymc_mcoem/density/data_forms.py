@@ -10,17 +10,7 @@ __all__ = ["require_all_data"]
 
 
 def require_all_data(model: pm.Model) -> None:
-    """Raise an error if a model looks at random mini-batches of its data.
-
-    Parameters
-    ----------
-    model : pymc.Model
-
-    Raises
-    ------
-    ValueError
-        If a variable depends on ``pm.Minibatch``: its density is another one at every evaluation.
-    """
+    """Raise an error if a model looks at random mini-batches of its data."""
     for rv in model.basic_RVs:
         for variable in ancestors([rv, model.rvs_to_values[rv]]):
             if variable.owner is not None and isinstance(variable.owner.op, MinibatchOp):

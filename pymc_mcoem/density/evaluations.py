@@ -38,7 +38,6 @@ class Evaluations:
 
     Parameters
     ----------
-    density : ClassDensity
     written_out, metric : TensorVariable or None
         Curvature and what measures steps, matrices ``(n_latents, n_latents)`` in variables of the
         model. Without the first: differences of gradients, and their diagonal.

@@ -24,7 +24,6 @@ class LogDensities:
 
     Parameters
     ----------
-    density : ClassDensity
     mode : str or None
         PyTensor's compilation mode. On numba a density with hand-written loops compiles nothing of
         its own.

@@ -20,10 +20,6 @@ __all__ = ["ModelScale"]
 class ModelScale:
     """Convert many positions to the scale of the model at once.
 
-    Parameters
-    ----------
-    density : ClassDensity
-
     Examples
     --------
     >>> import pymc as pm
@@ -61,8 +57,6 @@ class ModelScale:
         position : ndarray of shape (n, n_latents)
         data : mapping of str to ndarray
             Values of the density's `data_inputs`.
-        others : sequence of ndarray
-            Values of the density's `other_values`.
         """
         found = self._function(
             np.asarray(class_index, dtype=np.int64),

@@ -33,7 +33,6 @@ class PlateDensity:
 
     Parameters
     ----------
-    model : pymc.Model
     class_index : TensorVariable of shape (n_rows,)
         Free Categorical or Bernoulli variable of `model`.
     latents : sequence of TensorVariable

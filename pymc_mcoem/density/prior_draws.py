@@ -27,8 +27,6 @@ class PriorDraws:
     ----------
     density : ClassDensity or PlateDensity
         Each draw from a plate has all rows, ``(n_rows, n_latents)``, each in one class.
-    mode : str or None
-        PyTensor's compilation mode.
 
     Examples
     --------

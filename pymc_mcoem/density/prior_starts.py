@@ -37,10 +37,6 @@ class PriorStarts:
     the log-density are infinite: each of many observations may allow an interval that few draws
     hit in common. Of a plate there are draws only.
 
-    Parameters
-    ----------
-    density : ClassDensity or PlateDensity
-
     Examples
     --------
     >>> import pymc as pm
@@ -68,7 +64,6 @@ class PriorStarts:
 
         Parameters
         ----------
-        rng : numpy.random.Generator
         values : sequence of ndarray
             As `PriorDraws` takes them.
         shape : tuple of int

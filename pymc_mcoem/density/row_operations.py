@@ -48,16 +48,8 @@ def rows_of(op: Any, node: Any, axes: Sequence[Axis], n_rows: int) -> list[Axis]
 
     Parameters
     ----------
-    op : Op
-    node : Apply
     axes : sequence of int or None
         None for an input that depends on no row.
-    n_rows : int
-
-    Raises
-    ------
-    Coupled
-        If the operation combines rows or is unknown.
     """
     raise Coupled(f"of {named(node)} it is not known whether it keeps rows apart")
 

@@ -45,7 +45,6 @@ def by_row(
         A log-density, not summed.
     rows : mapping of variable to int
         The variables that a row consists of, and the row axis of each.
-    n_rows : int
 
     Returns
     -------
@@ -146,13 +145,7 @@ class _Proof:
             raise Coupled(f"{coupled} (inside of {named(node)})") from None
 
     def axis_of(self, variable: Variable) -> Axis:
-        """Return the axis of a variable, or None if it depends on no row.
-
-        Raises
-        ------
-        Coupled
-            If no axis was proved.
-        """
+        """Return the axis of a variable, or None if it depends on no row."""
         if variable in self._why:
             raise Coupled(self._why[variable])
         return self._axes.get(variable)

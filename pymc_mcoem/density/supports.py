@@ -45,13 +45,8 @@ def latents_cut_off(model: pm.Model, latents: Iterable[TensorVariable]) -> list[
 
     Parameters
     ----------
-    model : pymc.Model
     latents : iterable of TensorVariable
         Free continuous variables of `model`.
-
-    Returns
-    -------
-    list of TensorVariable
 
     Examples
     --------

@@ -81,10 +81,6 @@ def looked_at(term: Any) -> set[Any]:
     term : Variable
         Simplified.
 
-    Returns
-    -------
-    set of Variable
-
     Examples
     --------
     >>> x, y = pt.vector("x", shape=(3,)), pt.scalar("y")

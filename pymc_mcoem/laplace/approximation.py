@@ -15,22 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pymc as pm
 from pymc.initial_point import make_initial_point_fn
-from scipy.linalg.lapack import dtrtri
 
 from pymc_mcoem.density.class_density import ClassDensity
-from pymc_mcoem.laplace.modes import Modes, ModeStatus
-from pymc_mcoem.laplace.schedule import Cooling, Race
+from pymc_mcoem.laplace.modes import ModeStatus
 from pymc_mcoem.laplace.search import ModeSearch
 
-if TYPE_CHECKING:
-    from pytensor.tensor.variable import TensorVariable
-
-__all__ = ["Cooling", "LaplaceApproximation", "ModeSearch", "ModeStatus", "Modes", "Race"]
+__all__ = ["LaplaceApproximation"]
 
 
 @dataclass(frozen=True)
@@ -95,7 +90,10 @@ class LaplaceApproximation:
         ValueError
             If the model has no continuous free variable.
         """
-        latents, start = continuous_variables(model, initvals)
+        latents = [rv for rv in model.free_RVs if rv.dtype in pm.pytensorf.continuous_types]
+        if not latents:
+            raise ValueError("model: it has no continuous free variable; there is no mode to find.")
+        start = make_initial_point_fn(model=model, overrides=dict(initvals or {}))(0)
         density = ClassDensity(model, None, latents)
         search = ModeSearch(density, tolerance=tolerance, max_iterations=max_iterations)
         others = [
@@ -109,33 +107,3 @@ class LaplaceApproximation:
             density.unravel(modes.mean[0]),
             modes.status[0],
         )
-
-
-def continuous_variables(
-    model: pm.Model, initvals: Mapping[str, Any] | None
-) -> tuple[list[TensorVariable], dict[str, np.ndarray]]:
-    """Return the continuous free variables of a model and the point to start from."""
-    latents = [rv for rv in model.free_RVs if rv.dtype in pm.pytensorf.continuous_types]
-    if not latents:
-        raise ValueError("model: it has no continuous free variable; there is no mode to find.")
-    initial_point = make_initial_point_fn(model=model, overrides=dict(initvals or {}))
-    return latents, dict(initial_point(0))
-
-
-def square_roots(factors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (scale, whiten) of normal densities given by the factors of their precisions.
-
-    Parameters
-    ----------
-    factors : ndarray of shape (n, d, d)
-        Factors as from `pymc_mcoem.laplace.modes.cholesky_factors`.
-
-    Returns
-    -------
-    scale, whiten : ndarray of shape (n, d, d)
-        scale scaleᵀ is the covariance, and whiten is the inverse of scale.
-    """
-    whiten = np.ascontiguousarray(np.swapaxes(factors, 1, 2))
-    # A transpose has the memory order that LAPACK needs; its inverse is transposed back.
-    scale = np.stack([dtrtri(upper.T, lower=True)[0].T for upper in whiten])
-    return scale, whiten

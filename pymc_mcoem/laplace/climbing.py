@@ -31,7 +31,6 @@ def climb(
     leads_to_known : callable, optional
         Takes points ``(n, d)`` and their log-densities ``(n,)`` and returns which of them are near
         a known mode, ``(n,)``. These stop.
-    n_iterations : int
     tolerance : float
         A point stops when its next step promises a smaller gain in log-density.
 

@@ -107,7 +107,6 @@ class DispersedSearch:
         rng : numpy.random.Generator
             The generator of the chain. It is not advanced, so that for a class with one mode the
             draws of a chain do not depend on whether its prior was searched.
-        others : sequence of ndarray
         """
         own_rng = np.random.default_rng(deepcopy(rng).integers(2**63))
         first = self._search(starts, {}, others)
@@ -302,14 +301,7 @@ def _no_draws(error: Exception) -> None:
 
 
 def given_starts(density: ClassDensity, starts: Sequence[Mapping[str, Any]] | None) -> np.ndarray:
-    """Return starts given by names of latents as positions ``(n_starts, n_latents)``.
-
-    Raises
-    ------
-    ValueError
-        If a start names a variable that is not a latent, or has a value of another shape or outside
-        the support.
-    """
+    """Return starts given by names of latents as positions ``(n_starts, n_latents)``."""
     if starts is None:
         return np.zeros((0, density.n_latents))
     if isinstance(starts, Mapping) or not isinstance(starts, Sequence):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy.linalg.lapack import dpotrf
+from scipy.linalg.lapack import dpotrf, dtrtri
 
 __all__ = [
     "ModeStatus",
@@ -17,7 +17,12 @@ __all__ = [
     "cholesky_factors",
     "positive_definite",
     "search_troubles",
+    "square_roots",
 ]
+
+
+#: A class whose log evidence is this many nats below the best has no weight.
+_NEGLIGIBLE = 20.0
 
 
 class ModeStatus(enum.Enum):
@@ -46,7 +51,6 @@ class Modes:
     gradient_norm : ndarray of shape (n,)
         Largest absolute component of the gradient at the mode.
     n_iterations : ndarray of int of shape (n,)
-    status : tuple of ModeStatus
     left_out : float
         Of the distinct modes of one class: share of its evidence in modes that are not among them.
     """
@@ -96,30 +100,21 @@ class Modes:
             tuple(status for part in parts for status in part.status),
         )
 
-    def troubles(self, margin: float = 20.0) -> dict[str, int]:
-        """Count the searches that failed, by name of the failure.
-
-        Parameters
-        ----------
-        margin : float
-            Modes whose log evidence is more than this below the best are not counted, because the
-            mode of a class without weight may be found roughly.
-        """
-        return search_troubles(self.status, self.log_evidence, margin)
+    def troubles(self) -> dict[str, int]:
+        """Count the searches that failed, as `search_troubles` does."""
+        return search_troubles(self.status, self.log_evidence)
 
 
-def search_troubles(
-    status: Sequence[ModeStatus], log_evidence: np.ndarray, margin: float = 20.0
-) -> dict[str, int]:
-    """Count the searches that failed; see `Modes.troubles`."""
+def search_troubles(status: Sequence[ModeStatus], log_evidence: np.ndarray) -> dict[str, int]:
+    """Count the searches that failed, by name of the failure, in the classes that matter.
+
+    The mode of a class without weight may be found roughly.
+    """
     counts: dict[str, int] = {}
-    if np.isfinite(log_evidence).any():
-        best = np.max(log_evidence[np.isfinite(log_evidence)])
-    else:
-        best = -np.inf
+    best = np.max(log_evidence, where=np.isfinite(log_evidence), initial=-np.inf)
     for each, value in zip(status, log_evidence, strict=True):
         fine = each in (ModeStatus.CONVERGED, ModeStatus.OUT_OF_RACE)
-        far = np.isfinite(value) and value < best - margin
+        far = np.isfinite(value) and value < best - _NEGLIGIBLE
         if not fine and not far:
             name = f"mode search: {each.name.lower().replace('_', ' ')}"
             counts[name] = counts.get(name, 0) + 1
@@ -152,6 +147,25 @@ def cholesky_factors(matrices: np.ndarray) -> np.ndarray:
         if failed:
             raise np.linalg.LinAlgError(f"matrices: number {place} is not positive definite.")
     return found
+
+
+def square_roots(factors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (scale, whiten) of normal densities given by the factors of their precisions.
+
+    Parameters
+    ----------
+    factors : ndarray of shape (n, d, d)
+        Lower, as from `cholesky_factors`.
+
+    Returns
+    -------
+    scale, whiten : ndarray of shape (n, d, d)
+        scale scaleᵀ is the covariance, and whiten is the inverse of scale.
+    """
+    whiten = np.ascontiguousarray(np.swapaxes(factors, 1, 2))
+    # A transpose has the memory order that LAPACK needs; its inverse is transposed back.
+    scale = np.stack([dtrtri(upper.T, lower=True)[0].T for upper in whiten])
+    return scale, whiten
 
 
 def positive_definite(precision: np.ndarray) -> PositiveDefinite:

@@ -40,7 +40,6 @@ class Searches:
         That what is known of the density was evaluated at; nan before it was.
     done : ndarray of bool of shape (n,)
     n_iterations : ndarray of int of shape (n,)
-    first_damping : float
     """
 
     classes: np.ndarray
@@ -142,7 +141,6 @@ class Searches:
         Parameters
         ----------
         rows : ndarray of int of shape (n_classes, n_starts)
-        alive : set of int
         """
         height = np.where(np.isnan(self.log_density), -np.inf, self.log_density)
         found = []

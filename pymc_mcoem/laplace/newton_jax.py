@@ -51,11 +51,8 @@ def by_differences(
     bent = jnp.where(weight > 0, weight * forward, 0.0)
     bent += jnp.where(weight < 1, (1 - weight) * backward, 0.0)
     matrix = 0.5 * (bent + bent.T)
-    return heights[0], slopes[0], matrix, _by_diagonal(matrix)
-
-
-def _by_diagonal(matrix: Any) -> Any:
-    return jnp.diag(jnp.maximum(jnp.abs(jnp.diagonal(matrix)), 1e-10))
+    lengths = jnp.diag(jnp.maximum(jnp.abs(jnp.diagonal(matrix)), 1e-10))
+    return heights[0], slopes[0], matrix, lengths
 
 
 def damped_steps(

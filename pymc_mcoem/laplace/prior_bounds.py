@@ -31,7 +31,6 @@ def bounded(modes: Modes, draws: np.ndarray) -> Modes:
 
     Parameters
     ----------
-    modes : Modes
     draws : ndarray of shape (n_draws, n_latents)
         Draws of the prior. With fewer than five per latent nothing is bounded.
 
@@ -82,7 +81,6 @@ def importance_fit(
         Draws of the prior.
     n_points : int
         Points of a round.
-    rng : numpy.random.Generator
     status : ModeStatus
         Status of the search that found no mode. The fit keeps it, so that it is reported.
 

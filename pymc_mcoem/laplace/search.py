@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from pymc_mcoem.density.geometry import Curvature, LatentGeometry
 
-__all__ = ["BY_CURVATURE", "Cooling", "Damping", "ModeSearch", "Race"]
+__all__ = ["BY_CURVATURE", "Damping", "ModeSearch"]
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,6 @@ class ModeSearch:
 
     Parameters
     ----------
-    density : ClassDensity
     gauss_newton : TensorVariable or None
         Matrix ``(n_latents, n_latents)`` in variables of the model that replaces minus the Hessian.
     max_iterations : int
@@ -89,8 +88,6 @@ class ModeSearch:
         Positive definite matrix ``(n_latents, n_latents)`` in variables of the model that steps
         are measured by: the precision of the latents' prior. None, or where no curvature is
         written out: the curvature's diagonal.
-    mode : str or None
-        PyTensor's compilation mode.
 
     Raises
     ------
@@ -183,8 +180,6 @@ class ModeSearch:
             Never the present latents of a chain whose pseudo-priors these modes make.
         data : mapping of str to ndarray
             Values of the density's `data_inputs`.
-        others : sequence of ndarray
-            Values of the density's `other_values`.
         classes : ndarray of int of shape (n,), optional
             Classes to search in; by default all of them.
 
@@ -218,11 +213,6 @@ class ModeSearch:
                 alive = searches.within(alive, margin, self.race.trust)
         self._run(searches, alive, self.max_iterations, evaluate)
         return self._modes(searches, searches.ahead(rows, alive), alive, evaluate)
-
-    @property
-    def takes_many_points(self) -> bool:
-        """Whether `at_points` can be asked: where nothing is compiled, nor a curvature given."""
-        return self.evaluations.takes_many_points
 
     def at_points(
         self, class_index: int, points: np.ndarray, others: Sequence[np.ndarray] = ()

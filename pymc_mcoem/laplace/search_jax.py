@@ -112,7 +112,6 @@ class SearchInStep:
 
         Parameters
         ----------
-        n : int
         values : list of array
             The density's data, in its order: ``(n, ...)``, or that of all observations.
         shared : list of array

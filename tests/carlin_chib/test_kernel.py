@@ -17,11 +17,11 @@ from pymc_mcoem.carlin_chib.kernel import draw_class, noise_size
 from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
 from pymc_mcoem.carlin_chib.sweeps import compile_sweeps
-from tests.helpers.checks import LIMIT, class_draw_asymmetry, invariance
+from tests.helpers.checks import class_draw_asymmetry
 from tests.helpers.compiled import N_MOVES
 from tests.helpers.interpreted import interpreted
 from tests.helpers.models import N_CLASSES
-from tests.helpers.reference_kernel import CompiledKernel, GivenNoise, ReferenceKernel
+from tests.helpers.reference_kernel import GivenNoise, ReferenceKernel
 
 KINDS = ("laplace", "good", "poor")
 
@@ -130,14 +130,6 @@ def test_a_class_without_weight_is_never_drawn(choose, without):
     assert drawn == set(range(N_CLASSES)) - {without}
 
 
-def test_classes_are_drawn_with_their_probabilities(choose):
-    # Uniforms evenly spread: the shares are exact to one part in a thousand, without sampling.
-    weight = np.array([0.05, 0.6, 0.35])
-    uniforms = (np.arange(1000) + 0.5) / 1000
-    drawn = [int(choose(np.log(weight), pair_of(uniform))) for uniform in uniforms]
-    np.testing.assert_allclose(np.bincount(drawn) / 1000, weight, atol=1e-3)
-
-
 def test_an_auxiliary_without_density_has_no_weight(case):
     """At such noise the density of class 1 overflows, or is not a number; the chain goes on."""
     pseudo_priors = case.pseudo_priors("good")
@@ -178,15 +170,6 @@ def test_the_sweep_is_the_reference_sweep(case, rng, kind):
     assert {pair[2] for pair in seen} == {True, False}
 
 
-def test_the_sweep_leaves_the_posterior_invariant(case, rng):
-    """With Laplace pseudo-priors; `test_broken_kernels` has the others."""
-    kernel = CompiledKernel(
-        case.burst, case.pseudo_priors("laplace"), case.burst.initial_log_step, case.data
-    )
-    found = invariance(kernel, case.family, case.quadrature, rng, 10_000)
-    assert found.largest_z < LIMIT
-
-
 def test_a_burst_is_its_sweeps_one_after_another(case, rng):
     pseudo_priors = case.pseudo_priors("good")
     noise = rng.standard_normal((8, case.burst.noise_size))
@@ -215,20 +198,6 @@ def test_the_step_size_of_the_chosen_class_follows_its_acceptance(case, rng):
         expected = before.copy()
         expected[swept.class_index[0]] += 0.7 * (swept.acceptance[0] - 0.4)
         np.testing.assert_allclose(swept.log_step, expected, rtol=1e-14)
-
-
-def test_without_gain_the_step_size_stays(case, rng):
-    pseudo_priors = case.pseudo_priors("good")
-    before = np.array([0.1, 0.2, 0.3])
-    draws = case.burst(
-        rng, pseudo_priors.draw_start(rng), before, pseudo_priors, np.zeros(50), case.data
-    )
-    np.testing.assert_array_equal(draws.log_step, before)
-
-
-def test_how_much_noise_a_sweep_takes():
-    assert noise_size(4, 3, RandomWalk(7)) == 4 * 3 + 2 + 7 * 5
-    assert noise_size(4, 3, RandomWalk(0)) == 4 * 3 + 2
 
 
 # -- classes without weight ------------------------------------------------------------------

@@ -293,37 +293,6 @@ def test_broken_mixtures_fail_the_same_check(skewed, rng, monkeypatch, method, b
     assert found.largest_z > LIMIT
 
 
-def test_the_scale_of_a_move_is_not_that_of_the_mode_the_chain_is_on(skewed, rng):
-    """Whatever component an auxiliary came from, a sweep is handed one scale."""
-    made = overlapping(skewed.quadrature)
-    step = CarlinChib(model=skewed.family.model, pseudo_priors=Given(made))
-    seen = []
-    sweeps = step._engine._sweeps
-
-    class Spy:
-        def __call__(self, *arguments):
-            seen.append(arguments[6].as_list())
-            return sweeps(*arguments)
-
-        def log_densities(self, *arguments):
-            return sweeps.log_densities(*arguments)
-
-    step._engine._sweeps = Spy()
-    for _ in range(20):
-        index = np.array(rng.integers(3))
-        step._engine.sweep(
-            rng,
-            0.0,
-            index,
-            rng.standard_normal(1),
-            np.zeros(3),
-            made,
-            [],
-            equalizing_log_weight=np.zeros(3),
-        )
-    assert all(np.array_equal(seen[0][1], each[1]) for each in seen)
-
-
 def drawn_on(seed, mode):
     model = folded()
     step = CarlinChib(
@@ -344,27 +313,6 @@ def test_back_ends_draw_the_same_from_mixtures(rng, run_apart, request, mode):
     np.testing.assert_array_equal(other_k, k)
     np.testing.assert_allclose(other_x, x, rtol=1e-9)
     assert (x < 0).any()
-
-
-def test_one_process_and_several_draw_the_same():
-    model = folded()
-    step = CarlinChib(model=model, within_class=RandomWalk(n_moves=2))
-    runs = []
-    for cores in (1, 2):
-        with model:
-            tree = pm.sample(
-                step=step,
-                tune=50,
-                draws=100,
-                chains=2,
-                cores=cores,
-                random_seed=3,
-                progressbar=False,
-                quiet=True,
-                compute_convergence_checks=False,
-            )
-        runs.append(tree["posterior"])
-    np.testing.assert_array_equal(runs[0]["x"], runs[1]["x"])
 
 
 def test_one_mode_costs_no_bit(rng):
@@ -464,14 +412,6 @@ def test_a_prior_that_cannot_be_drawn_from_is_searched_around_the_start():
     found = fitted(model, "x")
     assert found.mixtures is not None
     assert found.mixtures.is_mixed.tolist() == [False, True]
-
-
-def test_searches_leave_the_chains_generator_where_it_was():
-    rng = np.random.default_rng(4)
-    before = rng.bit_generator.state
-    density = ClassDensity(*(lambda m: (m, m["k"], [m["x"]]))(folded()))
-    Laplace(race=None).compile(density, LatentGeometry())({}, rng)
-    assert rng.bit_generator.state == before
 
 
 def test_climbing_ends_on_the_hill_that_it_began_on(rng):

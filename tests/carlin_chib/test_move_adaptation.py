@@ -37,7 +37,7 @@ def test_a_density_without_a_mode_has_a_pseudo_prior_where_its_mass_is(rng):
     variances = np.einsum("jab,jab->ja", fitted.scale, fitted.scale)
     # of log L₁₁ under the prior: log of an exponential variable has the variance π²/6
     assert variances.max() < 4 * np.pi**2 / 6
-    search = Laplace(race=None)._compile_search(density, LatentGeometry(), None)
+    search, _ = Laplace(race=None).compile_search(density, LatentGeometry())
     for j in range(2):
         draws = np.stack([fitted.draw(rng)[j] for _ in range(400)])
         log_p, _ = search.at_points(j, draws, [])

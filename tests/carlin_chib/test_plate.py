@@ -30,8 +30,6 @@ from tests.helpers.count_plate import (
     largest_z,
 )
 from tests.helpers.interpreted import judged_by_few_sweeps
-from tests.helpers.nested_blocks import BLOCKS, nested_model
-from tests.helpers.representatives import by_default
 
 
 @pytest.fixture(scope="module")
@@ -106,15 +104,6 @@ def test_modes_that_are_not_found_are_named(plate):
     )
 
 
-def test_pseudo_priors_of_a_plate_are_equal_by_value(plate):
-    search = PlateLaplace(plate[1]._density)
-    found = search([])
-    assert found == search([])
-    assert found != replace(found, mean=found.mean + 1e-9)
-    assert found != replace(found, troubles={"mode search: not converged": 1})
-    assert found != 1
-
-
 @pytest.mark.slow
 def test_nuts_moves_the_latents_of_a_plate_between_jumps(rng):
     """``within_class=None``: exact all the same, for the index moves the latents with it.
@@ -125,74 +114,6 @@ def test_nuts_moves_the_latents_of_a_plate_between_jumps(rng):
     with model:
         step = [CarlinChib(within_class=None), pm.NUTS([model["rate"], model["place"]])]
     assert largest_z(step, model, rng, draws=3_000) < LIMIT
-
-
-@pytest.mark.slow
-def test_other_steps_sample_what_the_rows_share(rng):
-    """A common spread, sampled by NUTS: against the same model with the classes summed out.
-
-    By default `test_ranks` has a plate beside hyperparameters.
-    """
-    values = np.array([-1.3, -0.8, 0.1, 0.9, 1.1, 1.6])
-    with pm.Model():
-        k = pm.Categorical("k", [0.4, 0.6], shape=6)
-        level = pm.Normal("level", 0.0, 1.0)
-        x = pm.Normal("x", pm.math.switch(pm.math.eq(k, 0), -level, level), 0.5, shape=6)
-        pm.Normal("y", x, 0.5, observed=values)
-        step = CarlinChib(within_class=RandomWalk(n_moves=3))
-        assert [variable.name for variable in step.vars] == ["k", "x"]
-        posterior = pm.sample(
-            step=step,
-            tune=500,
-            draws=6_000,
-            chains=2,
-            cores=1,
-            random_seed=int(rng.integers(2**31)),
-            progressbar=False,
-            compute_convergence_checks=False,
-        )["posterior"]
-    grid = np.linspace(-4, 4, 2_001)
-    both = np.stack(
-        [
-            np.log(w) + stats.norm.logpdf(values[:, None], sign * grid, np.sqrt(0.5))
-            for w, sign in ((0.4, -1), (0.6, 1))
-        ]
-    )
-    log_p = stats.norm.logpdf(grid) + logsumexp(both, axis=0).sum(axis=0)
-    p = np.exp(log_p - logsumexp(log_p))
-    first = np.exp(both[0] - logsumexp(both, axis=0)) @ p
-    for chain in range(2):
-        rows = np.concatenate(
-            [posterior["k"].values[chain] == 0, posterior["level"].values[chain][:, None] ** 2], 1
-        )
-        batches = rows.reshape(40, -1, 7).mean(axis=1)
-        assert agreement(batches, np.array([*first, p @ grid**2])).largest_z < LIMIT
-
-
-@pytest.mark.slow
-def test_a_plate_of_one_row_is_exact(rng):
-    """By default `test_rows` has the density of one row."""
-    centers = np.array([-1.5, 0.0, 2.0])
-    with pm.Model():
-        k = pm.Categorical("k", [0.2, 0.5, 0.3], shape=1)
-        x = pm.Normal("x", pt.constant(centers)[k], 1.0, shape=1)
-        pm.Normal("y", x[:, None], 1.0, observed=[[0.6, 1.4]])
-        posterior = pm.sample(
-            step=CarlinChib(within_class=RandomWalk(n_moves=3)),
-            tune=200,
-            draws=4_000,
-            chains=1,
-            cores=1,
-            random_seed=int(rng.integers(2**31)),
-            progressbar=False,
-            compute_convergence_checks=False,
-        )["posterior"]
-    weight = stats.norm.pdf(1.0, centers, np.sqrt(1.5)) * [0.2, 0.5, 0.3]
-    weight /= weight.sum()
-    member = posterior["k"].values[0] == np.arange(3)
-    values = np.concatenate([member, member * posterior["x"].values[0]], axis=1)
-    expected = np.concatenate([weight, weight * (centers + 2.0) / 3])
-    assert agreement(values.reshape(40, -1, 6).mean(axis=1), expected).largest_z < LIMIT
 
 
 # -- what is refused ------------------------------------------------------------------------------
@@ -281,13 +202,6 @@ def test_missing_values_left_out_as_is_said_are_accepted():
     np.testing.assert_allclose(found.eval(sigma, mode="FAST_COMPILE"), expected)
 
 
-def test_a_plate_without_latents_is_refused():
-    with pm.Model() as model:
-        k = pm.Categorical("k", [0.5, 0.5], shape=4)
-        pm.Normal("y", 1.0 * k, 1.0, observed=np.zeros(4))
-    refused(model, r"vars: there are no latents along the plate")
-
-
 def test_plates_have_no_blocks_and_one_rule():
     with pm.Model() as model:
         k = pm.Categorical("k", [0.5, 0.5], shape=4)
@@ -306,31 +220,15 @@ def test_discrete_latents_of_a_plate_are_refused():
     refused(model, r"vars: count is discrete \(int64\)", vars=[k, count])
 
 
-def test_a_grid_of_indices_is_refused():
-    with pm.Model() as model:
-        k = pm.Categorical("k", [0.5, 0.5], shape=(2, 2))
-        x = pm.Normal("x", 1.0 * k, 1.0, shape=(2, 2))
-    with pytest.raises(ValueError, match=r"class_index: k has shape \(2, 2\)"):
-        PlateDensity(model, k, [x])
+def test_processes_back_ends_and_states_make_no_difference_to_several_modes():
+    """Two chains in one process, in two, and of the graph: the same draws, also resumed.
 
-
-@pytest.mark.parametrize(
-    "shape", by_default(["plate", "several modes", "blocks"], {"several modes"})
-)
-def test_processes_back_ends_and_states_make_no_difference(shape):
-    """Two chains in one process, in two, and on the C back end: the same draws, also resumed."""
+    `test_processes` and `test_back_ends` have plates whose rows have one mode.
+    """
 
     def fresh(**options):
-        if shape == "plate":
-            model = counts_model()
-            with model:
-                return model, CarlinChib(within_class=RandomWalk(n_moves=2), **options)
-        if shape == "several modes":
-            with folded_model(4) as model:
-                return model, CarlinChib(within_class=RandomWalk(n_moves=2), **options)
-        model = nested_model()
-        with model:
-            return model, CarlinChib(blocks=BLOCKS, within_class=RandomWalk(n_moves=2), **options)
+        with folded_model(4) as model:
+            return model, CarlinChib(within_class=RandomWalk(n_moves=2), **options)
 
     def draws(cores=1, **options):
         model, step = fresh(**options)
@@ -351,8 +249,7 @@ def test_processes_back_ends_and_states_make_no_difference(shape):
         np.testing.assert_array_equal(values, two["posterior"][name])
         np.testing.assert_allclose(values, other["posterior"][name], rtol=1e-7)
     log_weight = one["sample_stats"]["class_log_weight"].values.astype(float)
-    n_classes = 2 if shape == "several modes" else 3
-    rows = np.exp(log_weight.reshape(2, 30, -1, n_classes)).sum(axis=-1)
+    rows = np.exp(log_weight.reshape(2, 30, -1, 2)).sum(axis=-1)
     np.testing.assert_allclose(rows, 1.0)
     switched = np.diff(one["posterior"]["k"].values.reshape(2, 30, -1), axis=1) != 0
     counted = one["sample_stats"]["class_n_switched"].values[:, 1:]

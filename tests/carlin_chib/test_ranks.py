@@ -1,8 +1,8 @@
 """Ranks of prior draws among draws of the whole step, in the shapes and variants that it has.
 
 Parameters are drawn from the prior and data given them, by NumPy; then the rank of each function of
-parameters and data among draws of its posterior is uniform. `test_calibration` has the plain step.
-Kernels that are wrong on purpose fail by the very same function.
+parameters and data among draws of its posterior is uniform. Kernels that are wrong on purpose fail
+by the very same function.
 """
 
 from __future__ import annotations
@@ -18,14 +18,11 @@ from pymc.step_methods.compound import CompoundStep
 from scipy import stats
 
 import pymc_mcoem.carlin_chib.chain_fits as chain_fits
-import pymc_mcoem.carlin_chib.moves.annealed as annealed
-from pymc_mcoem.carlin_chib.moves.annealed import AnnealedJump
 from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
-from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
 from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
 from pymc_mcoem.carlin_chib.step import CarlinChib
 
-N_RUNS, N_RANKS, TUNE = 200, 9, 40
+N_RANKS, TUNE = 9, 40
 
 #: Searches from draws of the prior take most of the time of a short chain, and where classes have
 #: one mode each they change no bit.
@@ -58,6 +55,8 @@ class Case:
         Of point and data: what is ranked, ``(n_quantities,)``.
     thin : int
         Sweeps between ranked draws, so many that these are nearly independent.
+    n_runs : int
+        Prior draws; twenty to be expected at each rank, or more.
     """
 
     model: pm.Model
@@ -66,12 +65,13 @@ class Case:
     simulate: Callable[[np.random.Generator], tuple[dict[str, Any], np.ndarray]]
     quantities: Callable[[dict[str, Any], np.ndarray], np.ndarray]
     thin: int
+    n_runs: int = 200
 
 
 def smallest_p(case: Case, rng: np.random.Generator) -> float:
     """Return the least p-value of uniform ranks, over quantities, of many calibration runs."""
     ranks, start = [], case.model.initial_point(0)
-    for _ in range(N_RUNS):
+    for _ in range(case.n_runs):
         truth, seen = case.simulate(rng)
         with case.model:
             pm.set_data({"seen": seen})
@@ -116,6 +116,64 @@ def at_the_last_fit(case, monkeypatch):
         return kept["values"]
 
     monkeypatch.setattr(step._density, "others", values)
+
+
+# -- latents that all classes share ----------------------------------------------------------------
+
+PLAIN_WEIGHTS, LEVELS = np.array([0.5, 0.3, 0.2]), np.array([-0.5, 0.3, 1.0])
+SHAPES = np.array([3.0, 2.0, 4.0])
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """Three classes that overlap, and two latents, one skewed."""
+    with pm.Model() as model:
+        seen = pm.Data("seen", np.zeros(3))
+        k = pm.Categorical("k", PLAIN_WEIGHTS)
+        level = pm.Normal("level", pm.math.stack(list(LEVELS))[k], 0.8)
+        spread = pm.Gamma("spread", pm.math.stack(list(SHAPES))[k], 3.0)
+        pm.Normal("y", level, spread, observed=seen)
+        step = CarlinChib(pseudo_priors=ONE_SEARCH, within_class=RandomWalk(n_moves=4))
+
+    def simulate(rng):
+        k = rng.choice(3, p=PLAIN_WEIGHTS)
+        level, spread = rng.normal(LEVELS[k], 0.8), rng.gamma(SHAPES[k], 1 / 3)
+        point = {"k": k, "level": level, "spread_log__": np.log(spread)}
+        return point, rng.normal(level, spread, size=3)
+
+    def quantities(point, seen):
+        k, level, log_spread = (float(point[name]) for name in ("k", "level", "spread_log__"))
+        log_p = stats.norm.logpdf(seen, level, np.exp(log_spread)).sum()
+        return np.array([k, level, log_spread, log_p, level * (k == 1)])
+
+    return Case(model, step, step, simulate, quantities, thin=12, n_runs=300)
+
+
+def test_shared_latents(plain, rng):
+    assert smallest_p(plain, rng) > LEAST_P
+
+
+def test_shared_latents_without_the_constant_of_one_class_fail(plain, rng, monkeypatch):
+    fit = plain.step._engine.fit
+
+    def without_one(rng, others):
+        found = fit(rng, others)
+        return replace(found, log_normalizer=found.log_normalizer + np.array([0.0, 2.5, 0.0]))
+
+    monkeypatch.setattr(plain.step._engine, "fit", without_one)
+    assert smallest_p(plain, rng) < LEAST_P
+
+
+def test_pseudo_priors_follow_the_data_of_the_next_chain(plain):
+    found = []
+    for y in (-1.0, 2.0, -1.0):
+        with plain.model:
+            pm.set_data({"seen": np.full(3, y)})
+        plain.step.setup_chain(np.random.default_rng(0), tune=10, draws=10)
+        plain.step.step(plain.model.initial_point(0))
+        found.append(plain.step.chain.pseudo_priors)
+    assert found[0] == found[2]
+    assert found[1].mean[0, 0] > found[0].mean[0, 0] + 1.0
 
 
 # -- nested blocks ------------------------------------------------------------------------------
@@ -240,76 +298,6 @@ def test_a_plate_without_the_pseudo_priors_constants_fails(plate, rng, monkeypat
 def test_a_plate_that_does_not_follow_its_hyperparameters_fails(plate, rng, monkeypatch):
     at_the_last_fit(plate, monkeypatch)
     assert smallest_p(plate, rng) < LEAST_P
-
-
-# -- annealed jumps --------------------------------------------------------------------------------
-
-
-JUMP_WEIGHTS, JUMP_CENTERS = np.array([0.25, 0.45, 0.3]), np.array([-0.9, 0.5, 1.2])
-JUMP_SPREADS = np.array([1.2, 0.2, 0.5])
-
-
-class Beside:
-    """A rule: pseudo-priors four standard deviations beside their classes.
-
-    What they draw is hardly ever taken, and what they carry over is.
-    """
-
-    def compile(self, density, geometry, mode=None):
-        fixed = PseudoPriors.from_covariance(
-            (JUMP_CENTERS + 4.0 * JUMP_SPREADS)[:, None],
-            JUMP_SPREADS[:, None, None] ** 2,
-            # far from alike, so that classes are proposed unevenly
-            np.log([0.9, 0.02, 0.08]),
-        )
-        return lambda data, rng, others=(): fixed
-
-
-@pytest.fixture(scope="module")
-def jumping():
-    """Three classes of unequal weight and spread, and a latent behind a curved mean."""
-    with pm.Model() as model:
-        seen = pm.Data("seen", 0.0)
-        k = pm.Categorical("k", JUMP_WEIGHTS)
-        center, spread = (pm.math.stack(list(each))[k] for each in (JUMP_CENTERS, JUMP_SPREADS))
-        level = pm.Normal("level", center, spread)
-        pm.Normal("y", pm.math.exp(0.5 * level), 0.8, observed=seen)
-        step = CarlinChib(
-            pseudo_priors=Beside(),
-            within_class=RandomWalk(n_moves=2),
-            jump=AnnealedJump(n_temperatures=3, n_leapfrog=2),
-        )
-
-    def simulate(rng):
-        k = rng.choice(3, p=JUMP_WEIGHTS)
-        level = rng.normal(JUMP_CENTERS[k], JUMP_SPREADS[k])
-        return {"k": k, "level": level}, rng.normal(np.exp(0.5 * level), 0.8)
-
-    def quantities(point, seen):
-        k, level = int(point["k"]), float(point["level"])
-        log_p = stats.norm.logpdf(seen, np.exp(0.5 * level), 0.8)
-        return np.array([k, k == 0, k == 1, level, log_p, *(level * (k == j) for j in range(3))])
-
-    return Case(model, step, step, simulate, quantities, thin=8)
-
-
-@pytest.mark.slow
-def test_annealed_jumps(jumping, rng):
-    assert smallest_p(jumping, rng) > LEAST_P
-
-
-@pytest.mark.slow
-def test_annealed_jumps_without_the_stretch_fail(jumping, rng, monkeypatch):
-    """The pseudo-priors' widths belong to the ratio."""
-    at = annealed.Bridge.at
-
-    def without(self, z):
-        found = at(self, z)
-        volume = self.pseudo_priors.log_normalizer[list(self.classes)]
-        return replace(found, log_target=found.log_target + volume)
-
-    monkeypatch.setattr(annealed.Bridge, "at", without)
-    assert smallest_p(jumping, rng) < LEAST_P
 
 
 # -- frozen auxiliaries beside a hyperparameter ----------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, fields, replace
 
-import cloudpickle
 import numpy as np
 import pymc as pm
 import pytensor
@@ -24,9 +23,8 @@ from pymc_mcoem.carlin_chib.step import CarlinChib
 from pymc_mcoem.compiling.backends import mode_of
 from pymc_mcoem.density.geometry import LatentGeometry, declare_geometry
 from tests.helpers.checks import LIMIT, agreement, chain_agreement, features
-from tests.helpers.compiled import N_MOVES, skewed_step
+from tests.helpers.compiled import skewed_step
 from tests.helpers.models import SkewedMixture, two_indices_that_share_a_latent
-from tests.helpers.representatives import by_default
 
 EVIDENCE = np.array([0.3, 0.7])
 
@@ -108,20 +106,6 @@ def test_chains_have_the_exact_posterior(skewed, model, rng):
         )
         assert agreed.largest_z < LIMIT
         assert agreed.effective_sample_size > 400
-
-
-@pytest.mark.parametrize(
-    "mp_ctx", [None, pytest.param("forkserver", marks=pytest.mark.slow)], ids=["default", "server"]
-)
-def test_one_process_and_several_draw_the_same(model, mp_ctx):
-    one = sample(model, skewed_step())
-    several = sample(model, skewed_step(), cores=2, mp_ctx=mp_ctx)
-    for name in ("class_index", "level"):
-        np.testing.assert_array_equal(one["posterior"][name], several["posterior"][name])
-    for name in CarlinChib.stats_dtypes_shapes:
-        np.testing.assert_array_equal(one["sample_stats"][name], several["sample_stats"][name])
-    # And the chains are not each other's copies.
-    assert not np.array_equal(one["posterior"]["level"][0], one["posterior"]["level"][1])
 
 
 def test_nothing_leaks_from_chain_to_chain(model, skewed):
@@ -244,23 +228,6 @@ def test_a_start_in_single_precision_is_known():
         assert default.holds(start)
 
 
-def test_a_model_may_say_where_its_index_starts(without_compiler):
-    with pm.Model() as model:
-        k = pm.Categorical("k", [0.6, 0.4], initval=0)
-        x = pm.Normal("x", 2.0 * k, 1.0)
-        pm.Normal("y", x, 1.0, observed=1.5)
-        given = PseudoPriors.from_covariance(
-            np.array([[0.5], [1.5]]), np.full((2, 1, 1), 1.0), np.log(EVIDENCE)
-        )
-        step = CarlinChib(pseudo_priors=Given(given, []), within_class=RandomWalk(2))
-    started = set()
-    for seed in range(20):
-        step.setup_chain(np.random.default_rng(seed), tune=0, draws=1)
-        new, (stats,) = step.step(model.initial_point(0))
-        started.add(int(new["k"]) ^ int(stats["class_switched"]))
-    assert started == {0}
-
-
 def test_after_tuning_the_kernel_is_fixed(step, model):
     points = run(step, model.initial_point(0), 20)
     step.stop_tuning()
@@ -286,29 +253,19 @@ def test_a_point_is_not_changed(step, model):
     assert new["level"].shape == ()
 
 
-def test_a_chain_cannot_start_where_there_is_no_density(without_compiler):
-    with pm.Model():
-        k = pm.Categorical("k", [0.5, 0.5])
-        x = pm.Normal("x", 1.0 * k, 1.0)
-        pm.Potential("nowhere", pm.math.switch(x < 100, -np.inf, 0.0))
-        given = PseudoPriors.from_covariance(np.zeros((2, 1)), np.ones((2, 1, 1)))
-        step = CarlinChib(pseudo_priors=Given(given, []), within_class=RandomWalk(1))
-    with pytest.raises(ValueError, match=r"initvals: the log-density is not finite .* k = "):
-        step.step({"k": np.asarray(1), "x": np.asarray(0.5)})
-
-
-def test_a_default_start_without_any_density_is_refused_after_all_draws(without_compiler):
-    """None of the fifty draws of the pseudo-priors, nor the model's own start, has density."""
+def test_a_start_without_any_density_is_refused(without_compiler):
+    """After fifty draws of the pseudo-priors and the model's own start; or one that is given."""
     with pm.Model() as model:
         k = pm.Categorical("k", [0.5, 0.5])
         x = pm.Normal("x", 1.0 * k, 1.0)
         pm.Potential("nowhere", pm.math.switch(x < 100, -np.inf, 0.0))
         given = PseudoPriors.from_covariance(np.zeros((2, 1)), np.ones((2, 1, 1)))
         step = CarlinChib(pseudo_priors=Given(given, []), within_class=RandomWalk(1))
-    start = model.initial_point(0)
-    message = rf"initvals: the log-density is not finite .* k = {start['k']}"
-    with pytest.raises(ValueError, match=message):
-        step.step(start)
+    for start in (model.initial_point(0), {"k": np.asarray(1), "x": np.asarray(0.5)}):
+        step.setup_chain(np.random.default_rng(0), tune=0, draws=1)
+        message = rf"initvals: the log-density is not finite .* k = {start['k']}"
+        with pytest.raises(ValueError, match=message):
+            step.step(start)
 
 
 def test_what_goes_wrong_in_a_fit_is_logged(skewed, step, model, caplog, monkeypatch):
@@ -360,13 +317,6 @@ def test_a_state_of_another_model_is_refused(step, without_sweep):
         other = CarlinChib(pseudo_priors=NOT_NEEDED, within_class=RandomWalk(0))
     with pytest.raises(ValueError, match="frozen"):
         step.sampling_state = other.sampling_state
-
-
-def test_a_pickled_step_goes_on_as_the_original(step, model):
-    point = run(step, model.initial_point(0), 4)[-1]
-    copied = cloudpickle.loads(cloudpickle.dumps(step))
-    copied.sampling_state = step.sampling_state
-    assert equal_dataclass_values(run(step, point, 5), run(copied, point, 5))
 
 
 # -- statistics and bars -------------------------------------------------------------------------
@@ -517,14 +467,6 @@ def test_settings_of_another_kind_are_refused(wide, without_compiler, options, m
         CarlinChib(["k", "x"], **options)
 
 
-def test_indices_that_are_bounded_otherwise_are_told_how_to_be_declared():
-    with pm.Model():
-        k = pm.DiscreteUniform("k", 0, 2)
-        x = pm.Normal("x", 1.0 * k, 1.0)
-        with pytest.raises(ValueError, match=r"k is discrete_uniform, not .* with the prob"):
-            CarlinChib([k, x], class_index=k)
-
-
 @pytest.mark.parametrize(
     ("given", "mode"),
     [
@@ -574,23 +516,6 @@ def test_another_thread_cannot_use_a_step_at_work(step, model):
     with pytest.raises(RuntimeError, match="another thread is at work"):
         step.step(point)
     step.setup_chain(np.random.default_rng(1), 10, 10)
-
-
-def test_of_two_indices_the_error_says_how_to_give_each_a_step():
-    with (
-        pm.Model(),
-        pytest.raises(ValueError, match=r"\['i', 'j'\].* step=\[CarlinChib\(\[i, .* pairs"),
-    ):
-        pm.Categorical("i", [0.5, 0.5])
-        pm.Categorical("j", [0.5, 0.5])
-        CarlinChib()
-
-
-def test_a_model_without_a_class_index_is_refused():
-    with pm.Model():
-        pm.Normal("x")
-        with pytest.raises(ValueError, match="class_index: the model has 0 Categorical"):
-            CarlinChib()
 
 
 def test_variables_of_one_block_cannot_be_parted(wide, without_compiler):
@@ -668,35 +593,6 @@ def test_what_a_family_declares_is_used_for_all_its_latents_only(without_sweep):
 
 
 # -- back ends -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("other", by_default(["FAST_COMPILE", "CVM"], {"FAST_COMPILE"}))
-def test_loops_and_graphs_draw_the_same(skewed, model, request, other):
-    if other == "CVM":
-        request.getfixturevalue("c_compiler")
-    given = Given(skewed.pseudo_priors("good"), [])
-
-    def draw(mode):
-        step = CarlinChib(
-            model=model,
-            pseudo_priors=given,
-            within_class=RandomWalk(N_MOVES),
-            compile_kwargs={"mode": mode},
-        )
-        step.setup_chain(np.random.default_rng(9), tune=30, draws=50)
-        points = run(step, model.initial_point(0), 80)
-        return (
-            [int(point["class_index"]) for point in points],
-            np.array([float(point["level"]) for point in points]),
-            step.chain.log_step,
-        )
-
-    loops, graphs = draw("NUMBA"), draw(other)
-    assert loops[0] == graphs[0]
-    np.testing.assert_allclose(loops[1], graphs[1], rtol=1e-9)
-    np.testing.assert_allclose(loops[2], graphs[2], rtol=1e-9)
-    # They did move.
-    assert len(set(loops[0])) == 3
 
 
 def test_features_tell_the_prior_from_the_posterior(skewed, rng):

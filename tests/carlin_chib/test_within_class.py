@@ -121,11 +121,6 @@ def test_half_a_squared_radius_is_the_logarithm_of_a_uniform():
             assert log_uniform(pair) == pytest.approx(math.log(t))
 
 
-def test_how_much_noise_a_move_takes():
-    assert RandomWalk(7).noise_size(3) == 35
-    assert RandomWalk(0).noise_size(3) == 0
-
-
 def test_the_first_step_size_falls_with_the_dimension():
     assert RandomWalk().initial_log_step(1) == pytest.approx(math.log(1.7))
     assert RandomWalk().initial_log_step(100) == pytest.approx(math.log(0.17))

@@ -235,14 +235,6 @@ def test_a_model_may_have_one_class():
     assert float(density.log_density(0, [0.0]).eval()) == pytest.approx(expected, rel=1e-12)
 
 
-def test_a_latent_that_is_discrete():
-    with pm.Model() as model:
-        k = pm.Categorical("k", [0.5, 0.5])
-        count = pm.Poisson("count", 3.0)
-    with pytest.raises(ValueError, match="latents: count is discrete"):
-        ClassDensity(model, k, [count])
-
-
 def angles(shape=None, **options):
     with pm.Model() as model:
         k = pm.Categorical("k", [0.7, 0.3], shape=shape)

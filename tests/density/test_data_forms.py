@@ -7,7 +7,7 @@ import pymc as pm
 import pytest
 from scipy import stats
 
-from pymc_mcoem.carlin_chib.problem import make_engine
+from pymc_mcoem.carlin_chib.problem import density_of
 from pymc_mcoem.density.blocks import BlockDensity
 from pymc_mcoem.density.class_density import ClassDensity
 from pymc_mcoem.density.unused_latents import blocks_of_use
@@ -34,7 +34,7 @@ def test_mini_batches_are_refused():
         batch = pm.Minibatch(U, batch_size=2)
         pm.Normal("y", a, 1.0, observed=batch, total_size=len(U))
     with pytest.raises(ValueError, match=r"model: y takes pm\.Minibatch.* all the data"):
-        make_engine(model, k, None, None)
+        density_of(model, k, None, None)
 
 
 @pytest.mark.filterwarnings("ignore:Data in y contains missing")
@@ -61,7 +61,7 @@ def test_missing_values_beside_blocks_have_their_density():
 def test_blocks_that_were_forgotten_are_told(caplog):
     model = level_or_line()
     with caplog.at_level("WARNING", "pymc_mcoem"):
-        make_engine(model, model["k"], None, None)
+        density_of(model, model["k"], None, None)
     assert "blocks={0: ['a', 'noise'], 1: ['b', 'noise']}" in caplog.text
 
 

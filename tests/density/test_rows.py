@@ -8,7 +8,6 @@ import pytensor.tensor as pt
 import pytest
 from pymc.distributions.transforms import ordered
 
-from pymc_mcoem.carlin_chib.step import CarlinChib
 from pymc_mcoem.compiling.data_functions import compile_with_data
 from pymc_mcoem.density.plate import PlateDensity
 from pymc_mcoem.density.row_operations import Coupled
@@ -363,13 +362,6 @@ def test_coupled_rows_are_refused_by_name(declare):
     message = r"class_index: rows of k are not independent.*" + COUPLED[declare]
     with pytest.raises(ValueError, match=message):
         PlateDensity(model, model["k"], [model["x"]])
-
-
-def test_the_step_refuses_them_too():
-    with pm.Model():
-        lagged_by_a_coefficient_that_starts_at_zero()
-        with pytest.raises(ValueError, match=r"rows of k are not independent"):
-            CarlinChib()
 
 
 def test_a_parameter_out_of_range_ends_its_own_row(without_compiler):

@@ -12,15 +12,16 @@ import pytest
 from scipy import stats
 
 from pymc_mcoem.density.class_density import ClassDensity
-from pymc_mcoem.laplace.approximation import (
-    LaplaceApproximation,
+from pymc_mcoem.laplace.approximation import LaplaceApproximation
+from pymc_mcoem.laplace.modes import (
     Modes,
-    ModeSearch,
     ModeStatus,
-    Race,
+    cholesky_factors,
+    positive_definite,
     square_roots,
 )
-from pymc_mcoem.laplace.modes import cholesky_factors, positive_definite
+from pymc_mcoem.laplace.schedule import Race
+from pymc_mcoem.laplace.search import ModeSearch
 from tests.helpers.models import N_CLASSES, ScaledMixture, SkewedMixture
 
 pytestmark = pytest.mark.usefixtures("module_without_compiler")
@@ -232,13 +233,6 @@ def test_a_saddle_is_named_and_its_precision_mended(two_modes):
     assert modes.troubles() == {"mode search: indefinite": 1}
     np.linalg.cholesky(modes.precision[0])
     assert np.isfinite(modes.log_evidence).all()
-
-
-def test_beside_the_saddle_the_search_leaves_it(two_modes):
-    _, search = two_modes
-    modes = search([[0.1]])
-    assert modes.status == (ModeStatus.CONVERGED,)
-    assert modes.mean[0, 0] == pytest.approx(2.0, abs=0.01)
 
 
 def test_several_starts_keep_the_highest_mode(two_modes):

@@ -20,10 +20,6 @@ _FEWEST_DRAWS = 5
 class ShapeOfMoves:
     """Running covariances of a chain's draws in every class.
 
-    Parameters
-    ----------
-    n_classes, n_latents : int
-
     Attributes
     ----------
     count : ndarray of shape (n_classes,)
@@ -89,7 +85,6 @@ class ShapeOfMoves:
 
         Parameters
         ----------
-        pseudo_priors : PseudoPriors
         active : ndarray of bool of shape (n_classes, n_latents), optional
         """
         own = pseudo_priors.scale @ np.swapaxes(pseudo_priors.scale, 1, 2)

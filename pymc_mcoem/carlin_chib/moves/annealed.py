@@ -24,6 +24,7 @@ import numpy as np
 import pytensor.tensor as pt
 from scipy.special import softmax
 
+from pymc_mcoem.carlin_chib.moves.within_class import require_share
 from pymc_mcoem.compiling.data_functions import compile_with_data
 from pymc_mcoem.validation import require_whole
 
@@ -81,10 +82,7 @@ class AnnealedJump:
     def __post_init__(self) -> None:
         for name in ("n_temperatures", "n_leapfrog"):
             require_whole(name, getattr(self, name), 1)
-        if not 0 < self.target_acceptance < 1:
-            raise ValueError(
-                f"target_acceptance: got {self.target_acceptance}; give a share between 0 and 1."
-            )
+        require_share(self.target_acceptance)
 
     def compile(self, density: ClassDensity, mode: Any = None) -> CompiledJump:
         """Compile for `density`."""
@@ -142,16 +140,8 @@ class CompiledJump:
 
     Parameters
     ----------
-    settings : AnnealedJump
     density : ClassDensity
         Density with at least two classes.
-    mode : str or None
-        PyTensor's compilation mode.
-
-    Raises
-    ------
-    ValueError
-        If there is only one class.
     """
 
     def __init__(self, settings: AnnealedJump, density: ClassDensity, mode: Any = None) -> None:
@@ -187,16 +177,12 @@ class CompiledJump:
 
         Parameters
         ----------
-        rng : numpy.random.Generator
         gain : float
             Gain of the step-size adaptation; 0 once the kernel must not change.
         class_index : ndarray of int, shape ()
         position : ndarray of shape (n_latents,)
-        log_step : float
         pseudo_priors : PseudoPriors
             Pseudo-priors that standardize the latents.
-        others : sequence of ndarray
-            Values of the model's other variables.
         equalizing_log_weight : ndarray of shape (n_classes,)
             Added to the logarithms of the classes' prior probabilities.
         """
@@ -290,11 +276,9 @@ class Bridge:
     ----------
     function : callable
         Maps class index, position and other values to log-density and gradient.
-    pseudo_priors : PseudoPriors
     classes : tuple of two int
         The class that is left, and the other.
     equalizing_log_weight : ndarray of shape (n_classes,)
-    others : sequence of ndarray
     """
 
     function: Any

@@ -16,6 +16,7 @@ from pymc_mcoem.carlin_chib.moves.within_class import (
     active_scale,
     log_uniform,
     require_a_move,
+    require_share,
 )
 from pymc_mcoem.compiling.linear_algebra import matrix_vector, transposed_product
 
@@ -78,10 +79,7 @@ class Hamiltonian:
         require_a_move(self.n_moves)
         if self.n_leapfrog < 1:
             raise ValueError(f"n_leapfrog: got {self.n_leapfrog}; give at least 1.")
-        if not 0 < self.target_acceptance < 1:
-            raise ValueError(
-                f"target_acceptance: got {self.target_acceptance}; give a share between 0 and 1."
-            )
+        require_share(self.target_acceptance)
 
     @property
     def kernel(self) -> CompiledKernel:

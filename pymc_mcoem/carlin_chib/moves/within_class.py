@@ -32,6 +32,7 @@ __all__ = [
     "active_scale",
     "log_uniform",
     "require_a_move",
+    "require_share",
 ]
 
 
@@ -109,7 +110,6 @@ class CompiledKernel:
         Name of the function in `sweeps_numba`.
     settings : tuple of float
         What the function reads after step size and target acceptance.
-    needs_gradient : bool
     moves_all : bool
         Whether coordinates that are inactive in a class are moved too.
     """
@@ -189,10 +189,7 @@ class RandomWalk:
     def __post_init__(self) -> None:
         if self.n_moves < 0:
             raise ValueError(f"n_moves: got {self.n_moves}; give 0 or a positive number of moves.")
-        if not 0 < self.target_acceptance < 1:
-            raise ValueError(
-                f"target_acceptance: got {self.target_acceptance}; give a share between 0 and 1."
-            )
+        require_share(self.target_acceptance)
 
     @property
     def kernel(self) -> CompiledKernel:
@@ -386,8 +383,6 @@ def active_scale(density: ClassDensity | PlateDensity, class_index: Any, scale: 
 
     Parameters
     ----------
-    density : ClassDensity or PlateDensity
-    class_index : int scalar, on a plate a vector
     scale : tensor of shape ``(*rows, n_latents, n_latents)``
     """
     if density.active is None:
@@ -396,12 +391,14 @@ def active_scale(density: ClassDensity | PlateDensity, class_index: Any, scale: 
 
 
 def require_a_move(n_moves: int) -> None:
-    """Require at least one move.
-
-    Raises
-    ------
-    ValueError
-        If `n_moves` is less than one.
-    """
+    """Require at least one move."""
     if n_moves < 1:
         raise ValueError(f"n_moves: got {n_moves}; give at least 1.")
+
+
+def require_share(target_acceptance: float) -> None:
+    """Require an acceptance between 0 and 1."""
+    if not 0 < target_acceptance < 1:
+        raise ValueError(
+            f"target_acceptance: got {target_acceptance}; give a share between 0 and 1."
+        )

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from pymc_mcoem.density.geometry import LatentGeometry
-from pymc_mcoem.laplace.approximation import square_roots
-from pymc_mcoem.laplace.modes import Modes, cholesky_factors
+from pymc_mcoem.laplace.modes import Modes, cholesky_factors, square_roots
 
 if TYPE_CHECKING:
     from pymc_mcoem.density.class_density import ClassDensity

@@ -13,7 +13,6 @@ from pymc_mcoem.carlin_chib.pseudo_priors.plate import PlateLaplace
 from pymc_mcoem.density.geometry import LatentGeometry
 from pymc_mcoem.density.plate import PlateDensity
 from pymc_mcoem.laplace.dispersed_starts import DispersedSearch, given_starts
-from pymc_mcoem.laplace.modes import Modes
 from pymc_mcoem.laplace.schedule import Cooling, Race
 from pymc_mcoem.laplace.search import ModeSearch
 from pymc_mcoem.validation import is_whole
@@ -152,9 +151,8 @@ class Laplace:
                 n_prior_draws=self.n_prior_draws,
             )
             return lambda data, rng, others=(): of_rows(others, rng)
-        search = self._compile_search(density, geometry, mode)
-        starts, given = self._starts(density, geometry)
-        looks_further = search.takes_many_points and geometry.starts is None
+        search, starts, given = self._search(density, geometry, mode)
+        looks_further = search.evaluations.takes_many_points and geometry.starts is None
         if looks_further and (len(given) or self.n_prior_draws):
             dispersed = DispersedSearch(density, search, given, self.n_prior_draws)
 
@@ -179,30 +177,18 @@ class Laplace:
 
         return laplace
 
-    def compile_modes(
-        self, density: ClassDensity, geometry: LatentGeometry, mode: Any = None
-    ) -> Callable[..., Modes]:
-        """Compile only the mode search, as a function of (data, others) that returns `Modes`."""
-        search = self._compile_search(density, geometry, mode)
-        starts, given = self._starts(density, geometry)
-
-        def modes(*args: Any, **kwargs: Any) -> Modes:
-            return search(np.concatenate([starts(), given]), *args, **kwargs)
-
-        return modes
-
     def compile_search(
         self, density: ClassDensity, geometry: LatentGeometry, mode: Any = None
     ) -> tuple[ModeSearch, np.ndarray]:
         """Compile only the mode search; return it with its starts, ``(n_starts, n_latents)``."""
-        starts, given = self._starts(density, geometry)
-        search = self._compile_search(density, geometry, mode)
+        search, starts, given = self._search(density, geometry, mode)
         return search, np.concatenate([starts(), given])
 
-    def _compile_search(
+    def _search(
         self, density: ClassDensity, geometry: LatentGeometry, mode: Any
-    ) -> ModeSearch:
-        return ModeSearch.by_geometry(
+    ) -> tuple[ModeSearch, Callable[[], np.ndarray], np.ndarray]:
+        """Return the search, what gives the model's or family's starts, and the user's starts."""
+        search = ModeSearch.by_geometry(
             density,
             geometry,
             tolerance=self.tolerance,
@@ -211,10 +197,5 @@ class Laplace:
             cooling=self.cooling,
             mode=mode,
         )
-
-    def _starts(
-        self, density: ClassDensity, geometry: LatentGeometry
-    ) -> tuple[Callable[[], np.ndarray], np.ndarray]:
-        """Return a function that gives the model's or family's starts, and the user's starts."""
         starts = geometry.follow_starts(density)
-        return lambda: starts()[: self.n_searches], given_starts(density, self.starts)
+        return search, lambda: starts()[: self.n_searches], given_starts(density, self.starts)

@@ -88,8 +88,6 @@ class PlatePseudoPriors(PseudoPriors):
         This and the next three describe the only or heaviest normal of a class and row.
     scale, whiten : ndarray of shape (n_classes, n_rows, n_latents, n_latents)
     log_normalizer, log_evidence : ndarray of shape (n_classes, n_rows)
-    troubles : dict of str to int
-    mixtures : RowMixtures or None
     """
 
     mixtures: RowMixtures | None = None  # type: ignore[assignment]
@@ -167,7 +165,6 @@ class PlateLaplace:
 
     Parameters
     ----------
-    density : PlateDensity
     tolerance : float
         A search ends when the expected gain of a step, in units of the log-density, is smaller.
     max_iterations : int
@@ -225,7 +222,6 @@ class PlateLaplace:
 
         Parameters
         ----------
-        others : sequence of ndarray
         rng : numpy.random.Generator or None
             The chain's generator, whose state is not changed.
         """

@@ -41,12 +41,7 @@ def affordable_draws(shape: tuple[int, ...], most: int) -> int:
 
 
 class PlateHeights:
-    """Log-densities of all rows at many positions, interpreted.
-
-    Parameters
-    ----------
-    density : PlateDensity
-    """
+    """Log-densities of all rows at many positions, interpreted."""
 
     def __init__(self, density: PlateDensity) -> None:
         k = pt.scalar("class_index", dtype="int64")
@@ -86,14 +81,10 @@ def is_beyond_valley(
 
     Parameters
     ----------
-    heights : PlateHeights
-    j : int
-        The class.
     points : ndarray of shape (n, n_rows, n_latents)
     at_points : ndarray of shape (n, n_rows)
         Log-densities there.
     top : ndarray of shape (n_rows, n_latents)
-    others : sequence of ndarray
     """
     found = np.zeros(at_points.shape, dtype=bool)
     last = at_points

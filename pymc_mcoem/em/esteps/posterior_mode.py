@@ -94,10 +94,11 @@ class CompiledPosteriorMode(DensityEStep):
 
     def __init__(self, settings: PosteriorMode, family: Family) -> None:
         super().__init__(family, settings.backend)
-        self.modes = settings.search.compile_modes(self.density, family.geometry, self.mode)
+        found = settings.search.compile_search(self.density, family.geometry, self.mode)
+        self.search, self.starts = found
 
     def _highest(self, values: Mapping[str, np.ndarray]) -> tuple[Modes, int]:
-        modes = self.modes(values)
+        modes = self.search(self.starts, values)
         require_density(modes.log_density, "posterior mode")
         return modes, int(np.argmax(modes.log_density))
 
