@@ -35,7 +35,7 @@ from pymc_mcoem.carlin_chib.unvisited_modes import UnvisitedModes
 from pymc_mcoem.compiling.backends import mode_of
 from pymc_mcoem.compiling.messages import telling, waiting
 from pymc_mcoem.density.class_index import class_prior, count_classes, is_class_index
-from pymc_mcoem.interrupts import as_interrupts
+from pymc_mcoem.interrupts import as_interrupts, raise_if_interrupted
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -378,9 +378,15 @@ class CarlinChib(BlockedStep):
             On Ctrl-C inside compiled code, which raises a `SystemError`; ``pm.sample`` then
             returns the draws that it has.
         """
-        # JAX compiles at the first call; the workers of a run share its terminal.
-        with as_interrupts(), telling(self.chain.n_steps == 0 and parent_process() is None):
-            return self._step(point)
+        try:
+            if self.chain.n_steps:  # without context managers, which every draw would pay for
+                return self._step(point)
+            # JAX compiles at the first call; the workers of a run share its terminal.
+            with telling(parent_process() is None):
+                return self._step(point)
+        except Exception as error:
+            raise_if_interrupted(error)
+            raise
 
     def _step(self, point: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[Any]]:
         if self.chain.pseudo_priors is None:
@@ -392,7 +398,8 @@ class CarlinChib(BlockedStep):
         index_value = self._density.index_value
         new[index_value.name] = np.asarray(swept.class_index, dtype=index_value.dtype)
         new.update(self._density.unravel(swept.position))
-        n_switched = int(np.count_nonzero(swept.class_index != made.started_at))
+        switched = swept.class_index != made.started_at
+        n_switched = int(np.count_nonzero(switched)) if np.ndim(switched) else int(switched)
         self.n_switches += n_switched
         if self.tune:
             self.n_visits += np.bincount(np.ravel(swept.class_index), minlength=self.n_classes)
