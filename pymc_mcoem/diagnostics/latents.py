@@ -136,19 +136,7 @@ def latents_along_the_plate(chains: IndexChains, variables: xr.Dataset) -> list[
 
 
 def along_the_plate(chains: IndexChains, variables: xr.Dataset, name: str) -> xr.DataArray:
-    """Return a latent with the plate's dimensions.
-
-    Parameters
-    ----------
-    chains : IndexChains
-    variables : Dataset
-    name : str
-
-    Raises
-    ------
-    ValueError
-        If there is no such variable or it does not have the plate's dimensions.
-    """
+    """Return a latent with the plate's dimensions; refuse it by name if it lacks them."""
     wanted = ("chain", "draw", *chains.plate.dims)
     latent = _renamed(chains, variables[name]) if name in variables else None
     if latent is None or not {*wanted} <= set(latent.dims):
@@ -236,10 +224,8 @@ class LatentMixing:
 
     Attributes
     ----------
-    row, class_number : int
     name : str
         Name of the latent, with its position in an array.
-    n_draws : int
     share : float
         Share of all draws.
     rhat, ess, tail_ess : float
@@ -265,24 +251,8 @@ def latent_mixing(
 ) -> tuple[list[LatentMixing], int]:
     """Return how latents mixed within the classes that were visited often enough.
 
-    Parameters
-    ----------
-    chains : IndexChains
-    variables : Dataset
-        Variables of the group of the index.
-    latents : sequence of str, optional
-        Default as for `class_latents`.
-
-    Returns
-    -------
-    found : list of LatentMixing
-    n_skipped : int
-        Number of latents that were skipped because there are too many.
-
-    Raises
-    ------
-    ValueError
-        If a latent is missing or does not have the plate's dimensions.
+    With it comes the number of latents that were skipped because there are too many. `variables`
+    are those of the group of the index, and `latents` are by default those of `class_latents`.
     """
     if latents is None:
         latents = latents_along_the_plate(chains, variables)
@@ -347,13 +317,7 @@ def _pareto_k_of_tails(draws: np.ndarray) -> float:
 def worst_latents(
     chains: IndexChains, looked_at: Sequence[LatentMixing]
 ) -> dict[str, xr.DataArray]:
-    """Return by class the largest R-hat of its latents and their smallest effective sample sizes.
-
-    Parameters
-    ----------
-    chains : IndexChains
-    looked_at : sequence of LatentMixing
-    """
+    """Return the largest R-hat and the smallest effective sample sizes of latents by class."""
     if not looked_at:
         return {}
     rhat, ess, tail_ess = np.full((3, len(chains.codes), chains.n_classes), np.nan)
@@ -369,14 +333,7 @@ def worst_latents(
 def unmixed_latents(
     chains: IndexChains, looked_at: Sequence[LatentMixing], limits: Limits
 ) -> list[str]:
-    """Return messages about latents that did not mix within a class, the worst of each kind.
-
-    Parameters
-    ----------
-    chains : IndexChains
-    looked_at : sequence of LatentMixing
-    limits : Limits
-    """
+    """Return messages about latents that did not mix within a class, the worst of each kind."""
     if not looked_at:
         return []
     rhat, ess, tail_ess, k, share = (

@@ -31,14 +31,7 @@ __all__ = [
 
 
 class SeparableOp(PlainGraph):
-    """Base class of operators on a grid's kernels.
-
-    Parameters
-    ----------
-    grid : EvenGrid
-    inputs : sequence of TensorVariable
-        Two vectors of coordinates and one of coefficients or weights.
-    """
+    """Base class of operators on a grid, of two vectors of coordinates and one of weights."""
 
     def __init__(self, grid: EvenGrid, inputs: Sequence[TensorVariable]) -> None:
         self.grid = grid
@@ -198,10 +191,7 @@ def kernel_moments(
 ) -> TensorVariable:
     """Return Σ_s w_s φ_p(u_s) φ_q(u_s) as sums over the kernels of `EvenGrid.halved`.
 
-    Returns
-    -------
-    TensorVariable of shape (2 n_first − 1, 2 n_second − 1)
-        Entry (a, b) belongs to all pairs of kernels whose indices add up to a and b.
+    Entry (a, b) belongs to all pairs of kernels whose indices add up to a and b.
     """
     return kernel_sums(grid.halved(), points, weights)
 

@@ -209,17 +209,8 @@ class Deformation:
 class SumOfDeformations(Deformation):
     """Warps whose displacements add up: D(u) = u + Σ_i (D_i(u) − u).
 
-    β contains the parameters of all terms in order. ``a + b`` returns such a sum.
-
-    Parameters
-    ----------
-    terms : sequence of Deformation
-        Sums among them are replaced by their terms.
-
-    Raises
-    ------
-    ValueError
-        If there is no term, or the terms warp spaces of different dimensions.
+    β contains the parameters of all terms in order; sums among the terms are replaced by theirs.
+    ``a + b`` returns such a sum.
 
     Examples
     --------

@@ -238,11 +238,8 @@ def _along_both(weights: TensorVariable, first: np.ndarray, second: np.ndarray) 
 def _places_of_pairs(n_first: int, n_second: int) -> np.ndarray:
     """Return the position of each matrix entry among the sums of `DisplacementField._quadratic`.
 
-    Returns
-    -------
-    ndarray of int of shape (n_parameters, n_parameters)
-        The sums are numbered by the pair of landmarks on the first axis, then the pair of axes,
-        then the pair of landmarks on the second.
+    The sums are numbered by the pair of landmarks on the first axis, then the pair of axes, then
+    the pair of landmarks on the second.
     """
     axes, first, second = (_number_of_pair(n) for n in (2, n_first, n_second))
     table = (
