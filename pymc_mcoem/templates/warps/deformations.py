@@ -90,23 +90,6 @@ class Deformation:
         """
         raise NotImplementedError
 
-    def curvature(self, points: np.ndarray, beta: Any, gradient: Any) -> TensorVariable:
-        """Return J Jᵀ of the rows J of `jacobian`, shape (n_parameters, n_parameters).
-
-        Parameters
-        ----------
-        points, beta, gradient
-            As for `jacobian`. Points with zero gradient have no effect.
-        """
-        rows = self.jacobian(points, beta, gradient)
-        return matrix_product(rows, rows.T)
-
-    def jacobian_products(
-        self, points: np.ndarray, beta: Any, gradient: Any, rows: TensorVariable
-    ) -> TensorVariable:
-        """Return rows (n, n_points) times the transpose of `jacobian`, (n, n_parameters)."""
-        return matrix_product(rows, self.jacobian(points, beta, gradient).T)
-
     def derivatives(self, points: np.ndarray, beta: Any) -> list[TensorVariable] | None:
         """Return ∂D_k(u_s, β)/∂β, a matrix (n_parameters, n_points) per axis, or None if unknown.
 
@@ -272,25 +255,6 @@ class SumOfDeformations(Deformation):
             ],
             axis=0,
         )
-
-    def curvature(self, points: np.ndarray, beta: Any, gradient: Any) -> TensorVariable:
-        """Return J Jᵀ, block by block, shape (n_parameters, n_parameters)."""
-        beta = pt.as_tensor_variable(beta)
-        coordinates = [beta[where] for where in self._slices()]
-        blocks: list[list[TensorVariable]] = []
-        for index, (term, own) in enumerate(zip(self.terms, coordinates, strict=True)):
-            row = [blocks[before][index].T for before in range(index)]
-            row.append(term.curvature(points, own, gradient))
-            if index + 1 < len(self.terms):
-                rows = term.jacobian(points, own, gradient)
-                row += [
-                    other.jacobian_products(points, theirs, gradient, rows)
-                    for other, theirs in zip(
-                        self.terms[index + 1 :], coordinates[index + 1 :], strict=True
-                    )
-                ]
-            blocks.append(row)
-        return pt.concatenate([pt.concatenate(row, axis=1) for row in blocks], axis=0)
 
     def second_derivatives(
         self,
