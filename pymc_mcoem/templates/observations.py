@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from pymc_mcoem.em.stream import as_values
-from pymc_mcoem.validation import LARGEST, as_numbers
+from pymc_mcoem.validation import LARGEST
 
 __all__ = ["drop_missing_points", "encode_observation", "encode_own_points", "pad_points"]
 
@@ -75,18 +75,9 @@ def encode_own_points(
     (array([0.1, 0.7, 0.1]), array([1., 1., 0.]))
     """
     if isinstance(observation, Mapping):
-        if set(observation) == {"observed_values", "observed_mask", "own_points"}:
-            values = encode_observation(
-                {name: observation[name] for name in ("observed_values", "observed_mask")}, (most,)
-            )
-            own = as_numbers("observation: own_points", observation["own_points"])
-            if own.shape != (most,):
-                raise ValueError(
-                    f"observation: own_points has shape {own.shape}, expected {(most,)}; give "
-                    "points and values, and let encode fill them up."
-                )
-            _check_points(own, check)
-            return {**values, "own_points": own}
+        if "own_points" in observation:  # a result of this function
+            encoded = dict(observation)
+            observation = {"points": encoded.pop("own_points"), "values": _joined(encoded)}
         if set(observation) != {"points", "values"}:
             raise ValueError(
                 f"observation: got {sorted(map(str, observation))}; give points and values."
@@ -117,18 +108,13 @@ def encode_own_points(
             f"observation has the points {points}, which do not increase; sort them with their "
             "values and average the values at equal points."
         )
-    _check_points(points, check)
-    short = np.full(most, np.nan)
-    short[: points.size] = table[1]
-    return {**encode_observation(short, (most,)), "own_points": pad_points(points, most)}
-
-
-def _check_points(points: np.ndarray, check: Callable[[np.ndarray], None]) -> None:
-    """Check points; errors name the observation."""
     try:
         check(points[:, None])
     except ValueError as error:
         raise ValueError(f"observation: {error}") from error
+    short = np.full(most, np.nan)
+    short[: points.size] = table[1]
+    return {**encode_observation(short, (most,)), "own_points": pad_points(points, most)}
 
 
 def pad_points(points: np.ndarray, length: int) -> np.ndarray:
