@@ -17,6 +17,7 @@ from pymc_mcoem.diagnostics.shares import Limits
 __all__ = [
     "LatentMixing",
     "class_latents",
+    "last_visits",
     "latent_mixing",
     "latents_along_the_plate",
     "unmixed_latents",
@@ -269,8 +270,11 @@ def latent_mixing(
     found = []
     for row, k, name, column in looked_at:
         active = chains.codes[row] == k
-        draws = _of_equal_lengths(drawn[name][row, ..., column], active)
-        if draws is None or np.ptp(draws) == 0 or not np.isfinite(draws).all():
+        if active.sum(axis=1).max() < _MIN_VISITS:
+            continue
+        chain, last = last_visits(active, _MIN_VISITS)
+        draws = drawn[name][row, chain[:, None], last, column]
+        if np.ptp(draws) == 0 or not np.isfinite(draws).all():
             continue
         place = "" if drawn[name].shape[-1] == 1 else f"[{column}]"
         n, share = int(active.sum()), float(active.mean())
@@ -278,17 +282,16 @@ def latent_mixing(
     return found, len(places) - len(looked_at)
 
 
-def _of_equal_lengths(x: np.ndarray, active: np.ndarray) -> np.ndarray | None:
-    """Return the last draws of a class in the chains that visited it, ``(n_chains, n)``.
+def last_visits(active: np.ndarray, least: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the chains that visited a class, and their last draws of it, equally many of each.
 
-    Chains with less than half of the median number of visits are left out.
+    `active`, (n_chains, n_draws), says where the class was active. Chains with less than half of
+    the median number of visits, or fewer than `least`, are left out.
     """
     visits = active.sum(axis=1)
-    if visits.max() < _MIN_VISITS:
-        return None
-    visited = visits >= max(_MIN_VISITS, np.median(visits[visits > 0]) / 2)
+    visited = np.flatnonzero(visits >= max(least, np.median(visits[visits > 0]) / 2))
     length = int(visits[visited].min())
-    return np.stack([x[chain, active[chain]][-length:] for chain in np.flatnonzero(visited)])
+    return visited, np.stack([np.flatnonzero(active[chain])[-length:] for chain in visited])
 
 
 def _mixing(draws: np.ndarray) -> tuple[float, float, float, float]:
