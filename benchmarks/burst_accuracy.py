@@ -49,19 +49,8 @@ STAGES = {"early": 20, "middle": 100, "late": 500}
 NAMES = ("class_weight", "template_projection", "template_gram", "deformation_outer")
 PAPER = "paper"
 #: Kind of burst: E-step, and its lengths as (tune, draws).
-LENGTHS = [
-    (0, 1),
-    (0, 2),
-    (0, 3),
-    (0, 4),
-    (1, 3),
-    (0, 6),
-    (2, 6),
-    (5, 15),
-    (10, 40),
-    (25, 100),
-    (50, 250),
-]
+LENGTHS = [(0, 1), (0, 2), (0, 3), (0, 4), (1, 3), (0, 6), (2, 6), (5, 15)]
+LENGTHS += [(10, 40), (25, 100), (50, 250)]
 #: For long runs: the angle of two of three starting points, and the cooling of their searches.
 ANGLE = 0.35
 COOLINGS = [None, (30.0, 5.0), (3.0,), (100.0, 30.0, 10.0, 3.0)]

@@ -432,9 +432,9 @@ def most_ambiguous(mixture: Any, parameters: xr.Dataset, images: np.ndarray) -> 
     return images[int(np.argmin(gaps))]
 
 
-def digit(rng: np.random.Generator, data: str | None) -> Problem:
+def digit(rng: np.random.Generator) -> Problem:
     """Return an image that two of four templates, learned from sixty others, can explain."""
-    digits = mcoem.datasets.load_usps("train", directory=data)
+    digits = mcoem.datasets.load_usps()
     images = digits["images"].values[digits["labels"].values == 2][:156]
     images = images + 0.2 * np.random.default_rng(2).standard_normal(images.shape)
     mixture = mcoem.TemplateMixture.for_images((16, 16), n_classes=4)
@@ -566,7 +566,6 @@ def main() -> None:
         tune=500,
         repeats=3,
         rows=(500, "rows of the plate"),
-        data=({}, "folder of the USPS file"),
         only={"choices": ["identical", "levels", "regressions", "plate", "digit"]},
         skip=({"action": "append", "default": []}, "a sampler to leave out"),
     )
@@ -576,7 +575,7 @@ def main() -> None:
         "levels": levels,
         "regressions": regressions,
         "plate": lambda rng: plate(rng, given.rows),
-        "digit": lambda rng: digit(rng, given.data),
+        "digit": digit,
     }
     for number, (name, make) in enumerate(problems.items()):
         if given.only not in (None, name):

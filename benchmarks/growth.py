@@ -25,7 +25,6 @@ import contextlib
 import importlib.util
 import io
 import time
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -42,6 +41,8 @@ from pymc_mcoem.em.esteps.compiled_cache import compiled_for
 
 AGES = np.linspace(2.0, 18.0, 31)
 FINE = np.linspace(8.0, 17.0, 901)
+#: Observations of a competition, and what the prior of γ² is worth in coordinates of clocks.
+FIRST, WEIGHT = 200, 4_000.0
 #: Smallest share of children in their own sex's group at which a run has found the sexes.
 GOOD = 0.88
 
@@ -130,25 +131,16 @@ def main() -> None:
         __doc__,
         seeds=(10, "0: other methods alone"),
         iterations=1_000,
-        smoother={"choices": ["spline", "monotone"], "default": "spline"},
         paper=(False, "OnlineEM.as_in_paper"),
         plain=(False, "OnlineEM(mixture), nothing set"),
         random=(False, "random starts"),
         compete=(0, "random starts that compete"),
-        first=(200, "observations of a competition"),
         weak_priors=(False, "priors that hardly matter"),
         deformation_variance=({"type": float}, "γ² is held near this"),
-        weight=(4_000.0, "and as firmly as this"),
-        correlation=({"type": float}, "of noise one year apart"),
-        concentration=({"type": float}, "of the weights' prior"),
-        exponent=(0.6, "of the step size"),
-        without_peers=(False, "leave other methods out"),
     )
     growth = mcoem.datasets.load_growth()
     sex = (growth.sex.values == "male").astype(int)
-    curves = mcoem.datasets.growth_velocity(
-        growth.height, growth.age, AGES, smoother=given.smoother
-    )
+    curves = mcoem.datasets.growth_velocity(growth.height, growth.age, AGES)
     if given.seeds == 0:
         tell_others(curves, sex)
         return
@@ -156,15 +148,8 @@ def main() -> None:
     if given.weak_priors:
         priors = mcoem.TemplatePriors()
     if given.deformation_variance:
-        priors = priors.with_deformation_variance(given.deformation_variance, given.weight)
-    if given.concentration:
-        priors = replace(priors, weight_concentration=given.concentration)
-    correlation = None
-    if given.correlation:
-        correlation = given.correlation ** np.abs(np.subtract.outer(AGES, AGES))
-    mixture = mcoem.TemplateMixture.for_curves(
-        AGES, n_classes=2, priors=priors, noise_correlation=correlation
-    )
+        priors = priors.with_deformation_variance(given.deformation_variance, WEIGHT)
+    mixture = mcoem.TemplateMixture.for_curves(AGES, n_classes=2, priors=priors)
     # Learning does not need this, but each class's mean warp does.
     mixture.statistics["deformation"] = mixture.model["deformation"]
     e_step = mcoem.esteps.CarlinChibBurst(within_class=mcoem.moves.RandomWalk(n_moves=5))
@@ -177,7 +162,6 @@ def main() -> None:
         e_step = mcoem.esteps.CarlinChibBurst()
     else:
         options["average_from"] = given.iterations // 2
-        options["step_size"] = mcoem.schedules.StepSize(given.exponent)
         if given.random or given.compete:
             options["start"] = "random"
     # All runs use it too. It is compiled before the first seed's clock starts.
@@ -192,12 +176,12 @@ def main() -> None:
         if given.compete:
             em = mcoem.compete(
                 mixture,
-                stream[: given.first],
+                stream[:FIRST],
                 n_runs=given.compete,
                 as_in_paper=given.paper,
                 random_seed=seed,
                 **options,
-            ).winner.partial_fit(stream[given.first :])
+            ).winner.partial_fit(stream[FIRST:])
         else:
             em = make(mixture, random_seed=seed, **options).partial_fit(stream)
         seconds = time.perf_counter() - began
@@ -224,8 +208,7 @@ def main() -> None:
         f"{mean[5]:.3f}, {mean[6]:.0f} s; {np.mean(table[:, 0] >= GOOD):.2f} of the seeds have at "
         f"least {GOOD} in their own group"
     )
-    if not given.without_peers:
-        tell_others(curves, sex)
+    tell_others(curves, sex)
 
 
 if __name__ == "__main__":

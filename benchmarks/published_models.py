@@ -219,13 +219,8 @@ N_PLACES = len(DISASTERS) - 1
 def change_point_evidence(n_changes: int, *, distinct: bool) -> float:
     """Return the log-evidence of change points at uniform places between years, by enumeration.
 
-    Rates are Exponential(1), so that each stretch of years has a closed form.
-
-    Parameters
-    ----------
-    n_changes : int
-    distinct : bool
-        Whether all sets of different places are equally probable, or places are independent.
+    Rates are Exponential(1), so that each stretch of years has a closed form. Either all sets of
+    different places are equally probable (`distinct`), or places are independent.
     """
     total = np.append(0, np.cumsum(DISASTERS))
     start, end = np.arange(N_PLACES + 2)[:, None], np.arange(N_PLACES + 2)
@@ -511,17 +506,10 @@ def few_predictors() -> PublishedModel:
 def beta_binomial(
     counts: np.ndarray, n_trials: int, n_nodes: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the log-likelihood of each group by its mean and concentration.
+    """Return the log-likelihood of each group of `counts` by its mean and concentration.
 
-    Parameters
-    ----------
-    counts : ndarray of shape (n_groups, n_subjects)
-
-    Returns
-    -------
-    log_likelihood : ndarray of shape (n_groups, n_nodes, n_nodes)
-    log_mean, log_concentration : ndarray of shape (n_nodes,)
-        Logarithms of the quadrature weights times the priors Beta(1, 1) and Gamma(1, 0.1).
+    With it, (n_groups, n_nodes, n_nodes), come the logarithms of the quadrature weights times the
+    priors Beta(1, 1) of the mean and Gamma(1, 0.1) of the concentration.
     """
     mean, log_mean = nodes(0.0, 1.0, n_nodes)
     log_kappa, log_weight = nodes(np.log(1e-3), np.log(500.0), n_nodes)
@@ -539,15 +527,8 @@ def proportions(
 ) -> PublishedModel:
     """Return groups of subjects with proportions, with one parameter in common or one each.
 
-    Parameters
-    ----------
-    counts : ndarray of int, shape (n_groups, n_subjects)
-    n_trials : int
-    varies : {"mean", "concentration"}
-        Which parameter all groups have in common in class 1; the other is each group's own.
-    source : str
-    n_nodes : int
-        Nodes of quadrature in each dimension.
+    `counts` are (n_groups, n_subjects). `varies`, "mean" or "concentration", is the parameter that
+    all groups have in common in class 1; the other is each group's own.
     """
     n_groups, n_subjects = counts.shape
     group = np.repeat(np.arange(n_groups), n_subjects)

@@ -55,14 +55,9 @@ def design(away: Any, library: Any = np) -> list[Any]:
 class ShiftedCurves(mcoem.Family):
     """Mixture of periodic templates under random shifts.
 
-    Parameters
-    ----------
-    truth : mapping of str to ndarray
-        Declared parameters: ``weights`` (class,), ``templates`` (class, basis),
-        ``noise_variance`` () and ``shift_variance`` ().
-    starts : sequence of float, optional
-        Shifts at which mode searches start. If there is little noise, a shift has several modes,
-        and a single start at zero finds the wrong one for about one curve in a thousand.
+    `truth` declares the parameters. Mode searches start at the shifts `starts`: if there is little
+    noise, a shift has several modes, and a single start at zero finds the wrong one for about one
+    curve in a thousand.
     """
 
     observation = ("curve",)

@@ -99,13 +99,7 @@ def in_turn[Way: Hashable](
 ) -> Turns[Way]:
     """Call all ways one after the other, round after round.
 
-    Parameters
-    ----------
-    ways : mapping of any name to callable
-    rounds : int
-        How often each way is timed.
-    warm_up : bool
-        Whether each way is called once before, which compiles it.
+    With `warm_up` each way is called once before, which compiles it.
     """
     results = {way: call() for way, call in ways.items()} if warm_up else {}
     seconds: dict[Way, list[float]] = {way: [] for way in ways}

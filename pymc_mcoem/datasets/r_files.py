@@ -18,20 +18,7 @@ DATA_VARIABLE = "PYMC_MCOEM_DATA"
 
 
 def require_rdata(caller: str, instead: str) -> None:
-    """Check that the package that reads R's files is installed.
-
-    Parameters
-    ----------
-    caller : str
-        Function that the message names.
-    instead : str
-        A file that can be read without the package.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        If the package rdata is not installed.
-    """
+    """Check that R's files can be read; the file `instead` needs no package for that."""
     if find_spec("rdata") is None:
         raise ModuleNotFoundError(
             f"{caller}: reading the public file, which R wrote, needs the package rdata; install "
@@ -62,16 +49,6 @@ def find_data(
     digests : mapping of str to str
         The sha256 of two files by name: one that can be read without the package rdata, and the
         public one, which is at `url`.
-    url : str
-
-    Raises
-    ------
-    ModuleNotFoundError
-        If the public file has to be downloaded and the package rdata is missing.
-    FileNotFoundError
-        If `directory` has no such file, or the download fails.
-    ValueError
-        If the file has another checksum.
     """
     folder = directory if directory is not None else os.environ.get(DATA_VARIABLE)
     for path in [Path(folder) / name for name in digests] if folder else []:

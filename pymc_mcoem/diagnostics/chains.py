@@ -268,13 +268,7 @@ def _coordinate(index: xr.DataArray, dim: str) -> np.ndarray:
 
 
 def find_index(data: Any, var_name: str | None, group: str) -> tuple[xr.DataArray, Any]:
-    """Return the class index, and the sample statistics if a DataTree has any, else None.
-
-    Parameters
-    ----------
-    data, var_name, group
-        As for `read_chains`, which also documents the errors.
-    """
+    """Return the class index, and a DataTree's sample statistics, if any; see `read_chains`."""
     if isinstance(data, xr.DataArray):
         return data, None
     stats: Any = None

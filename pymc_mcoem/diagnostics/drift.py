@@ -218,16 +218,8 @@ def _threshold(rate: float, fall: float) -> float:
 def mean_run_length(threshold: float, drift: float) -> float:
     """Return the mean number of steps until c ← max(0, c + z − drift) exceeds a threshold.
 
-    Parameters
-    ----------
-    threshold : float
-    drift : float
-        What is taken from each standard normal z. c begins at 0.
-
-    Notes
-    -----
-    From c = u the mean is L(u) = 1 + L(0) Φ(drift − u) + ∫ L(x) φ(x + drift − u) dx over (0,
-    threshold), solved at the nodes of Gauss's rule.
+    z is standard normal, and c begins at 0. From c = u the mean is L(u) = 1 + L(0) Φ(drift − u)
+    + ∫ L(x) φ(x + drift − u) dx over (0, threshold), solved at the nodes of Gauss's rule.
 
     Examples
     --------

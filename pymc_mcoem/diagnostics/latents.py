@@ -17,6 +17,7 @@ from pymc_mcoem.diagnostics.shares import Limits
 __all__ = [
     "LatentMixing",
     "class_latents",
+    "last_visits",
     "latent_mixing",
     "latents_along_the_plate",
     "unmixed_latents",
@@ -136,19 +137,7 @@ def latents_along_the_plate(chains: IndexChains, variables: xr.Dataset) -> list[
 
 
 def along_the_plate(chains: IndexChains, variables: xr.Dataset, name: str) -> xr.DataArray:
-    """Return a latent with the plate's dimensions.
-
-    Parameters
-    ----------
-    chains : IndexChains
-    variables : Dataset
-    name : str
-
-    Raises
-    ------
-    ValueError
-        If there is no such variable or it does not have the plate's dimensions.
-    """
+    """Return a latent with the plate's dimensions; refuse it by name if it lacks them."""
     wanted = ("chain", "draw", *chains.plate.dims)
     latent = _renamed(chains, variables[name]) if name in variables else None
     if latent is None or not {*wanted} <= set(latent.dims):
@@ -236,10 +225,8 @@ class LatentMixing:
 
     Attributes
     ----------
-    row, class_number : int
     name : str
         Name of the latent, with its position in an array.
-    n_draws : int
     share : float
         Share of all draws.
     rhat, ess, tail_ess : float
@@ -265,24 +252,8 @@ def latent_mixing(
 ) -> tuple[list[LatentMixing], int]:
     """Return how latents mixed within the classes that were visited often enough.
 
-    Parameters
-    ----------
-    chains : IndexChains
-    variables : Dataset
-        Variables of the group of the index.
-    latents : sequence of str, optional
-        Default as for `class_latents`.
-
-    Returns
-    -------
-    found : list of LatentMixing
-    n_skipped : int
-        Number of latents that were skipped because there are too many.
-
-    Raises
-    ------
-    ValueError
-        If a latent is missing or does not have the plate's dimensions.
+    With it comes the number of latents that were skipped because there are too many. `variables`
+    are those of the group of the index, and `latents` are by default those of `class_latents`.
     """
     if latents is None:
         latents = latents_along_the_plate(chains, variables)
@@ -299,8 +270,11 @@ def latent_mixing(
     found = []
     for row, k, name, column in looked_at:
         active = chains.codes[row] == k
-        draws = _of_equal_lengths(drawn[name][row, ..., column], active)
-        if draws is None or np.ptp(draws) == 0 or not np.isfinite(draws).all():
+        if active.sum(axis=1).max() < _MIN_VISITS:
+            continue
+        chain, last = last_visits(active, _MIN_VISITS)
+        draws = drawn[name][row, chain[:, None], last, column]
+        if np.ptp(draws) == 0 or not np.isfinite(draws).all():
             continue
         place = "" if drawn[name].shape[-1] == 1 else f"[{column}]"
         n, share = int(active.sum()), float(active.mean())
@@ -308,17 +282,16 @@ def latent_mixing(
     return found, len(places) - len(looked_at)
 
 
-def _of_equal_lengths(x: np.ndarray, active: np.ndarray) -> np.ndarray | None:
-    """Return the last draws of a class in the chains that visited it, ``(n_chains, n)``.
+def last_visits(active: np.ndarray, least: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the chains that visited a class, and their last draws of it, equally many of each.
 
-    Chains with less than half of the median number of visits are left out.
+    `active`, (n_chains, n_draws), says where the class was active. Chains with less than half of
+    the median number of visits, or fewer than `least`, are left out.
     """
     visits = active.sum(axis=1)
-    if visits.max() < _MIN_VISITS:
-        return None
-    visited = visits >= max(_MIN_VISITS, np.median(visits[visits > 0]) / 2)
+    visited = np.flatnonzero(visits >= max(least, np.median(visits[visits > 0]) / 2))
     length = int(visits[visited].min())
-    return np.stack([x[chain, active[chain]][-length:] for chain in np.flatnonzero(visited)])
+    return visited, np.stack([np.flatnonzero(active[chain])[-length:] for chain in visited])
 
 
 def _mixing(draws: np.ndarray) -> tuple[float, float, float, float]:
@@ -347,13 +320,7 @@ def _pareto_k_of_tails(draws: np.ndarray) -> float:
 def worst_latents(
     chains: IndexChains, looked_at: Sequence[LatentMixing]
 ) -> dict[str, xr.DataArray]:
-    """Return by class the largest R-hat of its latents and their smallest effective sample sizes.
-
-    Parameters
-    ----------
-    chains : IndexChains
-    looked_at : sequence of LatentMixing
-    """
+    """Return the largest R-hat and the smallest effective sample sizes of latents by class."""
     if not looked_at:
         return {}
     rhat, ess, tail_ess = np.full((3, len(chains.codes), chains.n_classes), np.nan)
@@ -369,14 +336,7 @@ def worst_latents(
 def unmixed_latents(
     chains: IndexChains, looked_at: Sequence[LatentMixing], limits: Limits
 ) -> list[str]:
-    """Return messages about latents that did not mix within a class, the worst of each kind.
-
-    Parameters
-    ----------
-    chains : IndexChains
-    looked_at : sequence of LatentMixing
-    limits : Limits
-    """
+    """Return messages about latents that did not mix within a class, the worst of each kind."""
     if not looked_at:
         return []
     rhat, ess, tail_ess, k, share = (

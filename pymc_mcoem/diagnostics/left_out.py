@@ -19,17 +19,11 @@ _UNKNOWN = 0.999
 def left_out_flags(chains: IndexChains) -> list[str]:
     """Return messages about classes of which modes with some weight are known to be left out.
 
-    Parameters
-    ----------
-    chains : IndexChains
-        Without the statistics of `CarlinChib` there is none.
-
-    Notes
-    -----
     If a class's share of the chain's weight is w and its pseudo-prior leaves out a share s of its
     evidence, the modes left out have the odds w s / (1 - s) against all that the chain knows. If s
     is unknown, w may be small for that reason. On a plate the step has multiplied by the weight in
-    each row and recorded the largest product.
+    each row and recorded the largest product. Without the statistics of `CarlinChib` there is no
+    message.
     """
     if chains.left_out is None or chains.log_weight is None:
         return []

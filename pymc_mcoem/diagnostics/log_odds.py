@@ -18,16 +18,8 @@ __all__ = ["bounds_of_shares", "errors_of_log_odds", "log_mean", "log_series", "
 def log_series(chains: IndexChains) -> np.ndarray:
     """Return logarithms of the values whose means are the probabilities of the classes.
 
-    These are the probabilities from which the index was drawn, or indicators of visits if there
-    are none or if draws have importance weights.
-
-    Parameters
-    ----------
-    chains : IndexChains
-
-    Returns
-    -------
-    ndarray of shape (n_rows, n_chains, n_draws, n_classes)
+    These are the probabilities from which the index was drawn, or indicators of visits if there are
+    none or if draws have importance weights: (n_rows, n_chains, n_draws, n_classes).
     """
     if chains.log_weight is not None and chains.log_importance is None:
         return chains.log_weight
@@ -38,13 +30,7 @@ def log_series(chains: IndexChains) -> np.ndarray:
 
 
 def log_mean(log_values: np.ndarray, axis: tuple[int, ...]) -> np.ndarray:
-    """Return the logarithm of the mean of values, from their logarithms, over some axes.
-
-    Parameters
-    ----------
-    log_values : ndarray
-    axis : tuple of int
-    """
+    """Return the logarithm of the mean of values, from their logarithms, over some axes."""
     n = np.prod([log_values.shape[each] for each in axis])
     with np.errstate(divide="ignore"):
         found: np.ndarray = logsumexp(log_values, axis=axis) - np.log(n)
@@ -63,18 +49,8 @@ def errors_of_log_odds(
 ) -> np.ndarray:
     """Return the Monte Carlo errors of the log odds of all pairs of classes of one row.
 
-    Parameters
-    ----------
-    log_values : ndarray of shape (n_chains, n_draws, n_classes)
-        Of one row of `log_series`.
-    log_share : ndarray of shape (n_classes,)
-    is_bounded : ndarray of bool, shape (n_classes,)
-        Classes without an error.
-
-    Returns
-    -------
-    ndarray of shape (n_classes, n_classes)
-        nan where one of the classes is bounded.
+    `log_values` are one row of `log_series`, and `log_share` the logarithms of their means. Errors
+    are NaN where one of the two classes is bounded.
     """
     found = np.full((len(log_share),) * 2, np.nan)
     np.fill_diagonal(found, 0.0)

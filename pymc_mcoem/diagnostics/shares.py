@@ -165,16 +165,10 @@ class Limits:
     n_pieces: int
 
     def rhat(self, ess: np.ndarray, least: float | np.ndarray, n_tests: int) -> np.ndarray:
-        """Return the limit of R-hat for each of many quantities.
+        """Return the limit of R-hat for each of `n_tests` quantities, by Bonferroni's correction.
 
-        Parameters
-        ----------
-        ess : ndarray
-            Effective sample sizes of all parts together.
-        least : float or ndarray
-            Replaces smaller or missing sizes, which are flagged separately.
-        n_tests : int
-            Number of quantities, for Bonferroni's correction.
+        `ess` are effective sample sizes of all parts together. `least` replaces smaller or missing
+        ones, which are flagged separately.
         """
         each = np.fmax(ess, least) / self.n_pieces
         degrees = self.n_pieces - 1
@@ -182,15 +176,7 @@ class Limits:
         return np.asarray(np.maximum(self.rhat_max, np.sqrt(1.0 + excess)))
 
     def ess(self, due: np.ndarray, n_tests: int) -> np.ndarray:
-        """Return the limit of the effective sample size for each of many quantities.
-
-        Parameters
-        ----------
-        due : ndarray
-            Effective sample sizes that are required.
-        n_tests : int
-            Number of quantities, for Bonferroni's correction.
-        """
+        """Return the limit of each of `n_tests` effective sample sizes; `due` are required."""
         z = norm.isf(self.significance / max(n_tests, 1))
         return np.asarray(due * np.exp(-z * np.sqrt(16.0 / due)))
 
@@ -200,16 +186,8 @@ def share_flags(
 ) -> list[str]:
     """Return messages about R-hat, effective sample size and tests of shares beyond their limits.
 
-    Parameters
-    ----------
-    chains : IndexChains
-    shares : Dataset
-        Result of `class_shares`.
-    tests : Dataset
-        ``p_between`` by plate, and ``p_within`` by plate and ``chain``.
-    limits : Limits
-    p_limit : float
-        Tests with a p-value below it are flagged.
+    `shares` are those of `class_shares`. `tests` are ``p_between`` by plate and ``p_within`` by
+    plate and ``chain``, and those below `p_limit` are flagged.
     """
     n_rows = len(chains.codes)
     rhat = shares["rhat"].values.reshape(n_rows, -1)

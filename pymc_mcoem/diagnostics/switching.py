@@ -119,10 +119,6 @@ def unvisited_flags(chains: IndexChains) -> list[str]:
     search over all variables finds it there. If the search has no answer, it may have weight where
     another discrete variable did not go through all its classes either. Chains that never switched
     are left to `unmoved_flags`. Modes of the variables that other steps draw are searched for too.
-
-    Parameters
-    ----------
-    chains : IndexChains
     """
     of_modes = _unvisited_mode_flags(chains)
     if chains.plate.ndim:
@@ -160,12 +156,7 @@ def unvisited_flags(chains: IndexChains) -> list[str]:
 
 
 def unmoved_flags(chains: IndexChains) -> tuple[list[str], list[str]]:
-    """Return flags and notes about chains that never switched, one for each verdict.
-
-    Parameters
-    ----------
-    chains : IndexChains
-    """
+    """Return flags and notes about chains that never switched, one for each verdict."""
     flags: list[str] = []
     notes: list[str] = []
     found = unmoved_chains(chains)

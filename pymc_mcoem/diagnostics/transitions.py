@@ -198,20 +198,7 @@ def stationary_distribution(
 
 
 def dirichlet_fit(samples: np.ndarray) -> np.ndarray:
-    """Fit a Dirichlet distribution by maximum likelihood.
-
-    Parameters
-    ----------
-    samples : ndarray of shape (n_samples, n_classes)
-        Rows that sum to one.
-
-    Returns
-    -------
-    ndarray of shape (n_classes,)
-
-    References
-    ----------
-    Minka (2000), Estimating a Dirichlet distribution.
+    """Fit a Dirichlet distribution to rows that sum to one, by maximum likelihood (Minka 2000).
 
     Examples
     --------

@@ -9,6 +9,7 @@ import numpy as np
 import xarray as xr
 
 from pymc_mcoem.diagnostics.chains import read_chains
+from pymc_mcoem.diagnostics.latents import last_visits
 
 __all__ = ["class_draws"]
 
@@ -88,12 +89,9 @@ def class_draws(
             "one class differ in weight; use class_latents, which weighs them."
         )
     active = chains.codes[0] == chains.classes.tolist().index(label)
-    visits = active.sum(axis=1)
-    if not visits.any():
+    if not active.any():
         raise ValueError(f"label: class {label!r} of {chains.name} was never visited.")
-    visited = np.flatnonzero(visits >= max(np.median(visits[visits > 0]) / 2, 1))
-    length = int(visits[visited].min())
-    draws = np.stack([np.flatnonzero(active[chain])[-length:] for chain in visited])
+    visited, draws = last_visits(active, 1)
     at_chain = xr.DataArray(visited, dims="chain")
     at_draw = xr.DataArray(draws, dims=("chain", "draw"))
 
@@ -101,7 +99,7 @@ def class_draws(
         sizes = {dim: variables.sizes.get(dim) for dim in ("chain", "draw")}
         if sizes != {"chain": len(chains.chain), "draw": len(chains.draw)}:
             return variables
-        coords = {"chain": chains.chain[visited], "draw": np.arange(length)}
+        coords = {"chain": chains.chain[visited], "draw": np.arange(draws.shape[1])}
         along = variables.drop_vars(["chain", "draw"], errors="ignore")
         return along.isel(chain=at_chain, draw=at_draw).assign_coords(coords)
 

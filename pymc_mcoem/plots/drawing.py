@@ -25,17 +25,9 @@ N_SHADES = 32
 
 
 def shade_levels(*images: xr.DataArray) -> np.ndarray:
-    """Return bounds of shades that all `images` share.
+    """Return `N_SHADES` + 1 bounds of shades that all images share, whose NaN are ignored.
 
-    Parameters
-    ----------
-    *images : DataArray
-        NaN are ignored.
-
-    Returns
-    -------
-    ndarray of shape (N_SHADES + 1,)
-        Bounds from slightly below the smallest to slightly above the largest value.
+    They reach from slightly below the smallest to slightly above the largest value.
 
     Examples
     --------
@@ -120,18 +112,9 @@ def draw_arrows(da: xr.DataArray, target: Any, *, axes: Sequence[Hashable], **op
 
 
 def arrow_path(begin: np.ndarray, end: np.ndarray, head: float = 0.35) -> np.ndarray:
-    """Return one broken line that draws arrows.
+    """Return one broken line that draws arrows from points (n, 2) to others, NaN between them.
 
-    Parameters
-    ----------
-    begin, end : ndarray of shape (n, 2)
-    head : float
-        Length of an arrow's head as a share of the arrow.
-
-    Returns
-    -------
-    ndarray of shape (6 n, 2)
-        Corners of the line, with NaN between the arrows.
+    `head` is the length of an arrow's head as a share of the arrow.
 
     Examples
     --------

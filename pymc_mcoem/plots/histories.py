@@ -18,20 +18,7 @@ _EARLY, _LATE = (184, 212, 236), (8, 38, 92)
 
 
 def read_path(history: Any) -> xr.Dataset:
-    """Return the path of the parameters, with coordinate ``observation`` along ``step``.
-
-    Parameters
-    ----------
-    history : DataTree
-        `OnlineEM.history`, or a saved run as `xarray.open_datatree` opens it.
-
-    Raises
-    ------
-    TypeError
-        If it is not a DataTree.
-    ValueError
-        If it has no group ``steps`` or nothing was learned.
-    """
+    """Return the path of the parameters in a DataTree, with ``observation`` along ``step``."""
     if not isinstance(history, xr.DataTree):
         raise TypeError(
             f"history: got a {type(history).__name__}; give the DataTree that is em.history."

@@ -66,19 +66,9 @@ def class_colors(n: int) -> list[str]:
 class Layers:
     """Draw the visuals of one plot onto a collection, with the options of its caller.
 
-    Parameters
-    ----------
-    valid : sequence of str
-        Names of the available visuals.
-    visuals : mapping of {str : mapping or bool} or None
-        False omits a visual, True draws it, and a mapping gives keywords.
-    aes_by_visuals : mapping of {str : sequence of str} or None
-        Aesthetics of each visual; by default those given to `draw`.
-
-    Raises
-    ------
-    ValueError
-        If a key is not the name of a visual.
+    `valid` are the names of the visuals. In `visuals` False omits a visual, True draws it, and a
+    mapping gives keywords. `aes_by_visuals` are the aesthetics of each visual, by default those
+    given to `draw`.
 
     Examples
     --------
@@ -117,21 +107,17 @@ class Layers:
     ) -> None:
         """Map `function` over the plots of `collection`, unless the visual is omitted.
 
+        `function` takes a DataArray and ``target``; `store`, `subset_info` and `artist_dims` are
+        those of `PlotCollection.map`.
+
         Parameters
         ----------
-        collection : PlotCollection
-        visual : str
-        function : callable
-            Function of a DataArray and ``target``, as `PlotCollection.map` calls it.
-        data : Dataset, optional
         at : mapping, optional
             Coordinates of the plots to draw in. Default: all plots.
         aes : sequence of str
             Aesthetics of the visual, if the caller names none.
         default : bool
             Whether the visual is drawn by default.
-        store, subset_info, artist_dims
-            As for `PlotCollection.map`.
         **options
             Default keywords, which those of the caller override.
         """
@@ -203,19 +189,9 @@ def make_wrap(
 ) -> PlotCollection:
     """Return an empty figure with plots one after the other in rows.
 
-    Parameters
-    ----------
-    data : Dataset
-    backend : str or None
-        None for ArviZ's ``plot.backend``.
-    pc_kwargs : mapping
-        Arguments of `PlotCollection.wrap` from the caller.
-    aes : mapping, optional
-        Default aesthetics and their dimensions.
-    square : bool
-        Whether plots are images, whose two axes have the same scale.
-    **defaults
-        Default arguments of `PlotCollection.wrap`.
+    `pc_kwargs` are arguments of `PlotCollection.wrap` from the caller, `defaults` those that they
+    override, and `aes` default aesthetics and their dimensions. `square` plots are images, whose
+    two axes have the same scale.
     """
     backend, kwargs = _prepared(data, backend, pc_kwargs, aes, defaults, square)
     back_end = import_module(f"arviz_plots.backend.{backend}")

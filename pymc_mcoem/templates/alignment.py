@@ -205,21 +205,9 @@ class GridFrame:
 
 
 def gapped_moments(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and standard deviation over draws, of those that are not NaN.
+    """Return mean and standard deviation over draws (n_draws, ...), of those that are not NaN.
 
-    Parameters
-    ----------
-    values : ndarray of shape (n_draws, ...)
-
-    Returns
-    -------
-    mean, sd : ndarray of shape (...)
-        NaN where less than half of the draws have a value.
-
-    Examples
-    --------
-    >>> gapped_moments(np.array([[1.0, 1.0], [3.0, np.nan], [5.0, np.nan]]))[0]
-    array([ 3., nan])
+    They are NaN where less than half of the draws have a value.
     """
     count = (~np.isnan(values)).sum(axis=0)
     enough = count >= ENOUGH * len(values)

@@ -63,14 +63,6 @@ def gauss_newton(inputs: CurvatureInputs) -> TensorVariable:
     gradient = settings.basis.gradient(inputs.warped, inputs.template)
     # `computed_once` makes it one quotient instead of one for every entry
     inverse = computed_once(1.0 / inputs.noise_variance)
-    short = all(
-        _belong(each, "jacobian", ["curvature", "jacobian_products"])
-        for each in _with_terms(settings.deformation)
-    )
-    if short and scale is None and settings.noise_correlation is None:
-        seen = gradient * inputs.mask[:, None]
-        found = settings.deformation.curvature(inputs.points, inputs.beta, seen)
-        return found * inverse + inputs.precision
     rows = settings.deformation.jacobian(inputs.points, inputs.beta, gradient)
     precision = inputs.precision
     if scale is not None and settings.scale is not None:
@@ -138,18 +130,13 @@ def curvature(inputs: CurvatureInputs) -> Curvature | None:
 
 def _is_known(settings: TemplateSettings) -> bool:
     """Return whether the second derivatives were written for the values that are computed."""
-    warps = _with_terms(settings.deformation)
+    warps = [settings.deformation, *getattr(settings.deformation, "terms", ())]
     asked = ["second_derivatives"]
     if len(warps) > 1:  # methods that join them
         asked += ["derivatives", "contract", "cross_derivatives"]
     return _belong(settings.basis, "evaluate", ["_bends"]) and all(
         _belong(each, "_columns", asked) for each in warps
     )
-
-
-def _with_terms(deformation: Deformation) -> list[Deformation]:
-    """Return a warp, followed by its terms if it is a sum."""
-    return [deformation, *getattr(deformation, "terms", ())]
 
 
 def _belong(made: Any, values: str, derived: Sequence[str]) -> bool:

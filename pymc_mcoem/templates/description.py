@@ -17,16 +17,8 @@ __all__ = ["describe_mixture"]
 def describe_mixture(settings: TemplateSettings, priors: TemplatePriors) -> dict[str, str]:
     """Return a description of a mixture that differs from those of other mixtures.
 
-    Parameters
-    ----------
-    settings : TemplateSettings
-    priors : TemplatePriors
-
-    Returns
-    -------
-    dict of str to str
-        Arrays are described by a weighted sum of their entries with six digits, which differs
-        between arrays and does not depend on rounding.
+    Arrays are described by a weighted sum of their entries with six digits, which differs between
+    arrays and does not depend on rounding.
 
     Examples
     --------

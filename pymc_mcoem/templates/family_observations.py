@@ -20,12 +20,7 @@ __all__ = ["TemplateObservations"]
 
 
 class TemplateObservations(ModelObservations):
-    """What `TemplateMixture` takes as observations.
-
-    Attributes
-    ----------
-    settings : TemplateSettings
-    """
+    """What `TemplateMixture` takes as observations."""
 
     settings: TemplateSettings
     _warned_of_negative_values: bool

@@ -21,17 +21,7 @@ MOST_KERNELS = 20
 class ImageGrid:
     """Coordinates of an image's pixels, of its template's kernels and of the landmarks of a warp.
 
-    Parameters
-    ----------
-    shape : tuple of (int, int)
-        Rows and columns, at least two each.
-    n_landmarks : int or tuple of (int, int) or None
-        Landmarks on each side, at least two. None: two more than a quarter of the side, at most
-        six.
-    n_kernels : int or tuple of (int, int) or "pixels" or None
-        Kernels of the template on each side, at least two, ends included. A number is that of the
-        longer side; the shorter one has as many as its length is worth. "pixels": one on each
-        pixel. None: the same, but at most twenty on the longer side.
+    Arguments are those of `TemplateMixture.for_images`, section ``subsec:5:2`` of the paper.
 
     Attributes
     ----------
@@ -48,15 +38,6 @@ class ImageGrid:
         Coordinates of the landmarks on each axis: the inner half of each side.
     width : float
         Twice the larger spacing of the landmarks.
-
-    Raises
-    ------
-    ValueError
-        If the shape or the number of landmarks or kernels is too small.
-
-    Notes
-    -----
-    Section ``subsec:5:2`` of the paper, which has a kernel on each pixel.
 
     Examples
     --------

@@ -64,12 +64,6 @@ def maximize_templates(
         ``weights`` (C,), ``templates`` (C, L), ``noise_variance`` () or (C,), and
         ``deformation_variance`` (C,) or (C, d) or ``deformation_covariance`` (C, d, d).
 
-    Raises
-    ------
-    ValueError
-        If a class has so little mass that, with the priors given, nothing determines its
-        template, its deformations or its noise.
-
     Notes
     -----
     Labels ``exp_model`` and ``mstep_curvedExp`` of the paper, with conjugate priors. With mean μ

@@ -50,20 +50,8 @@ class TemplateModel:
 def build_template_model(
     settings: TemplateSettings, parameters: Mapping[str, np.ndarray]
 ) -> TemplateModel:
-    """Build the model of one observation.
+    """Build the model of one observation, with these initial values of θ.
 
-    Parameters
-    ----------
-    settings : TemplateSettings
-    parameters : mapping of str to ndarray
-        Initial values of the ``pm.Data`` that hold θ.
-
-    Returns
-    -------
-    TemplateModel
-
-    Notes
-    -----
     Labels ``modelFunc``, ``mixtModelVect`` and ``exp_model`` of the paper.
     """
     basis, deformation = settings.basis, settings.deformation

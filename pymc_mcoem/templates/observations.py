@@ -9,33 +9,13 @@ import numpy as np
 import xarray as xr
 
 from pymc_mcoem.em.stream import as_values
-from pymc_mcoem.validation import LARGEST, as_numbers
+from pymc_mcoem.validation import LARGEST
 
 __all__ = ["drop_missing_points", "encode_observation", "encode_own_points", "pad_points"]
 
 
 def encode_observation(observation: Any, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """Check one observation and return its values and its mask.
-
-    Parameters
-    ----------
-    observation : array_like of shape `shape`, or mapping
-        NaN, or an entry masked in a masked array, is a missing point. A result of this function
-        is accepted too.
-    shape : tuple of int
-
-    Returns
-    -------
-    dict of str to ndarray
-        ``observed_values`` with zeros where points are missing and ``observed_mask`` with ones
-        where they are not.
-
-    Raises
-    ------
-    TypeError
-        If the values are not real numbers.
-    ValueError
-        If the shape is wrong, a value is infinite, or all points are missing.
+    """Return values and mask of one observation; see `TemplateMixture.encode`.
 
     Examples
     --------
@@ -76,35 +56,17 @@ def encode_observation(observation: Any, shape: tuple[int, ...]) -> dict[str, np
 def encode_own_points(
     observation: Any, grid: np.ndarray, most: int, check: Callable[[np.ndarray], None]
 ) -> dict[str, np.ndarray]:
-    """Check one observation on points of its own and return points, values and mask.
+    """Return points, values and mask of one observation; see `TemplateMixture.encode`.
 
     Parameters
     ----------
-    observation : array_like of shape (2, n) or (n_grid,), or mapping
-        Points above values; or values at the points of the grid; or a mapping of ``points`` and
-        ``values`` to vectors of the same length. NaN marks missing values. A result of this
-        function is accepted too.
     grid : ndarray of shape (n_grid,)
         Points of observations that bring none.
     most : int
-        Length of the returned arrays.
+        Length of the returned arrays. Entries beyond the observation's points are missing and lie
+        at its first point.
     check : callable
         Raises ValueError if points (n, 1) lie where they must not.
-
-    Returns
-    -------
-    dict of str to ndarray
-        ``observed_values`` and ``observed_mask`` as from `encode_observation`, and
-        ``own_points``, each of shape (most,). Entries beyond the observation's points are missing
-        and lie at its first point.
-
-    Raises
-    ------
-    TypeError
-        If the values are not real numbers.
-    ValueError
-        If a shape is wrong, there are too many points, points do not increase or lie where
-        they must not, a value is infinite, or all are missing.
 
     Examples
     --------
@@ -113,18 +75,9 @@ def encode_own_points(
     (array([0.1, 0.7, 0.1]), array([1., 1., 0.]))
     """
     if isinstance(observation, Mapping):
-        if set(observation) == {"observed_values", "observed_mask", "own_points"}:
-            values = encode_observation(
-                {name: observation[name] for name in ("observed_values", "observed_mask")}, (most,)
-            )
-            own = as_numbers("observation: own_points", observation["own_points"])
-            if own.shape != (most,):
-                raise ValueError(
-                    f"observation: own_points has shape {own.shape}, expected {(most,)}; give "
-                    "points and values, and let encode fill them up."
-                )
-            _check_points(own, check)
-            return {**values, "own_points": own}
+        if "own_points" in observation:  # a result of this function
+            encoded = dict(observation)
+            observation = {"points": encoded.pop("own_points"), "values": _joined(encoded)}
         if set(observation) != {"points", "values"}:
             raise ValueError(
                 f"observation: got {sorted(map(str, observation))}; give points and values."
@@ -155,18 +108,13 @@ def encode_own_points(
             f"observation has the points {points}, which do not increase; sort them with their "
             "values and average the values at equal points."
         )
-    _check_points(points, check)
-    short = np.full(most, np.nan)
-    short[: points.size] = table[1]
-    return {**encode_observation(short, (most,)), "own_points": pad_points(points, most)}
-
-
-def _check_points(points: np.ndarray, check: Callable[[np.ndarray], None]) -> None:
-    """Check points; errors name the observation."""
     try:
         check(points[:, None])
     except ValueError as error:
         raise ValueError(f"observation: {error}") from error
+    short = np.full(most, np.nan)
+    short[: points.size] = table[1]
+    return {**encode_observation(short, (most,)), "own_points": pad_points(points, most)}
 
 
 def pad_points(points: np.ndarray, length: int) -> np.ndarray:

@@ -221,13 +221,7 @@ class RegisteringFamily(TemplateFamily):
 def seed_of(
     random_seed: int | Sequence[int], data: Mapping[str, np.ndarray]
 ) -> np.random.SeedSequence:
-    """Return the seed of an observation, which depends on nothing but a seed and its values.
-
-    Parameters
-    ----------
-    random_seed : int or sequence of int
-    data : mapping of str to ndarray
-        The observation, as from `TemplateMixture.encode`.
+    """Return the seed of an encoded observation, which depends on a seed and its values alone.
 
     Examples
     --------

@@ -56,20 +56,10 @@ class Registered:
 class Registrar:
     """Register observations to the classes of a mixture, with functions compiled once.
 
-    Parameters
-    ----------
-    mixture : TemplateMixture
-    alone : TemplateMixture
-        The same mixture with one class, whose statistics are left out here.
-    e_step : CarlinChibBurst, optional
-        Settings of the bursts. Default: as in `OnlineEM`.
-
-    Notes
-    -----
     Class probabilities come from a burst that jumps between the classes. The registration to a
-    class comes from a burst in the mixture of that class alone, since p(β, λ | I = j, y) does not
-    depend on ω. An improbable class is therefore registered as accurately as any other, although
-    a jumping chain visits it rarely or never. `TemplateMixture.register` uses this class.
+    class comes from a burst in the mixture of that class alone, `alone`, since p(β, λ | I = j, y)
+    does not depend on ω. An improbable class is therefore registered as accurately as any other,
+    although a jumping chain visits it rarely or never. The statistics of `alone` are left out here.
     """
 
     def __init__(
@@ -97,23 +87,14 @@ class Registrar:
         draws: int,
         tune: int,
     ) -> Registered:
-        """Register one observation.
+        """Register one encoded observation at θ.
 
         Parameters
         ----------
-        data : mapping of str to ndarray
-            The observation, as from `TemplateMixture.encode`.
-        theta : mapping of str to ndarray
-            θ, as from `TemplateMixture.check_parameters`.
         seed : numpy.random.SeedSequence
             One that has spawned nothing.
         clocks : ndarray of shape (n_classes, n_parameters)
             As from `clocks`.
-        draws, tune : int
-
-        Returns
-        -------
-        Registered
         """
         n_classes = self.mixture.n_classes
         seeds = seed.spawn(n_classes + 1)
@@ -137,13 +118,7 @@ class Registrar:
         return Registered(probability, moments, troubles)
 
     def clocks(self, reference: Any) -> np.ndarray:
-        """Return the β of the common frame of each class, (n_classes, n_parameters).
-
-        Raises
-        ------
-        ValueError
-            If `reference` has another shape or is not finite.
-        """
+        """Return the β of the common frame of each class, (n_classes, n_parameters)."""
         deformation = self.mixture.settings.deformation
         size = (self.mixture.n_classes, deformation.n_parameters)
         beta = deformation.mean if reference is None else np.asarray(reference, np.float64)
@@ -278,18 +253,9 @@ class Registrar:
 def averaged_moments(
     probability: np.ndarray, mean: np.ndarray, sd: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and standard deviation of a mixture from those of its classes.
+    """Return mean and standard deviation of a mixture from those of its classes, (n_classes, ...).
 
-    Parameters
-    ----------
-    probability : ndarray of shape (n_classes,)
-    mean, sd : ndarray of shape (n_classes, ...)
-        NaN where a class has no value. The average is then NaN too, unless the class is less
-        probable than a millionth.
-
-    Returns
-    -------
-    mean, sd : ndarray of shape (...)
+    They are NaN where a class has no value, unless it is less probable than a millionth.
 
     Examples
     --------

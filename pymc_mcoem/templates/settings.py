@@ -32,7 +32,7 @@ RESERVED = {
 
 @dataclass(frozen=True)
 class TemplateSettings:
-    """Structure of a template mixture, as `check_settings` returns it.
+    """Structure of a template mixture; see `TemplateMixture` for the arguments that it is made of.
 
     Attributes
     ----------
@@ -43,16 +43,8 @@ class TemplateSettings:
         Name of each axis of the observation.
     dim_coords : tuple of ndarray
         Labels along those axes.
-    basis, deformation
-        Basis of the templates, and warp.
-    n_classes : int
     scale : tuple of float or None
         Shape a and rate b of the Gamma prior of λ.
-    covariance, noise : str
-        As for `TemplateMixture`.
-    noise_correlation : ndarray of shape (n_points, n_points) or None
-    coefficients : str
-        As for `TemplateMixture`.
     own_points : int or None
         Largest number of points of an observation that has points of its own.
     """
@@ -113,24 +105,7 @@ def check_settings(
     n_classes: int,
     options: Mapping[str, Any],
 ) -> TemplateSettings:
-    """Check the arguments of `TemplateMixture` and return them as settings.
-
-    Parameters
-    ----------
-    points : array_like of shape (n_points, n_dims) or (n_points,)
-    basis : GaussianBasis
-    deformation : Deformation
-    n_classes : int
-    options : mapping of str to object
-        The other arguments by name.
-
-    Raises
-    ------
-    ValueError
-        If shapes do not fit one another or a value is out of range.
-    TypeError
-        If the basis or the deformation has another type.
-    """
+    """Check the arguments of `TemplateMixture`, the optional ones by name, and return settings."""
     if not isinstance(basis, GaussianBasis):
         raise TypeError(f"basis is a {type(basis).__name__}; pass a GaussianBasis.")
     if not isinstance(deformation, Deformation):

@@ -141,20 +141,10 @@ def kmeans_start(
 def kmeans_labels(
     values: np.ndarray, mask: np.ndarray, n_classes: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Return a cluster label for every observation.
+    """Return labels below `n_classes`, fewer of them if there are fewer distinct observations.
 
-    Parameters
-    ----------
-    values, mask : ndarray of shape (n_observations, n_points)
-        Observations with zeros where points are missing, and 1 where they are not. For the
-        clustering a missing value is replaced by the other observations' mean at that point.
-    n_classes : int
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    ndarray of int, shape (n_observations,)
-        Labels below ``n_classes``; fewer of them if there are fewer distinct observations.
+    Observations (n_observations, n_points) have zeros where `mask` is zero. There the clustering
+    takes the other observations' mean.
     """
     return _clusters(_filled(values, mask), n_classes, rng)
 
@@ -164,19 +154,10 @@ def allowed_labels(
 ) -> np.ndarray:
     """Return a class for every observation, among those that it may be of.
 
-    Parameters
-    ----------
-    values, mask : ndarray of shape (n_observations, n_points)
-        As for `kmeans_labels`.
-    allowed : ndarray of bool of shape (n_observations, n_classes)
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    ndarray of int, shape (n_observations,)
-        The nearest of the class centers. Observations with the same label give as many centers as
-        it allows classes, by k-means, narrow labels first. Centers of other classes are the
-        observations farthest from all centers, one after another.
+    `allowed`, of bool, is (n_observations, n_classes). An observation gets the nearest of the class
+    centers. Observations with the same label give as many centers as it allows classes, by k-means,
+    narrow labels first. Centers of other classes are the observations farthest from all centers,
+    one after another.
     """
     filled = _filled(values, mask)
     centers = np.full((allowed.shape[1], filled.shape[1]), np.inf)
@@ -235,20 +216,10 @@ def labeled_statistics(
     n_classes: int,
     design: np.ndarray,
 ) -> dict[str, np.ndarray]:
-    """Return the statistics of labeled observations with the mean deformation.
+    """Return all statistics of the M-step but ``"deformation_outer"``, of labeled observations.
 
-    Parameters
-    ----------
-    values, mask : ndarray of shape (n_observations, n_points)
-    labels : ndarray of int, shape (n_observations,)
-    n_classes : int
-    design : ndarray of shape (n_points, n_basis) or (n_observations, n_points, n_basis)
-        λΦ at the prior means, for all observations or for each.
-
-    Returns
-    -------
-    dict of str to ndarray
-        All statistics that the M-step needs except ``"deformation_outer"``.
+    They are those at the mean deformation: `design` is λΦ at the prior means, (n_points, n_basis),
+    or (n_observations, n_points, n_basis) where each observation has points of its own.
     """
     member = (labels[:, None] == np.arange(n_classes)).astype(np.float64) / len(labels)
     points = member.T @ mask
@@ -271,8 +242,6 @@ def labeled_statistics(
 def random_templates(gram: np.ndarray, n_classes: int, rng: np.random.Generator) -> np.ndarray:
     """Return templates drawn from Normal(0, K⁻¹), shape (n_classes, n_basis).
 
-    Notes
-    -----
     Section ``subsec:5:2`` of the paper. A millionth of the identity is added to K, which is then
     invertible for wide kernels too.
     """

@@ -1,4 +1,7 @@
-"""The growth study's heights, and velocities from heights."""
+"""The growth study's heights, and velocities from heights.
+
+Where files are looked for, and what is said of a wrong one, is tested for the digits.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,9 @@ import pytest
 import rdata
 from scipy.interpolate import BSpline
 
-from pymc_mcoem.datasets import digits, growth, growth_velocity, load_growth, r_files
+from pymc_mcoem.datasets import digits, growth, growth_velocity, load_growth
 
 AGES = np.array([1, 1.25, 1.5, 1.75, *range(2, 9), *np.arange(8.5, 18.1, 0.5)])
-
-
-@pytest.fixture(autouse=True)
-def no_data_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("PYMC_MCOEM_DATA", raising=False)
-    monkeypatch.setattr(r_files.pooch, "os_cache", lambda name: tmp_path / "cache" / name)
 
 
 def test_heights_from_a_folder(data_directory: Path) -> None:
@@ -37,13 +34,6 @@ def test_heights_from_a_folder(data_directory: Path) -> None:
     assert first.values[:2].tolist() == [81.3, 84.2]
 
 
-def test_heights_from_the_folder_of_the_environment(
-    data_directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYMC_MCOEM_DATA", str(data_directory))
-    assert load_growth().sizes["child"] == 93
-
-
 def test_heights_from_the_public_source(
     rng: np.random.Generator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,28 +48,6 @@ def test_heights_from_the_public_source(
     np.testing.assert_array_equal(data.height, np.concatenate([boys.T, girls.T]))
     assert data.sex.values.tolist() == ["male"] * 3 + ["female"] * 2
     assert data.child.values.tolist() == ["boy01", "boy02", "boy03", "girl01", "girl02"]
-
-
-def test_altered_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / growth.GROWTH_FILE).write_text("subject,sex,age_years,height_cm\n")
-    with pytest.raises(ValueError, match=r"berkeley_growth\.csv is not the file .* sha256"):
-        load_growth(tmp_path)
-
-
-def test_a_folder_without_data_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"neither berkeley_growth\.csv nor growth\.rda"):
-        load_growth(tmp_path)
-
-
-def test_a_failed_download_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(growth, "GROWTH_SOURCE_URL", (tmp_path / "no.rda").as_uri())
-
-    def refuse(*arguments: object, **options: object) -> None:
-        raise OSError("no network")
-
-    monkeypatch.setattr(r_files.pooch, "retrieve", refuse)
-    with pytest.raises(FileNotFoundError, match=r"could not download .*no network.*directory="):
-        load_growth()
 
 
 @pytest.mark.parametrize("smoother", ["spline", "monotone"])
@@ -146,20 +114,6 @@ def test_bad_arguments_are_named(change: dict, message: str) -> None:
 )
 def test_pinned_digests_are_whole(digest: str) -> None:
     assert re.fullmatch("[0-9a-f]{64}", digest)
-
-
-def test_a_download_of_another_file_says_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "other.rda").write_bytes(b"something else")
-    monkeypatch.setattr(growth, "GROWTH_SOURCE_URL", (tmp_path / "other.rda").as_uri())
-
-    def refuse(*arguments: object, **options: object) -> None:
-        raise ValueError("SHA256 hash of downloaded file does not match")
-
-    monkeypatch.setattr(r_files.pooch, "retrieve", refuse)
-    with pytest.raises(ValueError, match=r"not the file it should be .*does not match.*directory="):
-        load_growth()
 
 
 @pytest.mark.parametrize("smoother", ["spline", "monotone"])

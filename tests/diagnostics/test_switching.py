@@ -61,12 +61,6 @@ def test_a_class_that_the_model_excludes_has_no_weight(rng):
     assert verdicts(codes, log_weight) == ["no weight"]
 
 
-def test_a_chain_that_should_have_moved(rng):
-    codes = np.zeros((4, 100), dtype=int)
-    log_weight = np.log(np.broadcast_to([0.7, 0.3], (4, 100, 2)))
-    assert verdicts(codes, log_weight) == ["stuck"]
-
-
 def test_too_few_draws_to_tell(rng):
     codes, log_weight, *_ = toy_carlin_chib(rng, 1, 10, evidence=[1, 1e-9, 1e-9], **GOOD)
     assert verdicts(codes, log_weight) == ["stuck"]
@@ -78,14 +72,6 @@ def test_chains_in_different_classes(rng):
     )
     assert verdicts(codes, log_weight) == ["stuck"]
     assert verdicts(codes) == ["stuck"]
-
-
-def test_one_of_four(rng):
-    codes = TWO_STATES.draw(rng, 4, 500)
-    codes[2] = 1
-    (found,) = unmoved_chains(read_chains(as_array(codes)))
-    assert found.verdict == "stuck"
-    assert found.chains == (2,)
 
 
 def test_a_rare_class_may_be_missed_by_chance(rng):

@@ -75,12 +75,6 @@ def test_weights_and_what_the_last_observations_weigh(history):
         plot_class_weights(history, window=0, backend="none")
 
 
-def test_a_run_that_learned_nothing_is_refused(history):
-    start = xr.DataTree.from_dict({"steps": history["steps"].to_dataset().isel(step=slice(1))})
-    with pytest.raises(ValueError, match="nothing was learned"):
-        plot_parameter_history(start, backend="none")
-
-
 def test_error_rates_of_two_runs(rng):
     actual = rng.integers(3, size=60)
     rates = {

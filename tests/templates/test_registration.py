@@ -224,24 +224,6 @@ def test_points_of_its_own_are_registered_as_the_grids_are(toy):
     assert np.isfinite(found["aligned_mean"].values[0, 2:-2]).all()
 
 
-def test_labels_of_classes_are_names_only(toy, found):
-    mixture, theta, curve = toy
-    swapped = {
-        name: value[::-1].copy() if value.shape[:1] == (2,) else value
-        for name, value in theta.items()
-    }
-    again = mixture.register(curve, swapped, draws=4_000, tune=200, random_seed=4)
-    back = again.isel({"class": [1, 0]})
-    error = 0.5 * np.sqrt(2 / EFFECTIVE)
-    np.testing.assert_allclose(
-        back["class_probability"].values, found["class_probability"].values, atol=LIMIT * error
-    )
-    for name in ("warp", "scale", "deformation"):
-        away = np.abs(back[f"{name}_mean"].values - found[f"{name}_mean"].values)
-        error = found[f"{name}_sd"].values * np.sqrt(2 / EFFECTIVE)
-        assert (away < LIMIT * error + 1e-12).all(), name
-
-
 def test_curves_on_grids_of_their_own_with_known_warps_are_registered(toy, rng):
     """The true warp lies in its posterior as often as it should, a fifth of the values missing."""
     mixture, theta, _ = toy

@@ -19,9 +19,14 @@ from pymc_mcoem.templates import (
     image_loops_numba,
     template_loops_numba,
 )
-from pymc_mcoem.templates.bases import separable as plain
 from pymc_mcoem.templates.bases import separable_numba
 from pymc_mcoem.templates.bases.even_grid import EvenGrid
+from pymc_mcoem.templates.bases.separable import (
+    KernelBends,
+    KernelSlopes,
+    KernelSums,
+    KernelValues,
+)
 from pymc_mcoem.templates.bases.separable_numba import (
     RecurrentSlopes,
     RecurrentValues,
@@ -77,7 +82,14 @@ def operators(function):
     return {type(node.op).__name__ for node in function.maker.fgraph.apply_nodes}
 
 
-KERNELS = ["values", "slopes", "bends", "sums", "moments"]
+BUILD = {
+    "values": KernelValues.of,
+    "slopes": KernelSlopes.of,
+    "bends": KernelBends.of,
+    "sums": KernelSums.of,
+    "moments": lambda grid, points, weights: KernelSums.of(grid.halved(), points, weights),
+}
+KERNELS = list(BUILD)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +110,7 @@ def test_recurrences_are_the_plain_graph(name, kind, rng):
     x, y, w = pt.vectors("xyw")
     per_kernel = kind in ("values", "slopes", "bends")
     weights = rng.normal(size=np.prod(grid.length) if per_kernel else first.size)
-    build = getattr(plain, f"kernel_{kind}")
+    build = BUILD[kind]
     found, expected = both(build(grid, [x, y], w), [x, y, w], [first, second, weights])
     # far from zero the coordinates themselves have lost digits
     rounding = 1e-12 * (1.0 + MIDDLES.get(name, 0.0))
@@ -110,7 +122,7 @@ def test_recurrences_are_the_plain_graph(name, kind, rng):
 @pytest.mark.parametrize("kind", ["values", "slopes", "bends", "sums"])
 def test_numba_takes_the_recurrence_jax_polynomials_and_others_the_plain_graph(kind):
     x, y, w = pt.vectors("xyw")
-    graph = getattr(plain, f"kernel_{kind}")(make_grid("digits"), [x, y], w)
+    graph = BUILD[kind](make_grid("digits"), [x, y], w)
     name = f"Recurrent{kind.capitalize()}"
     assert name in operators(pytensor.function([x, y, w], graph, mode=NUMBA))
     for mode in ("CVM", "FAST_COMPILE", "JAX"):
@@ -135,7 +147,7 @@ def test_derivatives(mode, kind, rng):
     weights = rng.normal(size=6 if kind == "sums" else 20)
 
     def total(x, y, w):
-        found = getattr(plain, f"kernel_{kind}")(grid, [x, y], w)
+        found = BUILD[kind](grid, [x, y], w)
         parts = found if isinstance(found, list) else [found]
         # unequal weights, so that no derivative cancels
         return sum((part * (index + 1.0)).sum() for index, part in enumerate(parts)) + sum(
@@ -149,7 +161,7 @@ def test_derivatives(mode, kind, rng):
 def test_values_and_slopes_share_their_kernels(rng):
     x, y, w = pt.vectors("xyw")
     grid = make_grid("digits")
-    values = plain.kernel_values(grid, [x, y], w)
+    values = KernelValues.of(grid, [x, y], w)
     loss = pt.sqr(values).sum()
     function = pytensor.function([x, y, w], [loss, *pt.grad(loss, [x, y])], mode=NUMBA)
     used = operators(function)
@@ -164,7 +176,7 @@ def test_values_and_slopes_share_their_kernels(rng):
 def test_bends_share_them_too(rng):
     x, y, w = pt.vectors("xyw")
     grid = make_grid("digits")
-    kinds = plain.kernel_values, plain.kernel_slopes, plain.kernel_bends
+    kinds = KernelValues.of, KernelSlopes.of, KernelBends.of
     wanted = [each for kind in kinds for each in np.atleast_1d(kind(grid, [x, y], w))]
     arguments = [*rng.uniform(-1, 1, size=(2, 30)), rng.normal(size=256)]
     function = pytensor.function([x, y, w], wanted, mode=NUMBA)
@@ -178,17 +190,15 @@ def test_bends_share_them_too(rng):
 def test_values_at_other_points_are_not_shared():
     x, y, w = pt.vectors("xyw")
     grid = make_grid("digits")
-    there = plain.kernel_values(grid, [y, x], w)
-    function = pytensor.function(
-        [x, y, w], [there, *plain.kernel_slopes(grid, [x, y], w)], mode=NUMBA
-    )
+    there = KernelValues.of(grid, [y, x], w)
+    function = pytensor.function([x, y, w], [there, *KernelSlopes.of(grid, [x, y], w)], mode=NUMBA)
     assert {"RecurrentSlopes", "RecurrentValues"} <= operators(function)
 
 
 def test_not_a_number_stays_so_and_infinite_points_are_far_away():
     grid = make_grid("digits")
     x, y, w = pt.vectors("xyw")
-    function = pytensor.function([x, y, w], plain.kernel_values(grid, [x, y], w), mode=NUMBA)
+    function = pytensor.function([x, y, w], KernelValues.of(grid, [x, y], w), mode=NUMBA)
     found = function([np.nan, 0.1, np.inf, -np.inf], [0.1, np.nan, 0.1, 0.1], np.ones(256))
     assert np.isnan(found[:2]).all()
     np.testing.assert_allclose(found[2:], 0, atol=1e-12)
@@ -262,7 +272,7 @@ def test_exponentials_are_right_when_another_function_compiles_them(rng):
 )
 def test_sizes_that_do_not_fit_are_refused(kind, spoilt):
     x, y, w = pt.vectors("xyw")
-    graph = getattr(plain, f"kernel_{kind}")(make_grid("line"), [x, y], w)
+    graph = BUILD[kind](make_grid("line"), [x, y], w)
     function = pytensor.function([x, y, w], graph, mode=NUMBA)
     sizes = {"first": 10, "second": 10, "weights": 10 if kind == "sums" else 7}
     function(*map(np.ones, sizes.values()))
@@ -278,8 +288,8 @@ def values_and_slopes(seed, dtype, back_end):
         points = make_points(grid, rng)
         weights = rng.normal(size=grid.length[0] * grid.length[1])
         symbols = [pt.vector(shape=(len(points[0]),)) for _ in range(2)] + [pt.vector()]
-        graphs = [plain.kernel_values(grid, symbols[:2], symbols[2])]
-        graphs += plain.kernel_slopes(grid, symbols[:2], symbols[2])
+        graphs = [KernelValues.of(grid, symbols[:2], symbols[2])]
+        graphs += KernelSlopes.of(grid, symbols[:2], symbols[2])
         if back_end == "jax":
             from pymc_mcoem.compiling.graphs_jax import precision
 
@@ -401,9 +411,9 @@ def test_no_points_and_constants_that_are_folded(rng):
     grid = make_grid("digits")
     empty = pt.constant(np.zeros(0))
     weights = pt.constant(rng.normal(size=256))
-    assert plain.kernel_values(grid, [empty, empty], weights).eval(mode=NUMBA).shape == (0,)
+    assert KernelValues.of(grid, [empty, empty], weights).eval(mode=NUMBA).shape == (0,)
     points = pt.constant(rng.uniform(-1, 1, size=7))
-    for build in (plain.kernel_values, plain.kernel_slopes):
+    for build in (KernelValues.of, KernelSlopes.of):
         graph = pt.as_tensor_variable(build(grid, [points, points], weights))
         folded = pytensor.function([], graph, mode=NUMBA)()
         np.testing.assert_allclose(folded, pytensor.function([], graph, mode=PLAIN)(), atol=1e-12)

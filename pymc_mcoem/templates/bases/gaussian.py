@@ -12,11 +12,10 @@ from numpy.lib.stride_tricks import sliding_window_view
 from pymc_mcoem.compiling.linear_algebra import matrix_product, matrix_vector
 from pymc_mcoem.templates.bases.even_grid import EvenGrid
 from pymc_mcoem.templates.bases.separable import (
-    kernel_bends,
-    kernel_moments,
-    kernel_slopes,
-    kernel_sums,
-    kernel_values,
+    KernelBends,
+    KernelSlopes,
+    KernelSums,
+    KernelValues,
 )
 from pymc_mcoem.validation import is_number
 
@@ -359,7 +358,10 @@ class _RegularGaussianBasis(GaussianBasis):
     def evaluate(self, points: Any, coefficients: Any) -> TensorVariable:
         coefficients = pt.as_tensor_variable(coefficients)
         if self.grid is not None:
-            return kernel_values(self.grid, self._coordinates(points), coefficients)
+            values: TensorVariable = KernelValues.of(
+                self.grid, self._coordinates(points), coefficients
+            )
+            return values
         return self._contract(self._factors(points), coefficients)
 
     def _contract(
@@ -383,7 +385,8 @@ class _RegularGaussianBasis(GaussianBasis):
     ) -> list[TensorVariable]:
         """Return ∂f/∂u_k at the points whose coordinates are the columns, (n_points,) each."""
         if self.grid is not None:
-            return kernel_slopes(self.grid, columns, coefficients)
+            slopes: list[TensorVariable] = KernelSlopes.of(self.grid, columns, coefficients)
+            return slopes
         factors = self._factors(list(columns))
         steep = [
             factor * ((-2.0 / self.bandwidth**2) * (column[None, :] - axis[:, None]))
@@ -399,7 +402,7 @@ class _RegularGaussianBasis(GaussianBasis):
     ) -> dict[tuple[int, int], TensorVariable]:
         if self.grid is not None:
             pairs = (0, 0), (0, 1), (1, 1)
-            return dict(zip(pairs, kernel_bends(self.grid, columns, coefficients), strict=True))
+            return dict(zip(pairs, KernelBends.of(self.grid, columns, coefficients), strict=True))
         if len(columns) > 1:
             return super()._bends(columns, coefficients)
         steepness = 2.0 / self.bandwidth**2
@@ -423,12 +426,16 @@ class _RegularGaussianBasis(GaussianBasis):
         if self.grid is None:
             return super().project(points, weights)
         weights = pt.as_tensor_variable(weights)
-        return kernel_sums(self.grid, self._coordinates(points), weights).ravel()
+        sums: TensorVariable = KernelSums.of(self.grid, self._coordinates(points), weights)
+        return sums.ravel()
 
     def gram_sums(self, points: Any, weights: Any) -> TensorVariable:
         if self.grid is None:
             return super().gram_sums(points, weights)
-        return kernel_moments(self.grid, self._coordinates(points), pt.as_tensor_variable(weights))
+        weights = pt.as_tensor_variable(weights)
+        # entry (a, b) belongs to all pairs of kernels whose indices add up to a and b
+        sums: TensorVariable = KernelSums.of(self.grid.halved(), self._coordinates(points), weights)
+        return sums
 
     def unpack_gram(self, sums: np.ndarray) -> np.ndarray:
         sums = np.asarray(sums, dtype=np.float64)

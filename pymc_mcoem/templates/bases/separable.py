@@ -20,29 +20,21 @@ from pymc_mcoem.templates.bases.even_grid import EvenGrid
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
-__all__ = [
-    "EvenGrid",
-    "kernel_bends",
-    "kernel_moments",
-    "kernel_slopes",
-    "kernel_sums",
-    "kernel_values",
-]
+__all__ = ["KernelBends", "KernelSlopes", "KernelSums", "KernelValues"]
 
 
 class SeparableOp(PlainGraph):
-    """Base class of operators on a grid's kernels.
-
-    Parameters
-    ----------
-    grid : EvenGrid
-    inputs : sequence of TensorVariable
-        Two vectors of coordinates and one of coefficients or weights.
-    """
+    """Base class of operators on a grid, of two vectors of coordinates and one of weights."""
 
     def __init__(self, grid: EvenGrid, inputs: Sequence[TensorVariable]) -> None:
         self.grid = grid
         super().__init__(inputs)
+
+    @classmethod
+    def of(cls, grid: EvenGrid, points: Sequence[Any], weights: Any) -> Any:
+        """Return the outputs at points, two vectors of coordinates."""
+        inputs = [*points, weights]
+        return cls(grid, inputs)(*inputs)
 
     def for_numba(self, *inputs: TensorVariable) -> list[TensorVariable] | None:
         """Return the outputs by recurrence, or None for one point, which might be broadcast."""
@@ -83,10 +75,10 @@ class KernelValues(PolynomialOp):
     def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> list[TensorVariable]:
         """Return the cotangents of the inputs by the other operators."""
         (*columns, coefficients), (cotangent,) = inputs, cotangents
-        slopes = kernel_slopes(self.grid, columns, coefficients)
+        slopes = KernelSlopes.of(self.grid, columns, coefficients)
         return [
             *(cotangent * slope for slope in slopes),
-            kernel_sums(self.grid, columns, cotangent).ravel(),
+            KernelSums.of(self.grid, columns, cotangent).ravel(),
         ]
 
 
@@ -147,63 +139,11 @@ class KernelSums(SeparableOp):
     def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> list[TensorVariable]:
         """Return the cotangents of the inputs by the other operators."""
         (*columns, weights), (cotangent,) = inputs, cotangents
-        slopes = kernel_slopes(self.grid, columns, cotangent.ravel())
+        slopes = KernelSlopes.of(self.grid, columns, cotangent.ravel())
         return [
             *(weights * slope for slope in slopes),
-            kernel_values(self.grid, columns, cotangent.ravel()),
+            KernelValues.of(self.grid, columns, cotangent.ravel()),
         ]
-
-
-def kernel_values(
-    grid: EvenGrid, points: Sequence[TensorVariable], coefficients: TensorVariable
-) -> TensorVariable:
-    """Return Σ_l α_l φ_l(u_s), (n_points,); `points` are two vectors of coordinates."""
-    inputs = [*points, coefficients]
-    values: TensorVariable = KernelValues(grid, inputs)(*inputs)
-    return values
-
-
-def kernel_slopes(
-    grid: EvenGrid, points: Sequence[TensorVariable], coefficients: TensorVariable
-) -> list[TensorVariable]:
-    """Return the two derivatives of `kernel_values` by the coordinates, (n_points,) each."""
-    inputs = [*points, coefficients]
-    slopes: list[TensorVariable] = KernelSlopes(grid, inputs)(*inputs)
-    return slopes
-
-
-def kernel_bends(
-    grid: EvenGrid, points: Sequence[TensorVariable], coefficients: TensorVariable
-) -> list[TensorVariable]:
-    """Return the second derivatives of `kernel_values`, (n_points,) each.
-
-    They are by the first coordinate twice, by both, and by the second twice.
-    """
-    inputs = [*points, coefficients]
-    bends: list[TensorVariable] = KernelBends(grid, inputs)(*inputs)
-    return bends
-
-
-def kernel_sums(
-    grid: EvenGrid, points: Sequence[TensorVariable], weights: TensorVariable
-) -> TensorVariable:
-    """Return Σ_s w_s φ_l(u_s) as a table of the grid's lengths."""
-    inputs = [*points, weights]
-    sums: TensorVariable = KernelSums(grid, inputs)(*inputs)
-    return sums
-
-
-def kernel_moments(
-    grid: EvenGrid, points: Sequence[TensorVariable], weights: TensorVariable
-) -> TensorVariable:
-    """Return Σ_s w_s φ_p(u_s) φ_q(u_s) as sums over the kernels of `EvenGrid.halved`.
-
-    Returns
-    -------
-    TensorVariable of shape (2 n_first − 1, 2 n_second − 1)
-        Entry (a, b) belongs to all pairs of kernels whose indices add up to a and b.
-    """
-    return kernel_sums(grid.halved(), points, weights)
 
 
 @graph_rewriter

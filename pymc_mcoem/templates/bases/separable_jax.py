@@ -35,28 +35,13 @@ _once: Any = lax.optimization_barrier
 
 
 def polynomial(name: str, grid: EvenGrid, inputs: Sequence[TensorVariable]) -> list[TensorVariable]:
-    """Return the outputs of ``KernelValues`` or ``KernelSlopes`` for the JAX back end.
-
-    Parameters
-    ----------
-    name : str
-        Name of the operator that is replaced.
-    grid : EvenGrid
-    inputs : sequence of TensorVariable
-        Two vectors of coordinates, and coefficients.
-    """
+    """Return the outputs of the operator of that name, which takes these inputs, for JAX."""
     found = KernelPolynomial(grid, with_slopes=name == "KernelSlopes")(*inputs)
     return list(found) if isinstance(found, list) else [found]
 
 
 class KernelPolynomial(Op):
-    """(first, second, coefficients) → sums of kernels at points, or their two derivatives.
-
-    Parameters
-    ----------
-    grid : EvenGrid
-    with_slopes : bool
-    """
+    """(first, second, coefficients) → sums of kernels at points, or their two derivatives."""
 
     __props__ = ("grid", "with_slopes")
 

@@ -25,6 +25,8 @@ class Deformation:
     class. Learned and other coordinates are uncorrelated.
     Warps are added with ``+``: D(u) = u + Σ (D_i(u) − u).
 
+    All methods take `points`, an ndarray (n_points, n_dims), and `beta`, a tensor (n_parameters,).
+
     Attributes
     ----------
     n_dims : int or None
@@ -51,17 +53,7 @@ class Deformation:
         return int(self.mean.size)
 
     def warp(self, points: np.ndarray, beta: Any) -> TensorVariable:
-        """Return D(u_s, β).
-
-        Parameters
-        ----------
-        points : ndarray of shape (n_points, n_dims)
-        beta : tensor_like of shape (n_parameters,)
-
-        Returns
-        -------
-        TensorVariable of shape (n_points, n_dims)
-        """
+        """Return D(u_s, β), shape (n_points, n_dims)."""
         return pt.stack(self.coordinates(points, beta), axis=1)
 
     def coordinates(self, points: np.ndarray, beta: Any) -> list[TensorVariable]:
@@ -76,45 +68,13 @@ class Deformation:
     def jacobian(self, points: np.ndarray, beta: Any, gradient: Any) -> TensorVariable:
         """Return the derivatives of f(D(u_s, β)) with respect to β, from those of f.
 
-        Parameters
-        ----------
-        points : ndarray of shape (n_points, n_dims)
-        beta : tensor_like of shape (n_parameters,)
-        gradient : tensor_like of shape (n_points, n_dims)
-            ∇f at the warped points.
-
-        Returns
-        -------
-        TensorVariable of shape (n_parameters, n_points)
-            Columns Σ_k ∇f_k(D(u_s, β)) ∂D_k(u_s, β)/∂β.
+        `gradient` is ∇f at the warped points, (n_points, n_dims). The result is (n_parameters,
+        n_points), with columns Σ_k ∇f_k(D(u_s, β)) ∂D_k(u_s, β)/∂β.
         """
         raise NotImplementedError
 
-    def curvature(self, points: np.ndarray, beta: Any, gradient: Any) -> TensorVariable:
-        """Return J Jᵀ of the rows J of `jacobian`, shape (n_parameters, n_parameters).
-
-        Parameters
-        ----------
-        points, beta, gradient
-            As for `jacobian`. Points with zero gradient have no effect.
-        """
-        rows = self.jacobian(points, beta, gradient)
-        return matrix_product(rows, rows.T)
-
-    def jacobian_products(
-        self, points: np.ndarray, beta: Any, gradient: Any, rows: TensorVariable
-    ) -> TensorVariable:
-        """Return rows (n, n_points) times the transpose of `jacobian`, (n, n_parameters)."""
-        return matrix_product(rows, self.jacobian(points, beta, gradient).T)
-
     def derivatives(self, points: np.ndarray, beta: Any) -> list[TensorVariable] | None:
-        """Return ∂D_k(u_s, β)/∂β, a matrix (n_parameters, n_points) per axis, or None if unknown.
-
-        Parameters
-        ----------
-        points : ndarray of shape (n_points, n_dims)
-        beta : tensor_like of shape (n_parameters,)
-        """
+        """Return ∂D_k(u_s, β)/∂β, a matrix (n_parameters, n_points) per axis; None if unknown."""
         return None
 
     def contract(
@@ -138,8 +98,6 @@ class Deformation:
 
         Parameters
         ----------
-        points : ndarray of shape (n_points, n_dims)
-        beta : tensor_like of shape (n_parameters,)
         slopes : sequence of n_dims vectors (n_points,)
             ∂g_s/∂u_k at the warped points.
         bends : n_dims sequences of n_dims vectors (n_points,)
@@ -148,8 +106,8 @@ class Deformation:
         Returns
         -------
         TensorVariable of shape (n_parameters, n_parameters), or None
-            None, the default, if they are not known. Mode searches then use the Gauss-Newton
-            matrix only, and take more steps.
+            None, the default, if they are not known. Mode searches then use the Gauss-Newton matrix
+            only, and take more steps.
         """
         return None
 
@@ -161,19 +119,10 @@ class Deformation:
         other: Deformation,
         theirs: Any,
     ) -> TensorVariable | None:
-        """Return the second derivatives of Σ_s g_s by β and the parameters of an added warp.
+        """Return the second derivatives of Σ_s g_s by β and by an added warp's parameters.
 
-        Parameters
-        ----------
-        points, beta, bends
-            As for `second_derivatives`; `bends` is symmetric.
-        other : Deformation
-        theirs : tensor_like of shape (other.n_parameters,)
-
-        Returns
-        -------
-        TensorVariable of shape (n_parameters, other.n_parameters), or None
-            None if one of them does not know its `derivatives`.
+        Those are `theirs`. `bends` is as for `second_derivatives`, and symmetric. The result has
+        shape (n_parameters, other.n_parameters); it is None if a warp has no `derivatives`.
         """
         moved = self.derivatives(points, beta)
         if moved is None or other.derivatives(points, theirs) is None:
@@ -209,17 +158,8 @@ class Deformation:
 class SumOfDeformations(Deformation):
     """Warps whose displacements add up: D(u) = u + Σ_i (D_i(u) − u).
 
-    β contains the parameters of all terms in order. ``a + b`` returns such a sum.
-
-    Parameters
-    ----------
-    terms : sequence of Deformation
-        Sums among them are replaced by their terms.
-
-    Raises
-    ------
-    ValueError
-        If there is no term, or the terms warp spaces of different dimensions.
+    β contains the parameters of all terms in order; sums among the terms are replaced by theirs.
+    ``a + b`` returns such a sum.
 
     Examples
     --------
@@ -281,25 +221,6 @@ class SumOfDeformations(Deformation):
             ],
             axis=0,
         )
-
-    def curvature(self, points: np.ndarray, beta: Any, gradient: Any) -> TensorVariable:
-        """Return J Jᵀ, block by block, shape (n_parameters, n_parameters)."""
-        beta = pt.as_tensor_variable(beta)
-        coordinates = [beta[where] for where in self._slices()]
-        blocks: list[list[TensorVariable]] = []
-        for index, (term, own) in enumerate(zip(self.terms, coordinates, strict=True)):
-            row = [blocks[before][index].T for before in range(index)]
-            row.append(term.curvature(points, own, gradient))
-            if index + 1 < len(self.terms):
-                rows = term.jacobian(points, own, gradient)
-                row += [
-                    other.jacobian_products(points, theirs, gradient, rows)
-                    for other, theirs in zip(
-                        self.terms[index + 1 :], coordinates[index + 1 :], strict=True
-                    )
-                ]
-            blocks.append(row)
-        return pt.concatenate([pt.concatenate(row, axis=1) for row in blocks], axis=0)
 
     def second_derivatives(
         self,

@@ -136,22 +136,6 @@ class DisplacementField(Deformation):
             [kernels * gradient[None, :, axis] for axis in range(self.n_dims)], axis=0
         )
 
-    def curvature(self, points: np.ndarray, beta: Any, gradient: Any) -> TensorVariable:
-        """Return J Jᵀ, shape (n_parameters, n_parameters)."""
-        gradient = pt.as_tensor_variable(gradient)
-        columns = [gradient[:, axis] for axis in range(self.n_dims)]
-        return self._quadratic(
-            points, [[first * second for second in columns] for first in columns]
-        )
-
-    def jacobian_products(
-        self, points: np.ndarray, beta: Any, gradient: Any, rows: TensorVariable
-    ) -> TensorVariable:
-        """Return rows (n, n_points) times the transpose of `jacobian`, (n, n_parameters)."""
-        gradient = pt.as_tensor_variable(gradient)
-        steep = [rows * gradient[None, :, axis] for axis in range(self.n_dims)]
-        return self.contract(points, beta, steep)
-
     def derivatives(self, points: np.ndarray, beta: Any) -> list[TensorVariable]:
         """Return ∂D_k(u_s, β)/∂β, a matrix (n_parameters, n_points) for each axis."""
         kernels = self._kernels(np.asarray(points, np.float64))
@@ -181,12 +165,6 @@ class DisplacementField(Deformation):
         bends: Sequence[Sequence[TensorVariable]],
     ) -> TensorVariable:
         """Return the second derivatives by β of Σ_s g_s(D(u_s, β)); D is linear in β."""
-        return self._quadratic(points, bends)
-
-    def _quadratic(
-        self, points: np.ndarray, weights: Sequence[Sequence[TensorVariable]]
-    ) -> TensorVariable:
-        """Return Σ_s w_kl(s) ∂D_k(u_s)/∂β (∂D_l(u_s)/∂β)ᵀ for weights with w_kl = w_lk."""
         axes = range(self.n_dims)
         above = [(k, m) for k in axes for m in axes if k <= m]
         factors = self.factors(points)
@@ -196,12 +174,12 @@ class DisplacementField(Deformation):
             # rows first leaves a twentieth of the work; one indexing step puts them in place.
             pairs = [np.triu_indices(len(each)) for each in factors]
             products = (each[p] * each[q] for each, (p, q) in zip(factors, pairs, strict=True))
-            sums = _along_both(pt.stack([weights[k][m] for k, m in above]), *products)
+            sums = _along_both(pt.stack([bends[k][m] for k, m in above]), *products)
             places = _places_of_pairs(*(len(each) for each in factors))
             return sums.ravel()[places.ravel()].reshape(places.shape)
         kernels = self._kernels(np.asarray(points, np.float64))
         found = {
-            (k, m): matrix_product(kernels * weights[k][m][None, :], kernels.T) for k, m in above
+            (k, m): matrix_product(kernels * bends[k][m][None, :], kernels.T) for k, m in above
         }
         rows = [[found[min(k, m), max(k, m)] for m in axes] for k in axes]
         return pt.concatenate([pt.concatenate(row, axis=1) for row in rows], axis=0)
@@ -236,13 +214,10 @@ def _along_both(weights: TensorVariable, first: np.ndarray, second: np.ndarray) 
 
 
 def _places_of_pairs(n_first: int, n_second: int) -> np.ndarray:
-    """Return the position of each matrix entry among the sums of `DisplacementField._quadratic`.
+    """Return where each entry is among the sums of `DisplacementField.second_derivatives`.
 
-    Returns
-    -------
-    ndarray of int of shape (n_parameters, n_parameters)
-        The sums are numbered by the pair of landmarks on the first axis, then the pair of axes,
-        then the pair of landmarks on the second.
+    The sums are numbered by the pair of landmarks on the first axis, then the pair of axes, then
+    the pair of landmarks on the second.
     """
     axes, first, second = (_number_of_pair(n) for n in (2, n_first, n_second))
     table = (

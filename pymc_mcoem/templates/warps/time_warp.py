@@ -159,26 +159,12 @@ class TimeWarp(Deformation):
 
         The early and the late one slope the speed so that the middle moves by about a twelfth of
         the interval.
-
-        Returns
-        -------
-        ndarray of shape (3, n_parameters)
         """
         slope = 0.2 * np.linspace(-1.0, 1.0, self.n_parameters)
         return self.mean + np.stack([0.0 * slope, slope, -slope])
 
     def check_points(self, points: np.ndarray) -> None:
-        """Check that the warp is defined at points.
-
-        Parameters
-        ----------
-        points : ndarray of shape (n_points, 1)
-
-        Raises
-        ------
-        ValueError
-            If a point is outside the outer interval.
-        """
+        """Raise ValueError if a point (n_points, 1) is outside the outer interval."""
         self._column(points)
 
     def quadrature(self, points: np.ndarray) -> Quadrature:
@@ -277,19 +263,7 @@ class TimeWarp(Deformation):
         return np.asarray(self.nodes[cell] + self._step * np.minimum(share, 1.0))
 
     def jacobian(self, points: Any, beta: Any, gradient: Any) -> TensorVariable:
-        """Return the derivatives of f(D(u_s, β)) by β.
-
-        Parameters
-        ----------
-        points : tensor_like of shape (n_points, 1)
-        beta : tensor_like of shape (n_parameters,)
-        gradient : tensor_like of shape (n_points, 1)
-            f' at D(u_s, β).
-
-        Returns
-        -------
-        TensorVariable of shape (n_parameters, n_points)
-        """
+        """Return the derivatives of f(D(u_s, β)) by β, shape (n_parameters, n_points)."""
         weights, speed = self._weights(self._column(points)), self._speed(beta)
         whole = (self._whole * speed).sum()
         share = (weights * speed[:, None]).sum(axis=0) / whole
