@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -214,8 +215,12 @@ class Engine:
             new_log_step = np.append(new_log_step, jumped.log_step)
         if self._inactive is not None:
             moved = self._inactive(int(index), moved, others, rng)
-        with np.errstate(invalid="ignore"):  # where no class has any density
-            log_weight = log_ratio - np.logaddexp.reduce(log_ratio, axis=-1, keepdims=True)
+        total = np.logaddexp.reduce(log_ratio, axis=-1, keepdims=True)
+        if total.size == 1 and isfinite(total.item()):
+            log_weight = log_ratio - total
+        else:
+            with np.errstate(invalid="ignore"):  # where no class has any density
+                log_weight = log_ratio - total
         return Swept(
             index,
             moved,

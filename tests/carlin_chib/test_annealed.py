@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import cloudpickle
 import numpy as np
 import pymc as pm
 import pytest
@@ -312,6 +313,23 @@ def test_a_class_without_density_does_not_spoil_the_step_size(rng):
         log_steps.append(step.chain.log_step[-1])
     assert abs(log_steps[0] - log_steps[1]) < 0.7
     assert 0 <= kept["class_jump_acceptance"] <= 1
+
+
+def test_a_chain_goes_on_with_the_step_size_of_its_jumps(skewed):
+    """It is part of the sampling state."""
+    model = skewed.family.model
+    step = CarlinChib(model=model, **JUMPS["in stages"])
+    step.setup_chain(np.random.default_rng(0), tune=20, draws=20)
+    assert len(step.chain.log_step) == N_CLASSES + 1
+    point = model.initial_point(0)
+    for _ in range(15):
+        point = step.step(point)[0]
+    state, after = step.sampling_state, step.step(point)[0]
+    assert state.chain.log_step[-1] != step._engine.initial_log_step[-1]
+    other = cloudpickle.loads(cloudpickle.dumps(step))
+    other.setup_chain(np.random.default_rng(1), tune=20, draws=20)
+    other.sampling_state = state
+    assert other.step(point)[0] == after
 
 
 def test_what_makes_no_sense_is_refused(skewed):
