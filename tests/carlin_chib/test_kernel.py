@@ -17,11 +17,11 @@ from pymc_mcoem.carlin_chib.kernel import draw_class, noise_size
 from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
 from pymc_mcoem.carlin_chib.sweeps import compile_sweeps
-from tests.helpers.checks import class_draw_asymmetry
+from tests.helpers.checks import LIMIT, class_draw_asymmetry, invariance
 from tests.helpers.compiled import N_MOVES
 from tests.helpers.interpreted import interpreted
 from tests.helpers.models import N_CLASSES
-from tests.helpers.reference_kernel import GivenNoise, ReferenceKernel
+from tests.helpers.reference_kernel import CompiledKernel, GivenNoise, ReferenceKernel
 
 KINDS = ("laplace", "good", "poor")
 
@@ -168,6 +168,15 @@ def test_the_sweep_is_the_reference_sweep(case, rng, kind):
     # Every class was left for every other, and moves were accepted and all rejected.
     assert {pair[:2] for pair in seen} == {(i, j) for i in range(3) for j in range(3)}
     assert {pair[2] for pair in seen} == {True, False}
+
+
+def test_the_sweep_leaves_the_posterior_invariant(case, rng):
+    """With Laplace pseudo-priors; `test_broken_kernels` has the others."""
+    kernel = CompiledKernel(
+        case.burst, case.pseudo_priors("laplace"), case.burst.initial_log_step, case.data
+    )
+    found = invariance(kernel, case.family, case.quadrature, rng, 10_000)
+    assert found.largest_z < LIMIT
 
 
 def test_a_burst_is_its_sweeps_one_after_another(case, rng):
