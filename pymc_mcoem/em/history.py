@@ -219,8 +219,10 @@ class History:
             "/steps": path,
             "/observations": observations,
         }
-        if self.skipped:
-            positions = sorted(self.skipped)
+        # a file's state may be older, and its run meets later records again
+        end = getattr(state, "position", np.inf)
+        positions = sorted(position for position in self.skipped if position < end)
+        if positions:
             reasons = [self.skipped[position] for position in positions]
             nodes["/skipped"] = xr.Dataset(
                 {"reason": ("position", np.array(reasons, dtype=np.str_))},

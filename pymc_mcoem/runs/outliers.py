@@ -163,6 +163,9 @@ def require_plausible(
             reach, size = _reach(rows, middle), np.median(np.abs(rows).max(axis=1))
             # rounding errors among records that are all alike are not a measure of size
             reach = np.sort(reach[reach > ROUNDING * size])
+            # where most are alike, the few others may be the absurd ones
+            if 2 * reach.size <= len(rows) and (size or typical):
+                reach = reach[reach <= allowed * (size or typical)]
             if reach.size and len(rows) >= LEAST:
                 typical, allowed = np.median(reach), beyond
             else:

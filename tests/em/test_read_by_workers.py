@@ -291,6 +291,23 @@ def test_a_run_whose_executor_broke_is_resumed_from_its_file(family, stream, tmp
     assert_same(loaded, expected)
 
 
+def test_a_file_does_not_tell_of_records_behind_its_position(family, stream, tmp_path):
+    """They are met again, and those that were repaired meanwhile are learned."""
+    bad = stream.copy()
+    bad[[20, 33]] = np.inf
+    settings = {"parameters": THETA, "batch_size": 6, "on_error": "skip"}
+    em = driver(family, **settings, executor=Breaking(40))
+    with pytest.raises(ExecutorError):
+        em.partial_fit(stored(tmp_path, bad), checkpoint=tmp_path / "run.nc")
+    assert em.history["skipped"]["position"].values.tolist() == [20, 33]
+    loaded = OnlineEM.load(tmp_path / "run.nc", family, e_step=Noisy())
+    assert 20 < loaded.position <= 33 < em.position
+    assert loaded.history["skipped"]["position"].values.tolist() == [20]
+    loaded.partial_fit(stream, skip=loaded.position)
+    assert loaded.history["skipped"]["position"].values.tolist() == [20]
+    assert (loaded.n_seen, loaded.position) == (59, 60)
+
+
 def test_a_run_goes_on_with_what_it_held(family, stream, tmp_path):
     executor = Breaking(30)
     em = driver(family, parameters=THETA, batch_size=6, executor=executor)

@@ -212,6 +212,26 @@ def test_records_that_are_all_alike_bound_what_comes_behind_them(family, dark, s
     assert em.history["skipped"]["position"].values.tolist() == [20]
 
 
+@pytest.mark.parametrize("level", [0.0, 0.3])
+@pytest.mark.parametrize(
+    ("n_start", "places"), [(3, (2,)), (4, (0,)), (12, (5,)), (50, (49,)), (50, (0, 11, 12))]
+)
+def test_of_a_start_whose_records_are_all_alike_too(family, level, n_start, places, stream):
+    alike = np.full(n_start, level)
+    records = list(alike)
+    for place in places:
+        records.insert(place, 1e30)
+    em = driver(family, n_start=n_start, on_error="skip").partial_fit([*records, *stream])
+    clean = driver(family, n_start=n_start).partial_fit([*alike, *stream])
+    assert_learned_without(em, clean, list(places))
+    settings = {"e_step": Noisy(), "random_seed": 1, "progressbar": False, "on_error": "skip"}
+    saem = SAEM(family, **settings).fit(records, 2)
+    assert saem.parameters.identical(SAEM(family, **settings).fit(alike, 2).parameters)
+    # those that differ from the others by what may be are learned
+    some = np.append(alike, [60_000.0, 5.0])
+    assert driver(family, n_start=n_start + 2).partial_fit(some).n_seen == n_start + 2
+
+
 @pytest.mark.parametrize("value", [-99999.0, 1e6])
 @pytest.mark.parametrize("place", [0, 1, 9])
 def test_what_a_given_start_predicts_is_the_first_measure(family, stream, place, value):
