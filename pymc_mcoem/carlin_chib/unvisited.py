@@ -206,9 +206,11 @@ class UnvisitedClasses:
         """
         found = np.full(len(visits), np.nan)
         unseen = np.flatnonzero((visits <= RARE * visits.sum()) & (class_prior != 0.0)).tolist()
-        if not (self._beside and self._is_covered) or len(unseen) in (0, len(visits)):
+        if not (self._beside and self._is_covered) or len(unseen) == len(visits):
             return found
         found[class_prior == 0.0] = -np.inf
+        if not unseen:
+            return found
         usual, self._n_left = int(visits.argmax()), MAX_EVALUATIONS
         # an optional part must not end a run: gradients of others' operations may raise anything
         try:
