@@ -12,6 +12,7 @@ import pymc as pm
 import pytest
 from numba.core import event
 from pymc.backends.ndarray import NDArray
+from scipy import stats
 
 from pymc_mcoem.carlin_chib import sweeps_numba
 from pymc_mcoem.carlin_chib.inactive import InactiveDraw
@@ -221,6 +222,17 @@ def test_constants_are_shared_and_the_density_is_the_models():
     # not to the last bit: constants of single precision are taken in double
     np.testing.assert_allclose(found, model.compile_logp(mode="FAST_COMPILE")(point), rtol=1e-7)
     assert {shared.get_value().size for shared in constants.shared} >= {1, 3, 20}
+
+
+def test_a_one_that_rewrites_look_for_stays():
+    """Otherwise the logistic function of 800, written out, would be one, and its log-odds lost."""
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5])
+        x = pm.Normal("x", 0.0, 20.0)
+        pm.Bernoulli("y", 1.0 / (1.0 + pm.math.exp(-x)), observed=[0])
+    found = LogDensities(ClassDensity(model, k, [x]))(np.array([1]), np.array([[800.0]]), [])
+    expected = np.log(0.5) + stats.norm.logpdf(800.0, 0.0, 20.0) - 800.0
+    np.testing.assert_allclose(found, expected, rtol=1e-7)
 
 
 def test_flat_functions_read_what_a_model_shares_at_every_call():
