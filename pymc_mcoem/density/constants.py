@@ -25,7 +25,7 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors, io_toposort
-from pytensor.scalar.basic import Add, Pow, Sub, TrueDiv
+from pytensor.scalar.basic import Add, Mul, Pow, Sub, TrueDiv
 from pytensor.tensor.basic import MakeVector
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.random.op import RandomVariable
@@ -48,8 +48,8 @@ class SharedConstants:
 
     - parameters of distributions,
     - real numbers in the model's expressions, but not exponents, because a power with a known
-      exponent is compiled as a product, nor a one in sums and quotients, because log(1 - p) and
-      1 / (1 + exp(-x)) are rewritten to be exact,
+      exponent is compiled as a product, nor a one in sums and quotients or minus one, because
+      log(1 - p) and 1 / (1 + exp(-x)) are rewritten to be exact,
     - observed data, and other arrays.
 
     Whole numbers in expressions stay constants, because they may be sizes.
@@ -219,7 +219,9 @@ def _numbers(node: Apply, known: set[Variable]) -> dict[int, np.ndarray]:
         places = range(n)
     else:
         return {}
-    is_one_needed = isinstance(op, Elemwise) and isinstance(op.scalar_op, (Add, Sub, TrueDiv))
+    kept: tuple[float, ...] = ()
+    if isinstance(op, Elemwise) and isinstance(op.scalar_op, (Add, Sub, TrueDiv, Mul)):
+        kept = (-1.0,) if isinstance(op.scalar_op, Mul) else (-1.0, 1.0)
     found = {}
     for at in places:
         each = node.inputs[at]
@@ -227,7 +229,7 @@ def _numbers(node: Apply, known: set[Variable]) -> dict[int, np.ndarray]:
             continue
         value = _computed(each)
         # PyMC's transforms of bounded variables ask whether a bound is infinite.
-        if value.size == 1 and np.isfinite(value).all() and not (is_one_needed and value == 1.0):
+        if value.size == 1 and np.isfinite(value).all() and value.item() not in kept:
             # Numbers have double precision, as PyTensor gives some of them and others not.
             is_double = not isinstance(op, SymbolicRandomVariable) and (
                 _is_real(each) or is_continuous

@@ -224,12 +224,13 @@ def test_constants_are_shared_and_the_density_is_the_models():
     assert {shared.get_value().size for shared in constants.shared} >= {1, 3, 20}
 
 
-def test_a_one_that_rewrites_look_for_stays():
+@pytest.mark.parametrize("minus", [lambda x: -x, lambda x: -1.0 * x])
+def test_a_one_that_rewrites_look_for_stays(minus):
     """Otherwise the logistic function of 800, written out, would be one, and its log-odds lost."""
     with pm.Model() as model:
         k = pm.Categorical("k", [0.5, 0.5])
         x = pm.Normal("x", 0.0, 20.0)
-        pm.Bernoulli("y", 1.0 / (1.0 + pm.math.exp(-x)), observed=[0])
+        pm.Bernoulli("y", 1.0 / (1.0 + pm.math.exp(minus(x))), observed=[0])
     found = LogDensities(ClassDensity(model, k, [x]))(np.array([1]), np.array([[800.0]]), [])
     expected = np.log(0.5) + stats.norm.logpdf(800.0, 0.0, 20.0) - 800.0
     np.testing.assert_allclose(found, expected, rtol=1e-7)
