@@ -197,6 +197,38 @@ class Family(ModelParameters, ModelObservations):
             found[name][~ready] = present[name][~ready]
         return found
 
+    def rescale(
+        self,
+        parameters: Mapping[str, np.ndarray],
+        statistics: Mapping[str, np.ndarray],
+        *,
+        ready: np.ndarray,
+        share: float,
+    ) -> Mapping[str, np.ndarray]:
+        """Return the M-step's parameters, moved where EM alone hardly moves them.
+
+        A family whose latents and parameters can make up for one another, such as a template and
+        the scales of its observations, may go here to where the latents agree with their prior.
+
+        Parameters
+        ----------
+        parameters : mapping of str to ndarray
+            As `maximize` or `maximize_ready` returned them.
+        statistics : mapping of str to ndarray
+            As for `maximize`.
+        ready : ndarray of bool of shape (n_classes,)
+            As returned by `ready`; the others' parameters stay.
+        share : float in (0, 1]
+            How far to go, as a power of the whole factor. Running means forget: what is found from
+            each is to count as an average over all observations.
+
+        Returns
+        -------
+        mapping of str to ndarray
+            By default, `parameters` as they are.
+        """
+        return parameters
+
     def ready(self, statistics: Mapping[str, np.ndarray], *, effective_size: float) -> np.ndarray:
         """Return for which classes the statistics suffice to maximize their own parameters.
 

@@ -36,6 +36,7 @@ def maximize_family(
     *,
     effective_size: float,
     present: Mapping[str, np.ndarray] | None,
+    share: float = 1.0,
 ) -> Maximized:
     """Maximize the parameters of the classes that are ready, and check the result.
 
@@ -47,6 +48,8 @@ def maximize_family(
         Number of observations that the means are worth.
     present : mapping of str to ndarray, or None
         θ before the M-step; None if there is none.
+    share : float in (0, 1]
+        As for `Family.rescale`.
     """
     # A class without mass divides by zero in plain closed forms. Its rows are not used, and those
     # that are used are checked below.
@@ -59,6 +62,7 @@ def maximize_family(
             found = family.maximize_ready(
                 copied, effective_size=effective_size, ready=ready, present=present
             )
+        found = family.rescale(found, copied, ready=ready, share=share)
     parameters = {name: np.array(value, dtype=np.float64) for name, value in found.items()}
     return Maximized(family.check_parameters(parameters), tuple(np.flatnonzero(~ready).tolist()))
 

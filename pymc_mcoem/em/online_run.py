@@ -440,4 +440,6 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
             state.statistics or {},
             effective_size=state.effective_size,
             present=state.parameters,
+            # of a step with gain 1/n the means are those of all steps alike
+            share=min(1.0, 1.0 / (self.settings.gain(state.n_steps) * state.n_steps)),
         )

@@ -170,6 +170,44 @@ class TemplateFamily(TemplateObservations, Family):
             statistics, effective_size=effective_size, ready=ready, present=present
         )
 
+    def rescale(
+        self,
+        parameters: Mapping[str, np.ndarray],
+        statistics: Mapping[str, np.ndarray],
+        *,
+        ready: np.ndarray,
+        share: float,
+    ) -> Mapping[str, np.ndarray]:
+        r"""Return the M-step's parameters with templates for scales of mean a/b within each class.
+
+        Parameters
+        ----------
+        parameters, statistics, ready, share
+            As for `Family.rescale`.
+
+        Notes
+        -----
+        λ and α_j are known by their product λ α_j, almost: only the prior of λ holds either. EM
+        corrects templates that are too low, under scales that are too high, by a share of
+        a σ²/‖λ f_j‖² in each step, and needs thousands at little noise. Here the M-step is made in
+        a wider model (parameter-expanded EM of Liu, Rubin and Wu, 1998), λ | I = j ~
+        Gamma(a, b/c_j), that is c_j times the λ of the model: templates c_j α_j make the same
+        observations from Gamma(a, b) as α_j do there. The maximum over c_j is at
+
+        .. math:: c_j = \frac{b}{a} \frac{E[δ_{I,j} λ]}{E[δ_{I,j}]},
+
+        and α_j becomes c_j α_j, a power `share` of c_j in a stream. Maxima of the likelihood stay
+        where they were, at c_j = 1, and with the whole c_j a step does not lower it. The prior of
+        templates is that of α_j before it is multiplied: it is to keep them smooth, and would make
+        all of them low, since against it there is nothing but the prior of λ.
+        """
+        if self.settings.scale is None:
+            return parameters
+        shape, rate = self.settings.scale
+        mass = np.where(ready, statistics["class_weight"], 1.0)
+        means = np.where(ready, statistics["scale"] / mass * (rate / shape), 1.0)
+        return {**parameters, "templates": parameters["templates"] * means[:, None] ** share}
+
     def _maximized(
         self, statistics: Mapping[str, np.ndarray], **given: Any
     ) -> dict[str, np.ndarray]:
