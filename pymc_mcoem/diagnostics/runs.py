@@ -85,7 +85,9 @@ class StoppingHint:
     change: float
 
 
-def stopping_hint(history: Any, *, window: int = 200, tolerance: float = 0.02) -> StoppingHint:
+def stopping_hint(
+    history: Any, *, window: int | None = None, tolerance: float = 0.02
+) -> StoppingHint:
     """Return a hint whether a run still learns; it does not stop the run.
 
     The last two windows of observations are compared. A run could stop when
@@ -97,8 +99,9 @@ def stopping_hint(history: Any, *, window: int = 200, tolerance: float = 0.02) -
     ----------
     history : DataTree, OnlineEM or SAEM
         As ``em.history``.
-    window : int
-        Number of observations in each of the two windows; for `SAEM`, of iterations.
+    window : int, optional
+        Number of observations in each of the two windows; for `SAEM`, of iterations. Default: 200,
+        or half of a shorter run.
     tolerance : float
         Limit of the relative change of each parameter: root mean square change over root mean
         square value.
@@ -132,7 +135,7 @@ def stopping_hint(history: Any, *, window: int = 200, tolerance: float = 0.02) -
     >>> stopping_hint(history, window=100).could_stop
     True
     """
-    if window < 10:
+    if window is not None and window < 10:
         raise ValueError(f"window: got {window}; give 10 observations or more.")
     if not tolerance > 0:
         raise ValueError(f"tolerance: got {tolerance}; give a positive number.")
@@ -144,6 +147,8 @@ def stopping_hint(history: Any, *, window: int = 200, tolerance: float = 0.02) -
         records = path.isel(step=path["step"].values > 0)
     numbers = records[number].values
     n_learned = int(numbers[-1])
+    if window is None:
+        window = max(10, min(200, n_learned // 2))
     if n_learned < 2 * window:
         reason = f"{n_learned} {what} are fewer than two windows of {window}"
         return StoppingHint(False, reason, np.nan, np.nan, np.nan)
