@@ -277,7 +277,7 @@ def main() -> None:
     growth = mcoem.datasets.load_growth()
     sex = (growth["sex"].values == "male").astype(int)
     curves = mcoem.datasets.growth_velocity(growth["height"], growth["age"], AGES)
-    mixture = mcoem.TemplateMixture.for_curves(AGES, n_classes=2)
+    mixture = mcoem.TemplateMixture.for_curves(xr.DataArray(AGES, name="age"), n_classes=2)
     stream = mcoem.Passes(curves, arguments.passes, replace=True, random_seed=arguments.seed)
     e_step = mcoem.esteps.CarlinChibBurst(within_class=mcoem.moves.RandomWalk(n_moves=5))
     em = mcoem.OnlineEM(

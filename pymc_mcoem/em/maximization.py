@@ -62,8 +62,8 @@ def maximize_family(
             found = family.maximize_ready(
                 copied, effective_size=effective_size, ready=ready, present=present
             )
-        found = family.rescale(found, copied, ready=ready, share=share)
-    parameters = {name: np.array(value, dtype=np.float64) for name, value in found.items()}
+        moved = family.rescale(found, copied, ready=ready, share=share)
+    parameters = {name: np.array(value, dtype=np.float64) for name, value in moved.items()}
     return Maximized(family.check_parameters(parameters), tuple(np.flatnonzero(~ready).tolist()))
 
 

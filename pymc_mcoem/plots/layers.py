@@ -21,7 +21,16 @@ from arviz_plots.plots.utils import (
     set_wrap_layout,
 )
 
-__all__ = ["Layers", "class_colors", "labels", "make_grid", "make_wrap", "plain_label", "write"]
+__all__ = [
+    "Layers",
+    "class_colors",
+    "labels",
+    "make_grid",
+    "make_wrap",
+    "plain_label",
+    "with_unit",
+    "write",
+]
 
 
 #: Petroff's ten colors, which are ArviZ's default and can be told apart by the color-blind.
@@ -286,6 +295,18 @@ def _size(backend: str, figure_kwargs: dict[str, Any], width: float, height: flo
     dots = 1 if backend in ("matplotlib", "none") else _DOTS_PER_INCH
     figure_kwargs["figsize"] = (dots * width, dots * height)
     figure_kwargs["figsize_units"] = "inches" if dots == 1 else "dots"
+
+
+def with_unit(values: xr.DataArray, name: str) -> str:
+    """Return the name of what is measured with its unit, as xarray's attributes have them.
+
+    Examples
+    --------
+    >>> with_unit(xr.DataArray(0.0, attrs={"units": "ms"}), "time"), with_unit(xr.DataArray(), "u")
+    ('time (ms)', 'u')
+    """
+    called, unit = values.attrs.get("long_name", name), values.attrs.get("units", "")
+    return f"{called} ({unit})" if unit else str(called)
 
 
 def plain_label(value: Any) -> Any:

@@ -21,7 +21,7 @@ from pymc_mcoem.plots.drawing import (
     frame_image,
     shade_levels,
 )
-from pymc_mcoem.plots.layers import Layers, labels, make_grid
+from pymc_mcoem.plots.layers import Layers, labels, make_grid, with_unit
 from pymc_mcoem.validation import is_whole
 
 __all__ = ["plot_registration"]
@@ -233,15 +233,17 @@ def _curve_panels(
             ("observation", draw_points, curve, "data", {"x": age, "color": "B1"})
         )
     titles = {"warp": "warp", "aligned": "aligned on the common clock"}
+    time = with_unit(found[age], age)
+    value = with_unit(found["template_mean"], "value")
     lines = "solid: warped template; dashed: template"
     below = {
-        "data": f"{age}\n({'line: warped template' if templates is None else lines})",
-        "warp": f"{age}\n(dashed: no warp)",
-        "aligned": f"{age} on the common clock",
+        "data": f"{time}\n({'line: warped template' if templates is None else lines})",
+        "warp": f"{time}\n(dashed: no warp)",
+        "aligned": f"{time} on the common clock",
     }
     if not is_default:
-        below["data"] = age  # The default text may not describe lines with the caller's options.
-    beside = {"data": "value", "warp": f"{age} of the template", "aligned": "value"}
+        below["data"] = time  # The default text may not describe lines with the caller's options.
+    beside = {"data": value, "warp": f"{time} of the template", "aligned": value}
     last = found["class"].values.tolist()[-1]
     content.texts = {
         "title": lambda label, panel: titles.get(panel, names[label]),

@@ -12,7 +12,14 @@ from arviz_plots.plot_collection import PlotCollection
 
 from pymc_mcoem.plots.drawing import draw_curve, draw_pixels, frame_image, shade_levels
 from pymc_mcoem.plots.histories import read_path, sequential_colors, snapshots
-from pymc_mcoem.plots.layers import Layers, labels, make_grid, make_wrap, plain_label
+from pymc_mcoem.plots.layers import (
+    Layers,
+    labels,
+    make_grid,
+    make_wrap,
+    plain_label,
+    with_unit,
+)
 from pymc_mcoem.plots.templates import require_drawable
 from pymc_mcoem.templates.images import template_images
 
@@ -162,10 +169,11 @@ def _draw_curves(
     layers.write(
         plot_collection, "title", lambda _, sel: f"class {names[plain_label(sel['class'])]}"
     )
-    layers.write(plot_collection, "xlabel", lambda *_: axis)
+    layers.write(plot_collection, "xlabel", lambda *_: with_unit(data[axis], axis))
     first = data["class"].values[0]
+    beside = with_unit(data["template"], "template")
     layers.write(
-        plot_collection, "ylabel", lambda _, sel: "template" if sel["class"] == first else None
+        plot_collection, "ylabel", lambda _, sel: beside if sel["class"] == first else None
     )
     layers.add_legend(plot_collection, dim="snapshot", title="observations learned")
     return plot_collection

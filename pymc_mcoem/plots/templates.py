@@ -11,7 +11,7 @@ from arviz_base.labels import BaseLabeller
 from arviz_plots.plot_collection import PlotCollection
 
 from pymc_mcoem.plots.drawing import draw_curve, draw_pixels, frame_image, shade_levels
-from pymc_mcoem.plots.layers import Layers, labels, make_wrap, plain_label
+from pymc_mcoem.plots.layers import Layers, labels, make_wrap, plain_label, with_unit
 from pymc_mcoem.templates.images import template_images
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def _draw_curves(
     layers.draw(
         plot_collection, "curve", draw_curve, data, aes=list(plot_collection.aes_set), x=axis
     )
-    layers.write(plot_collection, "xlabel", lambda *_: axis)
-    layers.write(plot_collection, "ylabel", lambda *_: "template")
+    layers.write(plot_collection, "xlabel", lambda *_: with_unit(data[axis], axis))
+    layers.write(plot_collection, "ylabel", lambda *_: with_unit(data["template"], "template"))
     layers.add_legend(plot_collection, dim="class", aes=["color", "linestyle"], title="")
     return plot_collection

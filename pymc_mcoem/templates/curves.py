@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import xarray as xr
 
+from pymc_mcoem.templates.bases.gaussian import GaussianBasis
+from pymc_mcoem.templates.observations import goes_below_zero
 from pymc_mcoem.templates.priors import TemplatePriors
+from pymc_mcoem.templates.settings import OWN_POINT, PART
 from pymc_mcoem.templates.warps.time_warp import TimeWarp
 from pymc_mcoem.validation import as_numbers, require_whole
 
-__all__ = ["CurveGrid", "curve_priors"]
+__all__ = ["CurveGrid", "CurveSource", "curve_priors"]
 
 #: Bandwidth of the templates' kernels in landmark spacings; see `CurveGrid`.
 BANDWIDTH = 1.5
 #: Default standard deviation of clocks, in lengths of the interval, and number of curves that the
 #: prior is worth; see `curve_priors`.
 STRAY, CURVES = 1 / 40, 200
+#: First curves that tell sign and unit of all: as many as set a start.
+FIRST = 50
+#: Points of a mixture whose curves have points of their own.
+N_OWN = 50
 
 
 class CurveGrid:
@@ -24,10 +33,10 @@ class CurveGrid:
 
     Parameters
     ----------
-    ages : array_like of shape (n_points,)
+    points : array_like of shape (n_points,)
         Increasing design points, at least four.
     interval : tuple of (float, float), optional
-        Ends of the templates' axis; the first and the last age by default.
+        Ends of the templates' axis; the first and the last point by default.
     n_landmarks : int
         Number of landmarks, at least four.
     bandwidth : float, optional
@@ -44,7 +53,7 @@ class CurveGrid:
     Raises
     ------
     ValueError
-        If the ages do not increase, are too few, or lie outside the interval by more than an
+        If the points do not increase, are too few, or lie outside the interval by more than an
         eighth of its length; if a number is out of its range.
 
     Notes
@@ -86,22 +95,22 @@ class CurveGrid:
 
     def __init__(
         self,
-        ages: Any,
+        points: Any,
         interval: tuple[float, float] | None = None,
         n_landmarks: int = 35,
         bandwidth: float | None = None,
     ) -> None:
-        points = as_numbers("ages", ages)
+        points = as_numbers("points", points)
         if points.ndim != 1 or points.size < 4:
             raise ValueError(
-                f"ages has shape {points.shape}; give a vector of at least four: fewer do not "
-                "show how a curve is warped."
+                f"points has shape {points.shape}; give a vector of at least four, as fewer do not "
+                "show how a curve is warped, or curves as a DataArray; see datasets.read_curves."
             )
         if not np.isfinite(points).all():
-            raise ValueError(f"ages is {points}, which is not finite; drop those ages.")
+            raise ValueError(f"points is {points}, which is not finite; drop those points.")
         if not (np.diff(points) > 0).all():
             raise ValueError(
-                f"ages is {points}, which does not increase; sort the ages and the curves' "
+                f"points is {points}, which does not increase; sort the points and the curves' "
                 "columns with them, and drop duplicates."
             )
         ends = as_numbers("interval", (points[0], points[-1]) if interval is None else interval)
@@ -111,9 +120,9 @@ class CurveGrid:
         length = self.interval[1] - self.interval[0]
         if points[0] < ends[0] - length / 8 or points[-1] > ends[1] + length / 8:
             raise ValueError(
-                f"ages reach from {points[0]:.6g} to {points[-1]:.6g}, more than an eighth of its "
-                f"length outside the templates' interval {self.interval}; widen the interval or "
-                "drop those ages."
+                f"points reach from {points[0]:.6g} to {points[-1]:.6g}, more than an eighth of "
+                f"its length outside the templates' interval {self.interval}; widen the interval "
+                "or drop those points."
             )
         require_whole("n_landmarks", n_landmarks, 4)
         spacing = length / (n_landmarks - 3)
@@ -121,6 +130,101 @@ class CurveGrid:
         self.landmarks = self.interval[0] + spacing * np.arange(-1, n_landmarks - 1)
         # GaussianBasis refuses a bandwidth that is not a positive number
         self.bandwidth = BANDWIDTH * spacing if bandwidth is None else bandwidth
+
+
+@dataclass(frozen=True)
+class CurveSource:
+    """Where curves are measured, under which names, and what the first of them are like.
+
+    Attributes
+    ----------
+    points : object
+        Design points, as `CurveGrid` takes them.
+    name : str
+        Name of their axis.
+    units : dict of str to str
+        Units by name, of the axis and of the values.
+    own_points : int or None
+        Most points that a curve has, if curves have points of their own.
+    first : ndarray of shape (n_curves, n_points) or None
+        Values of the first curves, NaN where they are missing; None where no curves were given.
+    """
+
+    points: Any
+    name: str = "time"
+    units: dict[str, str] = field(default_factory=dict)
+    own_points: int | None = None
+    first: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, given: Any) -> CurveSource:
+        """Return the source of points, or of curves (observation, point) in a DataArray.
+
+        Curves with points of their own are (observation, 2, own_point), points above values, as
+        `pymc_mcoem.datasets.read_curves` makes them.
+
+        Examples
+        --------
+        >>> curves = xr.DataArray(np.eye(4), {"ms": [0, 20, 40, 60]}, ("beat", "ms"), name="ECG")
+        >>> CurveSource.of(curves).name, CurveSource.of(curves).units, CurveSource.of([0, 1]).name
+        ('ms', {'ms': '', 'ECG': ''}, 'time')
+        """
+        if not isinstance(given, xr.DataArray) or given.ndim < 2:
+            # an Index, a Series and a DataArray have names
+            name = getattr(given, "name", None)
+            attributes = getattr(given, "attrs", {})
+            return (
+                cls(given) if name is None else cls(given, str(name), _units_of(name, attributes))
+            )
+        if given.dims[1:] == (PART, OWN_POINT):
+            return cls._own(given)
+        axis = given.dims[-1]
+        units = _units_of(axis, given[axis].attrs)
+        if given.name is not None or "units" in given.attrs:
+            units |= _units_of(given.name or "value", given.attrs)
+        first = np.asarray(given[:FIRST].values, dtype=np.float64)
+        return cls(given[axis].values, str(axis), units, None, first)
+
+    @classmethod
+    def _own(cls, given: xr.DataArray) -> CurveSource:
+        names = [str(name) for name in given[PART].values]
+        units = dict(zip(names, given.attrs.get("units", ("", "")), strict=True))
+        places = given[:, 0]
+        ends = np.linspace(float(places.min()), float(places.max()), N_OWN)
+        first = np.asarray(given[:FIRST, 1].values, dtype=np.float64)
+        return cls(ends, names[0], units, given.sizes[OWN_POINT], first)
+
+    @property
+    def coefficients(self) -> str:
+        """Range of templates' coefficients: that of the values, if these are known."""
+        has_negative = self.first is not None and any(
+            goes_below_zero(curve) for curve in self.first if not np.isnan(curve).all()
+        )
+        return "real" if has_negative else "nonnegative"
+
+    def fit_priors(
+        self, priors: TemplatePriors, basis: GaussianBasis, coefficients: str
+    ) -> TemplatePriors:
+        """Return priors in the unit of the first curves, at their level if they have a sign.
+
+        Templates without a sign are near the mean of the values where nothing is observed; others
+        are zero there.
+        """
+        spread = 0.0 if self.first is None else float(np.nanstd(self.first))
+        if not (np.isfinite(spread) and spread > 0):
+            return priors
+        priors = priors.in_unit(spread)
+        if coefficients != "real" or self.first is None:
+            return priors
+        # equal coefficients make a level, but for the ends
+        middle = basis.centers.mean(axis=0, keepdims=True)
+        return replace(
+            priors, template_mean=float(np.nanmean(self.first) / basis.matrix(middle).sum())
+        )
+
+
+def _units_of(name: Any, attributes: Any) -> dict[str, str]:
+    return {str(name): str(attributes.get("units", ""))}
 
 
 def curve_priors(warp: TimeWarp, covariance: str = "scaled") -> TemplatePriors:

@@ -27,6 +27,7 @@ from pymc_mcoem.templates.starts import (
     mean_design,
     random_start,
     stack_encoded,
+    warn_of_size,
 )
 from pymc_mcoem.templates.warps.deformations import Deformation
 from pymc_mcoem.validation import require_semidefinite
@@ -54,6 +55,7 @@ class TemplateFamily(TemplateObservations, Family):
         grid_shape: Sequence[int] | None = None,
         dim_names: Sequence[str] | None = None,
         dim_coords: Sequence[Any] | None = None,
+        units: Mapping[str, str] | None = None,
     ) -> None:
         self._options: dict[str, Any] = {
             "scale": scale,
@@ -66,6 +68,7 @@ class TemplateFamily(TemplateObservations, Family):
             "grid_shape": grid_shape,
             "dim_names": dim_names,
             "dim_coords": dim_coords,
+            "units": units,
         }
         self.priors = TemplatePriors() if priors is None else priors
         if not isinstance(self.priors, TemplatePriors):
@@ -247,8 +250,8 @@ class TemplateFamily(TemplateObservations, Family):
     def to_dataset(self, parameters: Mapping[str, np.ndarray]) -> xr.Dataset:
         """Label parameters with the model's dims and coords, and kernels with their centers.
 
-        Along ``basis`` there is a coordinate for each axis of the points, such as ``basis_age``, or
-        ``basis_row`` and ``basis_column``, in the unit of the points.
+        Along ``basis`` there is a coordinate for each axis of the points, such as ``basis_time``,
+        or ``basis_row`` and ``basis_column``, in the unit of the points.
         """
         labeled = super().to_dataset(parameters)
         centers, names = self.settings.basis.centers, self.settings.dim_names
@@ -256,8 +259,12 @@ class TemplateFamily(TemplateObservations, Family):
             return labeled
         if len(names) != centers.shape[1]:
             names = tuple(str(axis) for axis in range(centers.shape[1]))
-        found = zip(names, centers.T, strict=True)
-        return labeled.assign_coords({f"basis_{name}": ("basis", axis) for name, axis in found})
+        return labeled.assign_coords(
+            {
+                f"basis_{name}": ("basis", axis, self.settings.attributes_of(name))
+                for name, axis in zip(names, centers.T, strict=True)
+            }
+        )
 
     def describe(self) -> dict[str, str]:
         """Return the arguments of the mixture as text; see `describe_mixture`."""
@@ -317,6 +324,11 @@ class TemplateFamily(TemplateObservations, Family):
         ValueError
             If there is no observation or `start` is unknown.
 
+        Warns
+        -----
+        UserWarning
+            If the observations are smaller than the priors expect, or too large for a random start.
+
         Notes
         -----
         Sections ``subsec:5:2`` and ``sec:5:2:2`` of the paper.
@@ -347,6 +359,7 @@ class TemplateFamily(TemplateObservations, Family):
             raise ValueError("observations is empty; give at least one to start from.")
         encoded = [self.encode(each) for each in observations]
         values, mask = stack_encoded(encoded)
+        warn_of_size(self.priors, values[mask > 0], start)
         if start == "random":
             return random_start(self.settings, self.priors, self.gram, values, mask, rng)
         own = None

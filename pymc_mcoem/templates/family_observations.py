@@ -11,7 +11,12 @@ import xarray as xr
 
 from pymc_mcoem.em.family_observations import ModelObservations
 from pymc_mcoem.em.stream import is_single
-from pymc_mcoem.templates.observations import encode_observation, encode_own_points
+from pymc_mcoem.templates.observations import (
+    encode_observation,
+    encode_own_points,
+    goes_below_zero,
+)
+from pymc_mcoem.templates.settings import OWN_POINT, PART
 
 if TYPE_CHECKING:
     from pymc_mcoem.templates.settings import TemplateSettings
@@ -79,7 +84,7 @@ class TemplateObservations(ModelObservations):
             )
         if settings.coefficients == "nonnegative" and not self._warned_of_negative_values:
             values = encoded["observed_values"]
-            if values.min() < -0.1 * max(float(values.max()), 0.0):
+            if goes_below_zero(values):
                 warnings.warn(
                     f"observation has values down to {values.min():.4g}, which templates with "
                     "coefficients='nonnegative' cannot follow; pass coefficients='real' if they "
@@ -99,6 +104,8 @@ class TemplateObservations(ModelObservations):
             With ``own_points``, if they are a bare tuple, or two rows whose first increases within
             the range of points: points and values of one curve would be taken for two curves.
         """
+        if _is_one_with_points(observations):
+            return {"points": observations[0].values, "values": observations[1].values}
         if self.settings.own_points is not None and (
             isinstance(observations, tuple) or self._looks_like_points_above_values(observations)
         ):
@@ -148,6 +155,8 @@ class TemplateObservations(ModelObservations):
                 or len(observations[0]) != len(self.settings.points)
                 or self._looks_like_points_above_values(observations)
             )
+        if _is_one_with_points(observations):
+            return True
         depth = _depth(observations)
         if depth is None:
             return is_single(self, observations)
@@ -172,6 +181,11 @@ class TemplateObservations(ModelObservations):
         except ValueError:
             return False
         return True
+
+
+def _is_one_with_points(value: Any) -> bool:
+    """Return whether this is one curve of those that `read_curves` gives points of their own."""
+    return isinstance(value, xr.DataArray) and value.dims == (PART, OWN_POINT)
 
 
 def _depth(value: Any) -> int | None:

@@ -113,12 +113,12 @@ def template_images(
             f"(n_classes, {settings.basis.n_basis})."
         )
     images = (templates @ mixture.mean_design().T).reshape(-1, *settings.grid_shape)
-    coords = dict(zip(settings.dim_names, settings.dim_coords, strict=True))
     return xr.DataArray(
         images,
         dims=("class", *settings.dim_names),
-        coords={"class": np.arange(len(images)), **coords},
+        coords={"class": np.arange(len(images)), **settings.labeled_coords},
         name="templates",
+        attrs=settings.value_attributes,
     )
 
 

@@ -16,7 +16,7 @@ from pymc_mcoem.density.geometry import declare_geometry
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.schedules import BurstLength
 from pymc_mcoem.templates.bases.gaussian import GaussianBasis
-from pymc_mcoem.templates.curves import CurveGrid, curve_priors
+from pymc_mcoem.templates.curves import CurveGrid, CurveSource, curve_priors
 from pymc_mcoem.templates.images import ImageGrid
 from pymc_mcoem.templates.model import build_template_model
 from pymc_mcoem.templates.priors import TemplatePriors
@@ -59,10 +59,9 @@ class TemplateMixture(RegisteringFamily):
         Known correlation of the noise. If points of an observation are missing, the submatrix of
         the others is used.
     own_points : int or None, default None
-        Largest number of points that an observation may bring with it, at least ``n_points``;
-        for one dimension and uncorrelated noise. An observation is then either the values at
-        `points`, or points above values, (2, n); see `encode`. None: all observations are at
-        `points`.
+        Largest number of points that an observation may bring with it; for one dimension and
+        uncorrelated noise. An observation is then either the values at `points`, or points above
+        values, (2, n); see `encode`. None: all observations are at `points`.
     priors : TemplatePriors or None
         Priors on θ that keep the M-step closed; None for the weak defaults.
     grid_shape : tuple of int or None
@@ -72,6 +71,9 @@ class TemplateMixture(RegisteringFamily):
         grid has two axes.
     dim_coords : sequence of array_like or None
         Labels along those axes; None for counts from zero.
+    units : mapping of str to str, optional
+        Units by name, of the axes and, under one name more, of the values, as ``{"time": "ms",
+        "potential": "mV"}``. Results and plots have them.
 
     Attributes
     ----------
@@ -189,7 +191,7 @@ class TemplateMixture(RegisteringFamily):
     @classmethod
     def for_curves(
         cls,
-        ages: Any,
+        points: Any,
         n_classes: int,
         *,
         interval: tuple[float, float] | None = None,
@@ -198,11 +200,15 @@ class TemplateMixture(RegisteringFamily):
         warp_mean: float | np.ndarray = 1.0,
         bandwidth: float | None = None,
         scale: tuple[float, float] | None = (10.0, 10.0),
-        coefficients: str = "nonnegative",
+        coefficients: str | None = None,
         priors: TemplatePriors | None = None,
         **options: Any,
     ) -> Self:
         """Return a mixture for curves that each have a clock, with the paper's settings.
+
+        Points alone make a mixture for values of the order of one that are not negative. Curves
+        bring their points, names and units, and the first fifty of them their sign and size, so
+        that volts and millivolts give the same templates, each in its unit.
 
         At ages from 2 to 18 these are the paper's for growth velocities: templates of 35 kernels
         six months apart from 1.5 to 18.5 with coefficients that are not negative, a `TimeWarp`
@@ -213,13 +219,15 @@ class TemplateMixture(RegisteringFamily):
 
         Parameters
         ----------
-        ages : array_like of shape (n_points,)
-            Increasing design points, at least four.
+        points : array_like of shape (n_points,), or DataArray of shape (n_curves, n_points)
+            Increasing design points, at least four, or curves that are measured there, as
+            `pymc_mcoem.datasets.read_curves` returns them. The axis is named as they are,
+            otherwise ``time``.
         n_classes : int
             Number of templates.
         interval : tuple of (float, float), optional
-            Ends of the templates' axis. Default: the first and the last age. Ages may lie outside
-            by up to an eighth of its length.
+            Ends of the templates' axis. Default: the first and the last point. Points may lie
+            outside by up to an eighth of its length.
         n_landmarks : int
             Kernels of a template, at least four: one beyond either end of the interval.
         n_warp_kernels : int
@@ -227,17 +235,20 @@ class TemplateMixture(RegisteringFamily):
         warp_mean : float or array_like of shape (n_warp_kernels,)
             Prior mean of β.
         bandwidth : float, optional
-            ν, in the unit of the ages.
+            ν, in the unit of the points: how smooth templates are.
         scale : tuple of (float, float) or None
             Shape and rate of the Gamma prior of λ; None for a model without λ.
-        coefficients : {"nonnegative", "real"}
-            Range of the templates' coefficients.
+        coefficients : {"nonnegative", "real"}, optional
+            Range of the templates' coefficients. Default: "real" for curves that go below zero,
+            "nonnegative" for others and for points alone.
         priors : TemplatePriors, optional
             Default: `curve_priors`, which hold γ² near 0.0124 with these kernels: clocks stray by
-            a fortieth of the interval. With looser clocks one template imitates another.
+            a fortieth of the interval. With looser clocks one template imitates another. They are
+            in the unit of the curves (`TemplatePriors.in_unit`) and, with a file of the run, the
+            same when it is loaded.
         **options
             Further options of `TemplateMixture`: `covariance`, `noise`, `noise_correlation`,
-            `own_points`.
+            `own_points`, `units`.
 
         Returns
         -------
@@ -246,14 +257,14 @@ class TemplateMixture(RegisteringFamily):
         Raises
         ------
         ValueError
-            If the ages do not increase, are too few or lie outside the interval, or an option is
+            If the points do not increase, are too few or lie outside the interval, or an option is
             out of its range.
 
         Notes
         -----
         Section ``subsec:5:1`` of the paper, labels ``modelFunc`` and ``locDef_H``. Curves have
         shape (n_points,), NaN where a value is missing. With ``own_points=n`` a curve may also
-        bring up to n ages of its own, without compiling again.
+        bring up to n points of its own, without compiling again.
 
         Examples
         --------
@@ -263,28 +274,45 @@ class TemplateMixture(RegisteringFamily):
         >>> own = TemplateMixture.for_curves([2, 8, 14, 18], n_classes=2, own_points=6)
         >>> own.encode(([3.0, 4.5, 9.0], [7.0, 6.0, 5.5]))["own_points"]
         array([3. , 4.5, 9. , 3. , 3. , 3. ])
+
+        Curves of another field:
+
+        >>> place = np.arange(0, 600, 20)
+        >>> beats = xr.DataArray(
+        ...     300 * np.sin(place / 90)[None], {"ms": place}, ("beat", "ms"), name="potential"
+        ... )
+        >>> mixture = TemplateMixture.for_curves(beats, n_classes=1)
+        >>> mixture.settings.dim_names, mixture.settings.coefficients
+        (('ms',), 'real')
         """
         taken = sorted({"dim_names", "dim_coords", "grid_shape"} & set(options))
         if taken:
-            raise TypeError(f"{taken[0]}: the axis of curves is named age here; leave it out.")
-        grid = CurveGrid(ages, interval, n_landmarks, bandwidth)
+            raise TypeError(
+                f"{taken[0]}: the axis of curves is named as the points are; give them a name, as "
+                "xarray.DataArray(points, name='age')."
+            )
+        source = CurveSource.of(points)
+        grid = CurveGrid(source.points, interval, n_landmarks, bandwidth)
+        basis = GaussianBasis.regular([grid.landmarks], grid.bandwidth)
+        coefficients = source.coefficients if coefficients is None else coefficients
         try:
             warp = TimeWarp(grid.interval, n_kernels=n_warp_kernels, mean=warp_mean)
         except ValueError as error:
             raise ValueError(f"n_warp_kernels or warp_mean: {error}") from error
         if priors is None:
-            priors = curve_priors(warp, options.get("covariance", "scaled"))
+            weak = curve_priors(warp, options.get("covariance", "scaled"))
+            priors = source.fit_priors(weak, basis, coefficients)
         return cls(
             grid.points,
-            GaussianBasis.regular([grid.landmarks], grid.bandwidth),
+            basis,
             warp,
             n_classes,
             scale=scale,
             coefficients=coefficients,
             priors=priors,
-            dim_names=("age",),
+            dim_names=(source.name,),
             dim_coords=(grid.points[:, 0],),
-            **options,
+            **{"own_points": source.own_points, "units": source.units, **options},
         )
 
     @property

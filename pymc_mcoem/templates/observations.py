@@ -11,7 +11,16 @@ import xarray as xr
 from pymc_mcoem.em.stream import as_values
 from pymc_mcoem.validation import LARGEST
 
-__all__ = ["drop_missing_points", "encode_observation", "encode_own_points", "pad_points"]
+__all__ = [
+    "drop_missing_points",
+    "encode_observation",
+    "encode_own_points",
+    "goes_below_zero",
+    "pad_points",
+]
+
+#: Values below zero by more than this share of an observation's largest are not taken for noise.
+BELOW = 0.1
 
 
 def encode_observation(observation: Any, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
@@ -26,10 +35,15 @@ def encode_observation(observation: Any, shape: tuple[int, ...]) -> dict[str, np
         observation = _joined(observation)
     array = as_values("observation", observation)
     if array.shape != shape:
+        remedy = "resize it"
+        if len(shape) == 1:
+            remedy = (
+                "if it has points of its own, make the mixture with own_points= and pass (points, "
+                "values)"
+            )
         raise ValueError(
-            f"observation has shape {array.shape}, the mixture expects "
-            f"{shape}; resize it, or pass several observations as an "
-            "array (n, *shape) or an iterable."
+            f"observation has shape {array.shape}, the mixture expects {shape}; {remedy}, or pass "
+            "several observations as an array (n, *shape) or an iterable."
         )
     values = np.array(array.filled(np.nan))
     if np.isinf(values).any():
@@ -95,13 +109,18 @@ def encode_own_points(
     table = np.array(array.filled(np.nan))
     if table.shape == grid.shape:
         table = np.stack([grid, table])
-    if table.ndim != 2 or len(table) != 2 or not 0 < table.shape[1] <= most:
+    if table.ndim != 2 or len(table) != 2 or not table.size:
         raise ValueError(
             f"observation has shape {array.shape}; give points above values, (2, n) with n from 1 "
             f"to own_points, {most}, or the values at the mixture's {len(grid)} points."
         )
     # points without a value are dropped, wherever they are
     table = table[:, ~np.isnan(table[1])]
+    if table.shape[1] > most:
+        raise ValueError(
+            f"observation has {table.shape[1]} values; the mixture takes up to {most}: make it "
+            "with a larger own_points."
+        )
     points = table[0]
     if points.size and not (np.isfinite(points).all() and (np.diff(points) > 0).all()):
         raise ValueError(
@@ -115,6 +134,17 @@ def encode_own_points(
     short = np.full(most, np.nan)
     short[: points.size] = table[1]
     return {**encode_observation(short, (most,)), "own_points": pad_points(points, most)}
+
+
+def goes_below_zero(values: np.ndarray) -> bool:
+    """Return whether values are below zero by more than a tenth of the largest.
+
+    Examples
+    --------
+    >>> goes_below_zero(np.array([1.0, -0.05])), goes_below_zero(np.array([1.0, -0.2]))
+    (False, True)
+    """
+    return bool(np.nanmin(values) < -BELOW * max(float(np.nanmax(values)), 0.0))
 
 
 def pad_points(points: np.ndarray, length: int) -> np.ndarray:

@@ -19,6 +19,7 @@ class TemplatePriors:
     Without priors a class without observations has no template, and two observations do
     not determine a template at every point. The defaults are weak for observations of the
     order of one (gray values in [0, 1]) on points of the order of one: data soon outweigh them.
+    For others there is `in_unit`.
 
     Attributes
     ----------
@@ -53,6 +54,7 @@ class TemplatePriors:
     See Also
     --------
     TemplatePriors.with_deformation_variance : Hold γ² near a given value.
+    TemplatePriors.in_unit : Priors for observations that are not of the order of one.
 
     Notes
     -----
@@ -139,6 +141,40 @@ class TemplatePriors:
             )
         return replace(
             self, deformation_shape=weight / 2.0 - 1.0, deformation_rate=value * weight / 2.0
+        )
+
+    def in_unit(self, unit: float) -> TemplatePriors:
+        """Return the same priors for observations that are `unit` times as large.
+
+        Parameters
+        ----------
+        unit : float
+            Size of the observations, such as their standard deviation.
+
+        Returns
+        -------
+        TemplatePriors
+            With `template_mean` times the unit and `noise_rate` times its square; the others do not
+            depend on the size of observations. Learning from observations times the unit then gives
+            templates times the unit.
+
+        Raises
+        ------
+        ValueError
+            If the unit is not positive.
+
+        Examples
+        --------
+        >>> TemplatePriors().in_unit(255.0).noise_rate
+        650.25
+        """
+        if not (is_number(unit) and unit > 0):
+            raise ValueError(f"unit is {unit!r}; give a positive number.")
+        mean = self.template_mean
+        return replace(
+            self,
+            template_mean=unit * (mean if isinstance(mean, (int, float)) else np.asarray(mean)),
+            noise_rate=unit**2 * self.noise_rate,
         )
 
     def precision(self, gram: np.ndarray) -> np.ndarray:

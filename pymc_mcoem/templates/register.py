@@ -77,7 +77,7 @@ class RegisteringFamily(TemplateFamily):
             ``*_mean_averaged`` and ``*_sd_averaged`` over the classes:
 
             - ``warp`` D(u_s, β) at the mixture's points, on the template's axis, with the
-              observation's dims (``row``, ``column``; ``age``), and for images the dim
+              observation's dims (``row``, ``column``; ``time``), and for images the dim
               ``coordinate``, in the unit of the points;
             - ``inverse`` D⁻¹(D(u_s, reference), β), the place in the observation of what lies at
               u_s on the common frame, in the unit of the points, with the dims of ``warp``;
@@ -139,8 +139,8 @@ class RegisteringFamily(TemplateFamily):
         >>> theta["templates"] += np.array([0.0, 1.0, 4.0, 1.0, 0.0])
         >>> found = mixture.register([1.0, np.nan, 4.0, 1.0], theta, draws=50, tune=10)
         >>> found.warp_mean.dims, found.attrs["draws"]
-        (('class', 'age'), 50)
-        >>> bool((found.warp_mean.diff("age") > 0).all())
+        (('class', 'time'), 50)
+        >>> bool((found.warp_mean.diff("time") > 0).all())
         True
 
         Two curves, of which the second has not ended yet:
@@ -148,7 +148,7 @@ class RegisteringFamily(TemplateFamily):
         >>> curves = [[1.0, 2.0, 4.0, 1.0], [1.0, 2.0, np.nan, np.nan]]
         >>> both = mixture.register(curves, theta, draws=5, tune=5, progressbar=False)
         >>> both.template_mean.dims
-        ('observation', 'class', 'age')
+        ('observation', 'class', 'time')
         >>> bool((both.predicted_sd > both.template_sd).all())
         True
         """
@@ -273,7 +273,7 @@ def _labeled(settings: TemplateSettings, found: Sequence[Registered]) -> xr.Data
     coords: dict[str, Any] = {
         "class": np.arange(n_classes),
         "deformation_coordinate": list(settings.deformation.labels),
-        **dict(zip(grid, settings.dim_coords, strict=True)),
+        **settings.labeled_coords,
     }
     n_dims = settings.points.shape[1]
     if n_dims > 1:
@@ -283,10 +283,16 @@ def _labeled(settings: TemplateSettings, found: Sequence[Registered]) -> xr.Data
         # that make no grid has their name.
         name = "place" if "point" in grid else "point"
         coords[name] = (dims["warp"], settings.points.reshape(*shape, n_dims))
+    lengths = {**dict(zip(grid, shape, strict=True)), "coordinate": n_dims}
+    lengths["deformation_coordinate"] = len(settings.deformation.labels)
+    of_values = settings.value_attributes
+    attributes = {"template": of_values, "predicted": of_values, "aligned": of_values}
+    if n_dims == len(grid) == 1:
+        attributes |= dict.fromkeys(("warp", "inverse"), settings.attributes_of(grid[0]))
     probability = np.stack([each.probability for each in found])
     variables: dict[str, Any] = {"class_probability": (("observation", "class"), probability)}
     for name in found[0].moments:
-        sizes = [len(coords[dim]) for dim in dims[name]]
+        sizes, about = [lengths[dim] for dim in dims[name]], attributes.get(name, {})
         mean, sd = (
             np.stack([each.moments[name][part] for each in found]).reshape(-1, n_classes, *sizes)
             for part in (0, 1)
@@ -297,9 +303,14 @@ def _labeled(settings: TemplateSettings, found: Sequence[Registered]) -> xr.Data
         for part, moment in enumerate(pairs):
             if (name, moment) == ("predicted", "mean"):
                 continue
-            variables[f"{name}_{moment}"] = (("observation", "class", *dims[name]), pairs[moment])
+            variables[f"{name}_{moment}"] = (
+                ("observation", "class", *dims[name]),
+                pairs[moment],
+                about,
+            )
             variables[f"{name}_{moment}_averaged"] = (
                 ("observation", *dims[name]),
                 np.stack([each[part] for each in averages]),
+                about,
             )
     return xr.Dataset(variables, coords=coords)

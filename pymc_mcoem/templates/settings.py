@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
 from pymc_mcoem.templates.bases.gaussian import GaussianBasis
 from pymc_mcoem.templates.warps.deformations import Deformation
-from pymc_mcoem.validation import as_numbers, is_whole, require_whole
+from pymc_mcoem.validation import as_numbers, require_whole
 
 __all__ = ["TemplateSettings", "check_settings"]
 
@@ -20,6 +20,8 @@ Coefficients = Literal["real", "nonnegative"]
 
 #: Dimension of observations that have points of their own.
 OWN_POINT = "own_point"
+#: Dimension of curves that bring their points: these above the values.
+PART = "part"
 #: Names of dimensions and variables of the model, which no axis of an observation may have.
 RESERVED = {
     *("class", "basis", "deformation_coordinate", "learned_coordinate"),
@@ -47,6 +49,8 @@ class TemplateSettings:
         Shape a and rate b of the Gamma prior of λ.
     own_points : int or None
         Largest number of points of an observation that has points of its own.
+    units : dict of str to str
+        Units by name: of axes and, under a name that is no axis, of the observation's values.
     """
 
     points: np.ndarray
@@ -62,6 +66,26 @@ class TemplateSettings:
     noise_correlation: np.ndarray | None
     coefficients: Coefficients = "real"
     own_points: int | None = None
+    units: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def labeled_coords(self) -> dict[str, tuple[str, np.ndarray, dict[str, str]]]:
+        """Labels of the grid as xarray takes coordinates, with their units."""
+        pairs = zip(self.dim_names, self.dim_coords, strict=True)
+        return {name: (name, labels, self.attributes_of(name)) for name, labels in pairs}
+
+    def attributes_of(self, axis: str) -> dict[str, str]:
+        """Return attributes of what is measured along an axis."""
+        unit = self.units.get(axis, "")
+        return {"units": unit} if unit else {}
+
+    @property
+    def value_attributes(self) -> dict[str, str]:
+        """Attributes of what is measured in the unit of the observations."""
+        for name, unit in self.units.items():
+            if name not in self.dim_names:
+                return {"long_name": name, **({"units": unit} if unit else {})}
+        return {}
 
     @property
     def observation_shape(self) -> tuple[int, ...]:
@@ -150,24 +174,30 @@ def check_settings(
         noise_correlation=_correlation(options["noise_correlation"], len(locations)),
         coefficients=options["coefficients"],
         own_points=_own_points(options, locations),
+        units=_units(options["units"], names),
     )
+
+
+def _units(units: Any, names: tuple[str, ...]) -> dict[str, str]:
+    units = {} if units is None else units
+    if not isinstance(units, Mapping) or len(set(units) - set(names)) > 1:
+        raise ValueError(
+            f"units is {units!r}; give units by name, of the axes {names} and under one name more "
+            "of the values."
+        )
+    return {str(name): str(unit) for name, unit in units.items()}
 
 
 def _own_points(options: Mapping[str, Any], points: np.ndarray) -> int | None:
     most = options["own_points"]
     if most is None:
         return None
-    n_points, n_dims = points.shape
-    if n_dims != 1 or options["noise_correlation"] is not None:
+    if points.shape[1] != 1 or options["noise_correlation"] is not None:
         raise ValueError(
             f"own_points is {most!r}: points of their own are for observations on a line with "
             "uncorrelated noise; leave own_points out."
         )
-    if not is_whole(most) or most < n_points:
-        raise ValueError(
-            f"own_points is {most!r}; give the most points that an observation may have, a whole "
-            f"number of at least the {n_points} points of the mixture."
-        )
+    require_whole("own_points", most, 1)
     return int(most)
 
 

@@ -22,10 +22,13 @@ __all__ = [
     "random_start",
     "random_templates",
     "stack_encoded",
+    "warn_of_size",
 ]
 
 #: Initial variance of deformations if the priors give none.
 _DEFAULT_DEFORMATION_VARIANCE = 0.01
+#: Observations that vary more than this are not of the order of one, as random templates are.
+_LARGE = 10.0
 
 
 def start_variance(priors: TemplatePriors) -> float:
@@ -51,6 +54,37 @@ def first_parameters(settings: TemplateSettings, priors: TemplatePriors) -> dict
     else:
         parameters["deformation_variance"] = np.full(n_classes, variance)
     return parameters
+
+
+def warn_of_size(priors: TemplatePriors, values: np.ndarray, start: str) -> None:
+    """Warn if the first observations are too small for the priors, or large for a random start.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n_values,)
+        All values of the first observations.
+    start : {"kmeans", "random"}
+
+    Examples
+    --------
+    >>> warn_of_size(TemplatePriors(), np.array([0.0, 0.4, 255.0]), "kmeans")
+    """
+    spread = float(np.std(values))
+    if 0.0 < spread < np.sqrt(priors.noise_variance):
+        warnings.warn(
+            f"observations have a standard deviation of {spread:.3g}, less than the "
+            f"{np.sqrt(priors.noise_variance):.3g} that the priors expect of the noise alone; pass "
+            f"priors=priors.in_unit({spread:.1g}), with TemplatePriors() or curve_priors(...) for "
+            "priors, or make the mixture from the curves, TemplateMixture.for_curves(curves, ...).",
+            stacklevel=2,
+        )
+    if start == "random" and spread > _LARGE:
+        warnings.warn(
+            f"observations have a standard deviation of {spread:.3g}, and start='random' draws "
+            "templates of the order of one; divide the observations by their largest value, such "
+            "as 255, or give start='kmeans'.",
+            stacklevel=2,
+        )
 
 
 def mean_design(settings: TemplateSettings, points: np.ndarray | None = None) -> np.ndarray:

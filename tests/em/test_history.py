@@ -194,5 +194,5 @@ def test_kernels_have_their_centers():
     assert templates.coords["basis_column"].values.tolist() == [-1.0, 0.0, 1.0] * 2
     curves = TemplateMixture.for_curves([0, 1, 2, 3], 1, n_landmarks=5)
     np.testing.assert_allclose(
-        curves.parameters["templates"].coords["basis_age"], [-1.5, 0.0, 1.5, 3.0, 4.5]
+        curves.parameters["templates"].coords["basis_time"], [-1.5, 0.0, 1.5, 3.0, 4.5]
     )

@@ -75,7 +75,7 @@ def test_curves_share_a_plot(curves, rng):
         np.testing.assert_array_equal(line["y"], wanted)
     assert lines[0]["color"] != lines[1]["color"]
     assert lines[0]["linestyle"] != lines[1]["linestyle"]
-    assert collection.viz["xlabel"]["template"].item()["string"] == "age"
+    assert collection.viz["xlabel"]["template"].item()["string"] == "time"
 
 
 def test_growing_images_have_a_row_a_class(images, theta, rng):

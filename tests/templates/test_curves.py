@@ -202,6 +202,35 @@ def test_one_grid_and_own_points_are_one_model(rng):
     np.testing.assert_allclose(list(found.values()), expected, rtol=1e-12)
 
 
+def test_curves_may_have_fewer_points_than_the_mixture(rng):
+    """Five points have one density, however many others a curve may have."""
+    observation = (np.sort(rng.uniform(2, 18, size=5)), rng.uniform(2, 10, size=5))
+    found = []
+    for most in (5, 12):
+        mixture = make_mixture(own_points=most)
+        theta = mixture.model_parameters()
+        theta["templates"] += np.linspace(0, 5, N_LANDMARKS)
+        model = mixture.condition(observation, theta)
+        point = {
+            "class_index": np.array(1),
+            "deformation": np.linspace(0.8, 1.3, N_KERNELS),
+            "scale_log__": np.array(0.1),
+        }
+        found.append(float(model.compile_logp()(point)))
+    assert found[0] == pytest.approx(found[1], rel=1e-12)
+    # the values at the mixture's own points are then too many, unless some are missing
+    few = make_mixture(own_points=5)
+    values = np.where(np.arange(8) < 4, 1.0, np.nan)
+    assert few.encode(values)["observed_mask"].sum() == 4
+    with pytest.raises(ValueError, match="has 8 values; the mixture takes up to 5: make it with"):
+        few.encode(AGES)
+
+
+def test_another_length_is_told_of_own_points():
+    with pytest.raises(ValueError, match=r"make the mixture with own_points= and pass \(points"):
+        make_mixture().encode(np.ones(5))
+
+
 def test_the_papers_settings():
     mixture = TemplateMixture.for_curves(np.linspace(2, 18, 31), n_classes=2)
     settings = mixture.settings
@@ -330,7 +359,7 @@ def test_a_tuple_is_not_taken_for_two_curves():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: TemplateMixture.for_curves(AGES[::-1], 2), "does not increase; sort the ages"),
+        (lambda: TemplateMixture.for_curves(AGES[::-1], 2), "does not increase; sort the points"),
         (lambda: TemplateMixture.for_curves([2, 3, 18], 2), "at least four"),
         (lambda: TemplateMixture.for_curves(AGES, 2, interval=(5, 18)), "widen the interval"),
         (lambda: TemplateMixture.for_curves(AGES, 2, interval=(5, 5)), "interval is"),
@@ -342,19 +371,19 @@ def test_a_tuple_is_not_taken_for_two_curves():
         (lambda: TemplateMixture.for_curves(AGES, 2, bandwidth="wide"), "bandwidth is 'wide'"),
         (lambda: TemplateMixture.for_curves(AGES, 2, interval="x"), "interval is 'x'"),
         (lambda: TemplateMixture.for_curves(AGES, 2, scale="a"), "scale is 'a'; give shape"),
-        (lambda: TemplateMixture.for_curves(list("abcde"), 2), "ages is .*give real numbers"),
+        (lambda: TemplateMixture.for_curves(list("abcde"), 2), "points is .*give real numbers"),
         (lambda: TemplateMixture.for_curves([2, 3, np.nan, 5], 2), "not finite; drop"),
         (lambda: OWN.encode(([3.0, 4.0], [1.0])), r"points of shape \(2,\) and values of shape"),
         (lambda: OWN.encode({"points": [3.0, 4.0], "values": [1.0]}), "one value for each point"),
         (lambda: OWN.encode({**ENCODED, "own_points": np.arange(9) + 99.0}), "reach from 99"),
         (lambda: OWN.encode({**ENCODED, "own_points": np.ones(3)}), r"points of shape \(3,\) and"),
         (lambda: make_mixture(coefficients="integer"), "coefficients is 'integer'"),
-        (lambda: make_mixture(own_points=7), "own_points is 7; give the most"),
+        (lambda: make_mixture(own_points=0), "own_points: got 0"),
         (lambda: make_mixture(own_points=9, noise_correlation=np.eye(8)), "uncorrelated"),
         (lambda: make_mixture().encode(np.full(8, np.nan)), "all its points missing"),
         (lambda: OWN.encode(np.full(8, np.nan)), "all its points missing"),
         (lambda: OWN.encode(np.zeros((2, 0))), r"observation has shape \(2, 0\)"),
-        (lambda: OWN.encode(np.zeros((2, 10))), "own_points, 9"),
+        (lambda: OWN.encode(np.stack([np.arange(3, 13), AGES[0] + np.zeros(10)])), "takes up to 9"),
         (lambda: OWN.encode(np.zeros(5)), r"shape \(5,\); give points above values"),
         (lambda: OWN.encode([[3.0, 2.0], [1.0, 1.0]]), "do not increase; sort them"),
         (lambda: OWN.encode([[3.0, 3.0], [1.0, 1.0]]), "do not increase"),
@@ -370,7 +399,7 @@ def test_bad_arguments_are_named(build, message):
 
 
 def test_what_is_fixed_for_curves_is_no_option():
-    with pytest.raises(TypeError, match="dim_names: the axis of curves is named age here"):
+    with pytest.raises(TypeError, match="dim_names: the axis of curves is named as"):
         TemplateMixture.for_curves(AGES, 2, dim_names=("x",))
 
 

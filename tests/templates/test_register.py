@@ -44,7 +44,7 @@ def same(one, other):
 def test_a_batch_is_its_curves_however_it_is_cut(toy):
     mixture, theta, curves = toy
     whole = mixture.register(curves, theta, random_seed=4, **FEW)
-    assert whole["template_mean"].dims == ("observation", "class", "age")
+    assert whole["template_mean"].dims == ("observation", "class", "time")
     assert whole["class_probability"].dims == ("observation", "class")
     np.testing.assert_array_equal(whole["observation"], np.arange(5))
     parts = [
@@ -112,7 +112,7 @@ def test_every_form_of_one_curve_is_one(toy):
         [AGES.tolist(), curves[0].tolist()],
         np.stack([AGES, curves[0]]),
         {"points": AGES, "values": curves[0]},
-        xr.DataArray(curves[0], dims="age"),
+        xr.DataArray(curves[0], dims="time"),
     ):
         same(mixture.register(form, theta, **FEW), expected)
 
@@ -210,6 +210,6 @@ def test_aligned_curves_are_scikit_fdas(toy):
     skfda = pytest.importorskip("skfda")
     mixture, theta, curves = toy
     found = mixture.register(curves, theta, **FEW)
-    aligned = found["aligned_mean_averaged"].dropna("age")
-    grid = skfda.FDataGrid(aligned.values, aligned["age"].values)
+    aligned = found["aligned_mean_averaged"].dropna("time")
+    grid = skfda.FDataGrid(aligned.values, aligned["time"].values)
     np.testing.assert_array_equal(grid.data_matrix[..., 0], aligned)

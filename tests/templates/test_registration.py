@@ -133,10 +133,10 @@ def test_an_average_needs_no_more_than_the_classes_that_count():
 
 def test_labels(toy, found):
     mixture, _, _ = toy
-    assert found["warp_mean"].dims == found["aligned_sd"].dims == ("class", "age")
-    assert found["template_mean_averaged"].dims == ("age",)
+    assert found["warp_mean"].dims == found["aligned_sd"].dims == ("class", "time")
+    assert found["template_mean_averaged"].dims == ("time",)
     assert found["scale_mean"].dims == ("class",)
-    np.testing.assert_array_equal(found["age"], AGES)
+    np.testing.assert_array_equal(found["time"], AGES)
     assert list(found["deformation_coordinate"].values) == list(mixture.settings.deformation.labels)
     assert found.attrs == {"draws": 4_000, "tune": 200, "troubles": ""}
     assert (found["class_probability"] > 0.1).all()
@@ -212,7 +212,7 @@ def test_points_of_its_own_are_registered_as_the_grids_are(toy):
     paired = own.register((AGES[seen], curve[seen]), theta, draws=40, tune=20)
     with interpreted():
         on_grid = make_mixture(1).register(curve, theta, draws=40, tune=20)
-    assert paired["aligned_mean"].dims == ("class", "age")
+    assert paired["aligned_mean"].dims == ("class", "time")
     for name in ("warp_mean", "template_sd", "aligned_mean", "scale_mean"):
         np.testing.assert_allclose(paired[name], plain[name], rtol=1e-6, err_msg=name)
         np.testing.assert_allclose(on_grid[name], plain[name], rtol=1e-6, err_msg=name)
