@@ -1,0 +1,167 @@
+"""Tables of many kinds give the same curves, with their names and units."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+from pymc_mcoem.datasets import read_curves
+from pymc_mcoem.em.online import OnlineEM
+from pymc_mcoem.plots import plot_templates
+from pymc_mcoem.templates import TemplateMixture
+
+PLACES = np.arange(0.0, 120.0, 20.0)
+VALUES = np.arange(18.0).reshape(3, 6) ** 2
+
+
+def functions(**more):
+    """A stand-in for what is read of scikit-fda's containers, which is not installed here."""
+
+    class Functions(SimpleNamespace):
+        def __len__(self):
+            return len(VALUES)
+
+    about = {
+        "argument_names": ("ms",),
+        "coordinate_names": ("mV",),
+        "sample_names": (None,) * 3,
+        "dim_domain": 1,
+        "dim_codomain": 1,
+    }
+    return Functions(**(about | more))
+
+
+def long_table(order=slice(None)):
+    who, place = np.meshgrid(["a", "b", "c"], PLACES, indexing="ij")
+    table = pd.DataFrame({"who": who.ravel(), "ms": place.ravel(), "mV": VALUES.ravel()})
+    return table.iloc[order]
+
+
+WIDE = pd.DataFrame(VALUES, columns=pd.Index(PLACES, name="ms"), index=list("abc"))
+LABELED = xr.DataArray(VALUES, {"ms": PLACES}, ("beat", "ms"), name="mV")
+NAMES = {"time": "ms", "value": "mV"}
+named = partial(read_curves, **NAMES)
+FUNCTIONS = {"data_matrix": VALUES[..., None], "grid_points": (PLACES,)}
+IRREGULAR = {
+    "start_indices": np.array([0, 6, 12]),
+    "points": np.tile(PLACES, 3)[:, None],
+    "values": VALUES.reshape(-1, 1),
+}
+TABLES = {
+    "long": lambda: named(long_table(), curve="who"),
+    "long, in any order": lambda: named(long_table(slice(None, None, -1)), curve="who")[::-1],
+    "wide": lambda: read_curves(WIDE, value="mV"),
+    "wide, with times as text": lambda: named(WIDE.set_axis(PLACES.astype(str), axis=1)),
+    "labeled": lambda: read_curves(LABELED),
+    "labeled, turned": lambda: read_curves(LABELED.T[::-1], time="ms"),
+    "dataset": lambda: read_curves(xr.Dataset({"mV": LABELED}), value="mV"),
+    "pairs": lambda: named([(PLACES, row) for row in VALUES]),
+    "pairs by label": lambda: named({str(row[1]): (PLACES, row) for row in VALUES}),
+    "array": lambda: named(VALUES, points=PLACES),
+    "aeon": lambda: named(VALUES[:, None], points=PLACES),
+    "aeon, of any lengths": lambda: named([row[None] for row in VALUES], points=PLACES),
+    "tslearn": lambda: named(VALUES[..., None], points=PLACES),
+    "scikit-fda": lambda: read_curves(functions(**FUNCTIONS)),
+    "scikit-fda, irregular": lambda: read_curves(functions(**IRREGULAR)),
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_all_give_the_same_curves(kind):
+    found = TABLES[kind]()
+    np.testing.assert_array_equal(found, VALUES)
+    assert found.dims[-1] == "ms"
+    np.testing.assert_array_equal(found["ms"], PLACES)
+    assert found.name == "mV"
+
+
+def test_labels_of_curves_are_kept():
+    for found in (read_curves(WIDE), read_curves(long_table(), curve="who", **NAMES)):
+        assert found[found.dims[0]].values.tolist() == ["a", "b", "c"]
+    assert read_curves(long_table(), curve="who", **NAMES).dims[0] == "who"
+
+
+def test_scikit_fda_itself():
+    skfda = pytest.importorskip("skfda")
+    grid = skfda.FDataGrid(VALUES, PLACES, argument_names=("ms",), coordinate_names=("mV",))
+    for given in (grid, skfda.FDataIrregular.from_fdatagrid(grid)):
+        np.testing.assert_array_equal(read_curves(given), VALUES)
+        assert read_curves(given).dims[-1] == "ms"
+
+
+def test_gaps_are_missing_and_sparse_curves_keep_their_points(rng):
+    gaps = [(PLACES[:4], VALUES[0, :4]), (PLACES[2:], VALUES[1, 2:])]
+    found = read_curves(gaps)
+    assert found.shape == (2, 6)
+    assert np.isnan(found.values).sum() == 4
+    sparse = [(np.sort(rng.uniform(0, 100, size=n)), rng.normal(size=n)) for n in (5, 3, 4)]
+    found = read_curves(sparse, units={"time": "ms"})
+    assert found.shape == (3, 2, 5)
+    for row, pair in zip(found.values, sparse, strict=True):
+        np.testing.assert_array_equal(row[:, : len(pair[0])], pair)
+        assert np.isnan(row[:, len(pair[0]) :]).all()
+    assert found.attrs["units"] == ["ms", ""]
+
+
+def test_units_belong_to_names():
+    found = read_curves(VALUES, **NAMES, units={"ms": "milliseconds", "mV": "millivolts"})
+    assert found["ms"].attrs == {"units": "milliseconds"}
+    assert found.attrs == {"units": "millivolts"}
+    with pytest.raises(ValueError, match=r"units: got \['s'\]; the names here are"):
+        read_curves(VALUES, units={"s": "seconds"})
+
+
+def test_from_a_table_to_templates_in_three_lines(rng):
+    """Curves of points of their own, with names and units to the last plot."""
+    table = pd.DataFrame({"who": np.repeat(range(30), 6), "ms": rng.uniform(0, 600, size=180)})
+    table["mV"] = 300 * np.sin(table.ms / 100) + 10 * rng.normal(size=180)
+
+    curves = read_curves(table, curve="who", **NAMES, units={"mV": "10⁻³ V"})
+    mixture = TemplateMixture.for_curves(curves, n_classes=1, n_landmarks=8, n_warp_kernels=2)
+    em = OnlineEM(mixture, random_seed=1, progressbar=False).partial_fit(curves)
+
+    assert em.n_seen == 30
+    assert mixture.settings.own_points == 6
+    assert mixture.settings.coefficients == "real"
+    drawn = plot_templates(em.parameters, mixture, backend="none").viz
+    assert drawn["xlabel"]["template"].item()["string"] == "ms"
+    assert drawn["ylabel"]["template"].item()["string"] == "mV (10⁻³ V)"
+    # one of them alone is one curve, in every door
+    assert mixture.is_single(curves[0])
+    assert not mixture.is_single(curves)
+    assert em.partial_fit(curves[0]).n_seen == 31
+    one = mixture.encode(curves[0])
+    np.testing.assert_array_equal(one["own_points"], curves.values[0, 0])
+
+
+@pytest.mark.parametrize(
+    ("read", "error", "message"),
+    [
+        (lambda: read_curves("curves.csv"), TypeError, "table is a str; give a DataFrame"),
+        (lambda: read_curves(long_table()), ValueError, "are no points; of a table with"),
+        (lambda: read_curves(long_table(), value="V"), ValueError, r"got \[None, None, 'V'\]"),
+        (lambda: read_curves(long_table(), value="mV"), ValueError, "curve is None; name one of"),
+        (lambda: read_curves(xr.Dataset({"a": LABELED})), ValueError, "value is None; name one"),
+        (lambda: read_curves(np.zeros((2, 3, 4))), ValueError, "of several channels one"),
+        (lambda: read_curves(LABELED.expand_dims("lead")), ValueError, "of several channels one"),
+        (lambda: read_curves(LABELED, time="s"), ValueError, "give two, curves and 's'"),
+        (lambda: read_curves(VALUES, points=PLACES[1:]), ValueError, "give one for each of 6"),
+        (lambda: read_curves([(PLACES, VALUES[0, 1:])]), ValueError, "curve 0 has times of shape"),
+        (lambda: read_curves([([1, 1], [2, 3])]), ValueError, "or two at one point; drop it"),
+        (lambda: read_curves([([1.0], [np.nan])]), ValueError, "curve 0 has no value"),
+        (
+            lambda: read_curves([[[1, 2], [3, 4]]]),
+            ValueError,
+            r"\(times, values\), as tuples",
+        ),
+        (lambda: read_curves(functions(dim_codomain=2)), ValueError, "as table.coordinates"),
+    ],
+)
+def test_what_is_no_table_of_curves_is_refused(read, error, message):
+    with pytest.raises(error, match=message):
+        read()
