@@ -66,6 +66,13 @@ def test_too_little_is_said_to_be_too_little(rng):
     assert "raise keep=" in stopping_hint(thinned, window=100).reason
 
 
+def test_by_default_the_halves_of_a_short_run_are_compared(rng):
+    for n, window in ((300, 150), (1_000, 200)):
+        tree = history(rng.normal(size=n))
+        assert stopping_hint(tree) == stopping_hint(tree, window=window)
+    assert "15 observations are fewer" in stopping_hint(history(rng.normal(size=15))).reason
+
+
 def test_what_cannot_be_judged_is_refused(rng):
     tree = history(rng.normal(size=40))
     with pytest.raises(ValueError, match="window: got 3"):
