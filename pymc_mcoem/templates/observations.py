@@ -45,24 +45,26 @@ def encode_observation(observation: Any, shape: tuple[int, ...]) -> dict[str, np
             f"observation has shape {array.shape}, the mixture expects {shape}; {remedy}, or pass "
             "several observations as an array (n, *shape) or an iterable."
         )
-    values = np.array(array.filled(np.nan))
-    if np.isinf(values).any():
+    given = np.array(array.filled(np.nan))
+    observed = ~np.isnan(given)
+    values = np.where(observed, given, 0.0)
+    largest = float(np.abs(values).max(initial=0.0))
+    if largest == np.inf:
         raise ValueError(
             f"observation holds {int(np.isinf(values).sum())} infinite values; mark missing "
             "points with NaN."
         )
-    if np.nanmax(np.abs(values), initial=0.0) > LARGEST:
+    if largest > LARGEST:
         raise ValueError(
-            f"observation holds {float(np.nanmax(np.abs(values))):.3g}; beyond {LARGEST:g} sums of "
+            f"observation holds {largest:.3g}; beyond {LARGEST:g} sums of "
             "squares may not be finite. Scale the observation, or mark missing points with NaN."
         )
-    observed = ~np.isnan(values)
     if not observed.any():
         raise ValueError(
             "observation has all its points missing (NaN); leave it out of the stream."
         )
     return {
-        "observed_values": np.where(observed, values, 0.0),
+        "observed_values": values,
         "observed_mask": observed.astype(np.float64),
     }
 
