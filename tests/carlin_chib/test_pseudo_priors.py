@@ -11,7 +11,7 @@ import pymc as pm
 import pytest
 from scipy import special, stats
 
-from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
+from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors, class_shares, draw_class
 from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
 from pymc_mcoem.carlin_chib.pseudo_priors.pilot_moments import PilotMoments
 from pymc_mcoem.carlin_chib.pseudo_priors.plate import PlateLaplace
@@ -66,6 +66,16 @@ def test_a_chain_starts_in_a_class_drawn_by_evidence(rng):
     standard = (x[:, 0] - mean[k, 0]) / 2
     assert abs(standard.mean()) < LIMIT / np.sqrt(n)
     assert abs((standard**2).mean() - 1) < LIMIT * np.sqrt(2 / n)
+
+
+def test_shares_of_many_are_those_of_each_and_draw_what_numpy_draws(rng):
+    evidence = rng.normal(size=(20, 9)) * 3
+    summed = class_shares(evidence)
+    for at, (own, one) in enumerate(zip(summed, evidence, strict=True)):
+        np.testing.assert_array_equal(own, class_shares(one))
+        first, second = np.random.default_rng(at), np.random.default_rng(at)
+        assert draw_class(one, first) == second.choice(9, p=special.softmax(one))
+        assert first.random() == second.random()
 
 
 @pytest.mark.parametrize(

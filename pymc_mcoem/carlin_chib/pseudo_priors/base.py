@@ -28,6 +28,7 @@ __all__ = [
     "Mixtures",
     "PseudoPriorRule",
     "PseudoPriors",
+    "class_shares",
     "draw_class",
 ]
 
@@ -308,13 +309,22 @@ class PseudoPriors:
 
 def draw_class(log_evidence: np.ndarray, rng: np.random.Generator) -> int:
     """Draw a class by evidence ``(n_classes,)``, if there is any."""
-    n_classes = len(log_evidence)
-    if np.isfinite(log_evidence).any():
-        log_p = np.where(np.isnan(log_evidence), -np.inf, log_evidence)
-        p = np.exp(log_p - log_p.max())
-    else:
-        p = np.ones(n_classes)
-    return int(rng.choice(n_classes, p=p / p.sum()))
+    return int(class_shares(log_evidence).searchsorted(rng.random(), side="right"))
+
+
+def class_shares(log_evidence: np.ndarray) -> np.ndarray:
+    """Return sums of the first classes' shares of the evidence, both (..., n_classes).
+
+    All classes have the same share where none has evidence.
+    """
+    known = np.where(np.isnan(log_evidence), -np.inf, log_evidence)
+    highest = known.max(axis=-1, keepdims=True)
+    has_any = np.isfinite(log_evidence).any(axis=-1, keepdims=True)
+    with np.errstate(invalid="ignore"):
+        shares = np.where(has_any, np.exp(known - highest), 1.0)
+    summed = np.cumsum(shares / shares.sum(axis=-1, keepdims=True), axis=-1)
+    found: np.ndarray = summed / summed[..., -1:]
+    return found
 
 
 @dataclass(frozen=True, eq=False)
