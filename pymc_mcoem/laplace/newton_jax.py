@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import cho_solve
 
 from pymc_mcoem.laplace.newton import MOST_DAMPING
 
@@ -58,26 +57,40 @@ def by_differences(
 def damped_steps(
     matrix: Any, lengths: Any, gradient: Any, damping: Any, least: float, raising: float
 ) -> tuple[Any, Any]:
-    """Return damped steps and the damping that each took, infinite where none helps."""
+    """Return damped steps and the damping that each took, infinite where none helps.
+
+    The gradient g is the last row of the matrix that is factorized, so that the factor's last row
+    is L⁻¹ g: a try costs a factor, and the other half of the solution is made once.
+    """
     used = jnp.where(damping <= MOST_DAMPING, damping, jnp.inf)
+    n = gradient.shape[-1]
+    # above any sum of squares, so that the last pivot is a number
+    corner = jnp.full((len(gradient), 1), np.finfo(gradient.dtype).max)
+    border = jnp.concatenate([gradient, corner], axis=1)[:, None]
 
     def factorize(used: Any) -> tuple[Any, Any]:
         known = jnp.where(used < jnp.inf, used, 0.0)
         damped = matrix + known[:, None, None] * lengths
-        factor = jax.lax.linalg.cholesky(damped, symmetrize_input=False)
-        step = cho_solve((factor, True), gradient[..., None])[..., 0]
-        return step, ~jnp.isfinite(step).all(axis=1) & (used < jnp.inf)
+        # above the diagonal nothing is read
+        bordered = jnp.concatenate([jnp.pad(damped, ((0, 0), (0, 0), (0, 1))), border], axis=1)
+        factor = jax.lax.linalg.cholesky(bordered, symmetrize_input=False)
+        return factor, ~jnp.isfinite(factor[:, n]).all(axis=1) & (used < jnp.inf)
 
     def raise_it(state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
-        used, step, fails = state
+        used, factor, fails = state
         raised = jnp.where(fails, jnp.maximum(raising * used, least), used)
         raised = jnp.where(raised > MOST_DAMPING, jnp.inf, raised)
         again, still = factorize(raised)
-        return raised, jnp.where(fails[:, None], again, step), fails & still
+        return raised, jnp.where(fails[:, None, None], again, factor), fails & still
 
-    step, fails = factorize(used)
-    used, step, _ = jax.lax.while_loop(lambda state: state[2].any(), raise_it, (used, step, fails))
-    return step, used
+    factor, fails = factorize(used)
+    begun = used, factor, fails
+    used, factor, _ = jax.lax.while_loop(lambda state: state[2].any(), raise_it, begun)
+    half = factor[:, n].at[:, n].set(0.0)
+    step = jax.lax.linalg.triangular_solve(
+        factor, half[..., None], left_side=True, lower=True, transpose_a=True
+    )
+    return step[:, :n, 0], used
 
 
 def regular_factors(precision: Any) -> tuple[Any, Any]:

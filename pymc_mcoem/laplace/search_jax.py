@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Fits", "SearchInStep"]
 
-#: Share of the rows that are evaluated together. Three of four classes often leave the race early.
+#: Share of the rows that are evaluated together. Three of four classes often leave the race early,
+#: and an accelerator takes all rows until then.
 _SHARE = 4
 #: Rows that are evaluated together at least, if there are as many.
 _FEWEST = 8
@@ -103,7 +104,8 @@ class SearchInStep:
         graphs = search.evaluations.graphs(k, x, settings)
         self.graph = JaxGraph(density, [k, x, settings], graphs)
         self._is_bent = len(graphs) > 2
-        self._phase = jax.jit(self._run_phase, static_argnums=(0, 1))
+        self._phase = jax.jit(self._run_phase, static_argnums=(0, 1, 2))
+        self._first_share = _SHARE if jax.default_backend() == "cpu" else 1
 
     def __call__(self, n: int, values: list[Any], shared: list[Any]) -> Fits:
         """Find the modes of n observations.
@@ -120,8 +122,9 @@ class SearchInStep:
         search, race = self._search, self._search.race
 
         def phase(name: str, *arguments: Any) -> Any:
-            return self._phase(name, n, values, shared, *arguments)
+            return self._phase(name, n, share, values, shared, *arguments)
 
+        share = self._first_share
         alive = np.ones((n, self._n_classes, len(self._starts)), dtype=bool)
         rows, temperature = phase("begin", self._starts), np.nan
         if search.cooling is not None:
@@ -143,13 +146,14 @@ class SearchInStep:
             rows = phase("run", rows, alive, limit, 1.0)
             if race is not None and at < len(race.margins):
                 alive = phase("raced", rows, alive, race.margins[at])
+                share = _SHARE
         found: Fits = phase("fits", rows, alive)
         return found
 
     def _run_phase(
-        self, name: str, n: int, values: list[Any], shared: list[Any], *arguments: Any
+        self, name: str, n: int, share: int, values: list[Any], shared: list[Any], *arguments: Any
     ) -> Any:
-        return getattr(_Steps(self, n, values, shared), name)(*arguments)
+        return getattr(_Steps(self, n, share, values, shared), name)(*arguments)
 
     def evaluate(
         self, k: Any, x: Any, guess: Any, settings: Any, values: list[Any], shared: list[Any]
@@ -167,12 +171,14 @@ class SearchInStep:
 class _Steps:
     """The steps of a search for n observations, as functions of its rows."""
 
-    def __init__(self, whole: SearchInStep, n: int, values: list[Any], shared: list[Any]) -> None:
+    def __init__(
+        self, whole: SearchInStep, n: int, share: int, values: list[Any], shared: list[Any]
+    ) -> None:
         self._whole, self._values, self._shared = whole, values, shared
         self._n, self._n_classes = n, whole._n_classes
         self._search = whole._search
         self._n_rows = n * whole._n_classes * len(whole._starts)
-        self._lanes = min(self._n_rows, max(self._n_rows // _SHARE, _FEWEST))
+        self._lanes = min(self._n_rows, max(self._n_rows // share, _FEWEST))
         self._dtype = jnp.zeros(()).dtype
         self._limits: Any = np.finfo(self._dtype)
 
