@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Chains", "Drawn", "SweepsInStep", "takes_move"]
 
+#: Moves of a walk, and steps of a trajectory, that are written out one after the other for an
+#: accelerator, where a turn of a loop costs as much as several kernels.
+_MOVES, _STEPS = 10, 2
+#: Keeps a value from being computed again where it is used.
+_once: Any = jax.lax.optimization_barrier
+
 
 def takes_move(move: WithinClassMove) -> bool:
     """Return whether there are sweeps in step with a move; a subclass may move otherwise."""
@@ -79,6 +85,8 @@ class SweepsInStep:
     ) -> None:
         self._n_classes, self._n = density.n_classes, density.n_latents
         self._move = move
+        on_processor = jax.default_backend() == "cpu"
+        self._at_once = (1, 1) if on_processor else (_MOVES, _STEPS)
         k = pt.scalar("class_index", dtype="int64")
         x = pt.tensor("position", dtype="float64", shape=(self._n,))
         graphs = [density.log_density(k, x)]
@@ -225,7 +233,8 @@ class SweepsInStep:
             return (x, jnp.where(accept, proposed, log_p), accepted + accept), None
 
         begun = x, log_p, jnp.zeros_like(log_p)
-        x, _, accepted = jax.lax.scan(go_on, begun, (increments, log_uniforms))[0]
+        given = increments, log_uniforms
+        x, _, accepted = jax.lax.scan(go_on, begun, given, unroll=self._at_once[0])[0]
         acceptance = accepted / move.n_moves
         return x, acceptance, acceptance - move.target_acceptance
 
@@ -257,12 +266,14 @@ class SweepsInStep:
             def leapfrog(_: Any, at: tuple[Any, Any]) -> tuple[Any, Any]:
                 z, p = at
                 middle = z + 0.5 * step * p
-                gradient = slope(k, x + jnp.einsum("bij,bj->bi", scale, middle))
+                # once, and not for each element of the product
+                gradient = _once(slope(k, x + jnp.einsum("bij,bj->bi", scale, middle)))
                 kicked = p + step * jnp.einsum("bij,bi->bj", scale, gradient)
                 return middle + 0.5 * step * kicked, kicked
 
             begun = jnp.zeros_like(momentum), momentum
-            z, p = jax.lax.fori_loop(0, move.n_leapfrog, leapfrog, begun)
+            turn = self._at_once[1]
+            z, p = jax.lax.fori_loop(0, move.n_leapfrog, leapfrog, begun, unroll=turn)
             proposal = x + jnp.einsum("bij,bj->bi", scale, z)
             proposed = height(k, proposal)
             kinetic = 0.5 * (momentum**2).sum(axis=1) - 0.5 * (p**2).sum(axis=1)
