@@ -11,6 +11,7 @@ import numpy as np
 from scipy.linalg.lapack import dpotrf, dtrtri
 
 __all__ = [
+    "FINE",
     "ModeStatus",
     "Modes",
     "PositiveDefinite",
@@ -33,6 +34,10 @@ class ModeStatus(enum.Enum):
     INDEFINITE = "the curvature at the mode is not positive definite; a ridge was added"
     NO_DENSITY = "the density is not finite at the starting point"
     OUT_OF_RACE = "another class was far ahead, so the search stopped early, as it was asked to"
+
+
+#: How searches end of which there is nothing to tell.
+FINE = (ModeStatus.CONVERGED, ModeStatus.OUT_OF_RACE)
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,7 @@ def search_troubles(status: Sequence[ModeStatus], log_evidence: np.ndarray) -> d
     counts: dict[str, int] = {}
     best = np.max(log_evidence, where=np.isfinite(log_evidence), initial=-np.inf)
     for each, value in zip(status, log_evidence, strict=True):
-        fine = each in (ModeStatus.CONVERGED, ModeStatus.OUT_OF_RACE)
+        fine = each in FINE
         far = np.isfinite(value) and value < best - _NEGLIGIBLE
         if not fine and not far:
             name = f"mode search: {each.name.lower().replace('_', ' ')}"

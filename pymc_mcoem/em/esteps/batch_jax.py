@@ -29,12 +29,12 @@ import pytensor.tensor as pt
 from joblib import cpu_count
 
 from pymc_mcoem.carlin_chib.compiled_sweeps import Sweeps
-from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors, draw_class
+from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors, class_shares
 from pymc_mcoem.carlin_chib.sweeps_jax import Chains, SweepsInStep
 from pymc_mcoem.compiling.graphs_jax import JaxGraph, precision, require_own_process
 from pymc_mcoem.compiling.messages import compiling
 from pymc_mcoem.em.esteps.asked import Explained, ToExplain
-from pymc_mcoem.laplace.modes import ModeStatus, search_troubles
+from pymc_mcoem.laplace.modes import FINE, ModeStatus, search_troubles
 from pymc_mcoem.laplace.search_jax import Fits, SearchInStep
 
 if TYPE_CHECKING:
@@ -107,10 +107,9 @@ class BurstsInStep:
                 pt.cast(pt.as_tensor_variable(value), "float64") for value in statistics.values()
             ]
             self._statistics = JaxGraph(density, [k, x], density.place(expressions, k, x))
-        self._begin = jax.jit(_positions)
         self._run = jax.jit(self._all_sweeps)
-        self._averaged = jax.jit(self._all_means)
-        self._chosen = jax.jit(lambda means, rows, classes: [m[rows, classes] for m in means])
+        self._averaged = jax.jit(self._all_means, static_argnums=0)
+        self._chosen = jax.jit(_packed)
         self._told: set[Any] = set()
         #: Seconds of each part, added up, where they are asked for by an empty dictionary.
         self.seconds: dict[str, float] | None = None
@@ -194,53 +193,59 @@ class BurstsInStep:
             values = self._values(padded)
             laps.end("data", values)
             fits = self._fitted(padded, values)
-            log_evidence = _in_double(fits.log_evidence)[: len(asked)]
+            log_evidence, status = jax.device_get((fits.log_evidence, fits.status))
+            log_evidence = _in_double(log_evidence)[: len(asked)]
             laps.end("searches", fits)
-            chains = self._begun(asked, padded, fits, log_evidence)
-            gains = jnp.asarray(np.stack([each.gains for each in padded], axis=1))
+            starts = self._starts(asked, padded, log_evidence)
+            gains = np.stack([each.gains for each in padded], axis=1)
             noise = self._noise(asked, n, len(gains))
-            laps.end("starts and noise", (chains, noise))
-            shared = self._sweeps.shared()
-            end, drawn = self._run(chains, noise, gains, fits, values, shared)
+            laps.end("starts and noise", ())
+            end, drawn = self._run(starts, noise, gains, fits, values, self._sweeps.shared())
             laps.end("sweeps", drawn)
             means = None
             if summed:
-                kept = drawn.class_index[tune:], drawn.position[tune:]
-                means = self._averaged(*kept, values, self._statistics.shared())
+                means = self._averaged(tune, *drawn[:2], values, self._statistics.shared())
                 laps.end("statistics", means)
-            index = np.asarray(drawn.class_index, dtype=np.int64)
+                # of a chain that is summed only its end is needed
+                drawn = drawn._replace(position=end.position[None])
+            end, drawn = jax.device_get((end, drawn))
+            index = np.ascontiguousarray(drawn.class_index.T, dtype=np.int64)
+            counts = _counts(index[:, tune:], self._density.n_classes)
             if means is not None:
-                means = self._fetched(means, index[tune:])
-            status = np.asarray(fits.status)
-            log_weight, acceptance = _in_double(drawn.log_weight), _in_double(drawn.acceptance)
-            # of a chain that is summed only its end is needed
-            position = _in_double(drawn.position[-1 if summed else 0 :])
-            log_step = _in_double(end.log_step)
+                means = self._fetched(means, counts > 0)
             kept_fits = list(map(_in_double, fits[:5])) if keeps_fit else None
             laps.end("results", ())
+        position, log_weight, acceptance = (
+            _in_double(each).swapaxes(0, 1)
+            for each in (drawn.position, drawn.log_weight, drawn.acceptance)
+        )
+        log_step = _in_double(end.log_step)
+        has_density = np.isfinite(log_weight.max(axis=2)).all(axis=1)
+        is_told = ~np.isin(status, [_STATUSES.index(each) for each in FINE]).all(axis=1)
         found: list[Explained | None] = []
         for row, each in enumerate(asked):
-            sweeps = Sweeps(
-                index[:, row],
-                position[:, row],
-                log_weight[:, row],
-                None,
-                acceptance[:, row],
-                log_step[row].copy(),
-            )
-            if not np.isfinite(sweeps.log_weight.max(axis=1)).all():
+            if not has_density[row]:
                 found.append(None)
                 continue
-            statuses = [_STATUSES[place] for place in status[row]]
-            found.append(
-                Explained(
-                    {} if means is None else self._of(means, row, sweeps.class_index[tune:]),
-                    sweeps,
-                    log_evidence[row],
-                    {} if each.fit else search_troubles(statuses, log_evidence[row]),
-                    None if kept_fits is None else PseudoPriors(*(fit[row] for fit in kept_fits)),
-                )
+            sweeps = Sweeps(
+                index[row],
+                position[row],
+                log_weight[row],
+                None,
+                acceptance[row],
+                log_step[row].copy(),
             )
+            statistics: dict[str, np.ndarray] = {}
+            if means is not None:
+                # in the order of `WeightedStatistics`
+                statistics.update(zip(self._names, (mean[row] for mean in means), strict=True))
+                statistics["class_weight"] = counts[row] / (index.shape[1] - tune)
+            troubles: dict[str, int] = {}
+            if is_told[row] and each.fit is None:
+                statuses = [_STATUSES[place] for place in status[row]]
+                troubles = search_troubles(statuses, log_evidence[row])
+            fit = None if kept_fits is None else PseudoPriors(*(part[row] for part in kept_fits))
+            found.append(Explained(statistics, sweeps, log_evidence[row], troubles, fit))
         return found
 
     def _values(self, asked: Sequence[ToExplain]) -> list[Any]:
@@ -263,50 +268,55 @@ class BurstsInStep:
             return Fits._make([*known, jnp.zeros(known[-1].shape, dtype=int)])
         return self._search(len(asked), values, self._search.graph.shared())
 
-    def _begun(
-        self,
-        asked: Sequence[ToExplain],
-        padded: Sequence[ToExplain],
-        fits: Fits,
-        log_evidence: np.ndarray,
-    ) -> Chains:
-        """Return where chains start, or where they go on; see `PseudoPriors.draw_start`."""
+    def _starts(
+        self, asked: Sequence[ToExplain], padded: Sequence[ToExplain], log_evidence: np.ndarray
+    ) -> tuple[np.ndarray, ...]:
+        """Return what says where chains start, or go on; see `PseudoPriors.draw_start`.
+
+        Their classes, normals to draw positions from, whether they go on, where, and step sizes.
+        """
         n, size = len(padded), self._density.n_latents
         index, normals = np.zeros(n, dtype=np.int64), np.zeros((n, size))
         goes_on, given = np.zeros(n, dtype=bool), np.zeros((n, size))
+        shares = class_shares(log_evidence)
         for row, each in enumerate(asked):
             if each.start is not None:
                 goes_on[row], (index[row], given[row]) = True, each.start
             else:
-                index[row] = draw_class(log_evidence[row], each.rng)
+                index[row] = shares[row].searchsorted(each.rng.random(), side="right")
                 each.rng.standard_normal(out=normals[row])
-        log_step = jnp.asarray(np.stack([each.log_step for each in padded]))
-        arrays = [jnp.asarray(each) for each in (index, normals, goes_on, given)]
-        return Chains(arrays[0], self._begin(fits.mean, fits.scale, *arrays), log_step)
+        log_step = np.stack([each.log_step for each in padded])
+        return index, normals, goes_on, given, log_step
 
-    def _noise(self, asked: Sequence[ToExplain], n: int, n_sweeps: int) -> Any:
+    def _noise(self, asked: Sequence[ToExplain], n: int, n_sweeps: int) -> np.ndarray:
         """Return standard normals (n, n_sweeps, noise_size), or words that make keys (n, 2)."""
         if not self.own_noise:
-            words = np.zeros((n, 2), dtype=np.uint32)
-            for row, each in enumerate(asked):
-                words[row] = each.rng.integers(2**32, size=2, dtype=np.uint32)
-            return jnp.asarray(words)
+            words = np.zeros(n, dtype=np.uint64)
+            words[: len(asked)] = [each.rng.bit_generator.random_raw() for each in asked]
+            return words.view(np.uint32).reshape((n, 2))
         noise = np.zeros((n, n_sweeps, self._sweeps.noise_size))
         for row, each in enumerate(asked):
             each.rng.standard_normal(out=noise[row])
-        return jnp.asarray(noise)
+        return noise
 
     def _all_sweeps(
-        self, chains: Chains, noise: Any, gains: Any, fits: Fits, values: Any, shared: Any
+        self, starts: Any, noise: Any, gains: Any, fits: Fits, values: Any, shared: Any
     ) -> Any:
         if noise.dtype == jnp.uint32:
             noise = jax.random.wrap_key_data(noise, impl="threefry2x32")
         else:
             noise = jnp.swapaxes(noise, 0, 1)
+        index, normals, goes_on, given, log_step = starts
+        drawn = _positions(fits.mean, fits.scale, index, normals)
+        position = jnp.where(goes_on[:, None], given, drawn)
+        chains = Chains(index, position, log_step)
         return self._sweeps(chains, noise, gains, fits, values, shared)
 
-    def _all_means(self, index: Any, position: Any, values: list[Any], shared: list[Any]) -> Any:
-        """Return means of statistics over draws (n_draws, n), each (n, n_classes, *shape)."""
+    def _all_means(
+        self, tune: int, index: Any, position: Any, values: list[Any], shared: list[Any]
+    ) -> Any:
+        """Return means of statistics over the draws after `tune`, each (n, n_classes, *shape)."""
+        index, position = index[tune:], position[tune:]
         n_draws, n = index.shape
         axes = [None if same else 0 for same in self._is_shared]
 
@@ -328,30 +338,24 @@ class BurstsInStep:
         # divided here: one after another on the host it takes as long as the searches
         return [each / n_draws for each in jax.lax.scan(add, total, (index, position))[0]]
 
-    def _fetched(self, means: list[Any], index: np.ndarray) -> list[np.ndarray]:
+    def _fetched(self, means: list[Any], visited: np.ndarray) -> list[np.ndarray]:
         """Return means from the device, of which only those of visited classes are not zero."""
-        n, n_classes = index.shape[1], self._density.n_classes
-        visited = np.zeros((n, n_classes), dtype=bool)
-        visited[np.arange(n), index] = True
+        if not means:
+            return []
         rows, classes = np.nonzero(visited)
-        unit = max(n // 4, 1)  # so that few sizes are compiled
+        unit = max(len(visited) // 4, 1)  # so that few sizes are compiled
         places = np.zeros((2, -(-len(rows) // unit) * unit), dtype=np.int64)
         places[:, : len(rows)] = rows, classes
-        chosen = self._chosen(means, *places)
-        for each in chosen:  # all on their way at once
-            each.copy_to_host_async()
+        # one array: every transfer waits for the device
+        chosen = _in_double(self._chosen(means, *places))[: len(rows)]
+        shapes = [each.shape[2:] for each in means]
+        stops = np.cumsum([int(np.prod(shape)) for shape in shapes])
         found = []
-        for each in chosen:
-            whole = np.zeros((n, n_classes, *each.shape[1:]))
-            whole[rows, classes] = _in_double(each)[: len(rows)]
+        for shape, part in zip(shapes, np.split(chosen, stops[:-1], axis=1), strict=True):
+            whole = np.zeros((*visited.shape, *shape))
+            whole[rows, classes] = part.reshape((-1, *shape))
             found.append(whole)
         return found
-
-    def _of(self, means: list[np.ndarray], row: int, index: np.ndarray) -> dict[str, np.ndarray]:
-        """Return an observation's mean statistics, in the order of `WeightedStatistics`."""
-        found = {name: each[row] for name, each in zip(self._names, means, strict=True)}
-        counts = np.bincount(index, minlength=self._density.n_classes)
-        return {**found, "class_weight": counts / len(index)}
 
 
 class _Laps:
@@ -390,8 +394,19 @@ def _in_double(value: Any) -> np.ndarray:
 _STATUSES = tuple(ModeStatus)
 
 
-def _positions(mean: Any, scale: Any, index: Any, normals: Any, goes_on: Any, given: Any) -> Any:
-    """Return draws of each chain's pseudo-prior, or where it goes on, (n, n_latents)."""
+def _positions(mean: Any, scale: Any, index: Any, normals: Any) -> Any:
+    """Return a draw of each chain's pseudo-prior, (n, n_latents)."""
     rows = jnp.arange(len(index))
-    drawn = mean[rows, index] + jnp.einsum("bij,bj->bi", scale[rows, index], normals)
-    return jnp.where(goes_on[:, None], given, drawn)
+    return mean[rows, index] + jnp.einsum("bij,bj->bi", scale[rows, index], normals)
+
+
+def _packed(means: list[Any], rows: Any, classes: Any) -> Any:
+    """Return means of some classes of some observations, side by side, (n_rows, n_numbers)."""
+    return jnp.concatenate([each[rows, classes].reshape((len(rows), -1)) for each in means], axis=1)
+
+
+def _counts(index: np.ndarray, n_classes: int) -> np.ndarray:
+    """Return how often each class occurs in each row of an array, (n_rows, n_classes)."""
+    n = len(index)
+    places = index + n_classes * np.arange(n)[:, None]
+    return np.bincount(places.ravel(), minlength=n * n_classes).reshape((n, n_classes))
