@@ -124,8 +124,10 @@ def value_in(dataset: xr.Dataset) -> Any:
 
     def take(stored: Mapping[str, Any]) -> np.ndarray:
         begin, *shape = stored["at"]
-        size = int(np.prod(shape, dtype=int))
-        found: np.ndarray = columns[stored["array"]][begin : begin + size].reshape(shape).copy()
+        size, column = int(np.prod(shape, dtype=int)), columns[stored["array"]]
+        if column.dtype.name != stored["array"]:
+            raise ValueError(f"state: got {column.dtype} where {stored['array']} is expected.")
+        found: np.ndarray = column[begin : begin + size].reshape(shape).copy()
         return found
 
     return _decode(json.loads(columns[STRUCTURE].tobytes()), take)

@@ -76,6 +76,14 @@ def test_the_number_of_variables_does_not_grow_with_the_run(rng):
     assert set(dataset_of(parts).data_vars) == {STRUCTURE, "int64", "float64"}
 
 
+@pytest.mark.parametrize("dtype", ["S1", "f8", "i4"])
+def test_numbers_of_another_type_are_refused(dtype):
+    damaged = dataset_of({"count": np.arange(3)})
+    damaged["int64"] = damaged["int64"].astype(dtype)
+    with pytest.raises(ValueError, match=r"state: got .* where int64 is expected"):
+        value_in(damaged)
+
+
 @pytest.mark.parametrize("name", ["os:system", "pymc_mcoem.runs.codec:json", "pymc_mcoem:nothing"])
 def test_no_code_is_found_by_its_name(name):
     text = json.dumps({"class": name, "fields": {}}).encode()
