@@ -238,8 +238,10 @@ class Checkpointing:
         if self._state() is not self._saved and not self._failed:
             try:
                 self._write()
-            except KeyboardInterrupt:
-                # a second Ctrl-C interrupted the saving after the first one
+            except Exception:
+                raise
+            except BaseException:
+                # A second Ctrl-C, or `sys.exit` in the handler of a signal, interrupted the saving.
                 self._write()
                 raise
         if isinstance(error, KeyboardInterrupt) and error.args and not self._failed:
@@ -262,14 +264,13 @@ class Checkpointing:
     def _write(self) -> None:
         assert self._checkpoint is not None
         state = self._state()
-        # If saving fails, it is not tried again when the call ends; after Ctrl-C it is.
+        # If saving fails, it is not tried again when the call ends; after Ctrl-C or the end of the
+        # program it is.
         try:
             write_whole(
                 Path(self._checkpoint.path), self._content(), before=self._checkpoint.rotate
             )
-        except KeyboardInterrupt:
-            raise
-        except BaseException:
+        except Exception:
             self._failed = True
             raise
         self._saved, self._last, self._due = state, monotonic(), 0

@@ -211,6 +211,27 @@ def test_a_second_ctrl_c_while_the_first_one_saves(family, stream, tmp_path, mon
     assert {file.name for file in tmp_path.iterdir()} == {"run.nc", "run.1.nc"}
 
 
+@pytest.mark.parametrize("at", [30, 41])
+def test_the_end_of_the_program_while_a_run_is_saved_loses_nothing(
+    family, stream, tmp_path, monkeypatch, at
+):
+    """As a handler of SIGTERM ends it that calls `sys.exit`: every so often, and at the end."""
+    path, real, ended = tmp_path / "run.nc", os.fsync, []
+
+    def ending(descriptor):
+        if em.n_seen == at and not ended:
+            ended.append(1)
+            sys.exit(3)
+        return real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", ending)
+    em = driver(family, parameters=THETA)
+    with pytest.raises(SystemExit, match="3"):
+        em.partial_fit(stream[:41], checkpoint=Checkpoint(path, observations=30))
+    assert em.n_seen == loaded(path).n_seen == at
+    assert not any(file.name.startswith(".") for file in tmp_path.iterdir())
+
+
 def test_ctrl_c_of_saem_waits_for_its_iteration(family, stream, tmp_path):
     path, options = tmp_path / "run.nc", {"progressbar": False}
 
