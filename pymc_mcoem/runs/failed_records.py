@@ -136,6 +136,7 @@ def _write(folder: Path, record: FailedRecord) -> None:
         parts = {f"observation:{name}": each for name, each in given.items()}
     arrays: dict[str, Any] = {name: _as_array(value) for name, value in parts.items()}
     np.savez(content, reason=record.reason, position=record.position, **arrays)
+    check_on_error(folder)  # what it lies in may be gone since the run began
     folder.mkdir(exist_ok=True)
     for number in count():
         target = folder / f"{record.position:012d}{f'.{number}' if number else ''}.npz"

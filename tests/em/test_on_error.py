@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -635,6 +636,36 @@ def test_what_records_are_handed_to_is_given_again_with_a_saved_run(family, stre
         OnlineEM.load(tmp_path / "run.nc", family, e_step=Noisy())
     em = OnlineEM.load(tmp_path / "run.nc", family, e_step=Noisy(), on_error="skip")
     assert em.n_seen == 5
+
+
+@pytest.mark.parametrize("what", ["folder", "above", "file"])
+def test_a_folder_that_goes_under_way_is_made_again_or_named(family, stream, tmp_path, what):
+    above = tmp_path / "above"
+    above.mkdir()
+    folder = above / "left"
+
+    def source():
+        yield from [*stream[:5], np.inf, *stream[5:9]]
+        shutil.rmtree(folder if what == "folder" else above)
+        if what == "file":
+            above.mkdir()
+            folder.touch()
+        yield from records[10:]
+
+    records = [*stream[:5], np.inf, *stream[5:9], np.inf, *stream[9:]]
+    em = driver(family, parameters=THETA, on_error=folder)
+    if what != "folder":
+        said = "the folder that .* does not exist" if what == "above" else "left' is no folder"
+        with pytest.raises(OSError, match=f"on_error: .*{said}"):
+            em.partial_fit(source())
+        assert em.position == 10
+        folder.unlink(missing_ok=True)
+        above.mkdir(exist_ok=True)
+        em.partial_fit(records, skip=em.position)
+    else:
+        em.partial_fit(source())
+    assert [file.name for file in folder.iterdir()] == ["000000000010.npz"]
+    equal_but_for_positions(em, driver(family, parameters=THETA).partial_fit(stream))
 
 
 def test_a_folder_that_cannot_be_is_refused(family, tmp_path):
