@@ -117,17 +117,17 @@ def unvisited_flags(chains: IndexChains) -> list[str]:
 
     A step weighs a class given the variables that other steps draw. It has weight elsewhere if a
     search over all variables finds it there. If the search has no answer, it may have weight where
-    another discrete variable did not go through all its classes either. Chains that never switched
-    are left to `unmoved_flags`. Modes of the variables that other steps draw are searched for too.
+    another discrete variable did not go through all its classes either, in the same row of a plate,
+    for whose rows there is no search. Indices that never switched are left to `unmoved_flags`.
+    Modes of the variables that other steps draw are searched for too.
     """
     of_modes = _unvisited_mode_flags(chains)
+    odds = np.full(chains.n_classes, np.nan)
     if chains.plate.ndim:
-        return of_modes
+        return of_modes + _together_flags(chains, odds)
     codes = chains.codes[0]
     share = np.bincount(codes.ravel(), minlength=chains.n_classes) / codes.size
-    visited = share > 0
     found = chains.unvisited_log_odds
-    odds = np.full(chains.n_classes, np.nan)
     if found is not None and not np.isnan(found).all():
         # a chain that is stuck in a poor class would find all others heavy
         odds = np.ma.median(np.ma.masked_invalid(found), axis=0).filled(np.nan)
@@ -143,16 +143,34 @@ def unvisited_flags(chains: IndexChains) -> list[str]:
         "CarlinChib draw them too"
         for j in np.flatnonzero(due)
     ]
-    beside = [name for name, narrow in chains.companions.items() if narrow[0]]
-    moved = not (codes == codes[:, :1]).all(axis=1).any()
-    unknown = ~visited & np.isnan(odds)
-    if beside and moved and unknown.any():
-        flags.append(
-            f"classes {chains.classes[unknown].tolist()} were never visited, and neither did "
-            f"{', '.join(beside)} go through all its classes: they may have weight together; start "
-            "chains there with initval, or give both to one step"
-        )
-    return flags
+    return flags + _together_flags(chains, odds)
+
+
+def _together_flags(chains: IndexChains, log_odds: np.ndarray) -> list[str]:
+    """Return a flag about unvisited classes that another index may reach together with this one.
+
+    Classes whose log-odds are known are left out, and those of a plate that never had any weight.
+    """
+    found = []
+    for row, codes in enumerate(chains.codes):
+        beside = [name for name, narrow in chains.companions.items() if narrow[row]]
+        if not beside or (codes == codes[:, :1]).all():
+            continue
+        unknown = np.isnan(log_odds) & ~np.isin(np.arange(chains.n_classes), codes)
+        if chains.plate.ndim and chains.log_weight is not None:
+            unknown &= np.isfinite(chains.log_weight[row]).any(axis=(0, 1))
+        if unknown.any():
+            found.append((chains.row_label(row), chains.classes[unknown].tolist(), beside))
+    if not found:
+        return []
+    where, classes, beside = found[0]
+    text = (
+        f"classes {classes}{' of ' + where if where else ''} were never visited, and neither did "
+        f"{', '.join(beside)} go through all its classes: they may have weight together; start "
+        "chains there with initval, or give both to one step"
+    )
+    more = f" (likewise in {len(found) - 1} more indices of the plate)" if len(found) > 1 else ""
+    return [text + more]
 
 
 def unmoved_flags(chains: IndexChains) -> tuple[list[str], list[str]]:

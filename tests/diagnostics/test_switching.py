@@ -11,6 +11,7 @@ from pymc_mcoem.diagnostics import (
     read_chains,
     unmoved_chains,
 )
+from pymc_mcoem.diagnostics.switching import unvisited_flags
 from tests.helpers.markov import TWO_STATES, MarkovChain, as_array, as_tree
 from tests.helpers.toy_carlin_chib import toy_carlin_chib
 
@@ -180,6 +181,25 @@ def test_a_plate_of_which_one_row_moved_is_beside_an_index(rng):
     # rows of a plate have those of another beside them
     plate = as_tree(np.stack([codes] * 3, axis=-1), np.concatenate([log_weight] * 3, axis=-1), z=z)
     assert verdicts_of(plate) == ["no weight", "unknown", "unknown"]
+
+
+def test_rows_that_moved_may_reach_a_class_together_with_another_index(rng):
+    codes, log_weight, *_ = toy_carlin_chib(rng, 4, 500, evidence=[0.5, 0.5, 1e-9], **GOOD)
+    assert np.unique(codes).tolist() == [0, 1]
+    rows, weights = np.stack([codes] * 3, axis=-1), np.concatenate([log_weight] * 3, axis=-1)
+    moved = rng.integers(2, size=rows.shape)
+
+    def told(z, weights=weights):
+        flags = unvisited_flags(read_chains(as_tree(rows, weights, z=z)))
+        return [flag for flag in flags if "may have weight together" in flag]
+
+    assert told(moved) == []
+    stood_still = np.where(np.arange(3) == 0, moved, 0)
+    (flag,) = told(stood_still)
+    assert flag.startswith("classes [2] of [row=1] were never visited, and neither did z go")
+    assert flag.endswith("(likewise in 1 more indices of the plate)")
+    # what the model excludes has no weight anywhere
+    assert told(stood_still, np.where(np.arange(9) % 3 == 2, -np.inf, weights)) == []
 
 
 def test_evidence_against_staying_is_not_called_sound(rng):

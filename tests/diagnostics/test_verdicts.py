@@ -219,6 +219,31 @@ def test_classes_that_need_another_index_are_flagged_though_chains_move(n_seeds,
                 assert any("class 2 was never visited" in flag for flag in summary.flags), summary
 
 
+@pytest.mark.parametrize(("n_seeds", "draws"), [(1, 60), pytest.param(5, 1_000, marks=slow)])
+def test_rows_that_need_those_of_another_plate_are_flagged_though_they_move(n_seeds, draws, rng):
+    """As of two single indices: rows reach their third classes only together."""
+    options = settings(n_seeds == 1)
+    centers, weights, y = [0.0, 0.3, 6.0], [0.35, 0.35, 0.3], np.array([0.2, -0.1])
+    start = {"shape": len(y), "initval": np.zeros(len(y), dtype=int)}
+    with pm.Model() as model:
+        k, j = (pm.Categorical(name, weights, **start) for name in "kj")
+        x = pm.Normal("x", pm.math.stack(centers)[k], 0.1, shape=len(y))
+        z = pm.Normal("z", -pm.math.stack(centers)[j], 0.1, shape=len(y))
+        pm.Normal("y", x + z, 0.3, observed=y)
+        steps = one_step_each("x", "z", **options)
+    mean = np.subtract.outer(centers, centers)[None]
+    exact = np.outer(weights, weights) * stats.norm.pdf(y[:, None, None], mean, np.sqrt(0.11))
+    share = exact[:, 2].sum(axis=1) / exact.sum(axis=(1, 2))
+    assert (share > 0.15).all()
+    for _ in range(n_seeds):
+        tree = sampled(model, steps, rng, draws=draws, chains=2, tune=draws)
+        for name in "kj":
+            assert np.ptp(tree["posterior"][name].values, axis=1).min() > 0
+            assert (tree["posterior"][name].values < 2).all()
+            flags = judged(tree, name).flags
+            assert any("were never visited, and neither did" in flag for flag in flags), flags
+
+
 @slow
 def test_a_class_hardly_visited_for_another_index_is_flagged_of_both(rng):
     """(1, 1) is four standard deviations away, so that chains get there once in a thousand."""
