@@ -97,9 +97,10 @@ class ThinnedSeries:
 
         Rows of a series may become longer at their end only.
         """
-        rows = dict(self.thinned)
-        if self.last is not None:
-            rows[self.last[0]] = self.last[1]
+        # each read once, because another thread may add rows
+        rows, last = dict(self.thinned), self.last
+        if last is not None:
+            rows[last[0]] = last[1]
         indices = sorted(index for index in rows if until is None or index <= until)
         width = max((rows[index].size for index in indices), default=0)
         values = np.zeros((len(indices), width))
@@ -221,9 +222,10 @@ class History:
         }
         # a file's state may be older, and its run meets later records again
         end = getattr(state, "position", np.inf)
-        positions = sorted(position for position in self.skipped if position < end)
+        skipped = dict(self.skipped)  # at once, because another thread may skip more
+        positions = sorted(position for position in skipped if position < end)
         if positions:
-            reasons = [self.skipped[position] for position in positions]
+            reasons = [skipped[position] for position in positions]
             nodes["/skipped"] = xr.Dataset(
                 {"reason": ("position", np.array(reasons, dtype=np.str_))},
                 coords={"position": np.array(positions, dtype=np.int64)},
@@ -268,12 +270,13 @@ class History:
         for name, (dims, labels) in self.coordinates.items():
             if set(dims) <= used:
                 coordinates[name] = (dims, labels)
-        if self.trouble_names:
-            counts = np.zeros((len(rows.indices), len(self.trouble_names)), dtype=np.int64)
+        names = list(self.trouble_names)
+        if names:
+            counts = np.zeros((len(rows.indices), len(names)), dtype=np.int64)
             found = rows.values[:, position:]
             counts[:, : found.shape[1]] = found
             variables["troubles"] = ((dim, "trouble"), counts)
-            coordinates["trouble"] = list(self.trouble_names)
+            coordinates["trouble"] = names
         return xr.Dataset(variables, coords=coordinates)
 
     def _unlabeled(self, dataset: xr.Dataset, columns: list[Column], dim: str) -> Rows:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import arviz as az
 import numpy as np
@@ -17,6 +17,7 @@ from pymc_mcoem.em.history import ThinnedSeries
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.templates import TemplateMixture
 from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
+from tests.helpers.toy_runs import THETA, driver
 
 
 def filled(keep, until):
@@ -196,3 +197,18 @@ def test_kernels_have_their_centers():
     np.testing.assert_allclose(
         curves.parameters["templates"].coords["basis_time"], [-1.5, 0.0, 1.5, 3.0, 4.5]
     )
+
+
+def test_a_history_that_is_read_while_another_thread_skips_records():
+    run = driver(NormalMixture(), parameters=THETA, on_error="skip").run
+    for position in range(3):
+        run.history.skip(position, "its reason")
+
+    class Meanwhile(int):
+        def __gt__(self, position):
+            run.history.skip(10 + position, "of the other thread")
+            return int(self) > position
+
+    tree = run.history_at(replace(run.state, position=Meanwhile(5)))
+    assert tree["skipped"]["position"].values.tolist() == [0, 1, 2]
+    assert len(run.history.skipped) == 6
