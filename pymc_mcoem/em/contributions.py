@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 
 from pymc_mcoem.em.family import CLASS_WEIGHT
-
-if TYPE_CHECKING:
-    from pymc_mcoem.labeling import Arrays
+from pymc_mcoem.labeling import Arrays
 
 __all__ = ["Contribution", "added", "blended"]
 

@@ -162,7 +162,8 @@ class Driver[AnyRun: Run[Any, Any]]:
         kind = cls._run_class
         saved, tree = read_run(path, kind.driver)
         check_family(family)
-        require_family(path, saved.family, family)
+        with named_damage(path, given=("family",)):
+            require_family(path, saved.family, family)
         settings = settings_of(path, tree.attrs["settings"], kind.settings_class, overrides)
         settings["e_step"] = on_backend(settings["e_step"], str(tree.attrs.get("backend", "")))
         made: Any = cls

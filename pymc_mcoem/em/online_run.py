@@ -23,6 +23,7 @@ from pymc_mcoem.em.maximization import (
     waiting_classes,
 )
 from pymc_mcoem.em.predicted import Predicted
+from pymc_mcoem.em.revival import is_record
 from pymc_mcoem.em.run import Run, timed
 from pymc_mcoem.em.run_state import (
     ObservationRecord,
@@ -47,7 +48,10 @@ from pymc_mcoem.runs.outliers import (
 from pymc_mcoem.runs.workers import Order
 
 if TYPE_CHECKING:
+    import xarray as xr
+
     from pymc_mcoem.em.esteps.base import EStepResult
+    from pymc_mcoem.em.storage import SavedRun
     from pymc_mcoem.labeling import Arrays
 
 __all__ = ["OnlineRun"]
@@ -81,6 +85,18 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
         self._read: tuple[OnlineState, OnlineState] | None = None
         # The state before the first of the observations that are held by their addresses.
         self._before = self.state
+
+    def restore(self, saved: SavedRun, tree: xr.DataTree) -> None:
+        """Continue from a saved run, after a check that what it holds is the family's."""
+        super().restore(saved, tree)
+        state, n = self.state, self.family.n_classes
+        for item in state.pending:
+            item.to_explain(self.family)
+            if not all(0 <= at < n for at in item.classes or ()):
+                raise ValueError(f"it holds an observation of the classes {item.classes}")
+        spans = [np.shape(rows)[1:] == (3,) for rows in (state.recent or {}).values()]
+        if not (all(spans) and (state.fit is None or is_record(state.fit, n))):
+            raise ValueError("what it tells of recent observations has other names or shapes")
 
     def accept(self, observation: Any, index: int, classes: Classes = None) -> None:
         """Append an observation to the queue, or refuse it.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pymc_mcoem.em.esteps.base import EStepResult
     from pymc_mcoem.labeling import Arrays
 
-__all__ = ["Revival", "Revived"]
+__all__ = ["Revival", "Revived", "is_record"]
 
 
 @dataclass(frozen=True)
@@ -157,6 +157,12 @@ class Revival:
             split[name][chosen] += split[name][donor]
         split["last"][[chosen, donor]] = n_learned
         return split
+
+
+def is_record(record: Arrays, n_classes: int) -> bool:
+    """Return whether arrays have the names and shapes of a `Revived.record`."""
+    shapes = {name: np.shape(value) for name, value in record.items()}
+    return shapes == dict.fromkeys((CLASS_WEIGHT, "log_evidence", "last"), (n_classes,))
 
 
 def _noted(

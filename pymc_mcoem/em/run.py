@@ -26,6 +26,7 @@ from pymc_mcoem.em.run_state import ObservationRecord, Pending, RunSettings, Run
 from pymc_mcoem.em.storage import SavedRun, run_bytes
 from pymc_mcoem.em.stream import Unreadable
 from pymc_mcoem.interrupts import patiently, raise_if_interrupted, require_own_fault
+from pymc_mcoem.runs.codec import is_of
 from pymc_mcoem.runs.executor import Dispatcher, WorkerLost, Workers
 from pymc_mcoem.runs.failed_records import ON_ERROR, FailedRecord, named, pass_on
 from pymc_mcoem.runs.lots import answers_in_lots
@@ -260,6 +261,8 @@ class Run[State: RunState, Settings: RunSettings]:
     def restore(self, saved: SavedRun, tree: xr.DataTree) -> None:
         """Continue from a saved run."""
         state: Any = saved.state
+        if not is_of(state, self.state_class):
+            raise ValueError(f"its state has values of other kinds than a run of {self.driver}")
         for arrays in (state.parameters, getattr(state, "average", None)):
             if arrays is not None:
                 self.family.check_parameters(arrays)

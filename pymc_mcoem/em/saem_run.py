@@ -48,6 +48,10 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
         super().restore(saved, tree)
         for contribution in self.state.contributions:
             contribution.require_like(self.state.statistics or {})
+        if not all(0 <= each < 2**63 for each in self.state.n_sweeps):
+            raise ValueError(
+                f"it counts {min(self.state.n_sweeps)} to {max(self.state.n_sweeps)} sweeps"
+            )
         e_step: Any = self.settings.e_step
         given = [e_step]
         is_recorded = getattr(e_step, "backend", "") == tree.attrs.get("backend")

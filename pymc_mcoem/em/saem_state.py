@@ -5,16 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from pymc_mcoem.em.contributions import Contribution
 from pymc_mcoem.em.run_state import RunSettings, RunState
 from pymc_mcoem.validation import is_whole
-
-if TYPE_CHECKING:
-    from pymc_mcoem.labeling import Arrays
 
 __all__ = ["SAEMSettings", "SAEMState", "fingerprint"]
 
@@ -83,7 +80,7 @@ class SAEMState(RunState):
     """
 
     contributions: tuple[Contribution, ...] = ()
-    chains: tuple[Arrays, ...] = ()
+    chains: tuple[dict[str, Any], ...] = ()
     n_sweeps: tuple[int, ...] = ()
     positions: tuple[int, ...] = ()
     fingerprints: tuple[str, ...] = ()

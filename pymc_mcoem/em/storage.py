@@ -20,7 +20,7 @@ from typing import Any
 
 import xarray as xr
 
-from pymc_mcoem.runs.codec import NotStored, dataset_of, decode_settings, value_in
+from pymc_mcoem.runs.codec import NotStored, dataset_of, decode_settings, is_of, value_in
 from pymc_mcoem.runs.datatree_files import bytes_of, named_damage, read_datatree
 
 __all__ = ["SavedRun", "read_run", "run_bytes", "settings_of"]
@@ -70,6 +70,8 @@ def read_run(path: str | os.PathLike[str], driver: str) -> tuple[SavedRun, xr.Da
     tree = read_datatree(path, driver, FORMATS[driver], FORMAT_VERSION)
     with named_damage(path):
         found: SavedRun = value_in(tree["run"].to_dataset())
+        if not is_of(found, SavedRun):
+            raise ValueError("it has values of other kinds than a saved run")
         if "settings" not in tree.attrs:
             raise ValueError("it has no settings")
         return found, tree

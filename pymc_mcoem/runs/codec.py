@@ -10,7 +10,8 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import xarray as xr
@@ -20,6 +21,7 @@ __all__ = [
     "dataset_of",
     "decode_settings",
     "encode_settings",
+    "is_of",
     "stored_alike",
     "value_in",
 ]
@@ -131,6 +133,44 @@ def value_in(dataset: xr.Dataset) -> Any:
         return found
 
     return _decode(json.loads(columns[STRUCTURE].tobytes()), take)
+
+
+def is_of(value: Any, kind: Any) -> bool:
+    """Return whether a value is of a type, as deep as the annotations of dataclasses tell.
+
+    Numbers count as arrays, since arrays without axes may be stored as numbers.
+
+    Examples
+    --------
+    >>> is_of({"a": np.zeros(2)}, dict[str, np.ndarray] | None), is_of(("x",), tuple[int, ...])
+    (True, False)
+    """
+    kind = getattr(kind, "__value__", kind)  # what a type alias stands for
+    origin, inner = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return True
+    if origin in (Union, UnionType):
+        return any(is_of(value, each) for each in inner)
+    if origin is dict:
+        return isinstance(value, dict) and all(is_of(each, inner[1]) for each in value.values())
+    if origin in (list, tuple):
+        return isinstance(value, origin) and all(is_of(each, inner[0]) for each in value)
+    if kind in (int, float):
+        return isinstance(value, (int, kind)) and not isinstance(value, bool)
+    if kind is np.ndarray:
+        return isinstance(value, (np.ndarray, int, float))
+    if not isinstance(value, kind):
+        return False
+    own: Any = type(value)
+    has_parts = is_dataclass(value)
+    parts = _annotations(own) if has_parts else {}
+    return all(is_of(getattr(value, name), part) for name, part in parts.items())
+
+
+@cache
+def _annotations(kind: type) -> dict[str, Any]:
+    found = get_type_hints(kind)
+    return {field.name: found[field.name] for field in fields(kind)}
 
 
 def _in_text(array: np.ndarray) -> dict[str, Any]:

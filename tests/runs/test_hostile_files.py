@@ -284,7 +284,30 @@ def spoil_part(file, name, key, value):
     file.attrs[name] = json.dumps(parts)
 
 
+def spoil_state(file, name, place, value):
+    """Put a value somewhere into the text that holds a run's state without its arrays."""
+    held = file[name]
+    parts = at = json.loads(held[()].tobytes())
+    for key in place[:-1]:
+        at = at[key]
+    at[place[-1]] = value
+    text = json.dumps(parts, separators=(",", ":")).encode()
+    held[...] = np.frombuffer(text.ljust(held.size), np.uint8)
+
+
+def places_in(value, place=()):
+    """Yield the places of all parts of lists and mappings, by their keys."""
+    if place:
+        yield place
+    parts = enumerate(value) if isinstance(value, list) else ()
+    for key, part in value.items() if isinstance(value, dict) else parts:
+        yield from places_in(part, (*place, key))
+
+
 WORDS = (None, "", "null", "3", "[]", "{}", "x", '{"a": 1}', "[" * 100_000, 7, np.arange(3.0))
+#: Where a file has the state, and arrays of it: two numbers, others than are meant, and none.
+STATE = "run/structure"
+ARRAYS = [{"array": "float64", "at": at} for at in ([0, 2], [-3, 2], [0, -1], [10**9, 3])]
 VALUES = (None, -1, 0, "x", 1e300, [], {}, True, 10**30)
 HOWS = ("gone", "text", "half", "deeper", "low", "high", "nan")
 
@@ -305,6 +328,17 @@ def spoilings(content):
             for key in keys if isinstance(keys, dict) else range(len(keys)):
                 for value in VALUES:
                     yield (spoil_part, name, key, value)
+
+
+def spoilings_of_state(content):
+    """Yield ways to spoil each part of a run's state in turn."""
+    with h5py.File(h5py.h5f.open_file_image(content)) as file:
+        parts = json.loads(file[STATE][()].tobytes())
+    for place in places_in(parts):
+        for value in (*VALUES, *ARRAYS):
+            # a family of its own alone can tell that a variance of zero is none
+            if place[-1] != "noise_variance" or value != 0:
+                yield (spoil_state, STATE, place, value)
 
 
 def spoilt_is_refused_or_goes_on(kind, content, path, spoiling):
@@ -337,7 +371,8 @@ def spoilt_is_refused_or_goes_on(kind, content, path, spoiling):
                 "are not the" in str(error)
                 or "parameters: " in str(error)
                 or (
-                    "failed in iteration" in str(error) and ("chains" in name or name == "settings")
+                    "failed in iteration" in str(error)
+                    and ("chains" in str(arguments[:2]) or name == "settings")
                 )
             )
             return "refused"
@@ -349,10 +384,11 @@ def spoilt_is_refused_or_goes_on(kind, content, path, spoiling):
 
 @pytest.mark.parametrize("kind", ["online", "saem"])
 @pytest.mark.parametrize("some", [25, pytest.param(None, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ways", [spoilings, spoilings_of_state])
 def test_spoilt_contents_give_one_class_of_error_or_a_run_that_works(
-    whole, tmp_path, rng, kind, some
+    whole, tmp_path, rng, kind, some, ways
 ):
-    every = list(spoilings(whole[kind]))
+    every = list(ways(whole[kind]))
     chosen = every if some is None else [every[i] for i in rng.choice(len(every), some, False)]
     found = []
     for spoiling in chosen:
