@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, is_dataclass, replace
+from itertools import pairwise
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -48,10 +49,11 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
         super().restore(saved, tree)
         for contribution in self.state.contributions:
             contribution.require_like(self.state.statistics or {})
-        if not all(0 <= each < 2**63 for each in self.state.n_sweeps):
-            raise ValueError(
-                f"it counts {min(self.state.n_sweeps)} to {max(self.state.n_sweeps)} sweeps"
-            )
+        counts, positions = self.state.n_sweeps, (-1, *self.state.positions)
+        if not all(0 <= each < 2**63 for each in counts):
+            raise ValueError(f"it counts {min(counts)} to {max(counts)} sweeps of observations")
+        if any(after <= before for before, after in pairwise(positions)):
+            raise ValueError("positions of its observations do not increase")
         e_step: Any = self.settings.e_step
         given = [e_step]
         is_recorded = getattr(e_step, "backend", "") == tree.attrs.get("backend")
