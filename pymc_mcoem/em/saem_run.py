@@ -52,6 +52,10 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
         counts, positions = self.state.n_sweeps, (-1, *self.state.positions)
         if not all(0 <= each < 2**63 for each in counts):
             raise ValueError(f"it counts {min(counts)} to {max(counts)} sweeps of observations")
+        if {len(self.state.chains), len(counts), len(self.state.fingerprints)} != {
+            len(self.state.positions)
+        }:
+            raise ValueError("it has chains, counts and fingerprints of other observations")
         if any(after <= before for before, after in pairwise(positions)):
             raise ValueError("positions of its observations do not increase")
         e_step: Any = self.settings.e_step
