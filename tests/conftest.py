@@ -18,6 +18,7 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from tests.helpers.interpreted import interpreted
+from tests.helpers.toy_families import NormalMixture, mixture_stream
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -98,6 +99,25 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     Not by its file, so that a test keeps its numbers when it moves.
     """
     return np.random.default_rng(zlib.crc32(request.node.name.encode()))
+
+
+@pytest.fixture(scope="module")
+def family() -> NormalMixture:
+    """Return a mixture of normals, for files whose tests need no other family."""
+    return NormalMixture()
+
+
+@pytest.fixture
+def stream(rng: np.random.Generator) -> np.ndarray:
+    """Return 60 observations of that family."""
+    return mixture_stream(rng, 60)
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[ProcessPoolExecutor]:
+    """Start two processes that import what they need themselves."""
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

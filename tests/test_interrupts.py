@@ -49,16 +49,6 @@ def listening():
     assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
 
 
-@pytest.fixture(scope="module")
-def family():
-    return NormalMixture()
-
-
-@pytest.fixture
-def stream(rng):
-    return mixture_stream(rng, 60)
-
-
 def test_what_the_helper_does_is_what_compiled_code_does():
     with pytest.raises(SystemError, match="returned a result with an exception set") as raised:
         press()

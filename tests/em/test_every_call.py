@@ -13,16 +13,11 @@ from pymc_mcoem.em.saem import SAEM
 from pymc_mcoem.runs import file_lock
 from pymc_mcoem.runs.checkpoint import Checkpoint
 from tests.helpers.faults import OF_HDF5, chosen, disk_error, fault_at, without_hdf5
-from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
+from tests.helpers.toy_families import Noisy, mixture_stream
 from tests.helpers.toy_runs import assert_same, driver
 
 FAULTS = {"memory": MemoryError, "input and output": lambda: disk_error(errno.EIO)}
 OPTIONS = {"e_step": Noisy(), "progressbar": False}
-
-
-@pytest.fixture(scope="module")
-def family():
-    return NormalMixture()
 
 
 @pytest.fixture(scope="module")

@@ -34,16 +34,6 @@ from tests.helpers.toy_families import Failing, Noisy, NormalMixture, Towering, 
 from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver, what_counts
 
 
-@pytest.fixture(scope="module")
-def family():
-    return NormalMixture()
-
-
-@pytest.fixture
-def stream(rng):
-    return mixture_stream(rng, 60)
-
-
 def equal_but_for_positions(em, clean):
     for name, dataset in what_counts(clean)[0].items():
         xr.testing.assert_identical(what_counts(em)[0][name], dataset)

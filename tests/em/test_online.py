@@ -14,7 +14,7 @@ from pymc_mcoem.em.esteps.posterior_mode import PosteriorMode
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.schedules import BurstLength, BurstSize, StepSize, UpdateSchedule
 from pymc_mcoem.templates import TemplateMixture
-from tests.helpers.toy_families import Failing, NormalMixture, mixture_stream
+from tests.helpers.toy_families import Failing, NormalMixture
 from tests.helpers.toy_runs import (
     EARLY,
     THETA,
@@ -26,16 +26,6 @@ from tests.helpers.toy_runs import (
     turned,
     what_counts,
 )
-
-
-@pytest.fixture(scope="module")
-def family():
-    return NormalMixture()
-
-
-@pytest.fixture
-def stream(rng):
-    return mixture_stream(rng, 60)
 
 
 @pytest.mark.parametrize("way", WAYS)

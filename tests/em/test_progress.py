@@ -12,12 +12,7 @@ from pymc_mcoem.em import progress
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.progress import CountProgress, RunProgress, sparkline
 from pymc_mcoem.em.stream import count_observations
-from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
-
-
-@pytest.fixture(scope="module")
-def family():
-    return NormalMixture()
+from tests.helpers.toy_families import Noisy, mixture_stream
 
 
 def shown(capsys, family, observations, **settings):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pickle
 import signal
 import threading
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 import dask.array as da
@@ -29,24 +27,8 @@ from pymc_mcoem.runs.outliers import LEAST
 from pymc_mcoem.runs.workers import ExecutorError
 from tests.helpers.executors import AtOnce
 from tests.helpers.sources import N_POINTS, Levels
-from tests.helpers.toy_families import Failing, Noisy, NormalMixture, mixture_stream
+from tests.helpers.toy_families import Failing, Noisy
 from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver
-
-
-@pytest.fixture(scope="module")
-def family():
-    return NormalMixture()
-
-
-@pytest.fixture
-def stream(rng):
-    return mixture_stream(rng, 60)
-
-
-@pytest.fixture(scope="module")
-def pool():
-    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as made:
-        yield made
 
 
 def stored(folder, values, chunk=7):

@@ -14,11 +14,6 @@ from tests.helpers.toy_runs import THETA
 from tests.helpers.toy_runs import driver as any_driver
 
 
-@pytest.fixture(scope="module")
-def family():
-    return NormalMixture()
-
-
 @pytest.fixture
 def stream(rng):
     return mixture_stream(rng, 130)

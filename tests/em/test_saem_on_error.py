@@ -30,11 +30,6 @@ WAYS = {
 }
 
 
-@pytest.fixture(scope="module")
-def family():
-    return NormalMixture()
-
-
 @pytest.fixture
 def values(rng):
     return mixture_stream(rng, 40)

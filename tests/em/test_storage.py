@@ -32,16 +32,6 @@ from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
 from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver
 
 
-@pytest.fixture(scope="module")
-def family():
-    return NormalMixture()
-
-
-@pytest.fixture
-def stream(rng):
-    return mixture_stream(rng, 60)
-
-
 def restarted(em, path, **overrides):
     em.save(path)
     return OnlineEM.load(

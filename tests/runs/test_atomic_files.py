@@ -21,20 +21,10 @@ from pymc_mcoem.runs.datatree_files import require_file_name
 from pymc_mcoem.runs.file_lock import locked
 from tests.helpers.faults import Faults, disk_error, failing, without_hdf5
 from tests.helpers.power import watched
-from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
+from tests.helpers.toy_families import Noisy, NormalMixture
 from tests.helpers.toy_runs import THETA, assert_same, driver
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="module")
-def family():
-    return NormalMixture()
-
-
-@pytest.fixture
-def stream(rng):
-    return mixture_stream(rng, 60)
 
 
 def loaded(path):

@@ -39,16 +39,6 @@ def listening():
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.fixture(scope="module")
-def family():
-    return NormalMixture()
-
-
-@pytest.fixture
-def stream(rng):
-    return mixture_stream(rng, 60)
-
-
 def loaded(path):
     return OnlineEM.load(path, NormalMixture(), e_step=Noisy(), progressbar=False)
 

@@ -17,7 +17,7 @@ from pymc_mcoem.em.saem import SAEM
 from pymc_mcoem.runs import executor
 from pymc_mcoem.runs.workers import ExecutorError
 from tests.helpers.executors import Deadly, lives
-from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
+from tests.helpers.toy_families import Noisy
 from tests.helpers.toy_runs import THETA, assert_same, driver
 
 
@@ -34,16 +34,6 @@ def client():
         Client(cluster) as client,
     ):
         yield client
-
-
-@pytest.fixture(scope="module")
-def family():
-    return NormalMixture()
-
-
-@pytest.fixture
-def stream(rng):
-    return mixture_stream(rng, 60)
 
 
 def test_a_cluster_gives_the_same_bytes(family, stream, client):

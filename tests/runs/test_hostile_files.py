@@ -25,11 +25,6 @@ SETTINGS = {"e_step": Noisy(), "progressbar": False}
 
 
 @pytest.fixture(scope="module")
-def family():
-    return NormalMixture()
-
-
-@pytest.fixture(scope="module")
 def whole(tmp_path_factory, family):
     """The bytes of a saved run of each driver, in which every group is there."""
     folder = tmp_path_factory.mktemp("whole")

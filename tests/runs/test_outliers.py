@@ -13,18 +13,8 @@ from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.saem import SAEM
 from pymc_mcoem.runs.outliers import IN_A_ROW, LEAST, remembered, require_plausible, span
 from tests.helpers.representatives import by_default
-from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
+from tests.helpers.toy_families import Noisy
 from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver
-
-
-@pytest.fixture(scope="module")
-def family():
-    return NormalMixture()
-
-
-@pytest.fixture
-def stream(rng):
-    return mixture_stream(rng, 60)
 
 
 def assert_learned_without(em, clean, places):
