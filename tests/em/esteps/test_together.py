@@ -1,6 +1,13 @@
-"""Many observations in one call of JAX get what each gets alone, on numba."""
+"""Many observations in one call of JAX get what each gets alone, on numba.
+
+JAX traces for seconds whatever it has not met in its process: what is compiled is shared.
+"""
 
 from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pymc as pm
@@ -10,12 +17,36 @@ import pytest
 import pymc_mcoem as mcoem
 from pymc_mcoem.em.burst import adaptation_gains
 from pymc_mcoem.em.esteps.asked import ToExplain
+from pymc_mcoem.em.esteps.compiled_cache import compiled_for
 from tests.helpers.linear_normal import LinearNormal
 from tests.helpers.representatives import by_default
 
 WALK, SWING = mcoem.moves.RandomWalk(3), mcoem.moves.Hamiltonian(2, 3)
 MOVES = {"walk": WALK, "swing": SWING}
 N, DRAWS, TUNE = 11, 20, 10
+
+
+class Bounded(LinearNormal):
+    """A linear model whose latents have no density if the first value lies beyond 50."""
+
+    def __init__(self):
+        super().__init__()
+        with self.model:
+            is_beyond = self.model["value"][0] > 50.0
+            edge = pt.switch(is_beyond, -np.inf, 0.0 * self.model["x"].sum())
+            pm.Potential("edge", edge)
+
+
+@cache
+def bounded():
+    """Return the one family of its kind in a process."""
+    return Bounded()
+
+
+@cache
+def small_images():
+    """Return a mixture of small images, whose third class has no weight where a test says so."""
+    return mcoem.TemplateMixture.for_images((4, 4), n_classes=3, n_landmarks=2)
 
 
 def alone_and_together(settings, backend):
@@ -29,11 +60,11 @@ def generators(seed, n=N):
 
 
 def results(settings, backend, seed=4):
-    """Return results for the observations of a linear model, of one of which nothing is known."""
-    family = LinearNormal()
+    """Return results for the observations of a linear model."""
+    family = bounded()
     stream = family.draw(np.random.default_rng(3), N)
     burst, is_together = alone_and_together(settings, backend)
-    e_step, theta = burst.compile(family), family.declared_parameters()
+    e_step, theta = compiled_for(family, burst), family.declared_parameters()
     data, state = [family.encode(y) for y in stream], e_step.initial_state()
     lengths = {"draws": DRAWS, "tune": TUNE}
     if is_together:
@@ -72,10 +103,10 @@ def test_observations_get_together_what_each_gets_alone(run_apart, move):
 
 def visited(settings, backend):
     """Return results of three visits to observations, whose fits are kept from the first on."""
-    family = LinearNormal()
+    family = bounded()
     stream = family.draw(np.random.default_rng(3), N)
     burst, is_together = alone_and_together(settings, backend)
-    e_step, theta = burst.compile(family), family.declared_parameters()
+    e_step, theta = compiled_for(family, burst), family.declared_parameters()
     data, chains, found = [family.encode(y) for y in stream], [{}] * N, []
     # those visited for the first time adapt at the same time as others go on
     gains = [adaptation_gains(9, 4 if at % 2 else 9) for at in range(N)]
@@ -110,10 +141,10 @@ def test_chains_go_on_together_as_alone(run_apart):
 
 def weights(settings, backend):
     """Return class probabilities of all observations."""
-    family = LinearNormal()
+    family = bounded()
     data = [family.encode(y) for y in family.draw(np.random.default_rng(3), N)]
     burst, is_together = alone_and_together(settings, backend)
-    e_step, theta = burst.compile(family), family.declared_parameters()
+    e_step, theta = compiled_for(family, burst), family.declared_parameters()
     lengths = {"draws": DRAWS, "tune": TUNE}
     if is_together:
         return e_step.class_probability_all(data, theta, generators(6), **lengths)
@@ -132,9 +163,13 @@ def test_class_probabilities_are_the_same_together(run_apart):
 def explained_templates(kind, settings, backend):
     """Return what images or curves get, with missing points and a class that none can be of."""
     if kind != "curves":
-        steps = np.abs(np.subtract.outer(np.arange(36), np.arange(36)))
-        options = {"noise_correlation": 0.5**steps} if kind == "correlated" else {}
-        mixture, shape = mcoem.TemplateMixture.for_images((6, 6), n_classes=3, **options), (6, 6)
+        mixture, shape = small_images(), (4, 4)
+        if kind == "correlated":
+            steps = np.abs(np.subtract.outer(np.arange(36), np.arange(36)))
+            mixture, shape = (
+                mcoem.TemplateMixture.for_images((6, 6), n_classes=3, noise_correlation=0.5**steps),
+                (6, 6),
+            )
     else:
         grid = np.linspace(0, 1, 12)
         mixture, shape = mcoem.TemplateMixture.for_curves(grid, n_classes=3), (12,)
@@ -144,12 +179,12 @@ def explained_templates(kind, settings, backend):
     observations = rng.uniform(size=(4, *shape))
     observations[:, 2:4] = np.where(rng.random((4, *shape))[:, 2:4] < 0.5, np.nan, 0.3)
     burst, is_together = alone_and_together(settings, backend)
-    e_step = burst.compile(mixture)
+    e_step = compiled_for(mixture, burst)
     data, state = list(map(mixture.encode, observations)), e_step.initial_state()
     if is_together:
-        return e_step.explain_all(data, theta, generators(8, 4), state, draws=15, tune=10)
+        return e_step.explain_all(data, theta, generators(8, 4), state, draws=DRAWS, tune=TUNE)
     return [
-        e_step(each, theta, rng, state, draws=15, tune=10)
+        e_step(each, theta, rng, state, draws=DRAWS, tune=TUNE)
         for each, rng in zip(data, generators(8, 4), strict=True)
     ]
 
@@ -169,20 +204,9 @@ def test_templates_get_together_what_they_get_alone(run_apart, kind, move):
     assert all(result.statistics["class_weight"][2] == 0 for result in found)
 
 
-class Bounded(LinearNormal):
-    """A linear model whose latents have no density if the first value lies beyond 50."""
-
-    def __init__(self):
-        super().__init__()
-        with self.model:
-            is_beyond = self.model["value"][0] > 50.0
-            edge = pt.switch(is_beyond, -np.inf, 0.0 * self.model["x"].sum())
-            pm.Potential("edge", edge)
-
-
-def learned(settings, backend):
+def learned(settings, n_workers, backend):
     """Return θ of runs in mini-batches, by workers too, with a record that has no density."""
-    family = Bounded()
+    family = bounded()
     stream = family.draw(np.random.default_rng(5), 14)
     stream[8, 0] = 60.0
     common = {
@@ -193,7 +217,7 @@ def learned(settings, backend):
         "progressbar": False,
     }
     found = {}
-    for executor in (None, 2) if backend == "jax" else (None,):
+    for executor in (None, n_workers) if backend == "jax" else (None,):
         em = mcoem.OnlineEM(
             family,
             burst_length=mcoem.schedules.BurstLength(20, 10),
@@ -217,10 +241,12 @@ def learned(settings, backend):
     return told
 
 
-def test_runs_learn_in_mini_batches_what_they_learn_alone(run_apart):
+@pytest.mark.parametrize("n_workers", by_default([1, 2], {1}))
+def test_runs_learn_in_mini_batches_what_they_learn_alone(run_apart, n_workers):
     """Labels and M-steps included; the record without density alone is left out, by name."""
     settings = {"within_class": WALK}
-    found, expected = run_apart(learned, settings, "jax"), learned(settings, "numba")
+    found = run_apart(learned, settings, n_workers, "jax")
+    expected = learned(settings, n_workers, "numba")
     for key, (theta, at, reasons) in expected.items():
         assert at == found[key][1] == [8]
         assert reasons == found[key][2]
@@ -228,23 +254,37 @@ def test_runs_learn_in_mini_batches_what_they_learn_alone(run_apart):
         for name, value in theta.items():
             np.testing.assert_allclose(found[key][0][name], value, rtol=1e-7)
     for name, value in found["online", None][0].items():
-        assert found["online", 2][0][name].tobytes() == value.tobytes()
+        assert found["online", n_workers][0][name].tobytes() == value.tobytes()
+
+
+@contextmanager
+def chunks_of(e_step, size):
+    """Let a compiled E-step have other chunks, of which none is compiled but for its size."""
+    in_step = e_step.in_step
+    before, in_step.at_once = in_step.at_once, size
+    yield
+    in_step.at_once = before
 
 
 def in_other_ways(backend):
     """Return results in one chunk, in several, again, and in single precision."""
-    family = LinearNormal()
+    family = bounded()
     data = list(map(family.encode, family.draw(np.random.default_rng(3), N)))
     theta, found = family.declared_parameters(), {}
-    ways = {"whole": {"at_once": 16}, "chunks": {"at_once": 4}, "single": {"dtype": "float32"}}
-    for name, options in ways.items():
-        burst = mcoem.esteps.CarlinChibBurst(within_class=WALK, backend=backend, **options)
-        e_step = burst.compile(family)
+    double, _ = alone_and_together({"within_class": WALK}, backend)
+    ways = {
+        "whole": (16, double),
+        "chunks": (2, double),
+        "single": (16, replace(double, dtype="float32")),
+    }
+    for name, (size, burst) in ways.items():
+        e_step = compiled_for(family, burst)
         state = e_step.initial_state()
-        for time in ("first", "again"):
-            found[name, time] = e_step.explain_all(
-                data, theta, generators(4), state, draws=DRAWS, tune=TUNE
-            )
+        with chunks_of(e_step, size):
+            for time in ("first", "again"):
+                found[name, time] = e_step.explain_all(
+                    data, theta, generators(4), state, draws=DRAWS, tune=TUNE
+                )
     return found
 
 
@@ -277,9 +317,9 @@ def of_devices_noise(is_broken, backend):
                 chains, noise, gains, fits._replace(log_normalizer=wrong), *rest
             )
 
-    family = LinearNormal()
+    family = bounded()
     observation, theta = family.case
-    e_step = mcoem.esteps.CarlinChibBurst(within_class=WALK, backend=backend).compile(family)
+    e_step = compiled_for(family, alone_and_together({"within_class": WALK}, backend)[0])
     search, starts = e_step.settings.pseudo_priors.compile_search(e_step.density, family.geometry)
     made_of = e_step.density, search, starts, WALK, family.statistics, family.observation
     bursts = BurstsInStep(
@@ -293,7 +333,7 @@ def of_devices_noise(is_broken, backend):
 
 def errors_in_standard_errors(statistics):
     """Return by how many standard errors means of statistics are off, the greatest."""
-    family = LinearNormal()
+    family = bounded()
     worst = 0.0
     for name, exact in family.exact(*family.case).items():
         values = np.stack([each[name] for each in statistics])
@@ -309,14 +349,14 @@ def test_the_noise_of_a_device_gives_the_posterior_and_a_broken_kernel_does_not(
 
 def labels_and_chains(executor, backend):
     """Return class probabilities of a classifier, by workers too if any, and draws of chains."""
-    mixture = mcoem.TemplateMixture.for_images((4, 4), n_classes=2, n_landmarks=2)
+    mixture = small_images()
     rng = np.random.default_rng(7)
     images = rng.uniform(size=(6, 4, 4))
     theta = mixture.to_dataset(mixture.initialize(images, rng, "random"))
-    e_step = alone_and_together({"within_class": WALK}, backend)[0]
+    e_step = alone_and_together({"within_class": SWING}, backend)[0]
     found = [
         mcoem.Classifier(
-            mixture, theta, e_step=e_step, draws=8, tune=4, executor=each, progressbar=False
+            mixture, theta, e_step=e_step, draws=DRAWS, tune=TUNE, executor=each, progressbar=False
         ).predict_proba(images)
         for each in {None: None, executor: None}
     ]
@@ -325,8 +365,8 @@ def labels_and_chains(executor, backend):
         images[0],
         theta,
         e_step=e_step,
-        draws=12,
-        tune=5,
+        draws=DRAWS,
+        tune=TUNE,
         chains=3,
         random_seed=2,
         progressbar=False,
