@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from pymc_mcoem.carlin_chib.compiled_sweeps import Sweeps
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
 
-__all__ = ["Explained", "ToExplain"]
+__all__ = ["Explained", "ToExplain", "by_kind"]
 
 
 @dataclass(frozen=True)
@@ -60,3 +60,27 @@ class Explained:
     log_evidence: np.ndarray
     troubles: dict[str, int]
     fit: PseudoPriors | None = None
+
+
+def by_kind[Found](
+    kinds: Sequence[Hashable], explain: Callable[[list[int]], Sequence[Found]]
+) -> list[Found]:
+    """Explain those of a kind together; return what each got, in their order.
+
+    Parameters
+    ----------
+    kinds : sequence
+        Of each, what it must have in common with others.
+    explain : callable
+        Takes the places of those of one kind, and returns what each of them gets.
+
+    Examples
+    --------
+    >>> by_kind(["a", "b", "a"], lambda places: [f"{at} of {places}" for at in places])
+    ['0 of [0, 2]', '1 of [1]', '2 of [0, 2]']
+    """
+    found: dict[int, Found] = {}
+    for kind in dict.fromkeys(kinds):
+        some = [at for at, other in enumerate(kinds) if other == kind]
+        found.update(zip(some, explain(some), strict=True))
+    return [found[at] for at in range(len(kinds))]

@@ -16,7 +16,7 @@ from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
 from pymc_mcoem.compiling.arithmetic import strict_arithmetic
 from pymc_mcoem.compiling.backends import known_mode, uses_jax
 from pymc_mcoem.em.burst import adaptation_gains
-from pymc_mcoem.em.esteps.asked import Explained, ToExplain
+from pymc_mcoem.em.esteps.asked import Explained, ToExplain, by_kind
 from pymc_mcoem.em.esteps.class_fits import fit_to_keep, kept_fit, own_chain
 from pymc_mcoem.em.esteps.compiled import SweepEStep
 from pymc_mcoem.interrupts import require_own_fault
@@ -205,15 +205,14 @@ class TogetherEStep(SweepEStep):
     ) -> list[Found | Exception]:
         """Explain observations in step, and alone those that have to be."""
         begun = [each.rng.bit_generator.state for each in asked]
-        explained: dict[int, Explained | None] = dict.fromkeys(range(len(asked)))
-        if self.in_step is not None:
-            kinds = [(each.fit is None, len(each.gains)) for each in asked]
-            for kind in dict.fromkeys(kinds):
-                some = [at for at, other in enumerate(kinds) if other == kind]
-                found = self.in_step([asked[at] for at in some], tune, **options)
-                explained.update(zip(some, found, strict=True))
+        explained: Sequence[Explained | None] = [None] * len(asked)
+        if (in_step := self.in_step) is not None:
+            explained = by_kind(
+                [(each.fit is None, len(each.gains)) for each in asked],
+                lambda some: in_step([asked[at] for at in some], tune, **options),
+            )
         answers: list[Found | Exception] = []
-        for at, each in explained.items():
+        for at, each in enumerate(explained):
             try:
                 if each is None:
                     asked[at].rng.bit_generator.state = begun[at]

@@ -14,6 +14,7 @@ import numpy as np
 
 from pymc_mcoem.em.addresses import Address
 from pymc_mcoem.em.checks import check_statistics
+from pymc_mcoem.em.esteps.asked import by_kind
 from pymc_mcoem.em.esteps.base import CompiledChains, CompiledTogether
 from pymc_mcoem.em.esteps.carlin_chib import CompiledCarlinChibBurst
 from pymc_mcoem.em.esteps.compiled_cache import compiled_for
@@ -141,8 +142,8 @@ def _simulate_all(
     e_step = explainer.e_step
     assert isinstance(e_step, CompiledTogether)
 
-    def explain(some: Sequence[tuple[Any, ...]]) -> list[EStepResult | Exception]:
-        data, parameters, rngs, states, draws, tune = zip(*some, strict=True)
+    def explain(some: list[int]) -> list[EStepResult | Exception]:
+        data, parameters, rngs, states, draws, tune = zip(*(calls[at] for at in some), strict=True)
         return e_step.explain_all(
             [explainer.encoded(each) for each in data],
             dict(parameters[0]),
@@ -153,7 +154,7 @@ def _simulate_all(
         )
 
     kinds = [(_content(θ), _content(state), *lengths) for _, θ, _, state, *lengths in calls]
-    return _by_kind(explainer, calls, kinds, explain)
+    return [_checked(explainer, found) for found in by_kind(kinds, explain)]
 
 
 def _visit_all(
@@ -163,12 +164,14 @@ def _visit_all(
     e_step = explainer.e_step
     assert isinstance(e_step, CompiledTogether)
 
-    def resume(some: Sequence[tuple[Any, ...]]) -> list[EStepResult | Exception]:
-        data, parameters, rngs, chains, gains, refit, keep_fit = zip(*some, strict=True)
+    def resume(some: list[int]) -> list[EStepResult | Exception]:
+        own = zip(*(calls[at] for at in some), strict=True)
+        data, parameters, rngs, chains, gains, refit, keep_fit = own
         options: dict[str, Any] = {"gains": gains, "refit": refit, "keep_fit": keep_fit[0]}
         return e_step.resume_all(data, parameters[0], rngs, chains, **options)
 
-    return _by_kind(explainer, calls, [_content(θ) for _, θ, *_ in calls], resume)
+    kinds = [_content(θ) for _, θ, *_ in calls]
+    return [_checked(explainer, found) for found in by_kind(kinds, resume)]
 
 
 def _keep_all(
@@ -188,20 +191,6 @@ _TOGETHER: dict[Callable[..., Any], Callable[..., Any]] = {
     visit: _visit_all,
     keep_draws: _keep_all,
 }
-
-
-def _by_kind(
-    explainer: Explainer,
-    calls: Sequence[tuple[Any, ...]],
-    kinds: Sequence[Hashable],
-    explain: Callable[[Sequence[tuple[Any, ...]]], list[EStepResult | Exception]],
-) -> list[EStepResult | Failed]:
-    """Explain calls of the same kind together; return the checked results in the calls' order."""
-    found: dict[int, EStepResult | Exception] = {}
-    for kind in dict.fromkeys(kinds):
-        some = [at for at, other in enumerate(kinds) if other == kind]
-        found.update(zip(some, explain([calls[at] for at in some]), strict=True))
-    return [_checked(explainer, found[at]) for at in range(len(calls))]
 
 
 def _checked(explainer: Explainer, result: EStepResult | Exception) -> EStepResult | Failed:
