@@ -24,7 +24,7 @@ from pymc_mcoem.compiling.flat_functions_numba import FUNCTION
 from pymc_mcoem.templates import template_loops_numba
 from pymc_mcoem.templates.template_loops_numba import exponentials, likelihood, prior, product
 
-__all__ = ["FAR", "SIZES", "evaluate", "kernels"]
+__all__ = ["SIZES", "evaluate", "kernels", "template_values"]
 
 #: What the integers begin with, before the places of the arrays. Where −1, there is none.
 SIZES = (

@@ -17,7 +17,7 @@ from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_defa
 from pymc_mcoem.compiling.inlined_operators import version_of
 from pymc_mcoem.templates import image_loops_numba, template_loops_numba
 from pymc_mcoem.templates.bases.even_grid import EvenGrid
-from pymc_mcoem.templates.image_loops_numba import FAR, kernels
+from pymc_mcoem.templates.image_loops_numba import kernels, template_values
 
 __all__ = [
     "RecurrentBends",
@@ -31,16 +31,6 @@ __all__ = [
 # Without flags of its own, a function that is compiled during the compilation of another one
 # inherits its flags. PyTensor's flags allow reordering sums, which would undo the rounding of
 # exponentials.
-
-
-@numba.njit(fastmath=False)
-def limited(value: float, most: float) -> float:
-    """Return a number limited to the range from -most to most; NaN stays NaN."""
-    if value > most:
-        return most
-    if value < -most:
-        return -most
-    return value
 
 
 @numba.njit(fastmath=False)
@@ -79,19 +69,7 @@ def kernel_factors(
 
 
 @numba.njit(fastmath=False)
-def weighted_sum(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return Σ_a left[a, s] right[a, s]."""
-    length, n = left.shape
-    out = np.zeros(n)
-    for a in range(length):
-        first, second = left[a], right[a]
-        for s in range(n):
-            out[s] += first[s] * second[s]
-    return out
-
-
-@numba.njit(fastmath=False)
-def values_and_slopes(
+def write_values(
     first: np.ndarray,
     second: np.ndarray,
     coefficients: np.ndarray,
@@ -99,101 +77,23 @@ def values_and_slopes(
     spacing: tuple[float, float],
     length: tuple[int, int],
     bandwidth: float,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return Σ_l α_l φ_l and its derivatives by the first and the second coordinate."""
+    out: np.ndarray,
+) -> None:
+    """Write Σ_l α_l φ_l and, where there is room, its derivatives: see `template_values`."""
     check_sizes(first, second, coefficients.size, length[0] * length[1])
     left, right = kernel_factors(first, second, origin, spacing, length, bandwidth)
-    n_first, n_second = length
-    n = first.size
-    # Distances are from the middle of the grid, so that little cancels, and limited to where
-    # kernels are not zero.
-    middle_first = 0.5 * spacing[0] * (n_first - 1)
-    middle_second = 0.5 * spacing[1] * (n_second - 1)
-    # Derivatives are the kernels times the distance to their center. Tables weighted by the
-    # centers' coordinates give them by one matrix product for the second axis.
-    table = np.empty((2 * n_first, n_second))
-    for a in range(n_first):
-        for b in range(n_second):
-            alpha = coefficients[a * n_second + b]
-            table[a, b] = alpha
-            table[n_first + a, b] = alpha * (b * spacing[1] - middle_second)
-    summed = np.dot(table, right)
-    values, along_first, along_second = np.zeros(n), np.zeros(n), np.zeros(n)
-    for a in range(n_first):
-        center = a * spacing[0] - middle_first
-        kernel, plain, weighted = left[a], summed[a], summed[n_first + a]
-        for s in range(n):
-            product = kernel[s] * plain[s]
-            values[s] += product
-            along_first[s] += product * center
-            along_second[s] += kernel[s] * weighted[s]
-    steep = 2.0 / (bandwidth * bandwidth)
-    for s in range(n):
-        away = limited(first[s] - origin[0] - middle_first, abs(middle_first) + FAR * bandwidth)
-        along_first[s] = steep * (along_first[s] - values[s] * away)
-        away = limited(second[s] - origin[1] - middle_second, abs(middle_second) + FAR * bandwidth)
-        along_second[s] = steep * (along_second[s] - values[s] * away)
-    return values, along_first, along_second
-
-
-@numba.njit(fastmath=False)
-def values_to_bends(
-    first: np.ndarray,
-    second: np.ndarray,
-    coefficients: np.ndarray,
-    origin: tuple[float, float],
-    spacing: tuple[float, float],
-    length: tuple[int, int],
-    bandwidth: float,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return Σ_l α_l φ_l, its two derivatives, and its second derivatives (11, 12 and 22).
-
-    As `values_and_slopes`, with tables also weighted by the squares of the centers' coordinates.
-    """
-    check_sizes(first, second, coefficients.size, length[0] * length[1])
-    left, right = kernel_factors(first, second, origin, spacing, length, bandwidth)
-    n_first, n_second = length
-    n = first.size
-    middle_first = 0.5 * spacing[0] * (n_first - 1)
-    middle_second = 0.5 * spacing[1] * (n_second - 1)
-    table = np.empty((3 * n_first, n_second))
-    for a in range(n_first):
-        for b in range(n_second):
-            alpha = coefficients[a * n_second + b]
-            center = b * spacing[1] - middle_second
-            table[a, b] = alpha
-            table[n_first + a, b] = alpha * center
-            table[2 * n_first + a, b] = alpha * center * center
-    summed = np.dot(table, right)
-    values, along_first, along_second = np.zeros(n), np.zeros(n), np.zeros(n)
-    twice_first, both, twice_second = np.zeros(n), np.zeros(n), np.zeros(n)
-    for a in range(n_first):
-        center = a * spacing[0] - middle_first
-        kernel, plain = left[a], summed[a]
-        weighted, squared = summed[n_first + a], summed[2 * n_first + a]
-        for s in range(n):
-            product = kernel[s] * plain[s]
-            values[s] += product
-            along_first[s] += product * center
-            twice_first[s] += product * center * center
-            product = kernel[s] * weighted[s]
-            along_second[s] += product
-            both[s] += product * center
-            twice_second[s] += kernel[s] * squared[s]
-    steep = 2.0 / (bandwidth * bandwidth)
-    for s in range(n):
-        x = limited(first[s] - origin[0] - middle_first, abs(middle_first) + FAR * bandwidth)
-        y = limited(second[s] - origin[1] - middle_second, abs(middle_second) + FAR * bandwidth)
-        value, moment_first, moment_second = values[s], along_first[s], along_second[s]
-        along_first[s] = steep * (moment_first - value * x)
-        along_second[s] = steep * (moment_second - value * y)
-        from_first = twice_first[s] - (2.0 * moment_first - value * x) * x
-        from_second = twice_second[s] - (2.0 * moment_second - value * y) * y
-        crossed = both[s] - moment_first * y - moment_second * x + value * x * y
-        twice_first[s] = steep * (steep * from_first - value)
-        both[s] = steep * steep * crossed
-        twice_second[s] = steep * (steep * from_second - value)
-    return values, along_first, along_second, twice_first, both, twice_second
+    degree = 0 if out.shape[0] == 1 else 1 if out.shape[0] == 3 else 2
+    template_values(
+        left.ravel(),
+        right.ravel(),
+        np.concatenate((first, second)),
+        np.ascontiguousarray(coefficients),
+        np.array([origin[0], origin[1], spacing[0], spacing[1], bandwidth]),
+        length[0],
+        degree,
+        np.empty((degree + 1) * left.size),
+        out.ravel(),
+    )
 
 
 @numba.njit(fastmath=False)
@@ -207,11 +107,42 @@ def values_alone(
     bandwidth: float,
 ) -> np.ndarray:
     """Return Σ_l α_l φ_l(u_s)."""
-    check_sizes(first, second, coefficients.size, length[0] * length[1])
-    left, right = kernel_factors(first, second, origin, spacing, length, bandwidth)
-    table = np.ascontiguousarray(coefficients).reshape(length)
-    values: np.ndarray = weighted_sum(left, np.dot(table, right))
+    out = np.empty((1, first.size))
+    write_values(first, second, coefficients, origin, spacing, length, bandwidth, out)
+    values: np.ndarray = out[0]
     return values
+
+
+@numba.njit(fastmath=False)
+def values_and_slopes(
+    first: np.ndarray,
+    second: np.ndarray,
+    coefficients: np.ndarray,
+    origin: tuple[float, float],
+    spacing: tuple[float, float],
+    length: tuple[int, int],
+    bandwidth: float,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return Σ_l α_l φ_l and its derivatives by the first and the second coordinate."""
+    out = np.empty((3, first.size))
+    write_values(first, second, coefficients, origin, spacing, length, bandwidth, out)
+    return out[0], out[1], out[2]
+
+
+@numba.njit(fastmath=False)
+def values_to_bends(
+    first: np.ndarray,
+    second: np.ndarray,
+    coefficients: np.ndarray,
+    origin: tuple[float, float],
+    spacing: tuple[float, float],
+    length: tuple[int, int],
+    bandwidth: float,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return Σ_l α_l φ_l, its two derivatives, and its second derivatives (11, 12 and 22)."""
+    out = np.empty((6, first.size))
+    write_values(first, second, coefficients, origin, spacing, length, bandwidth, out)
+    return out[0], out[1], out[2], out[3], out[4], out[5]
 
 
 @numba.njit(fastmath=False)
