@@ -93,8 +93,16 @@ def other_indices(density: ClassDensity, most: int) -> dict[int, int]:
     return found if np.prod([*found.values()], dtype=int) <= most else {}
 
 
-def require_settings(pseudo_priors: Any, within_class: Any, jump: Any) -> None:
-    """Require a rule, a move and a jump, or None for any of them."""
+def require_settings(
+    index: TensorVariable,
+    pseudo_priors: Any,
+    within_class: Any,
+    index_move: str,
+    auxiliaries: str,
+    jump: Any,
+    equalize_visits: bool,
+) -> None:
+    """Require settings of `CarlinChib` that it has, and that go with the index."""
     for name, value, method, examples in (
         ("pseudo_priors", pseudo_priors, "compile", "Laplace(), PriorCovariance()"),
         ("within_class", within_class, "build", "RandomWalk(), Hamiltonian()"),
@@ -103,6 +111,17 @@ def require_settings(pseudo_priors: Any, within_class: Any, jump: Any) -> None:
         is_class = isinstance(value, type)
         if value is not None and (is_class or not callable(getattr(value, method, None))):
             raise TypeError(f"{name}: got {value!r}; give an object, as {examples}, or None.")
+        if index_move not in ("gibbs", "metropolized"):
+            raise ValueError(f"index_move: got {index_move!r}; choose 'gibbs' or 'metropolized'.")
+        if auxiliaries not in ("refreshed", "frozen"):
+            raise ValueError(f"auxiliaries: got {auxiliaries!r}; choose 'refreshed' or 'frozen'.")
+        if equalize_visits and index.ndim:
+            raise ValueError(
+                f"equalize_visits: {index.name} is a plate, whose rows differ in the classes they "
+                "seldom visit; leave it out."
+            )
+        if jump is not None and index.ndim:
+            raise ValueError(f"jump: got {jump!r}; {index.name} is a plate, which takes None.")
 
 
 def density_of(

@@ -244,20 +244,11 @@ class CarlinChib(BlockedStep):
         model = pm.modelcontext(model)
         vars = None if vars is None else named_variables(model, vars)
         index = find_index(model, class_index, vars)
-        require_settings(pseudo_priors, within_class, jump)
+        require_settings(
+            index, pseudo_priors, within_class, index_move, auxiliaries, jump, equalize_visits
+        )
         mode = mode_of(compile_kwargs)
         move = RandomWalk(n_moves=0) if within_class is None else within_class
-        if index_move not in ("gibbs", "metropolized"):
-            raise ValueError(f"index_move: got {index_move!r}; choose 'gibbs' or 'metropolized'.")
-        if auxiliaries not in ("refreshed", "frozen"):
-            raise ValueError(f"auxiliaries: got {auxiliaries!r}; choose 'refreshed' or 'frozen'.")
-        if equalize_visits and index.ndim:
-            raise ValueError(
-                f"equalize_visits: {index.name} is a plate, whose rows differ in the classes they "
-                "seldom visit; leave it out."
-            )
-        if jump is not None and index.ndim:
-            raise ValueError(f"jump: got {jump!r}; {index.name} is a plate, which takes None.")
         with telling(), waiting("Preparing the model"):
             self._engine = Engine(
                 *density_of(model, index, vars, blocks),

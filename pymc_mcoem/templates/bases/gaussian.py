@@ -377,25 +377,15 @@ class _RegularGaussianBasis(GaussianBasis):
         return values
 
     def gradient(self, points: Any, coefficients: Any) -> TensorVariable:
-        coefficients = pt.as_tensor_variable(coefficients)
-        return pt.stack(self._slopes(self._coordinates(points), coefficients), axis=1)
-
-    def _slopes(
-        self, columns: Sequence[TensorVariable], coefficients: TensorVariable
-    ) -> list[TensorVariable]:
-        """Return ∂f/∂u_k at the points whose coordinates are the columns, (n_points,) each."""
+        columns, coefficients = self._coordinates(points), pt.as_tensor_variable(coefficients)
         if self.grid is not None:
-            slopes: list[TensorVariable] = KernelSlopes.of(self.grid, columns, coefficients)
-            return slopes
-        factors = self._factors(list(columns))
-        steep = [
-            factor * ((-2.0 / self.bandwidth**2) * (column[None, :] - axis[:, None]))
-            for axis, column, factor in zip(self.axes, columns, factors, strict=True)
-        ]
-        return [
-            self._contract([*factors[:index], slope, *factors[index + 1 :]], coefficients)
-            for index, slope in enumerate(steep)
-        ]
+            return pt.stack(KernelSlopes.of(self.grid, columns, coefficients), axis=1)
+        slopes, factors = [], self._factors(columns)
+        for at, (axis, column) in enumerate(zip(self.axes, columns, strict=True)):
+            steep = factors[at] * ((-2.0 / self.bandwidth**2) * (column[None, :] - axis[:, None]))
+            others = [*factors[:at], steep, *factors[at + 1 :]]
+            slopes.append(self._contract(others, coefficients))
+        return pt.stack(slopes, axis=1)
 
     def _bends(
         self, columns: Sequence[TensorVariable], coefficients: TensorVariable
@@ -441,17 +431,13 @@ class _RegularGaussianBasis(GaussianBasis):
         sums = np.asarray(sums, dtype=np.float64)
         if self.grid is None or sums.shape[-2:] != self.grid.halved().length:
             return super().unpack_gram(sums)
-        # entry (p, q) of the matrix belongs to the sum at p + q, so its rows are windows of sums
-        lengths = self.grid.length
-        shared = sliding_window_view(sums, lengths, axis=(-2, -1)) * self._pair_constants()
-        whole: np.ndarray = shared.reshape(*sums.shape[:-2], self.n_basis, self.n_basis)
-        return whole
-
-    def _pair_constants(self) -> np.ndarray:
-        """Return exp(−|r_p − r_q|² / 2ν²), by both axes of p and then both axes of q."""
+        # entry (p, q) of the matrix belongs to the sum at p + q, so its rows are windows of sums,
+        # times exp(−|r_p − r_q|² / 2ν²)
         first, second = (
             np.exp(-0.5 * np.square((axis[:, None] - axis[None, :]) / self.bandwidth))
             for axis in self.axes
         )
-        constants: np.ndarray = first[:, None, :, None] * second[None, :, None, :]
-        return constants
+        windows = sliding_window_view(sums, self.grid.length, axis=(-2, -1))
+        shared = windows * (first[:, None, :, None] * second[None, :, None, :])
+        whole: np.ndarray = shared.reshape(*sums.shape[:-2], self.n_basis, self.n_basis)
+        return whole
