@@ -27,11 +27,11 @@ from pymc_mcoem.compiling.threads import OneAtATime, one_blas_thread
 from pymc_mcoem.em.progress import CountProgress
 from pymc_mcoem.em.stream import Unreadable, count_observations, read
 from pymc_mcoem.interrupts import deferred, require_readable
-from pymc_mcoem.runs.executor import Dispatcher, WorkerLost, Workers
+from pymc_mcoem.runs.executor import Dispatcher, WorkerLost
 from pymc_mcoem.runs.failed_records import ON_ERROR, named, refusal
 from pymc_mcoem.runs.lots import answers_in_lots
 from pymc_mcoem.runs.settings import seed_entropy
-from pymc_mcoem.runs.workers import Order
+from pymc_mcoem.runs.workers import Order, Workers
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -361,10 +361,8 @@ class Classifier:
                     yield sent.popleft()[0], answer
                 return
             except WorkerLost as error:
-                if lot > 1:  # one by one, to find out which it was
-                    lot = 1
-                    continue
                 index, _ = sent.popleft()
+                lot = 1
                 if self.on_error == "raise":
                     raise RuntimeError(
                         f"observation {index}, counted from 0, cannot be classified: {error} "

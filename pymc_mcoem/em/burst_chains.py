@@ -26,10 +26,10 @@ from pymc_mcoem.em.progress import CountProgress
 from pymc_mcoem.interrupts import as_interrupts
 from pymc_mcoem.labeling import dataset_of
 from pymc_mcoem.runs.codec import PACKAGE
-from pymc_mcoem.runs.executor import Dispatcher, Workers
+from pymc_mcoem.runs.executor import Dispatcher
 from pymc_mcoem.runs.lots import answers_in_lots
 from pymc_mcoem.runs.settings import package_version, seed_entropy
-from pymc_mcoem.runs.workers import Order
+from pymc_mcoem.runs.workers import Order, Workers
 from pymc_mcoem.validation import require_whole
 
 if TYPE_CHECKING:

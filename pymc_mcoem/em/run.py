@@ -27,12 +27,12 @@ from pymc_mcoem.em.storage import SavedRun, run_bytes
 from pymc_mcoem.em.stream import Unreadable
 from pymc_mcoem.interrupts import patiently, raise_if_interrupted, require_own_fault
 from pymc_mcoem.runs.codec import is_of
-from pymc_mcoem.runs.executor import Dispatcher, WorkerLost, Workers
+from pymc_mcoem.runs.executor import Dispatcher, WorkerLost
 from pymc_mcoem.runs.failed_records import ON_ERROR, FailedRecord, named, pass_on
 from pymc_mcoem.runs.lots import answers_in_lots
 from pymc_mcoem.runs.outliers import span
 from pymc_mcoem.runs.settings import run_attributes, seed_entropy
-from pymc_mcoem.runs.workers import ExecutorError, Order
+from pymc_mcoem.runs.workers import ExecutorError, Order, Workers
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -183,13 +183,9 @@ class Run[State: RunState, Settings: RunSettings]:
                 except ExecutorError:
                     raise
                 except Exception as error:
-                    if lot > 1 and isinstance(error, WorkerLost):
-                        # one by one, to find out which it was
-                        waiting.appendleft(item)
-                        lot = 1
-                        break
                     require_own_fault(error)
                     failed += 1
+                    lot = 1 if isinstance(error, WorkerLost) else lot
                     yield item, error, 0.0
                     break
                 running = result.statistics if running is None else running

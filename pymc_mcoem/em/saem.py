@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from pymc_mcoem.em.esteps.base import EStep
     from pymc_mcoem.em.family import Family
-    from pymc_mcoem.runs.executor import Workers
     from pymc_mcoem.runs.failed_records import OnError
+    from pymc_mcoem.runs.workers import Workers
 
 __all__ = ["SAEM"]
 

@@ -7,9 +7,8 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor, wait
+from concurrent.futures import BrokenExecutor, Executor, Future, wait
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -23,13 +22,14 @@ from pymc_mcoem.runs.workers import (
     Order,
     Parcel,
     Unknown,
+    Workers,
     begin_worker,
+    check_executor,
     perform,
     received,
 )
-from pymc_mcoem.validation import is_number, is_whole
 
-__all__ = ["Dispatcher", "WorkerLost", "Workers", "check_executor"]
+__all__ = ["Dispatcher", "WorkerLost"]
 
 _log = logging.getLogger("pymc_mcoem")
 
@@ -57,83 +57,6 @@ class WorkerLost(RuntimeError):
 
 class _CallLost(Exception):
     """A call whose worker died, in an executor that still works."""
-
-
-@dataclass(frozen=True)
-class Workers:
-    """An executor with a time limit for each observation.
-
-    Parameters
-    ----------
-    executor : concurrent.futures.Executor or int
-        Processes of this or other machines; a number stands for a pool of as many.
-    timeout : float
-        Time limit in seconds. A worker that takes longer is ended, and another one gets the
-        observation; if that one is lost too, the observation cannot be learned. A worker's first
-        observation, for which it compiles, may take ten minutes longer; two minutes if `executor`
-        is a number and another worker has answered before.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If there is no executor, if it uses threads, which cannot be ended, or if the timeout is
-        not positive.
-
-    Notes
-    -----
-    A worker ends itself, even if compiled code hangs, but not if its machine has suspended it.
-    Under MPI all processes end with it.
-
-    Examples
-    --------
-    >>> Workers(8, timeout=60.0)
-    Workers(executor=8, timeout=60.0)
-    """
-
-    executor: Executor | int
-    timeout: float
-
-    def __post_init__(self) -> None:
-        """Check the values."""
-        check_executor(self.executor)
-        if self.executor is None or isinstance(self.executor, (ThreadPoolExecutor, Workers)):
-            raise ValueError(
-                f"executor: got {self.executor!r}; a timeout ends processes: give a number of "
-                "them, or an executor that has some."
-            )
-        if not is_number(self.timeout) or not 0 < self.timeout < float("inf"):
-            raise ValueError(f"timeout: got {self.timeout!r}; give a positive number of seconds.")
-
-
-def check_executor(executor: Any) -> None:
-    """Check that `executor` is None, an executor or a number of processes.
-
-    Raises
-    ------
-    TypeError
-        If it is something else.
-    ValueError
-        If it is a number below 1.
-
-    Examples
-    --------
-    >>> check_executor(0)
-    Traceback (most recent call last):
-        ...
-    ValueError: executor: got 0; give at least one process, or None to work in this one.
-    """
-    if executor is None or isinstance(executor, (Executor, Workers)):
-        return
-    if not is_whole(executor):
-        raise TypeError(
-            f"executor: got {executor!r}; give a concurrent.futures.Executor, as "
-            "ProcessPoolExecutor(2) or Dask's client.get_executor(), a number of processes, or "
-            "None."
-        )
-    if executor < 1:
-        raise ValueError(
-            f"executor: got {executor}; give at least one process, or None to work in this one."
-        )
 
 
 class Dispatcher:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from itertools import chain, islice
+from typing import Any
 
+from pymc_mcoem.runs.executor import Dispatcher, WorkerLost
 from pymc_mcoem.runs.workers import Order, received
-
-if TYPE_CHECKING:
-    from pymc_mcoem.runs.executor import Dispatcher
 
 __all__ = ["answers_in_lots"]
 
@@ -22,6 +21,8 @@ def answers_in_lots(
     **limits: Any,
 ) -> Iterator[Any]:
     """Yield the answers to orders, of which as many as a lot has are one call.
+
+    From a lot on whose workers are lost, orders are sent one by one: `WorkerLost` is of one order.
 
     Parameters
     ----------
@@ -46,12 +47,25 @@ def answers_in_lots(
     >>> list(answers_in_lots(Dispatcher(lambda: 10), orders, 2, joined))
     [1, 10, 100, 1000, 10000]
     """
-    if lot == 1:
-        yield from dispatcher.answers(orders, **limits)
-        return
-    lots = map(joined, iter(lambda: tuple(islice(orders, lot)), ()))
-    whole: dict[str, Any] = {
-        name: None if number is None else -(-number // lot) for name, number in limits.items()
-    }
-    for found in dispatcher.answers(lots, **whole):
-        yield from map(received, found)
+    sent: deque[Order] = deque()
+
+    def noted() -> Iterator[Order]:
+        for order in orders:
+            sent.append(order)
+            yield order
+
+    if lot > 1:
+        source = noted()
+        lots = map(joined, iter(lambda: tuple(islice(source, lot)), ()))
+        whole: dict[str, Any] = {
+            name: None if number is None else -(-number // lot) for name, number in limits.items()
+        }
+        try:
+            for found in dispatcher.answers(lots, **whole):
+                for answer in map(received, found):
+                    sent.popleft()
+                    yield answer
+            return
+        except WorkerLost:  # one by one, to find out which it was
+            pass
+    yield from dispatcher.answers(chain(sent, orders), **limits)

@@ -485,7 +485,7 @@ def test_one_that_kills_or_holds_every_worker_is_named(
         by_label,
         e_step=Picky(lives(tmp_path / "many", 100), hangs),
         progressbar=False,
-        executor=executor_module.Workers(2, 3.0) if hangs else 2,
+        executor=workers.Workers(2, 3.0) if hangs else 2,
         on_error=on_error,
     )
     said = "gave no answer to this observation in 3 seconds" if hangs else "died each time"

@@ -35,24 +35,8 @@ from pymc_mcoem.runs.workers import ExecutorError, Order, Parcel, Unknown, perfo
 from tests.helpers.executors import AtOnce, Deadly, lives
 from tests.helpers.pressing import Hanging, HangingToCompile
 from tests.helpers.representatives import by_default
-from tests.helpers.toy_families import Noisy, NormalMixture, mixture_stream
+from tests.helpers.toy_families import Noisy
 from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver
-
-
-@pytest.fixture(scope="module")
-def family():
-    return NormalMixture()
-
-
-@pytest.fixture
-def stream(rng):
-    return mixture_stream(rng, 60)
-
-
-@pytest.fixture(scope="module")
-def pool():
-    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as made:
-        yield made
 
 
 @pytest.fixture
@@ -623,7 +607,7 @@ def test_a_worker_that_hangs_is_ended(family, stream, tmp_path, kind, times, on_
         e_step=e_step,
         **settings,
         on_error=on_error,
-        executor=executor_module.Workers(pool, 3.0),
+        executor=workers.Workers(pool, 3.0),
     )
     if times == 1:
         em.partial_fit(stream)
@@ -652,7 +636,7 @@ def test_workers_that_hang_as_they_compile_are_no_records_fault(family, stream, 
         e_step=HangingToCompile(),
         parameters=THETA,
         on_error="skip",
-        executor=executor_module.Workers(pool, 1.0),
+        executor=workers.Workers(pool, 1.0),
     )
     with pytest.raises(executor_module.ExecutorError, match="die before they have done anything"):
         em.partial_fit(stream[:3])
@@ -663,7 +647,7 @@ def test_workers_that_hang_as_they_compile_are_no_records_fault(family, stream, 
 def test_what_no_timeout_can_end_is_refused():
     for wrong in (None, ThreadPoolExecutor(1)):
         with pytest.raises(ValueError, match=r"executor: got .*a timeout ends processes"):
-            executor_module.Workers(wrong, 1.0)
+            workers.Workers(wrong, 1.0)
     for wrong in (0, -1.0, np.nan, np.inf, "3"):
         with pytest.raises(ValueError, match=r"timeout: got .*positive number of seconds"):
-            executor_module.Workers(2, wrong)
+            workers.Workers(2, wrong)
