@@ -6,6 +6,7 @@ import gc
 import importlib.util
 import multiprocessing
 import os
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -13,9 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytensor
 import pytest
 from threadpoolctl import threadpool_limits
+
+# A hook of filelock, which PyTensor imports, is called at each id(): one second in twelve of making
+# graphs. It only refuses to fork within a change of locks.
+with pytest.MonkeyPatch.context() as patched:
+    patched.setattr(sys, "addaudithook", lambda hook: None)
+    import filelock  # noqa: F401
+
+import pytensor
 
 from tests.helpers.interpreted import interpreted
 from tests.helpers.toy_families import NormalMixture, mixture_stream
