@@ -52,7 +52,10 @@ def imported(source, modules):
     return found
 
 
-IMPORTS = {name: imported(path.read_text(), MODULES) for name, path in MODULES.items()}
+@pytest.fixture(scope="module")
+def imports():
+    """Return what each module imports; reading it takes a second, which few runs need."""
+    return {name: imported(path.read_text(), MODULES) for name, path in MODULES.items()}
 
 
 def layer(module):
@@ -88,13 +91,13 @@ def circle(imports):
     return next((ring for module in imports if (ring := visit(module)) is not None), None)
 
 
-def test_modules_import_from_the_layers_before_their_own():
-    inside = {name: others for name, others in IMPORTS.items() if name != "pymc_mcoem"}
+def test_modules_import_from_the_layers_before_their_own(imports):
+    inside = {name: others for name, others in imports.items() if name != "pymc_mcoem"}
     assert climbs(inside) == []
 
 
-def test_no_modules_import_each_other():
-    assert circle(IMPORTS) is None
+def test_no_modules_import_each_other(imports):
+    assert circle(imports) is None
 
 
 @pytest.mark.parametrize(

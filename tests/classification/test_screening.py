@@ -135,7 +135,7 @@ def test_by_laplaces_evidence_nothing_changes(by_evidence, curves, amount):
     ],
     ids=["Laplace", "fixed latents", "posterior mode", "importance weights", "bursts"],
 )
-def test_what_draws_nothing_is_not_screened(mixture, parameters, e_step, screens):
+def test_what_draws_nothing_is_not_screened(mixture, parameters, without_compiler, e_step, screens):
     """There screening would search the modes twice, and spare nothing."""
     screened = mcoem.Classifier(mixture, parameters, e_step=e_step, screening=0.1)
     assert isinstance(screened.executor.compiled, ScreenedClassWeights) == screens
@@ -290,7 +290,7 @@ def test_a_classifier_screens_with_slack(mixture, parameters, curves):
     ids=["default", "thorough bursts", "pilot moments", "rough importance weights"],
 )
 def test_classes_are_judged_by_the_modes_that_they_would_be_looked_at_from(
-    mixture, parameters, e_step, search
+    mixture, parameters, without_compiler, e_step, search
 ):
     """A class that another search gave up may have all of the probability."""
     screened = mcoem.Classifier(mixture, parameters, e_step=e_step, screening=0.1)
