@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -139,12 +139,28 @@ class IndexChains:
         DataArray
             Its dimensions are those of the plate, none without a plate, then `dims`.
         """
-        coords: dict[Hashable, Any] = {key: value for key, value in self.plate.coords.items()}
+        array = values.reshape(self.plate.shape + values.shape[1:])
+        whole = (*self.plate.dims, *dims)
+        return xr.DataArray(array, dims=whole, coords=self._coordinates(dims))
+
+    def labeled(self, values: Mapping[str, tuple[Any, ...]]) -> xr.Dataset:
+        """Return a Dataset of values, each given with the names of its axes, as to `label`.
+
+        In a fraction of the time that labeling each and merging them takes.
+        """
+        found: dict[str, Any] = {}
+        for name, (array, *dims) in values.items():
+            shape = self.plate.shape + array.shape[1:]
+            found[name] = (*self.plate.dims, *dims), array.reshape(shape)
+        names = {dim for _, *dims in values.values() for dim in dims}
+        return xr.Dataset(found, coords=self._coordinates(sorted(names)))
+
+    def _coordinates(self, dims: Iterable[Hashable]) -> dict[Hashable, Any]:
+        """Return the coordinates of the plate and those along dimensions."""
         known = {"chain": self.chain, "class": self.classes}
         known |= {"class_from": self.classes, "class_to": self.classes}
-        coords |= {dim: known[dim] for dim in dims if dim in known}
-        shape = self.plate.shape + values.shape[1:]
-        return xr.DataArray(values.reshape(shape), dims=(*self.plate.dims, *dims), coords=coords)
+        own: dict[Hashable, Any] = {key: value for key, value in self.plate.coords.items()}
+        return own | {dim: known[dim] for dim in dims if dim in known}
 
     def row_label(self, row: int) -> str:
         """Return the name of a plate's row for messages; empty without a plate."""

@@ -73,9 +73,8 @@ def class_shares(chains: IndexChains) -> xr.Dataset:
                 error = mcse_of_mean(indicator - weights * share)
                 found["mcse"][row, k] = error
                 found["ess"][row, k] = share * (1 - share) / error**2
-    shares = {name: chains.label(values, "class") for name, values in found.items()}
-    shares["chain_share"] = chains.label(chain_share, "chain", "class")
-    return xr.Dataset(shares)
+    shares = {name: (values, "class") for name, values in found.items()}
+    return chains.labeled({**shares, "chain_share": (chain_share, "chain", "class")})
 
 
 def rao_blackwell_shares(chains: IndexChains) -> xr.Dataset:

@@ -317,11 +317,11 @@ def _stationary(chains: IndexChains, random_seed: int) -> xr.Dataset:
     """Return ``stationary`` and ``stationary_sd`` by plate and class, and ``ess`` by plate."""
     counts = count_transitions(chains.codes, chains.n_classes).sum(axis=1)
     found = [stationary_distribution(matrix, random_seed=random_seed) for matrix in counts]
-    return xr.Dataset(
+    return chains.labeled(
         {
-            "stationary": chains.label(np.stack([each.mean for each in found]), "class"),
-            "stationary_sd": chains.label(np.stack([each.sd for each in found]), "class"),
-            "ess": chains.label(np.array([each.ess for each in found])),
+            "stationary": (np.stack([each.mean for each in found]), "class"),
+            "stationary_sd": (np.stack([each.sd for each in found]), "class"),
+            "ess": (np.array([each.ess for each in found]),),
         }
     )
 
@@ -335,11 +335,8 @@ def _tests(chains: IndexChains, *, between: bool) -> xr.Dataset:
     equal = [
         homogeneity_test(codes, n_classes).p_value if between else np.nan for codes in chains.codes
     ]
-    return xr.Dataset(
-        {
-            "p_between": chains.label(np.array(equal)),
-            "p_within": chains.label(np.array(within), "chain"),
-        }
+    return chains.labeled(
+        {"p_between": (np.array(equal),), "p_within": (np.array(within), "chain")}
     )
 
 

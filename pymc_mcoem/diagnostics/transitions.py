@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -87,19 +88,19 @@ def class_transitions(chains: IndexChains) -> xr.Dataset:
     by_chain = count_transitions(chains.codes, chains.n_classes)
     count = by_chain.sum(axis=1)
     pair = ("class_from", "class_to")
-    found = {
-        "n_switches": chains.label((np.diff(chains.codes, axis=-1) != 0).sum(axis=-1), "chain"),
-        "chain_count": chains.label(by_chain, "chain", *pair),
-        "count": chains.label(count, *pair),
-        "probability": chains.label(_share(count, count.sum(axis=-1)), *pair),
+    found: dict[str, tuple[Any, ...]] = {
+        "n_switches": ((np.diff(chains.codes, axis=-1) != 0).sum(axis=-1), "chain"),
+        "chain_count": (by_chain, "chain", *pair),
+        "count": (count, *pair),
+        "probability": (_share(count, count.sum(axis=-1)), *pair),
     }
     if chains.log_weight is not None and chains.consecutive:
         probability = np.exp(chains.log_weight[:, :, 1:])
         before = np.eye(chains.n_classes)[chains.codes[:, :, :-1]]
         summed = np.einsum("rctk,rctj->rkj", before, probability)
         jumped = _share(summed, before.sum(axis=(1, 2)))
-        found["jump_probability"] = chains.label(jumped, *pair)
-    return xr.Dataset(found)
+        found["jump_probability"] = jumped, *pair
+    return chains.labeled(found)
 
 
 @dataclass(frozen=True)
