@@ -30,7 +30,7 @@ class ClassDraws:
         log p(y, I = j, X_j) at each position.
     acceptance : ndarray of shape (n_classes, n_sweeps)
     log_step : ndarray of shape (n_classes,)
-        Logarithms of the step sizes at the end.
+        Logarithms of the step sizes at the end; of a class without density those given.
     """
 
     position: np.ndarray
@@ -91,5 +91,7 @@ class ClassChains:
             position.append(found.position)
             log_density.append(np.where(np.isnan(own), -np.inf, own))
             acceptance.append(found.acceptance)
-            final[j] = found.log_step[j]
+            # where a class has no density every proposal is rejected, which says nothing of steps
+            if np.isfinite(own).any():
+                final[j] = found.log_step[j]
         return ClassDraws(np.array(position), np.array(log_density), np.array(acceptance), final)

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from pymc_mcoem.laplace.modes import ModeStatus
 from pymc_mcoem.validation import is_whole
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
 
-__all__ = ["Classes", "allowed_classes", "among", "labels_of"]
+__all__ = ["Classes", "allowed_classes", "among", "labels_of", "of_allowed"]
 
 #: The classes that may have made an observation; None: all of them.
 type Classes = tuple[int, ...] | None
@@ -98,6 +99,22 @@ def among(
         left[chosen] = mass / mass.sum() if mass.sum() > 0 else 1.0 / len(chosen)
         found[name] = left
     return found
+
+
+def of_allowed(troubles: Mapping[str, int], classes: Classes, n_classes: int) -> dict[str, int]:
+    """Return troubles without those of searches in the classes that a label rules out.
+
+    Such a class has no density anywhere, so that its search is one without density.
+
+    Examples
+    --------
+    >>> of_allowed({"mode search: no density": 3, "mode search: not converged": 1}, (1,), 4)
+    {'mode search: not converged': 1}
+    """
+    found, name = dict(troubles), ModeStatus.NO_DENSITY.trouble
+    if classes is not None and name in found:
+        found[name] -= n_classes - len(classes)
+    return {name: count for name, count in found.items() if count > 0}
 
 
 def allowed_classes(labels: Sequence[Classes], n_classes: int) -> np.ndarray | None:

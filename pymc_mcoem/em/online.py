@@ -335,6 +335,11 @@ class OnlineEM(Driver[OnlineRun]):
         >>> em = OnlineEM(mixture, random_seed=1, progressbar=False)
         >>> em.partial_fit(np.zeros((3, 3))).partial_fit(np.ones((4, 3, 3))).n_seen
         5
+
+        Of the next three, one is of class 1, and the second of class 0 or 1:
+
+        >>> em.partial_fit(np.ones((3, 3, 3)), [1, {0, 1}, None]).n_seen
+        8
         """
         check_skip(skip)
         if callback is not None and not callable(callback):

@@ -14,7 +14,7 @@ from pymc_mcoem.compiling.threads import one_blas_thread
 from pymc_mcoem.em.addresses import Address, Seen
 from pymc_mcoem.em.contributions import added, blended
 from pymc_mcoem.em.esteps.worker_calls import simulate
-from pymc_mcoem.em.labels import Classes, allowed_classes, among
+from pymc_mcoem.em.labels import Classes, allowed_classes, among, of_allowed
 from pymc_mcoem.em.maximization import (
     Maximized,
     count_troubles,
@@ -371,6 +371,8 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
                     continue
                 records.append(ObservationRecord.of(numbers[len(records)], result, seconds))
                 total = added(total, result.statistics)
+                troubles = of_allowed(result.troubles, batch[index].classes, self.family.n_classes)
+                result = replace(result, troubles=troubles)
                 # Only the sum over a mini-batch is held, not the statistics of each observation.
                 slim = self.settings.revival is None
                 results.append(replace(result, statistics={}) if slim else result)

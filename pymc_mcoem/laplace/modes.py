@@ -35,6 +35,11 @@ class ModeStatus(enum.Enum):
     NO_DENSITY = "the density is not finite at the starting point"
     OUT_OF_RACE = "another class was far ahead, so the search stopped early, as it was asked to"
 
+    @property
+    def trouble(self) -> str:
+        """The name under which searches that ended so are counted among troubles."""
+        return f"mode search: {self.name.lower().replace('_', ' ')}"
+
 
 #: How searches end of which there is nothing to tell.
 FINE = (ModeStatus.CONVERGED, ModeStatus.OUT_OF_RACE)
@@ -121,8 +126,7 @@ def search_troubles(status: Sequence[ModeStatus], log_evidence: np.ndarray) -> d
         fine = each in FINE
         far = np.isfinite(value) and value < best - _NEGLIGIBLE
         if not fine and not far:
-            name = f"mode search: {each.name.lower().replace('_', ' ')}"
-            counts[name] = counts.get(name, 0) + 1
+            counts[each.trouble] = counts.get(each.trouble, 0) + 1
     return counts
 
 

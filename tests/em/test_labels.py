@@ -8,17 +8,20 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from pymc_mcoem.em.esteps.auxiliary_chains import AuxiliaryChains
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.esteps.exact import Exact
 from pymc_mcoem.em.esteps.fixed_latents import FixedLatents
 from pymc_mcoem.em.esteps.laplace_gaussian import LaplaceGaussian
-from pymc_mcoem.em.labels import among, labels_of
+from pymc_mcoem.em.labels import among, labels_of, of_allowed
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.schedules import StepSize
+from pymc_mcoem.laplace.modes import ModeStatus
 from pymc_mcoem.templates import TemplateMixture
 from pymc_mcoem.templates.starts import allowed_labels
 from tests.helpers.checks import LIMIT
 from tests.helpers.e_step_runs import largest_z, repeated
+from tests.helpers.executors import AtOnce
 from tests.helpers.interpreted import interpreted
 from tests.helpers.linear_normal import DESIGN, SEPARATED, LinearNormal
 from tests.helpers.sources import Levels
@@ -35,7 +38,7 @@ def given_label(family, data, parameters, classes):
     return {name: value / mass for name, value in exact.items()}
 
 
-@pytest.fixture(scope="module", params=[CarlinChibBurst(), LaplaceGaussian()])
+@pytest.fixture(scope="module", params=[CarlinChibBurst(), LaplaceGaussian(), AuxiliaryChains()])
 def e_step(request):
     return request.param.compile(LinearNormal())
 
@@ -187,6 +190,29 @@ def test_held_labels_are_saved_and_calls_may_be_divided(rng, tmp_path):
     assert loaded.parameters.identical(whole.parameters)
     without = run(batch_size=4).partial_fit(values)
     assert not without.parameters.identical(whole.parameters)
+
+
+def test_labels_reach_workers(rng):
+    values, labels = labeled_stream(rng, 20)
+    known = [int(label) if i % 2 else None for i, label in enumerate(labels)]
+    here = run(batch_size=4).partial_fit(values, known)
+    there = run(batch_size=4, executor=AtOnce()).partial_fit(values, known)
+    assert there.parameters.identical(here.parameters)
+
+
+def test_a_class_that_a_label_rules_out_is_no_trouble(rng):
+    """A search there finds no density, as it should; others that find none count."""
+    family = LinearNormal()
+    em = OnlineEM(
+        family,
+        parameters=family.declared_parameters(),
+        e_step=LaplaceGaussian(),
+        random_seed=1,
+        progressbar=False,
+    ).partial_fit(family.draw(rng, 4), [0, (1, 2), None, -1])
+    assert "troubles" not in em.history
+    found = of_allowed({ModeStatus.NO_DENSITY.trouble: 2}, (0, 2), 3)
+    assert found == {"mode search: no density": 1}
 
 
 def test_a_single_observation_takes_its_label_alone():

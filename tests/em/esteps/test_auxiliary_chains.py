@@ -275,6 +275,17 @@ def test_the_same_generator_gives_the_same_result_and_changes_nothing(linear):
     assert not np.array_equal(one.state["log_step"], state["log_step"])
 
 
+def test_a_class_without_density_hands_its_step_size_on(linear, rng):
+    """A label may rule out a class that the next observation is of."""
+    family, e_step = linear
+    data, parameters = family.case
+    without = {**parameters, "weights": np.array([0.6, 0.0, 0.4])}
+    state = e_step.initial_state()
+    found = e_step(data, without, rng, state, draws=20, tune=20).state["log_step"]
+    kept = found == state["log_step"]
+    assert kept.tolist() == [False, True, False]
+
+
 def test_no_density_anywhere_is_an_error(linear, rng):
     family, e_step = linear
     data, theta = family.case
