@@ -11,7 +11,7 @@ import xarray as xr
 if TYPE_CHECKING:
     import pymc as pm
 
-__all__ = ["Arrays", "dataset_of"]
+__all__ = ["Arrays", "dataset_of", "require_parameters"]
 
 #: Arrays by name: statistics, parameters, an observation.
 type Arrays = dict[str, np.ndarray]
@@ -64,3 +64,20 @@ def dataset_of(
         dim: list(named) for dim, named in model.coords.items() if dim in used and named is not None
     }
     return xr.Dataset(variables, coords={**labels, **(coords or {})})
+
+
+def require_parameters(parameters: Any, content: str = "of names to arrays") -> None:
+    """Require parameters to be a Dataset or a mapping, whose content a message names.
+
+    Examples
+    --------
+    >>> require_parameters([1.0])
+    Traceback (most recent call last):
+        ...
+    TypeError: parameters: got a list; give a Dataset, as OnlineEM.parameters is, or a mapping ...
+    """
+    if not isinstance(parameters, (Mapping, xr.Dataset)):
+        raise TypeError(
+            f"parameters: got a {type(parameters).__name__}; give a Dataset, as "
+            f"OnlineEM.parameters is, or a mapping {content}."
+        )

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pymc as pm
 from pymc.step_methods.state import DataClassState, WithSamplingState, dataclass_state
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant
+from pytensor.graph.traversal import ancestors
 
 from pymc_mcoem.carlin_chib.chain_fits import ChainFits
 from pymc_mcoem.carlin_chib.equal_visits import (
@@ -218,7 +222,7 @@ class Chain(WithSamplingState):
             raise ValueError(
                 "initvals: the log-density is not finite for any class at "
                 f"{density.index_value.name} = {told}; start the chain where the model has "
-                "positive density."
+                f"positive density{_but_for_nan(density.model)}."
             )
         self.log_step = swept.log_step
         if tune:
@@ -289,3 +293,16 @@ class Chain(WithSamplingState):
         # The last quarter of tuning is for the step sizes, which depend on the pseudo-priors.
         due = self.n_steps % max(self.n_tune // N_REFITS, 1) == 0
         return due and self.n_steps <= 0.75 * self.n_tune
+
+
+def _but_for_nan(model: pm.Model) -> str:
+    """Return what to do about arrays of a model that hold NaN; nothing if none does."""
+    found = []
+    for variable in ancestors([*model.basic_RVs, *model.potentials, *model.rvs_to_values.values()]):
+        if isinstance(variable, (Constant, SharedVariable)):
+            value = variable.data if isinstance(variable, Constant) else variable.get_value()
+            if isinstance(value, np.ndarray) and value.dtype.kind == "f" and np.isnan(value).any():
+                found.append(variable.name or f"an array of shape {value.shape}")
+    if not found:
+        return ""
+    return f", and drop or fill in the NaN in {', '.join(found)}"

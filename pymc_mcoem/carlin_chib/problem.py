@@ -151,9 +151,7 @@ def density_of(
                 "all that the step moves."
             )
         return density, LatentGeometry()
-    continuous = [
-        rv for rv in model.free_RVs if rv is not index and rv.dtype in pm.pytensorf.continuous_types
-    ]
+    continuous = _continuous(model, index)
     if index.ndim:
         if named is None:
             point = model.initial_point(random_seed=0)
@@ -189,7 +187,21 @@ def _named(
             f"vars: {[v.name for v in vars]} leave out the class index {index.name}; "
             "add it, since index and latents jump together."
         )
-    return [rv for rv in model.free_RVs if rv in chosen and rv is not index]
+    found = [rv for rv in model.free_RVs if rv in chosen and rv is not index]
+    others = [rv.name for rv in _continuous(model, index)]
+    if not found and others:
+        raise ValueError(
+            f"vars: got the class index {index.name} alone; add the latents that jump with it, "
+            f"[{index.name}, ...], of {others}, or leave vars out. If there are none, leave it to "
+            "pm.CategoricalGibbsMetropolis."
+        )
+    return found
+
+
+def _continuous(model: pm.Model, index: TensorVariable) -> list[TensorVariable]:
+    """Return the free continuous variables of a model."""
+    kinds = pm.pytensorf.continuous_types
+    return [rv for rv in model.free_RVs if rv is not index and rv.dtype in kinds]
 
 
 def structure_of(model: pm.Model) -> tuple[tuple[str, ...], ...]:

@@ -27,6 +27,7 @@ from pymc_mcoem.compiling.threads import OneAtATime, one_blas_thread
 from pymc_mcoem.em.progress import CountProgress
 from pymc_mcoem.em.stream import Unreadable, count_observations, read
 from pymc_mcoem.interrupts import deferred, require_readable
+from pymc_mcoem.labeling import require_parameters
 from pymc_mcoem.runs.executor import Dispatcher, WorkerLost
 from pymc_mcoem.runs.failed_records import ON_ERROR, named, refusal
 from pymc_mcoem.runs.lots import answers_in_lots
@@ -228,6 +229,7 @@ class Classifier:
         label_weights: Mapping[Hashable, float] | None,
     ) -> list[Hashable]:
         """Set family and parameters of all classes together; return the label of each."""
+        require_parameters(parameters, "of each label to one")
         if not parameters:
             raise ValueError(
                 "parameters: got no label; give the parameters of at least one mixture."

@@ -212,10 +212,16 @@ class ClassDensity:
     def require_latents(self) -> None:
         """Raise an error if there are no latents, for kernels that move them."""
         if self.n_latents == 0:
+            discrete = [
+                rv.name
+                for rv in self.model.free_RVs
+                if rv is not self.class_index and rv.dtype not in pm.pytensorf.continuous_types
+            ]
             raise ValueError(
-                "latents: there are none that jump with the class index; sum it out, as "
-                "pymc_extras.marginalize does, leave it to pm.CategoricalGibbsMetropolis, or in EM "
-                "use the E-step Exact."
+                "latents: there are none that jump with the class index"
+                + (f" ({discrete} are discrete, and cannot)" if discrete else "")
+                + "; sum it out, as pymc_extras.marginalize does, leave it to "
+                "pm.CategoricalGibbsMetropolis, or in EM use the E-step Exact."
             )
 
     # -- placing expressions -----------------------------------------------------------------

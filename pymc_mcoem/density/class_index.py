@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pymc as pm
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.basic import ScalarFromTensor
+from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor, indices_from_subtensor
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -93,6 +96,33 @@ def require_class_index(model: pm.Model, class_index: TensorVariable) -> None:
             "probabilities of 0, 1, 2, ... (of an unbounded one, up to where they are "
             "negligible)."
         )
+    _require_values_for_all(model, class_index)
+
+
+def _require_values_for_all(model: pm.Model, class_index: TensorVariable) -> None:
+    """Refuse a model in which an array that the index picks from is too short for some class."""
+    n_classes = count_classes(class_index)
+    for variable in ancestors([*model.basic_RVs, *model.potentials]):
+        node = variable.owner
+        if node is None or not isinstance(node.op, (Subtensor, AdvancedSubtensor)):
+            continue
+        array, *given = node.inputs
+        is_shared = isinstance(array, SharedVariable)
+        shape = array.get_value(borrow=True).shape if is_shared else array.type.shape
+        indices = indices_from_subtensor(given, node.op.idx_list)
+        if any(getattr(index, "dtype", None) == "bool" for index in indices):
+            continue  # a mask may take several axes
+        for axis, index in enumerate(indices):
+            owner = getattr(index, "owner", None)
+            if owner is not None and isinstance(owner.op, ScalarFromTensor):
+                (index,) = owner.inputs
+            length = shape[axis]
+            if index is class_index and length is not None and length < n_classes:
+                raise ValueError(
+                    f"class_index: {class_index.name} has {n_classes} classes, and picks from "
+                    f"{array.name or 'an array'} of shape {shape} along axis {axis}; give it a "
+                    "value for each class, or Categorical fewer probabilities."
+                )
 
 
 def find_class_index(model: pm.Model) -> TensorVariable:
@@ -117,8 +147,8 @@ def find_class_index(model: pm.Model) -> TensorVariable:
                 f"{observed} are observed, so that there is no class to draw: leave out the step, "
                 "or observed=."
                 if observed and not others
-                else "declare the class index as pm.Categorical, whose support is bounded "
-                f"(the model has the discrete variables {others})."
+                else "declare the index as k = pm.Categorical('k', p), with the probabilities p of "
+                f"the classes 0, 1, 2, ... (the model has the discrete variables {others})."
             )
         )
     return found[0]

@@ -311,8 +311,8 @@ def find_index(data: Any, var_name: str | None, group: str) -> tuple[xr.DataArra
             var_name = str(whole[0])
         else:
             raise ValueError(
-                f"var_name: got none, and there are {len(whole)} integer variables, {whole}; name "
-                "the class index."
+                f"var_name: got none, and there are {len(whole)} integer variables, {whole}; "
+                + ("name the class index." if whole else "give draws that have a class index.")
             )
     if var_name not in variables:
         raise ValueError(

@@ -23,6 +23,12 @@ def check_family(family: Family) -> None:
     TypeError: family: Family has no model; set it, as the documentation of `Family` says.
     """
     kind = type(family).__name__
+    if isinstance(family, type) or not hasattr(family, "maximize"):
+        got = f"the class {family.__name__}" if isinstance(family, type) else f"a {kind}"
+        raise TypeError(
+            f"family: got {got}; give a mixture, as TemplateMixture.for_images((16, 16), "
+            "n_classes=4), or a Family of your own."
+        )
     for name in ("model", "class_index", "observation", "statistics"):
         if not hasattr(family, name):
             raise TypeError(

@@ -14,7 +14,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import ancestors
 
 from pymc_mcoem.compiling.threads import one_call_at_a_time
-from pymc_mcoem.labeling import dataset_of
+from pymc_mcoem.labeling import dataset_of, require_parameters
 from pymc_mcoem.validation import as_numbers
 
 if TYPE_CHECKING:
@@ -139,11 +139,7 @@ class ModelParameters:
         TypeError
             If `parameters` is neither a mapping nor a Dataset.
         """
-        if not isinstance(parameters, (Mapping, xr.Dataset)):
-            raise TypeError(
-                f"parameters: got a {type(parameters).__name__}; give a Dataset, as "
-                "OnlineEM.parameters is, or a mapping of names to arrays."
-            )
+        require_parameters(parameters)
         names = set(parameters.data_vars if isinstance(parameters, xr.Dataset) else parameters)
         if names != set(self.parameter_names):
             raise ValueError(

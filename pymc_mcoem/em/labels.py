@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +59,15 @@ def labels_of(family: Family, labels: Any, n_observations: int | None) -> Iterat
     _weights(family)
     if n_observations == 1 and (np.ndim(labels) == 0 or isinstance(labels, Set)):
         labels = [labels]
-    given = list(labels.to_numpy() if hasattr(labels, "to_numpy") else labels)
+    labels = labels.to_numpy() if hasattr(labels, "to_numpy") else labels
+    if not isinstance(labels, Iterable) or (isinstance(labels, np.ndarray) and not labels.ndim):
+        raise ValueError(
+            f"labels: got {labels!r}; give a sequence, with one for each observation and None "
+            "where it is unknown."
+        )
+    given = list(labels)
+    if isinstance(labels, np.ndarray):
+        _require_numbers(labels, family.n_classes)
     if len(given) != n_observations:
         found = "an unknown number of" if n_observations is None else n_observations
         raise ValueError(
@@ -147,6 +155,16 @@ def _weights(family: Family) -> str:
         f"{type(family).__name__}; declare them as one: weights = pm.Data('weights', ...), "
         "pm.Categorical(..., p=weights)."
     )
+
+
+def _require_numbers(labels: np.ndarray, n_classes: int) -> None:
+    """Refuse rows of indicators, which would be read as sets of the classes 0 and 1."""
+    if labels.shape[1:] == (n_classes,) and n_classes > 1:
+        if np.isin(labels, (0, 1)).all() and (labels.sum(axis=1) == 1).all():
+            raise ValueError(
+                f"labels: got indicators of shape {labels.shape}; give the numbers of the classes, "
+                "labels.argmax(axis=1)."
+            )
 
 
 def _classes(label: Any, at: int, n_classes: int) -> Classes:

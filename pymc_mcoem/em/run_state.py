@@ -35,6 +35,14 @@ __all__ = [
 
 STARTS = ("kmeans", "random")
 
+#: What to write for a schedule, in messages.
+SCHEDULES = {
+    "step_size": "StepSize(0.6)",
+    "update_schedule": "UpdateSchedule.at([10, 20])",
+    "burst_length": "BurstLength(100)",
+    "annealing": "Annealing()",
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
@@ -70,11 +78,12 @@ class RunSettings:
         for name in self.functions:
             if not callable(getattr(self, name)):
                 raise TypeError(
-                    f"{name}: got {getattr(self, name)!r}; give a schedule, or a function of the "
-                    f"number of the {self.unit}, counted from 1."
+                    f"{name}: got {getattr(self, name)!r}; give a schedule, as "
+                    f"{SCHEDULES[name]}, or a function of the number of the {self.unit}, counted "
+                    "from 1."
                 )
         self.gain(1)
-        if not hasattr(self.e_step, "compile"):
+        if isinstance(self.e_step, type) or not hasattr(self.e_step, "compile"):
             raise TypeError(
                 f"e_step: got {self.e_step!r}; give an E-step such as CarlinChibBurst() or Exact()."
             )

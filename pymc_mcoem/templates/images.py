@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
+from pymc_mcoem.labeling import require_parameters
+
 if TYPE_CHECKING:
     from pymc_mcoem.templates.family import TemplateFamily
 
@@ -97,6 +99,8 @@ def template_images(
     ------
     ValueError
         If the templates do not have the mixture's size.
+    TypeError
+        If `parameters` is neither a mapping nor a Dataset.
 
     Examples
     --------
@@ -105,6 +109,7 @@ def template_images(
     >>> template_images(mixture.parameters, mixture).dims
     ('class', 'row', 'column')
     """
+    require_parameters(parameters)
     settings = mixture.settings
     templates = np.asarray(parameters["templates"], dtype=np.float64)
     if templates.ndim != 2 or templates.shape[1] != settings.basis.n_basis:
@@ -125,7 +130,8 @@ def template_images(
 def _image_shape(shape: Any) -> tuple[int, int]:
     sides = tuple(shape) if isinstance(shape, (tuple, list, np.ndarray)) else ()
     if len(sides) != 2 or any(int(side) != side or side < 2 for side in sides):
-        raise ValueError(f"shape is {shape!r}; give (rows, columns), at least two each.")
+        found = f"an array of shape {shape.shape}" if np.ndim(shape) > 1 else repr(shape)
+        raise ValueError(f"shape is {found}; give (rows, columns), at least two each.")
     return int(sides[0]), int(sides[1])
 
 
@@ -134,7 +140,13 @@ def _landmark_counts(
 ) -> tuple[int, int]:
     if n_landmarks is None:
         return min(6, 2 + sides[0] // 4), min(6, 2 + sides[1] // 4)
-    return _pair("n_landmarks", n_landmarks, "one number of landmarks per side or a pair")
+    counts = _pair("n_landmarks", n_landmarks, "one number of landmarks per side or a pair")
+    if any(count > side for count, side in zip(counts, sides, strict=True)):
+        raise ValueError(
+            f"n_landmarks is {n_landmarks!r}, more than the pixels of a side of {sides}; give at "
+            "most as many."
+        )
+    return counts
 
 
 def _kernel_counts(

@@ -35,15 +35,9 @@ def encode_observation(observation: Any, shape: tuple[int, ...]) -> dict[str, np
         observation = _joined(observation)
     array = as_values("observation", observation)
     if array.shape != shape:
-        remedy = "resize it"
-        if len(shape) == 1:
-            remedy = (
-                "if it has points of its own, make the mixture with own_points= and pass (points, "
-                "values)"
-            )
         raise ValueError(
-            f"observation has shape {array.shape}, the mixture expects {shape}; {remedy}, or pass "
-            "several observations as an array (n, *shape) or an iterable."
+            f"observation has shape {array.shape}, the mixture expects {shape}; "
+            f"{_reshaped(array.shape, shape)}."
         )
     given = np.array(array.filled(np.nan))
     observed = ~np.isnan(given)
@@ -67,6 +61,20 @@ def encode_observation(observation: Any, shape: tuple[int, ...]) -> dict[str, np
         "observed_values": values,
         "observed_mask": observed.astype(np.float64),
     }
+
+
+def _reshaped(found: tuple[int, ...], shape: tuple[int, ...]) -> str:
+    """Return what to write for an observation of another shape."""
+    if found and found[-1] == np.prod(shape, dtype=int):
+        return f"give flat ones as observations.reshape(-1, {', '.join(map(str, shape))})"
+    if found[:-1] == shape:
+        return "give one of its channels, observations[..., 0], or observations.mean(axis=-1)"
+    if found == shape[::-1]:
+        return "transpose it, or make the mixture with the other order of axes"
+    remedy = "resize it"
+    if len(shape) == 1:
+        remedy = "if it has points of its own, make the mixture with own_points= and pass (points, values)"
+    return f"{remedy}, or pass several observations as an array (n, *shape) or an iterable"
 
 
 def encode_own_points(

@@ -268,6 +268,18 @@ def test_a_start_without_any_density_is_refused(without_compiler):
             step.step(start)
 
 
+def test_nan_in_a_covariate_is_named(without_compiler):
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5])
+        x = pm.Normal("x", 1.0 * k, 1.0)
+        pm.Normal("y", x * np.array([np.nan, 1.0]), 1.0, observed=[1.0, 2.0])
+        given = PseudoPriors.from_covariance(np.zeros((2, 1)), np.ones((2, 1, 1)))
+        step = CarlinChib(pseudo_priors=Given(given, []), within_class=RandomWalk(1))
+    step.setup_chain(np.random.default_rng(0), tune=0, draws=1)
+    with pytest.raises(ValueError, match=r"drop or fill in the NaN in an array of shape \(2,\)\.$"):
+        step.step(model.initial_point(0))
+
+
 def test_what_goes_wrong_in_a_fit_is_logged(skewed, step, model, caplog, monkeypatch):
     troubled = replace(skewed.pseudo_priors("good"), troubles={"mode search: indefinite": 2})
     monkeypatch.setattr(step._engine, "fit", lambda rng, others: troubled)
@@ -426,7 +438,7 @@ def test_variables_may_be_named_as_random_or_value_variables(wide, without_sweep
     ("names", "index", "message"),
     [
         (["x"], "k", r"vars: \['x'\] leave out the class index k; add it"),
-        (["k"], "k", "latents: there are none that jump with the class index"),
+        (["k"], "k", r"vars: got the class index k alone; add .* \[k, \.\.\.\], of \['"),
         (["k", "count"], "k", "latents: count is discrete"),
         (["k", "other", "x"], None, r"2 Categorical variables \(\['k', 'other'\]\); give each"),
         (["k", "x"], "x", "class_index: x is normal, not Categorical or Bernoulli"),

@@ -291,6 +291,8 @@ def test_bad_arguments_are_refused_by_name(mixture, by_label, classifier):
         mcoem.Classifier(mixture, by_label, labels=["a", "b", "c", "d"])
     with pytest.raises(ValueError, match="no label"):
         mcoem.Classifier(mixture, {})
+    with pytest.raises(TypeError, match="parameters: got a list; give a Dataset, as OnlineEM"):
+        mcoem.Classifier(mixture, [parameters, parameters])
     with pytest.raises(ValueError, match="draws is 0"):
         mcoem.Classifier(mixture, parameters, draws=0)
     with pytest.raises(ValueError, match="rule is 'best'; give 'evidence' or"):

@@ -34,6 +34,28 @@ def test_no_class_index():
         find_class_index(model)
 
 
+@pytest.mark.parametrize("data", [pm.Data, lambda name, value: pm.Normal(name, shape=len(value))])
+def test_an_index_beyond_an_array_is_refused(data):
+    """Compiled code would read past its end, or stop without a word of the model."""
+    with pm.Model() as model:
+        means = data("means", np.zeros(2))
+        k = pm.Categorical("k", [0.2, 0.3, 0.5])
+        plate = pm.Categorical("plate", [0.2, 0.3, 0.5], shape=4)
+        pm.Normal("x", means[k])
+        pm.Normal("rows", means[plate])
+    for index in (k, plate):
+        with pytest.raises(ValueError, match=r"3 classes, and picks from means of shape \(2,\)"):
+            require_class_index(model, index)
+
+
+def test_no_latents_but_discrete_ones():
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5])
+        pm.Poisson("count", 1.0 + k)
+    with pytest.raises(ValueError, match=r"\(\['count'\] are discrete, and cannot\)"):
+        ClassDensity(model, k, []).require_latents()
+
+
 def test_an_observed_index_is_refused_by_name():
     with pm.Model() as model:
         k = pm.Categorical("k", [0.5, 0.5], observed=1)

@@ -67,6 +67,8 @@ def test_the_only_integer_variable_is_the_index(rng):
     assert read_chains(renamed).name == "k"
     with pytest.raises(ValueError, match=r"var_name: got none, and there are 2 integer variables"):
         read_chains(renamed.assign(j=renamed["k"]))
+    with pytest.raises(ValueError, match=r"0 integer variables, \[\]; give draws that have a"):
+        read_chains(renamed[["x"]])
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,15 @@ def changed(**attributes):
     return family
 
 
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [(Curves, "the class Curves"), (Curves().model, "a Model"), (np.zeros(3), "a ndarray")],
+)
+def test_what_is_no_family_is_refused(given, name):
+    with pytest.raises(TypeError, match=f"family: got {name}; give a mixture, as TemplateMixture"):
+        check_family(given)
+
+
 def test_incomplete_families_are_refused():
     with pytest.raises(TypeError, match="family: Family has no model; set it"):
         check_family(Family())

@@ -135,6 +135,21 @@ def test_labels_match_observations_of_known_number():
     assert em.position == 0
 
 
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (1, "got 1; give a sequence, with one for each observation"),
+        (np.eye(3), r"got indicators of shape \(3, 3\); .*, labels.argmax\(axis=1\)"),
+        (np.eye(3, dtype=bool), "got indicators"),
+    ],
+)
+def test_labels_of_another_form_are_refused(labels, message):
+    em = OnlineEM(NormalMixture(), e_step=Exact(), progressbar=False)
+    with pytest.raises(ValueError, match=f"labels: {message}"):
+        em.partial_fit([0.1, 0.2, 0.3], labels)
+    assert em.position == 0
+
+
 def test_labels_need_weights_that_are_a_parameter():
     em = OnlineEM(Levels(), e_step=Exact(), progressbar=False)
     with pytest.raises(TypeError, match="the probabilities of class_index are no parameter"):

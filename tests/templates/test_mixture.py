@@ -389,6 +389,12 @@ def test_a_mixture_and_its_clone_can_be_pickled(mixture):
         ({"noise_correlation": 2 * np.eye(25)}, ValueError, "ones on its diagonal"),
         ({"noise_correlation": np.ones((25, 25))}, ValueError, "positive definite"),
         ({"n_landmarks": 1}, ValueError, "n_landmarks is 1"),
+        ({"n_landmarks": 100}, ValueError, r"n_landmarks is 100, more than the pixels of a side"),
+        (
+            {"shape": np.ones((4, 5, 5))},
+            ValueError,
+            r"shape is an array of shape \(4, 5, 5\)",
+        ),
         ({"n_kernels": 1}, ValueError, "n_kernels is 1"),
         ({"n_kernels": 4.5}, ValueError, "n_kernels is 4.5"),
         ({"n_kernels": (4, 4, 4)}, ValueError, r"n_kernels is \(4, 4, 4\)"),
