@@ -73,7 +73,8 @@ def _reshaped(found: tuple[int, ...], shape: tuple[int, ...]) -> str:
         return "transpose it, or make the mixture with the other order of axes"
     remedy = "resize it"
     if len(shape) == 1:
-        remedy = "if it has points of its own, make the mixture with own_points= and pass (points, values)"
+        remedy = "if it has points of its own, make the mixture with own_points= and pass (points, "
+        remedy += "values)"
     return f"{remedy}, or pass several observations as an array (n, *shape) or an iterable"
 
 
