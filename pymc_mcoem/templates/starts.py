@@ -70,7 +70,9 @@ def warn_of_size(priors: TemplatePriors, values: np.ndarray, start: str) -> None
     >>> warn_of_size(TemplatePriors(), np.array([0.0, 0.4, 255.0]), "kmeans")
     """
     spread = float(np.std(values))
-    if 0.0 < spread < np.sqrt(priors.noise_variance):
+    # values that differ by rounding alone are constant
+    rounding = 1e-12 * float(np.abs(values).max(initial=0.0))
+    if rounding < spread < np.sqrt(priors.noise_variance):
         warnings.warn(
             f"observations have a standard deviation of {spread:.3g}, less than the "
             f"{np.sqrt(priors.noise_variance):.3g} that the priors expect of the noise alone; pass "
