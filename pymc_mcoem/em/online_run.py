@@ -234,14 +234,15 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
             If the family finds no start.
         """
         first = state.pending[: self.settings.n_start]
-        held: list[Any] = [item.observation for item in first]
         absurd = absurd_among(
-            list(map(span, held)),
+            {item.position: span(item.observation) for item in first},
             self.settings.refuse_beyond,
             largest(self.family.declared_parameters()),
         )
         if absurd:
-            raise StepError([first[index] for index in absurd], list(absurd.values()))
+            spoilers = [item for item in first if item.position in absurd]
+            raise StepError(spoilers, list(absurd.values()))
+        held: list[Any] = [item.observation for item in first]
         allowed = allowed_classes([item.classes for item in first], self.family.n_classes)
         try:
             parameters = self.initial_parameters(held, allowed)

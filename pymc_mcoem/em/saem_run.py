@@ -116,7 +116,8 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
     def _taken(self, observations: Any, between: Callable[[], None]) -> _Taken:
         """Read all observations, and set aside those that are left out."""
         taken, state, known = _Taken(), self.state, frozenset(self.state.positions)
-        on_error, spans = self.settings.on_error, {}
+        spans: dict[int, Arrays] = {}
+        on_error = self.settings.on_error
         for position, observation in enumerate(read(self.family, observations)):
             between()
             taken.n_records += 1
@@ -141,13 +142,11 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
             if not state.chains:
                 spans[position] = spanned
         absurd = absurd_among(
-            list(spans.values()),
+            spans,
             self.settings.refuse_beyond,
             largest(state.parameters or self.family.declared_parameters()),
         )
-        places = list(spans)
-        for index, why in absurd.items():
-            position = places[index]
+        for position, why in absurd.items():
             if on_error == "raise":
                 raise refusal(why, position)
             observation = taken.encoded.pop(position)

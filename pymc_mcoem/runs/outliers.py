@@ -9,7 +9,7 @@ accepted.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -191,22 +191,28 @@ def _reach(rows: np.ndarray, middle: Any) -> np.ndarray:
 
 
 def absurd_among(
-    spans: Sequence[Arrays], beyond: float | None, unit: float = 0.0
+    spans: Mapping[int, Arrays], beyond: float | None, unit: float = 0.0
 ) -> dict[int, Absurd]:
-    """Return the records that lie too far from the others, by index, with the error for each.
+    """Return the records that lie too far from the others, by position, with the error for each.
+
+    A warning tells of many in a row.
 
     Examples
     --------
-    >>> spans = [span(np.array(value)) for value in [1e30, *np.linspace(-1.0, 1.0, 20)]]
-    >>> list(absurd_among(spans, 10_000.0))
+    >>> values = [1e30, *np.linspace(-1.0, 1.0, 20)]
+    >>> list(absurd_among({at: span(np.array(value)) for at, value in enumerate(values)}, 10_000.0))
     [0]
     """
-    names = sorted({name for each in spans for name in each})
-    rows = {name: np.array([each[name] for each in spans if name in each]) for name in names}
+    names = sorted({name for each in spans.values() for name in each})
+    rows = {
+        name: np.array([each[name] for each in spans.values() if name in each]) for name in names
+    }
     found: dict[int, Absurd] = {}
-    for index, each in enumerate(spans):
+    refused = RefusedInARow()
+    for position, each in spans.items():
         try:
             require_plausible(each, rows, beyond, unit)
         except Absurd as error:
-            found[index] = error
+            found[position] = error
+        refused.count(found.get(position), position)
     return found

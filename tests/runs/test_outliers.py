@@ -92,6 +92,22 @@ def test_many_in_a_row_warn_that_the_stream_may_have_changed(family, stream, cap
     assert [each.args[0] for each in told] == [IN_A_ROW]
 
 
+@pytest.mark.parametrize("n_absurd", [IN_A_ROW - 1, IN_A_ROW])
+def test_many_in_a_row_warn_at_a_start_and_in_saem(family, stream, caplog, n_absurd):
+    records = [*[1e9] * n_absurd, *stream]
+    expected = [IN_A_ROW] * (n_absurd == IN_A_ROW)
+    for fit in (
+        lambda: driver(family, n_start=30, on_error="skip").partial_fit(records),
+        lambda: SAEM(family, e_step=Noisy(), on_error="skip", progressbar=False).fit(records, 1),
+    ):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, logger="pymc_mcoem"):
+            run = fit()
+        told = [each for each in caplog.records if "may have changed" in each.message]
+        assert [each.args[0] for each in told] == expected
+        assert len(run.history["skipped"]["position"]) == n_absurd
+
+
 def test_saem_refuses_too(family, stream):
     settings = {"e_step": Noisy(), "random_seed": 1, "progressbar": False}
     records = np.insert(stream, [3, 40], 1e30)
