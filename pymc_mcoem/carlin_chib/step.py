@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from multiprocessing import parent_process
@@ -187,8 +187,8 @@ class CarlinChib(BlockedStep):
     variables if other steps move some; nan for the others, and on a plate) and ``class_left_out``
     (the share of each class's evidence in modes that its pseudo-prior leaves out, on a plate the
     largest of all rows). A number is ``class_unvisited_mode_log_odds`` (of modes of other steps'
-    variables that tuning did not visit; nan without an answer). With `jump` there is also
-    ``class_jump_acceptance`` (share of the moves along the jump accepted, which should be near the
+    variables, or joint values of three or more indices, that tuning did not visit; nan without an
+    answer). With `jump` there is also ``class_jump_acceptance`` (share of the moves along the jump accepted, which should be near the
     jump's target), and with `equalize_visits` there are ``class_equalizing_log_weight`` of shape
     (n_classes,) (what was added to the logarithms of the prior probabilities),
     ``class_log_importance`` (the logarithm of the draw's weight) and ``class_equalizing_of`` (the
@@ -327,19 +327,23 @@ class CarlinChib(BlockedStep):
         self.unvisited_mode_log_odds = np.full(1, np.nan)
         self._last_point: dict[str, np.ndarray] | None = None
         self._seen: deque[list[np.ndarray]] = deque(maxlen=N_SEEN)
+        self._joint_visits: Counter[tuple[int, ...]] = Counter()
 
     def stop_tuning(self) -> None:
         """Stop tuning, and log the pseudo-priors that have proved poor."""
         super().stop_tuning()
         with as_interrupts():
             poor = self.chain.poor_pseudo_priors(self.rng)
-            last, modes = self._last_point, self._unvisited_modes
-            if last is not None and self._unvisited is not None:
-                self.unvisited_log_odds = self._unvisited.log_odds(
+            last, classes, modes = self._last_point, self._unvisited, self._unvisited_modes
+            if last is not None and classes is not None:
+                self.unvisited_log_odds = classes.log_odds(
                     last, self.n_visits, self.chain.pseudo_priors, self._class_prior
                 )
             if last is not None and modes is not None:
                 self.unvisited_mode_log_odds[0] = modes.log_odds(last, self._seen, self.rng)
+            if last is not None and classes is not None and self._joint_visits:
+                found = classes.joint_log_odds(last, self._joint_visits)
+                self.unvisited_mode_log_odds = np.fmax(self.unvisited_mode_log_odds, found)
         if poor:
             _log.warning(
                 "CarlinChib: %s: poor pseudo-priors of %s. The chain stays exact, but jumps there "
@@ -397,6 +401,8 @@ class CarlinChib(BlockedStep):
             self._last_point = new
             if self._unvisited_modes is not None:
                 self._seen.append(self._density.others(new))
+            if self._unvisited is not None and self._unvisited.is_joint:
+                self._joint_visits[self._unvisited.joint_values(new)] += 1
         stats = self._statistics.of_sweep(
             made,
             n_switched,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytensor
 from pymc.pytensorf import rewrite_pregrad
-from scipy.special import logsumexp
+from scipy.special import expit, logsumexp
 
 from pymc_mcoem.compiling.backends import interpreted_mode
 from pymc_mcoem.density.class_index import count_classes, is_class_index
@@ -32,8 +32,12 @@ _log = logging.getLogger("pymc_mcoem")
 
 #: Evaluations of the density with its gradient that a chain spends on all classes.
 MAX_EVALUATIONS = 5_000
-#: Most joint values of the model's other indices that are tried.
+#: Those that it spends on joint values of all indices that were not visited.
+MAX_JOINT_EVALUATIONS = 2_000
+#: Most joint values of the model's indices that are tried.
 MAX_JOINT_VALUES = 64
+#: Smallest share of joint values that were not visited of which is told.
+LEAST_SHARE = 0.01
 MAX_ITERATIONS = 300
 #: Classes with a smaller share of the visits are looked for.
 RARE = 0.02
@@ -164,15 +168,25 @@ class UnvisitedClasses:
         self._model = model
         self._density = density
         self._beside = bool(density.other_values)
-        others = {
+        indices = {
             value.name: count_classes(rv)
             for rv, value in model.rvs_to_values.items()
-            if value in density.other_values and rv.ndim == 0 and is_class_index(rv)
+            if rv in model.free_RVs and rv.ndim == 0 and is_class_index(rv)
         }
+        beside = {value.name for value in density.other_values}
+        others = {name: count for name, count in indices.items() if name in beside}
         discrete = {value.name for value in density.other_values if value.dtype != "float64"}
         few = np.prod([*others.values()], dtype=float) <= MAX_JOINT_VALUES
         self._is_covered = few and discrete <= set(others)
         self._other_indices: dict[str, int] = others
+        # with two indices a change of one leads to all pairs of values that both have visited
+        self.is_joint = (
+            self._is_covered
+            and len(others) >= 2
+            and np.prod([*indices.values()], dtype=float) <= MAX_JOINT_VALUES
+            and density.index_value is not None
+            and next(iter(indices)) == density.index_value.name  # one step of them searches
+        )
         moved = set(model.continuous_value_vars)
         self._fixed = [value for value in model.value_vars if value not in moved]
         self._n_left = 0
@@ -227,6 +241,66 @@ class UnvisitedClasses:
             require_own_fault(error)
             _log.debug("CarlinChib: no search for classes that were hardly visited: %s", error)
         return found
+
+    def joint_values(self, point: Mapping[str, np.ndarray]) -> tuple[int, ...]:
+        """Return the class at a point, and the values of the other indices."""
+        assert self._density.index_value is not None
+        return tuple(
+            int(point[name]) for name in (self._density.index_value.name, *self._other_indices)
+        )
+
+    def joint_log_odds(
+        self, point: Mapping[str, np.ndarray], visits: Mapping[tuple[int, ...], int]
+    ) -> float:
+        """Return the log-odds of joint values of all indices to which no single index leads.
+
+        Where each of three or more indices has a step of its own, a chain gets to joint values that
+        differ from those it visits in two indices only through those between.
+
+        Parameters
+        ----------
+        point : mapping of str to ndarray
+            Where the chain is, by value-variable name.
+        visits : mapping of tuple of int to int
+            How often each of the `joint_values` was visited.
+
+        Returns
+        -------
+        float
+            nan if they have no weight worth telling, and without an answer.
+        """
+        counts = (self._density.n_classes, *self._other_indices.values())
+        apart = [
+            values
+            for values in product(*map(range, counts))
+            if all(np.count_nonzero(np.subtract(values, each)) >= 2 for each in visits)
+        ]
+        if not apart:
+            return float("nan")
+        usual = max(visits, key=lambda values: visits[values])
+        self._n_left = MAX_JOINT_EVALUATIONS
+        try:
+            evidence = self._at_joint_values(point, usual)
+            found = np.array([self._at_joint_values(point, values) for values in apart])
+        except Exception as error:
+            require_own_fault(error)
+            _log.debug("CarlinChib: no search for joint values that were not visited: %s", error)
+            return float("nan")
+        found = found[~np.isnan(found)]
+        if np.isnan(evidence) or not found.size:
+            return float("nan")
+        log_share = np.log(visits[usual] / sum(visits.values()))
+        log_odds = float(logsumexp(found) - evidence + log_share)
+        return log_odds if expit(log_odds) > LEAST_SHARE else float("nan")
+
+    def _at_joint_values(self, point: Mapping[str, np.ndarray], values: tuple[int, ...]) -> float:
+        assert self._density.index_value is not None
+        names = (self._density.index_value.name, *self._other_indices)
+        placed = {
+            name: np.asarray(value, np.asarray(point[name]).dtype)
+            for name, value in zip(names, values, strict=True)
+        }
+        return self._laplace({**point, **placed})
 
     def _log_evidences(
         self, point: Mapping[str, np.ndarray], class_number: int, start: np.ndarray

@@ -108,7 +108,8 @@ def _unvisited_mode_flags(chains: IndexChains) -> list[str]:
         "a search over all variables finds modes of those that other steps draw, which a chain did "
         f"not visit, with a share of about {share:.2g}: shares of classes are those of the modes "
         "that were visited; start chains in the others by initvals to see them, and choose a "
-        "parametrization or steps of the other variables that go from mode to mode"
+        "parametrization or steps of the other variables that go from mode to mode, or one index "
+        "of their joint values for several indices"
     ]
 
 

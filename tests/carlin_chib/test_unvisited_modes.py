@@ -1,4 +1,4 @@
-"""Modes of variables that other steps draw: found where a chain was not, and nowhere else."""
+"""Modes and joint values that a chain did not visit: found where it was not, nowhere else."""
 
 from __future__ import annotations
 
@@ -79,6 +79,24 @@ def hierarchy():
     pm.Normal("y", x, 0.5, observed=NEAR)
 
 
+#: Joint values of four indices: of those with weight, one is two changes away from all others.
+PATH = {(0, 0, 0, 0): 0.14, (1, 0, 0, 0): 0.14, (1, 1, 0, 0): 0.14, (1, 1, 1, 0): 0.14}
+PATH |= {(1, 1, 1, 1): 0.14}
+AWAY = (0, 1, 0, 1)
+
+
+def four_indices(share_away=0.3):
+    """Return four indices, each with a latent."""
+    log_weight = np.full((2,) * 4, -60.0)
+    for values, share in PATH.items():
+        log_weight[values] = np.log(share)
+    log_weight[AWAY] = np.log(share_away)
+    indices = [pm.Bernoulli(f"k{i}", 0.5) for i in range(4)]
+    latents = [pm.Normal(f"x{i}", 2.0 * index, 1.0) for i, index in enumerate(indices)]
+    pm.Potential("weight", pt.constant(log_weight)[tuple(indices)])
+    return list(zip(indices, latents, strict=True))
+
+
 def searched(declare, rng, visited=()):
     """Return the log-odds of what a chain at the model's start has not visited, nor `visited`."""
     with pm.Model() as model:
@@ -117,6 +135,42 @@ def test_a_mode_that_was_visited_is_not_found(rng):
 
 def test_where_the_density_has_no_mode_there_is_no_answer(rng):
     assert np.isnan(searched(hierarchy, rng))
+
+
+@pytest.mark.parametrize("share", [0.3, 0.05, 1e-4])
+def test_joint_values_to_which_no_single_index_leads_are_weighed_exactly(share):
+    """The latents are normal, so that Laplace's approximation is exact."""
+    with pm.Model() as model:
+        (first, latent), (second, other), *_ = four_indices(share)
+        steps = [CarlinChib([first, latent]), CarlinChib([second, other])]
+    visits = {(0, 0, 0, 0): 2} | dict.fromkeys(list(PATH)[1:], 1)
+    point = model.initial_point()
+    found = steps[0]._unvisited.joint_log_odds(point, visits)
+    exact = np.log(share) - np.log(0.14 / (2 / 6))  # against all visits, of which two are there
+    assert np.isnan(found) if share == 1e-4 else abs(found - exact) < 1e-3
+    visited = {**visits, (0, 1, 0, 0): 1}  # from which one change leads there
+    assert np.isnan(steps[0]._unvisited.joint_log_odds(point, visited))
+    assert steps[0]._unvisited.is_joint and not steps[1]._unvisited.is_joint
+
+
+def test_a_summary_flags_joint_values_that_were_not_visited(rng):
+    with pm.Model():
+        tree = pm.sample(
+            step=[CarlinChib(pair, class_index=pair[0].name) for pair in four_indices()],
+            tune=200,
+            draws=300,
+            chains=2,
+            cores=1,
+            initvals={f"k{i}": 0 for i in range(4)},
+            random_seed=int(rng.integers(2**31)),
+            progressbar=False,
+            compute_convergence_checks=False,
+        )
+    found = np.stack([tree["posterior"][f"k{i}"].values for i in range(4)], axis=-1)
+    assert not (found == AWAY).all(axis=-1).any() and np.ptp(found, axis=(0, 1)).all()
+    for name in ("k0", "k3"):
+        with pytest.warns(ClassIndexWarning, match="which a chain did not visit"):
+            class_index_summary(tree, name)
 
 
 @pytest.mark.slow

@@ -627,6 +627,29 @@ def test_a_worker_that_hangs_is_ended(family, stream, tmp_path, kind, times, on_
     assert em.parameters.identical(clean.parameters)
 
 
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_saem_ends_a_worker_that_hangs(family, stream, tmp_path, times, monkeypatch):
+    """Once: the same bytes. At both tries: left out by name, and nothing else is."""
+    monkeypatch.setattr(executor_module, "FIRST", 10.0)
+    stream[20] = 7.0
+    settings = {"parameters": THETA, "random_seed": 1, "progressbar": False, "on_error": "skip"}
+    saem = SAEM(
+        family,
+        e_step=Hanging(folder=lives(tmp_path / "left", times)),
+        executor=workers.Workers(2, 3.0),
+        **settings,
+    ).fit(stream, 2)
+    lost = [20] if times == 2 else []
+    clean = SAEM(family, e_step=Noisy(), **settings).fit(np.delete(stream, lost), 2)
+    assert saem.parameters.identical(clean.parameters)
+    assert ("skipped" in saem.history.children) == bool(lost)
+    if lost:
+        skipped = saem.history["skipped"]
+        assert skipped["position"].values.tolist() == lost
+        assert "no answer to this observation in 3 seconds" in str(skipped["reason"].values)
+
+
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_workers_that_hang_as_they_compile_are_no_records_fault(family, stream, monkeypatch):
     monkeypatch.setattr(executor_module, "FIRST", 1.0)
