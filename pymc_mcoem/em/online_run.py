@@ -12,17 +12,11 @@ import numpy as np
 
 from pymc_mcoem.compiling.threads import one_blas_thread
 from pymc_mcoem.em.addresses import Address, Seen
-from pymc_mcoem.em.contributions import added, blended
+from pymc_mcoem.em.contributions import added
 from pymc_mcoem.em.esteps.worker_calls import simulate
 from pymc_mcoem.em.labels import Classes, allowed_classes, among, of_allowed
-from pymc_mcoem.em.maximization import (
-    Maximized,
-    count_troubles,
-    maximize_family,
-    revived_classes,
-    waiting_classes,
-)
 from pymc_mcoem.em.predicted import Predicted
+from pymc_mcoem.em.recursion import followed, maximized
 from pymc_mcoem.em.revival import is_record
 from pymc_mcoem.em.run import Run, timed
 from pymc_mcoem.em.run_state import (
@@ -33,7 +27,6 @@ from pymc_mcoem.em.run_state import (
     StepError,
     StepReport,
 )
-from pymc_mcoem.em.schedules import update_is_due
 from pymc_mcoem.em.stream import Unreadable
 from pymc_mcoem.interrupts import raise_if_interrupted, require_own_fault, require_readable
 from pymc_mcoem.runs.failed_records import MOST_IN_A_ROW, FailedRecord, named, refusal
@@ -55,11 +48,6 @@ if TYPE_CHECKING:
     from pymc_mcoem.labeling import Arrays
 
 __all__ = ["OnlineRun"]
-
-#: Number of observations per class up to which a waiting class does not count as trouble.
-UNTROUBLED = 25
-#: The trouble that a run with `Revival` counts if its E-step gives no evidence.
-NO_EVIDENCE = "no evidence from the E-step, so no class can be revived"
 
 
 class OnlineRun(Run[OnlineState, OnlineSettings]):
@@ -313,7 +301,7 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
                 )
             state = replace(state, parameters=self._start(state))
         if not state.pending and state.n_learned and not state.n_updates:
-            return state.with_last(self._maximized(state).parameters)
+            return state.with_last(maximized(self.family, self.settings, state).parameters)
         while state.pending:
             last = len(state.pending) <= self.settings.batch_size
             state = self.step(state, last=last).state
@@ -380,85 +368,10 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
             if failures:
                 raise StepError([batch[at] for at in failures], list(failures.values()))
             try:
-                report = self._follow(state, records, results, total, gain, last=last)
+                report = followed(
+                    self.family, self.settings, state, records, results, total, gain, last=last
+                )
             except Exception as error:
                 require_own_fault(error)
                 raise StepError(batch, [error] * len(batch)) from error
         return replace(report, observations=timed(records, begun))
-
-    def _follow(
-        self,
-        state: OnlineState,
-        records: list[ObservationRecord],
-        results: list[EStepResult],
-        total: Arrays,
-        gain: float,
-        *,
-        last: bool,
-    ) -> StepReport[OnlineState]:
-        """Make the stochastic approximation and, if due, the M-step (label ``alg:MCoEM``)."""
-        size = len(records)
-        running = blended(state.statistics, total, size, gain)
-        troubles = dict(state.troubles)
-        revival, fit = self.settings.revival, state.fit
-        if revival is not None:
-            revived = revival.after(
-                running, fit, results, gain=gain, n_learned=state.n_learned + size
-            )
-            running, fit = revived.statistics, revived.record
-            count_troubles(troubles, revived_classes(self.family, revived.classes))
-            if not any(np.isfinite(result.log_evidence) for result in results):
-                count_troubles(troubles, {NO_EVIDENCE: 1})
-        for result in results:
-            count_troubles(troubles, result.troubles)
-        after = replace(
-            state,
-            statistics=running,
-            fit=fit,
-            # A mini-batch starts from one adaptation; that of its last observation is kept.
-            e_step_state={name: np.array(value) for name, value in results[-1].state.items()},
-            pending=state.pending[size:],
-            n_learned=state.n_learned + size,
-            n_steps=state.n_steps + 1,
-            inverse_effective_size=(
-                (1 - gain) ** 2 * state.inverse_effective_size + gain**2 / size
-            ),
-            troubles=troubles,
-        )
-        worth = after.effective_size
-        schedule = self.settings.update_schedule
-        # one with fixed times does not ask
-        asks = not state.n_updates and getattr(schedule, "adaptive", True)
-        all_ready = asks and np.all(self.family.ready(running, effective_size=worth))
-        due = last or update_is_due(
-            schedule,
-            state.n_learned,
-            after.n_learned,
-            n_updates=state.n_updates,
-            all_ready=bool(all_ready),
-        )
-        waiting: tuple[int, ...] = ()
-        if due:
-            found = self._maximized(after)
-            waiting = found.waiting
-            if after.n_learned >= UNTROUBLED * self.family.n_classes:
-                count_troubles(troubles, waiting_classes(self.family, waiting))
-            after = replace(after, parameters=found.parameters, n_updates=state.n_updates + 1)
-        return StepReport(
-            state=after.averaged(self.settings.average_from),
-            observations=tuple(records),
-            gain=gain,
-            updated=due,
-            waiting=len(waiting),
-        )
-
-    def _maximized(self, state: OnlineState) -> Maximized:
-        """Return the M-step's parameters and the classes that wait."""
-        return maximize_family(
-            self.family,
-            state.statistics or {},
-            effective_size=state.effective_size,
-            present=state.parameters,
-            # of a step with gain 1/n the means are those of all steps alike
-            share=min(1.0, 1.0 / (self.settings.gain(state.n_steps) * state.n_steps)),
-        )
