@@ -965,10 +965,14 @@ def main():
     print("ready", flush=True)
     found = None
     while found is None:
-        try:
+        try:  # twice, for one may be pressed as another is counted
             while found is None:
-                found = call()
-        except (KeyboardInterrupt, ExecutorError):
+                try:
+                    while found is None:
+                        found = call()
+                except (KeyboardInterrupt, ExecutorError):
+                    times += 1
+        except KeyboardInterrupt:
             times += 1
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     np.save(folder + "/found.npy", found)

@@ -262,7 +262,9 @@ class Run[State: RunState, Settings: RunSettings]:
         for arrays in (state.parameters, getattr(state, "average", None)):
             if arrays is not None:
                 self.family.check_parameters(arrays)
-        if state.statistics:
+        if state.n_steps and (state.parameters is None or state.statistics is None):
+            raise ValueError(f"it has made {state.n_steps} steps without parameters or statistics")
+        if state.statistics is not None:
             check_layout(self.family, state.statistics)
         self.history.restore(tree, **saved.strides)
         self.history.to_datatree(state, {})
