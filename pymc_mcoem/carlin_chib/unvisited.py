@@ -38,6 +38,8 @@ MAX_JOINT_EVALUATIONS = 2_000
 MAX_JOINT_VALUES = 64
 #: Smallest share of joint values that were not visited of which is told.
 LEAST_SHARE = 0.01
+#: Visits due to them by that share, of which a chain hardly misses all by chance.
+LEAST_DUE = 10
 MAX_ITERATIONS = 300
 #: Classes with a smaller share of the visits are looked for.
 RARE = 0.02
@@ -267,7 +269,8 @@ class UnvisitedClasses:
         Returns
         -------
         float
-            nan if they have no weight worth telling, and without an answer.
+            nan if they have no weight worth telling, if so few visits may have missed them by
+            chance, and without an answer.
         """
         counts = (self._density.n_classes, *self._other_indices.values())
         apart = [
@@ -289,9 +292,10 @@ class UnvisitedClasses:
         found = found[~np.isnan(found)]
         if np.isnan(evidence) or not found.size:
             return float("nan")
-        log_share = np.log(visits[usual] / sum(visits.values()))
-        log_odds = float(logsumexp(found) - evidence + log_share)
-        return log_odds if expit(log_odds) > LEAST_SHARE else float("nan")
+        n_visits = sum(visits.values())
+        log_odds = float(logsumexp(found) - evidence + np.log(visits[usual] / n_visits))
+        least = max(LEAST_SHARE, LEAST_DUE / n_visits)
+        return log_odds if expit(log_odds) > least else float("nan")
 
     def _at_joint_values(self, point: Mapping[str, np.ndarray], values: tuple[int, ...]) -> float:
         assert self._density.index_value is not None

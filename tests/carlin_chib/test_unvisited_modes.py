@@ -143,11 +143,14 @@ def test_joint_values_to_which_no_single_index_leads_are_weighed_exactly(share):
     with pm.Model() as model:
         (first, latent), (second, other), *_ = four_indices(share)
         steps = [CarlinChib([first, latent]), CarlinChib([second, other])]
-    visits = {(0, 0, 0, 0): 2} | dict.fromkeys(list(PATH)[1:], 1)
+    visits = {(0, 0, 0, 0): 200} | dict.fromkeys(list(PATH)[1:], 100)
     point = model.initial_point()
     found = steps[0]._unvisited.joint_log_odds(point, visits)
     exact = np.log(share) - np.log(0.14 / (2 / 6))  # against all visits, of which two are there
     assert np.isnan(found) if share == 1e-4 else abs(found - exact) < 1e-3
+    # six draws may have missed it by chance
+    few = {values: number // 100 for values, number in visits.items()}
+    assert np.isnan(steps[0]._unvisited.joint_log_odds(point, few))
     visited = {**visits, (0, 1, 0, 0): 1}  # from which one change leads there
     assert np.isnan(steps[0]._unvisited.joint_log_odds(point, visited))
     assert steps[0]._unvisited.is_joint and not steps[1]._unvisited.is_joint
