@@ -190,6 +190,10 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
             try:
                 parameters = self._start(self.state)
             except StepError as failure:
+                first = [item.position for item in self.state.pending[: self.settings.n_start]]
+                positions = (item.position for item in failure.culprits)
+                refused = dict(zip(positions, failure.causes, strict=True))
+                RefusedInARow().count_all(first, refused)
                 self.leave_out(*failure.failed_records("refused"))
                 self.state = self.state.without(failure.positions)
                 if self.settings.on_error == "raise":

@@ -23,7 +23,7 @@ from pymc_mcoem.em.stream import Unreadable, read
 from pymc_mcoem.interrupts import require_readable
 from pymc_mcoem.runs.codec import stored_alike
 from pymc_mcoem.runs.failed_records import MOST_IN_A_ROW, FailedRecord, named, refusal
-from pymc_mcoem.runs.outliers import absurd_among, largest
+from pymc_mcoem.runs.outliers import RefusedInARow, absurd_among, largest
 from pymc_mcoem.runs.workers import Order
 
 if TYPE_CHECKING:
@@ -146,6 +146,7 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
             self.settings.refuse_beyond,
             largest(state.parameters or self.family.declared_parameters()),
         )
+        RefusedInARow().count_all(spans, absurd)
         for position, why in absurd.items():
             if on_error == "raise":
                 raise refusal(why, position)

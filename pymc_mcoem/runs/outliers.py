@@ -9,7 +9,7 @@ accepted.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,6 +64,11 @@ class RefusedInARow:
                 position,
                 error,
             )
+
+    def count_all(self, positions: Iterable[int], errors: Mapping[int, Exception]) -> None:
+        """Count several records, given the errors of those that were refused, by position."""
+        for position in positions:
+            self.count(errors.get(position), position)
 
 
 def check_refuse_beyond(value: Any) -> None:
@@ -195,8 +200,6 @@ def absurd_among(
 ) -> dict[int, Absurd]:
     """Return the records that lie too far from the others, by position, with the error for each.
 
-    A warning tells of many in a row.
-
     Examples
     --------
     >>> values = [1e30, *np.linspace(-1.0, 1.0, 20)]
@@ -208,11 +211,9 @@ def absurd_among(
         name: np.array([each[name] for each in spans.values() if name in each]) for name in names
     }
     found: dict[int, Absurd] = {}
-    refused = RefusedInARow()
     for position, each in spans.items():
         try:
             require_plausible(each, rows, beyond, unit)
         except Absurd as error:
             found[position] = error
-        refused.count(found.get(position), position)
     return found

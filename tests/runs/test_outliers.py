@@ -92,6 +92,18 @@ def test_many_in_a_row_warn_that_the_stream_may_have_changed(family, stream, cap
     assert [each.args[0] for each in told] == [IN_A_ROW]
 
 
+def test_reading_the_parameters_while_records_are_held_tells_nothing(family, stream, caplog):
+    em = driver(family, n_start=50, on_error="skip")
+    with caplog.at_level(logging.WARNING, logger="pymc_mcoem"):
+        for record in [*[1e9] * IN_A_ROW, *stream[:15]]:
+            em.partial_fit([record])
+            assert em.parameters
+        assert not caplog.records
+        em.partial_fit(stream[15:])
+    told = [each for each in caplog.records if "may have changed" in each.message]
+    assert [each.args[0] for each in told] == [IN_A_ROW]
+
+
 @pytest.mark.parametrize("n_absurd", [IN_A_ROW - 1, IN_A_ROW])
 def test_many_in_a_row_warn_at_a_start_and_in_saem(family, stream, caplog, n_absurd):
     records = [*[1e9] * n_absurd, *stream]
