@@ -99,6 +99,19 @@ def test_no_covariance_is_wider_than_the_prior(rng):
     np.testing.assert_allclose(found.factors[0] @ found.factors[0].T, found.precision[0])
 
 
+def test_a_pseudo_prior_at_a_flat_mode_is_no_wider_than_the_prior_allows(rng):
+    """The density is nearly exp(-x⁴/4); its curvature at 0 is that of a variance of 100."""
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5])
+        x = pm.Normal("x")
+        pm.Potential("flat", 0.495 * x**2 - 0.25 * x**4 + 0.0 * k)
+    density = ClassDensity(model, k, [x])
+    fitted = Laplace(race=None).compile(density, LatentGeometry())({}, rng)
+    assert fitted.mixtures is None and not fitted.troubles
+    # four prior variances, which some hundred draws know to a third or so
+    np.testing.assert_allclose(fitted.scale[:, 0, 0] ** 2, 4.0, rtol=0.6)
+
+
 def pair() -> pm.Model:
     with pm.Model() as model:
         k = pm.Categorical("k", [0.4, 0.6])

@@ -155,3 +155,32 @@ def test_an_index_beside_a_tilted_one_is_weighed_back(rng):
     # given its class, k itself needs no weighing
     of_k = class_latents(tree, "k")["x"].sel(summary="mean")
     np.testing.assert_allclose(of_k, [x[k == 0].mean(), x[k == 1].mean()], rtol=1e-6)
+
+
+def test_an_index_that_is_tilted_itself_is_weighed_back_by_the_other_alone(rng):
+    """Of four joint values all are visited evenly, and x is about 10 where j is in class 1."""
+    joint = np.array([[0.90, 0.04], [0.04, 0.02]])
+    tilt_k, tilt_j = (np.log(0.5 / joint.sum(axis=axis)) for axis in (1, 0))
+    tilted = joint * np.exp(tilt_k[:, None] + tilt_j)
+    drawn = rng.choice(4, p=(tilted / tilted.sum()).ravel(), size=(4, 4_000))
+    k, j = drawn // 2, drawn % 2
+    x = 10.0 * j + rng.standard_normal(k.shape)
+    dims = ("chain", "draw", "tilted")
+    key = np.broadcast_to([index_key("k"), index_key("j")], (*k.shape, 2))
+    stats = xr.Dataset(
+        {
+            "class_equalizing_of": (dims, key),
+            "class_log_importance": (dims, np.stack([-tilt_k[k], -tilt_j[j]], axis=-1)),
+            "class_equalizing_log_weight": (
+                (*dims, "class"),
+                np.broadcast_to([tilt_k, tilt_j], (*k.shape, 2, 2)),
+            ),
+        }
+    )
+    posterior = xr.Dataset({"k": (dims[:2], k), "j": (dims[:2], j), "x": (dims[:2], x)})
+    tree = xr.DataTree.from_dict({"posterior": posterior, "sample_stats": stats})
+    of_k = class_latents(tree, "k")["x"]
+    exact = 10.0 * joint[:, 1] / joint.sum(axis=1)
+    error = of_k.sel(summary="mcse_mean")
+    assert (np.abs(of_k.sel(summary="mean") - exact) < 5 * error).all()
+    assert (error < 0.2).all()
