@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import importlib.resources
 import logging
 import os
+import sys
 import warnings
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from pymc_mcoem.datasets import load_growth
 from pymc_mcoem.datasets.r_files import DATA_VARIABLE
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
 
 project = "pymc_mcoem"
 author = "The pymc_mcoem authors"
@@ -21,6 +24,7 @@ release = importlib.metadata.version(project)
 
 extensions = [
     "myst_nb",
+    "notebook_pages",
     "numpydoc",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
@@ -53,21 +57,27 @@ def _digest_of_the_package() -> str:
 nb_execution_cache_path = str(HERE / "_build" / "executed" / _digest_of_the_package())
 
 
-def _notebooks_without_data() -> list[str]:
-    """Name what cannot run here: the heights of the growth study are not in the repository."""
+def _notebooks_without_data() -> dict[str, str]:
+    """Tell which pages cannot run here: heights of the growth study are not in the repository."""
     beside = HERE.parents[1] / "shared" / "data"
     if DATA_VARIABLE not in os.environ and beside.is_dir():
         os.environ[DATA_VARIABLE] = str(beside)
     try:
         load_growth()
-    except (FileNotFoundError, ModuleNotFoundError) as error:
-        found = ["growth_curves", "paper_figures"]
-        print(f"notebooks {' and '.join(found)} are shown without their results: {error}")
-        return [f"**/{name}.md" for name in found]
-    return []
+    except (OSError, ModuleNotFoundError) as error:
+        reason = (
+            f"the heights of the growth study could not be read ({' '.join(str(error).split())})"
+        )
+        return {f"notebooks/{name}": reason for name in ("growth_curves", "paper_figures")}
+    return {}
 
 
-nb_execution_excludepatterns = _notebooks_without_data()
+notebooks_without_results = _notebooks_without_data()
+nb_execution_excludepatterns = [f"**/{Path(page).name}.md" for page in notebooks_without_results]
+
+# Formulas are drawn by a copy of MathJax within the site, so that a reader needs no internet.
+mathjax = importlib.resources.files("sphinx-mathjax-offline") / "static"
+mathjax_path = "mathjax/tex-chtml.js"
 
 # The reference: types stand in the docstrings, members on the page of their class.
 autosummary_generate = True
@@ -84,10 +94,11 @@ bibtex_reference_style = "author_year"
 html_theme = "sphinx_book_theme"
 html_title = "pymc_mcoem"
 html_show_sourcelink = False
-html_static_path = ["_static"]
+html_static_path = ["_static", str(mathjax)]
 html_css_files = ["wide.css"]
 html_theme_options = {
     "home_page_in_toc": True,
+    "navbar_persistent": [],  # there is a search box in the sidebar
     "show_navbar_depth": 1,
     "use_download_button": False,
     "use_fullscreen_button": False,

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +20,10 @@ import pymc_mcoem.plots
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "api.md"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.md"))
+CELL = re.compile(r"^```\{code-cell\}[^\n]*\n(?::[^\n]*\n)*(.*?)^```", re.MULTILINE | re.DOTALL)
+ANSWER = re.compile(r"^:::\{admonition\} Answer[^\n]*\n(.*?)^:::$", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 EXTENDING = ("esteps", "moves", "pseudo_priors", "schedules")
@@ -40,3 +49,58 @@ def test_a_page_names_tests_that_exist(page):
 def test_a_page_names_scripts_that_exist(page):
     for script in re.findall(r"(?:benchmarks|examples)/\w+\.py", page.read_text()):
         assert (ROOT / script).exists(), f"{page.name} names {script}, which does not exist"
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("myst_nb"), reason="needs the extra docs")
+def test_a_page_that_runs_code_is_taken_as_a_notebook(tmp_path):
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "papers.bib").write_text((ROOT / "docs" / "references.bib").read_text())
+    (source / "conf.py").write_text(
+        "extensions = ['myst_nb', 'notebook_pages', 'sphinxcontrib.bibtex']\n"
+        "bibtex_bibfiles = ['papers.bib']\n"
+        "myst_enable_extensions = ['colon_fence']\n"
+        "nb_execution_excludepatterns = ['far.md']\n"
+        "notebooks_without_results = {'far': 'its data are far away'}\n"
+    )
+    (source / "index.md").write_text("# All\n\n```{toctree}\nnear\nfar\n```\n")
+    front = NOTEBOOKS[0].read_text().partition("# ")[0]
+    cell = "```{code-cell} ipython3\nprint(6 * 7)\n```\n\n"
+    answer = ":::{admonition} Answer\n:class: dropdown\n\n*Yes*, as {doc}`far` says.\n:::\n"
+    (source / "near.md").write_text(
+        f"{front}# Near\n\n{cell}See {{cite:t}}`cappe2009`.\n\n{answer}"
+    )
+    (source / "far.md").write_text(f"{front}# Far away\n\n{cell}")
+    subprocess.run(
+        [sys.executable, "-m", "sphinx", "-q", "-b", "html", source, tmp_path / "html"],
+        env=os.environ | {"PYTHONPATH": str(ROOT / "docs")},
+        check=True,
+    )
+    near, far = ((tmp_path / "html" / f"{name}.html").read_text() for name in ("near", "far"))
+    assert 'href="near.ipynb"' in near and "lacks its results" not in near
+    assert "This page lacks its results: its data are far away." in far
+    notebook = json.loads((tmp_path / "html" / "near.ipynb").read_text())
+    code, text = notebook["cells"][1:]
+    assert code["outputs"][0]["text"] == "42\n"
+    assert text["source"].splitlines() == [
+        "See Cappé and Moulines (2009).",
+        "",
+        "<details><summary>Answer</summary>",
+        "",
+        "*Yes*, as *Far away* says.",
+        "",
+        "</details>",
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("page", NOTEBOOKS, ids=lambda page: page.stem)
+def test_answers_to_exercises_run(page, monkeypatch):
+    """The code of an answer runs after the cells of its page and the answers before it."""
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    text = page.read_text()
+    answers = [code for answer in ANSWER.findall(text) for code in CODE.findall(answer)]
+    names = {"__name__": "__main__"}
+    for code in CELL.findall(text) + answers:
+        exec(compile(code, str(page), "exec"), names)
