@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from pymc_mcoem.templates.mixture import TemplateMixture
 from pymc_mcoem.validation import require_whole
 
 if TYPE_CHECKING:
+    from pymc_mcoem.em.callbacks import Callback
     from pymc_mcoem.em.esteps.base import EStep
     from pymc_mcoem.em.family import Family
     from pymc_mcoem.em.run_state import ObservationRecord, OnlineState, StepReport
@@ -50,7 +51,7 @@ def predict_then_learn(
     window: int = 100,
     random_seed: int | Sequence[int] = 0,
     progressbar: bool = True,
-    callback: Callable[[Sequence[ObservationRecord]], object] | None = None,
+    callback: Callback | None = None,
 ) -> xr.Dataset:
     """Classify each observation of a stream, then learn it.
 
@@ -81,8 +82,9 @@ def predict_then_learn(
         generator of its own, made from the seed and i.
     progressbar : bool
     callback : callable, optional
-        Called after each step of each run, as for `OnlineEM.partial_fit`; for example a
-        `DriftAlarm`.
+        Called after each step of each run, after the run's own `callbacks`, as for
+        `OnlineEM.partial_fit`; for example a `DriftAlarm`. If one raises StopIteration, the stream
+        ends there.
 
     Returns
     -------
@@ -163,7 +165,8 @@ def predict_then_learn(
     counts = {label: n for label, n in classes.seen_before() if n}
     prepared: set[int] = set()
     rows: list[tuple[int, Hashable, Hashable, float, bool]] = []
-    seconds, number = 0.0, 0
+    more = () if callback is None else (callback,)
+    seconds, number, ends = 0.0, 0, False
     with (
         deferred("observations") as interrupts,
         ExitStack() as held,
@@ -195,23 +198,27 @@ def predict_then_learn(
             if data is not None and id(learner) not in prepared:
                 learner.prepare(observation)
                 prepared.add(id(learner))
-            begun = perf_counter()
+            if is_due and guess is not None:
+                rows.append((number, guess, label, seconds, is_classified))
+            ends, begun = False, perf_counter()
             try:
-                learned = [each.observations for each in classes.learn(observation, label, index)]
+                for report in classes.learn(observation, label, index):
+                    seconds += perf_counter() - begun
+                    ends = learner.tell(report, *more)
+                    begun = perf_counter()
+                    if ends:
+                        break
             except Exception as error:
                 error.add_note(f"It came up at observation {index} of this stream, counted from 0.")
                 raise
-            if is_due and guess is not None:
-                rows.append((number, guess, label, seconds, is_classified))
             seconds += perf_counter() - begun
-            if callback is not None:
-                for records in learned:
-                    callback(records)
             if data is not None:
                 counts[label] = counts.get(label, 0) + 1
             progress.advance()
             interrupts.between()
-    if next(source, None) is not None:
+            if ends:
+                break
+    if not ends and next(source, None) is not None:
         raise ValueError(
             f"labels: there are more than the {number} observations, which are learned; give one "
             "label for each."

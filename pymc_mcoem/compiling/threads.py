@@ -127,7 +127,7 @@ class OneAtATime:
     ...     pass
     Traceback (most recent call last):
         ...
-    RuntimeError: OnlineEM.partial_fit: it was called from within itself, by its source perhaps; ...
+    RuntimeError: OnlineEM.partial_fit: it was called from within itself, by its source or a ...
     """
 
     def __init__(self, name: str) -> None:
@@ -150,8 +150,8 @@ class OneAtATime:
             first = self._at_work.setdefault("call", own)
             if first is not own and not (within and first == own):
                 where = (
-                    "it was called from within itself, by its source perhaps; let the first call "
-                    "end"
+                    "it was called from within itself, by its source or a callback perhaps; let "
+                    "the first call end"
                     if first == own
                     else "another thread is at work with the same object; wait for it, or make an "
                     "object for each thread"

@@ -44,9 +44,10 @@ class Drift:
 class DriftAlarm:
     r"""Alarm that goes off when the evidence of new observations falls.
 
-    Pass it as ``callback=`` to `OnlineEM.partial_fit` or `predict_then_learn`. The score of an
-    observation is its log-evidence under the parameters before it was learned. Alarms are logged
-    and kept in `alarms`; the run goes on.
+    Give it to a run, ``OnlineEM(..., callbacks=[alarm])``, or as ``callback=`` to a call of
+    `OnlineEM.partial_fit` or `predict_then_learn`. The score of an observation is its log-evidence
+    under the parameters before it was learned. Alarms are logged and kept in `alarms`; the run
+    goes on.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Base class of `OnlineEM` and `SAEM`: history, saving and loading."""
+"""Base class of `OnlineEM` and `SAEM`: history, callbacks, saving and loading."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import cloudpickle
 
+from pymc_mcoem.em.callbacks import Callback, Update, call_all
 from pymc_mcoem.em.checks import check_family
 from pymc_mcoem.em.family_record import require_family
 from pymc_mcoem.em.run import Run
@@ -20,18 +21,37 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from pymc_mcoem.em.family import Family
+    from pymc_mcoem.em.run_state import StepReport
 
 __all__ = ["Driver"]
 
 
 class Driver[AnyRun: Run[Any, Any]]:
-    """Base class of `OnlineEM` and `SAEM`: history, saving and loading."""
+    """Base class of `OnlineEM` and `SAEM`: history, callbacks, saving and loading."""
 
     _run_class: ClassVar[type[Run[Any, Any]]]
 
     family: Family
     #: The run, with its ``state``, ``settings`` and ``history``.
     run: AnyRun
+    #: Functions that are called after each step.
+    callbacks: tuple[Callback, ...] = ()
+
+    @property
+    def learned_parameters(self) -> xr.Dataset | None:
+        """Parameters θ, or their average, from learned observations only; None before the start.
+
+        Unlike `OnlineEM.parameters`, they do not include held observations, and reading them is
+        cheap, also in a callback.
+        """
+        state = self.run.without_held()
+        if state is None or state.parameters is None:
+            return None
+        return self.family.to_dataset(getattr(state, "average", None) or state.parameters)
+
+    def tell(self, report: StepReport[Any], *more: Callback) -> bool:
+        """Call the callbacks, and `more`, after a step; return whether one ends the call."""
+        return call_all((*self.callbacks, *more), Update(self, report.observations))
 
     @property
     def history(self) -> xr.DataTree:
@@ -125,8 +145,8 @@ class Driver[AnyRun: Run[Any, Any]]:
             must be the same.
         **overrides
             Settings that replace those in the file, by the names of the driver's arguments. They
-            are needed for functions and for classes from outside this package; ``progressbar`` is
-            optional.
+            are needed for functions and for classes from outside this package; ``progressbar``,
+            ``executor`` and ``callbacks`` are never in a file.
 
         Raises
         ------
@@ -176,10 +196,12 @@ class Driver[AnyRun: Run[Any, Any]]:
     def __reduce__(self) -> tuple[Any, ...]:
         """Return how to rebuild the driver as it stands while no other thread is at work.
 
-        Its content is pickled by cloudpickle, because pickle does not take PyMC's models.
+        Its content is pickled by cloudpickle, because pickle does not take PyMC's models. A copy
+        has no callbacks: these may hold files, figures or locks.
         """
         with self.run.alone.call(within=True):
-            return _restored, (type(self), cloudpickle.dumps(vars(self)))
+            content = {name: value for name, value in vars(self).items() if name != "callbacks"}
+            return _restored, (type(self), cloudpickle.dumps(content))
 
 
 def _restored(kind: type[Any], content: bytes) -> Any:

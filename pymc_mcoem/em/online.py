@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import xarray as xr
 
 from pymc_mcoem.compiling.messages import telling
+from pymc_mcoem.em.callbacks import Callback, check_callbacks
 from pymc_mcoem.em.checks import check_family
 from pymc_mcoem.em.driver import Driver
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
@@ -19,7 +20,7 @@ from pymc_mcoem.em.online_run import OnlineRun
 from pymc_mcoem.em.progress import RunProgress
 from pymc_mcoem.em.read_by_workers import looked_at, read_held, wanted_next
 from pymc_mcoem.em.revival import Revival
-from pymc_mcoem.em.run_state import ObservationRecord, OnlineSettings, OnlineState, StepReport
+from pymc_mcoem.em.run_state import OnlineSettings
 from pymc_mcoem.em.schedules import BurstLength, BurstSize, StepSize, UpdateSchedule
 from pymc_mcoem.em.stream import check_skip, count_observations, read
 from pymc_mcoem.interrupts import deferred
@@ -96,6 +97,12 @@ class OnlineEM(Driver[OnlineRun]):
         When and how empty classes get half of another's observations. Default: they stay empty.
     random_seed : int or sequence of int, optional
         Seed; None takes one from the operating system. It is kept with the run.
+    callbacks : sequence of callable
+        Functions that are called in order after each step, in the driver's process and thread,
+        with an `Update`: the driver, and the records of the step's observations. If one raises
+        StopIteration, the call ends after that step as it does after the last observation. Any
+        other exception is raised, and nothing that was learned is lost. `LivePlot` draws the
+        templates. Not saved with a run, nor copied with a driver.
     progressbar : bool
         Whether calls with more than one observation show a progress bar.
     keep : int, optional
@@ -173,6 +180,7 @@ class OnlineEM(Driver[OnlineRun]):
         executor: Executor | int | Workers | None = None,
         on_error: OnError = "raise",
         refuse_beyond: float | None = 10_000.0,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         check_family(family)
         settings = OnlineSettings(
@@ -192,6 +200,7 @@ class OnlineEM(Driver[OnlineRun]):
         )
         self.family = family
         self.progressbar = progressbar
+        self.callbacks = check_callbacks(callbacks)
         self.run = OnlineRun(family, settings, random_seed, executor)
         if parameters is not None:
             self.run.begin(family.check_parameters(parameters))
@@ -261,7 +270,7 @@ class OnlineEM(Driver[OnlineRun]):
         *,
         skip: int = 0,
         checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
-        callback: Callable[[Sequence[ObservationRecord]], object] | None = None,
+        callback: Callback | None = None,
     ) -> Self:
         """Learn observations, each once, in the given order.
 
@@ -285,9 +294,7 @@ class OnlineEM(Driver[OnlineRun]):
             Ctrl-C then ends the call after the current observation and saves the run. A run that
             has learned nothing yet does not replace the file of another run.
         callback : callable, optional
-            Called after each step with the records of its observations, each with ``number`` (of
-            learned observations, from 1), ``class_weight`` of shape ``(n_classes,)``,
-            ``log_evidence``, ``acceptance`` and ``seconds``.
+            One more callback, for this call only, after those of the driver.
 
         Returns
         -------
@@ -317,7 +324,8 @@ class OnlineEM(Driver[OnlineRun]):
         ExecutorError
             If workers fail for reasons other than an observation. Their observations are held.
         Exception
-            Any exception of the source. The record is not counted.
+            Any exception of the source; the record is not counted. Any exception of a callback;
+            the step before it is learned.
 
         Notes
         -----
@@ -343,9 +351,8 @@ class OnlineEM(Driver[OnlineRun]):
         """
         check_skip(skip)
         if callback is not None and not callable(callback):
-            raise TypeError(
-                f"callback: got {callback!r}; give a function of the records of a step, or None."
-            )
+            raise TypeError(f"callback: got {callback!r}; give a function of an update, or None.")
+        more = () if callback is None else (callback,)
         saved_in = Checkpoint.of(checkpoint)
         run, n_new = self.run, 0
         total = count_observations(self.family, observations)
@@ -361,16 +368,19 @@ class OnlineEM(Driver[OnlineRun]):
             Checkpointing(saved_in, run.file_content, lambda: run.state) as saving,
         ):
 
-            def tell(report: StepReport[OnlineState]) -> None:
-                progress.learned(report)
-                if callback is not None:
-                    callback(report.observations)
+            def learn() -> bool:
+                """Learn what is held, and return whether a callback ends the call."""
+                for report in run.learn():
+                    progress.learned(report)
+                    ends = self.tell(report, *more)
+                    interrupts.between()
+                    if ends:
+                        return True
+                return False
 
             try:
-                # observations held since an interrupt or the loss of an executor
-                for report in run.learn():
-                    tell(report)
-                    interrupts.between()
+                # observations held since an interrupt, a callback or the loss of an executor
+                ends = learn()
                 look = partial(
                     looked_at,
                     executor=run.executor,
@@ -379,19 +389,20 @@ class OnlineEM(Driver[OnlineRun]):
                 source = read(
                     self.family, observations, skip, look if run.executor.is_remote else None
                 )
-                for observation, classes in zip(source, islice(allowed, skip, None), strict=False):
+                given = () if ends else zip(source, islice(allowed, skip, None), strict=False)
+                for observation, classes in given:
                     run.accept(observation, n_new, classes)
                     n_new += 1
                     progress.seen(run.state, n_new)
-                    for report in run.learn():
-                        tell(report)
-                        interrupts.between()
+                    ends = learn()
                     interrupts.between()
                     saving.took()
+                    if ends:
+                        break
                 run.state = read_held(run.state, run.executor)
             finally:
                 run.show_parameters()
-        if not n_new and not skip:
+        if not (n_new or skip or ends):
             raise ValueError("observations: got none; pass at least one observation.")
         return self
 
@@ -409,17 +420,6 @@ class OnlineEM(Driver[OnlineRun]):
     def last_parameters(self) -> xr.Dataset:
         """The last θ instead of the average, otherwise like `parameters`."""
         return self.family.to_dataset(self.run.as_if_ended().parameters or {})
-
-    @property
-    def learned_parameters(self) -> xr.Dataset | None:
-        """Parameters θ, or their average, from learned observations only; None before the start.
-
-        Unlike `parameters`, they do not include held observations, and reading them is cheap.
-        """
-        state = self.run.without_held()
-        if state is None:
-            return None
-        return self.family.to_dataset(state.average or state.parameters or {})
 
     @property
     def n_seen(self) -> int:

@@ -101,6 +101,10 @@ class Run[State: RunState, Settings: RunSettings]:
         """Return the generator of an observation by its number; number 0 is for the start."""
         return np.random.default_rng(np.random.SeedSequence(self.random_seed, spawn_key=key))
 
+    def without_held(self) -> State | None:
+        """Return the state as if no observation were held; None before the start."""
+        return self.state
+
     def begin(self, parameters: Arrays) -> None:
         """Start from `parameters`."""
         self.history.begin(parameters)

@@ -10,6 +10,7 @@ import numpy as np
 import xarray as xr
 
 from pymc_mcoem.compiling.messages import telling
+from pymc_mcoem.em.callbacks import Callback, check_callbacks
 from pymc_mcoem.em.checks import check_family
 from pymc_mcoem.em.driver import Driver
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
@@ -66,6 +67,9 @@ class SAEM(Driver[SAEMRun]):
         Temperature of iteration k, at least 1. Simulation is then at ``family.anneal(θ, T)``.
     random_seed : int or sequence of int, optional
         Seed; None takes one from the operating system. It is kept with the run.
+    callbacks : sequence of callable
+        Functions that are called after each iteration, as for `OnlineEM`. If one raises
+        StopIteration, the call ends after that iteration.
     progressbar : bool
         Whether `fit` shows a progress bar.
     keep : int, optional
@@ -139,6 +143,7 @@ class SAEM(Driver[SAEMRun]):
         executor: Executor | int | Workers | None = None,
         on_error: OnError = "raise",
         refuse_beyond: float | None = 10_000.0,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         check_family(family)
         settings = SAEMSettings(
@@ -157,6 +162,7 @@ class SAEM(Driver[SAEMRun]):
         )
         self.family = family
         self.progressbar = progressbar
+        self.callbacks = check_callbacks(callbacks)
         self.run = SAEMRun(family, settings, random_seed, executor)
         if parameters is not None:
             self.run.begin(family.check_parameters(parameters))
@@ -207,7 +213,7 @@ class SAEM(Driver[SAEMRun]):
         MemoryError, OSError
             If memory or a disk fails three times in a row; the run is as before the iteration.
         Exception
-            Any exception of the source.
+            Any exception of the source, or of a callback after an iteration, which is kept.
 
         Notes
         -----
@@ -248,8 +254,11 @@ class SAEM(Driver[SAEMRun]):
                     for _ in range(n_iterations):
                         report = run.iterate(encoded, progress.visited)
                         progress.stands(run.state)
+                        ends = self.tell(report)
                         interrupts.between()
                         saving.took(len(report.observations))
+                        if ends:
+                            break
                 finally:
                     run.show_parameters()
         return self

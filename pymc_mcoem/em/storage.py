@@ -85,7 +85,7 @@ def settings_of(
         stored, known = decode_settings(text), {field.name for field in fields(kind)}
         if set(stored) != known:
             raise ValueError(f"its settings are {sorted(stored)}, expected {sorted(known)}")
-    settings = {"progressbar": True, "executor": None, **stored}
+    settings = {"progressbar": True, "executor": None, "callbacks": (), **stored}
     unknown = sorted(set(overrides) - set(settings))
     if unknown:
         raise TypeError(f"overrides: got {unknown}; a saved run has {sorted(settings)}.")

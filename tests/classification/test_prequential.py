@@ -713,6 +713,34 @@ def test_a_callback_has_the_record_of_each_observation(rng):
     assert_same(em, toy(batch_size=2).partial_fit(values))
 
 
+def test_runs_call_their_own_callbacks_and_one_ends_the_stream(rng):
+    values, labels = toy_stream(rng)
+    weighing = {"e_step": Weighing(), **QUIET}
+    called, given = [], []
+    em = toy(callbacks=[called.append])
+    rate = mcoem.predict_then_learn(em, values, labels, callback=given.append, **weighing)
+    assert [update[0].number for update in called] == list(range(1, 81))
+    assert [update.records for update in given] == [update.records for update in called]
+    assert {update.driver for update in (*called, *given)} == {em}
+
+    def stop(update):
+        if update[0].number == 30:
+            raise StopIteration
+
+    one, other = toy(callbacks=[stop]), toy()
+    found = (
+        mcoem.predict_then_learn(one, values, labels, **weighing),
+        mcoem.predict_then_learn(other, values, labels, callback=stop, **weighing),
+    )
+    for run, short in zip((one, other), found, strict=True):
+        assert run.position == 30
+        assert_same(run, toy().partial_fit(values[:30]))
+        begun = rate.isel(observation=slice(short.sizes["observation"]))
+        assert begun["observation"][-1] == 30
+        for name in ("predicted", "actual", "cumulative"):
+            np.testing.assert_array_equal(short[name], begun[name])
+
+
 def test_preparing_a_run_changes_nothing(rng):
     values = mixture_stream(rng, 15)
     em = toy().prepare()
