@@ -29,6 +29,7 @@ from .laplace.approximation import LaplaceApproximation as LaplaceApproximation
 from .plots.class_index import plot_class_index as plot_class_index
 from .plots.class_weights import plot_class_weights as plot_class_weights
 from .plots.error_rate import plot_error_rate as plot_error_rate
+from .plots.live import LivePlot as LivePlot
 from .plots.parameter_history import plot_parameter_history as plot_parameter_history
 from .plots.pseudo_prior import plot_pseudo_prior as plot_pseudo_prior
 from .plots.registration import plot_registration as plot_registration
