@@ -22,7 +22,6 @@ from pymc_mcoem.templates.model import build_template_model
 from pymc_mcoem.templates.priors import TemplatePriors
 from pymc_mcoem.templates.register import RegisteringFamily
 from pymc_mcoem.templates.warps.displacement_field import DisplacementField
-from pymc_mcoem.templates.warps.rigid_motion import RigidMotion
 from pymc_mcoem.templates.warps.time_warp import TimeWarp
 
 __all__ = ["TemplateMixture"]
@@ -121,6 +120,7 @@ class TemplateMixture(RegisteringFamily):
         n_classes: int,
         *,
         rigid_variance: float = 0.1,
+        rigid: Mapping[str, float] | None = None,
         n_landmarks: int | tuple[int, int] | None = None,
         landmark_correlation: float = 0.2,
         n_kernels: int | tuple[int, int] | str | None = None,
@@ -142,7 +142,13 @@ class TemplateMixture(RegisteringFamily):
         n_classes : int
             Number of templates.
         rigid_variance : float, default 0.1
-            Prior variance of angle, zoom, center and translation.
+            Prior variance of angle, zoom, center and translation, as in the paper: in squared
+            radians and squared halves of the longer side.
+        rigid : mapping of str to float, optional
+            How far images are turned, shifted and enlarged, as ``{"degrees": 40, "pixels": 2,
+            "percent": 10}``: 95 of 100 by less. What is left out has `rigid_variance`. 0 is not at
+            all. Above 40 degrees mode searches start from several angles, three up to 120 degrees
+            and five for a whole turn, and an image takes up to as many times as long.
         n_landmarks : int or tuple of (int, int) or None
             Landmarks on each side, at least two. None: two more than a quarter of the side, at
             most six, that is 6 for 16 pixels, 4 for 8, 3 for 5.
@@ -165,7 +171,8 @@ class TemplateMixture(RegisteringFamily):
         Raises
         ------
         ValueError
-            If the shape or the number of landmarks or kernels is too small.
+            If the shape or the number of landmarks or kernels is too small, or `rigid` has another
+            unit or a number that cannot be.
 
         Notes
         -----
@@ -181,7 +188,7 @@ class TemplateMixture(RegisteringFamily):
         return cls(
             grid.points,
             GaussianBasis.regular(grid.kernel_axes, grid.bandwidth),
-            RigidMotion(rigid_variance) + field,
+            grid.rigid_motion(rigid_variance, rigid) + field,
             n_classes,
             grid_shape=grid.shape,
             dim_names=("row", "column"),

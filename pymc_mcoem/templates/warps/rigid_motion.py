@@ -10,7 +10,7 @@ import pytensor.tensor as pt
 
 from pymc_mcoem.compiling.linear_algebra import matrix_product
 from pymc_mcoem.templates.warps.deformations import Deformation
-from pymc_mcoem.validation import is_number
+from pymc_mcoem.validation import as_numbers, is_number
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -41,17 +41,21 @@ class RigidMotion(Deformation):
     """Rotation, zoom and translation of the plane: D(u) = R_φ(ϱ u + t − c) + c.
 
     β = (angle φ, zoom ϱ, center c (2), translation t (2)) ~ Normal((0, 1, 0, 0, 0, 0),
-    variance · Id), which is not learned. The angle turns the first axis towards the second.
+    diag(variance)), which is not learned. The angle, in radians, turns the first axis towards the
+    second. `TemplateMixture.for_images` takes degrees, percent and pixels.
 
     Parameters
     ----------
-    variance : float, default 0.1
-        Prior variance of each of the six coordinates.
+    variance : float or array_like of shape (6,), default 0.1
+        Prior variance of the six coordinates, in squared radians and squares of the points' unit.
+    angles : sequence of float, default (0.0,)
+        Angles from which mode searches start. A template that is turned by more than some forty
+        degrees may not be found from 0. Each costs the time of a search.
 
     Raises
     ------
     ValueError
-        If the variance is not positive.
+        If a variance is not positive, or there are no angles.
 
     Notes
     -----
@@ -68,15 +72,21 @@ class RigidMotion(Deformation):
 
     n_dims = 2
 
-    def __init__(self, variance: float = 0.1) -> None:
-        if not (is_number(variance) and variance > 0):
+    def __init__(
+        self, variance: float | Sequence[float] = 0.1, *, angles: Sequence[float] = (0.0,)
+    ) -> None:
+        each = as_numbers("variance", [variance] * 6 if is_number(variance) else variance)
+        if each.shape != (6,) or not (np.isfinite(each).all() and (each > 0).all()):
             raise ValueError(
                 f"variance is {variance!r}; give one positive number (a tiny one, as 1e-6, "
-                "switches rigid motions off)."
+                "switches rigid motions off), or one for each of angle, zoom, center (2) and "
+                "translation (2)."
             )
-        self.variance = float(variance)
+        self.angles = as_numbers("angles", angles)
+        if self.angles.ndim != 1 or not self.angles.size or not np.isfinite(self.angles).all():
+            raise ValueError(f"angles is {angles!r}; give at least one angle, in radians.")
         self.mean = np.array([0.0, 1.0, 0.0, 0.0, 0.0, 0.0])
-        self.covariance = self.variance * np.eye(6)
+        self.covariance = np.diag(each)
         self.learned = np.zeros(6, dtype=bool)
         self.labels = (
             "angle",
@@ -86,6 +96,12 @@ class RigidMotion(Deformation):
             "translation[0]",
             "translation[1]",
         )
+
+    def starts(self) -> np.ndarray:
+        """Return starting points of mode searches: the mean, turned by each of the angles."""
+        found = np.tile(self.mean, (self.angles.size, 1))
+        found[:, 0] = self.angles
+        return found
 
     def _columns(self, points: np.ndarray, beta: TensorVariable) -> list[TensorVariable]:
         cosine, sine = pt.cos(beta[0]), pt.sin(beta[0])
