@@ -129,12 +129,12 @@ class LivePlot:
         from IPython import display, get_ipython
 
         cell = getattr(get_ipython(), "execution_count", None)
-        image: Any = display.Image(picture)
+        show: Any = display.display
+        image: Any = display.Image
         if self._handle is None or cell != self._cell:
-            show: Any = display.display
-            self._handle, self._cell = show(image, display_id=True), cell
+            self._handle, self._cell = show(image(picture), display_id=True), cell
         else:
-            self._handle.update(image)
+            self._handle.update(image(picture))
 
 
 def _png(path: str | os.PathLike[str]) -> Path:
