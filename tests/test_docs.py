@@ -96,10 +96,12 @@ def test_a_page_that_runs_code_is_taken_as_a_notebook(tmp_path):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("page", NOTEBOOKS, ids=lambda page: page.stem)
-def test_answers_to_exercises_run(page, monkeypatch):
+def test_answers_to_exercises_run(page, monkeypatch, request):
     """The code of an answer runs after the cells of its page and the answers before it."""
     monkeypatch.setenv("MPLBACKEND", "agg")
     text = page.read_text()
+    if "load_growth" in text:
+        monkeypatch.setenv("PYMC_MCOEM_DATA", str(request.getfixturevalue("data_directory")))
     answers = [code for answer in ANSWER.findall(text) for code in CODE.findall(answer)]
     names = {"__name__": "__main__"}
     for code in CELL.findall(text) + answers:
