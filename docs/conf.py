@@ -65,10 +65,14 @@ def _notebooks_without_data() -> dict[str, str]:
     try:
         load_growth()
     except (OSError, ModuleNotFoundError) as error:
+        pages = ["notebooks/growth_curves", "notebooks/paper_figures"]
+        print(f"{' and '.join(pages)} are shown without their results: {error}")
         reason = (
-            f"the heights of the growth study could not be read ({' '.join(str(error).split())})"
+            "the heights of the growth study are not in the repository, and could not be fetched "
+            "when this site was built; the notebook fetches them where you are, if the package "
+            "rdata is installed"
         )
-        return {f"notebooks/{name}": reason for name in ("growth_curves", "paper_figures")}
+        return dict.fromkeys(pages, reason)
     return {}
 
 
