@@ -27,6 +27,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     # the pages that cannot run here, and the reason of each
     app.add_config_value("notebooks_without_results", {}, "env", types=(dict,))
     app.connect("doctree-read", _head_the_page)
+    app.connect("doctree-read", _fold_answers)
     app.connect("build-finished", _write_notebooks)
     app.connect("build-finished", _warn_of_other_hosts)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
@@ -54,6 +55,16 @@ def _head_the_page(app: Sphinx, doctree: nodes.document) -> None:
         head.append(nodes.warning("", nodes.paragraph("", text)))
     place = title.parent.index(title) + 1
     title.parent.insert(place, head)
+
+
+def _fold_answers(app: Sphinx, doctree: nodes.document) -> None:
+    """Fold what has the class dropdown, without a script or a further extension."""
+    for answer in list(doctree.findall(nodes.admonition)):
+        if "dropdown" in answer["classes"]:
+            title, *content = answer.children
+            opening = f'<details class="answer"><summary>{title.astext()}</summary>'
+            closing = nodes.raw("", "</details>", format="html")
+            answer.replace_self([nodes.raw("", opening, format="html"), *content, closing])
 
 
 def _write_notebooks(app: Sphinx, exception: Exception | None) -> None:
@@ -110,7 +121,9 @@ class PlainMarkdown:
         kind, text, target = role.groups()
         if kind == "doc":
             named = posixpath.normpath(posixpath.join(posixpath.dirname(page), target or text))
-            return f"*{text if target else self._titles[named].astext()}*"
+            # Sphinx warns of a page that is not there
+            title = self._titles[named].astext() if named in self._titles else text
+            return f"*{text if target else title}*"
         if kind == "py:obj":
             return f"`{text}`"
         if kind.startswith("cite:"):

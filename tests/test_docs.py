@@ -78,6 +78,7 @@ def test_a_page_that_runs_code_is_taken_as_a_notebook(tmp_path):
     )
     near, far = ((tmp_path / "html" / f"{name}.html").read_text() for name in ("near", "far"))
     assert 'href="near.ipynb"' in near and "lacks its results" not in near
+    assert '<details class="answer"><summary>Answer</summary>' in near
     assert "This page lacks its results: its data are far away." in far
     notebook = json.loads((tmp_path / "html" / "near.ipynb").read_text())
     code, text = notebook["cells"][1:]
