@@ -166,9 +166,13 @@ def test_an_index_that_is_tilted_itself_is_weighed_back_by_the_other_alone(rng):
     k, j = drawn // 2, drawn % 2
     x = 10.0 * j + rng.standard_normal(k.shape)
     dims = ("chain", "draw", "tilted")
+    # probabilities of k given j and of j given k, as the steps draw from
+    of_k, of_j = (tilted / tilted.sum(axis=0)).T[j], (tilted / tilted.sum(axis=1)[:, None])[k]
     key = np.broadcast_to([index_key("k"), index_key("j")], (*k.shape, 2))
     stats = xr.Dataset(
         {
+            "class_log_weight": ((*dims, "class"), np.log(np.stack([of_k, of_j], axis=2))),
+            "class_of": (dims, key),
             "class_equalizing_of": (dims, key),
             "class_log_importance": (dims, np.stack([-tilt_k[k], -tilt_j[j]], axis=-1)),
             "class_equalizing_log_weight": (

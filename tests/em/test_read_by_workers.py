@@ -120,6 +120,15 @@ def test_labels_and_skipped_records(family, stream, tmp_path):
     assert_same(found, driver(family, **settings).partial_fit(stream[11:], labels[11:]))
 
 
+def test_absurd_records_are_refused_whoever_reads_them(family, stream, tmp_path):
+    """One among the first ten, of which the driver has the values, and one later."""
+    records = np.insert(stream, [3, 40], 1e30)
+    settings = {"parameters": THETA, "batch_size": 6, "on_error": "skip"}
+    found = driver(family, **settings, executor=AtOnce()).partial_fit(stored(tmp_path, records))
+    assert_same(found, driver(family, **settings).partial_fit(records))
+    assert found.history["skipped"]["position"].values.tolist() == [3, 41]
+
+
 class Wide(Family):
     """Images of 80 kB, of which the mean is learned."""
 
