@@ -14,7 +14,7 @@ import numpy as np
 
 from pymc_mcoem.laplace.modes import Modes, ModeStatus, cholesky_factors
 
-__all__ = ["bounded", "importance_fit"]
+__all__ = ["bounded", "bounded_rows", "importance_fit"]
 
 #: Largest ratio of a variance to that of the prior draws, which are few.
 _SLACK = 4.0
@@ -53,15 +53,46 @@ def bounded(modes: Modes, draws: np.ndarray) -> Modes:
     if len(draws) < _FEWEST_DRAWS * draws.shape[1]:
         return modes
     factor = np.linalg.cholesky(_covariance(draws))
-    precision = modes.precision.copy()
-    for place, own in enumerate(modes.precision):
-        values, vectors = np.linalg.eigh(factor.T @ own @ factor)
-        if values[0] < 1.0 / _SLACK:
-            back = np.linalg.solve(factor.T, vectors)
-            precision[place] = (back * np.maximum(values, 1.0 / _SLACK)) @ back.T
+    precision = np.stack([_within(own, factor) for own in modes.precision])
     if np.array_equal(precision, modes.precision):
         return modes
     return replace(modes, precision=precision, factors=cholesky_factors(precision))
+
+
+def bounded_rows(precision: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """Return precisions of rows whose covariances are bounded by the prior's in every direction.
+
+    Parameters
+    ----------
+    precision : ndarray of shape (n, n_rows, n_latents, n_latents)
+        Of n modes of each row.
+    draws : ndarray of shape (n_draws, n_rows, n_latents)
+        Draws of the rows' prior. With fewer than five per latent nothing is bounded.
+
+    Examples
+    --------
+    >>> draws = np.random.default_rng(1).standard_normal((100, 2, 1))
+    >>> bounded_rows(np.array([1e-4, 1.0])[None, :, None, None], draws).round(1).ravel()
+    array([0.3, 1. ])
+    """
+    if len(draws) < _FEWEST_DRAWS * draws.shape[-1]:
+        return precision
+    factors = np.linalg.cholesky([_covariance(each) for each in np.swapaxes(draws, 0, 1)])
+    in_units = np.swapaxes(factors, -1, -2) @ precision @ factors
+    found = precision.copy()
+    for place, row in np.argwhere(np.linalg.eigvalsh(in_units)[..., 0] < 1.0 / _SLACK):
+        found[place, row] = _within(precision[place, row], factors[row])
+    return found
+
+
+def _within(precision: np.ndarray, factor: np.ndarray) -> np.ndarray:
+    """Return a precision that is bounded by the prior's, given the factor of its covariance."""
+    values, vectors = np.linalg.eigh(factor.T @ precision @ factor)
+    if values[0] >= 1.0 / _SLACK:
+        return precision
+    back = np.linalg.solve(factor.T, vectors)
+    found: np.ndarray = (back * np.maximum(values, 1.0 / _SLACK)) @ back.T
+    return found
 
 
 def importance_fit(

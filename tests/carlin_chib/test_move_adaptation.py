@@ -3,6 +3,7 @@
 import numpy as np
 import pymc as pm
 import pytest
+from scipy.special import softmax
 
 from pymc_mcoem import CarlinChib
 from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
@@ -110,6 +111,38 @@ def test_a_pseudo_prior_at_a_flat_mode_is_no_wider_than_the_prior_allows(rng):
     assert fitted.mixtures is None and not fitted.troubles
     # four prior variances, which some hundred draws know to a third or so
     np.testing.assert_allclose(fitted.scale[:, 0, 0] ** 2, 4.0, rtol=0.6)
+
+
+def test_rows_at_flat_modes_switch_as_often_as_others(rng):
+    """In each row two classes that are alike have the density above: a class chosen is entered."""
+    with pm.Model():
+        k = pm.Categorical("k", [0.3, 0.7], shape=3)
+        x = pm.Normal("x", 0.0 * k, 1.0, shape=3)
+        pm.Potential("flat", 0.495 * x**2 - 0.25 * x**4)
+        step = CarlinChib([k, x])
+        fitted = step._engine.fit(rng, [])
+        np.testing.assert_allclose(fitted.scale[..., 0, 0] ** 2, 4.0, rtol=0.6)
+        idata = pm.sample(
+            step=step,
+            tune=300,
+            draws=1_000,
+            chains=1,
+            random_seed=int(rng.integers(2**31)),
+            progressbar=False,
+            compute_convergence_checks=False,
+        )
+    found = idata["posterior"]["k"].values[0]
+    switched = np.mean(found[1:] != found[:-1], axis=0)
+    # of an auxiliary from the pseudo-prior and a latent from the density, both on a grid
+    grid = np.linspace(-6.0, 6.0, 1_201)
+    exact = softmax(-(grid**2) * 0.005 - 0.25 * grid**4)
+    for row in range(3):
+        pseudo = softmax(-0.5 * (grid / fitted.scale[1, row, 0, 0]) ** 2)
+        ratio = exact / pseudo
+        enters = 0.7 * ratio / (0.7 * ratio + 0.3 * ratio[:, None])
+        due = 2 * 0.3 * np.einsum("x,xy,y->", exact, enters, pseudo)
+        assert due > 0.2
+        assert abs(switched[row] - due) < 5 * np.sqrt(due * (1 - due) / 1_000)
 
 
 def pair() -> pm.Model:

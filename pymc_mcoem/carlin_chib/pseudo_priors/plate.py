@@ -27,6 +27,7 @@ from pymc_mcoem.density.prior_draws import PriorDraws
 from pymc_mcoem.interrupts import require_own_fault
 from pymc_mcoem.laplace.modes import positive_definite
 from pymc_mcoem.laplace.newton import Searches, iterate
+from pymc_mcoem.laplace.prior_bounds import bounded_rows
 from pymc_mcoem.laplace.search import BY_CURVATURE
 
 if TYPE_CHECKING:
@@ -232,7 +233,14 @@ class PlateLaplace:
         for j in classes:
             ends = self._ends(j, start, own_rng, others)
             if own_rng is not None and self._prior is not None and self.n_prior_draws:
-                left_out[j] = self._add_behind_valleys(ends, j, start, own_rng, others)
+                n_draws = affordable_draws(start.shape, self.n_prior_draws)
+                draws = self._drawn(j, start, own_rng, others, n_draws)
+                left_out[j] = self._add_behind_valleys(ends, j, draws, others)
+                precision = bounded_rows(np.stack([each[1] for each in ends]), draws)
+                ends = [
+                    (mean, own, *more)
+                    for (mean, _, *more), own in zip(ends, precision, strict=True)
+                ]
             found.append(distinct_modes(RowModes.of(ends)))
         found = self._with_modes_of_others(found, others)
         log_evidence = np.stack([each.total for each in found])
@@ -275,8 +283,7 @@ class PlateLaplace:
         self,
         ends: list[tuple[np.ndarray, ...]],
         j: int,
-        start: np.ndarray,
-        rng: np.random.Generator,
+        draws: np.ndarray,
         others: Sequence[np.ndarray],
     ) -> np.ndarray:
         """Add ends of searches from draws that valleys divide from the modes known of their rows.
@@ -287,19 +294,18 @@ class PlateLaplace:
             Share of a row's evidence in modes that are left out, if each of the draws left would
             add as much again as the last searches did.
         """
-        n_draws = affordable_draws(start.shape, self.n_prior_draws)
-        draws = self._drawn(j, start, rng, others, n_draws)
+        n_rows = draws.shape[1]
         at_draws = self._heights(j, draws, others)
-        rows, apart = np.arange(len(start)), np.isfinite(at_draws)
+        rows, apart = np.arange(n_rows), np.isfinite(at_draws)
         known = distinct_modes(RowModes.of(ends))
         tops = list(known.mean[: known.n_modes.max()])
-        n_fruitless, growth = 0, np.zeros(len(start))
+        n_fruitless, growth = 0, np.zeros(n_rows)
         for number in range(_N_BEHIND_VALLEYS + 1):
             for top in tops:
                 apart &= is_beyond_valley(self._heights, j, draws, at_draws, top, others)
             is_left = apart.any(axis=0)
             if not is_left.any() or n_fruitless == _N_FRUITLESS:
-                return np.zeros(len(start))
+                return np.zeros(n_rows)
             if number == _N_BEHIND_VALLEYS:
                 break
             highest = np.where(apart, at_draws, -np.inf).argmax(axis=0)
