@@ -79,6 +79,8 @@ def locked(path: Path) -> Iterator[None]:
 def _acquired(path: Path) -> int:
     """Return the descriptor of the locked file."""
     while True:
+        if os.path.islink(path):  # some systems have no flag against following it
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
         descriptor = os.open(path, FLAGS, 0o600)
         try:
             _lock(descriptor, path)

@@ -301,6 +301,15 @@ def test_links_under_names_beside_a_checkpoint_are_not_followed(
     assert treasure.read_bytes() == b"precious" and em.position == 30
 
 
+def test_a_link_in_place_of_a_lock_is_refused_where_opening_follows_links(tmp_path, monkeypatch):
+    monkeypatch.setattr("pymc_mcoem.runs.file_lock.FLAGS", os.O_RDWR | os.O_CREAT)
+    (tmp_path / "treasure").write_bytes(b"precious")
+    (tmp_path / "lock").symlink_to(tmp_path / "treasure")
+    with pytest.raises(OSError, match=os.strerror(errno.ELOOP)), locked(tmp_path / "lock"):
+        pass
+    assert (tmp_path / "treasure").read_bytes() == b"precious"
+
+
 def test_names_that_are_too_long_are_refused_before_the_work(family, stream, tmp_path):
     longest = os.pathconf(tmp_path, "PC_NAME_MAX") if hasattr(os, "pathconf") else 255
     em = driver(family)
