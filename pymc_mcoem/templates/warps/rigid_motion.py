@@ -82,6 +82,8 @@ class RigidMotion(Deformation):
                 "switches rigid motions off), or one for each of angle, zoom, center (2) and "
                 "translation (2)."
             )
+        #: One number if all six are equal.
+        self.variance = float(each[0]) if (each == each[0]).all() else each
         self.angles = as_numbers("angles", angles)
         if self.angles.ndim != 1 or not self.angles.size or not np.isfinite(self.angles).all():
             raise ValueError(f"angles is {angles!r}; give at least one angle, in radians.")
