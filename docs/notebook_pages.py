@@ -64,7 +64,9 @@ def _fold_answers(app: Sphinx, doctree: nodes.document) -> None:
             title, *content = answer.children
             opening = f'<details class="answer"><summary>{title.astext()}</summary>'
             closing = nodes.raw("", "</details>", format="html")
-            answer.replace_self([nodes.raw("", opening, format="html"), *content, closing])
+            place = answer.parent.index(answer)
+            folded = [nodes.raw("", opening, format="html"), *content, closing]
+            answer.parent[place : place + 1] = folded
 
 
 def _write_notebooks(app: Sphinx, exception: Exception | None) -> None:

@@ -78,7 +78,8 @@ def test_a_page_that_runs_code_is_taken_as_a_notebook(tmp_path):
     )
     near, far = ((tmp_path / "html" / f"{name}.html").read_text() for name in ("near", "far"))
     assert 'href="near.ipynb"' in near and "lacks its results" not in near
-    assert '<details class="answer"><summary>Answer</summary>' in near
+    folded = re.search(r"<summary>Answer</summary>(.*?)</details>", near, flags=re.DOTALL)
+    assert folded and "<em>Yes</em>" in folded[1] and "div" not in folded[1]
     assert "This page lacks its results: its data are far away." in far
     notebook = json.loads((tmp_path / "html" / "near.ipynb").read_text())
     code, text = notebook["cells"][1:]
