@@ -19,6 +19,7 @@ from pymc_mcoem.compiling.threads import OneAtATime, one_blas_thread
 from pymc_mcoem.em.addresses import Address, Seen
 from pymc_mcoem.em.checks import check_layout, check_shapes
 from pymc_mcoem.em.esteps.worker_calls import Explainer, joined
+from pymc_mcoem.em.family import CLASS_WEIGHT
 from pymc_mcoem.em.family_record import describe_family
 from pymc_mcoem.em.history import History
 from pymc_mcoem.em.read_by_workers import read_by
@@ -266,10 +267,15 @@ class Run[State: RunState, Settings: RunSettings]:
         for arrays in (state.parameters, getattr(state, "average", None)):
             if arrays is not None:
                 self.family.check_parameters(arrays)
+        counts = [each for each in vars(state).values() if isinstance(each, int)]
+        if min(*counts, *state.troubles.values(), 0) < 0:
+            raise ValueError("it counts less than nothing")
         if state.n_steps and (state.parameters is None or state.statistics is None):
             raise ValueError(f"it has made {state.n_steps} steps without parameters or statistics")
         if state.statistics is not None:
             check_layout(self.family, state.statistics)
+            if state.statistics[CLASS_WEIGHT].min() < 0:
+                raise ValueError("it has classes whose mean weights are less than zero")
         self.history.restore(tree, **saved.strides)
         self.history.to_datatree(state, {})
         self.state = state
