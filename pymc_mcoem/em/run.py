@@ -268,8 +268,9 @@ class Run[State: RunState, Settings: RunSettings]:
             if arrays is not None:
                 self.family.check_parameters(arrays)
         counts = [each for each in vars(state).values() if isinstance(each, int)]
-        if min(*counts, *state.troubles.values(), 0) < 0:
-            raise ValueError("it counts less than nothing")
+        counts += state.troubles.values()
+        if not all(0 <= each < 2**63 for each in counts):
+            raise ValueError(f"it counts {min(counts)} to {max(counts)} of something")
         if state.n_steps and (state.parameters is None or state.statistics is None):
             raise ValueError(f"it has made {state.n_steps} steps without parameters or statistics")
         if state.statistics is not None:

@@ -156,20 +156,17 @@ def is_of(value: Any, kind: Any) -> bool:
     if origin in (list, tuple):
         return isinstance(value, origin) and all(is_of(each, inner[0]) for each in value)
     if kind in (int, float):
-        return isinstance(value, (int, kind)) and not isinstance(value, bool) and _fits(value)
+        return isinstance(value, (int, kind)) and not isinstance(value, bool)
     if kind is np.ndarray:
-        return isinstance(value, (np.ndarray, int, float)) and _fits(value)
+        # of larger numbers there are arrays of objects alone
+        is_small = not isinstance(value, int) or -(2**63) <= value < 2**63
+        return isinstance(value, (np.ndarray, int, float)) and is_small
     if not isinstance(value, kind):
         return False
     own: Any = type(value)
     has_parts = is_dataclass(value)
     parts = _annotations(own) if has_parts else {}
     return all(is_of(getattr(value, name), part) for name, part in parts.items())
-
-
-def _fits(value: Any) -> bool:
-    """Return whether a whole number is one of 64 bits, which alone become arrays of numbers."""
-    return not isinstance(value, int) or -(2**63) <= value < 2**63
 
 
 @cache
