@@ -45,6 +45,7 @@ nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 nb_merge_streams = True
 nb_execution_show_tb = True
+nb_ipywidgets_js: dict[str, dict[str, str]] = {}  # from another host
 
 
 def _digest_of_the_package() -> str:
