@@ -69,6 +69,10 @@ def bounded_rows(precision: np.ndarray, draws: np.ndarray) -> np.ndarray:
     draws : ndarray of shape (n_draws, n_rows, n_latents)
         Draws of the rows' prior. With fewer than five per latent nothing is bounded.
 
+    Returns
+    -------
+    ndarray of shape (n, n_rows, n_latents, n_latents)
+
     Examples
     --------
     >>> draws = np.random.default_rng(1).standard_normal((100, 2, 1))
