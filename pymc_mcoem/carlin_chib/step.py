@@ -32,7 +32,7 @@ from pymc_mcoem.carlin_chib.problem import (
 from pymc_mcoem.carlin_chib.step_statistics import SweepStatistics
 from pymc_mcoem.carlin_chib.unvisited import UnvisitedClasses
 from pymc_mcoem.carlin_chib.unvisited_modes import UnvisitedModes
-from pymc_mcoem.compiling.backends import mode_of
+from pymc_mcoem.compiling.backends import mode_of, uses_jax
 from pymc_mcoem.compiling.messages import telling, waiting
 from pymc_mcoem.density.class_index import class_prior, count_classes, is_class_index
 from pymc_mcoem.interrupts import as_interrupts, raise_if_interrupted
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 __all__ = ["CarlinChib"]
 
 _log = logging.getLogger("pymc_mcoem")
+#: The one by which `pymc.sample` tells what it is about to do.
+_pymc_log = logging.getLogger("pymc")
 
 #: Most joint values of the model's other class indices for which each value has its own fit.
 MAX_FITS = 16
@@ -313,6 +315,16 @@ class CarlinChib(BlockedStep):
         self._made_for = structure_of(model)
         start = model.initial_point(random_seed=0)
         self._made_for_shapes = {value.name: np.shape(start[value.name]) for value in self.vars}
+        self._compiles_again = uses_jax(mode)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process gets, and tell what that process does first."""
+        if self._compiles_again and parent_process() is None:
+            _pymc_log.info(
+                "CarlinChib: each process compiles for JAX before its first draw; the progress "
+                "bar stays at zero meanwhile."
+            )
+        return self.__dict__
 
     def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
         """Reset tuning, counters and pseudo-priors, which belong to one chain."""

@@ -92,6 +92,7 @@ def require_own_process() -> None:
     """Raise an error in a forked process, where JAX would wait for threads that do not exist."""
     if os.getpid() != _PROCESS:
         raise RuntimeError(
-            "backend: JAX does not work in a process that was forked; start workers by "
-            "multiprocessing.get_context('spawn'), or give a number of processes as executor."
+            "backend: JAX does not work in a process that was forked; pass mp_ctx='spawn' to "
+            "pm.sample. As executor, give a number of processes, or one whose workers are started "
+            "by multiprocessing.get_context('spawn')."
         )

@@ -5,6 +5,7 @@ import re
 from itertools import groupby
 from time import sleep
 
+import cloudpickle
 import pymc as pm
 import pytest
 from rich import reconfigure
@@ -76,6 +77,19 @@ def test_another_bar_is_left_alone(terminal):
         bar.refresh()
     assert "Sampling" in terminal.getvalue()
     assert terminal.getvalue().count("Compiling") == before
+
+
+@pytest.mark.parametrize("backend", ["numba", "jax"])
+def test_processes_that_compile_for_jax_are_told_of(backend, monkeypatch, caplog):
+    monkeypatch.setattr(steps, "uses_jax", lambda mode: backend == "jax")  # this one stays out
+    with pm.Model():
+        k = pm.Categorical("k", [0.5, 0.5])
+        pm.Normal("x", 2.0 * k, 1.0)
+        step = CarlinChib()
+    with caplog.at_level("INFO", "pymc"):
+        cloudpickle.dumps(step)
+    told = "each process compiles for JAX before its first draw" in caplog.text
+    assert told == (backend == "jax")
 
 
 def test_nothing_is_written_to_files(monkeypatch):
