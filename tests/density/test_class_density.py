@@ -244,9 +244,12 @@ def angles(shape=None, **options):
 
 
 @pytest.mark.parametrize("shape", [None, 3], ids=["single", "plate"])
-def test_angles_that_wind_around_are_refused(shape):
+@pytest.mark.parametrize("is_chained", [False, True], ids=["alone", "chained"])
+def test_angles_that_wind_around_are_refused(shape, is_chained):
     """Their density is periodic on the whole line: no class has a probability with them."""
-    model, k, _ = angles(shape)
+    transforms = pm.distributions.transforms
+    chained = {"default_transform": transforms.Chain([transforms.circular])}
+    model, k, _ = angles(shape, **(chained if is_chained else {}))
     with model, pytest.raises(ValueError, match=r"vars: \['x'\] are angles on PyMC's circular"):
         CarlinChib()
     with model, pytest.raises(ValueError, match=r"there are no latents|leave it to pm.Cat"):
