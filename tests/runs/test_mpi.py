@@ -26,12 +26,14 @@ pytestmark = [
 ]
 
 SCRIPT = """
+import signal
 import sys
 
 import numpy as np
 from mpi4py.futures import MPIPoolExecutor
 
 from pymc_mcoem.em.saem import SAEM
+from tests.helpers.pressing import Pressing
 from tests.helpers.toy_families import Failing
 from tests.helpers.toy_families import NormalMixture
 from tests.helpers.toy_runs import THETA, assert_same, driver
@@ -48,6 +50,31 @@ def batch(values, executor):
     return saem.fit(values, 4)
 
 
+def interrupted(values, executor):
+    # Ctrl-C reaches the driver as it reads, and each worker in compiled code
+    pressed = {"in the driver": 0, "raised": 0}
+
+    class Source:
+        def __len__(self):
+            return len(values)
+
+        def __getitem__(self, index):
+            if index in (13, 40) and pressed["in the driver"] < 2:
+                pressed["in the driver"] += 1
+                signal.raise_signal(signal.SIGINT)
+            return values[index]
+
+    settings = {"parameters": THETA, "batch_size": 6, "on_error": "skip"}
+    run = driver(NormalMixture(), **settings, e_step=Pressing(presses={9: 1}), executor=executor)
+    while run.position < len(values):
+        try:
+            run.partial_fit(Source(), skip=run.position)
+        except KeyboardInterrupt:
+            pressed["raised"] += 1
+    assert pressed["in the driver"] == 2 and 2 <= pressed["raised"] <= 4, pressed
+    assert_same(run, driver(NormalMixture(), **settings).partial_fit(values))
+
+
 if __name__ == "__main__":
     values = np.load(sys.argv[1])
     with MPIPoolExecutor() as executor:
@@ -56,6 +83,8 @@ if __name__ == "__main__":
     assert_same(found, online(values, None))
     assert found.history["skipped"].identical(online(values, None).history["skipped"])
     assert fitted.parameters.identical(batch(values, None).parameters)
+    with MPIPoolExecutor() as executor:
+        interrupted(values[values < 800], executor)
     print("the same with", n_workers)
 """
 
