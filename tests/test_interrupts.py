@@ -573,6 +573,7 @@ def test_chains_in_processes_end_as_those_of_pymc_do(tells, most, rng, capfd):
             began = once(pressed.__enter__)
             try:
                 found = pm.sample(callback=lambda began=began, **_: began(), **settings)
+                pressed.__exit__()  # here, for it may be pressed when the chains are through
             except KeyboardInterrupt:
                 ends.append("interrupt")
             except ValueError as error:  # PyMC's own word for it

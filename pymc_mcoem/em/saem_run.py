@@ -49,7 +49,7 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
         super().restore(saved, tree)
         for contribution in self.state.contributions:
             contribution.require_like(self.state.statistics or {})
-        counts, positions = self.state.n_sweeps, (-1, *self.state.positions)
+        counts, positions = self.state.n_sweeps, (-1, *self.state.positions, 2**63)
         if not all(0 <= each < 2**63 for each in counts):
             raise ValueError(f"it counts {min(counts)} to {max(counts)} sweeps of observations")
         if {len(self.state.chains), len(counts), len(self.state.fingerprints)} != {
@@ -57,7 +57,7 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
         }:
             raise ValueError("it has chains, counts and fingerprints of other observations")
         if any(after <= before for before, after in pairwise(positions)):
-            raise ValueError("positions of its observations do not increase")
+            raise ValueError("positions of its observations do not increase, or pass 64 bits")
         e_step: Any = self.settings.e_step
         given = [e_step]
         is_recorded = getattr(e_step, "backend", "") == tree.attrs.get("backend")
