@@ -7,13 +7,16 @@ the original one among its causes. So the type of an exception does not show wha
 from __future__ import annotations
 
 import errno
+import importlib
 import multiprocessing
 import os
 import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from time import sleep
 from types import FrameType
 from typing import Any
@@ -23,6 +26,7 @@ __all__ = [
     "as_interrupts",
     "deferred",
     "ignore_in_worker",
+    "import_whole",
     "patiently",
     "raise_if_interrupted",
     "require_own_fault",
@@ -345,3 +349,26 @@ def ignore_in_worker() -> None:
     ours = str(getattr(handler, "__module__", "")).startswith(__name__.partition(".")[0])
     if handler is signal.default_int_handler or ours:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@cache
+def import_whole(name: str) -> None:
+    """Import a module so that Ctrl-C may end the call, but not the import.
+
+    A compiled module whose import was interrupted may fail for as long as the process lives, as
+    h5py does. A thread hears no signals: there the import goes on, and who imports the module
+    later waits for it.
+
+    Parameters
+    ----------
+    name : str
+
+    Examples
+    --------
+    >>> import_whole("string")
+    """
+    importer = ThreadPoolExecutor(1, "import")
+    try:
+        importer.submit(importlib.import_module, name).result()
+    finally:
+        importer.shutdown(wait=False)

@@ -26,7 +26,13 @@ from pymc_mcoem.em import burst_chains, fingerprint
 from pymc_mcoem.em import stream as streams
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.saem import SAEM
-from pymc_mcoem.interrupts import deferred, patiently, raise_if_interrupted, require_own_fault
+from pymc_mcoem.interrupts import (
+    deferred,
+    import_whole,
+    patiently,
+    raise_if_interrupted,
+    require_own_fault,
+)
 from pymc_mcoem.laplace import dispersed_starts as dispersed
 from pymc_mcoem.runs import executor as executor_module
 from pymc_mcoem.runs import file_lock
@@ -423,6 +429,27 @@ def test_an_error_within_the_handling_of_an_interrupt_is_one():
                 raise SystemError("as PyTensor says it anew")  # noqa: B904
         except SystemError as error:
             require_own_fault(error)
+
+
+SLOW_TO_IMPORT = """
+import builtins, time
+builtins.imports_of_it = getattr(builtins, "imports_of_it", 0) + 1
+for _ in range(50):
+    time.sleep(0.01)
+is_whole = True
+"""
+
+
+def test_an_import_goes_on_when_its_caller_is_interrupted(tmp_path, monkeypatch):
+    """A compiled module that was half imported may never work again in the process."""
+    (tmp_path / "slow_to_import.py").write_text(SLOW_TO_IMPORT)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(KeyboardInterrupt), Pressed(0.1):
+        import_whole("slow_to_import")
+    import_whole("slow_to_import")
+    found = sys.modules.pop("slow_to_import")
+    assert found.is_whole and found.builtins.imports_of_it == 1
+    del found.builtins.imports_of_it
 
 
 def test_a_signal_is_not_hidden_behind_an_error():

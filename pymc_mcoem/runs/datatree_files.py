@@ -18,7 +18,7 @@ from typing import Any
 
 import xarray as xr
 
-from pymc_mcoem.interrupts import require_own_fault
+from pymc_mcoem.interrupts import import_whole, require_own_fault
 from pymc_mcoem.runs.atomic_files import DamagedFileError, older_names, read_whole, temporary_beside
 
 __all__ = ["bytes_of", "named_damage", "read_datatree", "require_file_name"]
@@ -35,7 +35,8 @@ def bytes_of(tree: xr.DataTree) -> bytes:
     >>> bytes_of(tree)[1:4]
     b'HDF'
     """
-    # imported where they are used, here and below: a session that saves nothing needs no HDF5
+    # imported where it is used, here and below: a session that saves nothing needs no HDF5
+    import_whole("h5py")
     import h5py
 
     from pymc_mcoem.runs.netcdf_groups import write_groups
@@ -138,6 +139,7 @@ def _older_checkpoint(
 
 def _tree_in(content: bytes, source: Path, driver: str, kind: str, version: int) -> xr.DataTree:
     """Return the tree in a file's bytes."""
+    import_whole("h5py")
     import h5py
 
     from pymc_mcoem.runs.file_limits import bounded_groups

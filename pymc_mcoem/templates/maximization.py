@@ -9,6 +9,7 @@ import numpy as np
 from scipy.linalg import LinAlgError, solve_triangular
 from scipy.linalg.lapack import dpotrf, dpotrs
 
+from pymc_mcoem.interrupts import import_whole
 from pymc_mcoem.templates.priors import TemplatePriors
 
 __all__ = ["maximize_templates"]
@@ -156,6 +157,7 @@ def _templates(
 def _nonnegative(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Return the α ≥ 0 that minimizes αᵀ matrix α − 2 αᵀ right."""
     # imported where it is used: scipy.optimize takes a quarter of a second
+    import_whole("scipy.optimize")
     from scipy.optimize import nnls
 
     lower = np.linalg.cholesky(matrix)
