@@ -6,8 +6,9 @@ the same model: four chains of 1,000 draws after 1,000, in two processes. P is t
 compiled before with other data and other constants in its priors.
 
 With ``--against`` and a folder with another version of the package, its figures are printed beside
-these. ``backends`` is README's model by the other back ends and images by JAX, ``demo`` is
-`examples/digits.py`, and ``import`` is the time of ``import pymc_mcoem`` after ``import pymc``.
+these. ``backends`` is README's model by each back end, with all chains in one process, and images
+by JAX; ``demo`` is `examples/digits.py`, and ``import`` is the time of ``import pymc_mcoem`` after
+``import pymc``, and that of its three main classes after it.
 
     python benchmarks/start_up.py                          # ten minutes
     python benchmarks/start_up.py --only README images
@@ -106,13 +107,14 @@ def sample(name: str, sampler: str) -> list[float]:
         if sampler.startswith("ours"):
             import pymc_mcoem as mcoem
 
-            backend = sampler.partition("-")[2]
+            backend = sampler.split()[0].partition("-")[2]
             if backend:
                 options["compile_kwargs"] = {"backend": backend}
                 settings["mp_ctx"] = "spawn" if backend == "jax" else None
             step = mcoem.CarlinChib(**options)
         made = perf_counter()
-        pm.sample(1_000, tune=1_000, chains=4, cores=2, step=step, **settings)
+        cores = 1 if "one process" in sampler else 2
+        pm.sample(1_000, tune=1_000, chains=4, cores=cores, step=step, **settings)
     return [declared, made, perf_counter()]
 
 
@@ -206,8 +208,9 @@ def imported(n_times: int = 5) -> list[float]:
     """Return the seconds of importing PyMC, and of the package after it, in turn."""
     code = (
         "from time import perf_counter as now; a = now(); import pymc; b = now(); "
-        "import pymc_mcoem; from pymc_mcoem import CarlinChib, OnlineEM, TemplateMixture; "
-        "print(b - a, now() - b)"
+        "import pymc_mcoem; c = now(); "
+        "from pymc_mcoem import CarlinChib, OnlineEM, TemplateMixture; "
+        "print(b - a, c - b, now() - c)"
     )
     runs = [
         subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
@@ -238,18 +241,19 @@ def one_round(
         for what, package, sampler in runs:
             own = folder / f"{model}_{'pymc' if sampler == 'pymc' else package.name}"
             found[model, what] = started(own, package, model, sampler)
-    for backend in ("jax", "c") if "backends" in only else ():
+    for sampler in ("pymc", "ours", "ours-jax", "ours-c") if "backends" in only else ():
         for when in ("first", "later"):
-            own = started(folder / backend, HERE, "README", f"ours-{backend}")
-            found["README", f"{backend}: {when}"] = own
-            if backend == "jax":
-                own = started(folder / "images", HERE, "images", "ours-jax")
-                found["images", f"{backend}: {when}"] = own
+            own = started(folder / f"alone_{sampler}", HERE, "README", f"{sampler} one process")
+            who = "pm.sample" if sampler == "pymc" else sampler
+            found["one process", f"{who}: {when}"] = own
+            if sampler == "ours-jax":
+                own = started(folder / "images", HERE, "images", sampler)
+                found["images", f"jax: {when}"] = own
     if "demo" in only:
         (folder / "demo").mkdir()
         found["demo", "first picture; all done"] = demonstrated(folder / "demo")
     if "import" in only:
-        found["import", "pymc; ours after it"] = imported()
+        found["import", "pymc; ours; its classes"] = imported()
     return found
 
 
@@ -278,7 +282,7 @@ def main() -> None:
         if model == "demo":
             seconds, over = ["", *seconds], " ".join(f"{each / first:.2f}" for each in figures)
         elif model == "import":
-            seconds, over = [*(f"{each:.2f}" for each in figures), ""], ""
+            seconds, over = [f"{each:.3f}" for each in figures], ""
         elif model == "images":
             seconds, over = ["", "", seconds[0]], f"{figures[0] / first:.2f}"
             beside = f"{1e3 * figures[1]:.1f} ms a later image"
