@@ -112,7 +112,25 @@ def outcomes(number, seed):
     return model
 
 
-@pytest.mark.parametrize("build", [priors, outcomes])
+def fewer_outcomes(number, seed):
+    """Some of them: an index that data are taken by, and what PyMC makes of a graph."""
+    rng = np.random.default_rng(seed)
+    group = rng.permutation([0, 1, 2, 0, 1, 2])
+    with pm.Model() as model:
+        k = pm.Categorical("k", rng.dirichlet(np.ones(3)))
+        x = pm.Normal("x", 0.5, 1.5, shape=3)
+        pm.Normal("groups", x[group] + k, 1.3, observed=rng.normal(size=6))
+        pm.Categorical("kind", logit_p=x * (k + 1), observed=rng.integers(0, 3, size=5))
+        clipped = pm.Normal.dist(x[2] + k, 1.0)
+        bound = number + 0.1
+        data = rng.normal(size=5).clip(-bound, bound)
+        pm.Censored("clipped", clipped, lower=-bound, upper=bound, observed=data)
+    return model
+
+
+@pytest.mark.parametrize(
+    "build", [priors, fewer_outcomes, pytest.param(outcomes, marks=pytest.mark.slow)]
+)
 def test_an_edit_of_any_constant_or_data_compiles_nothing(build):
     CarlinChib(model=build(1.0, 1))
     with event.install_recorder("numba:compile") as compiled:
@@ -199,8 +217,8 @@ def test_loops_are_compiled_for_no_model():
     with requested() as asked:
         CarlinChib(model=line(n_classes=5))
         CarlinChib(model=other)
-    # their densities alone
-    assert {each.__name__ for each in asked} == {"flat_function"}
+    modules = [str(each.__module__) for each in asked]
+    assert asked and not [each for each in modules if each.startswith("pymc_mcoem.carlin_chib")]
 
 
 def test_a_search_for_a_few_modes_compiles_nothing():

@@ -176,12 +176,18 @@ def compiled(name, mode):
     return mixture, density, function
 
 
-BY_DEFAULT = MIXTURES.keys() - {
-    "landmarks-anywhere",
-    "two-fields",
-    "kernels-anywhere",
-    "line",
-    "curves",
+#: Between them all that the curvature has a term for.
+BY_DEFAULT = {
+    "scale",
+    "full",
+    "noise-class",
+    "field-first",
+    "points-anywhere",
+    "uneven-kernels",
+    "own-points",
+    "correlated-curves-scale",
+    "correlated-own-warp",
+    "own-joins",
 }
 
 

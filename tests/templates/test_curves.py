@@ -170,7 +170,7 @@ def test_statistics_are_the_oracles(case, rng):
         np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-9, err_msg=name)
 
 
-def test_one_grid_and_own_points_are_one_model(rng):
+def test_one_grid_and_own_points_are_one_model(rng, without_compiler):
     """The same curve, given at the mixture's ages or bringing them, has the same density."""
     values = rng.uniform(2, 10, size=len(AGES))
     values[3] = np.nan
@@ -202,7 +202,7 @@ def test_one_grid_and_own_points_are_one_model(rng):
     np.testing.assert_allclose(list(found.values()), expected, rtol=1e-12)
 
 
-def test_curves_may_have_fewer_points_than_the_mixture(rng):
+def test_curves_may_have_fewer_points_than_the_mixture(rng, without_compiler):
     """Five points have one density, however many others a curve may have."""
     observation = (np.sort(rng.uniform(2, 18, size=5)), rng.uniform(2, 10, size=5))
     found = []

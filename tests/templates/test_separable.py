@@ -98,7 +98,7 @@ KERNELS = list(BUILD)
         product(KERNELS, GRIDS),
         {
             *product(KERNELS, ["digits"]),
-            *product(["slopes"], ["one", "crowded", "apart", "backwards"]),
+            *product(["slopes"], ["one", "apart", "backwards"]),
             ("bends", "crowded"),
             ("moments", "long"),
         },
@@ -267,7 +267,7 @@ def test_exponentials_are_right_when_another_function_compiles_them(rng):
     ("spoilt", "kind"),
     by_default(
         product(["second", "weights"], ["values", "slopes", "bends", "sums"]),
-        {("second", "slopes"), ("weights", "bends"), ("weights", "sums"), ("second", "values")},
+        {("second", "slopes"), ("weights", "sums")},
     ),
 )
 def test_sizes_that_do_not_fit_are_refused(kind, spoilt):
