@@ -356,8 +356,7 @@ def import_whole(name: str) -> None:
     """Import a module so that Ctrl-C may end the call, but not the import.
 
     A compiled module whose import was interrupted may fail for as long as the process lives, as
-    h5py does. A thread hears no signals: there the import goes on, and who imports the module
-    later waits for it.
+    h5py does. Python handles signals in the main thread only, so the import is made in another.
 
     Parameters
     ----------
@@ -367,8 +366,5 @@ def import_whole(name: str) -> None:
     --------
     >>> import_whole("string")
     """
-    importer = ThreadPoolExecutor(1, "import")
-    try:
+    with ThreadPoolExecutor(1, "import") as importer:
         importer.submit(importlib.import_module, name).result()
-    finally:
-        importer.shutdown(wait=False)
