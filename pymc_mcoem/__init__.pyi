@@ -6,6 +6,7 @@ from . import esteps as esteps
 from . import moves as moves
 from . import pseudo_priors as pseudo_priors
 from . import schedules as schedules
+from . import templates as templates
 from .carlin_chib.step import CarlinChib as CarlinChib
 from .classification.classifier import Classifier as Classifier
 from .classification.error_rate import live_error_rate as live_error_rate

@@ -26,7 +26,7 @@ ANSWER = re.compile(r"^:::\{admonition\} Answer[^\n]*\n(.*?)^:::$", re.MULTILINE
 CODE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-EXTENDING = ("esteps", "moves", "pseudo_priors", "schedules")
+EXTENDING = ("esteps", "moves", "pseudo_priors", "schedules", "templates")
 
 
 @pytest.mark.parametrize("module", ["", "datasets", "diagnostics", "plots", *EXTENDING])

@@ -135,7 +135,7 @@ def _is_known(settings: TemplateSettings) -> bool:
     if len(warps) > 1:  # methods that join them
         asked += ["derivatives", "contract", "cross_derivatives"]
     return _belong(settings.basis, "evaluate", ["_bends"]) and all(
-        _belong(each, "_columns", asked) for each in warps
+        _belong(each, "warped", asked) for each in warps
     )
 
 

@@ -55,8 +55,8 @@ def field(landmarks=POINTS[::6], correlation=0.0):
 class Turned(RigidMotion):
     """With second derivatives of its own, and what joins others left to its parent."""
 
-    def _columns(self, points, beta):
-        return super()._columns(points, beta)[::-1]
+    def warped(self, points, beta):
+        return super().warped(points, beta)[::-1]
 
     def jacobian(self, points, beta, gradient):
         return super().jacobian(points, beta, pt.as_tensor_variable(gradient)[:, ::-1])
@@ -72,7 +72,7 @@ class Turned(RigidMotion):
 class Joining(Turned):
     """That says that what joins others is made of its derivatives."""
 
-    _columns, derivatives = Turned._columns, Turned.derivatives
+    warped, derivatives = Turned.warped, Turned.derivatives
     second_derivatives, jacobian = Turned.second_derivatives, Turned.jacobian
     cross_derivatives = Deformation.cross_derivatives
 
@@ -80,8 +80,8 @@ class Joining(Turned):
 class Mirrored:
     """Makes a warp one of its own, of which it does not say more than it must."""
 
-    def _columns(self, points, beta):
-        first, second = super()._columns(points, beta)
+    def warped(self, points, beta):
+        first, second = super().warped(points, beta)
         return [-first, second]
 
     def jacobian(self, points, beta, gradient):
@@ -243,7 +243,7 @@ def test_where_it_is_not_known_there_is_none():
             self.mean, self.covariance = np.zeros(2), np.eye(2)
             self.learned = np.ones(2, dtype=bool)
 
-        def _columns(self, points, beta):
+        def warped(self, points, beta):
             return [points[:, axis] + beta[axis] for axis in (0, 1)]
 
         def jacobian(self, points, beta, gradient):
@@ -252,8 +252,8 @@ def test_where_it_is_not_known_there_is_none():
     class Odd(SumOfDeformations):
         """A sum of its own."""
 
-        def _columns(self, points, beta):
-            return super()._columns(points, beta)[::-1]
+        def warped(self, points, beta):
+            return super().warped(points, beta)[::-1]
 
     class Halved(GaussianBasis):
         """Values of its own."""

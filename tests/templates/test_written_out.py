@@ -98,13 +98,13 @@ MIXTURES |= {
 
 
 class Mirrored(RigidMotion):
-    def _columns(self, points, beta):
-        return super()._columns(points, beta)[::-1]
+    def warped(self, points, beta):
+        return super().warped(points, beta)[::-1]
 
 
 class Hastened(TimeWarp):
-    def _columns(self, points, beta):
-        return [2.0 * column for column in super()._columns(points, beta)]
+    def warped(self, points, beta):
+        return [2.0 * column for column in super().warped(points, beta)]
 
 
 def data_of(mixture, rng):

@@ -63,7 +63,7 @@ class Deformation:
         """
         if not isinstance(points, Variable):
             points = np.asarray(points, np.float64)
-        return self._columns(points, pt.as_tensor_variable(beta))
+        return self.warped(points, pt.as_tensor_variable(beta))
 
     def jacobian(self, points: np.ndarray, beta: Any, gradient: Any) -> TensorVariable:
         """Return the derivatives of f(D(u_s, β)) with respect to β, from those of f.
@@ -140,7 +140,7 @@ class Deformation:
     def check_points(self, points: np.ndarray) -> None:
         """Raise ValueError if D is not defined at points (n_points, n_dims); here it always is."""
 
-    def _columns(self, points: np.ndarray, beta: TensorVariable) -> list[TensorVariable]:
+    def warped(self, points: np.ndarray, beta: TensorVariable) -> list[TensorVariable]:
         """Return the warped points, one vector for each dimension."""
         raise NotImplementedError
 
@@ -200,9 +200,10 @@ class SumOfDeformations(Deformation):
             for term, end in zip(self.terms, ends, strict=True)
         ]
 
-    def _columns(self, points: np.ndarray, beta: TensorVariable) -> list[TensorVariable]:
+    def warped(self, points: np.ndarray, beta: TensorVariable) -> list[TensorVariable]:
+        """Return the warped points, one vector for each dimension."""
         each = [
-            term._columns(points, beta[where])
+            term.warped(points, beta[where])
             for term, where in zip(self.terms, self._slices(), strict=True)
         ]
         surplus = (len(each) - 1) * points

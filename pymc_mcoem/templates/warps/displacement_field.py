@@ -113,7 +113,8 @@ class DisplacementField(Deformation):
         values: np.ndarray = np.exp(-np.square(difference).sum(axis=-1) / self.width**2)
         return values
 
-    def _columns(self, points: np.ndarray, beta: TensorVariable) -> list[TensorVariable]:
+    def warped(self, points: np.ndarray, beta: TensorVariable) -> list[TensorVariable]:
+        """Return the warped points, one vector for each dimension."""
         factors = self.factors(points)
         if factors is None:
             kernels = self._kernels(points)

@@ -105,7 +105,8 @@ class RigidMotion(Deformation):
         found[:, 0] = self.angles
         return found
 
-    def _columns(self, points: np.ndarray, beta: TensorVariable) -> list[TensorVariable]:
+    def warped(self, points: np.ndarray, beta: TensorVariable) -> list[TensorVariable]:
+        """Return the warped points, one vector for each dimension."""
         cosine, sine = pt.cos(beta[0]), pt.sin(beta[0])
         first, second = (
             beta[1] * points[:, axis] + (beta[4 + axis] - beta[2 + axis]) for axis in (0, 1)

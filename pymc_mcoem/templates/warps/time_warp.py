@@ -309,7 +309,8 @@ class TimeWarp(Deformation):
             - crossed.T
         )
 
-    def _columns(self, points: Any, beta: TensorVariable) -> list[TensorVariable]:
+    def warped(self, points: Any, beta: TensorVariable) -> list[TensorVariable]:
+        """Return the warped points, one vector for each dimension."""
         weights, speed = self._weights(self._column(points)), self._speed(beta)
         share = (weights * speed[:, None]).sum(axis=0) / (self._whole * speed).sum()
         return [self._stretched(share)]
