@@ -184,15 +184,12 @@ def test_a_class_of_no_weight_that_was_never_seen_has_its_figure_from_the_weight
 
 
 def test_indices_of_a_plate_that_rightly_stay_in_their_classes_raise_no_warning(rng):
-    evidence = [1e-20, 1.0]
-    rows = [
-        toy_carlin_chib(
-            rng, 4, 400, evidence[:: 1 - 2 * (i % 2)], [0.1] * 2, [1.2] * 2, (i + 1) % 2
-        )
-        for i in range(30)
-    ]
-    codes = np.stack([row[0] for row in rows], axis=-1)
-    log_weight = np.stack([row[1] for row in rows], axis=2).reshape(4, 400, -1)
+    of_row = np.repeat(np.arange(30) % 2, 4)
+    evidence = np.where(of_row[:, None] == [1, 0], 1.0, 1e-20)
+    start = 1 - of_row
+    codes, log_weight, *_ = toy_carlin_chib(rng, 120, 400, evidence, [0.1] * 2, [1.2] * 2, start)
+    codes = np.moveaxis(codes.reshape(30, 4, 400), 0, -1)
+    log_weight = np.moveaxis(log_weight.reshape(30, 4, 400, 2), 0, 2).reshape(4, 400, -1)
     tree = as_tree(codes, log_weight)
     assert mcoem.class_index_summary(tree).ok
     found = bayes_factors(tree, prior=[1, 1], against=0)

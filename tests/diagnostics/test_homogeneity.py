@@ -13,7 +13,8 @@ METASTABLE = MarkovChain([[0.5, 0.49, 0.01], [0.49, 0.5, 0.01], [0.02, 0.02, 0.9
 
 def rejections(chain, rng, level, n_runs=200):
     """Count p-values below a level, of 200 runs with equal distributions."""
-    p = [homogeneity_test(chain.draw(rng, 4, 1000), 3).p_value for _ in range(n_runs)]
+    runs = chain.draw(rng, 4 * n_runs, 1000).reshape(n_runs, 4, 1000)
+    p = [homogeneity_test(codes, 3).p_value for codes in runs]
     return int(np.sum(np.array(p) < level))
 
 
@@ -71,8 +72,7 @@ def test_the_transition_matrix_keeps_the_level_of_other_chains(chain, rng):
 def test_a_test_for_independent_draws_does_not(rng):
     """What the levels above are worth: Pearson's test rejects most healthy runs."""
     p = []
-    for _ in range(50):
-        draws = METASTABLE.draw(rng, 4, 1000)
+    for draws in METASTABLE.draw(rng, 4 * 50, 1000).reshape(50, 4, 1000):
         table = np.stack([np.bincount(chain, minlength=3) for chain in draws])
         p.append(chi2_contingency(table, correction=False).pvalue)
     assert np.sum(np.array(p) < 0.05) > 25

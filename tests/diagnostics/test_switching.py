@@ -48,10 +48,9 @@ def test_pseudo_priors_in_the_wrong_place(mean, spread, rng):
 
 def test_false_alarms_of_sound_pseudo_priors(rng):
     # Pareto k above 0.7 by chance, in four chains together: none of a hundred runs.
-    found = [
-        verdicts(*toy_carlin_chib(rng, 4, 200, evidence=[1, 1e-9, 1e-9], **GOOD)[:2])
-        for _ in range(100)
-    ]
+    codes, log_weight, *_ = toy_carlin_chib(rng, 4 * 100, 200, evidence=[1, 1e-9, 1e-9], **GOOD)
+    runs = codes.reshape(100, 4, 200), log_weight.reshape(100, 4, 200, 3)
+    found = [verdicts(*run) for run in zip(*runs, strict=True)]
     assert found.count(["no weight"]) >= 99
 
 

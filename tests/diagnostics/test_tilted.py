@@ -17,11 +17,10 @@ TILT = np.array([[-1.4, -0.7, 2.8], [-1.2, -0.8, 2.4], [-1.5, -0.5, 3.0]])
 
 @pytest.fixture
 def tree(rng):
-    parts = [
-        toy_carlin_chib(rng, 1, 4_000, EVIDENCE * np.exp(tilt), np.zeros(3), np.full(3, 1.1))
-        for tilt in TILT
-    ]
-    codes, log_weight, latent, _ = (np.concatenate(part) for part in zip(*parts, strict=True))
+    evidence = EVIDENCE * np.exp(TILT)
+    codes, log_weight, latent, _ = toy_carlin_chib(
+        rng, 3, 4_000, evidence, np.zeros(3), np.full(3, 1.1)
+    )
     active = np.take_along_axis(latent, codes[..., None], axis=-1)[..., 0]
     tilt = np.empty(codes.shape, dtype=object)
     for chain, draw in np.ndindex(codes.shape):
