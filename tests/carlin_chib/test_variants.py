@@ -24,6 +24,7 @@ from pymc_mcoem.carlin_chib.moves.within_class import Independence, RandomWalk
 from pymc_mcoem.carlin_chib.pseudo_priors.pilot_moments import PilotMoments
 from pymc_mcoem.carlin_chib.pseudo_priors.prior_covariance import PriorCovariance
 from pymc_mcoem.carlin_chib.step import CarlinChib
+from pymc_mcoem.compiling.compiled_once import compiled_once
 from tests.helpers import count_plate as plate
 from tests.helpers import nested_blocks as blocks
 from tests.helpers.checks import LIMIT, agreement, chain_agreement
@@ -36,6 +37,8 @@ VARIANTS = {
     "metropolized": {"within_class": RandomWalk(n_moves=3), "index_move": "metropolized"},
     "frozen": {"within_class": RandomWalk(n_moves=3), "auxiliaries": "frozen"},
 }
+#: Were one of the two wrong, both together would be.
+BOTH = {"metropolized and frozen": VARIANTS["metropolized"] | VARIANTS["frozen"]}
 
 
 def positions(posterior):
@@ -78,19 +81,19 @@ def test_shared_latents_have_the_exact_posterior(skewed, rng, name):
         assert abs(acceptance - move.target_acceptance) < 0.15
 
 
-@pytest.mark.parametrize("name", by_default(VARIANTS, {"metropolized", "frozen"}))
+@pytest.mark.parametrize("name", by_default(VARIANTS | BOTH, BOTH))
 def test_blocks_have_the_exact_posterior(rng, name):
-    model = blocks.nested()
+    model, options = blocks.nested(), (VARIANTS | BOTH)[name]
     with model:
-        step = CarlinChib(blocks=blocks.BLOCKS, pseudo_priors=blocks.laplace(), **VARIANTS[name])
+        step = CarlinChib(blocks=blocks.BLOCKS, pseudo_priors=blocks.laplace(), **options)
     assert blocks.largest_z(blocks.sample(step, model, rng)) < LIMIT
 
 
-@pytest.mark.parametrize("name", ["metropolized", "frozen"])
+@pytest.mark.parametrize("name", by_default(["metropolized", "frozen", *BOTH], BOTH))
 def test_rows_of_a_plate_have_their_exact_posterior(rng, name):
     model = plate.counts_model()
     with model:
-        step = CarlinChib(**VARIANTS[name])
+        step = CarlinChib(**(VARIANTS | BOTH)[name])
     assert plate.largest_z(step, model, rng) < LIMIT
 
 
@@ -252,7 +255,7 @@ def test_nuts_moves_the_latents_between_jumps(rng):
             CarlinChib(blocks=blocks.BLOCKS, pseudo_priors=blocks.laplace(), within_class=None),
             pm.NUTS([model["level"], model["line"], model["spread"]]),
         ]
-    assert blocks.largest_z(blocks.sample(step, model, rng, draws=4_000)) < LIMIT
+    assert blocks.largest_z(blocks.sample(step, model, rng, draws=2_000)) < LIMIT
 
 
 def test_metropolis_and_slice_move_what_lies_beside_the_step(rng):
@@ -264,7 +267,7 @@ def test_metropolis_and_slice_move_what_lies_beside_the_step(rng):
         x = pm.Normal("x", pt.constant(levels)[k] + 0.6 * count, 0.8)
         pm.Normal("y", x, 0.3 + spread, observed=y)
         step = [CarlinChib([k, x]), pm.Metropolis([count]), pm.Slice([spread])]
-    posterior = blocks.sample(step, model, rng, draws=4_000)
+    posterior = blocks.sample(step, model, rng, draws=2_000)
     # x is normal given all else, counts are few, and spreads lie on a line
     counts, spreads = np.arange(25), np.linspace(0.0, 8.0, 4_001)
     deviation = np.hypot(0.8, 0.3 + spreads)[:, None, None]
@@ -309,7 +312,51 @@ class Forgetful(Independence):
         return super().build(blind, class_index, position, there, noise, proposal, log_step)
 
 
-@pytest.mark.parametrize(("move", "right"), [(Independence(), True), (Forgetful(), False)])
+@compiled_once(sweeps_numba.MOVE.signature, inner=True)
+def forgetful(
+    value,
+    slope,
+    k,
+    x,
+    noise,
+    mean,
+    scale,
+    transposed,
+    whiten,
+    settings,
+    result,
+    scratch,
+    reals,
+    integers,
+):
+    """The same as a loop, of which there is one more: the graph takes long to compile."""
+    n, n_moves, proposed = len(x), int(settings[2]), scratch[: len(x)]
+    result[1] = 0.0
+    for move in range(n_moves):
+        row = noise[move * (n + 2) :]
+        sweeps_numba.copy(proposed, mean)
+        sweeps_numba.add_product(proposed, transposed, row[:n])
+        new_log_p = value(k, proposed, reals, integers, proposed[:0])
+        if sweeps_numba.log_uniform(row[n], row[n + 1]) < new_log_p - result[0]:
+            sweeps_numba.copy(x, proposed)
+            result[0] = new_log_p
+            result[1] += 1 / n_moves
+    result[2] = 0.0
+    return result[1]
+
+
+def test_a_loop_that_forgets_the_density_of_proposals_is_noticed(skewed, rng, monkeypatch):
+    monkeypatch.setattr(sweeps_numba, "independence", forgetful)
+    model = skewed.family.model
+    step = CarlinChib(model=model, pseudo_priors=PriorCovariance(), within_class=Independence())
+    posterior = sampled(model, step, rng, 8_000)["posterior"]
+    assert chain_agreement(*positions(posterior), skewed.quadrature).largest_z > 2 * LIMIT
+
+
+@pytest.mark.parametrize(
+    ("move", "right"),
+    [(Independence(), True), pytest.param(Forgetful(), False, marks=pytest.mark.slow)],
+)
 def test_proposals_without_their_density_are_noticed(skewed, rng, move, right):
     model = skewed.family.model
     step = CarlinChib(model=model, pseudo_priors=PriorCovariance(), within_class=move)
