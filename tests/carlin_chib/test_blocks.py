@@ -37,9 +37,10 @@ def test_every_chain_has_the_exact_posterior_and_priors_where_inactive(model_and
 def test_the_nested_model_is_left_as_it_was():
     """The step adds nothing to the model that is given to it."""
     model = nested()
+    given = laplace()
     before = [variable.name for variable in model.named_vars.values()]
     with model:
-        CarlinChib(blocks=BLOCKS, within_class=None)
+        CarlinChib(blocks=BLOCKS, pseudo_priors=given, within_class=None)
     assert [variable.name for variable in model.named_vars.values()] == before
 
 
@@ -71,7 +72,7 @@ def test_hyperparameters_of_inactive_parts_are_exact(rng):
         a, b = pm.Normal("a", mean, 0.7), pm.Normal("b", -mean, 0.5)
         pm.Normal("y", pm.math.switch(pm.math.eq(k, 0), a, b), spread, observed=values)
         step = CarlinChib(blocks={0: [a], 1: [b]}, within_class=RandomWalk(n_moves=3))
-    posterior = sample(step, model, rng, draws=4_000)
+    posterior = sample(step, model, rng, draws=2_000)
     # y = ±mean + latent + noise: jointly normal.
     log_weight, means = np.log(weights), np.empty(2)
     for j, (sign, variance) in enumerate([(1.0, 0.49), (-1.0, 0.25)]):
@@ -106,7 +107,7 @@ def test_the_model_of_pymc_issue_1534_is_right_in_every_chain(rng, told):
         )
         blocks = {j: [mean[j], log_sd[j]] for j in range(2)} if told else None
         step = CarlinChib(blocks=blocks)
-    k = sample(step, model, rng, draws=3_000, chains=2)["k"].values
+    k = sample(step, model, rng, draws=2_000, chains=2)["k"].values
     for chain in k:
         batches = chain.reshape(50, -1, 1).mean(axis=1)
         assert agreement(batches, np.array([0.5])).largest_z < LIMIT
@@ -385,7 +386,10 @@ def test_limits_that_close_over_data_are_not_judged_by_their_present_values():
     assert latents_cut_off(model, [b]) == [b]
 
 
-@pytest.mark.parametrize("bounds", [{"lower": -1.9}, {"upper": 1.2}, {"lower": -1.9, "upper": 1.2}])
+@pytest.mark.parametrize(
+    "bounds",
+    by_default([{"lower": -1.9}, {"upper": 1.2}, {"lower": -1.9, "upper": 1.2}], [{"upper": 1.2}]),
+)
 def test_a_latent_with_one_bound_has_its_prior_where_inactive(bounds, rng):
     """An infinite bound is none: PyMC's transform of the other one asks for it as a constant."""
     with pm.Model() as model:
