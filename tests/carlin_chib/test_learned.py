@@ -208,13 +208,13 @@ def test_nothing_is_learned_where_pseudo_priors_are_good(monkeypatch):
         {"within_class": None},
     ],
 )
-def test_what_was_asked_for_stays(settings, monkeypatch):
+def test_what_was_asked_for_stays(skewed, settings, monkeypatch):
     asked = []
     monkeypatch.setattr(chain_fits.ChainFits, "learn", lambda *_: asked.append(None))
-    model = skewed_model()
-    for own in ({}, settings):
-        with model:
-            step = CarlinChib(**own)
+    model, as_it_is = skewed
+    with model:
+        made_otherwise = CarlinChib(**settings)
+    for step in (as_it_is, made_otherwise):
         run(model, step, 1, 8, 1)
         assert len(asked) == 1
 
@@ -256,9 +256,9 @@ def test_a_funnel_is_sampled_exactly(rng, monkeypatch):
 
     monkeypatch.setattr(pilots, "_pilot_draws", independent)
     monkeypatch.setattr(PseudoPriorCheck, "worth_learning", lambda *_, **__: [0])
-    step.setup_chain(rng, tune=1_000, draws=4_000)
+    step.setup_chain(rng, tune=1_000, draws=2_000)
     point, seen = model.initial_point(0), []
-    for t in range(5_000):
+    for t in range(3_000):
         if t == 1_000:
             step.stop_tuning()
         point = step.step(point)[0]
