@@ -230,8 +230,7 @@ def test_processes_back_ends_and_states_make_no_difference_to_several_modes():
         with folded_model(4) as model:
             return model, CarlinChib(within_class=RandomWalk(n_moves=2), **options)
 
-    def draws(cores=1, **options):
-        model, step = fresh(**options)
+    def draws(model, step, cores=1):
         with model, judged_by_few_sweeps():
             return pm.sample(
                 step=step,
@@ -244,7 +243,9 @@ def test_processes_back_ends_and_states_make_no_difference_to_several_modes():
                 compute_convergence_checks=False,
             )
 
-    one, two, other = draws(), draws(cores=2), draws(compile_kwargs={"mode": "FAST_COMPILE"})
+    model, step = fresh()
+    one, two = draws(model, step), draws(model, step, cores=2)
+    other = draws(*fresh(compile_kwargs={"mode": "FAST_COMPILE"}))
     for name, values in one["posterior"].data_vars.items():
         np.testing.assert_array_equal(values, two["posterior"][name])
         np.testing.assert_allclose(values, other["posterior"][name], rtol=1e-7)
@@ -255,7 +256,6 @@ def test_processes_back_ends_and_states_make_no_difference_to_several_modes():
     counted = one["sample_stats"]["class_n_switched"].values[:, 1:]
     np.testing.assert_array_equal(switched.sum(axis=2), counted)
 
-    model, step = fresh()
     step.setup_chain(np.random.default_rng(0), tune=5, draws=5)
     point = step.step(model.initial_point(0))[0]
     state = step.sampling_state
