@@ -112,15 +112,19 @@ def test_the_likelihood_of_rates_sums_over_places(n_changes, rng, monkeypatch):
     np.testing.assert_allclose(found, logsumexp(terms) - np.log(len(terms)))
 
 
+# of models that are sampled with --runslow alone, but for one
 @pytest.mark.parametrize(
     ("make", "more_nodes"),
-    [
-        (published.zero_inflated, 150),
-        (published.robust_errors, 90),
-        (published.pines, 300),
-        (published.one_odd_group, 225),
-        (published.filtration_condensation, 225),
-    ],
+    by_default(
+        [
+            (published.zero_inflated, 150),
+            (published.robust_errors, 90),
+            (published.pines, 300),
+            (published.one_odd_group, 225),
+            (published.filtration_condensation, 225),
+        ],
+        [(published.one_odd_group, 225)],
+    ),
 )
 def test_quadratures_have_converged(make, more_nodes):
     np.testing.assert_allclose(
