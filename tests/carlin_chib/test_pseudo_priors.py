@@ -311,6 +311,7 @@ def test_a_geometry_that_is_declared_is_found_and_starts_modes(module_without_co
 
 
 def test_a_geometry_keeps_no_model_alive(module_without_compiler):
+    gc.freeze()  # what there is already takes seconds to look through
     model = SkewedMixture().model
     declare_geometry(model, LatentGeometry(prior_covariance=model["spread"].reshape((1, 3))))
     alive = weakref.ref(model)
