@@ -6,6 +6,7 @@ What is tested is the burst that runs in production, one sweep long.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 import numpy as np
 import pytensor
@@ -20,8 +21,9 @@ from pymc_mcoem.carlin_chib.sweeps import compile_sweeps
 from tests.helpers.checks import LIMIT, class_draw_asymmetry, invariance
 from tests.helpers.compiled import N_MOVES
 from tests.helpers.interpreted import interpreted
-from tests.helpers.models import N_CLASSES
+from tests.helpers.models import N_CLASSES, ScaledMixture, SkewedMixture
 from tests.helpers.reference_kernel import CompiledKernel, GivenNoise, ReferenceKernel
+from tests.helpers.representatives import by_default
 
 KINDS = ("laplace", "good", "poor")
 
@@ -175,7 +177,7 @@ def test_the_sweep_leaves_the_posterior_invariant(case, rng):
     kernel = CompiledKernel(
         case.burst, case.pseudo_priors("laplace"), case.burst.initial_log_step, case.data
     )
-    found = invariance(kernel, case.family, case.quadrature, rng, 10_000)
+    found = invariance(kernel, case.family, case.quadrature, rng, 4_000)
     assert found.largest_z < LIMIT
 
 
@@ -212,7 +214,15 @@ def test_the_step_size_of_the_chosen_class_follows_its_acceptance(case, rng):
 # -- classes without weight ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shared_latents", [False, True])
+@pytest.mark.parametrize(
+    ("case", "shared_latents"),
+    by_default(
+        product([SkewedMixture, ScaledMixture], [False, True]),
+        [(SkewedMixture, True), (ScaledMixture, False)],
+    ),
+    indirect=["case"],
+    ids={SkewedMixture: "skewed", ScaledMixture: "scaled"}.get,
+)
 def test_loops_and_graph_keep_out_of_classes_without_weight(case, rng, shared_latents):
     """With latents that all classes share (plain Gibbs) and with auxiliaries of their own."""
     density, move = case.burst.density, RandomWalk(N_MOVES)
