@@ -158,7 +158,7 @@ def several(centers, spreads, weights, prior_spread, probability):
     return model, centers, weights
 
 
-@pytest.mark.parametrize("name", by_default(SHAPES, {"three", "two latents"}))
+@pytest.mark.parametrize("name", by_default(SHAPES, {"two latents"}))
 def test_modes_of_other_numbers_widths_and_dimensions(rng, name):
     shape = SHAPES[name]
     model, centers, weights = several(*shape)
@@ -178,14 +178,14 @@ def test_a_mode_that_no_prior_draw_hits_is_found_from_starts_alone(rng):
     model, *_ = several([[1.0], [60.0]], [0.3, 0.3], [0.5, 0.5], 3.0, 0.5)
     everywhere = Laplace(race=None, starts=[{"x": [60.0]}])
     step = CarlinChib(model=model, pseudo_priors=everywhere, within_class=RandomWalk(n_moves=4))
-    tree = sampled(model, step, rng, draws=1_000)
+    tree = sampled(model, step, rng, draws=1_000, chains=2)
     assert summary_of(tree).ok
     assert (errors_of(tree["posterior"]["k"].values == 1, 0.5) < FOUR).all()
     step = CarlinChib(model=model, within_class=RandomWalk(n_moves=4))
-    missed = sampled(model, step, rng, draws=1_000)
+    missed = sampled(model, step, rng, draws=1_000, chains=2)
     assert (missed["posterior"]["x"].values < 30.0).all()
     # nobody can know, and nobody says more
-    assert repr(summary_of(missed)).endswith("No problem found in what 4 chains visited.")
+    assert repr(summary_of(missed)).endswith("No problem found in what 2 chains visited.")
 
 
 def test_chains_that_miss_a_mode_disagree_with_those_that_found_it(rng):
@@ -231,7 +231,7 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("name", by_default(VARIANTS, {"gibbs", "independence", "frozen"}))
+@pytest.mark.parametrize("name", by_default(VARIANTS, {"independence", "frozen"}))
 def test_mixtures_leave_the_exact_posterior(skewed, rng, name):
     model, given = skewed.family.model, Given(overlapping(skewed.quadrature))
     step = CarlinChib(model=model, pseudo_priors=given, **VARIANTS[name])
