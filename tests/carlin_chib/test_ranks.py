@@ -56,7 +56,7 @@ class Case:
     thin : int
         Sweeps between ranked draws, so many that these are nearly independent.
     n_runs : int
-        Prior draws; twenty to be expected at each rank, or more.
+        Prior draws; fifteen to be expected at each rank, or more.
     """
 
     model: pm.Model
@@ -149,10 +149,13 @@ def plain():
     return Case(model, step, step, simulate, quantities, thin=12, n_runs=300)
 
 
+# by default frozen auxiliaries stand for latents that are shared, and `test_variants` has others
+@pytest.mark.slow
 def test_shared_latents(plain, rng):
     assert smallest_p(plain, rng) > LEAST_P
 
 
+@pytest.mark.slow
 def test_shared_latents_without_the_constant_of_one_class_fail(plain, rng, monkeypatch):
     fit = plain.step._engine.fit
 
@@ -218,7 +221,7 @@ def nested():
         on, off = (level * (k > 0), slope * (k > 1), log_spread * (k > 2)), (slope * (k < 2),)
         return np.array([k, level, slope, log_spread, log_p, *on, *off, log_spread * (k < 3)])
 
-    return Case(model, step, step, simulate, quantities, thin=8)
+    return Case(model, step, step, simulate, quantities, thin=8, n_runs=150)
 
 
 def test_blocks_of_unequal_dimension(nested, rng):
@@ -339,7 +342,7 @@ def frozen_case(model, step, sweep, spreads):
         away = x - drift
         return np.array([k, k == 1, x, drift, log_p, *(away * (k == j) for j in range(3))])
 
-    return Case(model, step, sweep, simulate, quantities, thin=8)
+    return Case(model, step, sweep, simulate, quantities, thin=8, n_runs=150)
 
 
 @pytest.fixture(scope="module")
