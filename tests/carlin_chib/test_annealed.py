@@ -27,6 +27,8 @@ from tests.helpers.representatives import by_default
 CLEARLY = 8.0
 #: Of so many the jump that is broken least is off by 9 or 10 standard errors.
 N_CHAINS = 2_500
+#: Of so many it still exceeds `LIMIT`, which a right one is held to.
+N_RIGHT = 1_200
 AT_ONCE = AnnealedJump(n_temperatures=1)
 IN_STAGES = AnnealedJump(n_temperatures=5, n_leapfrog=2)
 
@@ -80,12 +82,12 @@ def each_family(*chosen):
 
 @each_family((ScaledMixture, "good"), (SkewedMixture, "poor"))
 def test_carrying_over_leaves_the_posterior_invariant(case, rng, kind):
-    assert z_of(case, rng, kind, AT_ONCE) < LIMIT
+    assert z_of(case, rng, kind, AT_ONCE, N_RIGHT) < LIMIT
 
 
 @each_family((ScaledMixture, "poor"), (SkewedMixture, "laplace"))
 def test_stages_leave_the_posterior_invariant(case, rng, kind):
-    assert z_of(case, rng, kind, IN_STAGES) < LIMIT
+    assert z_of(case, rng, kind, IN_STAGES, N_RIGHT) < LIMIT
 
 
 def test_stages_reach_more_than_carrying_over(skewed, rng):
