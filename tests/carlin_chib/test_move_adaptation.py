@@ -29,7 +29,9 @@ def covariance_and_effects() -> pm.Model:
     return model
 
 
-def test_a_density_without_a_mode_has_a_pseudo_prior_where_its_mass_is(rng, monkeypatch):
+def test_a_density_without_a_mode_has_a_pseudo_prior_where_its_mass_is(
+    rng, monkeypatch, without_compiler
+):
     model = covariance_and_effects()
     density = ClassDensity(model, model["k"], [model["packed"], model["x"]])
     rule = Laplace(race=None)
