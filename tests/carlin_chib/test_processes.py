@@ -15,7 +15,8 @@ from tests.helpers.step_shapes import SHAPES, sample
     ("mp_ctx", "name"),
     by_default(
         product(["fork", "spawn", "forkserver"], SHAPES),
-        {("fork", "plate"), ("spawn", "blocks")},
+        # `test_plate` has two processes of the default kind
+        {("spawn", "blocks")},
     ),
 )
 def test_one_process_and_several_draw_the_same(name, mp_ctx):

@@ -151,7 +151,7 @@ def test_chains_start_in_classes_of_their_own(two_steps):
         # Of two classes the other one, if it switched.
         return int(new["k"]) ^ int(stats["class_switched"])
 
-    n = 100
+    n = 50
     own = np.mean([started(seed, model.initial_point(0)) for seed in range(n)])
     assert abs(own - EVIDENCE[1]) < LIMIT * np.sqrt(EVIDENCE[0] * EVIDENCE[1] / n)
     given = {"spread_log__": np.asarray(0.0), "k": np.asarray(1), "x": np.asarray(0.7)}
