@@ -88,7 +88,7 @@ def test_adaptation_that_goes_on_fails(skewed, rng):
 
     def z(kernel):
         made = kernel(skewed.family.log_density, far, log_step, n_moves=1)
-        return z_of(made, skewed, rng, n=400_000)
+        return z_of(made, skewed, rng, n=250_000)
 
     assert z(ReferenceKernel) < LIMIT
     assert z(AdaptsForEver) > CLEARLY
