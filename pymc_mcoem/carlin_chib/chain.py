@@ -63,7 +63,7 @@ class ChainSweep:
         Under which the sweep was made.
     believed_elsewhere : float
         Probability of the classes other than `started_at` by the pseudo-priors' evidence.
-    left_out : ndarray of shape (n_classes,)
+    missed_share : ndarray of shape (n_classes,)
         Share of each class's evidence in modes that its pseudo-prior leaves out.
     """
 
@@ -71,7 +71,7 @@ class ChainSweep:
     swept: Swept
     equalizing_log_weight: np.ndarray
     believed_elsewhere: float
-    left_out: np.ndarray
+    missed_share: np.ndarray
 
 
 class Chain(WithSamplingState):
@@ -239,8 +239,8 @@ class Chain(WithSamplingState):
                 equalizing, swept.log_weight, self.n_steps
             )
         believed = self.fits.believed_elsewhere(self.pseudo_priors, before, equalizing)
-        left_out = self.fits.left_out(self.pseudo_priors)
-        return ChainSweep(before, swept, equalizing, believed, left_out)
+        missed_share = self.fits.missed_share(self.pseudo_priors)
+        return ChainSweep(before, swept, equalizing, believed, missed_share)
 
     def poor_pseudo_priors(self, rng: np.random.Generator) -> list[Verdict]:
         """Return verdicts on the pseudo-priors that have proved poor; `rng` is not advanced."""

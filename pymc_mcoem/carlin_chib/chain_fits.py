@@ -28,7 +28,7 @@ _log = logging.getLogger("pymc_mcoem")
 N_CHECKED = 500
 
 #: A smaller share of a class's evidence may be left out.
-LEAST_LEFT_OUT = 0.01
+LEAST_MISSED_SHARE = 0.01
 
 
 @dataclass_state
@@ -112,7 +112,7 @@ class ChainFits(WithSamplingState):
                 count,
                 found.log_evidence.size,
             )
-        if (beyond := self.left_out(found) > LEAST_LEFT_OUT).any():
+        if (beyond := self.missed_share(found) > LEAST_MISSED_SHARE).any():
             _log.warning(
                 "CarlinChib: %s: the classes %s have more modes than their pseudo-priors hold; "
                 "if they have weight, class_index_summary flags them and says what to do.",
@@ -147,12 +147,12 @@ class ChainFits(WithSamplingState):
             self._check = PseudoPriorCheck(N_CHECKED, found.log_evidence)
         return [each.class_number for each in learned]
 
-    def left_out(self, pseudo_priors: PseudoPriors) -> np.ndarray:
+    def missed_share(self, pseudo_priors: PseudoPriors) -> np.ndarray:
         """Return the share of each class's evidence in modes that are left out ``(n_classes,)``.
 
         On a plate it is the largest of all rows.
         """
-        found = pseudo_priors.left_out
+        found = pseudo_priors.missed_share
         if found is None:
             return np.zeros(self._engine.density.n_classes)
         return found if found.ndim == 1 else found.max(axis=1)

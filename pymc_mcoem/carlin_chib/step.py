@@ -186,17 +186,17 @@ class CarlinChib(BlockedStep):
     Of shape (n_classes,) are ``class_prior`` (the prior probabilities, which `bayes_factors` takes
     out; nan if they depend on other variables or differ along a plate),
     ``class_unvisited_log_odds`` (of classes that tuning hardly visited, by a search over all
-    variables if other steps move some; nan for the others, and on a plate) and ``class_left_out``
-    (the share of each class's evidence in modes that its pseudo-prior leaves out, on a plate the
-    largest of all rows). A number is ``class_unvisited_mode_log_odds`` (of modes of other steps'
-    variables, or joint values of three or more indices, that tuning did not visit; nan without an
-    answer). With `jump` there is also ``class_jump_acceptance`` (share of the moves along the jump
-    accepted, which should be near the jump's target), and with `equalize_visits` there are
-    ``class_equalizing_log_weight`` of shape (n_classes,) (what was added to the logarithms of the
-    prior probabilities), ``class_log_importance`` (the logarithm of the draw's weight) and
-    ``class_equalizing_of`` (the index that they belong to). If the model has several class indices,
-    the names of vectors end in that of the index, as ``class_log_weight_k``, since netCDF takes no
-    vectors of one name.
+    variables if other steps move some; nan for the others, and on a plate) and
+    ``class_missed_share`` (the share of each class's evidence in modes that its pseudo-prior leaves
+    out, on a plate the largest of all rows). A number is ``class_unvisited_mode_log_odds`` (of
+    modes of other steps' variables, or joint values of three or more indices, that tuning did not
+    visit; nan without an answer). With `jump` there is also ``class_jump_acceptance`` (share of the
+    moves along the jump accepted, which should be near the jump's target), and with
+    `equalize_visits` there are ``class_equalizing_log_weight`` of shape (n_classes,) (what was
+    added to the logarithms of the prior probabilities), ``class_log_importance`` (the logarithm of
+    the draw's weight) and ``class_equalizing_of`` (the index that they belong to). If the model has
+    several class indices, the names of vectors end in that of the index, as ``class_log_weight_k``,
+    since netCDF takes no vectors of one name.
 
     At the end of tuning the pseudo-priors are judged by the auxiliaries drawn from them since
     they were fitted, and poor ones are named in the log with their Pareto k and effective share;

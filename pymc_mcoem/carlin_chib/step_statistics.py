@@ -17,9 +17,9 @@ __all__ = [
     "EQUALIZED_INDEX",
     "EQUALIZING_LOG_WEIGHT",
     "INDEX",
-    "LEFT_OUT",
     "LOG_IMPORTANCE",
     "LOG_WEIGHT",
+    "MISSED_SHARE",
     "PRIOR",
     "UNVISITED",
     "StepStatistics",
@@ -58,7 +58,7 @@ LOG_IMPORTANCE = "class_log_importance"
 BELIEVED = "class_believed_elsewhere"
 
 #: Statistic with the share of each class's evidence in modes that its pseudo-prior leaves out.
-LEFT_OUT = "class_left_out"
+MISSED_SHARE = "class_missed_share"
 
 #: Name that `EQUALIZING_LOG_WEIGHT` had in earlier versions.
 _FORMER = "class_tilt"
@@ -99,7 +99,7 @@ class SweepStatistics:
         PRIOR: (object, []),
         UNVISITED: (object, []),
         UNVISITED_MODES: (np.float64, []),
-        LEFT_OUT: (object, []),
+        MISSED_SHARE: (object, []),
     }
 
     def __init__(self, index: str, *, is_alone: bool, jumps: bool, equalizes_visits: bool) -> None:
@@ -115,7 +115,7 @@ class SweepStatistics:
             self.dtypes_shapes[LOG_IMPORTANCE] = (np.float64, [])
         self._vectors = {
             statistic: statistic if is_alone else _vector_name(statistic, index)
-            for statistic in (LOG_WEIGHT, PRIOR, UNVISITED, LEFT_OUT)
+            for statistic in (LOG_WEIGHT, PRIOR, UNVISITED, MISSED_SHARE)
         }
         for statistic, its_name in self._vectors.items():
             self.dtypes_shapes[its_name] = self.dtypes_shapes.pop(statistic)
@@ -151,7 +151,7 @@ class SweepStatistics:
             self._vectors[PRIOR]: class_prior,
             self._vectors[UNVISITED]: unvisited_log_odds,
             UNVISITED_MODES: float(unvisited_mode_log_odds[0]),
-            self._vectors[LEFT_OUT]: made.left_out,
+            self._vectors[MISSED_SHARE]: made.missed_share,
         }
         if self._equalizes_visits:
             stats[EQUALIZING_LOG_WEIGHT] = equalizing
@@ -188,7 +188,7 @@ class StepStatistics:
     unvisited_mode_log_odds : ndarray of shape (n_chains,), or None
         Log-odds of modes, of the variables that other steps draw, that the chain did not visit in
         tuning; nan without an answer.
-    left_out : ndarray of shape (n_chains, n_draws, n_classes), or None
+    missed_share : ndarray of shape (n_chains, n_draws, n_classes), or None
         Share of each class's evidence in modes that its pseudo-prior leaves out; on a plate the
         largest of all rows.
     """
@@ -199,7 +199,7 @@ class StepStatistics:
     believed: np.ndarray | None = None
     unvisited_log_odds: np.ndarray | None = None
     unvisited_mode_log_odds: np.ndarray | None = None
-    left_out: np.ndarray | None = None
+    missed_share: np.ndarray | None = None
 
 
 def read_statistics(stats: Any, values: np.ndarray, name: str | None) -> StepStatistics:
@@ -242,7 +242,7 @@ def read_statistics(stats: Any, values: np.ndarray, name: str | None) -> StepSta
     believed = _scalars_by_step(stats, BELIEVED, shape)
     unvisited = _vectors_of_index(stats, UNVISITED, name, shape)
     modes = _scalars_by_step(stats, UNVISITED_MODES, shape)
-    left_out = _vectors_of_index(stats, LEFT_OUT, name, shape)
+    missed_share = _vectors_of_index(stats, MISSED_SHARE, name, shape)
     return StepStatistics(
         _rows(weights[step], values),
         own,
@@ -250,7 +250,7 @@ def read_statistics(stats: Any, values: np.ndarray, name: str | None) -> StepSta
         believed[step] if len(believed) == len(names) else None,
         unvisited[step][:, -1] if len(unvisited) == len(names) else None,
         modes[step][:, -1] if len(modes) == len(names) else None,
-        left_out[step] if len(left_out) == len(names) else None,
+        missed_share[step] if len(missed_share) == len(names) else None,
     )
 
 

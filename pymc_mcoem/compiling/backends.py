@@ -133,8 +133,8 @@ def interpreted_mode(*, in_place: bool = False) -> Mode:
         draws are three times as fast, because their generators are not copied.
     """
     # The last two find fewer operators for as much time as all others, and save no time in a call.
-    left_out = ("fusion", "cxx_only", "BlasOpt", "specialize", "uncanonicalize")
-    mode: Mode = Mode(InterpretingLinker(), "fast_run").excluding(*left_out)
+    excluded = ("fusion", "cxx_only", "BlasOpt", "specialize", "uncanonicalize")
+    mode: Mode = Mode(InterpretingLinker(), "fast_run").excluding(*excluded)
     return mode if in_place else mode.excluding("inplace")
 
 

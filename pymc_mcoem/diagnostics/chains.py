@@ -48,7 +48,7 @@ class IndexChains:
     unvisited_mode_log_odds : ndarray of shape (n_chains,), or None
         Log-odds of modes, of the variables that other steps draw, that a chain did not visit in
         tuning; nan without an answer.
-    left_out : ndarray of shape (n_chains, n_draws, n_classes), or None
+    missed_share : ndarray of shape (n_chains, n_draws, n_classes), or None
         Share of each class's evidence in modes that the step's pseudo-priors leave out.
     companions : dict of str to ndarray of bool, shape (n_rows,)
         Other discrete variables, and the rows in which they never visited or never left a class;
@@ -67,7 +67,7 @@ class IndexChains:
     believed: np.ndarray | None = None
     unvisited_log_odds: np.ndarray | None = None
     unvisited_mode_log_odds: np.ndarray | None = None
-    left_out: np.ndarray | None = None
+    missed_share: np.ndarray | None = None
     companions: dict[str, np.ndarray] = field(default_factory=dict)
 
     @property
@@ -274,7 +274,7 @@ def read_chains(
         unvisited_mode_log_odds=(
             None if log_weight is None else statistics.unvisited_mode_log_odds
         ),
-        left_out=None if log_weight is None else statistics.left_out,
+        missed_share=None if log_weight is None else statistics.missed_share,
         companions=_companions(data, group, index, stats),
     )
 

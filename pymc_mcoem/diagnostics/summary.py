@@ -18,7 +18,7 @@ from pymc_mcoem.diagnostics.latents import (
     unmixed_latents,
     worst_latents,
 )
-from pymc_mcoem.diagnostics.left_out import left_out_flags
+from pymc_mcoem.diagnostics.missed_share import missed_share_flags
 from pymc_mcoem.diagnostics.printed_table import PrintedTable, formatted
 from pymc_mcoem.diagnostics.pseudo_priors import GOOD_PARETO_K, jump_pareto_k
 from pymc_mcoem.diagnostics.shares import Limits, class_shares, rao_blackwell_shares, share_flags
@@ -239,7 +239,7 @@ def class_index_summary(
     for other in _indices_beside(chains, data, group):
         # what an index beside this one has not seen changes the shares of both
         flags += [f"{other.name} beside it: {flag}" for flag in unvisited_flags(other)]
-    flags += left_out_flags(chains)
+    flags += missed_share_flags(chains)
     flags += share_flags(chains, shares, tests, limits, overall.attrs["p_limit"])
     variables = data[group].to_dataset() if isinstance(data, xr.DataTree) else data
     if isinstance(variables, xr.Dataset):

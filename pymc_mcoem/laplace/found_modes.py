@@ -93,7 +93,7 @@ class FoundModes:
         Returns
         -------
         Modes
-            `Modes.left_out` is the share of the class's evidence that is in other modes: those
+            `Modes.missed_share` is the share of the class's evidence that is in other modes: those
             beyond the most that are kept, and those that such points lead to, of which each is
             taken to be as wide as the modes known. It is 1 if there may be any number.
         """
@@ -110,7 +110,7 @@ class FoundModes:
         if len(kept.status) == self._most:
             beyond = max(1.0 - held, 0.0)
         missed = max(outside, growth) + beyond
-        return replace(kept, left_out=float(missed / (held + missed)) if is_countable else 1.0)
+        return replace(kept, missed_share=float(missed / (held + missed)) if is_countable else 1.0)
 
     def _kept(self) -> Modes:
         modes = self._modes

@@ -61,7 +61,7 @@ class Modes:
     gradient_norm : ndarray of shape (n,)
         Largest absolute component of the gradient at the mode.
     n_iterations : ndarray of int of shape (n,)
-    left_out : float
+    missed_share : float
         Of the distinct modes of one class: share of its evidence in modes that are not among them.
     """
 
@@ -72,7 +72,7 @@ class Modes:
     gradient_norm: np.ndarray
     n_iterations: np.ndarray
     status: tuple[ModeStatus, ...]
-    left_out: float = 0.0
+    missed_share: float = 0.0
 
     @cached_property
     def log_evidence(self) -> np.ndarray:

@@ -81,29 +81,29 @@ def test_all_modes_of_a_wave_are_found(frequency, rng):
     for found in fits(wave(frequency), some_seeds(rng)):
         # what is not found is below what the last draws may add, a hundredth, and modes are bent
         np.testing.assert_allclose(np.exp(found.log_evidence), exact, rtol=0.05)
-        assert (found.left_out < 0.02).all()
+        assert (found.missed_share < 0.02).all()
 
 
 def test_all_eight_modes_of_three_folded_latents_are_found(rng):
     for found in fits(folded(3), some_seeds(rng)):
         assert n_modes(found).tolist() == [1, 8]
-        assert found.left_out.tolist() == [0.0, 0.0]
+        assert found.missed_share.tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("n_latents", [6, 8, 20])
 def test_modes_beyond_those_that_are_kept_are_told(n_latents, rng):
     found = fitted(folded(n_latents), *some_seeds(rng, 1))
     assert n_modes(found).tolist() == [1, MAX_MODES]
-    assert found.left_out[0] == 0.0
+    assert found.missed_share[0] == 0.0
     # half of 64, seven eighths of 256: those are not all counted
-    assert found.left_out[1] == pytest.approx(0.5, abs=0.1) if n_latents == 6 else 1.0
+    assert found.missed_share[1] == pytest.approx(0.5, abs=0.1) if n_latents == 6 else 1.0
 
 
 def test_all_modes_that_are_given_are_kept(rng):
     corners = [{"x": list(signs)} for signs in itertools.product([-1.5, 1.5], repeat=6)]
     found = fitted(folded(6), *some_seeds(rng, 1), starts=corners)
     assert n_modes(found).tolist() == [1, 64]
-    assert found.left_out.tolist() == [0.0, 0.0]
+    assert found.missed_share.tolist() == [0.0, 0.0]
 
 
 def test_a_class_with_more_modes_than_are_kept_is_flagged(rng):
@@ -153,7 +153,7 @@ def test_a_class_with_one_mode_is_searched_as_often_as_ever(rng, monkeypatch):
     )
     found = fitted(model, *some_seeds(rng, 1))
     assert (climbed[2:], len(searched)) == ([24, 24], 2 * 6)
-    assert found.left_out.tolist() == [0.0, 0.0]
+    assert found.missed_share.tolist() == [0.0, 0.0]
 
 
 # -- a search that stops short ---------------------------------------------------------------------
@@ -192,15 +192,15 @@ def test_a_mode_that_the_first_search_just_missed_is_kept():
     assert not modes.add(at(20.0, ModeStatus.INDEFINITE))
     kept = modes.best(np.zeros(0), 0.0)
     np.testing.assert_array_equal(kept.mean[:, 0], [3.0, -3.0])
-    assert kept.left_out == pytest.approx(0.0, abs=1e-8)
+    assert kept.missed_share == pytest.approx(0.0, abs=1e-8)
 
 
 def test_points_that_lead_elsewhere_are_weighed_as_the_modes_are():
     modes = FoundModes(at(0.0))
-    assert modes.best(np.array([0.0]), 0.0).left_out == pytest.approx(0.5)
-    assert modes.best(np.array([-8.0]), 0.0).left_out == 0.0
-    assert modes.best(np.zeros(0), 0.25).left_out == pytest.approx(0.2)
-    assert modes.best(np.zeros(0), 0.25, is_countable=False).left_out == 1.0
+    assert modes.best(np.array([0.0]), 0.0).missed_share == pytest.approx(0.5)
+    assert modes.best(np.array([-8.0]), 0.0).missed_share == 0.0
+    assert modes.best(np.zeros(0), 0.25).missed_share == pytest.approx(0.2)
+    assert modes.best(np.zeros(0), 0.25, is_countable=False).missed_share == 1.0
 
 
 # -- plates ----------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ def test_a_mode_of_rows_that_few_draws_hit_is_found(rng):
         assert found.is_mixed.tolist() == [[False] * 2, [True] * 2]
         # a normal, cut off nowhere near
         np.testing.assert_allclose(np.exp(found.log_evidence[1]), exact, rtol=1e-3)
-        assert (found.left_out == 0.0).all()
+        assert (found.missed_share == 0.0).all()
 
 
 def test_rows_with_one_mode_are_searched_as_often_as_ever(rng, monkeypatch):
@@ -245,7 +245,7 @@ def test_rows_with_one_mode_are_searched_as_often_as_ever(rng, monkeypatch):
     monkeypatch.setattr(search, "_search", lambda j, *rest: asked.append(j) or of_rows(j, *rest))
     found = search([], rng)
     assert asked == [0] * 5 + [1] * 5
-    assert not found.is_mixed.any() and not found.left_out.any()
+    assert not found.is_mixed.any() and not found.missed_share.any()
 
 
 def test_rows_with_more_modes_than_are_searched_for_are_told(rng):
@@ -255,8 +255,8 @@ def test_rows_with_more_modes_than_are_searched_for_are_told(rng):
         mean = pm.math.switch(pm.math.eq(k, 0), 0.5 * x, pt.sin(20.0 * x))
         pm.Normal("y", mean, 0.1, observed=np.full(3, 0.5))
     found = plate_search(model)([], rng)
-    assert (found.left_out[0] == 0.0).all() and (found.left_out[1] > 0.1).all()
-    assert found != replace(found, left_out=np.zeros_like(found.left_out))
+    assert (found.missed_share[0] == 0.0).all() and (found.missed_share[1] > 0.1).all()
+    assert found != replace(found, missed_share=np.zeros_like(found.missed_share))
 
 
 def test_valleys_are_between_hills_alone():

@@ -84,7 +84,7 @@ class PseudoPriors:
         Named troubles of the rule that made them, with their counts.
     mixtures : Mixed or None
         `Mixtures` if some class has several components, or those learned while tuning.
-    left_out : ndarray of shape (n_classes,), or None
+    missed_share : ndarray of shape (n_classes,), or None
         Share of each class's evidence in modes that its pseudo-prior leaves out, as far as it is
         known; None for none.
 
@@ -108,7 +108,7 @@ class PseudoPriors:
     log_evidence: np.ndarray
     troubles: dict[str, int] = field(default_factory=dict)
     mixtures: Mixed | None = None
-    left_out: np.ndarray | None = None
+    missed_share: np.ndarray | None = None
 
     def __eq__(self, other: object) -> bool:
         # PyMC compares the states of step methods, which hold pseudo-priors, field by field.
@@ -119,7 +119,7 @@ class PseudoPriors:
                 *each.as_list(),
                 each.log_evidence,
                 *(each.mixtures.arrays() if each.mixtures else []),
-                *([] if each.left_out is None else [each.left_out]),
+                *([] if each.missed_share is None else [each.missed_share]),
             ]
             for each in (self, other)
         )
@@ -187,7 +187,7 @@ class PseudoPriors:
         n_components = max(len(modes.status) for modes in found)
         plain = replace(
             cls.from_factors(best.mean, best.factors, best.log_evidence, best.troubles()),
-            left_out=np.array([modes.left_out for modes in found]),
+            missed_share=np.array([modes.missed_share for modes in found]),
         )
         if n_components == 1:
             return plain
@@ -236,7 +236,7 @@ class PseudoPriors:
             scale=np.where(both, found.scale, identity),
             whiten=np.where(both, found.whiten, identity),
             mixtures=None if self.mixtures is None else self.mixtures.restricted(active),
-            left_out=self.left_out,
+            missed_share=self.missed_share,
         )
 
     def as_list(self) -> list[np.ndarray]:

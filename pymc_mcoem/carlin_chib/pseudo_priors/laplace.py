@@ -68,22 +68,20 @@ class Laplace:
         If `n_prior_draws` is negative or not a whole number; when compiled, if `starts` name no
         latent or hold a value of another shape or outside the support.
 
-    Notes
-    -----
-    Two dozen of the prior draws in a class climb together by steps that use gradients only: the
-    twelve with the highest density, and twelve others. A few times, a full search then starts from
-    the highest of them that is near no known mode, and on as long as that finds new modes. Where
-    three or more are found all draws climb, and further ones until they add less than a hundredth
-    of the evidence. Two modes count as one if they are less than a standard deviation apart under
-    the curvatures of both. Up to 32 modes are kept, of a single latent 128, and as many as there
-    are `starts`; what is known to be left out is recorded as the sampler statistic
-    ``class_left_out``, and `class_index_summary` flags it. If a prior cannot be drawn from, Cauchy
-    variables around the model's initial point take its place. No covariance is wider than four
-    times that of the prior draws. If no mode is found, a normal is fitted by importance sampling
-    that starts from the prior draws, provided there are five draws for each latent; an example is
-    a covariance with effects drawn with it, whose density has no highest point. A mode whose
-    surroundings prior draws seldom hit may be missed by some chains, which then disagree, or by
-    all, which cannot be detected: give `starts` if you know better. Cost, in interpreted code: a
+    Notes ----- Two dozen of the prior draws in a class climb together by steps that use gradients
+    only: the twelve with the highest density, and twelve others. A few times, a full search then
+    starts from the highest of them that is near no known mode, and on as long as that finds new
+    modes. Where three or more are found all draws climb, and further ones until they add less than
+    a hundredth of the evidence. Two modes count as one if they are less than a standard deviation
+    apart under the curvatures of both. Up to 32 modes are kept, of a single latent 128, and as many
+    as there are `starts`; what is known to be left out is recorded as the sampler statistic
+    ``class_missed_share``, and `class_index_summary` flags it. If a prior cannot be drawn from,
+    Cauchy variables around the model's initial point take its place. No covariance is wider than
+    four times that of the prior draws. If no mode is found, a normal is fitted by importance
+    sampling that starts from the prior draws, provided there are five draws for each latent; an
+    example is a covariance with effects drawn with it, whose density has no highest point. A mode
+    whose surroundings prior draws seldom hit may be missed by some chains, which then disagree, or
+    by all, which cannot be detected: give `starts` if you know better. Cost, in interpreted code: a
     tenth of a second per fit for three latents.
 
     Examples

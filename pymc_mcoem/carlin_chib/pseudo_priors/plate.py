@@ -229,13 +229,13 @@ class PlateLaplace:
         start = self.density.ravel(self._initial_point(0))
         own_rng = None if rng is None else np.random.default_rng(deepcopy(rng).integers(2**63))
         classes = range(self.density.n_classes)
-        found, left_out = [], np.zeros((len(classes), len(start)))
+        found, missed_share = [], np.zeros((len(classes), len(start)))
         for j in classes:
             ends = self._ends(j, start, own_rng, others)
             if own_rng is not None and self._prior is not None and self.n_prior_draws:
                 n_draws = affordable_draws(start.shape, self.n_prior_draws)
                 draws = self._drawn(j, start, own_rng, others, n_draws)
-                left_out[j] = self._add_behind_valleys(ends, j, draws, others)
+                missed_share[j] = self._add_behind_valleys(ends, j, draws, others)
                 precision = bounded_rows(np.stack([each[1] for each in ends]), draws)
                 ends = [
                     (mean, own, *more)
@@ -259,7 +259,7 @@ class PlateLaplace:
             log_evidence,
             {"mode search: not converged": missed} if missed else {},
             _mixtures(found),
-            left_out * weight,
+            missed_share * weight,
         )
 
     def _ends(
@@ -323,8 +323,8 @@ class PlateLaplace:
             # search found.
             tops = [ends[-1][0], begin]
         odds = growth * apart.sum(axis=0)
-        left_out: np.ndarray = odds / (1.0 + odds)
-        return left_out
+        missed_share: np.ndarray = odds / (1.0 + odds)
+        return missed_share
 
     def _with_modes_of_others(
         self, found: list[RowModes], others: Sequence[np.ndarray]

@@ -7,7 +7,7 @@ from scipy.special import softmax
 
 from pymc_mcoem.diagnostics.chains import IndexChains
 
-__all__ = ["left_out_flags"]
+__all__ = ["missed_share_flags"]
 
 #: Smallest posterior probability of modes that are left out which is flagged.
 _LEAST = 0.01
@@ -16,7 +16,7 @@ _LEAST = 0.01
 _UNKNOWN = 0.999
 
 
-def left_out_flags(chains: IndexChains) -> list[str]:
+def missed_share_flags(chains: IndexChains) -> list[str]:
     """Return messages about classes of which modes with some weight are known to be left out.
 
     If a class's share of the chain's weight is w and its pseudo-prior leaves out a share s of its
@@ -25,9 +25,9 @@ def left_out_flags(chains: IndexChains) -> list[str]:
     each row and recorded the largest product. Without the statistics of `CarlinChib` there is no
     message.
     """
-    if chains.left_out is None or chains.log_weight is None:
+    if chains.missed_share is None or chains.log_weight is None:
         return []
-    share = np.nan_to_num(chains.left_out.mean(axis=1)).clip(0.0, 1.0)
+    share = np.nan_to_num(chains.missed_share.mean(axis=1)).clip(0.0, 1.0)
     weight = np.ones_like(share)
     if len(chains.codes) == 1:
         log_weight = chains.log_weight[0]
