@@ -121,9 +121,9 @@ def stream(rng: np.random.Generator) -> np.ndarray:
     return mixture_stream(rng, 60)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def pool() -> Iterator[ProcessPoolExecutor]:
-    """Start two processes that import what they need themselves."""
+    """Start two processes that import what they need themselves, once: that takes seconds."""
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as made:
         yield made
 
