@@ -125,7 +125,7 @@ def test_probabilities_of_simulated_curves_agree_with_quadrature(mixture, by_lab
     ``test_more_starts_find_the_modes_that_one_misses`` of test_screening.py.
     """
     weights = {"left": 2.0, "right": 1.0}
-    curves = simulate(mixture, by_label, weights, 25, rng)
+    curves = simulate(mixture, by_label, weights, 10, rng)
     curves[1, 2] = np.nan
     exact = np.stack([exact_class_weights(mixture, by_label, weights, curve) for curve in curves])
     assert np.ptp(exact, axis=0).min() > 0.3  # the curves are of all kinds
@@ -209,7 +209,7 @@ def test_score_is_the_share_of_right_labels(classifier, rng):
 
 
 @pytest.mark.parametrize("e_step", [mcoem.esteps.FixedLatents(), mcoem.esteps.LaplaceGaussian()])
-def test_permuted_labels_and_classes_change_names_only(mixture, by_label, e_step):
+def test_permuted_labels_and_classes_change_names_only(mixture, by_label, without_compiler, e_step):
     """With E-steps that draw nothing there is no Monte Carlo error between the two."""
     curves = np.random.default_rng(3).normal(size=(5, POINTS.size))
     turned = {label: by_label[label].isel({"class": [1, 0]}) for label in ("right", "left")}
@@ -255,7 +255,7 @@ def test_one_mixture_labels_classes_by_number_or_by_name(mixture, by_label):
     assert named.classes_.tolist() == ["a"] and named.class_labels == ("a", "a")
 
 
-def test_fit_names_the_classes_by_labeled_observations(mixture, by_label, rng):
+def test_fit_names_the_classes_by_labeled_observations(mixture, by_label, rng, without_compiler):
     curves, labels = rng.normal(size=(12, POINTS.size)), list("ba" * 6)
     options = {"e_step": mcoem.esteps.FixedLatents(), "progressbar": False}
     classifier = mcoem.Classifier(mixture, by_label["left"], **options)
@@ -269,7 +269,9 @@ def test_fit_names_the_classes_by_labeled_observations(mixture, by_label, rng):
         mcoem.Classifier(mixture, by_label, **options).fit(curves, labels)
 
 
-def test_columns_are_in_the_order_that_scikit_learn_expects(mixture, by_label, rng):
+def test_columns_are_in_the_order_that_scikit_learn_expects(
+    mixture, by_label, rng, without_compiler
+):
     """Its metrics sort labels and take columns for sorted ones."""
     curves = rng.normal(size=(20, POINTS.size))
     options = {"e_step": mcoem.esteps.FixedLatents(), "progressbar": False}
@@ -325,7 +327,7 @@ def test_majority_labels_pass_over_what_could_not_be_classified():
 @pytest.mark.parametrize(
     "labels", [[("even", 1), ("even", 2), ("odd", 1)], [1, "b", None], [2.5, 1.5, 0.5]]
 )
-def test_labels_of_any_kind(mixture, by_label, labels, rng):
+def test_labels_of_any_kind(mixture, by_label, labels, rng, without_compiler):
     probabilities = np.array([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8]])
     assert mcoem.majority_labels(probabilities, labels) == labels
     parameters = next(each for each in by_label.values() if each.sizes["class"] > 1)
@@ -343,7 +345,7 @@ def test_labels_of_any_kind(mixture, by_label, labels, rng):
     assert found.score(curves, others) == 0.0
 
 
-def test_fixed_latents_weigh_classes_by_their_likelihood(mixture, by_label, rng):
+def test_fixed_latents_weigh_classes_by_their_likelihood(mixture, by_label, rng, without_compiler):
     parameters = mixture.check_parameters(by_label["left"])
     curve = np.exp(-((POINTS + 0.3) ** 2) / 0.3) + 0.2 * rng.standard_normal(6)
     curve[4] = np.nan
@@ -503,7 +505,7 @@ def test_one_that_kills_or_holds_every_worker_is_named(
     np.testing.assert_array_equal(np.delete(found, 3, axis=0), np.delete(expected, 3, axis=0))
 
 
-def test_a_mixture_for_each_label_takes_the_starting_points_over(by_label, rng):
+def test_a_mixture_for_each_label_takes_the_starting_points_over(by_label, rng, without_compiler):
     mixture = mcoem.TemplateMixture(
         POINTS,
         mcoem.GaussianBasis.regular([POINTS], bandwidth=0.6),
