@@ -18,6 +18,9 @@ from tests.helpers.bad_records import Disk
 from tests.helpers.toy_families import NormalMixture, mixture_stream
 from tests.helpers.toy_runs import THETA, assert_same
 
+# what is compiled here is called a few hundred times
+pytestmark = pytest.mark.usefixtures("module_without_compiler")
+
 POINTS = np.linspace(-1, 1, 6)
 QUIET = {"progressbar": False}
 
@@ -102,8 +105,8 @@ def most_frequent(labels):
     return Counter(labels).most_common(1)[0][0]
 
 
-def test_a_mixture_for_each_label_as_by_hand(mixture, larger, rng, without_compiler):
-    stream, labels = curves(rng, 40)
+def test_a_mixture_for_each_label_as_by_hand(mixture, larger, rng):
+    stream, labels = curves(rng, 24)
     settings = {"average_from": 4, "update_schedule": lambda n: True}
 
     def make():
@@ -131,13 +134,13 @@ def test_a_mixture_for_each_label_as_by_hand(mixture, larger, rng, without_compi
     np.testing.assert_array_equal(found["predicted"], predicted)
     np.testing.assert_array_equal(found["actual"], labels[1:])
     np.testing.assert_array_equal(found["classified"], asked[1:])
-    np.testing.assert_array_equal(found["observation"], np.arange(2, 41))
+    np.testing.assert_array_equal(found["observation"], np.arange(2, 25))
     expected = mcoem.live_error_rate(predicted, labels[1:], window=7)
     for name, values in expected.data_vars.items():
         np.testing.assert_array_equal(found[name].values, values.values)
     for name, em in learners.items():
         assert_same(em, others[name])
-    assert 0 < sum(asked) < 40 and 0 < found["cumulative"][-1] < 0.5
+    assert 0 < sum(asked) < 24 and 0 < found["cumulative"][-1] < 0.5
 
 
 @pytest.mark.parametrize(
@@ -342,7 +345,7 @@ def test_seconds_are_those_of_learning(rng):
 
 
 class Slow(Weighing):
-    """Its first call takes a second, as where functions are compiled when they are called."""
+    """Its first call takes half a second, as where functions are compiled when they are called."""
 
     def compile(self, family):
         return CompiledSlow(family, 0.0)
@@ -353,7 +356,7 @@ class CompiledSlow(CompiledWeighing):
 
     def __call__(self, *given, **options):
         if not self.calls:
-            sleep(1.0)
+            sleep(0.5)
         self.calls.append(given)
         return super().__call__(*given, **options)
 
@@ -362,7 +365,7 @@ def test_compiling_at_the_first_call_is_no_learning(rng):
     values, labels = toy_stream(rng, 20)
     em = toy(e_step=Slow())
     rate = mcoem.predict_then_learn(em, values, labels, e_step=Weighing(), **QUIET)
-    assert rate["seconds"][-1] < 1.0 and CompiledSlow.calls
+    assert rate["seconds"][-1] < 0.5 and CompiledSlow.calls
     assert_same(em, toy().partial_fit(values))
 
 
