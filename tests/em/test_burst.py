@@ -538,7 +538,7 @@ class EdgedMeans(Family):
 @pytest.mark.parametrize(
     ("centers", "spread", "width", "n_values", "n"),
     [
-        ((-4.0, 4.0), 1.0, 0.5, 1, 12),
+        ((-4.0, 4.0), 1.0, 0.5, 1, 6),
         ((0.0, 1.0), 3.0, 0.5, 30, 12),
         pytest.param((-4.0, 4.0), 1.0, 0.5, 1, 60, marks=pytest.mark.slow),
         pytest.param((0.0, 1.0), 1.0, 0.5, 1, 60, marks=pytest.mark.slow),
