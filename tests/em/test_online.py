@@ -14,6 +14,7 @@ from pymc_mcoem.em.esteps.posterior_mode import PosteriorMode
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.schedules import BurstLength, BurstSize, StepSize, UpdateSchedule
 from pymc_mcoem.templates import TemplateMixture
+from tests.helpers.representatives import by_default
 from tests.helpers.toy_families import Failing, NormalMixture
 from tests.helpers.toy_runs import (
     EARLY,
@@ -38,7 +39,9 @@ def test_cuts_change_nothing(family, stream, way):
         assert_same(em, whole)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", by_default(WAYS, {"held start, mini-batches, average", "paper's updates"})
+)
 def test_reading_changes_nothing(family, stream, way):
     quiet, curious = driver(family, **WAYS[way]), driver(family, **WAYS[way])
     for n, value in enumerate(stream, start=1):

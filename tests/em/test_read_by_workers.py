@@ -26,6 +26,7 @@ from pymc_mcoem.runs.executor import WorkerLost
 from pymc_mcoem.runs.outliers import LEAST
 from pymc_mcoem.runs.workers import ExecutorError
 from tests.helpers.executors import AtOnce
+from tests.helpers.representatives import by_default
 from tests.helpers.sources import N_POINTS, Levels
 from tests.helpers.toy_families import Failing, Noisy
 from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver
@@ -74,7 +75,10 @@ class Breaking(AtOnce):
 # The same bytes ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", WAYS)
+# by the way in which a start and mini-batches are held, and by updates that fall between them
+@pytest.mark.parametrize(
+    "way", by_default(WAYS, {"held start, mini-batches, average", "paper's updates"})
+)
 def test_a_run_is_the_same_to_the_last_bit_whoever_reads(family, stream, way, tmp_path):
     found = driver(family, **WAYS[way], executor=AtOnce())
     found.partial_fit(stored(tmp_path, stream))
@@ -102,7 +106,9 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", by_default(KINDS, {"computed", "DataArray, turned", "passes over a DataArray"})
+)
 def test_kinds_of_arrays(rng, tmp_path, kind):
     curves = rng.normal(size=(23, N_POINTS)) + rng.choice([-2.0, 2.0], size=(23, 1))
     given = KINDS[kind](stored(tmp_path, curves, chunk=4))
@@ -178,7 +184,9 @@ def test_only_addresses_and_statistics_travel(rng, tmp_path):
 # What fails --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", by_default(WAYS, {"held start, mini-batches, average", "random start"})
+)
 def test_what_fails_is_left_out_for_the_same_reasons(family, stream, way, tmp_path):
     """700 cannot be read, infinity and 1e9 are refused, the E-step fails at 888 and 999."""
     for at, value in {13: 700, 25: np.inf, 26: 888, 31: 1e9, 40: 999, 41: 700, 59: np.inf}.items():
@@ -268,7 +276,7 @@ def test_a_record_that_kills_its_reader_is_left_out(family, stream):
 # Runs that stop ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("calls", [6, 20, 40, 60])
+@pytest.mark.parametrize("calls", by_default([6, 20, 40, 60], {6, 40}))
 def test_a_run_whose_executor_broke_is_resumed_from_its_file(family, stream, tmp_path, calls):
     """Also if it was saved while it held observations of which it had only the addresses."""
     lying, settings = stored(tmp_path, stream), {"parameters": THETA, "batch_size": 6}
@@ -311,7 +319,7 @@ def test_a_run_goes_on_with_what_it_held(family, stream, tmp_path):
     assert_same(em, driver(family, parameters=THETA, batch_size=6).partial_fit(stream))
 
 
-@pytest.mark.parametrize("n", [14, 16, 45])
+@pytest.mark.parametrize("n", by_default([14, 16, 45], {16}))
 def test_what_is_held_at_the_end_is_saved(family, stream, tmp_path, n):
     em = driver(family, parameters=THETA, batch_size=6, executor=AtOnce())
     em.partial_fit(stored(tmp_path, stream)[:n])
@@ -338,7 +346,7 @@ def test_runs_that_hold_addresses_are_merged(family, stream, tmp_path):
 
 
 def test_every_observation_has_an_address_and_lies_there(rng, tmp_path):
-    values = rng.normal(size=(23, 3, 2))
+    values = rng.normal(size=(11, 3, 2))
     lying = stored(tmp_path, values, chunk=4)
     for array in (lying, lying[5:], lying[::-1], lying.rechunk((9, 1, 2))):
         address = addresses_in(array)
