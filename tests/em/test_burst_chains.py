@@ -26,6 +26,11 @@ def family():
     return ScaledMixture()
 
 
+@pytest.fixture(scope="module")
+def quadrature(family):
+    return Quadrature(family, 80)
+
+
 def sample(family, seed, **options):
     given = {"e_step": E_STEP, "draws": 60, "tune": 20, "chains": 2, "progressbar": False}
     return mcoem.sample_burst(
@@ -39,9 +44,8 @@ def positions(found):
     return np.stack([posterior["first"], posterior["second"], np.log(posterior["scale"])], axis=-1)
 
 
-def test_chains_have_the_exact_posterior(family, rng):
-    found = sample(family, rng.integers(2**32), draws=20_000, tune=500)
-    quadrature = Quadrature(family, 80)
+def test_chains_have_the_exact_posterior(family, quadrature, rng):
+    found = sample(family, rng.integers(2**32), draws=20_000, tune=500, chains=1)
     for index, position in zip(
         found["posterior"]["class_index"].values, positions(found), strict=True
     ):
@@ -50,13 +54,13 @@ def test_chains_have_the_exact_posterior(family, rng):
         assert judged.effective_sample_size > 1_000
 
 
-def test_a_chain_at_another_theta_has_another_posterior(family, rng):
+def test_a_chain_at_another_theta_has_another_posterior(family, quadrature, rng):
     # so that the test above could fail
     theta = family.to_dataset(family.model_parameters())
     theta["weights"][:] = [0.2, 0.35, 0.45]
     found = sample(family, rng.integers(2**32), draws=20_000, tune=500, chains=1, parameters=theta)
     index = found["posterior"]["class_index"].values[0]
-    assert chain_agreement(index, positions(found)[0], Quadrature(family, 80)).largest_z > LIMIT
+    assert chain_agreement(index, positions(found)[0], quadrature).largest_z > LIMIT
 
 
 def test_a_seed_that_was_drawn_is_recorded(family):
@@ -92,12 +96,12 @@ def test_a_chain_is_a_burst_of_the_e_step(family):
 
 def test_the_step_method_agrees(family, rng):
     """Means of two samplers of one posterior, with their Monte Carlo errors."""
-    found = sample(family, rng.integers(2**32), draws=4_000, tune=500)
+    found = sample(family, rng.integers(2**32), draws=1_500, tune=300)
     with family.model:
         step = mcoem.CarlinChib(within_class=mcoem.moves.RandomWalk(2))
         drawn = pm.sample(
-            4_000,
-            tune=500,
+            1_500,
+            tune=300,
             chains=2,
             cores=1,
             step=step,
@@ -120,8 +124,9 @@ def test_the_length_of_a_block_changes_nothing(family, monkeypatch):
 
 
 def test_draws_are_the_same_whoever_makes_them(family):
+    # one worker suffices: each compiles for seconds
     alone = sample(family, 5, chains=3)
-    shared = sample(family, 5, chains=3, executor=2)
+    shared = sample(family, 5, chains=3, executor=1)
     assert alone.identical(shared)
 
 
@@ -163,11 +168,11 @@ def test_more_chains_leave_the_first_ones_as_they_are(family):
     assert np.array_equal(two["posterior"]["first"], three["posterior"]["first"][:2])
 
 
-def test_arviz_and_the_class_diagnostics_read_it(family):
+def test_arviz_and_the_class_diagnostics_read_it(family, quadrature):
     found = sample(family, 4, draws=1_500)
     assert 100 < float(az.ess(found)["first"]) < 6_000
     table = mcoem.class_index_summary(found).table
-    exact = Quadrature(family, 80).class_probability
+    exact = quadrature.class_probability
     assert (abs(table["weight"] - exact) < LIMIT * table["weight_mcse"]).all()
     latents = mcoem.class_latents(found, latents=["scale"])
     assert (latents["scale"].sel(summary="mean") > 0).all()
