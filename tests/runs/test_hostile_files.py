@@ -378,7 +378,7 @@ def spoilt_is_refused_or_goes_on(kind, content, path, spoiling):
 
 
 @pytest.mark.parametrize("kind", ["online", "saem"])
-@pytest.mark.parametrize("some", [25, pytest.param(None, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("some", [12, pytest.param(None, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("ways", [spoilings, spoilings_of_state])
 def test_spoilt_contents_give_one_class_of_error_or_a_run_that_works(
     whole, tmp_path, rng, kind, some, ways
