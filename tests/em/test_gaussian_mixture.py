@@ -44,7 +44,7 @@ def test_closed_form_is_the_posterior(family, rng):
 
 
 def test_exact_online_em_lands_where_batch_em_does(family, rng):
-    ys = example.simulate(rng, 1000)
+    ys = example.simulate(rng, 400)
     start = family.initialize(list(ys[:50]), rng, "kmeans")
     best = example.free_vector(example.batch_em(family, ys, start))
     error = example.standard_errors(best, ys)

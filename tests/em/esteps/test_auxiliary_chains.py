@@ -163,7 +163,7 @@ def test_pseudo_priors_that_no_draw_is_near_are_named(rng):
     with interpreted():
         far = AuxiliaryChains(Elsewhere(-3.0, 0.05), RandomWalk(5), coverage=0.5).compile(family)
         state = {"log_step": np.full(3, np.log(20.0))}
-        found = far(*split(family), rng, state, draws=50, tune=20)
+        found = far(*split(family), rng, state, draws=20, tune=0)
     assert "reciprocal importance: no draw near the pseudo-prior" in found.troubles
     assert np.isfinite(found.statistics["class_weight"]).all()
     assert found.statistics["class_weight"].sum() == pytest.approx(1.0)
@@ -174,7 +174,7 @@ def test_few_draws_that_count_are_named(rng):
     with interpreted():
         narrow = AuxiliaryChains(Elsewhere(0.2, 0.02), RandomWalk(3), coverage=1.0).compile(family)
         state = {"log_step": np.full(3, np.log(30.0))}
-        found = narrow(*family.case, rng, state, draws=100, tune=0)
+        found = narrow(*family.case, rng, state, draws=40, tune=0)
     assert "reciprocal importance: few draws count" in found.troubles
 
 
