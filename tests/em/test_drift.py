@@ -16,6 +16,7 @@ from pymc_mcoem.em.esteps.exact import Exact
 from pymc_mcoem.em.family import Family
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.schedules import StepSize
+from tests.helpers.representatives import by_default
 
 N, BEGIN = 1_500, 500
 #: Both classes move by so much at every observation, of either class.
@@ -97,7 +98,7 @@ def expected(step_size, classes, truth):
     return lag_and_error(means, truth), float(np.sqrt(np.sum(of_each**2)))
 
 
-@pytest.mark.parametrize("floor", FLOORS)
+@pytest.mark.parametrize("floor", by_default(FLOORS, {0.05}))
 def test_a_floor_follows_within_its_bound_and_the_default_falls_behind(family, stream, floor):
     values, classes, truth = stream
     lags, errors = {}, {}

@@ -70,7 +70,7 @@ def test_an_observation_left_out_leaves_no_trace_but_in_the_history(family, valu
         assert re.match(reason, str(found)), found
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", by_default(WAYS, {"own start", "mini-batches"}))
 def test_all_kinds_at_once_over_files_and_whoever_works(family, values, way, tmp_path, monkeypatch):
     records = list(values)
     for number, (bad, _) in enumerate(BAD.values()):
@@ -231,7 +231,7 @@ def test_the_first_is_told_once(family, values, caplog):
         ("template_projection", np.inf, "template_projection from the E-step holds values that"),
     ],
 )
-@pytest.mark.parametrize("fraction", [1.0, 0.5])
+@pytest.mark.parametrize("fraction", by_default([1.0, 0.5], {0.5}))
 def test_statistics_that_cannot_be_never_reach_the_parameters(rng, name, value, reason, fraction):
     mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
     compiled = FixedLatents().compile(mixture)
