@@ -142,7 +142,8 @@ def test_chains_land_where_exact_em_does_if_latents_are_not_normal(shifted, batc
     """Mean path of independent runs against the maximum, by their own spread.
 
     Given its curve a shift is not normal, so that what is right with perfect pseudo-priors alone
-    lands elsewhere: independent draws from them leave the noise variance 0.02 too small.
+    lands elsewhere: normal approximations leave the noise variance 0.016 too small, of which the
+    limit is 0.015.
     """
     family, ys, start, best = shifted
     n_constant, n_iterations = round(15 / batch_size), round(30 / batch_size)
