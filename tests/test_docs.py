@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -24,6 +25,8 @@ NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.md"))
 CELL = re.compile(r"^```\{code-cell\}[^\n]*\n(?::[^\n]*\n)*(.*?)^```", re.MULTILINE | re.DOTALL)
 ANSWER = re.compile(r"^:::\{admonition\} Answer[^\n]*\n(.*?)^:::$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+#: A dotted name of the package in text, code or a role; none of a file, an address or a glob.
+NAME = re.compile(r"(?<![\w./-])(?:pymc_)?mcoem((?:\.\w+)+)(?![\w*/-]|\.\*)")
 
 
 EXTENDING = ("esteps", "moves", "pseudo_priors", "schedules", "templates")
@@ -49,6 +52,40 @@ def test_a_page_names_tests_that_exist(page):
 def test_a_page_names_scripts_that_exist(page):
     for script in re.findall(r"(?:benchmarks|examples)/\w+\.py", page.read_text()):
         assert (ROOT / script).exists(), f"{page.name} names {script}, which does not exist"
+
+
+def test_pages_name_what_the_package_has():
+    wrong = [
+        f"{page.name} names {found[0]}"
+        for page in PAGES + NOTEBOOKS
+        for found in NAME.finditer(page.read_text())
+        if not is_there(f"pymc_mcoem{found[1]}")
+    ]
+    assert not wrong
+
+
+def is_there(name):
+    """Return whether a dotted name leads to a module or to something in one."""
+    try:
+        pkgutil.resolve_name(name)
+    except (AttributeError, ModuleNotFoundError):
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("`mcoem.nothing`", [".nothing"]),
+        ("{py:obj}`a race <pymc_mcoem.laplace.newton.Race>`.", [".laplace.newton.Race"]),
+        ("as `mcoem.moves.Walk(2)` does", [".moves.Walk"]),
+        ("`pymc_mcoem/em/run.py`, `pymc_mcoem.em.*`, https://a.org/mcoem.html", []),
+    ],
+)
+def test_a_wrong_name_is_seen(text, names):
+    found = [match[1] for match in NAME.finditer(text)]
+    assert found == names
+    assert not any(is_there(f"pymc_mcoem{name}") for name in found)
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("myst_nb"), reason="needs the extra docs")
