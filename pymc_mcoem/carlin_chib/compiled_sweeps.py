@@ -1,4 +1,4 @@
-"""What sweeps of the Carlin-Chib kernel return, however they were compiled."""
+"""Results of sweeps of the Carlin-Chib kernel, in one form for all back ends."""
 
 from __future__ import annotations
 

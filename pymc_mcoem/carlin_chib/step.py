@@ -145,7 +145,7 @@ class CarlinChib(BlockedStep):
     -----
     Label ``alg:MCMC`` of the paper. Pseudo-priors are fitted when a chain starts, refitted
     during tuning if other steps move variables that the latents depend on, and frozen
-    afterwards. If the density depends on other single class indices, there is a separate fit for
+    afterward. If the density depends on other single class indices, there is a separate fit for
     each of their joint values, up to sixteen. A chain whose index and latents start at the
     model's default, given the other variables, first draws its own class and latents. Initial
     values given to ``pm.sample`` are used if they differ from the default; to begin in exactly

@@ -40,7 +40,7 @@ def takes_move(move: WithinClassMove) -> bool:
 
 
 class Chains(NamedTuple):
-    """Where the chains of n observations are.
+    """Classes, positions and step sizes of the chains of n observations.
 
     Attributes
     ----------

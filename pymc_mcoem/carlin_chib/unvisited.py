@@ -1,4 +1,4 @@
-"""Weight that a chain has not seen: of classes that it hardly visited, over all variables.
+"""Estimate the weight of classes that a chain hardly visited, over all variables.
 
 `Climb`, which searches for modes, serves `unvisited_modes` too.
 """

@@ -1,4 +1,4 @@
-"""Weight that a chain has not seen: other modes of the variables that other steps draw."""
+"""Estimate the weight of modes that a chain did not visit, of variables that other steps draw."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class WrittenOut(Protocol):
         ...
 
     def metrics(self, reals: np.ndarray) -> np.ndarray:
-        """Return what measures steps in each class, (n_classes, n_latents, n_latents)."""
+        """Return the metric of steps in each class, (n_classes, n_latents, n_latents)."""
         ...
 
     def evaluate(

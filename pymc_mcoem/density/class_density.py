@@ -120,7 +120,7 @@ class ClassDensity:
     Notes
     -----
     Density, gradient and curvature are built once on this object's own symbols, and `place`
-    replaces these by other variables: differentiate first, replace afterwards.
+    replaces these by other variables: differentiate first, replace afterward.
 
     Examples
     --------

@@ -294,7 +294,7 @@ class History:
 
 @dataclass(frozen=True)
 class Column:
-    """Where a variable lies in a row."""
+    """Name, dims and shape of a variable that is stored in rows."""
 
     name: str
     dims: tuple[str, ...]

@@ -64,7 +64,7 @@ def read_held(state: OnlineState, executor: Dispatcher) -> OnlineState:
 def looked_at(
     records: Iterable[Any], executor: Dispatcher, wanted: Callable[[], tuple[int, bool]]
 ) -> Iterator[Any]:
-    """Yield records, and in the place of addresses what workers found there.
+    """Yield records, with addresses replaced by what workers read there.
 
     Parameters
     ----------

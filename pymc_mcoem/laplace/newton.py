@@ -1,4 +1,4 @@
-"""Damped Newton steps towards a mode of a log-density.
+"""Damped Newton steps toward a mode of a log-density.
 
 (P + μ M) δ = g of gradient g and curvature P. M measures how long a step is. μ follows the ratio of
 what a step gained and what it was to gain, and grows at once where P + μ M is not positive
@@ -76,7 +76,7 @@ class Searches:
         )
 
     def heat(self, rows: np.ndarray, temperature: float, measured_by_prior: bool) -> None:
-        """Let searches go on at another temperature, where they are.
+        """Continue searches at another temperature, from where they are.
 
         A prior does not get wider with the noise, so steps of the same trust take a multiple of its
         precision that falls as the temperature rises; a curvature falls with it by itself.
@@ -97,7 +97,7 @@ class Searches:
         matrix: np.ndarray,
         lengths: np.ndarray,
     ) -> None:
-        """Write down what an evaluation found where searches are, minus infinity for no density."""
+        """Store an evaluation where searches are, minus infinity for no density."""
         self.log_density[rows] = np.where(np.isfinite(log_density), log_density, -np.inf)
         self.gradient[rows], self.matrix[rows], self.lengths[rows] = gradient, matrix, lengths
 
@@ -161,7 +161,7 @@ def iterate(
     *,
     together: bool = False,
 ) -> None:
-    """Go on with searches, all of them a step at a time.
+    """Continue searches by Newton steps, all of them a step at a time.
 
     Parameters
     ----------

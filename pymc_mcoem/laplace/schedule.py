@@ -1,4 +1,4 @@
-"""Which searches for modes run how long: cooling, and the race of classes."""
+"""Schedules of mode searches: cooling, and the race of classes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Cooling", "Race"]
 
 @dataclass(frozen=True)
 class Cooling:
-    """Searches that begin with more noise than there is, under which densities have fewer modes.
+    """Cooling of mode searches: they begin with more noise, under which densities have fewer modes.
 
     At each temperature, the hottest first, searches run `n_iterations` with the variance of the
     observation's noise multiplied by it; then they go on at 1. Only for models that name that
@@ -46,7 +46,7 @@ class Cooling:
 
 @dataclass(frozen=True)
 class Race:
-    """How classes and starting points compete before modes are sought in earnest.
+    """Race of mode searches: short rounds, after which those far behind the best stop.
 
     Every starting point of every class runs `n_iterations`, and the best start of a class goes on.
     Classes go on only while their log-density is within the first of the `margins` of the best

@@ -222,7 +222,7 @@ class Checkpointing:
         self._failed = False
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Return this context."""
         return self
 
     def __exit__(

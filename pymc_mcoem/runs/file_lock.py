@@ -27,7 +27,7 @@ FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_N
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock file at `path` within a context, and remove it afterwards.
+    """Hold the lock file at `path` within a context, and remove it afterward.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""Which template mixtures of curves have loops written out, and what these loops are given.
+"""Log-density, derivatives and statistics of mixtures of curves, by written-out loops.
 
-They are those of Gaussian kernels on a line that are moved by a `TimeWarp`, at the same points or
-at points of each curve's own. All others are compiled from the model's graph.
+There are loops for Gaussian kernels on a line that are moved by a `TimeWarp`, at the same points or
+at points of each curve's own. All other mixtures of curves are compiled from the model's graph.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Which template mixtures have loops written out, and what these loops are given.
+"""Log-density, derivatives and statistics of mixtures of images, by written-out loops.
 
-They are those of images whose templates stand on an evenly spaced grid and are moved by a rigid
-motion, a displacement field on a grid, or both. All others are compiled from the model's graph.
+There are loops for templates that stand on an evenly spaced grid and are moved by a rigid motion, a
+displacement field on a grid, or both. All other mixtures are compiled from the model's graph.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What the loops that are written out for images and for curves have in common.
+"""Base class of log-densities, derivatives and statistics of mixtures as written-out loops.
 
-They compute what `pymc_mcoem.templates.model` declares as a graph: one observation's log-density
-and derivatives in the latents, and the sufficient statistics of draws.
+Images and curves have a derived class each. It computes what `pymc_mcoem.templates.model` declares
+as a graph: one observation's log-density and derivatives in the latents, and the sufficient
+statistics of draws.
 """
 
 from __future__ import annotations

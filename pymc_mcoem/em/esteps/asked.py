@@ -1,4 +1,4 @@
-"""What a burst of many observations is asked, and what it answers."""
+"""Input and results of calls that explain many observations at once."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ToExplain:
 
 @dataclass(frozen=True)
 class Explained:
-    """What the burst of an observation found.
+    """Results of the burst of one observation.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Bursts of many observations in one call: which there can be, and what drivers ask and get."""
+"""Base class of bursts that explain many observations in one call, where settings allow it."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class RigidMotion(Deformation):
     """Rotation, zoom and translation of the plane: D(u) = R_φ(ϱ u + t − c) + c.
 
     β = (angle φ, zoom ϱ, center c (2), translation t (2)) ~ Normal((0, 1, 0, 0, 0, 0),
-    diag(variance)), which is not learned. The angle, in radians, turns the first axis towards the
+    diag(variance)), which is not learned. The angle, in radians, turns the first axis toward the
     second. `TemplateMixture.for_images` takes degrees, percent and pixels.
 
     Parameters
