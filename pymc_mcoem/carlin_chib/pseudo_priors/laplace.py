@@ -68,7 +68,9 @@ class Laplace:
         If `n_prior_draws` is negative or not a whole number; when compiled, if `starts` name no
         latent or hold a value of another shape or outside the support.
 
-    Notes ----- Two dozen of the prior draws in a class climb together by steps that use gradients
+    Notes
+    -----
+    Two dozen of the prior draws in a class climb together by steps that use gradients
     only: the twelve with the highest density, and twelve others. A few times, a full search then
     starts from the highest of them that is near no known mode, and on as long as that finds new
     modes. Where three or more are found all draws climb, and further ones until they add less than
