@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
+import queue
 import signal
 import socket
 import subprocess
@@ -1130,8 +1131,13 @@ def test_a_notebooks_stop_button_loses_nothing(executor, rng, tmp_path):
         if press:
             time.sleep(rng.uniform(0.0, 0.15))
             server.interrupt_kernel()
-        while (reply := client.get_shell_msg(timeout=300))["parent_header"]["msg_id"] != number:
-            pass
+        try:
+            while (reply := client.get_shell_msg(timeout=60))["parent_header"]["msg_id"] != number:
+                pass
+        except queue.Empty:
+            if not press:
+                raise
+            return run(cell)  # interrupted as it took up a cell, a kernel may forget the cell
         if reply["content"]["status"] == "aborted":  # what comes right after an error is not run
             return run(cell)
         return reply["content"].get("ename")
