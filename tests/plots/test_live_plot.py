@@ -121,6 +121,7 @@ def test_a_mini_batch_draws_once(tmp_path, monkeypatch):
 
 
 def test_a_notebook_shows_it_in_place_below_the_cell_that_learns(monkeypatch, tmp_path):
+    pytest.importorskip("IPython")
     book = Notebook(monkeypatch)
     em, values = learner("curves", callbacks=[mcoem.LivePlot(every=5)])
     em.partial_fit(values[:20])
