@@ -11,6 +11,8 @@ import sys
 import warnings
 from pathlib import Path
 
+from jupyter_cache import get_cache
+
 from pymc_mcoem.datasets import load_growth
 from pymc_mcoem.datasets.r_files import DATA_VARIABLE
 
@@ -56,6 +58,10 @@ def _digest_of_the_package() -> str:
 
 
 nb_execution_cache_path = str(HERE / "_build" / "executed" / _digest_of_the_package())
+
+# Its database is made before Sphinx reads pages in several processes: two that make it at the same
+# time fail, the second with "table settings already exists".
+get_cache(nb_execution_cache_path).list_project_records()
 
 
 def _notebooks_without_data() -> dict[str, str]:
