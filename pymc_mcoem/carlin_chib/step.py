@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from multiprocessing import parent_process
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -13,8 +13,6 @@ import numpy as np
 import pymc as pm
 from pymc.step_methods.compound import BlockedStep, Competence, StepMethodState
 from pymc.step_methods.state import dataclass_state
-from rich.progress import TextColumn
-from rich.table import Column
 
 from pymc_mcoem.carlin_chib.chain import Chain
 from pymc_mcoem.carlin_chib.chain_starts import DefaultStart
@@ -29,6 +27,7 @@ from pymc_mcoem.carlin_chib.problem import (
     require_settings,
     structure_of,
 )
+from pymc_mcoem.carlin_chib.progress_columns import progress_columns, progress_update
 from pymc_mcoem.carlin_chib.step_statistics import SweepStatistics
 from pymc_mcoem.carlin_chib.unvisited import UnvisitedClasses
 from pymc_mcoem.carlin_chib.unvisited_modes import UnvisitedModes
@@ -321,8 +320,8 @@ class CarlinChib(BlockedStep):
         """Return what another process gets, and tell what that process does first."""
         if self._compiles_again and parent_process() is None:
             _pymc_log.info(
-                "CarlinChib: each process compiles for JAX before its first draw; the progress "
-                "bar stays at zero meanwhile."
+                "CarlinChib: each process compiles for JAX before its first draw; the column "
+                "Switches of the progress bar counts the seconds."
             )
         return self.__dict__
 
@@ -439,23 +438,13 @@ class CarlinChib(BlockedStep):
                 "for it; make the step anew."
             )
 
-    @staticmethod
-    def _progressbar_config(n_chains: int = 1) -> tuple[list[TextColumn], dict[str, list[Any]]]:
-        columns = [
-            TextColumn("{task.fields[switches]}", table_column=Column("Switches", ratio=1)),
-            TextColumn(
-                "{task.fields[acceptance]:0.2f}", table_column=Column("Acceptance", ratio=1)
-            ),
-        ]
-        return columns, {"switches": [0] * n_chains, "acceptance": [0.0] * n_chains}
+    def _progressbar_config(self, n_chains: int = 1) -> Any:
+        return progress_columns(n_chains, compiles=self._compiles_again)
 
     @staticmethod
-    def _make_progressbar_update_functions() -> tuple[Callable[..., dict[str, Any]]]:
+    def _make_progressbar_update_functions() -> Any:
         # One function serves all chains of a run, so the chain itself has to supply the counts.
-        def update(stats: Mapping[str, Any]) -> dict[str, Any]:
-            return {"switches": stats["class_switches"], "acceptance": stats["class_acceptance"]}
-
-        return (update,)
+        return (progress_update,)
 
     @staticmethod
     def competence(var: Any, has_grad: bool) -> Competence:

@@ -19,6 +19,7 @@ import pymc_mcoem.carlin_chib.step as step_module
 from pymc_mcoem.carlin_chib import engines
 from pymc_mcoem.carlin_chib.chain_starts import DefaultStart
 from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
+from pymc_mcoem.carlin_chib.progress_columns import progress_columns
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
 from pymc_mcoem.carlin_chib.step import CarlinChib
 from pymc_mcoem.compiling.backends import mode_of
@@ -363,7 +364,7 @@ def test_switches_are_those_of_the_class_index(step, model):
 
 
 def test_the_progress_bar_counts_switches():
-    columns, initial = CarlinChib._progressbar_config(n_chains=2)
+    columns, initial = progress_columns(2, compiles=False)
     (update,) = CarlinChib._make_progressbar_update_functions()
     assert initial == {"switches": [0, 0], "acceptance": [0.0, 0.0]}
     # One function serves all chains: each brings its own count.
@@ -376,6 +377,28 @@ def test_the_progress_bar_counts_switches():
         task = progress.add_task("", switches=3, acceptance=0.41)
         rendered = [str(column.render(progress.tasks[task])) for column in columns]
     assert rendered == ["3", "0.41"]
+
+
+def test_the_progress_bar_counts_seconds_while_processes_compile():
+    columns, _ = progress_columns(2, compiles=True)
+    now = 100.0
+    fields = {"switches": 3, "acceptance": 0.4}
+    with Progress(*columns, disable=True, get_time=lambda: now) as progress:
+        first, second = (progress.add_task("", start=False, total=5, **fields) for _ in range(2))
+
+        def cells():
+            return [str(columns[0](progress.tasks[task])) for task in (first, second)]
+
+        assert cells() == ["0 s", "0 s"]
+        now = 102.0
+        assert cells() == ["2 s", "2 s"]
+        progress.start_task(first)
+        progress.update(first, completed=1)
+        assert cells() == ["3", "3"]  # the first bar moves, and the second waits for its process
+        progress.update(first, completed=5)
+        assert cells() == ["3", "0 s"]
+        now = 103.0
+        assert cells() == ["3", "1 s"]
 
 
 def test_sampling_with_a_progress_bar(model, capsys, monkeypatch):
