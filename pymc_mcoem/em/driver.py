@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -10,9 +11,9 @@ import cloudpickle
 
 from pymc_mcoem.em.callbacks import Callback, Update, call_all
 from pymc_mcoem.em.checks import check_family
-from pymc_mcoem.em.family_record import require_family
+from pymc_mcoem.em.family_record import describe_family, differences, require_same_family
 from pymc_mcoem.em.run import Run
-from pymc_mcoem.em.storage import read_run, settings_of
+from pymc_mcoem.em.storage import read_run, stored_settings, with_overrides
 from pymc_mcoem.runs.atomic_files import write_whole
 from pymc_mcoem.runs.datatree_files import named_damage, require_file_name
 from pymc_mcoem.runs.settings import on_backend
@@ -182,13 +183,21 @@ class Driver[AnyRun: Run[Any, Any]]:
         kind = cls._run_class
         saved, tree = read_run(path, kind.driver)
         check_family(family)
-        with named_damage(path, given=("family",)):
-            require_family(path, saved.family, family)
-        settings = settings_of(path, tree.attrs["settings"], kind.settings_class, overrides)
+        own = describe_family(family)
+        with named_damage(path):
+            others = differences(saved.family, own)
+            stored = stored_settings(tree.attrs["settings"], kind.settings_class)
+        require_same_family(path, others)
+        settings = with_overrides(stored, overrides)
         settings["e_step"] = on_backend(settings["e_step"], str(tree.attrs.get("backend", "")))
+        held = {name: value for name, value in settings.items() if name not in overrides}
         made: Any = cls
-        with named_damage(path, given=("family", *overrides)):
-            driver: Self = made(family, random_seed=saved.random_seed, **settings)
+        make = functools.partial(made, family, random_seed=saved.random_seed)
+        with named_damage(path):  # errors of settings that were not given are the file's
+            driver: Self = make(**held)
+        if overrides:
+            driver = make(**settings)
+        with named_damage(path):
             driver.run.restore(saved, tree)
         driver.run.files.add(Path(path))
         return driver

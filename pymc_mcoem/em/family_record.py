@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pymc_mcoem.em.esteps.compiled_cache import compiled_for
@@ -13,7 +13,7 @@ from pymc_mcoem.em.fingerprint import Fingerprint
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
 
-__all__ = ["describe_family", "differences", "require_family"]
+__all__ = ["describe_family", "differences", "require_same_family"]
 
 #: Phrases for differences in error messages, where the difference is not one of shapes.
 _DIFFERENCES = {
@@ -77,9 +77,8 @@ def _same(before: Any, now: Any) -> bool:
     return bool(before == now)
 
 
-def require_family(path: str | os.PathLike[str], saved: Mapping[str, Any], family: Family) -> None:
-    """Refuse a family other than the one that the run was saved with."""
-    found = differences(saved, describe_family(family))
+def require_same_family(path: str | os.PathLike[str], found: Sequence[str]) -> None:
+    """Refuse a family that differs from the one that the run was saved with."""
     if found:
         raise ValueError(
             f"family: the run in {os.fspath(path)!r} is of another family: {'; '.join(found)}. "

@@ -23,7 +23,7 @@ import xarray as xr
 from pymc_mcoem.runs.codec import NotStored, dataset_of, decode_settings, is_of, value_in
 from pymc_mcoem.runs.datatree_files import bytes_of, named_damage, read_datatree
 
-__all__ = ["SavedRun", "read_run", "run_bytes", "settings_of"]
+__all__ = ["SavedRun", "read_run", "run_bytes", "stored_settings", "with_overrides"]
 
 #: The attribute ``format`` of files, by driver.
 FORMATS = {"OnlineEM": "pymc_mcoem online EM run", "SAEM": "pymc_mcoem SAEM run"}
@@ -77,14 +77,16 @@ def read_run(path: str | os.PathLike[str], driver: str) -> tuple[SavedRun, xr.Da
         return found, tree
 
 
-def settings_of(
-    path: str | os.PathLike[str], text: str, kind: type, overrides: Mapping[str, Any]
-) -> dict[str, Any]:
+def stored_settings(text: str, kind: type) -> dict[str, Any]:
+    """Return the settings that a file holds of a driver."""
+    stored, known = decode_settings(text), {field.name for field in fields(kind)}
+    if set(stored) != known:
+        raise ValueError(f"its settings are {sorted(stored)}, expected {sorted(known)}")
+    return stored
+
+
+def with_overrides(stored: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments with which a saved driver is made again."""
-    with named_damage(path):
-        stored, known = decode_settings(text), {field.name for field in fields(kind)}
-        if set(stored) != known:
-            raise ValueError(f"its settings are {sorted(stored)}, expected {sorted(known)}")
     settings = {"progressbar": True, "executor": None, "callbacks": (), **stored}
     unknown = sorted(set(overrides) - set(settings))
     if unknown:

@@ -11,7 +11,7 @@ import errno
 import logging
 import os
 import secrets
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -58,13 +58,8 @@ def bytes_of(tree: xr.DataTree) -> bytes:
 
 
 @contextmanager
-def named_damage(path: str | os.PathLike[str], given: Collection[str] = ()) -> Iterator[None]:
+def named_damage(path: str | os.PathLike[str]) -> Iterator[None]:
     """Turn any exception while reading a file's content into an error that names the file.
-
-    Parameters
-    ----------
-    given : collection of str
-        Arguments that are not from the file: errors that begin with one of these stay as they are.
 
     Raises
     ------
@@ -80,8 +75,6 @@ def named_damage(path: str | os.PathLike[str], given: Collection[str] = ()) -> I
     except Exception as error:
         if not isinstance(error, OSError) or error.errno is not None:
             require_own_fault(error)
-        if str(error).partition(":")[0] in given:
-            raise
         # the text of a KeyError is only the key
         what = f"{error}" if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         raise DamagedFileError(
