@@ -19,6 +19,7 @@ import argparse
 import hashlib
 import time
 from pathlib import Path
+from typing import Any
 
 import dask.array as da
 import numpy as np
@@ -58,8 +59,9 @@ def stored_images(folder: Path, n_images: int) -> da.Array:
     return da.from_zarr(str(place))
 
 
-def opened_run(path: Path, client: Client) -> mcoem.OnlineEM:
+def opened_run(path: Path, client: Client, **settings: Any) -> mcoem.OnlineEM:
     """Return the saved run, if there is one, or a new one."""
+    settings["executor"] = client.get_executor()
     priors = mcoem.TemplatePriors(weight_concentration=10.0)
     mixture = mcoem.TemplateMixture.for_images(
         (8, 8),
@@ -68,7 +70,7 @@ def opened_run(path: Path, client: Client) -> mcoem.OnlineEM:
         priors=priors.with_deformation_variance(0.0025, weight=2_000),
     )
     if path.exists():
-        return mcoem.OnlineEM.load(path, mixture, executor=client.get_executor())
+        return mcoem.OnlineEM.load(path, mixture, **settings)
     return mcoem.OnlineEM(
         mixture,
         e_step=mcoem.esteps.CarlinChibBurst(within_class=mcoem.moves.RandomWalk(n_moves=5)),
@@ -76,7 +78,7 @@ def opened_run(path: Path, client: Client) -> mcoem.OnlineEM:
         n_start=150,
         batch_size=SIZE,
         random_seed=1,
-        executor=client.get_executor(),
+        **settings,
     )
 
 
@@ -102,13 +104,14 @@ def main() -> None:
         console.print(f"{client.scheduler.address}, dashboard at {client.dashboard_link}")
         images = stored_images(folder, given.images)
         file = folder / f"run_{given.images}.nc"
-        em = opened_run(file, client)
-        begun, before, workers = time.perf_counter(), em.n_seen, [0]
+        workers = [0]
+        count = [lambda _: workers.append(len(client.nthreads()))]
+        em = opened_run(file, client, callbacks=count)
+        begun, before = time.perf_counter(), em.n_seen
         em.partial_fit(
             images,
             skip=em.position,
             checkpoint=mcoem.Checkpoint(file, observations=None, seconds=10),
-            callback=lambda _: workers.append(len(client.nthreads())),
         )
         rate = (em.n_seen - before) / (time.perf_counter() - begun)
         digest = hashlib.sha256(b"".join(v.values.tobytes() for v in em.parameters.values()))

@@ -24,7 +24,6 @@ from pymc_mcoem.templates.mixture import TemplateMixture
 from pymc_mcoem.validation import require_whole
 
 if TYPE_CHECKING:
-    from pymc_mcoem.em.callbacks import Callback
     from pymc_mcoem.em.esteps.base import EStep
     from pymc_mcoem.em.family import Family
     from pymc_mcoem.em.run_state import ObservationRecord, OnlineState, StepReport
@@ -51,7 +50,6 @@ def predict_then_learn(
     window: int = 100,
     random_seed: int | Sequence[int] = 0,
     progressbar: bool = True,
-    callback: Callback | None = None,
 ) -> xr.Dataset:
     """Classify each observation of a stream, then learn it.
 
@@ -81,10 +79,6 @@ def predict_then_learn(
         Seed of classifying, as for `Classifier`; each run has its own. Observation i has a
         generator of its own, made from the seed and i.
     progressbar : bool
-    callback : callable, optional
-        Called after each step of each run, after the run's own `callbacks`, as for
-        `OnlineEM.partial_fit`; for example a `DriftAlarm`. If one raises StopIteration, the stream
-        ends there.
 
     Returns
     -------
@@ -165,7 +159,6 @@ def predict_then_learn(
     counts = {label: n for label, n in classes.seen_before() if n}
     prepared: set[int] = set()
     rows: list[tuple[int, Hashable, Hashable, float, bool]] = []
-    more = () if callback is None else (callback,)
     seconds, number, ends = 0.0, 0, False
     with (
         deferred("observations") as interrupts,
@@ -204,7 +197,7 @@ def predict_then_learn(
             try:
                 for report in classes.learn(observation, label, index):
                     seconds += perf_counter() - begun
-                    ends = learner.tell(report, *more)
+                    ends = learner.tell(report)
                     begun = perf_counter()
                     if ends:
                         break

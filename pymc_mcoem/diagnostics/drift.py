@@ -44,10 +44,9 @@ class Drift:
 class DriftAlarm:
     r"""Alarm that goes off when the evidence of new observations falls.
 
-    Give it to a run, ``OnlineEM(..., callbacks=[alarm])``, or as ``callback=`` to a call of
-    `OnlineEM.partial_fit` or `predict_then_learn`. The score of an observation is its log-evidence
-    under the parameters before it was learned. Alarms are logged and kept in `alarms`; the run
-    goes on.
+    Give it to a run, ``OnlineEM(..., callbacks=[alarm])``. The score of an observation is its
+    log-evidence under the parameters before it was learned. Alarms are logged and kept in
+    `alarms`; the run goes on.
 
     Parameters
     ----------

@@ -50,9 +50,9 @@ class Driver[AnyRun: Run[Any, Any]]:
             return None
         return self.family.to_dataset(getattr(state, "average", None) or state.parameters)
 
-    def tell(self, report: StepReport[Any], *more: Callback) -> bool:
-        """Call the callbacks, and `more`, after a step; return whether one ends the call."""
-        return call_all((*self.callbacks, *more), Update(self, report.observations))
+    def tell(self, report: StepReport[Any]) -> bool:
+        """Call the callbacks after a step, and return whether one ends the call."""
+        return call_all(self.callbacks, Update(self, report.observations))
 
     @property
     def history(self) -> xr.DataTree:

@@ -270,7 +270,6 @@ class OnlineEM(Driver[OnlineRun]):
         *,
         skip: int = 0,
         checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
-        callback: Callback | None = None,
     ) -> Self:
         """Learn observations, each once, in the given order.
 
@@ -293,8 +292,6 @@ class OnlineEM(Driver[OnlineRun]):
             Where the run is saved as it goes on; a path alone means every 100 observations.
             Ctrl-C then ends the call after the current observation and saves the run. A run that
             has learned nothing yet does not replace the file of another run.
-        callback : callable, optional
-            One more callback, for this call only, after those of the driver.
 
         Returns
         -------
@@ -350,9 +347,6 @@ class OnlineEM(Driver[OnlineRun]):
         8
         """
         check_skip(skip)
-        if callback is not None and not callable(callback):
-            raise TypeError(f"callback: got {callback!r}; give a function of an update, or None.")
-        more = () if callback is None else (callback,)
         saved_in = Checkpoint.of(checkpoint)
         run, n_new = self.run, 0
         total = count_observations(self.family, observations)
@@ -372,7 +366,7 @@ class OnlineEM(Driver[OnlineRun]):
                 """Learn what is held, and return whether a callback ends the call."""
                 for report in run.learn():
                     progress.learned(report)
-                    ends = self.tell(report, *more)
+                    ends = self.tell(report)
                     interrupts.between()
                     if ends:
                         return True

@@ -114,16 +114,17 @@ def test_a_rise_is_no_drift(rng):
     assert not n_alarms(alarm, scores)
 
 
-def run_over(values, callback, **settings):
+def run_over(values, *callbacks, **settings):
     em = mcoem.OnlineEM(
         EvidentMixture(),
         e_step=mcoem.esteps.Exact(),
         n_start=20,
         random_seed=1,
         progressbar=False,
+        callbacks=callbacks,
         **settings,
     )
-    return em.partial_fit(values, callback=callback)
+    return em.partial_fit(values)
 
 
 def test_it_judges_the_evidence_before_learning_and_changes_nothing(rng):
@@ -141,7 +142,7 @@ def test_it_judges_the_evidence_before_learning_and_changes_nothing(rng):
     by_hand = np.log(theta["weights"].values @ stats.norm.pdf(values[-1], theta["means"], spread))
     assert found["log_evidence"] == pytest.approx(by_hand, rel=1e-12)
     assert seen[-1].log_evidence == pytest.approx(by_hand, rel=1e-12)
-    assert em.parameters.identical(run_over(values, None).parameters)
+    assert em.parameters.identical(run_over(values).parameters)
 
 
 @pytest.mark.parametrize("batch_size", [1, 7])
@@ -174,17 +175,21 @@ def test_along_predict_then_learn(rng):
             return self.exact.family.probabilities(data, parameters)
 
     alarm = mcoem.DriftAlarm()
-    em = mcoem.OnlineEM(
-        EvidentMixture(), e_step=Weighing(), n_start=20, random_seed=1, progressbar=False
-    )
     learned = []
+    em = mcoem.OnlineEM(
+        EvidentMixture(),
+        e_step=Weighing(),
+        n_start=20,
+        random_seed=1,
+        progressbar=False,
+        callbacks=[alarm, lambda update: learned.append(update.driver.n_seen)],
+    )
     mcoem.predict_then_learn(
         em,
         values,
         np.where(values < 0, "low", "high"),
         e_step=Weighing(),
         progressbar=False,
-        callback=lambda records: (alarm(records), learned.append(em.n_seen)),
     )
     assert alarm.n_scores == 500
     # each time before the next observation is taken
@@ -198,10 +203,9 @@ def test_along_predict_then_learn(rng):
 def test_evidence_that_is_not_known_is_told_once(caplog, rng):
     caplog.set_level(logging.WARNING, logger="pymc_mcoem")
     alarm = mcoem.DriftAlarm()
-    em = mcoem.OnlineEM(
-        NormalMixture(), e_step=mcoem.esteps.Exact(), random_seed=1, progressbar=False
-    )
-    em.partial_fit(mixture_stream(rng, 80), callback=alarm)
+    settings = {"e_step": mcoem.esteps.Exact(), "random_seed": 1, "progressbar": False}
+    em = mcoem.OnlineEM(NormalMixture(), callbacks=[alarm], **settings)
+    em.partial_fit(mixture_stream(rng, 80))
     assert sum("has no evidence" in record.message for record in caplog.records) == 1
     assert alarm.n_scores == 80
     # and does not hide a fall among others
