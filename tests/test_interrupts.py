@@ -109,7 +109,7 @@ def test_the_first_waits_for_the_observation_at_work_and_a_second_does_not(famil
         em = driver(family, e_step=Pressing(presses={5: times}), parameters=THETA)
         with pytest.raises(KeyboardInterrupt):
             em.partial_fit(stream)
-        assert (em.run.state.n_learned, em.position) == (learned, 5)
+        assert (em.n_learned, em.position) == (learned, 5)
         assert_same(
             em.partial_fit(stream, skip=5), driver(family, parameters=THETA).partial_fit(stream)
         )
@@ -323,7 +323,7 @@ def test_memory_and_disks_that_come_and_go(family, stream, on_error, error, last
     if lasts > 2:
         with pytest.raises(type(error)):
             em.partial_fit(stream)
-        assert (em.position, em.run.state.n_learned) == (24, 20)
+        assert (em.position, em.n_learned) == (24, 20)
     em.partial_fit(stream, skip=em.position)
     clean = driver(family, e_step=Failing(), **settings).partial_fit(stream)
     assert_same(em, clean)
@@ -777,7 +777,7 @@ def test_of_a_held_start_the_first_waits_for_one_observation(family, stream, tmp
     em = driver(family, e_step=Pressing(presses={3: 1}), n_start=50)
     with pytest.raises(KeyboardInterrupt, match="stopped between two observations"):
         em.partial_fit(stream, checkpoint=tmp_path / "run.nc" if saved else None)
-    assert em.run.state.n_learned == 3
+    assert em.n_learned == 3
 
 
 def test_with_a_checkpoint_too_a_handler_is_asked_and_an_error_hides_nothing(family, tmp_path):
@@ -1096,7 +1096,7 @@ def test_sys_exit_inside_a_worker_is_no_records_fault(family, stream, on_error):
     with pytest.raises(SystemExit, match="3"):
         em.partial_fit([*stream[:5], 7.0])
     em.run.executor.close()
-    assert (em.position, em.run.state.n_learned) == (6, 5)
+    assert (em.position, em.n_learned) == (6, 5)
     assert "skipped" not in em.history.children
 
 

@@ -32,7 +32,7 @@ class Update(Sequence[ObservationRecord]):
     >>> from pymc_mcoem import OnlineEM, TemplateMixture
     >>> mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
     >>> def enough(update):
-    ...     if update.driver.run.state.n_learned == 3:
+    ...     if update.driver.n_learned == 3:
     ...         raise StopIteration
     >>> em = OnlineEM(mixture, n_start=2, callbacks=[enough], random_seed=1, progressbar=False)
     >>> em.partial_fit(np.random.default_rng(1).normal(size=(9, 3, 3))).n_seen

@@ -39,6 +39,12 @@ class Driver[AnyRun: Run[Any, Any]]:
     callbacks: tuple[Callback, ...] = ()
 
     @property
+    def n_learned(self) -> int:
+        """Number of observations learned; of `SAEM` each time that one is explained anew."""
+        learned: int = self.run.state.n_learned
+        return learned
+
+    @property
     def learned_parameters(self) -> xr.Dataset | None:
         """Parameters θ, or their average, from learned observations only; None before the start.
 

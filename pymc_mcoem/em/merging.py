@@ -97,7 +97,7 @@ def merge_runs(runs: Sequence[OnlineEM] | Mapping[Hashable, OnlineEM]) -> Online
         runs.items() if isinstance(runs, Mapping) else enumerate(runs)
     )
     _require_alike(named)
-    names = sorted(named, key=lambda name: -named[name].run.state.n_learned)
+    names = sorted(named, key=lambda name: -named[name].n_learned)
     first = named[names[0]]
     states = {name: read_held(each.run.state, each.run.executor) for name, each in named.items()}
     state = states[names[0]]
@@ -218,7 +218,7 @@ def _require_alike(runs: Mapping[Hashable, Any]) -> None:
     for name, run in runs.items():
         if not isinstance(run, OnlineEM):
             raise TypeError(f"runs: run {name!r} is a {type(run).__name__}; give an OnlineEM.")
-        if not run.run.state.n_learned:
+        if not run.n_learned:
             raise ValueError(
                 f"runs: run {name!r} has learned nothing; leave it out, or let it learn first."
             )

@@ -115,7 +115,7 @@ class LivePlot:
             )
         if parameters is None:
             raise ValueError("driver: it has learned nothing yet; draw it after its first step.")
-        learned = driver.run.state.n_learned
+        learned = driver.n_learned
         steps = "observations" if driver.run.unit == "observation" else "visits"
         picture = _picture(parameters, mixture, f"{learned:,} {steps} learned")
         if self.path is not None:

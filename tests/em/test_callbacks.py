@@ -129,12 +129,12 @@ def test_stopping_is_as_if_the_stream_ended_there(family, stream):
     source = iter(stream)
     # within the observations that were held for the start
     em.partial_fit(source)
-    assert (em.run.state.n_learned, em.n_seen, em.position) == (13, 20, 20)
+    assert (em.n_learned, em.n_seen, em.position) == (13, 20, 20)
     assert len(called) == 13  # those after the one that stops are called as well
     assert next(source) == stream[20]
     em.callbacks = [Stop(44)]
     em.partial_fit(stream, skip=em.position)
-    assert (em.run.state.n_learned, em.position) == (44, 44)
+    assert (em.n_learned, em.position) == (44, 44)
     assert_same(em, driver(family, n_start=20).partial_fit(stream[:44]))
     em.callbacks = ()
     assert_same(em.partial_fit(stream[44:]), driver(family, n_start=20).partial_fit(stream))
@@ -144,7 +144,7 @@ def test_a_call_that_stops_among_what_was_held_reads_nothing(family, stream):
     em = driver(family, n_start=20).partial_fit(stream[:5])
     em.callbacks = [Stop(2)]
     em.partial_fit(stream[5:20])
-    assert em.run.state.n_learned == 2
+    assert em.n_learned == 2
 
     def unread():
         raise AssertionError("the source was asked")
@@ -152,7 +152,7 @@ def test_a_call_that_stops_among_what_was_held_reads_nothing(family, stream):
 
     em.callbacks = [Stop(3)]
     em.partial_fit(unread())
-    assert (em.run.state.n_learned, em.position) == (3, 20)
+    assert (em.n_learned, em.position) == (3, 20)
 
 
 def test_a_batch_run_stops_after_an_iteration(family, stream):
@@ -168,7 +168,7 @@ def test_an_exception_loses_nothing(tmp_path, family, stream, way):
     with pytest.raises(OSError, match="no space"):
         em.partial_fit(stream, checkpoint=path)
     size = settings.get("batch_size", 1)
-    assert em.run.state.n_learned == -(-23 // size) * size
+    assert em.n_learned == -(-23 // size) * size
     saved = OnlineEM.load(path, family, e_step=Noisy(), progressbar=False)
     assert saved.position == em.position
     for found in (em, saved):

@@ -100,7 +100,7 @@ def test_an_incomplete_batch_is_read_as_a_smaller_one(family, stream):
     for name, value in state.statistics.items():
         np.testing.assert_allclose(value, (first[name] + second[name]) / 2, rtol=1e-12)
     assert state.effective_size == pytest.approx(1 / (0.25 / 10 + 0.25 / 3))
-    assert em.run.state.n_learned == 10
+    assert em.n_learned == 10
 
 
 def test_kinds_of_streams_are_the_same(family, stream):
@@ -276,7 +276,7 @@ def test_a_failed_step_of_a_held_observation_does_not_block(family, stream):
     with pytest.raises(FloatingPointError, match=r"observation 4 .* is left out"):
         em.partial_fit(stream[4:10])
     em.partial_fit(stream[10:])
-    assert (em.n_seen, em.run.state.n_learned) == (59, 59)
+    assert (em.n_seen, em.n_learned) == (59, 59)
 
 
 def test_an_update_that_fails_leaves_the_driver_as_it_was(stream):
@@ -361,7 +361,7 @@ def test_a_gain_out_of_range_is_refused_when_it_comes(family, stream):
     with pytest.raises(ValueError, match=r"step_size: gave 1\.5 for step 5"):
         em.partial_fit(stream)
     # no fault of the fifth observation, which is held
-    assert (em.run.state.n_learned, em.n_seen) == (4, 5)
+    assert (em.n_learned, em.n_seen) == (4, 5)
 
 
 def test_as_in_paper(family):

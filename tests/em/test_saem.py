@@ -78,7 +78,7 @@ def test_a_mini_batch_is_a_number_of_observations_or_a_share_of_them(family, dat
     n = len(ys)
     for size, visited in ((15, 15), (0.25, n / 4), (1, 1), (1.0, n), (1_000, n), (None, n)):
         saem = run(family, start, e_step=Exact(), batch_size=size).fit(ys, 3)
-        assert saem.run.state.n_learned == n + 2 * visited, size
+        assert saem.n_learned == n + 2 * visited, size
     by_share, by_number = (
         run(family, start, e_step=Exact(), batch_size=size).fit(ys, 3) for size in (0.25, n // 4)
     )

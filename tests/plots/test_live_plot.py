@@ -173,7 +173,7 @@ def test_a_file_that_cannot_be_written_loses_nothing(tmp_path, monkeypatch):
     path.mkdir()
     with pytest.raises(OSError, match=r"path: .* was not written"):
         em.partial_fit(values)
-    assert em.run.state.n_learned == 1
+    assert em.n_learned == 1
     path.rmdir()
     em.partial_fit(values[em.position :])
     assert em.n_seen == len(values)
