@@ -72,8 +72,8 @@ class InactiveDraw:
 
     def _by_quantiles(self, density: BlockDensity, mode: Any) -> Any:
         noise = pt.tensor("noise", dtype="float64", shape=(density.n_latents,))
-        parts = dict(zip(density.latents, density.split(noise), strict=True))
-        inputs, drawn = _graph(density, parts)
+        noise_of = dict(zip(density.latents, density.split(noise), strict=True))
+        inputs, drawn = _graph(density, noise_of)
         return pm.pytensorf.compile(
             [*inputs, noise, *density.other_values],
             drawn,
@@ -145,7 +145,7 @@ def _known_moments(density: BlockDensity) -> tuple[np.ndarray, np.ndarray] | Non
     """
     model, constants = density.model, density.constants
     known = {*constants.shared}
-    parts: list[list[np.ndarray]] = []
+    normals: list[list[np.ndarray]] = []
     for rv, size in zip(density.latents, density.latent_sizes, strict=True):
         own = constants.graphs[rv]
         if not isinstance(own.owner.op, NormalRV) or model.rvs_to_transforms[rv] is not None:
@@ -158,8 +158,8 @@ def _known_moments(density: BlockDensity) -> tuple[np.ndarray, np.ndarray] | Non
             return None
         values = pm.pytensorf.compile([], parameters, mode=interpreted_mode())()
         shape = model.initial_point(random_seed=0)[str(model.rvs_to_values[rv].name)].shape
-        parts.append([np.broadcast_to(value, shape).reshape(size) for value in values])
-    mean, spread = (np.concatenate(part) for part in zip(*parts, strict=True))
+        normals.append([np.broadcast_to(value, shape).reshape(size) for value in values])
+    mean, spread = (np.concatenate(part) for part in zip(*normals, strict=True))
     return mean, spread
 
 
@@ -186,7 +186,7 @@ def _graph(
     where = dict(zip(density.latents, density.split(position), strict=True))
     starts = np.cumsum([0, *density.latent_sizes])
     firsts = dict(zip(density.latents, starts[:-1], strict=True))
-    parts = []
+    drawn_latents = []
     # In the model's order, parents come before the variables that depend on them.
     for rv in model.free_RVs:
         if rv is density.class_index:
@@ -205,8 +205,8 @@ def _graph(
         if transform is not None:
             inputs = clone_replace(list(own.owner.inputs), replacement, rebuild_strict=False)
             drawn = transform.forward(drawn, *inputs)
-        parts.append(pt.cast(drawn, "float64").ravel())
-    found = pt.switch(pt.constant(density.active)[k], position, pt.concatenate(parts))
+        drawn_latents.append(pt.cast(drawn, "float64").ravel())
+    found = pt.switch(pt.constant(density.active)[k], position, pt.concatenate(drawn_latents))
     return [index, position], constants.arrays_replaced([found])[0]
 
 

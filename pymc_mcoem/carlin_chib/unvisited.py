@@ -70,8 +70,8 @@ class Climb:
 
     def split(self, place: np.ndarray) -> list[np.ndarray]:
         """Return the arrays of a flat place."""
-        parts = np.split(place, self._ends[:-1])
-        return [part.reshape(shape) for part, shape in zip(parts, self._shapes, strict=True)]
+        arrays = np.split(place, self._ends[:-1])
+        return [part.reshape(shape) for part, shape in zip(arrays, self._shapes, strict=True)]
 
     def descent(self, place: np.ndarray) -> tuple[float, np.ndarray]:
         """Return minus the log-density, 1e300 where it is not finite, with its gradient."""

@@ -165,13 +165,13 @@ def _monotone(ages: np.ndarray, height: np.ndarray, knots: np.ndarray, weight: f
     rise = basis.antiderivative()(ages) - basis.antiderivative()(knots[0])
     # ∫ v'² exactly: v' is linear between knots, so Simpson's rule has no error
     left, right = knots[:-1], knots[1:]
-    slope, parts = basis.derivative(), []
+    slope, roughness = basis.derivative(), []
     for place, share in ((0.0, 1 / 6), (0.5, 4 / 6), (1.0, 1 / 6)):
         # the right end belongs to the next piece, so it is approached from inside
         where = left + (right - left) * min(place, 1.0 - 1e-12)
-        parts.append(np.sqrt(weight * share * (right - left))[:, None] * slope(where))
+        roughness.append(np.sqrt(weight * share * (right - left))[:, None] * slope(where))
     centered = rise - rise.mean(axis=0)
-    design = np.concatenate([centered, *parts])
+    design = np.concatenate([centered, *roughness])
     target = np.concatenate([height - height.mean(), np.zeros(len(design) - len(height))])
     coefficients, _ = nnls(design, target)
     return BSpline(padded, coefficients, degree)

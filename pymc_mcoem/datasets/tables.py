@@ -224,11 +224,11 @@ def _together(
         for row, (places, heights) in zip(rows, found, strict=True):
             row[np.searchsorted(grid, places)] = heights
         return _on_grid(rows, labels, grid, names)
-    parts = np.full((len(found), 2, longest), np.nan)
-    for part, pair in zip(parts, found, strict=True):
+    own_grids = np.full((len(found), 2, longest), np.nan)
+    for part, pair in zip(own_grids, found, strict=True):
         part[:, : len(pair[0])] = pair
     return xr.DataArray(
-        parts,
+        own_grids,
         dims=(names["curve"] or "curve", "part", "own_point"),
         coords={
             names["curve"] or "curve": list(labels),

@@ -159,15 +159,15 @@ class BlockDensity(ClassDensity):
             variable: term for variable, term in self.terms.items() if own & set(ancestors([term]))
         }
         terms = clone_replace(list(factors.values()), safe, rebuild_strict=False)
-        parts = []
+        sums = []
         for variable, term in zip(factors, terms, strict=True):
             if variable in is_active:
                 value = self.model.rvs_to_values[variable]
                 standard = (-0.5 * pt.sqr(value) - 0.5 * np.log(2 * np.pi)).sum()
-                parts.append(pt.switch(is_active[variable], term.sum(), standard))
+                sums.append(pt.switch(is_active[variable], term.sum(), standard))
             else:
-                parts.append(term.sum())
-        return pt.add(*parts) if len(parts) > 1 else parts[0]
+                sums.append(term.sum())
+        return pt.add(*sums) if len(sums) > 1 else sums[0]
 
 
 def _by_class(blocks: Any) -> dict[int, Any]:

@@ -228,12 +228,12 @@ class ClassDensity:
 
     def split(self, position: Any) -> list[Any]:
         """Return the latents of a position ``(n_latents,)``, each in its own shape."""
-        parts, start = [], 0
+        latents, first = [], 0
         # No NumPy: this runs at every draw, and latents are few.
         for size, shape in zip(self.latent_sizes, self._latent_shapes, strict=True):
-            parts.append(position[start : start + size].reshape(shape))
-            start += size
-        return parts
+            latents.append(position[first : first + size].reshape(shape))
+            first += size
+        return latents
 
     def place_values(self, graph: Any, class_index: Any, position: Any) -> Any:
         """Replace the value variables of index and latents in a graph by `class_index`, `position`.
@@ -284,8 +284,8 @@ class ClassDensity:
     def gradient(self, class_index: Any, position: Any) -> TensorVariable:
         """Return the gradient ``(n_latents,)`` of `log_density` in the position."""
         if self._gradient_graph is None:
-            parts = self._differentiated(pt.grad, self._log_density, list(self.latent_values))
-            self._gradient_graph = pt.concatenate([part.ravel() for part in parts])
+            slopes = self._differentiated(pt.grad, self._log_density, list(self.latent_values))
+            self._gradient_graph = pt.concatenate([part.ravel() for part in slopes])
         return self.place_values(self._gradient_graph, class_index, position)
 
     def negative_hessian(self, class_index: Any, position: Any) -> TensorVariable:

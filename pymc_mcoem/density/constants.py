@@ -187,10 +187,10 @@ class SharedConstants:
                 known |= set(node.outputs)
                 continue
             inputs = [made.get(each, each) for each in node.inputs]
-            numbers = _numbers(node, known)
+            replaceable = _replaceable(node, known)
             # A whole number may be a size, which a variable cannot replace.
-            real = {at: each for at, each in numbers.items() if _is_real(node.inputs[at])}
-            for chosen in (numbers, real, {}):
+            real = {at: each for at, each in replaceable.items() if _is_real(node.inputs[at])}
+            for chosen in (replaceable, real, {}):
                 shared = {at: self._of(value, (node, at)) for at, value in chosen.items()}
                 given = [shared.get(at, each) for at, each in enumerate(inputs)]
                 with suppress(TypeError, ValueError):
@@ -207,7 +207,7 @@ class SharedConstants:
         return self._shared[key][0]
 
 
-def _numbers(node: Apply, known: set[Variable]) -> dict[int, np.ndarray]:
+def _replaceable(node: Apply, known: set[Variable]) -> dict[int, np.ndarray]:
     """Return the single numbers that shared variables can replace, by their place in a node."""
     op, n = node.op, len(node.inputs)
     is_continuous = _is_real(node.outputs[-1])
@@ -219,9 +219,9 @@ def _numbers(node: Apply, known: set[Variable]) -> dict[int, np.ndarray]:
         places = range(n)
     else:
         return {}
-    kept: tuple[float, ...] = ()
+    unchanged: tuple[float, ...] = ()
     if isinstance(op, Elemwise) and isinstance(op.scalar_op, (Add, Sub, TrueDiv, Mul)):
-        kept = (-1.0,) if isinstance(op.scalar_op, Mul) else (-1.0, 1.0)
+        unchanged = (-1.0,) if isinstance(op.scalar_op, Mul) else (-1.0, 1.0)
     found = {}
     for at in places:
         each = node.inputs[at]
@@ -229,7 +229,7 @@ def _numbers(node: Apply, known: set[Variable]) -> dict[int, np.ndarray]:
             continue
         value = _computed(each)
         # PyMC's transforms of bounded variables ask whether a bound is infinite.
-        if value.size == 1 and np.isfinite(value).all() and value.item() not in kept:
+        if value.size == 1 and np.isfinite(value).all() and value.item() not in unchanged:
             # Numbers have double precision, as PyTensor gives some of them and others not.
             is_double = not isinstance(op, SymbolicRandomVariable) and (
                 _is_real(each) or is_continuous

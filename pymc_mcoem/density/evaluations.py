@@ -260,11 +260,11 @@ class _GraphEvaluations(Evaluations):
         self, prepared: Any, k: int, points: np.ndarray, settings: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         # some at once: their arrays are as many times as large
-        parts = [
+        chunks = [
             self._call(prepared, k, points[first : first + N_POINTS], settings)
             for first in range(0, len(points), N_POINTS)
         ]
-        values, slopes = (np.concatenate(part) for part in zip(*parts, strict=True))
+        values, slopes = (np.concatenate(part) for part in zip(*chunks, strict=True))
         return values, slopes
 
 

@@ -53,15 +53,13 @@ class PriorDraws:
             replacement[rv] = (
                 value if transform is None else transform.backward(value, *rv.owner.inputs)
             )
-        parts = []
+        rows = []
         for rv in density.latents:
             transform = model.rvs_to_transforms[rv]
             drawn = rv if transform is None else transform.forward(rv, *rv.owner.inputs)
             row = drawn.reshape((drawn.shape[0], -1)) if n_axes else drawn.ravel()
-            parts.append(pt.cast(row, "float64"))
-        vector = clone_replace(
-            pt.concatenate(parts, axis=n_axes), replacement, rebuild_strict=False
-        )
+            rows.append(pt.cast(row, "float64"))
+        vector = clone_replace(pt.concatenate(rows, axis=n_axes), replacement, rebuild_strict=False)
         self._draw = compile_with_data(density, [k], vector, mode)
 
     def reseed(self, rng: np.random.Generator) -> None:

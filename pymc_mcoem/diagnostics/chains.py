@@ -167,11 +167,11 @@ class IndexChains:
         if not self.plate.ndim:
             return ""
         position = np.unravel_index(row, self.plate.shape)
-        parts = [
+        places = [
             f"{dim}={self.plate[dim].values[i] if dim in self.plate.coords else i}"
             for dim, i in zip(self.plate.dims, position, strict=True)
         ]
-        return "[" + ", ".join(parts) + "]"
+        return "[" + ", ".join(places) + "]"
 
 
 def read_chains(

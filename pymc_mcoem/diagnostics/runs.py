@@ -145,15 +145,15 @@ def stopping_hint(
         # An iteration covers all observations, and its mean evidence is one value.
         what, number = "iterations", "step"
         records = path.isel(step=path["step"].values > 0)
-    numbers = records[number].values
-    n_learned = int(numbers[-1])
+    learned_at = records[number].values
+    n_learned = int(learned_at[-1])
     if window is None:
         window = max(10, min(200, n_learned // 2))
     if n_learned < 2 * window:
         reason = f"{n_learned} {what} are fewer than two windows of {window}"
         return StoppingHint(False, reason, np.nan, np.nan, np.nan)
-    early = (numbers > n_learned - 2 * window) & (numbers <= n_learned - window)
-    late = numbers > n_learned - window
+    early = (learned_at > n_learned - 2 * window) & (learned_at <= n_learned - window)
+    late = learned_at > n_learned - window
     evidence = records["log_evidence"].values
     gain, error = _difference(evidence[late], evidence[early])
     change, name = _change(path, path[number].values, n_learned, window)

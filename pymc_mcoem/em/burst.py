@@ -117,7 +117,7 @@ class Burst:
             Values of the density's `data_inputs`.
         """
         index, position = start
-        parts: list[Sweeps] = []
+        chunks: list[Sweeps] = []
         arguments = self.density.arguments(data)
         at_once = len(gains) if self._in_one_piece else _AT_ONCE
         for first in range(0, len(gains), at_once):
@@ -134,8 +134,8 @@ class Burst:
             )
             index, position = int(found.class_index[-1]), found.position[-1]
             log_step = found.log_step
-            parts.append(found)
-        return parts[0] if len(parts) == 1 else Sweeps.joined(parts)
+            chunks.append(found)
+        return chunks[0] if len(chunks) == 1 else Sweeps.joined(chunks)
 
 
 class WeightedStatistics:
@@ -308,9 +308,9 @@ class _FlatSums:
         """Return the sums, each of its shape."""
         packed = self._flat.pack(arguments)
         total = self._sum(self._held, int(k), weights, positions, *packed, int(self._stops[-1]))
-        parts = np.split(total, self._stops[:-1])
+        sums = np.split(total, self._stops[:-1])
         return [
-            part.reshape(shape) for part, shape in zip(parts, self._statistic_shapes, strict=True)
+            part.reshape(shape) for part, shape in zip(sums, self._statistic_shapes, strict=True)
         ]
 
 

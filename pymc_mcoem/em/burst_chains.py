@@ -207,11 +207,11 @@ def _labeled(
         LOG_WEIGHT: log_softmax(np.stack([each.log_weight for each in found]), axis=-1),
         "class_acceptance": np.stack([each.acceptance for each in found]),
     }
-    numbers = dict(zip(("chain", "draw"), map(np.arange, index.shape), strict=True))
+    coords = dict(zip(("chain", "draw"), map(np.arange, index.shape), strict=True))
     sampled: dict[str, Any] = {
-        "before": tuple(numbers),
+        "before": tuple(coords),
         "dims": {LOG_WEIGHT: (family.class_dim,)},
-        "coords": numbers,
+        "coords": coords,
     }
     groups = {
         "posterior": dataset_of(family.model, posterior, **sampled),

@@ -281,15 +281,15 @@ class History:
 
     def _unlabeled(self, dataset: xr.Dataset, columns: list[Column], dim: str) -> Rows:
         indices = dataset[dim].values
-        parts = [
+        blocks = [
             np.asarray(dataset[column.name].values, dtype=np.float64).reshape(
                 len(indices), column.size
             )
             for column in columns
         ]
         if "troubles" in dataset:
-            parts.append(dataset["troubles"].values.astype(np.float64))
-        return Rows(indices=indices.astype(np.int64), values=np.concatenate(parts, axis=1))
+            blocks.append(dataset["troubles"].values.astype(np.float64))
+        return Rows(indices=indices.astype(np.int64), values=np.concatenate(blocks, axis=1))
 
 
 @dataclass(frozen=True)

@@ -188,7 +188,7 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
         """
         while self.state.parameters is None and len(self.state.pending) >= self.settings.n_start:
             try:
-                parameters = self._start(self.state)
+                parameters = self._first_parameters(self.state)
             except StepError as failure:
                 first = [item.position for item in self.state.pending[: self.settings.n_start]]
                 positions = (item.position for item in failure.culprits)
@@ -215,7 +215,7 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
             self.begin(parameters)
         return self.state.parameters is not None
 
-    def _start(self, state: OnlineState) -> Arrays:
+    def _first_parameters(self, state: OnlineState) -> Arrays:
         """Return starting parameters found from the first held observations.
 
         Raises
@@ -253,7 +253,7 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
         """Return the first observation whose removal lets the start be set, if there is one."""
         for item in self.state.pending[: self.settings.n_start]:
             with suppress(RuntimeError, StepError):
-                self._start(self.state.without({item.position}))
+                self._first_parameters(self.state.without({item.position}))
                 return item
         return None
 
@@ -303,7 +303,7 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
                     "parameters: there are none, since nothing was seen and none were given; "
                     "call partial_fit first, or pass parameters= to OnlineEM."
                 )
-            state = replace(state, parameters=self._start(state))
+            state = replace(state, parameters=self._first_parameters(state))
         if not state.pending and state.n_learned and not state.n_updates:
             return state.with_last(maximized(self.family, self.settings, state).parameters)
         while state.pending:
@@ -331,9 +331,9 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
         batch = state.pending[: self.settings.batch_size]
         # Errors of the user's schedules are not due to an observation, so call these first.
         gain = self.settings.gain(state.n_steps + 1)
-        numbers = range(state.n_learned + 1, state.n_learned + len(batch) + 1)
-        lengths = [self.settings.burst_length(number) for number in numbers]
-        for number in numbers:
+        learned_as = range(state.n_learned + 1, state.n_learned + len(batch) + 1)
+        lengths = [self.settings.burst_length(number) for number in learned_as]
+        for number in learned_as:
             self.settings.update_schedule(number)
 
         def order(failed: int, index: int) -> Order:
@@ -341,7 +341,7 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
             arguments = (
                 batch[index].to_explain(self.family),
                 among(self.family, state.parameters or {}, batch[index].classes),
-                self.generator(numbers[at]),
+                self.generator(learned_as[at]),
                 state.e_step_state,
                 lengths[at].draws,
                 lengths[at].tune,
@@ -362,7 +362,7 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
                     if self.settings.on_error == "raise":
                         break
                     continue
-                records.append(ObservationRecord.of(numbers[len(records)], result, seconds))
+                records.append(ObservationRecord.of(learned_as[len(records)], result, seconds))
                 total = added(total, result.statistics)
                 troubles = of_allowed(result.troubles, batch[index].classes, self.family.n_classes)
                 result = replace(result, troubles=troubles)

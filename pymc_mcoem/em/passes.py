@@ -142,8 +142,8 @@ class Passes:
     def _records(self, position: int, by_address: bool) -> Iterator[Any]:
         record = reader_of(self.observations, by_address)
         first, done = divmod(position, self._n)
-        numbers = count(first) if self.n_passes is None else range(first, self.n_passes)
-        for number in numbers:
+        passes = count(first) if self.n_passes is None else range(first, self.n_passes)
+        for number in passes:
             for index in self._order(number)[done:]:
                 yield record(int(index))
             done = 0

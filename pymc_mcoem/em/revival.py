@@ -176,12 +176,12 @@ def _noted(
             "log_evidence": zeros,
             "last": np.zeros(n_classes, dtype=np.int64),
         }
-    judged = [result for result in results if np.isfinite(result.log_evidence)]
-    if not judged:
+    known = [result for result in results if np.isfinite(result.log_evidence)]
+    if not known:
         return record
-    weights = np.array([result.statistics[CLASS_WEIGHT] for result in judged])
-    evidence = np.array([result.log_evidence for result in judged])
-    new = {CLASS_WEIGHT: weights.mean(axis=0), "log_evidence": evidence @ weights / len(judged)}
+    weights = np.array([result.statistics[CLASS_WEIGHT] for result in known])
+    evidence = np.array([result.log_evidence for result in known])
+    new = {CLASS_WEIGHT: weights.mean(axis=0), "log_evidence": evidence @ weights / len(known)}
     return {
         "last": record["last"],
         **{name: record[name] + gain * (value - record[name]) for name, value in new.items()},

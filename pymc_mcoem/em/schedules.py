@@ -318,8 +318,8 @@ class BurstLength:
             raise ValueError(
                 f"draws: got {self.draws}, later {later}; at least one draw must be kept."
             )
-        numbers = (1, *(first for first, _ in later))
-        if any(after <= before for before, after in pairwise(numbers)):
+        firsts = (1, *(first for first, _ in later))
+        if any(after <= before for before, after in pairwise(firsts)):
             raise ValueError(f"later: got {later}; give increasing numbers n, from 2 on.")
 
     def __call__(self, n: int) -> BurstSize:

@@ -97,22 +97,22 @@ class FoundModes:
             beyond the most that are kept, and those that such points lead to, of which each is
             taken to be as wide as the modes known. It is 1 if there may be any number.
         """
-        kept = self._kept()
+        found = self._most_evident()
         own = self._evidence
         if not own.size:
-            return kept
+            return found
         total = np.logaddexp.reduce(own)
-        held = np.exp(kept.log_evidence - total).sum()
+        held = np.exp(found.log_evidence - total).sum()
         width = np.median([mode.log_evidence[0] - mode.log_density[0] for mode in self._converged])
         outside = np.exp(np.minimum(heights + width - total, 50.0))
         outside = outside[outside > np.exp(-MAX_GAP)].sum()
         beyond = 0.0
-        if len(kept.status) == self._most:
+        if len(found.status) == self._most:
             beyond = max(1.0 - held, 0.0)
         missed = max(outside, growth) + beyond
-        return replace(kept, missed_share=float(missed / (held + missed)) if is_countable else 1.0)
+        return replace(found, missed_share=float(missed / (held + missed)) if is_countable else 1.0)
 
-    def _kept(self) -> Modes:
+    def _most_evident(self) -> Modes:
         modes = self._modes
         head, *rest = modes
         evidence = np.array([float(mode.log_evidence[0]) for mode in modes])

@@ -98,16 +98,16 @@ class Modes:
         )
 
     @classmethod
-    def joined(cls, parts: Sequence[Modes]) -> Modes:
-        """Return the modes of all parts in one object."""
+    def joined(cls, modes: Sequence[Modes]) -> Modes:
+        """Return one object with the modes of several."""
         return cls(
-            np.concatenate([part.mean for part in parts]),
-            np.concatenate([part.precision for part in parts]),
-            np.concatenate([part.factors for part in parts]),
-            np.concatenate([part.log_density for part in parts]),
-            np.concatenate([part.gradient_norm for part in parts]),
-            np.concatenate([part.n_iterations for part in parts]),
-            tuple(status for part in parts for status in part.status),
+            np.concatenate([part.mean for part in modes]),
+            np.concatenate([part.precision for part in modes]),
+            np.concatenate([part.factors for part in modes]),
+            np.concatenate([part.log_density for part in modes]),
+            np.concatenate([part.gradient_norm for part in modes]),
+            np.concatenate([part.n_iterations for part in modes]),
+            tuple(status for part in modes for status in part.status),
         )
 
     def troubles(self) -> dict[str, int]:

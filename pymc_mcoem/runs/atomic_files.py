@@ -100,7 +100,7 @@ def remove_leftovers(path: Path) -> None:
                 os.unlink(path.with_name(name))
 
 
-def write_new(path: Path, parts: Iterable[bytes]) -> None:
+def write_new(path: Path, chunks: Iterable[bytes]) -> None:
     """Write a new file, and flush it to the disk.
 
     Raises
@@ -112,7 +112,7 @@ def write_new(path: Path, parts: Iterable[bytes]) -> None:
     """
     descriptor = os.open(path, NEW, 0o666)
     try:
-        for part in parts:
+        for part in chunks:
             left = memoryview(part)
             while left:
                 left = left[os.write(descriptor, left[:CHUNK]) :]
@@ -140,7 +140,7 @@ def write_whole(path: Path, content: bytes, before: Callable[[], None] | None = 
 
 def replace_file(
     path: Path,
-    parts: Sequence[bytes],
+    chunks: Sequence[bytes],
     before: Callable[[], None] | None = None,
     argument: str = "path",
 ) -> None:
@@ -148,7 +148,7 @@ def replace_file(
     beside = temporary_beside(path)
     try:
         try:
-            write_new(beside, parts)
+            write_new(beside, chunks)
             if before is not None:
                 before()
             os.replace(beside, path)
@@ -156,7 +156,7 @@ def replace_file(
             beside.unlink(missing_ok=True)
         _sync_folder(path.absolute().parent)
     except OSError as error:
-        size = sum(map(len, parts))
+        size = sum(map(len, chunks))
         why = (
             f"there is no room for its {size:,} bytes, which are written before the old file is "
             "removed; make room"

@@ -246,12 +246,10 @@ class Dispatcher:
 
         `perform` turns every exception of a call into an answer.
         """
-        # Dask leaves some futures waiting forever when its client has lost the scheduler.
-        client = getattr(self._executor, "_client", None)
+        is_dask = type(self._executor).__module__.partition(".")[0] == "distributed"
         try:
-            while client is not None and wait([future], timeout=ALIVE).not_done:
-                if getattr(client, "status", None) == "closed":
-                    raise ConnectionError("its client has lost the scheduler")
+            while is_dask and wait([future], timeout=ALIVE).not_done:
+                _require_dask_client()
             return future.result()
         except BrokenExecutor:
             raise
@@ -376,3 +374,17 @@ class _Sent:
         )
         if self.tried and not answered:
             self.future, self.tried, self.losses = None, False, self.losses + 1
+
+
+def _require_dask_client() -> None:
+    """Raise an error if every Dask client of this process is closed.
+
+    A client that has lost its scheduler closes, and some of its futures wait forever.
+    """
+    import distributed
+
+    find: Any = distributed.default_client
+    try:
+        find()
+    except ValueError:
+        raise ConnectionError("its client has lost the scheduler") from None

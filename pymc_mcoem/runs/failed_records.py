@@ -131,10 +131,10 @@ def _write(folder: Path, record: FailedRecord) -> None:
     """
     content = io.BytesIO()
     given = record.observation
-    parts = {} if given is None else {"observation": given}
+    named = {} if given is None else {"observation": given}
     if isinstance(given, Mapping):
-        parts = {f"observation:{name}": each for name, each in given.items()}
-    arrays: dict[str, Any] = {name: _as_array(value) for name, value in parts.items()}
+        named = {f"observation:{name}": each for name, each in given.items()}
+    arrays: dict[str, Any] = {name: _as_array(value) for name, value in named.items()}
     np.savez(content, reason=record.reason, position=record.position, **arrays)
     check_on_error(folder)  # what it lies in may be gone since the run began
     folder.mkdir(exist_ok=True)

@@ -39,7 +39,7 @@ def write_groups(tree: xr.DataTree, file: h5py.File) -> None:
     file : h5py.File
         Empty, and made with ``track_order=True``, as netCDF has it.
     """
-    numbers = count()
+    dimension_ids = count()
     for node in tree.subtree:
         group = file if node.path == "/" else file.create_group(node.path, track_order=True)
         dataset = node.to_dataset(inherit=False)
@@ -57,7 +57,7 @@ def write_groups(tree: xr.DataTree, file: h5py.File) -> None:
                 )
                 label = f"{NO_VARIABLE.decode()}.{size:10d}"
             scales[name].make_scale(label)
-            scales[name].attrs["_Netcdf4Dimid"] = np.int32(next(numbers))
+            scales[name].attrs["_Netcdf4Dimid"] = np.int32(next(dimension_ids))
         for name, variable in variables.items():
             if name not in scales:
                 written = _write(group, name, variable)

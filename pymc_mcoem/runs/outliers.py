@@ -93,11 +93,11 @@ def span(observation: Any) -> Arrays:
     >>> span(np.array([1.0, np.nan, 4.0, 2.0]))
     {'observation': array([1., 2., 4.])}
     """
-    parts = {"observation": observation}
+    named = {"observation": observation}
     if isinstance(observation, Mapping):
-        parts = {f"observation:{name}": value for name, value in observation.items()}
+        named = {f"observation:{name}": value for name, value in observation.items()}
     found: Arrays = {}
-    for name, value in parts.items():
+    for name, value in named.items():
         seen = np.ravel(np.asarray(value, dtype=np.float64))
         seen = seen[np.isfinite(seen)]
         if seen.size:

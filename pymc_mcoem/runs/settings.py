@@ -70,8 +70,8 @@ def seed_entropy(random_seed: Any) -> int | list[int]:
             f"random_seed: got {random_seed!r}; give a whole number from 0, a sequence of them, "
             "or None."
         )
-    numbers = [int(word) for word in words]
-    return numbers[0] if alone else numbers
+    entropy = [int(word) for word in words]
+    return entropy[0] if alone else entropy
 
 
 def run_attributes(driver: str, random_seed: int | list[int], settings: Any) -> dict[str, str]:

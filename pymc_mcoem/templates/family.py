@@ -403,8 +403,8 @@ class TemplateFamily(TemplateObservations, Family):
                 f"options: got {sorted(unknown)}; choose from {sorted(self._options)}."
             )
         settings = self.settings
-        parts = settings.points, settings.basis, settings.deformation, n_classes
-        return type(self)(*parts, **{**self._options, **options})
+        arguments = settings.points, settings.basis, settings.deformation, n_classes
+        return type(self)(*arguments, **{**self._options, **options})
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return how to rebuild the mixture when it is unpickled.
@@ -413,7 +413,7 @@ class TemplateFamily(TemplateObservations, Family):
         computes bitwise the same as the original, whether or not that was used.
         """
         settings = self.settings
-        parts = (settings.points, settings.basis, settings.deformation, self.n_classes)
+        arguments = (settings.points, settings.basis, settings.deformation, self.n_classes)
         more = {name: value for name, value in vars(self).items() if name not in self._made}
         more |= {"geometry": self._own_hints(), "_declared": self.declared_parameters()}
         # the new mixture makes these from its own model
@@ -426,7 +426,7 @@ class TemplateFamily(TemplateObservations, Family):
             "latents",
         ):
             more.pop(name, None)
-        return partial(type(self), **self._options), parts, (self.model_parameters(), more)
+        return partial(type(self), **self._options), arguments, (self.model_parameters(), more)
 
     def __setstate__(self, state: Any) -> None:
         """Set the values of θ in the model, and attributes that were added to the mixture."""

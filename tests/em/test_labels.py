@@ -251,7 +251,7 @@ def test_a_start_by_kmeans_heeds_labels(rng):
     em = OnlineEM(mixture, n_start=41, e_step=FixedLatents(), random_seed=1, progressbar=False)
     with interpreted():
         em.partial_fit(images, labels)
-    start = em.run._start(em.run.state)["templates"] @ mixture.mean_design().T
+    start = em.run._first_parameters(em.run.state)["templates"] @ mixture.mean_design().T
     nearest = np.square(start[:, None] - kinds.reshape(4, 4)).sum(axis=2).argmin(axis=1)
     assert nearest[[1, 2]].tolist() == [1, 2]
     assert sorted(nearest) == [0, 1, 2, 3]

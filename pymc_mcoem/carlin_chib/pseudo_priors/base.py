@@ -368,9 +368,11 @@ class Mixtures:
     def log_density(self, positions: np.ndarray) -> np.ndarray:
         """Return log κ_j(U_j), ``(..., n_classes)``, of ``(..., n_classes, n_latents)``."""
         n_components = self.log_share.shape[1]
-        parts = self.normals.log_density(np.repeat(positions, n_components, axis=-2))
+        of_components = self.normals.log_density(np.repeat(positions, n_components, axis=-2))
         shape = (*positions.shape[:-1], n_components)
-        found: np.ndarray = np.logaddexp.reduce(self.log_share + parts.reshape(shape), axis=-1)
+        found: np.ndarray = np.logaddexp.reduce(
+            self.log_share + of_components.reshape(shape), axis=-1
+        )
         return found
 
     def draw(self, rng: np.random.Generator) -> np.ndarray:

@@ -190,8 +190,8 @@ def _shrunk(covariance: np.ndarray, away: np.ndarray) -> np.ndarray:
     Correlated draws of many latents say little of most of their correlations.
     """
     best, found = -np.inf, covariance
-    for kept in (1.0, 0.95, 0.9, 0.8, 0.6, 0.4, 0.2, 0.1, 0.0):
-        tried = kept * covariance + (1 - kept) * np.diag(np.diagonal(covariance))
+    for share in (1.0, 0.95, 0.9, 0.8, 0.6, 0.4, 0.2, 0.1, 0.0):
+        tried = share * covariance + (1 - share) * np.diag(np.diagonal(covariance))
         tried += 1e-9 * np.eye(len(tried)) * np.trace(tried) / len(tried)
         factor = np.linalg.cholesky(tried)
         standard = solve_triangular(factor, away.T, lower=True)

@@ -65,14 +65,14 @@ class RowModes:
 
         Rows without evidence do not get it.
         """
-        parts = {
+        joined = {
             name: np.concatenate([getattr(self, name), getattr(other, name)[:1]])
             for name in ("mean", "precision", "whiten", "log_normalizer", "converged")
         }
         evidence = np.concatenate([self.log_evidence, log_evidence[None]])
         order = np.argsort(-evidence, axis=0, kind="stable")
         rows = np.arange(order.shape[1])
-        arranged = {name: part[order, rows] for name, part in parts.items()}
+        arranged = {name: part[order, rows] for name, part in joined.items()}
         return RowModes(**arranged, log_evidence=evidence[order, rows])
 
 

@@ -60,11 +60,11 @@ class PlateHeights:
     def __call__(self, j: int, points: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:
         """Return log-densities ``(n, n_rows)`` of class j at points ``(n, n_rows, n_latents)``."""
         n_at_once = max(1, _TOGETHER // max(points[0].size, 1))
-        parts = list(points)
+        chunks = list(points)
         if self._takes_many:
-            parts = [points[i : i + n_at_once] for i in range(0, len(points), n_at_once)]
+            chunks = [points[i : i + n_at_once] for i in range(0, len(points), n_at_once)]
         with np.errstate(all="ignore"):  # a density may overflow somewhere
-            each = [np.asarray(self._function(np.asarray(j), part, *others)) for part in parts]
+            each = [np.asarray(self._function(np.asarray(j), part, *others)) for part in chunks]
         found = np.concatenate(each) if self._takes_many else np.stack(each)
         return np.where(np.isnan(found), -np.inf, found)
 

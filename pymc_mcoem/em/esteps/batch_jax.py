@@ -121,9 +121,9 @@ class BurstsInStep:
         n, n_rows = density.n_latents, density.n_classes * n_starts
         sizes = [np.prod(density.model[name].get_value().shape) for name in density.data_inputs]
         own = sum(size for size, same in zip(sizes, self._is_shared, strict=True) if not same)
-        numbers = n_rows * (10 * n * n + _WITHIN * own)
+        n_floats = n_rows * (10 * n * n + _WITHIN * own)
         limit = (jax.devices()[0].memory_stats() or {}).get("bytes_limit", 8 * 2**30)
-        most = int(_MEMORY_SHARE * limit / (8 * numbers))
+        most = int(_MEMORY_SHARE * limit / (8 * n_floats))
         return int(np.clip(1 << (max(most, 1).bit_length() - 1), 1, _ON_ACCELERATOR))
 
     def _with_noise(self, n_sweeps: int) -> int:
@@ -254,17 +254,17 @@ class BurstsInStep:
         for (name, symbol), same in zip(
             self._density.data_inputs.items(), self._is_shared, strict=True
         ):
-            parts = [each.values[name] for each in asked[: 1 if same else None]]
-            value = parts[0] if same else np.stack(parts)
+            arrays = [each.values[name] for each in asked[: 1 if same else None]]
+            value = arrays[0] if same else np.stack(arrays)
             found.append(jnp.asarray(np.asarray(value, dtype=symbol.dtype)))
         return found
 
     def _fitted(self, asked: Sequence[ToExplain], values: list[Any]) -> Fits:
         """Return pseudo-priors on the device: those that were kept, or new ones."""
-        kept = [each.fit for each in asked if each.fit is not None]
-        if kept:
-            arrays = [[*each.as_list(), each.log_evidence] for each in kept]
-            known = [jnp.asarray(np.stack(parts)) for parts in zip(*arrays, strict=True)]
+        fits = [each.fit for each in asked if each.fit is not None]
+        if fits:
+            arrays = [[*each.as_list(), each.log_evidence] for each in fits]
+            known = [jnp.asarray(np.stack(alike)) for alike in zip(*arrays, strict=True)]
             return Fits._make([*known, jnp.zeros(known[-1].shape, dtype=int)])
         return self._search(len(asked), values, self._search.graph.shared())
 

@@ -22,10 +22,10 @@ __all__ = [
     "effective_share",
     "family_density",
     "fit_to_keep",
-    "kept_fit",
     "require_density",
     "require_moves",
     "statistics_of_draws",
+    "stored_fit",
 ]
 
 #: Weights below this share are left out of statistics; together they change a mean by less than
@@ -151,7 +151,7 @@ def own_chain(
     return chain if fits else {}
 
 
-def kept_fit(chain: Mapping[str, np.ndarray]) -> PseudoPriors | None:
+def stored_fit(chain: Mapping[str, np.ndarray]) -> PseudoPriors | None:
     """Return the pseudo-priors stored with a chain, or None; their troubles are already counted."""
     if "mean" not in chain:
         return None

@@ -18,7 +18,7 @@ from pymc_mcoem.density.prior_starts import PriorStarts
 from pymc_mcoem.em.burst import Burst, WeightedStatistics, adaptation_gains
 from pymc_mcoem.em.esteps.asked import Explained
 from pymc_mcoem.em.esteps.base import EStepResult
-from pymc_mcoem.em.esteps.class_fits import family_density, fit_to_keep, kept_fit, own_chain
+from pymc_mcoem.em.esteps.class_fits import family_density, fit_to_keep, own_chain, stored_fit
 
 if TYPE_CHECKING:
     from pymc_mcoem.carlin_chib.class_chains import ClassDraws
@@ -123,7 +123,7 @@ class ChainEStep[Drawn: (Sweeps, ClassDraws)](DensityEStep):
         """
         values = self._values(data, parameters)
         chain = own_chain(chain, **self._place_shapes(), log_step=self.initial_log_step.shape)
-        fitted = None if refit else kept_fit(chain)
+        fitted = None if refit else stored_fit(chain)
         pseudo_priors = self.pseudo_priors(values, rng) if fitted is None else fitted
         log_step = chain.get("log_step", self.initial_log_step)
         found = self._sweeps(rng, chain, log_step, pseudo_priors, gains, values)
@@ -214,7 +214,7 @@ class SweepEStep(ChainEStep[Sweeps]):
             "position": found.position[-1].copy(),
         }
 
-    def _start(
+    def _chain_start(
         self, pseudo_priors: PseudoPriors, rng: np.random.Generator
     ) -> tuple[int, np.ndarray]:
         """Draw the start of a chain: a class by evidence, and latents from its pseudo-prior."""
@@ -234,7 +234,7 @@ class SweepEStep(ChainEStep[Sweeps]):
         with the same random numbers, and then from the prior: a search that starts where its class
         has no density makes a pseudo-prior that may have none either.
         """
-        start = self._start(pseudo_priors, rng)
+        start = self._chain_start(pseudo_priors, rng)
         before = rng.bit_generator.state
         found = self.burst(rng, start, log_step, pseudo_priors, gains, values)
         if _has_density(found):
@@ -246,7 +246,7 @@ class SweepEStep(ChainEStep[Sweeps]):
             if _has_density(tried):
                 rng.bit_generator.state = before
                 break
-            start = self._start(pseudo_priors, rng)
+            start = self._chain_start(pseudo_priors, rng)
             before = rng.bit_generator.state
         else:
             if self._prior is None:

@@ -66,7 +66,7 @@ def compiled_for[Compiled](family: Family, settings: Settings[Compiled]) -> Comp
                 compiled = settings.compile(family)
             if key is None:
                 return compiled
-            cache[key] = compiled, _parts(family)
+            cache[key] = compiled, _attributes(family)
         cache.move_to_end(key)
         while len(cache) > CAPACITY:
             cache.popitem(last=False)
@@ -88,7 +88,8 @@ def _key(family: Family, settings: Any) -> Hashable | None:
         family.model.check_bounds,
         tuple(value.tobytes() for value in declared.values()),
         tuple(
-            part.tobytes() if isinstance(part, np.ndarray) else id(part) for part in _parts(family)
+            each.tobytes() if isinstance(each, np.ndarray) else id(each)
+            for each in _attributes(family)
         ),
     )
 
@@ -109,8 +110,8 @@ def _is_unchanging(value: Any) -> bool:
     )
 
 
-def _parts(family: Family) -> tuple[Any, ...]:
-    """Return the parts of a family. The cache holds them so that their ids stay valid."""
+def _attributes(family: Family) -> tuple[Any, ...]:
+    """Return what a family is made of. The cache holds them so that their ids stay valid."""
     model = family.model
     return (
         *model.named_vars.values(),

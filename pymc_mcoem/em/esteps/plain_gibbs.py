@@ -118,7 +118,7 @@ class CompiledPlainGibbs(SweepEStep):
         self.burst = Burst(self.density, settings.within_class, shared_latents=True, mode=self.mode)
         self.initial_log_step = self.burst.initial_log_step
 
-    def _start(
+    def _chain_start(
         self, pseudo_priors: PseudoPriors, rng: np.random.Generator
     ) -> tuple[int, np.ndarray]:
         """Draw the first class with equal odds, and latents from its proposal."""

@@ -17,7 +17,7 @@ from pymc_mcoem.compiling.arithmetic import strict_arithmetic
 from pymc_mcoem.compiling.backends import known_mode, uses_jax
 from pymc_mcoem.em.burst import adaptation_gains
 from pymc_mcoem.em.esteps.asked import Explained, ToExplain, by_kind
-from pymc_mcoem.em.esteps.class_fits import fit_to_keep, kept_fit, own_chain
+from pymc_mcoem.em.esteps.class_fits import fit_to_keep, own_chain, stored_fit
 from pymc_mcoem.em.esteps.compiled import SweepEStep
 from pymc_mcoem.interrupts import require_own_fault
 
@@ -135,7 +135,7 @@ class TogetherEStep(SweepEStep):
             one = ToExplain(self._values(each, parameters), rng, self.initial_log_step, gain)
             if own := own_chain(chain, **shapes):
                 start = int(own["class_index"]), own["position"]
-                fit = None if again else kept_fit(own)
+                fit = None if again else stored_fit(own)
                 one = replace(one, log_step=own["log_step"], start=start, fit=fit)
             asked.append(one)
 

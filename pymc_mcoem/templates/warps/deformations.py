@@ -84,8 +84,8 @@ class Deformation:
         derivatives = self.derivatives(points, beta)
         assert derivatives is not None
         both = zip(rows, derivatives, strict=True)
-        products = [matrix_product(row, derivative.T) for row, derivative in both]
-        return products[0] if len(products) == 1 else pt.add(*products)
+        by_axis = [matrix_product(row, derivative.T) for row, derivative in both]
+        return by_axis[0] if len(by_axis) == 1 else pt.add(*by_axis)
 
     def second_derivatives(
         self,

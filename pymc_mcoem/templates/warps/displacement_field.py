@@ -174,8 +174,8 @@ class DisplacementField(Deformation):
             # (p, q) and (q, p). Of the 36² sums over 256 points for each pair of axes, summing over
             # rows first leaves a twentieth of the work; one indexing step puts them in place.
             pairs = [np.triu_indices(len(each)) for each in factors]
-            products = (each[p] * each[q] for each, (p, q) in zip(factors, pairs, strict=True))
-            sums = _along_both(pt.stack([bends[k][m] for k, m in above]), *products)
+            pairwise = (each[p] * each[q] for each, (p, q) in zip(factors, pairs, strict=True))
+            sums = _along_both(pt.stack([bends[k][m] for k, m in above]), *pairwise)
             places = _places_of_pairs(*(len(each) for each in factors))
             return sums.ravel()[places.ravel()].reshape(places.shape)
         kernels = self._kernels(np.asarray(points, np.float64))
