@@ -44,6 +44,8 @@ class Notebook:
     def __init__(self, monkeypatch):
         from IPython import display
 
+        # Matplotlib asks the shell for more when it chooses its back end, at the first figure.
+        pyplot.switch_backend("agg")
         self.shell = SimpleNamespace(execution_count=1)
         self.places = []
         monkeypatch.setattr(rich.get_console(), "is_jupyter", True)
