@@ -59,10 +59,10 @@ class TemplateClustering(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     n_passes : int, default 1
         Passes over X that `fit` learns from, each in its own random order.
     em_options : mapping or None
-        Options of `OnlineEM`, such as ``{"n_start": 100}``.
+        Further options of `OnlineEM`, such as ``{"n_start": 100}``.
     e_step : EStep or None
-        Computes class probabilities and evidence in answers. Default: `CarlinChibBurst`, as for
-        learning.
+        E-step of learning, and of class probabilities and evidence in answers. Default:
+        `CarlinChibBurst`.
     draws, tune : int
         Sweeps that an answer uses, and sweeps before them.
     random_seed : int, sequence of int, or None
@@ -96,9 +96,7 @@ class TemplateClustering(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     >>> rng = np.random.default_rng(1)
     >>> flat, tall = np.zeros(6), np.array([0.0, 1.0, 3.0, 3.0, 1.0, 0.0])
     >>> curves = np.stack([flat, tall] * 10) + 0.1 * rng.normal(size=(20, 6))
-    >>> clusters = TemplateClustering(
-    ...     2, em_options={"e_step": FixedLatents()}, e_step=FixedLatents(), random_seed=1
-    ... )
+    >>> clusters = TemplateClustering(2, e_step=FixedLatents(), random_seed=1)
     >>> found = clusters.fit(curves).predict(curves)
     >>> bool((found[::2] == found[0]).all() and (found[1::2] != found[0]).all())
     True
@@ -295,7 +293,11 @@ class TemplateClustering(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 "make_mixture: its curves have points of their own, which rows of X have not; "
                 "leave out own_points."
             )
-        given = {"random_seed": self.random_seed, "progressbar": self.progressbar}
+        given: dict[str, Any] = {
+            "e_step": self.e_step,
+            "random_seed": self.random_seed,
+            "progressbar": self.progressbar,
+        }
         em = OnlineEM(mixture, **given | dict(self.em_options or {}))
         return em, values.reshape(len(values), *mixture.settings.grid_shape)
 

@@ -129,12 +129,8 @@ def test_images_are_rows_of_pixels(rng):
     images[::2, 1:3, 1] += 2.0
     rows = images.reshape(14, 12)
     rows[3, 5] = np.nan
-    found = TemplateClustering(
-        shape=(4, 3),
-        em_options={"e_step": FixedLatents()},
-        e_step=FixedLatents(),
-        random_seed=1,
-    ).fit(rows)
+    found = TemplateClustering(shape=(4, 3), e_step=FixedLatents(), random_seed=1).fit(rows)
+    assert found.em_.run.settings.e_step == FixedLatents()
     labels = found.predict(rows)
     assert (labels[::2] == labels[0]).all()
     assert (labels[1::2] != labels[0]).all()
