@@ -18,11 +18,10 @@ from pymc_mcoem.diagnostics.latents import (
     unmixed_latents,
     worst_latents,
 )
-from pymc_mcoem.diagnostics.missed_share import missed_share_flags
 from pymc_mcoem.diagnostics.printed_table import PrintedTable, formatted
 from pymc_mcoem.diagnostics.pseudo_priors import GOOD_PARETO_K, jump_pareto_k
 from pymc_mcoem.diagnostics.shares import Limits, class_shares, rao_blackwell_shares, share_flags
-from pymc_mcoem.diagnostics.switching import unmoved_flags, unvisited_flags
+from pymc_mcoem.diagnostics.switching import missed_share_flags, unmoved_flags, unvisited_flags
 from pymc_mcoem.diagnostics.transitions import (
     class_transitions,
     count_transitions,

@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 
 from pymc_mcoem.diagnostics import read_chains
-from pymc_mcoem.diagnostics.missed_share import missed_share_flags
+from pymc_mcoem.diagnostics.switching import missed_share_flags
 
 
 def chains_that_miss(weight, missed_share):
