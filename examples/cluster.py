@@ -1,11 +1,11 @@
 """Learn templates from an array larger than memory, on this machine or on a cluster.
 
 The workers of a Dask cluster draw noisy handwritten digits and write them to a Zarr array, and then
-learn from it. Workers read the images where they lie: addresses, parameters and statistics travel,
-and images only of the start. The folder must be one that all machines see under the same name.
+learn from it. Workers read the images themselves: only addresses, parameters, statistics and
+the images for the start are sent. All machines must see the folder under the same name.
 
     python examples/cluster.py                                # a cluster on this machine
-    python examples/cluster.py tcp://10.0.0.1:8786            # one that runs, by its scheduler
+    python examples/cluster.py tcp://10.0.0.1:8786            # the cluster of this scheduler
 
 The second needs a scheduler and workers: ``dask scheduler`` and, on each machine with this package,
 ``dask worker tcp://10.0.0.1:8786 --nworkers 8 --nthreads 1``. Workers may come and go. The run is
@@ -29,14 +29,14 @@ from rich.console import Console
 import pymc_mcoem as mcoem
 
 console = Console(highlight=False)
-#: Of a chunk of the array, and of a mini-batch.
+#: Images in a chunk of the array, and in a mini-batch.
 SIZE = 64
 
 
 def local_cluster(most: int) -> LocalCluster:
     """Return a new cluster on this machine."""
     cluster = LocalCluster(n_workers=1, threads_per_worker=1)
-    # as many workers as there is work for, and none ended in the moment of an M-step
+    # workers start while there is work, and none is ended during an M-step
     cluster.adapt(minimum=1, maximum=most, wait_count=30)
     return cluster
 
@@ -91,9 +91,9 @@ def pictures(em: mcoem.OnlineEM) -> str:
 
 
 def main() -> None:
-    """Connect, learn, and say what came of it."""
+    """Connect, learn, and print the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("address", nargs="?", help="of a scheduler; a local cluster without")
+    parser.add_argument("address", nargs="?", help="of a scheduler; default: a new local cluster")
     parser.add_argument("--images", type=int, default=1_000)
     parser.add_argument("--workers", type=int, default=2, help="at most, on this machine")
     parser.add_argument("--folder", type=Path, default=Path("output/cluster"))

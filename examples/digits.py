@@ -2,8 +2,8 @@
 
 Of scikit-learn's 1,797 images of 8 × 8 pixels, 1,200 are streamed without their labels and the rest
 are held out. Each class is then named by the digit that weighs most in it. The share of held-out
-images whose class has the right name is compared with k-means and with the same model with its
-warps switched off.
+images whose class has the right name is compared with k-means and with the same model without
+warps.
 
 Run it with ``make demo`` or ``python examples/digits.py``. It writes a picture of the templates
 after the first 150 images, another after all images, and the history of the run to ``output/``.
@@ -32,7 +32,7 @@ import matplotlib.pyplot as plt
 
 console = Console()
 
-#: Images buffered for the k-means start, ten per template. They are learned from like all others.
+#: Images held for the k-means start, ten per template. They are learned like all others.
 N_START = 150
 
 
@@ -61,8 +61,8 @@ def rivals(
     n_classes: int,
     seed: int,
 ) -> dict[str, float]:
-    """Return the share of held-out images that other methods with as many classes name rightly."""
-    # Two processes share the terminal, so that this one does not log.
+    """Return the shares of held-out images that rivals with as many classes name correctly."""
+    # Two processes share the terminal, so this one does not log.
     logging.getLogger("pymc_mcoem").setLevel(logging.ERROR)
     mixture = make_mixture(n_classes)
     e_step = mcoem.esteps.FixedLatents()
@@ -85,7 +85,7 @@ def rivals(
 
     found = {}
     for name, method, data in (
-        ("same model, warps switched off, one pass", warpless, images),
+        ("same model without warps, one pass", warpless, images),
         ("mini-batch k-means, one pass", one_pass, flat),
         ("batch k-means, best of 10 starts", batch, flat),
     ):
@@ -160,7 +160,7 @@ def main() -> None:
     train, test = shuffled[: arguments.images], shuffled[arguments.images :]
 
     console.print(
-        f"Streaming {len(train)} images through {arguments.classes} templates, labels unseen. "
+        f"Streaming {len(train)} images through {arguments.classes} templates, without labels. "
         "The first run compiles for some ten seconds; later ones start at once."
     )
     began = time.perf_counter()
@@ -198,7 +198,7 @@ def main() -> None:
         ours = accuracy(last, named, classifier.predict(images[test]), labels[test])
         shares = {"this model, one pass": ours, **waiting.result()}
 
-    table = Table(title=f"Held-out images ({len(test)}) whose class is named rightly")
+    table = Table(title=f"Held-out images ({len(test)}) whose class is named correctly")
     table.add_column("method")
     table.add_column("share", justify="right")
     for name, share in shares.items():

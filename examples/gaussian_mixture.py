@@ -148,7 +148,7 @@ def passes(family, ys, e_step, rng, n_passes=8, n_forgotten=2):
 
 
 def compare(ys, rng, n_passes=8):
-    """Return the best point, its standard errors, and the estimates of each way."""
+    """Return the best point, its standard errors, and the estimates of each method."""
     family = MeasuredMixture()
     start = family.initialize(list(ys[:50]), rng, "kmeans")
     best = free_vector(batch_em(family, ys, start))

@@ -36,7 +36,7 @@ console = Console(highlight=False)
 
 
 class Learned:
-    """What the pictures need: θ with the early class first, and every child registered."""
+    """Data for the pictures: θ with the early class first, and every child registered."""
 
     def __init__(
         self, mixture: mcoem.TemplateMixture, em: mcoem.OnlineEM, curves: np.ndarray
@@ -50,7 +50,7 @@ class Learned:
         self.mean_beta = (
             (mass * first["deformation_mean"]).sum("child") / mass.sum("child")
         ).values
-        #: Every child on that clock.
+        #: Registrations of all children on that clock.
         self.children = self.register(curves, self.mean_beta)
         self.mean_scale = ((mass * first["scale_mean"]).sum("child") / mass.sum("child")).values
         spurts = FINE[np.argmax(np.where(FINE > 8, self.templates(), -np.inf), axis=1)]

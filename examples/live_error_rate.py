@@ -60,7 +60,7 @@ class Method:
     """A method of learning, with its number of images and its settings."""
 
     n_images: int
-    #: Of SAEM; online EM has none, and None stands for it.
+    #: Batch size of SAEM; None for online EM.
     batch_size: float | None = None
     #: Whether classes without observations are revived; the paper does not do so.
     revival: bool = False
@@ -164,7 +164,7 @@ def make_driver(setting: Setting, method: str, group: int) -> mcoem.OnlineEM | m
     return mcoem.SAEM(
         mixture,
         draws=20,
-        # Mode searches take most of a visit, and chains go on without them: this favors SAEM.
+        # Mode searches take most of a visit, and chains continue without them: this favors SAEM.
         refit_every=5,
         step_size=mcoem.schedules.PhasedStepSize(n_constant=5 if chosen.batch_size == 1 else 50),
         batch_size=chosen.batch_size,
@@ -313,7 +313,7 @@ def main() -> None:
         wanted = [
             [at(run, seconds) for run in group] for group in paths.values() for seconds in times
         ]
-        # All methods have the same parameters until their first update; they are judged once.
+        # All methods have the same parameters until their first update, so these are tested once.
         keys = [digest(parameters) for parameters in wanted]
         jobs = {key: (setting, one) for key, one in zip(keys, wanted, strict=True)}
         errors = track(pool.map(error, jobs.values()), "Classifying", total=len(jobs))

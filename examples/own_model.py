@@ -1,8 +1,8 @@
 """Sample a template model, written by hand from the package's parts, with ``pm.sample``.
 
 The model infers which of three known templates is behind one noisy, turned image of a digit, and
-how it was warped. It is the user's own: it has a Student likelihood, its own prior on the warp, and
-a brightness. `CarlinChib` finds the class index and the latents in it.
+how it was warped. It differs from the package's mixtures: it has a Student likelihood, another
+prior on the warp, and a brightness. `CarlinChib` finds the class index and the latents in it.
 
     python examples/own_model.py
 """

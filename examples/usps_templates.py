@@ -13,7 +13,7 @@ it is preceded by the digit that weighs most in the class; labels are used for n
     python examples/usps_templates.py --draw      # learn nothing, draw what is saved
 
 Each mixture is saved in ``output/`` after every twentieth of its images. You can stop the run at
-any time and start it again: it goes on to the same templates as without a stop. The picture is
+any time and start it again: it ends with the same templates as without a stop. The picture is
 ``output/usps_figure.png`` (``usps_figure_tenth.png``).
 """
 
@@ -139,7 +139,7 @@ def learn_all(runs: list[Run], n_workers: int) -> None:
     ):
         bar = progress.add_task("Learning", total=sum(run.n_images for run in runs), name="")
         learned = dict.fromkeys(runs, 0)
-        # The run of all digits takes longest, so it begins.
+        # The run of all digits takes longest, so it starts first.
         waiting = {pool.submit(learn, run) for run in reversed(runs)}
         while waiting:
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
