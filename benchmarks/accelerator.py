@@ -1,8 +1,8 @@
 """Compare bursts of many observations in one call of JAX with the default back end in processes.
 
-`CarlinChibBurst(backend="jax")` explains a mini-batch in one call: searches, sweeps and statistics
-go in step. That fills an accelerator; without one JAX runs the same on the processor. Images of
-16 × 16 pixels under four classes show discs with noise 0.2. Bursts have 100 draws after 50 of
+`CarlinChibBurst(backend="jax")` processes a mini-batch in one call: searches, sweeps and statistics
+advance in step. That fills an accelerator; without one JAX runs the same on the processor. Images
+of 16 × 16 pixels under four classes show discs with noise 0.2. Bursts have 100 draws after 50 of
 tuning, with 20 random-walk moves per sweep, or the default Hamiltonian move (``--move swing``).
 
 First the results are compared: the evidence of each image and, from the same noise, its mean
@@ -102,7 +102,7 @@ def together(e_step: Any, images: np.ndarray, seed: int = 3) -> list[Any]:
 
 
 def off_by(found: list[Any], expected: list[Any]) -> tuple[float, float]:
-    """Return the greatest differences of log-evidence, and of statistics beside the largest."""
+    """Return the greatest differences of log-evidence, and of statistics over the largest one."""
     evidence, relative = 0.0, 0.0
     for one, other in zip(found, expected, strict=True):
         evidence = max(evidence, abs(one.log_evidence - other.log_evidence))

@@ -1,9 +1,9 @@
 """Measure the cost of mini-batches: the error of θ after the same number of observations.
 
-With ``batch_size=b`` the b observations of a step are explained at the same θ, so that b workers
-can work at the same time, but online EM takes b times fewer steps. The streams come from a mixture
-of shifted curves with an exact E-step (`shifted_curves`) and three overlapping classes. Each is
-learned with several batch sizes from the same start near the truth, with the first M-step after 100
+With ``batch_size=b`` the E-steps of b observations use the same θ, so that b workers can work at
+the same time, but online EM takes b times fewer steps. The streams come from a mixture of shifted
+curves with an exact E-step (`shifted_curves`) and three overlapping classes. Each is learned with
+several batch sizes from the same start near the truth, with the first M-step after 100
 observations. Reported are the root mean squared error of θ over the streams, in units of the Fisher
 information, √(dᵀ I d / number of parameters), in which an efficient estimator has 1/√n; and its
 ratio to that of batch size 1 on the same streams. Both are for the last θ and for its average from
@@ -191,7 +191,7 @@ def tell(paths: xr.DataArray, fisher: np.ndarray) -> None:
         efficient = ", ".join(f"{n**-0.5:.4f} at {n}" for n in part["n"].values)
         console.print(
             f"\n[bold]{title}[/bold]: error of θ over {part.sizes['stream']} streams; an efficient "
-            f"estimator has {efficient}. Lost to another optimum, and left out everywhere: "
+            f"estimator has {efficient}. Lost to another optimum, and excluded everywhere: "
             f"{ {name: count for name, count in lost.items() if count} or 'none' }."
         )
         rows = []
@@ -216,7 +216,7 @@ def main() -> None:
         __doc__,
         streams=20,
         quick=(False, "three streams"),
-        tell=(False, "only tell the last run"),
+        tell=(False, "only print the last run again"),
         output=Path("output"),
     )
     began, n_streams = time.perf_counter(), 3 if given.quick else given.streams

@@ -1,7 +1,7 @@
 """Measure how many independent draws a burst is worth, against its time, by kind of burst.
 
 The data are noisy postal digits of all kinds, with four classes and 78 latents; θ is taken after
-20, 100 and 500 observations (early, middle, late), and 20 other images are explained. Long runs
+20, 100 and 500 observations (early, middle, late), and 20 other images get bursts. Long runs
 give the posterior means of class weights, ΦᵀY, ΦᵀΦ and ββᵀ of each image, twice, and the variance
 of a single draw. Chains of bursts do not leave the modes where their pseudo-priors were fitted, so
 long runs that began there would agree with them by construction. Long runs therefore begin at the

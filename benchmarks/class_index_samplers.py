@@ -47,7 +47,7 @@ figure there.
 
 Every model has its own data, which do not depend on ``--only``. The two pairs take a minute or two
 each. The digit's reference takes five minutes. NumPyro's chains on it take minutes for a hundred
-draws, those of ``MixedHMC`` more than half an hour: leave them out by ``--skip``, or request fewer
+draws, those of ``MixedHMC`` more than half an hour: skip them by ``--skip``, or request fewer
 draws. On the plate PyMC's own step for indices tries row after row, and one repeat of 300 draws
 takes nine minutes.
 """
@@ -526,7 +526,7 @@ class Verdict:
 
 
 def likely(exact: np.ndarray) -> np.ndarray:
-    """Return which classes occur often enough to be judged."""
+    """Return which classes occur often enough to be compared."""
     return (exact > 0.02) & (exact < 0.98)
 
 
@@ -567,7 +567,7 @@ def main() -> None:
         repeats=3,
         rows=(500, "rows of the plate"),
         only={"choices": ["identical", "levels", "regressions", "plate", "digit"]},
-        skip=({"action": "append", "default": []}, "a sampler to leave out"),
+        skip=({"action": "append", "default": []}, "a sampler to skip"),
     )
     warnings.simplefilter("ignore")
     problems: dict[str, Callable[[np.random.Generator], Problem]] = {

@@ -16,11 +16,11 @@ classes and fifteen. The paper reports 20 and 170 seconds on its authors' machin
 of the process after 100 and after 2,000 observations with bursts of two sweeps (memory does not
 depend on the length of past bursts).
 
-``run``: whether a run of a million observations grows. The family is as cheap as families are,
+``run``: whether a run of a million observations grows. The family is as cheap as possible,
 numbers from three normals with the E-step in closed form, so that the driver itself is measured. A
-row for every 25,000 has the memory of the process, objects that Python's collector knows, rows in
-the history, bytes of a saved run, and processor time. The stream is a generator, and no more than
-one observation of it exists at a time. The run is saved as ``run.nc`` in ``output/`` when
+row for every 25,000 has the memory of the process, objects that Python's garbage collector tracks,
+rows in the history, bytes of a saved run, and processor time. The stream is a generator, of
+which one observation exists at a time. The run is saved as ``run.nc`` in ``output/`` when
 `--minutes` have passed; the same command then goes on from there. At the end three runs learn 2,000
 observations each in turn: a new one its first, one that has learned 20,000, whose history is full,
 its next, and the long one its next. Reported are medians of processor times, and of the ratio to
@@ -59,7 +59,7 @@ PLATE_SWEEPS = 50
 WEIGHTS, CENTERS = np.array([0.5, 0.3, 0.2]), np.array([-1.5, 0.0, 2.0])
 #: Seconds per iteration in the paper, by number of classes.
 PAPER = {2: 20, 15: 170}
-#: The long run: means of the stream's normals, and θ at its begin.
+#: The long run: means of the stream's normals, and θ at its beginning.
 TRUTH = np.array([-3.0, 0.0, 2.5])
 START = {"weights": np.full(3, 1 / 3), "means": np.array([-2.0, 0.0, 2.0])}
 #: Observations that each run learns in a round, those after which a history is full, and those of a

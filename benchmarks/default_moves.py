@@ -1,9 +1,9 @@
 """Compare moves within a class: which is the default of `pm.sample`, and which that of bursts?
 
-Models with a class index are drawn by ``pm.sample(step=CarlinChib(within_class=...))``: counts with
-one latent, a logistic regression with ten, a funnel with six. One curve and one image are drawn by
-bursts. Effective draws a second, of the class index and of the latent that mixes worst, are medians
-over rounds in which the moves take turns. Compiling is not counted.
+``pm.sample(step=CarlinChib(within_class=...))`` samples models with a class index: counts with one
+latent, a logistic regression with ten, a funnel with six. Bursts sample one curve and one image.
+Effective draws a second, of the class index and of the latent that mixes worst, are medians over
+rounds in which the moves take turns. Compiling is not counted.
 
     python benchmarks/default_moves.py --quick
     python benchmarks/default_moves.py
@@ -68,7 +68,7 @@ def funnel() -> pm.Model:
 
 
 def by_step(make: Callable[[], pm.Model], move: Any, draws: int) -> Sampler:
-    """Return what samples a model with `pm.sample`."""
+    """Return a function that samples a model with `pm.sample`."""
     model = make()
     step = mcoem.CarlinChib(within_class=move, model=model)
 
@@ -85,7 +85,7 @@ def by_step(make: Callable[[], pm.Model], move: Any, draws: int) -> Sampler:
 def by_burst(
     mixture: mcoem.TemplateMixture, theta: Any, observation: Any, move: Any, draws: int
 ) -> Sampler:
-    """Return what samples the class and the warp of one observation."""
+    """Return a function that samples the class and the warp of one observation."""
     e_step = mcoem.esteps.CarlinChibBurst(within_class=move)
 
     def sample() -> tuple[xr.DataTree, float]:

@@ -1,6 +1,6 @@
 """Compare the cost of one evaluation of the digits' log-density and gradient with loops by hand.
 
-The model has 16 × 16 pixels, 256 kernels, 78 latents and four classes. All contestants evaluate the
+The model has 16 × 16 pixels, 256 kernels, 78 latents and four classes. All versions evaluate the
 same 500 positions in one call, so that the time of a call from Python does not count. Compiled by
 numba:
 
@@ -180,7 +180,7 @@ def compiled_by_jax(
     """Return the same function as a JAX loop, or None if JAX is not installed."""
     if importlib.util.find_spec("jax") is None:
         return None
-    # JAX reads these when it is first used. All contestants have one thread and no accelerator.
+    # JAX reads these when it is first used. All versions have one thread and no accelerator.
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     os.environ.setdefault("XLA_FLAGS", JAX_FLAGS)
     positions = pt.tensor("positions", shape=(None, density.n_latents))
@@ -227,7 +227,7 @@ def main() -> None:
         ways["gradient, JAX"] = lambda: gradient_in_jax(positions, classes, *data)
     with threadpool_limits(1):
         seconds, values = in_turn(ways, given.rounds)
-    # A density may leave out constants that do not depend on latents.
+    # A density may omit constants that do not depend on latents.
     for way, found in values.items():
         if way.startswith("gradient"):
             away = np.abs(found - values["gradient, ours"]).max()

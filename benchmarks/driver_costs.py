@@ -43,8 +43,8 @@ KEPT = 10
 #: The same if they are sent to each worker.
 FEW = 3
 
-#: What each of the `Costs` is. Calls that are handed out have the size of real ones, and a step's
-#: own cost is without its M-step.
+#: Descriptions of the `Costs`. Calls have the size of real ones, and the cost of a step excludes
+#: its M-step.
 WORDS = {
     "accept": "reading, checking, holding a record; its history",
     "order": "encoding it for a call, its generator",
@@ -54,9 +54,9 @@ WORDS = {
     "receive": "unpickling the answer",
     "check": "comparing the shapes of its statistics",
     "add": "adding its statistics",
-    "driver": "all of these but Dask: the driver",
+    "driver": "the driver: all of these but Dask",
     "maximize": "an M-step",
-    "step": "what else a step takes",
+    "step": "other work of a step",
     "save": "saving the run once",
     "bytes_out": "sent",
     "bytes_in": "received",

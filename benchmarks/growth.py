@@ -41,7 +41,7 @@ from pymc_mcoem.em.esteps.compiled_cache import compiled_for
 
 AGES = np.linspace(2.0, 18.0, 31)
 FINE = np.linspace(8.0, 17.0, 901)
-#: Observations of a competition, and what the prior of γ² is worth in coordinates of clocks.
+#: Observations of a competition, and the weight of the prior on γ² in coordinates of time warps.
 FIRST, WEIGHT = 200, 4_000.0
 #: Smallest share of children in their own sex's group at which a run has found the sexes.
 GOOD = 0.88
@@ -135,7 +135,7 @@ def main() -> None:
         plain=(False, "OnlineEM(mixture), nothing set"),
         random=(False, "random starts"),
         compete=(0, "random starts that compete"),
-        weak_priors=(False, "priors that hardly matter"),
+        weak_priors=(False, "weak priors"),
         deformation_variance=({"type": float}, "γ² is held near this"),
     )
     growth = mcoem.datasets.load_growth()

@@ -171,7 +171,7 @@ def tell_costs(found: dict[int, Costs]) -> None:
     for level, name in {0: "least", 50: "median", 100: "greatest"}.items():
         rows.append(row(f"… {name} of {REAL}", bursts(level)))
     rows += [row(words, own(name)) for name, words in WORDS.items()]
-    title = "Measured here; of an observation where nothing else is said"
+    title = "Measured here; per observation unless a row says otherwise"
     tell_table(("", *(f"C = {n_classes}" for n_classes in found)), rows, title)
 
 

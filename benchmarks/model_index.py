@@ -6,7 +6,7 @@ and nothing is set except the blocks. A run is
 
 * ``right`` if the share of each class of all chains together is within the larger of four Monte
   Carlo errors and 0.02 of the exact probability, and that of each chain within four of its own;
-* ``right, flagged`` if `class_index_summary` complains nevertheless, and ``wrong, flagged`` if it
+* ``right, flagged`` if `class_index_summary` warns nevertheless, and ``wrong, flagged`` if the run
   is wrong and the summary says in words that it can't be trusted;
 * ``WRONG AND APPROVED`` if it is wrong and the summary finds no problem.
 
@@ -52,7 +52,7 @@ VERDICTS = ("right", "right, flagged", "wrong, flagged", "WRONG AND APPROVED")
 
 @dataclass(frozen=True)
 class Shares:
-    """Shares of the classes of one index, and what the summary says of it.
+    """Shares of the classes of one index, and what the summary says about it.
 
     Attributes
     ----------
@@ -199,7 +199,7 @@ def rows(name: str, problem: PublishedModel, run: Run) -> list[list[str]]:
 
 
 def refused(make: Callable[[], pm.Model]) -> str:
-    """Return what the step says to a model that it does not serve."""
+    """Return the step's error for a model that it does not support."""
     with make():
         try:
             mcoem.CarlinChib()

@@ -1,4 +1,4 @@
-"""NumPyro's samplers of mixed models on a PyMC model, by the density that PyMC gives to JAX."""
+"""Run NumPyro's samplers of mixed models on PyMC's log-density of a model in JAX."""
 
 from __future__ import annotations
 

@@ -5,9 +5,9 @@ have latents of their own, and the exact probabilities of the classes by a close
 or quadrature that does not use the package. `model_index.py` samples them all; the small ones are
 tests as well.
 
-Models whose answers take grids of up to four dimensions are in `published_on_grids.py`. Left out:
-the real data of Kruschke's filtration-condensation experiment, because their repository has no
-licence (data of the same design are simulated here).
+Models whose answers take grids of up to four dimensions are in `published_on_grids.py`. The real
+data of Kruschke's filtration-condensation experiment are not included, because their repository has
+no license (data of the same design are simulated here).
 """
 
 from __future__ import annotations

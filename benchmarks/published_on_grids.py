@@ -68,7 +68,7 @@ def galaxies(n_nodes: int = 24) -> PublishedModel:
 
 
 def galaxy_evidence(n_components: int, n_nodes: int) -> float:
-    """Return the log-evidence of a mixture of so many normals, by quadrature.
+    """Return the log-evidence of a mixture of `n_components` normals, by quadrature.
 
     There are `n_nodes` in each dimension of four components, and more where they cost little.
     """

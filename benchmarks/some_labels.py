@@ -7,7 +7,7 @@ test. One mixture with two classes for each digit learns in one pass
 - the labeled images and then the others (``OnlineEM.partial_fit(images, labels)``),
 - all images without labels, from a start by k-means of ten images a class; the labeled images then
   name the classes (``Classifier.fit``),
-- all images with labels, if asked (``--all``).
+- all images with labels, with ``--all``.
 
 Priors and the search are the same for all: a prior on γ² worth 2,000 observations near 0.005, rigid
 motions of variance 0.1, steps of n^−0.9, and Laplace's approximation to learn and to name.

@@ -119,7 +119,7 @@ def sample(name: str, sampler: str) -> list[float]:
 
 
 def explain(sampler: str) -> list[float]:
-    """Return the time of a first explained image of 16 × 16 pixels, and seconds of a later one."""
+    """Return the time of the first result for an image of 16 × 16 pixels, and of a later one."""
     from accelerator import observations, setting
 
     import pymc_mcoem as mcoem

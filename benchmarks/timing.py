@@ -48,9 +48,9 @@ def begin(documentation: str, **options: Any) -> argparse.Namespace:
     documentation : str
         What ``--help`` prints.
     **options
-        By name, the default: a value, of whose type the option is; False for a switch; a list, of
-        whose first value's type the values are. With a sentence of help, a pair of default and
-        help. Anything else is a dictionary, as argparse takes it.
+        Default of each option: a value of the option's type, False for a switch, or a list whose
+        first value has the type of all values. With a sentence of help, a pair of default and help.
+        Instead of a default, a dictionary of arguments for argparse.
     """
     parser = argparse.ArgumentParser(
         description=documentation, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -80,7 +80,7 @@ def be_silent() -> None:
 
 
 def measured(file: Path, measure: Callable[[], xr.Dataset], again: bool) -> xr.Dataset:
-    """Measure and keep the result in a file, or return what is there, to tell it `again`."""
+    """Measure, save and return the result; with `again`, return the saved result instead."""
     if not again:
         file.parent.mkdir(parents=True, exist_ok=True)
         measure().to_netcdf(file, engine="h5netcdf")
@@ -88,7 +88,7 @@ def measured(file: Path, measure: Callable[[], xr.Dataset], again: bool) -> xr.D
 
 
 class Turns[Way: Hashable](NamedTuple):
-    """Seconds of every round, and the result of the last one, of each way."""
+    """For each way, seconds of every round and the result of the last one."""
 
     seconds: dict[Way, list[float]]
     results: dict[Way, Any]
