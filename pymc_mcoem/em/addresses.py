@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Address", "Seen", "addresses_in"]
 
-#: Largest pickled block, in bytes, that counts as an address. A larger one has the data in itself.
+#: Largest pickled block, in bytes, that counts as an address. A larger one contains the data.
 LARGEST = 65_536
 
 
@@ -38,19 +38,19 @@ class Address:
 
     def read(self) -> Any:
         """Read the observation in this process and thread."""
-        # Dask's own choice in a worker would be the cluster, whose workers all wait for each other
+        # in a worker Dask would use the cluster, whose workers would wait for each other
         return cloudpickle.loads(self.block)[self.index].compute(scheduler="synchronous")
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What is known of an observation that was read elsewhere.
+    """Report on an observation that a worker read, without its values.
 
     Attributes
     ----------
     address : Address
     spanned : dict of str to ndarray
-        As from `pymc_mcoem.runs.outliers.span`.
+        Its ranges, as from `pymc_mcoem.runs.outliers.span`.
     refusal : Exception or None
         The exception with which the family refuses it.
     """
@@ -72,7 +72,7 @@ def addresses_in(array: Any) -> Callable[[int], Address | None]:
     -------
     callable
         It returns None for an observation in a chunk that has no address, because it cannot be
-        pickled or has the data in itself.
+        pickled or contains the data.
 
     Examples
     --------
@@ -104,7 +104,7 @@ def _pickled(block: Any) -> bytes | None:
 
     distributed = sys.modules.get("distributed")
     if distributed is not None and distributed.futures_of(block):
-        return None  # it lies in the memory of some worker, which only the cluster's client asks
+        return None  # it lies in a worker's memory, which only the client can read
     try:
         content = cloudpickle.dumps(optimize(block)[0])
     except Exception as error:

@@ -5,7 +5,7 @@ and has three advantages: draws are grouped by class before they are summed, so 
 all classes is carried through the loop; every other E-step uses the same sums; and a class that
 is not visited costs nothing.
 
-The kernel is the step method's own (`pymc_mcoem.carlin_chib.kernel`): a burst makes the same
+The kernel is that of the step method (`pymc_mcoem.carlin_chib.kernel`): a burst makes the same
 draws as ``pm.sample`` with the step method, given the same generator and pseudo-priors.
 """
 
@@ -255,12 +255,12 @@ class WeightedStatistics:
     def at_one_position(
         self, position: np.ndarray, weights: np.ndarray, data: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """Return w_j S(x, y) for every class j, of one position (n_latents,) and (n_classes,)."""
+        """Return w_j S(x, y) for every class j, at one `position` of shape (n_latents,)."""
         if self._written_out is None:
             chosen = np.flatnonzero(weights > 0)
             positions = np.broadcast_to(position, (len(chosen), len(position)))
             return self(chosen, positions, weights[chosen], data)
-        # what is written out does not depend on the class
+        # hand-written statistics do not depend on the class
         sums = self._written_out.sums(np.ones(1), position[None], data)
         total, chosen = self.zeros(), np.flatnonzero(weights > 0)
         for name, value in zip(self.names, sums, strict=True):

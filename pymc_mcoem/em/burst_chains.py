@@ -59,8 +59,8 @@ def sample_burst(
     """Sample the class and the latents of one observation, and return the draws.
 
     The target and the kernel are those of ``pm.sample(step=CarlinChib())`` on the model of the
-    observation. A chain is one compiled loop, without Python between its draws, and runs in one
-    process as a whole; with JAX, without an executor, all chains are one call.
+    observation. A chain is one compiled loop, which runs in one process. With JAX and no executor,
+    one call makes all chains.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def sample_burst(
         ``posterior``: the class index and every latent on its own scale, ``(chain, draw, ...)``;
         ``sample_stats``: ``class_log_weight`` ``(chain, draw, n_classes)``, the logarithms of the
         probabilities that the index was drawn from, ``class_acceptance``, and ``class_of``, by
-        which summaries know the index; ``constant_data``: θ and the observation.
+        which summaries find the class index; ``constant_data``: θ and the observation.
 
     Raises
     ------
@@ -134,7 +134,7 @@ def sample_burst(
     data = family.encode(observation)
     entropy = seed_entropy(random_seed)
     seeds = np.random.SeedSequence(entropy).spawn(chains)
-    # If this fails, it fails before hours of sampling and not after.
+    # Made first, so that an error comes before hours of sampling.
     to_model = ModelScale(family_density(family))
     # no statistics are needed here, so the auxiliaries are not needed either
     dispatcher = Dispatcher(
@@ -145,7 +145,7 @@ def sample_burst(
     orders = (
         Order(keep_draws, (data, theta, np.random.default_rng(seed), draws, tune)) for seed in seeds
     )
-    # where they are not made together anyway, workers make whole chains
+    # each call to a worker makes one whole chain
     lot = 1 if dispatcher.is_remote else min(chosen.lot, chains)
     found: list[PosteriorChain] = []
     try:

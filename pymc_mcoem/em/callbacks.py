@@ -22,8 +22,8 @@ class Update(Sequence[ObservationRecord]):
     Attributes
     ----------
     driver : OnlineEM or SAEM
-        It stands as after the step. `learned_parameters`, ``save`` and all else that does not learn
-        may be used; it refuses to learn within its own callback.
+        Its state is that after the step. Callbacks may use `learned_parameters`, ``save`` and
+        everything else that does not learn; learning within a callback is refused.
     records : tuple of ObservationRecord
 
     Examples
@@ -77,7 +77,8 @@ def check_callbacks(callbacks: Iterable[Callback]) -> tuple[Callback, ...]:
     for each in found:
         if isinstance(each, type):
             raise TypeError(
-                f"callbacks: got the class {each.__name__}; make one of it, as {each.__name__}()."
+                f"callbacks: got the class {each.__name__}; create an "
+                f"instance, as {each.__name__}()."
             )
         if not callable(each):
             raise TypeError(f"callbacks: got {each!r} among them; give functions of an update.")
@@ -87,8 +88,8 @@ def check_callbacks(callbacks: Iterable[Callback]) -> tuple[Callback, ...]:
 def call_all(callbacks: Iterable[Callback], update: Update) -> bool:
     """Call all callbacks in order, and return whether one of them ends the driver's call.
 
-    One that raises StopIteration does; those after it are called all the same. Any other exception
-    is raised at once.
+    A callback that raises StopIteration does; later ones are still called. Any other exception is
+    raised at once.
     """
     ends = False
     for callback in callbacks:

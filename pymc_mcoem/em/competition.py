@@ -97,14 +97,14 @@ def compete(
         If there are no observations, if a number is out of range, or if the E-step reports no
         evidence, as with pilot moments.
     RuntimeError
-        If every run failed, or the executor did, which says nothing about a run.
+        If every run failed, or if the executor failed.
 
     Notes
     -----
     Cost: `n_runs` times that of learning the observations; the E-step is compiled once. The
-    evidence is the E-step's own estimate of log p(y) under the parameters before y was learned,
-    so it is that of observations that the run has not seen, unless a stream repeats them. The
-    paper starts at random (sections ``subsec:5:1`` and ``subsec:5:2``) and suggests other starts.
+    evidence is the E-step's estimate of log p(y) under the parameters before y was learned, so it
+    is predictive, unless the stream repeats observations. The paper starts at random (sections
+    ``subsec:5:1`` and ``subsec:5:2``) and suggests other starts.
 
     Examples
     --------
@@ -150,8 +150,8 @@ def compete(
         found = records["log_evidence"].to_numpy()[-scored:]
         if np.isnan(found).any():
             raise ValueError(
-                "e_step: it reports no evidence, which decides; give one that does, such as "
-                "CarlinChibBurst with Laplace or PriorCovariance pseudo-priors."
+                "e_step: it reports no evidence, by which runs are compared; give one that does, "
+                "such as CarlinChibBurst with Laplace or PriorCovariance pseudo-priors."
             )
         evidence[number] = found.mean()
     if len(failures) == n_runs:

@@ -40,7 +40,7 @@ class Driver[AnyRun: Run[Any, Any]]:
 
     @property
     def n_learned(self) -> int:
-        """Number of observations learned; of `SAEM` each time that one is explained anew."""
+        """Number of observations learned; for `SAEM`, number of visits to observations."""
         learned: int = self.run.state.n_learned
         return learned
 
@@ -73,10 +73,10 @@ class Driver[AnyRun: Run[Any, Any]]:
             ``acceptance``, ``log_evidence`` and ``class_weight``; the last three are means over
             the step's observations. Group ``observations``, dim ``observation``: the same for
             each observation, without θ. ``troubles`` counts problems by name, from the beginning;
-            it exists once there was one. Attributes: ``library``, ``version``, ``versions`` of its
-            dependencies, ``backend``, ``driver``, ``random_seed``, ``settings``.
-            Group ``skipped``, dim ``position`` (in the stream, counted from 0): ``reason`` for
-            each of the last 1,000 records that were left out; it exists once there was one.
+            it exists only if there were any. Attributes: ``library``, ``version``, ``versions`` of
+            its dependencies, ``backend``, ``driver``, ``random_seed``, ``settings``. Group
+            ``skipped``, dim ``position`` (in the stream, counted from 0): ``reason`` for each of
+            the last 1,000 skipped records; it exists only if there were any.
 
         Notes
         -----
@@ -199,7 +199,7 @@ class Driver[AnyRun: Run[Any, Any]]:
         held = {name: value for name, value in settings.items() if name not in overrides}
         made: Any = cls
         make = functools.partial(made, family, random_seed=saved.random_seed)
-        with named_damage(path):  # errors of settings that were not given are the file's
+        with named_damage(path):  # errors of settings that were not given are damage of the file
             driver: Self = make(**held)
         if overrides:
             driver = make(**settings)

@@ -146,8 +146,7 @@ class Family(ModelParameters, ModelObservations):
             Running means of δ_{I,j} S, each ``(n_classes, *shape)``, with ``"class_weight"`` of
             shape ``(n_classes,)`` among them.
         effective_size : float
-            Number n* of observations that the running means are worth. Priors are weighed
-            against it.
+            Effective number n* of observations in the running means. Priors are weighed against it.
 
         Returns
         -------
@@ -270,12 +269,12 @@ class Family(ModelParameters, ModelObservations):
         if not (weights >= -ROUNDING).all():
             raise ValueError(
                 f"statistics: {CLASS_WEIGHT} is {weights.min():.3g} for class "
-                f"{int(weights.argmin())}; weights are not negative. Look at the E-step."
+                f"{int(weights.argmin())}; weights are not negative. Check the E-step."
             )
         if not abs(weights.sum() - 1.0) <= UNITY:
             raise ValueError(
                 f"statistics: {CLASS_WEIGHT} sums to {weights.sum():.6g} over the classes, not to "
-                "one. Look at the E-step, and whether the observation is out of all proportion."
+                "one. Check the E-step, and the scale of the observation."
             )
 
     def anneal(

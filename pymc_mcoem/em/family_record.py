@@ -62,7 +62,7 @@ def differences(
                 f"{says.format(key)} {before.get(key)} {there}, {now.get(key)} {here}"
                 for key in sorted({*before, *now})
                 if not _same(before.get(key), now.get(key))
-                # what could not be evaluated, as when it was interrupted, tells nothing
+                # a number that could not be evaluated, as after an interrupt, is not compared
                 and not (name == "numbers" and None in (before.get(key), now.get(key)))
             ]
         elif before != now:

@@ -1,4 +1,4 @@
-"""Numbers that tell a family from another one with the same names and shapes."""
+"""Numbers that distinguish families with the same names and shapes."""
 
 from __future__ import annotations
 
@@ -98,6 +98,6 @@ def _plain(shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _cosine(shape: tuple[int, ...]) -> np.ndarray:
-    """Return values between 0.1 and 0.9 that no two places share."""
+    """Return distinct values between 0.1 and 0.9."""
     size = int(np.prod(shape, dtype=int))
     return (0.5 + 0.4 * np.cos(np.arange(size, dtype=np.float64))).reshape(shape)

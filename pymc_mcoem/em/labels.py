@@ -1,4 +1,4 @@
-"""Labels of observations: the class that made one, or the classes that may have, where known."""
+"""Labels of observations: the class of each, or the classes that are possible, if known."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Classes", "allowed_classes", "among", "labels_of", "of_allowed"]
 
-#: The classes that may have made an observation; None: all of them.
+#: The classes that are possible for an observation; None: all of them.
 type Classes = tuple[int, ...] | None
 
 #: Values of a label that say nothing, besides None and NaN.
@@ -25,7 +25,7 @@ UNKNOWN = -1
 
 
 def labels_of(family: Family, labels: Any, n_observations: int | None) -> Iterator[Classes]:
-    """Return the classes that may have made each observation, None where all may.
+    """Return the possible classes of each observation, None where all are possible.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def labels_of(family: Family, labels: Any, n_observations: int | None) -> Iterat
         found = "an unknown number of" if n_observations is None else n_observations
         raise ValueError(
             f"labels: got {len(given)} labels for {found} observations; give one for each, None "
-            "where it is unknown, and observations whose number is known, as in a list or an array."
+            "where it is unknown, and observations of known length, as a list or an array."
         )
     return iter([_classes(label, at, family.n_classes) for at, label in enumerate(given)])
 
@@ -112,7 +112,7 @@ def among(
 def of_allowed(troubles: Mapping[str, int], classes: Classes, n_classes: int) -> dict[str, int]:
     """Return troubles without those of searches in the classes that a label rules out.
 
-    Such a class has no density anywhere, so that its search is one without density.
+    Such a class has no density anywhere, which its search reports.
 
     Examples
     --------
@@ -126,7 +126,7 @@ def of_allowed(troubles: Mapping[str, int], classes: Classes, n_classes: int) ->
 
 
 def allowed_classes(labels: Sequence[Classes], n_classes: int) -> np.ndarray | None:
-    """Return which classes labels allow, ``(n_labels, n_classes)``; None if all allow all.
+    """Return which classes labels allow, ``(n_labels, n_classes)``; None if no label excludes any.
 
     Examples
     --------
@@ -151,7 +151,7 @@ def _weights(family: Family) -> str:
         if family.model[name] is probabilities:
             return name
     raise TypeError(
-        f"labels: the probabilities of {family.class_index.name} are no parameter of "
+        f"labels: the probabilities of {family.class_index.name} are not a parameter of "
         f"{type(family).__name__}; declare them as one: weights = pm.Data('weights', ...), "
         "pm.Categorical(..., p=weights)."
     )

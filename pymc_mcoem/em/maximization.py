@@ -45,7 +45,7 @@ def maximize_family(
     statistics : mapping of str to ndarray
         Means of δ_{I,j} S, each ``(n_classes, *shape)``; not changed.
     effective_size : float
-        Number of observations that the means are worth.
+        Effective number of observations in the means.
     present : mapping of str to ndarray, or None
         θ before the M-step; None if there is none.
     share : float in (0, 1]

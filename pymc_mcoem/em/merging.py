@@ -32,7 +32,7 @@ MAY_DIFFER = ("start", "n_start", "keep", "thin", "on_error", "refuse_beyond")
 
 
 def merge_runs(runs: Sequence[OnlineEM] | Mapping[Hashable, OnlineEM]) -> OnlineEM:
-    """Merge runs that have each learned a part of a stream, as one a day or one a site.
+    """Merge runs that have each learned a part of a stream, as one run per day or site.
 
     The classes of the runs are matched. The statistics are averaged, with the number of
     observations that each run has learned as its weight. θ is then maximized once, so that the
@@ -68,7 +68,7 @@ def merge_runs(runs: Sequence[OnlineEM] | Mapping[Hashable, OnlineEM]) -> Online
     Notes
     -----
     With n_k observations learned by run k and n = Σ n_k, the statistics are s = Σ (n_k/n) s_k,
-    and they are worth n* = 1 / Σ (n_k/n)²/n*_k observations. With gains 1/n, a single run over all
+    and their effective size is n* = 1 / Σ (n_k/n)²/n*_k. With gains 1/n, a single run over all
     observations has the same statistics, except that it takes every E-step at its own θ.
 
     Runs are merged one by one, the largest first. Classes are matched so that the sum of their
@@ -135,7 +135,7 @@ def _merged(family: Family, state: OnlineState, other: OnlineState, name: Hashab
     statistics = mean(state.statistics or {}, other.statistics or {})
     fit = None
     if state.fit is not None and other.fit is not None:
-        # all classes rest before one is revived
+        # as if all classes had just been revived, so that each waits
         fit = mean(state.fit, other.fit) | {"last": np.full(family.n_classes, total)}
     troubles = dict(state.troubles)
     count_troubles(troubles, other.troubles)
@@ -203,7 +203,7 @@ def _match(family: Family, state: OnlineState, other: OnlineState) -> _Match:
         np.where(empty[0][:, None] & empty[1], 0.0, distances),
     )
     _, order = linear_sum_assignment(cost)
-    # nothing is lost with a class that is empty
+    # an empty class raises no doubt
     candidates = np.where(empty[0][:, None], np.inf, distances)
     own = distances[np.arange(len(order)), order]
     doubtful = ~empty[0] & ~empty[1][order] & (candidates.min(axis=0)[order] < own)

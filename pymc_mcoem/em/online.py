@@ -54,7 +54,7 @@ class OnlineEM(Driver[OnlineRun]):
     start : {"kmeans", "random"}
         How the family finds a start.
     n_start : int
-        Number of observations, the first ones, that are held and set the start.
+        Number of first observations, which are held and set the start.
     step_size : StepSize or callable
         ϱ_n as a function of the step number n; the first must be 1. Default: n^−0.6.
     update_schedule : UpdateSchedule or callable
@@ -78,18 +78,18 @@ class OnlineEM(Driver[OnlineRun]):
     on_error : {"raise", "skip"}, callable or pathlib.Path
         How to handle a record that cannot be read, that the family refuses or that cannot be
         learned: the call ends with an error, or the stream goes on without it. In both cases the
-        history has its position and the reason. A function is called with each record left out,
+        history has its position and the reason. A function is called with each skipped record,
         which has ``position``, ``reason`` and ``observation`` (None if it could not be read), and
-        the stream goes on; an exception in the function ends the call, and the next call meets
-        the record again. A folder gets a file for each record, ``000000000017.npz`` for record
-        17, with the same three names. Functions and folders are not saved with a run. A record
-        that was used for the start and cannot be learned later stays in the start.
+        the stream goes on; an exception in the function ends the call, and the next call reads the
+        record again. A folder gets a file for each record, ``000000000017.npz`` for record 17, with
+        the same three names. Functions and folders are not saved with a run. A record that was used
+        for the start and cannot be learned later stays in the start.
     refuse_beyond : float, optional
         A finite record is refused if its largest distance from the median of the last hundred
         records is more than this many times the median of their own distances. Records held for
         the start are checked again before they set it. While there are fewer than ten records, or
-        if all are alike, only records 10¹² times as large as others are refused, or as the model's
-        declared parameters if one or two records set the start. None accepts all.
+        if all are alike, only records 10¹² times as large as others are refused (as the declared
+        parameters, if one or two records set the start). None accepts all.
     average_from : int, optional
         Number of observations after which θ is averaged (Polyak and Ruppert): `parameters` is
         then the average, `last_parameters` the last θ.
@@ -279,10 +279,9 @@ class OnlineEM(Driver[OnlineRun]):
             One observation, an array of shape ``(n, *grid)``, or any iterable of observations,
             which is consumed lazily, never read ahead.
         labels : sequence, optional
-            What is known of the classes: for each observation the number of its class, counted
-            from 0, or several such numbers of which one is right, or None, NaN or -1 where nothing
-            is known. The posterior is then conditional on the label too. A k-means start also uses
-            the labels.
+            For each observation the number of its class, counted from 0, or several such numbers of
+            which one is right, or None, NaN or -1 where the class is unknown. The posterior is then
+            conditional on the label too. A k-means start also uses the labels.
         skip : int
             Number of records of `observations` to skip: ``skip=em.position`` continues a stream
             that is given again from its beginning. In arrays, sequences and `Passes`, skipped
@@ -302,8 +301,8 @@ class OnlineEM(Driver[OnlineRun]):
         ------
         ValueError, TypeError
             If there is no observation at all, or `labels` do not match them or the classes; then
-            nothing changes. If the family refuses an observation: the error names it, what came
-            before it stays learned, and the next call goes on after it.
+            nothing changes. If the family refuses an observation: the error names it, those before
+            it stay learned, and the next call goes on after it.
         FileExistsError
             If a run that has learned nothing would be saved over files of another.
         BlockingIOError
@@ -312,10 +311,10 @@ class OnlineEM(Driver[OnlineRun]):
             If a checkpoint cannot be written, for example because the disk is full. The run has
             learned the last observation; nothing is lost as long as the driver is kept.
         FloatingPointError
-            If statistics or parameters are not finite. The observation is left out.
+            If statistics or parameters are not finite. The observation is skipped.
         RuntimeError
-            If a step fails for another reason. The observation is left out. Also if another
-            thread, or the source itself, calls during a call; then nothing changes.
+            If a step fails for another reason. The observation is skipped. Also if another thread,
+            or the source, calls the driver during a call; then nothing changes.
         MemoryError, OSError
             If memory, a disk or a network fails three times in a row. The observation is held.
         ExecutorError

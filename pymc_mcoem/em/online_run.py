@@ -53,9 +53,9 @@ __all__ = ["OnlineRun"]
 class OnlineRun(Run[OnlineState, OnlineSettings]):
     """The implementation of `OnlineEM`; parameters as for `Run`.
 
-    `accept` appends an observation to the queue in the state; `learn` takes from its front what
-    is enough for a start or a whole mini-batch. Observations are held in the same way for the
-    start, for a mini-batch, and after an interrupt.
+    `accept` appends an observation to the queue in the state; `learn` takes enough of its first
+    ones for a start or a whole mini-batch. Observations are held in the same way for the start, for
+    a mini-batch, and after an interrupt.
     """
 
     driver = "OnlineEM"
@@ -75,7 +75,7 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
         self._before = self.state
 
     def restore(self, saved: SavedRun, tree: xr.DataTree) -> None:
-        """Continue from a saved run, after a check that what it holds is the family's."""
+        """Continue from a saved run, after a check that it fits the family."""
         super().restore(saved, tree)
         state, n = self.state, self.family.n_classes
         for item in state.pending:
@@ -84,7 +84,7 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
                 raise ValueError(f"it holds an observation of the classes {item.classes}")
         spans = [np.shape(rows)[1:] == (3,) for rows in (state.recent or {}).values()]
         if not (all(spans) and (state.fit is None or is_record(state.fit, n))):
-            raise ValueError("what it tells of recent observations has other names or shapes")
+            raise ValueError("its ranges of recent observations have other names or shapes")
 
     def accept(self, observation: Any, index: int, classes: Classes = None) -> None:
         """Append an observation to the queue, or refuse it.
@@ -170,7 +170,7 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
                 self._failures += len(failure.culprits)
                 if self.settings.on_error != "raise" and self._failures <= MOST_IN_A_ROW:
                     continue
-                raise failure.told("is left out; what came before stays") from failure.causes[0]
+                raise failure.told("is skipped; those before it stay") from failure.causes[0]
             self.take(report)
             self._failures = 0
             yield report
@@ -181,10 +181,10 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
         Raises
         ------
         ValueError
-            If observations for the start lie too far from the others. They are left out.
+            If observations for the start lie too far from the others. They are skipped.
         RuntimeError
-            If the start cannot be set. If it can be set without one of the observations, that
-            one is left out.
+            If the start cannot be set. If it can be set without one of the observations, that one
+            is skipped.
         """
         while self.state.parameters is None and len(self.state.pending) >= self.settings.n_start:
             try:
@@ -208,8 +208,8 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
                 self.state = self.state.without({spoiler.position})
                 if self.settings.on_error == "raise":
                     raise RuntimeError(
-                        f"observation {spoiler.position} of the stream, counted from 0, is left "
-                        f"out, since without it the start can be set. {error}"
+                        f"observation {spoiler.position} of the stream, counted from 0, is "
+                        f"skipped, since without it the start can be set. {error}"
                     ) from error
                 continue
             self.begin(parameters)

@@ -82,7 +82,7 @@ class Passes:
         self._n = _length(observations)
         if n_passes is not None and not (is_whole(n_passes) and n_passes >= 1):
             raise ValueError(
-                f"n_passes: got {n_passes!r}; give a whole number from 1, or None for ever."
+                f"n_passes: got {n_passes!r}; give a whole number from 1, or None for no end."
             )
         self.observations = observations
         self.n_passes = n_passes
@@ -133,9 +133,9 @@ class Passes:
         return self._records(int(position), by_address=False)
 
     def addresses_from(self, position: int) -> Iterator[Any]:
-        """Return the same as `from_position`, with addresses of what lies in a Dask array.
+        """Return the same as `from_position`, with addresses for observations of a Dask array.
 
-        `OnlineEM` with an executor asks for these, and its workers read what lies there.
+        `OnlineEM` with an executor uses these, so that its workers read the observations.
         """
         return self._records(position, by_address=True)
 

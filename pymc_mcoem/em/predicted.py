@@ -91,7 +91,7 @@ class Predicted:
                 self._compile()
             shared = self._draw.get_shared()
             # the same draws at the same parameters, also after a run is resumed; the generators
-            # are the model's own, and are put back
+            # belong to the model, so their states are restored
             generators = [each for each in shared if isinstance(each.type, RandomType)]
             states = {each: each.get_value() for each in generators}
             pm.pytensorf.reseed_rngs(generators, 1)

@@ -1,7 +1,7 @@
-"""Observations that workers read, of which the driver has only addresses.
+"""Observations that workers read, while the driver has only their addresses.
 
-Workers read an observation twice: before it is admitted, since its number in the run and whether it
-is implausible depend on those before it, and when it is explained.
+Workers read an observation twice: first to check it, since its number in the run and its
+plausibility depend on the observations before it, and then for its E-step.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LOT = 8
 def wanted_next(state: OnlineState, settings: OnlineSettings) -> tuple[int, bool]:
     """Return how many observations a run takes next, and whether the driver needs their values.
 
-    It needs those for the start, and the first ten, which are compared with what θ predicts.
+    It needs the values for the start, and of the first ten, which are compared with predictions.
     """
     if state.parameters is None:
         return max(settings.n_start - len(state.pending), 1), True
@@ -43,12 +43,12 @@ def wanted_next(state: OnlineState, settings: OnlineSettings) -> tuple[int, bool
 
 
 def read_held(state: OnlineState, executor: Dispatcher) -> OnlineState:
-    """Return a state with values in the place of all addresses.
+    """Return a state with all addresses replaced by values.
 
     Raises
     ------
     Exception
-        Any exception of reading them.
+        Any exception raised by reading.
     """
     if not state.holds_addresses:
         return state
@@ -69,7 +69,7 @@ def looked_at(
     Parameters
     ----------
     records : iterable
-        Consumed ahead by as many as are wanted.
+        Read ahead, as many as `wanted` says.
     executor : Dispatcher
     wanted : callable
         Returns the number of records that the run takes next, and whether it needs their values.
@@ -77,8 +77,8 @@ def looked_at(
     Yields
     ------
     object
-        For an address, an `Unreadable`, or the observation if its values are wanted and a `Seen` if
-        not.
+        For an address, the observation if its values are needed and a `Seen` if not, or an
+        `Unreadable`.
 
     Raises
     ------
@@ -92,14 +92,14 @@ def looked_at(
 
 
 def _in_place(records: Sequence[Any], executor: Dispatcher, in_whole: bool) -> list[Any]:
-    """Return records, with what workers found in the places of addresses."""
+    """Return records, with addresses replaced by what workers read."""
     addresses = [each for each in records if isinstance(each, Address)]
     found = iter(read_by(executor, addresses, in_whole))
     return [next(found) if isinstance(each, Address) else each for each in records]
 
 
 def read_by(executor: Dispatcher, addresses: Sequence[Address], in_whole: bool) -> list[Any]:
-    """Return what workers found at addresses; see `looked_at`.
+    """Return what workers read at addresses; see `looked_at`.
 
     Raises
     ------
@@ -116,7 +116,7 @@ def read_by(executor: Dispatcher, addresses: Sequence[Address], in_whole: bool) 
         except WorkerLost as error:
             if lot == 1:
                 found.append(Unreadable(error))
-            lot = 1  # to find out which it was
+            lot = 1  # to find the record that failed
     return found
 
 

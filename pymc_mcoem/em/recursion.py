@@ -1,4 +1,4 @@
-"""The recursion of online EM: statistics take in a mini-batch, and an M-step follows if due."""
+"""The recursion of online EM: a mini-batch enters the statistics, and an M-step follows if due."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ def followed(
     family : Family
     settings : OnlineSettings
     state : OnlineState
-        Before the mini-batch, whose observations are the first that are pending.
+        State before the mini-batch, whose observations are the first of the pending ones.
     records, results : list
-        What the E-step of each observation was, and gave.
+        Record and E-step result of each observation.
     total : dict of str to ndarray
         The sum of their statistics.
     gain : float
-        The step size γ.
+        ϱ_n of the step.
     last : bool
         Whether the M-step is made in any case.
 
     Raises
     ------
     Exception
-        What statistics that no parameters maximize, or a user's own schedule, raise.
+        Any exception of the M-step or of a custom schedule.
     """
     size = len(records)
     running = blended(state.statistics, total, size, gain)
@@ -90,7 +90,7 @@ def followed(
     )
     worth = after.effective_size
     schedule = settings.update_schedule
-    # one with fixed times does not ask
+    # a schedule with fixed times does not use whether classes are ready
     asks = not state.n_updates and getattr(schedule, "adaptive", True)
     all_ready = asks and np.all(family.ready(running, effective_size=worth))
     due = last or update_is_due(
@@ -123,6 +123,6 @@ def maximized(family: Family, settings: OnlineSettings, state: OnlineState) -> M
         state.statistics or {},
         effective_size=state.effective_size,
         present=state.parameters,
-        # of a step with gain 1/n the means are those of all steps alike
+        # with gains 1/n the means weigh all steps equally
         share=min(1.0, 1.0 / (settings.gain(state.n_steps) * state.n_steps)),
     )

@@ -116,8 +116,8 @@ class Run[State: RunState, Settings: RunSettings]:
     ) -> Arrays:
         """Return the family's starting parameters, found from some observations.
 
-        `allowed`, ``(n_observations, n_classes)``, says which classes may have made each; None: all
-        of them.
+        `allowed`, ``(n_observations, n_classes)``, says which classes are possible; None: all of
+        them.
         """
         given = observations, self.generator(0), self.settings.start
         with strict_arithmetic(), one_blas_thread():
@@ -128,7 +128,7 @@ class Run[State: RunState, Settings: RunSettings]:
         return self.family.check_parameters(found)
 
     def admit(self, observation: Any, position: int) -> tuple[Pending, Arrays, Arrays]:
-        """Return an observation in the form to hold and in encoded form, and its span.
+        """Return an observation as it is held and as it is encoded, and its ranges.
 
         A `Seen` was encoded elsewhere; the encoded form is then empty.
         """
@@ -198,7 +198,7 @@ class Run[State: RunState, Settings: RunSettings]:
                 yield item, result, 0.0 if overlaps else perf_counter() - begun
 
     def unreadable(self, record: Unreadable, position: int) -> FailedRecord:
-        """Return an unreadable record to leave out, or raise the source's exception."""
+        """Return an unreadable record to skip, or raise the source's exception."""
         if self.settings.on_error == "raise":
             raise record.error
         return FailedRecord(position, f"reading it failed: {named(record.error)}")
@@ -214,7 +214,7 @@ class Run[State: RunState, Settings: RunSettings]:
             self.history.skip(record.position, record.reason)
         if first and on_error != "raise" and records:
             _log.warning(
-                "Record %d, counted from 0, is left out: %s Further ones are only counted, with "
+                "Record %d, counted from 0, is skipped: %s Further ones are only counted, with "
                 "their reasons in history.",
                 records[0].position,
                 records[0].reason,

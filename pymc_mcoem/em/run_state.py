@@ -183,7 +183,7 @@ class RunState:
 
     @property
     def effective_size(self) -> float:
-        """Number n* of observations that the statistics are worth."""
+        """Effective number n* of observations in the statistics."""
         raise NotImplementedError
 
 
@@ -228,12 +228,12 @@ class OnlineState(RunState):
 
     @property
     def effective_size(self) -> float:
-        """Number n* of observations that the statistics are worth."""
+        """Effective number n* of observations in the statistics."""
         return 1 / self.inverse_effective_size if self.inverse_effective_size else 0.0
 
     @property
     def holds_addresses(self) -> bool:
-        """Whether the address is all that is held of some observation."""
+        """Whether only the address of some pending observation is held."""
         return any(isinstance(item.observation, Address) for item in self.pending)
 
     def without(self, positions: Set[int]) -> Self:
@@ -313,7 +313,7 @@ class StepReport[State: RunState]:
 
 
 class StepError(Exception):
-    """A step that failed: `culprits` are the pending observations to blame, `causes` the errors."""
+    """A failed step: `culprits` are the pending observations that failed, `causes` the errors."""
 
     def __init__(self, culprits: Sequence[Pending], causes: Sequence[Exception]) -> None:
         super().__init__(said(causes[0]))
@@ -322,7 +322,7 @@ class StepError(Exception):
         self.positions = frozenset(item.position for item in self.culprits)
 
     def failed_records(self, what: str = "learning it failed") -> list[FailedRecord]:
-        """Return the observations to blame with the reasons, for the history."""
+        """Return the observations that failed with the reasons, for the history."""
         return [
             FailedRecord(item.position, f"{what}: {named(cause)}", item.observation)
             for item, cause in zip(self.culprits, self.causes, strict=True)

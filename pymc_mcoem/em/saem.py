@@ -48,8 +48,8 @@ class SAEM(Driver[SAEMRun]):
     start : {"kmeans", "random"}
         How the family finds a start.
     n_start : int, optional
-        Number of observations, the first ones, that set the start. Default: all, since they are at
-        hand and may be sorted; a stream cannot wait for all, so `OnlineEM` takes 50.
+        Number of first observations, which set the start. Default: all, since they may be sorted; a
+        stream cannot wait for all, so `OnlineEM` takes 50.
     step_size : PhasedStepSize or callable
         γ_k as a function of the iteration number k; the first must be 1. The moves within a
         class adapt while the gain is 1. Default: 1 for ten iterations, then (k − 10)^−0.7.
@@ -58,7 +58,7 @@ class SAEM(Driver[SAEMRun]):
     refit_every : int
         Number of visits to an observation until its pseudo-priors are fitted again.
     e_step : EStep, optional
-        Default: `CarlinChibBurst`. E-steps without a chain, such as `Exact`, make as many draws.
+        Default: `CarlinChibBurst`. An E-step without a chain makes this many draws, if any.
     batch_size : int, float or None
         Number of observations that an iteration visits, at most all, or their share as a float in
         (0, 1]; None for all. They are drawn without replacement; the first iteration visits all.
@@ -218,10 +218,10 @@ class SAEM(Driver[SAEMRun]):
         Notes
         -----
         With ``on_error="skip"`` errors of an observation raise nothing, except if a hundred fail
-        in a row or none is left. If an observation fails at its first visit, the run is that over
-        the others, apart from the observation's part in the start. If it fails later, its effect
-        on θ so far stays, and its contribution leaves the mean. Give later calls all observations
-        again; they leave out the same ones.
+        in a row or none is left. If an observation fails at its first visit, the run is as one over
+        the others, except that it had a part in the start. If it fails later, its effect on θ so
+        far stays, and its contribution leaves the mean. Give later calls all observations again;
+        they skip the same ones.
 
         In the main thread, an interrupt (Ctrl-C) ends the call after the current iteration. A
         second one ends it at once and loses only that iteration.

@@ -114,7 +114,7 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
         return taken.encoded
 
     def _taken(self, observations: Any, between: Callable[[], None]) -> _Taken:
-        """Read all observations, and set aside those that are left out."""
+        """Read all observations, and set aside those that are skipped."""
         taken, state, known = _Taken(), self.state, frozenset(self.state.positions)
         spans: dict[int, Arrays] = {}
         on_error = self.settings.on_error
@@ -156,7 +156,7 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
         if not taken.n_records:
             raise ValueError("observations: got none; pass at least one observation.")
         if not taken.encoded:
-            reason = taken.lost[0].reason if taken.lost else "they were left out before"
+            reason = taken.lost[0].reason if taken.lost else "they were skipped before"
             raise ValueError(
                 f"observations: none of these {taken.n_records} can be learned ({reason}); check "
                 "the source."
@@ -195,7 +195,7 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
         Returns
         -------
         failures : dict of int to Exception
-            Errors of the observations that are left out from now on, by position. If they fail in
+            Errors of the observations that are skipped from now on, by position. If they fail in
             the first iteration, the run continues as a run without them would.
         """
         begun = perf_counter()
@@ -310,13 +310,13 @@ class _Taken:
     Attributes
     ----------
     n_records : int
-        Number of all records, including those left out.
+        Number of all records, including skipped ones.
     encoded : dict of int to dict of str to ndarray
         Encoded observations by position.
     held : dict of int to ndarray or dict of str to ndarray
         The observations as given, while there is no start.
     lost : list of FailedRecord
-        Records that are left out.
+        Records that are skipped.
     """
 
     n_records: int = 0

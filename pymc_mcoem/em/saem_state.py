@@ -18,7 +18,7 @@ __all__ = ["SAEMSettings", "SAEMState", "fingerprint"]
 
 @dataclass(frozen=True, kw_only=True)
 class SAEMSettings(RunSettings):
-    """Settings of a run of `SAEM`, which describes each."""
+    """Settings of a run; `SAEM` describes each."""
 
     draws: int = 20
     refit_every: int = 1
@@ -71,12 +71,12 @@ class SAEMState(RunState):
     n_sweeps : tuple of int
         Number of sweeps made for each observation.
     positions : tuple of int
-        Position of each observation among the given records, counted from 0, increasing. Records
-        at other positions were left out.
+        Position of each observation among the given records, counted from 0, increasing. Records at
+        other positions were skipped.
     fingerprints : tuple of str
         Fingerprints of the observations that the chains belong to.
     n_records : int
-        Number of records given, including those left out.
+        Number of records given, including skipped ones.
     """
 
     contributions: tuple[Contribution, ...] = ()
@@ -88,7 +88,7 @@ class SAEMState(RunState):
 
     @property
     def effective_size(self) -> float:
-        """Number of observations that the statistics are worth: all of them."""
+        """Effective number of observations in the statistics: all of them."""
         return float(len(self.chains))
 
     def with_new_chains(self) -> Self:

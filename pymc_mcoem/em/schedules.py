@@ -27,8 +27,8 @@ class StepSize:
         κ in (0.5, 1]. Convergence needs squared gains with a finite sum (κ > 0.5) and gains with
         an infinite sum (κ ≤ 1). Exponent 1 without offset is exactly 1/n, the running mean.
     offset : float
-        o ≥ 0. The gain stays near 1 for about o more observations, so that what they contributed
-        at poor parameters is forgotten.
+        o ≥ 0. The gain stays near 1 for about o more observations, so that statistics at poor
+        parameters are forgotten.
     floor : float
         f in [0, 1), below which the gain never falls. With a floor above zero, the parameters
         follow a changing stream and no longer converge.

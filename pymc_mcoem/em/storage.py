@@ -5,7 +5,7 @@ Layout of a file::
     /               format, format_version, written_by, library, version, random_seed, settings
     /steps          path of the parameters (as in `OnlineEM.history`)
     /observations   records of the observations
-    /skipped        records that were left out, if there were any
+    /skipped        records that were skipped, if there were any
     /run            everything else, as `dataset_of` lays it out
 
 Files are written and read by `pymc_mcoem.runs.atomic_files` and `datatree_files`.

@@ -81,8 +81,8 @@ def read(
         are not read, except the first, which shows whether the records are batches; batches are
         read.
     look : callable, optional
-        Given, observations of a Dask array are not read: `look` takes the records with an `Address`
-        for each, and yields what is to be yielded; see `looked_at`.
+        If given, observations of a Dask array are not read here: `look` takes an `Address` for
+        each, and yields the records; see `looked_at`.
 
     Raises
     ------
@@ -317,7 +317,7 @@ def as_values(name: str, value: Any) -> np.ma.MaskedArray:
         kind = ValueError if isinstance(error, ValueError) else TypeError
         raise kind(
             f"{name} is a {type(value).__name__} that makes no array of numbers ({error}); give "
-            "one array, and of pairs, as of image and label, the first alone."
+            "one array, or only the first of a pair, as of image and label."
         ) from error
     if array.dtype.kind not in "biuf":
         raise TypeError(f"{name} has dtype {array.dtype}; convert it to real numbers first.")

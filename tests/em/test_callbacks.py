@@ -252,7 +252,7 @@ def test_workers_call_nothing(family, stream, pool):
         (3, "callbacks: got 3; give a list of functions of an update."),
         ("LivePlot", "callbacks: got 'LivePlot'; give a list of functions of an update."),
         ([None], "callbacks: got None among them; give functions of an update."),
-        ([Stop], "callbacks: got the class Stop; make one of it, as Stop()."),
+        ([Stop], "callbacks: got the class Stop; create an instance, as Stop()."),
     ],
 )
 @pytest.mark.parametrize("make", [driver, batch])

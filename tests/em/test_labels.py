@@ -152,7 +152,7 @@ def test_labels_of_another_form_are_refused(labels, message):
 
 def test_labels_need_weights_that_are_a_parameter():
     em = OnlineEM(Levels(), e_step=Exact(), progressbar=False)
-    with pytest.raises(TypeError, match="the probabilities of class_index are no parameter"):
+    with pytest.raises(TypeError, match="the probabilities of class_index are not a parameter"):
         em.partial_fit(np.zeros((2, 3)), [0, 1])
 
 

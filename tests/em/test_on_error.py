@@ -84,7 +84,7 @@ def test_all_kinds_at_once_and_over_a_save(family, stream, tmp_path, caplog):
     assert skipped["position"].values.tolist() == [5 * number + 2 for number in range(len(BAD))]
     assert em.position - em.n_seen == skipped.size
     # told once
-    assert sum("is left out" in record.message for record in caplog.records) == 1
+    assert sum("is skipped" in record.message for record in caplog.records) == 1
     em.history.to_netcdf(tmp_path / "history.nc", engine="h5netcdf")
 
 
@@ -273,7 +273,7 @@ def test_an_observation_that_spoils_the_start_is_left_out(stream, places):
 
 def test_an_observation_that_spoils_the_start_is_named(stream):
     em = driver(Picky(), n_start=10)
-    with pytest.raises(RuntimeError, match=r"observation 4 of the stream.* is left out, since"):
+    with pytest.raises(RuntimeError, match=r"observation 4 of the stream.* is skipped, since"):
         em.partial_fit([*stream[:4], 444.0, *stream[4:]])
     em.partial_fit(stream[em.position - 1 :])
     clean = driver(Picky(), n_start=10).partial_fit(stream)

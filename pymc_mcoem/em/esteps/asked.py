@@ -1,4 +1,4 @@
-"""Input and results of calls that explain many observations at once."""
+"""Input and results of E-step calls for many observations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Explained", "ToExplain", "by_kind"]
 
 @dataclass(frozen=True)
 class ToExplain:
-    """An observation to explain.
+    """Input of the E-step for one observation.
 
     Attributes
     ----------
@@ -25,9 +25,9 @@ class ToExplain:
         Logarithms of the step sizes to begin with.
     gains : ndarray of shape (n_sweeps,)
     start : (int, ndarray of shape (n_latents,)), optional
-        Class and position where its chain goes on. None: a draw of the pseudo-priors.
+        Class and position from which its chain continues. None: a draw from the pseudo-priors.
     fit : PseudoPriors, optional
-        Kept from an earlier visit. None: they are fitted.
+        Pseudo-priors of an earlier visit. None: they are fitted.
     """
 
     values: Mapping[str, np.ndarray]
@@ -45,14 +45,14 @@ class Explained:
     Attributes
     ----------
     statistics : dict of str to ndarray
-        Mean statistics over the draws, each ``(n_classes, *shape)``; empty if none were asked for.
+        Mean statistics over the draws, each ``(n_classes, *shape)``; empty if not requested.
     found : Sweeps
-        All sweeps, but of the positions only the last if statistics were asked for.
+        All sweeps, with only the last position if statistics were requested.
     log_evidence : ndarray of shape (n_classes,)
     troubles : dict of str to int
-        Those of the pseudo-priors.
+        Troubles of the pseudo-priors.
     fit : PseudoPriors or None
-        If they were asked for.
+        The pseudo-priors, if requested.
     """
 
     statistics: dict[str, np.ndarray]
@@ -65,14 +65,14 @@ class Explained:
 def by_kind[Found](
     kinds: Sequence[Hashable], explain: Callable[[list[int]], Sequence[Found]]
 ) -> list[Found]:
-    """Explain those of a kind together; return what each got, in their order.
+    """Run the E-step for all observations of a kind together; return results in order.
 
     Parameters
     ----------
     kinds : sequence
-        Of each, what it must have in common with others.
+        For each observation, a key that observations of one call must share.
     explain : callable
-        Takes the places of those of one kind, and returns what each of them gets.
+        Takes the indices of the observations of one kind, and returns their results.
 
     Examples
     --------

@@ -76,17 +76,17 @@ class AuxiliaryChains:
     normal density does not have where the posterior ends sooner. Therefore κ_j is truncated
     (Geweke 1999) to the ellipsoid with probability `coverage`: on a skewed posterior of three
     classes, weights from 1,000 sweeps varied by 0.006 instead of 0.016. If no draw is in the
-    ellipsoid, the whole κ_j is used. The result's troubles name this, and also an effective share
-    of the ratios, averaged over classes by weight, below a tenth.
+    ellipsoid, the whole κ_j is used. The result reports this as a trouble, and also if the
+    effective share of the ratios, averaged over classes by weight, is below a tenth.
 
     In many dimensions few draws come near the center of κ_j, 1 / Z_j is underestimated, and the
     class whose pseudo-prior fits worst gains weight. Of 12 digits under four classes with 78
-    latents (templates learned from 100), 3 went to another class than by `CarlinChibBurst`, with
-    which importance weights agreed in all; troubles were named in 10.
+    latents (templates learned from 100), 3 got another class than by `CarlinChibBurst`, which
+    importance weights confirmed for all 12. Troubles were reported for 10.
 
     Cost: in every class, with or without weight, one density evaluation per sweep and those of
     the moves, as for n_classes bursts of plain Markov chains. The bias of the weights is of order
-    1/T, so the weights are poor with few sweeps per visit, as possible in `SAEM`.
+    1/T, so the weights are poor with few sweeps per visit, which `SAEM` allows.
 
     Examples
     --------

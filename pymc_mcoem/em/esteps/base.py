@@ -55,7 +55,7 @@ class EStepResult:
     def __reduce__(self) -> tuple[Any, ...]:
         """Return how to pickle the result for sending: without rows of zeros in the statistics."""
         n_classes = len(next(iter(self.statistics.values())))
-        # Only rows whose bits are all zero are left out, so that the result is restored bitwise: a
+        # Only rows whose bits are all zero are omitted, so that the result is restored bitwise: a
         # row with negative zeros is sent.
         empty = np.ones(n_classes, dtype=bool)
         for value in self.statistics.values():
@@ -101,8 +101,8 @@ class CompiledEStep(Protocol):
     ) -> EStepResult:
         """Return the statistics of one encoded observation at θ.
 
-        `state` is that of `initial_state` or of the last result. `draws` sweeps are averaged over,
-        after `tune` others; an E-step without sweeps uses neither number.
+        `state` is that of `initial_state` or of the last result. Statistics are averaged over
+        `draws` sweeps, after `tune` others; an E-step without sweeps ignores both numbers.
         """
         ...
 
@@ -142,10 +142,10 @@ class CompiledChains(Protocol):
 
 @runtime_checkable
 class CompiledTogether(Protocol):
-    """A compiled E-step that explains many observations in one call.
+    """A compiled E-step that takes many observations in one call.
 
-    What it answers for each observation is what it answers for it alone, up to rounding, or if its
-    generators differ up to Monte Carlo error.
+    Each result equals that of a call with this observation alone, up to rounding or, if the
+    generators differ, up to Monte Carlo error.
     """
 
     def explain_all(
@@ -165,11 +165,11 @@ class CompiledTogether(Protocol):
         data : sequence of mapping of str to ndarray
             Encoded observations.
         parameters : mapping of str to ndarray
-            θ of all of them.
+            θ, the same for all.
         rngs : sequence of numpy.random.Generator
-            One of each observation.
+            One for each observation.
         state : mapping of str to ndarray
-            As for a call of `CompiledEStep`, of all observations.
+            As for a call of `CompiledEStep`, the same for all.
 
         Returns
         -------
@@ -196,7 +196,7 @@ class CompiledTogether(Protocol):
         data, parameters, rngs
             As for `explain_all`.
         chains, gains, refit : sequence
-            Of each observation, as for `CompiledChains.resume`.
+            One for each observation, as for `CompiledChains.resume`.
         """
         ...
 

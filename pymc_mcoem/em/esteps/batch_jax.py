@@ -1,13 +1,13 @@
-"""Bursts of many observations in step, in JAX: searches, sweeps and statistics.
+"""Bursts of many observations in lockstep, in JAX: searches, sweeps and statistics.
 
-A chunk of observations is one call of each compiled function. On a processor, chunks are as small
-as its caches and run in threads; on an accelerator, a chunk is what its memory holds. The last
-chunk is padded to a power of two, at least a quarter of a chunk, so that few shapes are compiled.
-What an observation gets does not depend on the others of its chunk, up to rounding.
+Each compiled function is called once for each chunk of observations. On a processor, chunks fit
+into its caches and run in threads; on an accelerator, they fit into its memory. The last chunk is
+padded to a power of two, at least a quarter of a chunk, so that few shapes are compiled. The
+results of an observation do not depend on the others of its chunk, up to rounding.
 
-On a processor noise comes from each observation's own generator, in the order in which a burst
-alone takes it: draws are those of the other back ends. An accelerator makes its noise itself, from
-a key that the observation's generator gives.
+On a processor, noise comes from each observation's generator, in the order of a single burst, so
+that draws are those of the other back ends. An accelerator makes its noise from a key that the
+observation's generator gives.
 
 Importing this module imports JAX.
 """
@@ -46,14 +46,14 @@ if TYPE_CHECKING:
 
 __all__ = ["BurstsInStep"]
 
-#: Observations of a chunk on a processor: more leave its caches.
+#: Number of observations in a chunk on a processor; more do not fit into its caches.
 _ON_PROCESSOR = 16
-#: Most observations of a chunk on an accelerator, and the share of its memory that they may take.
+#: Largest number of observations in a chunk on an accelerator, and their share of its memory.
 _ON_ACCELERATOR, _MEMORY_SHARE = 1_024, 0.3
 #: Bytes of noise that a chunk may have.
 _NOISE = 2**28
-#: Memory of an observation beside the matrices and results that are counted, in numbers for each
-#: number of its data and class: what the density's evaluation holds.
+#: Numbers that an evaluation of the density holds, for each class and each number of the
+#: observation's data. Matrices and results are counted separately.
 _WITHIN = 200
 
 
@@ -66,7 +66,7 @@ class BurstsInStep:
     statistics : mapping of str to TensorVariable
         Expressions in variables of the model.
     observation : collection of str
-        Names of the data that are each observation's own.
+        Names of the data that hold the observation.
     at_once : int, optional
         Largest number of observations of a chunk.
     dtype : str
@@ -75,7 +75,7 @@ class BurstsInStep:
         Whether noise comes from the observations' generators and not from the device. Default: on
         a processor.
     sweeps : type
-        Of the sweeps, if they are not `SweepsInStep`.
+        Class of the sweeps, if not `SweepsInStep`.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class BurstsInStep:
         self._averaged = jax.jit(self._all_means, static_argnums=0)
         self._chosen = jax.jit(_packed)
         self._told: set[Any] = set()
-        #: Seconds of each part, added up, where they are asked for by an empty dictionary.
+        #: Total seconds of each part; set it to an empty dictionary to measure them.
         self.seconds: dict[str, float] | None = None
         self.at_once = at_once or (_ON_PROCESSOR if on_processor else self._that_fit(len(starts)))
 
@@ -141,23 +141,23 @@ class BurstsInStep:
         keeps_fit: bool = False,
         summed: bool = True,
     ) -> list[Explained | None]:
-        """Explain observations that have the same θ.
+        """Run the bursts of observations that have the same θ.
 
         Parameters
         ----------
         asked : sequence of ToExplain
-            With as many sweeps each; either all or none have a `fit`.
+            All have the same number of sweeps; either all or none have a `fit`.
         tune : int
             Sweeps before the first draw.
         keeps_fit : bool
             Whether the pseudo-priors are returned.
         summed : bool
-            Whether statistics are wanted; without them the draws' positions are returned.
+            Whether statistics are returned, or else the positions of the draws.
 
         Returns
         -------
         list of Explained or None
-            None for an observation without density at some sweep, which has to be explained alone.
+            None for an observation without density at some sweep, which has to be run alone.
         """
         require_own_process()
         with _untold():
@@ -171,7 +171,7 @@ class BurstsInStep:
         explain = partial(self._chunk, size=size, tune=tune, keeps_fit=keeps_fit, summed=summed)
         key = len(asked[0].gains), tune, len(chunks[0]), summed
         if key not in self._told:
-            # in one thread first, which compiles
+            # the first chunk compiles, in one thread
             with compiling("bursts for JAX"):
                 first = explain(chunks.pop(0))
             self._told.add(key)
@@ -185,7 +185,7 @@ class BurstsInStep:
     def _chunk(
         self, asked: Sequence[ToExplain], *, size: int, tune: int, keeps_fit: bool, summed: bool
     ) -> list[Explained | None]:
-        """Explain the observations of one chunk."""
+        """Run the bursts of one chunk."""
         with precision(self._dtype):
             laps = _Laps(self.seconds)
             n = max(1 << (len(asked) - 1).bit_length(), 1 << (max(size // 4, 1).bit_length() - 1))
@@ -206,7 +206,7 @@ class BurstsInStep:
             if summed:
                 means = self._averaged(tune, *drawn[:2], values, self._statistics.shared())
                 laps.end("statistics", means)
-                # of a chain that is summed only its end is needed
+                # chains whose statistics are summed need only their last position
                 drawn = drawn._replace(position=end.position[None])
             end, drawn = jax.device_get((end, drawn))
             index = np.ascontiguousarray(drawn.class_index.T, dtype=np.int64)
@@ -271,9 +271,10 @@ class BurstsInStep:
     def _starts(
         self, asked: Sequence[ToExplain], padded: Sequence[ToExplain], log_evidence: np.ndarray
     ) -> tuple[np.ndarray, ...]:
-        """Return what says where chains start, or go on; see `PseudoPriors.draw_start`.
+        """Return arrays that say where chains start or continue; see `PseudoPriors.draw_start`.
 
-        Their classes, normals to draw positions from, whether they go on, where, and step sizes.
+        Classes, normals to draw positions from, whether chains continue, their positions, step
+        sizes.
         """
         n, size = len(padded), self._density.n_latents
         index, normals = np.zeros(n, dtype=np.int64), np.zeros((n, size))
@@ -335,7 +336,7 @@ class BurstsInStep:
 
         sizes = jax.eval_shape(every, index[0], position[0], *values)
         total = [jnp.zeros((n, self._density.n_classes, *each.shape[1:])) for each in sizes]
-        # divided here: one after another on the host it takes as long as the searches
+        # divided on the device: on the host, one by one, it takes as long as the searches
         return [each / n_draws for each in jax.lax.scan(add, total, (index, position))[0]]
 
     def _fetched(self, means: list[Any], visited: np.ndarray) -> list[np.ndarray]:
@@ -359,7 +360,7 @@ class BurstsInStep:
 
 
 class _Laps:
-    """The seconds of parts that follow one another, which are waited for if they are measured."""
+    """Timer of consecutive parts, which waits for the device only if seconds are measured."""
 
     def __init__(self, seconds: dict[str, float] | None) -> None:
         self._seconds, self._begun = seconds, perf_counter()
@@ -377,9 +378,9 @@ class _Laps:
 
 @contextmanager
 def _untold() -> Iterator[None]:
-    """Hide that graphs ask for double precision, which they do not get where single is wanted.
+    """Hide JAX's warnings about double precision, which graphs ask for in single precision too.
 
-    Outside of all threads, which share their filters of warnings.
+    To be used outside of threads, because threads share the filters of warnings.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Explicitly requested dtype")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CarlinChibBurst", "CompiledCarlinChibBurst", "PosteriorChain"]
 
-#: Most observations that a driver asks for in one call, unless the settings say otherwise.
+#: Largest number of observations in one call of a driver, unless `at_once` is given.
 _LOT = 256
 
 
@@ -124,7 +124,7 @@ class CarlinChibBurst:
 
     @property
     def lot(self) -> int:
-        """Most observations that drivers ask for in one call; 1 if they are explained alone."""
+        """Largest number of observations in one call of a driver; 1 if each has its own call."""
         return (self.at_once or _LOT) if go_together(self) else 1
 
     @classmethod

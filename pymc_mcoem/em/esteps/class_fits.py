@@ -28,7 +28,7 @@ __all__ = [
     "stored_fit",
 ]
 
-#: Weights below this share are left out of statistics; together they change a mean by less than
+#: Weights below this share do not enter statistics; together they change a mean by less than
 #: n_classes times as much.
 NEGLIGIBLE = 1e-9
 

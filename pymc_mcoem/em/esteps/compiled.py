@@ -231,8 +231,9 @@ class SweepEStep(ChainEStep[Sweeps]):
         """Run a burst from draws of pseudo-priors, which may reach beyond the density's support.
 
         If a sweep finds no density, another start is drawn, as many times as in `CarlinChib` and
-        with the same random numbers, and then from the prior: a search that starts where its class
-        has no density makes a pseudo-prior that may have none either.
+        with the same random numbers. After that, starts are drawn from the prior: the search for a
+        mode may have started where its class has no density, and its pseudo-prior may have none
+        either.
         """
         start = self._chain_start(pseudo_priors, rng)
         before = rng.bit_generator.state

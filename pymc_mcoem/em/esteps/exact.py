@@ -40,7 +40,7 @@ class Exact:
         """
         if type(family).exact is Family.exact:
             raise TypeError(
-                f"e_step: Exact needs a closed form, which {type(family).__name__} has not; "
+                f"e_step: Exact needs a closed form, and {type(family).__name__} has none; "
                 "define exact(data, parameters) there, or use CarlinChibBurst."
             )
         return _CompiledExact(family)

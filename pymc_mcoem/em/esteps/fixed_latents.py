@@ -125,7 +125,7 @@ def _one_by_one(
     """Return a function from the density's arguments to the logarithms of all class weights.
 
     It calls a compiled function for every class: numba takes three times as long to compile a loop.
-    Loops that are written out give the density with the prior of the latents, which is taken off.
+    Hand-written loops give the density with the prior of the latents, which is subtracted.
     """
     written_out, prior = density.written_out, None
     if written_out is None:

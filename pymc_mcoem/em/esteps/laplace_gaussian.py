@@ -61,12 +61,13 @@ class LaplaceGaussian:
     latents. Otherwise it has a bias that neither draws nor observations remove: the mean of a
     skewed posterior is not at its mode, and its tails are not seen. With importance weights the
     bias is of order 1/T, as long as some draws fall where the posterior is. In many dimensions
-    few do (3 to 10 effective draws of 400 on early templates of digits); the result's troubles
-    name an effective share (Σw)² / (T Σw²), averaged over classes by their weight, below a tenth.
-    If a posterior has heavier tails than a normal density, like the logarithm of a Gamma variable,
-    the variance of the weights is infinite: on such a model of three latents, class weights varied
-    by 0.04 from call to call both with 500 and with 10,000 draws. Weights cannot account for a
-    region that no draw hits, such as a distant second mode. `CarlinChibBurst` has neither limit.
+    few do (3 to 10 effective draws of 400 on early templates of digits); the result reports a
+    trouble if the effective share (Σw)² / (T Σw²), averaged over classes by their weight, is below
+    a tenth. If a posterior has heavier tails than a normal density, like the logarithm of a Gamma
+    variable, the variance of the weights is infinite: on such a model of three latents, class
+    weights varied by 0.04 from call to call both with 500 and with 10,000 draws. Weights cannot
+    account for a region that no draw hits, such as a distant second mode. `CarlinChibBurst` has
+    neither limit.
 
     Examples
     --------

@@ -56,9 +56,8 @@ class PlainGibbs:
     The chain starts in a class drawn with equal probabilities, with up to fifty draws of latents
     if the density has edges. It does not start by the proposals' estimate of evidence, because a
     chain that never leaves its first class would then be right on average, thanks to Laplace's
-    approximation. If all sweeps are in one class, and independent draws by that estimate would be
-    less than once in a thousand times, the result's troubles say so; the evidence reported is
-    that estimate.
+    approximation. The result reports a trouble if all sweeps are in one class and independent draws
+    by that estimate would be with probability below 1/1000; the evidence reported is that estimate.
 
     Cost: as for Carlin-Chib, a sweep evaluates the density once for each class, plus the cost of
     its moves.

@@ -1,4 +1,4 @@
-"""Base class of bursts that explain many observations in one call, where settings allow it."""
+"""Base class of bursts that take many observations in one call, if settings allow it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ type Arrays = Mapping[str, np.ndarray]
 def go_together(settings: Any) -> bool:
     """Return whether the settings of a burst allow many observations in one call.
 
-    That takes JAX, the pseudo-priors `Laplace`, and the moves `RandomWalk` or `Hamiltonian`.
+    They must be JAX, the pseudo-priors `Laplace`, and the moves `RandomWalk` or `Hamiltonian`.
     """
     move = settings.within_class
     return (
@@ -49,12 +49,12 @@ def go_together(settings: Any) -> bool:
 
 
 class TogetherEStep(SweepEStep):
-    """A compiled burst that explains many observations in one call, if its settings allow it.
+    """A compiled burst that takes many observations in one call, if its settings allow it.
 
     Attributes
     ----------
     family : Family
-        Both set by derived classes.
+        Set by derived classes, like ``settings``.
     """
 
     settings: Any
@@ -62,19 +62,19 @@ class TogetherEStep(SweepEStep):
 
     @cached_property
     def in_step(self) -> BurstsInStep | None:
-        """What explains observations in step, made at its first use; None if nothing can."""
+        """The bursts in lockstep, made at first use; None if settings do not allow them."""
         density = self.density
         if not go_together(self.settings) or density.active is not None or density.other_values:
             return None
         return self.bursts_in_step(self.settings.at_once)
 
     def bursts_in_step(self, at_once: int | None = None, **options: Any) -> BurstsInStep:
-        """Make what explains observations in step; options are those of `BurstsInStep`."""
+        """Make the bursts in lockstep, with options of `BurstsInStep`."""
         # importing JAX takes a second, and many never need it
         from pymc_mcoem.em.esteps.batch_jax import BurstsInStep
 
         settings, family = self.settings, self.family
-        # searches start at the point of the declared parameters, whatever was learned since
+        # searches start from the declared parameters, not from those learned since
         with strict_arithmetic(), family.as_declared():
             search, starts = settings.pseudo_priors.compile_search(
                 self.density, family.geometry, self.mode
@@ -189,7 +189,7 @@ class TogetherEStep(SweepEStep):
     ) -> EStepResult:
         if self.settings.dtype == "float64":
             return super()._explain(values, rng, state, draws, tune)
-        # only bursts in step know another precision
+        # only bursts in lockstep have another precision
         (found,) = self.explain_all([values], {}, [rng], state, draws=draws, tune=tune)
         if isinstance(found, Exception):
             raise found
@@ -203,7 +203,7 @@ class TogetherEStep(SweepEStep):
         tune: int,
         **options: bool,
     ) -> list[Found | Exception]:
-        """Explain observations in step, and alone those that have to be."""
+        """Run the bursts in lockstep, and one by one those that have to be run alone."""
         begun = [each.rng.bit_generator.state for each in asked]
         explained: Sequence[Explained | None] = [None] * len(asked)
         if (in_step := self.in_step) is not None:

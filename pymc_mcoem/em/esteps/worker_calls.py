@@ -44,7 +44,7 @@ class Explainer:
         return cls(family, compiled_for(family, settings))
 
     def encoded(self, data: Arrays | Address) -> Arrays:
-        """Return an encoded observation, which is read first if only its address is given."""
+        """Return an encoded observation, after reading it if only its address is given."""
         return self.family.encode(data.read()) if isinstance(data, Address) else data
 
     def checked(self, result: EStepResult) -> EStepResult:
@@ -185,7 +185,7 @@ def _keep_all(
     return [Failed(each, made=True) if isinstance(each, Exception) else each for each in found]
 
 
-#: What makes several calls in one, by what makes one.
+#: Functions that make several calls together, by the function that makes one.
 _TOGETHER: dict[Callable[..., Any], Callable[..., Any]] = {
     simulate: _simulate_all,
     visit: _visit_all,
@@ -205,7 +205,7 @@ def _checked(explainer: Explainer, result: EStepResult | Exception) -> EStepResu
 
 
 def _content(arrays: Arrays | None) -> Hashable:
-    """Return what is equal for equal arrays."""
+    """Return a key that is equal for equal arrays."""
     if arrays is None:
         return None
     return tuple((name, np.asarray(value).tobytes()) for name, value in arrays.items())
