@@ -1,4 +1,4 @@
-"""One chain of the step method: what it carries from sweep to sweep besides its point."""
+"""One chain of the step method: the state that it keeps between sweeps besides its point."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ class ChainSweep:
     started_at : ndarray of int, shape () or (n_rows,)
         Class index before the sweep.
     equalizing_log_weight : ndarray of shape (n_classes,)
-        Under which the sweep was made.
+        Log-weights under which the sweep was made.
     believed_elsewhere : float
         Probability of the classes other than `started_at` by the pseudo-priors' evidence.
     missed_share : ndarray of shape (n_classes,)
-        Share of each class's evidence in modes that its pseudo-prior leaves out.
+        Share of each class's evidence in modes that its pseudo-prior misses.
     """
 
     started_at: np.ndarray
@@ -80,8 +80,7 @@ class Chain(WithSamplingState):
     Parameters
     ----------
     default_start : DefaultStart
-        Tells whether a chain begins at the model's default, in place of which it draws its own
-        class and latents.
+        Detects a chain that begins at the model's default, which first draws a class and latents.
     other_indices : dict of int to int
         As `ChainFits` takes them.
     adapts_shape : bool
@@ -102,9 +101,9 @@ class Chain(WithSamplingState):
     log_step : ndarray of shape (n_classes,), with a jump (n_classes + 1,)
     shape_of_moves : ShapeOfMoves or None
     moves : dict of tuple of int to PseudoPriors
-        Normals whose covariances random walks have, by the values of the other indices.
+        Normals whose covariances shape random walks, by the values of the other indices.
     pseudo_priors : PseudoPriors or None
-        Those of the last sweep; None before the first.
+        Pseudo-priors of the last sweep; None before the first.
     equalizing_log_weight : ndarray of shape (n_classes,)
     """
 
@@ -134,7 +133,7 @@ class Chain(WithSamplingState):
         self.begin(0)
 
     def begin(self, n_tune: int) -> None:
-        """Begin anew, with so many sweeps of tuning."""
+        """Begin a new chain, with `n_tune` sweeps of tuning."""
         self._thread.begin()
         self.n_tune = n_tune
         self.n_steps = 0
@@ -171,7 +170,7 @@ class Chain(WithSamplingState):
         learned = []
         if self._learns and tune and self._learns_now():
             learned = self.fits.learn(rng, others, self.log_step)
-            # moves have the shape of the draws that were learned from
+            # moves take the shape of the draws that pseudo-priors were learned from
             self.log_step = self.log_step.copy()
             self.log_step[learned] = self._engine.initial_log_step[learned]
         if self._adapts_shape and tune and (must_refit or learned or self._is_due()):
@@ -252,10 +251,10 @@ class Chain(WithSamplingState):
         others: list[np.ndarray],
         given: tuple[np.ndarray, np.ndarray],
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Draw starts from the pseudo-priors, then give the model's own, then draw from the prior.
+        """Yield starts drawn from the pseudo-priors, then the model's, then draws from the prior.
 
-        The last are for a search that starts where a class has no density, which makes a
-        pseudo-prior without any, too.
+        The last are needed if a search starts where its class has no density: the pseudo-prior that
+        it makes has none either.
         """
         for _ in range(N_STARTS - 1):
             yield self.pseudo_priors.draw_start(rng)

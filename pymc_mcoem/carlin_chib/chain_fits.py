@@ -1,4 +1,4 @@
-"""Pseudo-priors of one chain: fitted for the other variables' values, and judged by draws."""
+"""Pseudo-priors of one chain, fitted given the other variables and checked by draws."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ __all__ = ["ChainFits", "ChainFitsState"]
 
 _log = logging.getLogger("pymc_mcoem")
 
-#: Most sweeps by which the pseudo-priors are judged.
+#: Largest number of sweeps by which pseudo-priors are checked.
 N_CHECKED = 500
 
-#: A smaller share of a class's evidence may be left out.
+#: A smaller missed share of a class's evidence is not logged.
 LEAST_MISSED_SHARE = 0.01
 
 
@@ -74,7 +74,7 @@ class ChainFits(WithSamplingState):
         return str(self._engine.density.index_value.name)
 
     def values(self, others: Sequence[np.ndarray]) -> tuple[int, ...]:
-        """Return the values of the model's other indices, by which the fits are found."""
+        """Return the values of the model's other indices, which are the keys of `by_values`."""
         return tuple(int(others[position]) for position in self._other_indices)
 
     def fit(self, rng: np.random.Generator, others: Sequence[np.ndarray]) -> None:
@@ -148,7 +148,7 @@ class ChainFits(WithSamplingState):
         return [each.class_number for each in learned]
 
     def missed_share(self, pseudo_priors: PseudoPriors) -> np.ndarray:
-        """Return the share of each class's evidence in modes that are left out ``(n_classes,)``.
+        """Return the share of each class's evidence in missed modes, ``(n_classes,)``.
 
         On a plate it is the largest of all rows.
         """
@@ -180,7 +180,7 @@ class ChainFits(WithSamplingState):
     def see(self, values: tuple[int, ...], class_index: np.ndarray, log_ratio: np.ndarray) -> None:
         """Store the importance ratios of a sweep, made with the fit at these values.
 
-        Frozen auxiliaries are no sample of their pseudo-prior: their ratios are not stored.
+        Ratios of frozen auxiliaries, which are no sample of their pseudo-prior, are not stored.
         """
         if not self._is_frozen and values == self._checked_at:
             self._check.see(class_index, log_ratio)
@@ -199,8 +199,8 @@ class ChainFits(WithSamplingState):
         rng : Generator
             Not advanced.
         last : tuple, or None
-            Class index, position and other variables of the last sweep. From there, fresh draws
-            are made if the sweeps so far cannot tell.
+            Class index, position and other variables of the last sweep, from which fresh draws are
+            made if the sweeps so far do not suffice.
         """
         # On a plate, rows that stay in one class are common and sweeps are expensive.
         is_plate = len(self._engine.auxiliaries_shape) > 2

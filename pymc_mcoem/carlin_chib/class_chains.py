@@ -30,7 +30,7 @@ class ClassDraws:
         log p(y, I = j, X_j) at each position.
     acceptance : ndarray of shape (n_classes, n_sweeps)
     log_step : ndarray of shape (n_classes,)
-        Logarithms of the step sizes at the end; of a class without density those given.
+        Logarithms of the step sizes at the end; for a class without density, those given.
     """
 
     position: np.ndarray
@@ -85,13 +85,13 @@ class ClassChains:
             )
             only = np.where(np.arange(len(starts)) == j, 0.0, -np.inf)
             found = self._sweeps(noise, gains, j, start, log_step, only, pseudo_priors, arguments)
-            # weights are those of the positions before, which are densities here
+            # log-weights are log-densities here, of the position before each sweep
             last = self._sweeps.log_densities(j, found.position[-1:], arguments)
             own = np.concatenate([found.log_weight[1:, j], last])
             position.append(found.position)
             log_density.append(np.where(np.isnan(own), -np.inf, own))
             acceptance.append(found.acceptance)
-            # where a class has no density every proposal is rejected, which says nothing of steps
+            # without density every proposal is rejected, which says nothing about step sizes
             if np.isfinite(own).any():
                 final[j] = found.log_step[j]
         return ClassDraws(np.array(position), np.array(log_density), np.array(acceptance), final)

@@ -101,7 +101,7 @@ class Engine:
         self.density = density
         self.auxiliaries_shape = (*rows, n_classes, n)
         self.initial_log_step = np.array([move.initial_log_step(size) for size in density.n_active])
-        # Index of each row: what follows or precedes the class in arrays.
+        # Index of the rows, next to that of the class in arrays.
         self._rows: tuple[Any, ...] = tuple(map(np.arange, rows))
         self._no_excess = np.zeros((n_classes, *rows))
         self._noise_shape = (*rows, noise_size(n_classes, n, move, metropolized))
@@ -246,9 +246,9 @@ class Engine:
         the chain's position: with the covariance of the mode that the chain is at, moves to
         another mode and back would not be equally likely.
 
-        Such moves do not lead from one mode of a class to another. Before the sweep the chain is
-        therefore proposed a draw of its own class's mixture, in a Metropolis-Hastings step; on a
-        plate in each row whose own class has one.
+        Such moves do not lead from one mode of a class to another. A Metropolis-Hastings step
+        before the sweep therefore proposes a draw from the mixture of the chain's class; on a
+        plate, in each row whose class has one.
 
         Returns
         -------

@@ -40,10 +40,10 @@ class InactiveDraw:
 
     Notes
     -----
-    Normal priors with known parameters are drawn by NumPy, and nothing is compiled. If all priors
-    are normal, or have quantiles that PyMC knows, the draws are a function of standard normals,
-    compiled as sweeps are. Other priors are drawn in Python by their own random variables, from
-    generators made anew for each draw, which is several times slower.
+    Normal priors with constant parameters are drawn by NumPy, and nothing is compiled. If all
+    priors are normal, or have quantiles that PyMC knows, the draws are a function of standard
+    normals, compiled as sweeps are. Other priors are drawn in Python by their random variables,
+    from generators made anew for each draw, which is several times slower.
     """
 
     def __init__(self, density: BlockDensity, mode: Any = None) -> None:
@@ -102,16 +102,16 @@ class InactiveDraw:
                 draws = np.array([self(j, position, others, rng) for _ in range(10)])
             except NotImplementedError as error:
                 raise ValueError(
-                    f"blocks: what is inactive in class {j} cannot be drawn from its prior "
-                    f"({error}); give it a proper prior with draws of its own."
+                    f"blocks: inactive latents of class {j} cannot be drawn from their prior "
+                    f"({error}); give them proper priors that can be drawn from."
                 ) from error
             odd = ~np.isfinite(draws).all(axis=0)
             if odd.any():
                 owners = np.repeat([rv.name for rv in density.latents], density.latent_sizes)
                 raise ValueError(
                     f"blocks: prior draws of {sorted(set(owners[odd].tolist()))} are not finite on "
-                    f"the scale of their transforms in class {j}, too small or too large for a "
-                    "computer's numbers; give them priors with less of that."
+                    f"the scale of their transforms in class {j}, where numbers overflow or "
+                    "underflow; give them narrower priors."
                 )
 
     def __call__(

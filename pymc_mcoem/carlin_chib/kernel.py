@@ -126,7 +126,7 @@ def index_noise_size(metropolized: bool) -> int:
 
 
 def entries(density: ClassDensity | PlateDensity, class_index: Any) -> tuple[Any, ...]:
-    """Return the index of one class of arrays ``(n_classes, *rows, ...)``, of each row its own."""
+    """Return the index of a class, or of a class for each row, in ``(n_classes, *rows, ...)``."""
     rows = density.position_shape[:-1]
     return (class_index, np.arange(*rows)) if rows else (class_index,)
 
@@ -145,7 +145,7 @@ def auxiliaries_and_weights(
     class_index : int tensor of shape (*rows,)
     position : tensor of shape (*rows, n_latents)
     noise : tensor of shape (n_classes, *rows, n_latents)
-        What it holds for the current class is ignored.
+        The entry of the current class is ignored.
 
     Returns
     -------
@@ -251,11 +251,11 @@ def build_sweep(
     metropolized : bool
         Draw the index by `draw_other_class`.
     shared_latents : bool
-        Whether the latents are those of all classes: without auxiliaries, and with weights
-        p(y, I = j, X), this is plain Gibbs.
+        Whether all classes share the latents. The sweep is then plain Gibbs: it has no auxiliaries,
+        and weights are p(y, I = j, X).
     log_offset : tensor of shape (n_classes, *rows), optional
         Added to the logarithms of the classes' prior probabilities and thereby of their weights.
-        At minus infinity a class has no weight; where none has any, the index stays.
+        At minus infinity a class has no weight; if no class has any, the index stays.
     move_scale : tensor of shape (n_classes, *rows, n_latents, n_latents), optional
         Scales that moves within a class use in place of the pseudo-priors'.
 
@@ -264,7 +264,7 @@ def build_sweep(
     Refresh and class draw together are reversible with respect to π(I, X | y); followed by the
     within-class move, the sweep leaves it invariant but is not reversible. On a plate the step
     size of a class moves by the mean error of the rows in the class. Cost: n_classes density
-    evaluations plus those of the move, on a plate of all rows each.
+    evaluations plus those of the move; on a plate each is of all rows.
     """
     n_classes, (*rows, n) = density.n_classes, density.position_shape
     split = 0 if shared_latents else n_classes * n

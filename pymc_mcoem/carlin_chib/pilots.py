@@ -20,8 +20,8 @@ __all__ = ["Agreement", "Learned", "agreement", "learn"]
 #: Draws of a pseudo-prior from which a pilot chain's start is chosen.
 _N_STARTS = 200
 
-#: Pilot chains of a class, their sweeps, those between two proposals of the pseudo-prior, and the
-#: first share that is left out.
+#: Number of pilot chains of a class, their sweeps, sweeps between two proposals of the
+#: pseudo-prior, and the first share that is dropped.
 _N_CHAINS = 4
 _N_SWEEPS = 1_000
 _N_SWEEPS_A_LATENT = 25
@@ -31,15 +31,14 @@ _BURN_IN = 0.2
 #: Draws by which pseudo-priors are compared.
 _N_COMPARED = 400
 
-#: Most rounds of learning: the chains of a second one explore further, by draws of what the first
-#: one learned.
+#: Largest number of rounds: chains of a second round explore further, by draws from the
+#: pseudo-prior that the first round learned.
 _N_ROUNDS = 5
 
-#: A learned pseudo-prior has to overlap so many times as much as the one before, because a sweep
-#: takes up to five times as long with it (few latents, on numba; hardly longer with a hundred);
-#: that of a next round so many times as much as the last one's. An overlap below the third is no
-#: help, one above the fourth is left as it is, and one above the last makes the mean of importance
-#: ratios an estimate of the evidence.
+#: A learned pseudo-prior is used if it multiplies the overlap by the first number, because a sweep
+#: takes up to five times as long with it (few latents, on numba; hardly longer with a hundred), or
+#: in a next round by the second. An overlap below the third is no help, one above the fourth is not
+#: improved, and above the last the mean importance ratio estimates the evidence.
 _LEAST_GAIN = 2.0
 _LEAST_NEXT_GAIN = 1.05
 _LEAST_OVERLAP = 0.02
@@ -54,7 +53,7 @@ class Learned:
     Attributes
     ----------
     name : str
-        What kind of map it is.
+        Kind of map.
     before, after : float
         Overlap of the pseudo-prior with the class's posterior.
     learned_map : LearnedMap
@@ -83,14 +82,14 @@ def learn(
     log_step: np.ndarray,
     classes: Sequence[int],
 ) -> tuple[PseudoPriors, list[Learned]]:
-    """Return pseudo-priors that are learned in some of the classes, where that is better.
+    """Return pseudo-priors, learned in the classes where this is better.
 
     Parameters
     ----------
     engine : Engine
-        Of a single index.
+        Engine of a single index.
     pseudo_priors : PseudoPriors
-        Those of the fit.
+        Pseudo-priors of the fit.
     log_step : ndarray of shape (n_classes,)
         Logarithms of the step sizes that the pilot chains start with.
 
@@ -171,8 +170,8 @@ class Agreement:
     Attributes
     ----------
     overlap : float
-        How often a draw of the one would replace a draw of the other as an independent proposal:
-        1 if they are the same.
+        Acceptance rate of draws of one as independent proposals to the other: 1 if they are the
+        same.
     log_evidence : float
         Logarithm of the mean importance ratio, whose expectation is p(y, I = j).
     """

@@ -102,7 +102,7 @@ def require_settings(
     jump: Any,
     equalize_visits: bool,
 ) -> None:
-    """Require settings of `CarlinChib` that it has, and that go with the index."""
+    """Require valid settings of `CarlinChib` that suit the index."""
     for name, value, method, examples in (
         ("pseudo_priors", pseudo_priors, "compile", "Laplace(), PriorCovariance()"),
         ("within_class", within_class, "build", "RandomWalk(), Hamiltonian()"),
@@ -130,7 +130,7 @@ def density_of(
     vars: Sequence[TensorVariable] | None,
     blocks: Mapping[int, Sequence[TensorVariable | str]] | None,
 ) -> tuple[ClassDensity | PlateDensity, LatentGeometry]:
-    """Return the density for the problem's shape, and what is declared of its latents.
+    """Return the density for the kind of problem, and the declared geometry of its latents.
 
     `vars` and `blocks` are as `CarlinChib` takes them.
     """

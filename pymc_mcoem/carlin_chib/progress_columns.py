@@ -16,10 +16,10 @@ __all__ = ["progress_columns", "progress_update"]
 
 
 class SwitchesColumn(TextColumn):
-    """Switches of the class index; the seconds so far while processes compile.
+    """Column with switches of the class index, or with seconds while processes compile.
 
-    PyMC's clock stands until a chain's first draw. With JAX each process compiles before it, and
-    this column is what moves meanwhile.
+    PyMC's clock stands still until a chain's first draw. With JAX each process compiles before
+    that, and only this column changes.
     """
 
     def __init__(self, *, compiles: bool) -> None:

@@ -15,7 +15,7 @@ from pymc_mcoem.carlin_chib.pareto import pareto_k
 
 __all__ = ["PseudoPriorCheck", "Verdict"]
 
-#: Fewer ratios than this are not judged.
+#: Pseudo-priors with fewer ratios are not checked.
 _MIN_DRAWS = 100
 
 #: An effective share below the first is reported; so is one below the second if Pareto k, itself
@@ -24,8 +24,8 @@ _MIN_SHARE = 0.1
 _MIN_DOUBTFUL_SHARE = 0.5
 _MAX_PARETO_K = 0.7
 
-#: Fewer sweeps than this, with a class active or not, do not show how its pseudo-prior overlaps
-#: with its posterior; a smaller overlap than the second is worth learning a better one.
+#: With fewer sweeps in which a class is active, or inactive, the overlap of its pseudo-prior with
+#: its posterior is not estimated; with a smaller overlap, a better one is learned.
 _MIN_SWEEPS = 30
 _MIN_OVERLAP = 0.3
 
@@ -49,7 +49,7 @@ class Verdict:
         Effective sample size of the importance weights over the number of draws; on a plate the
         smallest of all rows.
     n_draws : int
-        Number of draws by which it was judged.
+        Number of draws by which it was checked.
     n_rows : int
         Number of rows of a plate in which it is poor; 1 without a plate.
     """
@@ -84,7 +84,7 @@ class _Seen:
 
 
 class PseudoPriorCheck:
-    """Store importance ratios of the first sweeps after a fit, and judge pseudo-priors by them.
+    """Store importance ratios of the first sweeps after a fit, and check pseudo-priors by them.
 
     Parameters
     ----------
@@ -96,8 +96,8 @@ class PseudoPriorCheck:
 
     Notes
     -----
-    A pseudo-prior far narrower than its target has ratios that are all alike: its own draws
-    cannot reveal this.
+    The ratios of a pseudo-prior far narrower than its target are all alike, so its draws do not
+    reveal this.
 
     Examples
     --------
@@ -129,7 +129,7 @@ class PseudoPriorCheck:
             self._ratios.append(np.array(log_ratio))
 
     def has_enough(self) -> bool:
-        """Return whether each class that the chain might change to or from can be judged.
+        """Return whether each class that the chain might change to or from can be checked.
 
         A class that is always active has no draws; if it is the only one in reach, none are
         needed.
@@ -142,18 +142,18 @@ class PseudoPriorCheck:
         return bool(((matters.sum(axis=1) < 2) | (known | ~matters).all(axis=1)).all())
 
     def worth_learning(self, *, if_stuck: bool = False) -> list[int]:
-        """Return the classes in reach if a pseudo-prior of theirs might be better; not on a plate.
+        """Return the classes whose pseudo-priors are worth learning; not on a plate.
 
-        It is one whose draws would seldom replace the chain's own positions; or that of a class
-        which the chain hardly left, while its ratios vary. Then all classes in reach are returned,
-        because one sample says little of each. Otherwise it is those that were never visited,
-        which may be further away than they seem.
+        If draws of some pseudo-prior would seldom replace the chain's positions, or if the chain
+        hardly left a class while its ratios vary, these are all classes in reach, because one
+        sample says little about each. Otherwise they are the classes in reach that were never
+        visited, whose evidence may be underestimated.
 
         Parameters
         ----------
         if_stuck : bool
-            Only if the chain has never left its class: where other variables move, ratios vary
-            with them.
+            Return classes only if the chain has never left its class. This is for models in which
+            other variables move, because ratios vary with them.
         """
         if len(self._ratios) < _MIN_SWEEPS:
             return []

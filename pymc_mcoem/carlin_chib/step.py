@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 __all__ = ["CarlinChib"]
 
 _log = logging.getLogger("pymc_mcoem")
-#: The one by which `pymc.sample` tells what it is about to do.
+#: PyMC's logger, in which `pymc.sample` says what it does.
 _pymc_log = logging.getLogger("pymc")
 
 #: Most joint values of the model's other class indices for which each value has its own fit.
 MAX_FITS = 16
-#: Last sweeps of tuning by which it is known which modes of other variables a chain visited.
+#: Number of last sweeps of tuning that show which modes of other variables a chain visited.
 N_SEEN = 500
 
 
@@ -85,15 +85,15 @@ class CarlinChib(BlockedStep):
     vars : list of (TensorVariable or str), optional
         The class index and the latents. Default: the model's only Categorical variable and all
         free continuous variables; on a plate only those whose first axis is the plate, and with
-        `blocks` only those in a block. Other steps of the same ``pm.sample`` sample the variables
-        that are left out.
+        `blocks` only those in a block. Other steps of the same ``pm.sample`` sample the other
+        variables.
     class_index : TensorVariable or str, optional
         The class index, if `vars` and the model have several candidates. Shape () or (n_rows,).
     blocks : mapping of int to list of (TensorVariable or str), optional
         The latents of every class, as in ``{0: [a], 1: [b, c]}``; blocks may overlap, and a class
-        without latents has ``[]``. In a class whose block leaves out a latent, only the latent's
-        own prior may depend on it: write the model with ``pm.math.switch``. The trace then holds
-        prior draws of the latent.
+        without latents has ``[]``. In a class whose block does not have a latent, only the latent's
+        prior may depend on it: write the model with ``pm.math.switch``. The trace then holds prior
+        draws of the latent.
     pseudo_priors : PseudoPriorRule
         `Laplace` (default; it runs every mode search to its end), `PriorCovariance`,
         `PilotMoments`, or a custom rule. A plate accepts only `Laplace`. If a class has several
@@ -146,7 +146,7 @@ class CarlinChib(BlockedStep):
     during tuning if other steps move variables that the latents depend on, and frozen
     afterward. If the density depends on other single class indices, there is a separate fit for
     each of their joint values, up to sixteen. A chain whose index and latents start at the
-    model's default, given the other variables, first draws its own class and latents. Initial
+    model's default, given the other variables, first draws a class and latents. Initial
     values given to ``pm.sample`` are used if they differ from the default; to begin in exactly
     the model's default class, say so in the model: ``pm.Categorical(..., initval=0)``. With
     ``within_class=None`` only the index is compared with the default, because steps before this
@@ -158,7 +158,7 @@ class CarlinChib(BlockedStep):
     component is used. In a class with a mixture, moves use the covariance of the heaviest
     component wherever the chain is: with a covariance that depends on the position, moves back
     would not be equally likely. In other classes the increments of a random walk take the shape
-    of the chain's own draws during tuning.
+    of the chain's draws during tuning.
 
     If the first half of tuning shows that the default pseudo-prior of a class hardly overlaps with
     the chain's draws there, or if a class was never visited, pilot chains explore such classes. A
@@ -186,8 +186,8 @@ class CarlinChib(BlockedStep):
     out; nan if they depend on other variables or differ along a plate),
     ``class_unvisited_log_odds`` (of classes that tuning hardly visited, by a search over all
     variables if other steps move some; nan for the others, and on a plate) and
-    ``class_missed_share`` (the share of each class's evidence in modes that its pseudo-prior leaves
-    out, on a plate the largest of all rows). A number is ``class_unvisited_mode_log_odds`` (of
+    ``class_missed_share`` (the share of each class's evidence in modes that its pseudo-prior
+    misses, on a plate the largest of all rows). A number is ``class_unvisited_mode_log_odds`` (of
     modes of other steps' variables, or joint values of three or more indices, that tuning did not
     visit; nan without an answer). With `jump` there is also ``class_jump_acceptance`` (share of the
     moves along the jump accepted, which should be near the jump's target), and with
@@ -197,10 +197,10 @@ class CarlinChib(BlockedStep):
     several class indices, the names of vectors end in that of the index, as ``class_log_weight_k``,
     since netCDF takes no vectors of one name.
 
-    At the end of tuning the pseudo-priors are judged by the auxiliaries drawn from them since
-    they were fitted, and poor ones are named in the log with their Pareto k and effective share;
-    a class far below the others is ignored. Where there are few such draws, 500 extra sweeps are
-    made that do not affect the chain (on a plate, only with frozen auxiliaries).
+    At the end of tuning the pseudo-priors are checked by the auxiliaries drawn from them since they
+    were fitted, and poor ones are named in the log with their Pareto k and effective share; a class
+    far below the others is ignored. Where there are few such draws, 500 extra sweeps are made that
+    do not affect the chain (on a plate, only with frozen auxiliaries).
 
     Examples
     --------
@@ -317,7 +317,7 @@ class CarlinChib(BlockedStep):
         self._compiles_again = uses_jax(mode)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what another process gets, and tell what that process does first."""
+        """Return the state for another process, and log what that process does first."""
         if self._compiles_again and parent_process() is None:
             _pymc_log.info(
                 "CarlinChib: each process compiles for JAX before its first draw; the column "
@@ -327,7 +327,7 @@ class CarlinChib(BlockedStep):
 
     def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
         """Reset tuning, counters and pseudo-priors, which belong to one chain."""
-        self.chain.begin(tune)  # first, for it refuses another thread
+        self.chain.begin(tune)  # first, because it refuses another thread
         super().setup_chain(rng, tune, draws)
         self.tune = tune > 0
         self._forget()
@@ -448,5 +448,5 @@ class CarlinChib(BlockedStep):
 
     @staticmethod
     def competence(var: Any, has_grad: bool) -> Competence:
-        """Return that PyMC never assigns this step by itself: it takes several variables."""
+        """Return that PyMC must not assign this step by itself: it takes several variables."""
         return Competence.INCOMPATIBLE

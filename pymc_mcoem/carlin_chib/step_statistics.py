@@ -1,4 +1,4 @@
-"""Sample statistics of `CarlinChib`: what a sweep records, and whose they are when read back."""
+"""Sample statistics of `CarlinChib`: what a sweep records, and how it is read back."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ LOG_IMPORTANCE = "class_log_importance"
 #: Probability of the other classes by the evidence that the pseudo-priors estimate.
 BELIEVED = "class_believed_elsewhere"
 
-#: Statistic with the share of each class's evidence in modes that its pseudo-prior leaves out.
+#: Statistic with the share of each class's evidence in modes that its pseudo-prior misses.
 MISSED_SHARE = "class_missed_share"
 
 #: Name that `EQUALIZING_LOG_WEIGHT` had in earlier versions.
@@ -67,7 +67,7 @@ _SAMPLE_DIMS = ("chain", "draw")
 
 
 class SweepStatistics:
-    """What the step of one index records of every sweep.
+    """Statistics that the step of one index records at every sweep.
 
     PyMC joins the statistics of all steps by their names, makes objects of vectors of one name,
     which netCDF does not take, and requires one type for a statistic that steps share.
@@ -189,8 +189,8 @@ class StepStatistics:
         Log-odds of modes, of the variables that other steps draw, that the chain did not visit in
         tuning; nan without an answer.
     missed_share : ndarray of shape (n_chains, n_draws, n_classes), or None
-        Share of each class's evidence in modes that its pseudo-prior leaves out; on a plate the
-        largest of all rows.
+        Share of each class's evidence in modes that its pseudo-prior misses; on a plate the largest
+        of all rows.
     """
 
     log_weight: np.ndarray | None = None
@@ -203,7 +203,7 @@ class StepStatistics:
 
 
 def read_statistics(stats: Any, values: np.ndarray, name: str | None) -> StepStatistics:
-    """Return the statistics that name a variable, and its draws' weights by all indices.
+    """Return the statistics of the step that drew a variable, and its draws' weights by all steps.
 
     Parameters
     ----------
@@ -217,7 +217,7 @@ def read_statistics(stats: Any, values: np.ndarray, name: str | None) -> StepSta
     Raises
     ------
     ValueError
-        If the statistics are of a version that named them otherwise.
+        If a version wrote the statistics under other names.
     """
     if stats is not None and _FORMER in stats:
         raise ValueError(
@@ -299,7 +299,7 @@ def _rows(log_weight: np.ndarray, values: np.ndarray) -> np.ndarray | None:
 def _vectors_of_index(
     stats: Any, statistic: str, index: str | None, shape: tuple[int, ...]
 ) -> list[np.ndarray]:
-    """Return vectors of every step, or those of the step of an index in place of all."""
+    """Return vectors of every step, or only those of the step of an index."""
     own = [] if index is None else _vectors_by_step(stats, _vector_name(statistic, index), shape)
     if own:
         return own * len(_scalars_by_step(stats, INDEX, shape))

@@ -1,15 +1,15 @@
 """Compile sweeps of the Carlin-Chib kernel, for the step method and for bursts.
 
-On numba they are loops, shared by all models, around the density's own functions; on the other back
+On numba they are loops, shared by all models, around the density's functions; on the other back
 ends, and for custom moves, they are the graph of `pymc_mcoem.carlin_chib.kernel`. On a plate all
 rows make a sweep together.
 
 Notes
 -----
-The graph serves numba too. Then README's first model takes 30 s of processor time until its first
-draws instead of 6 s, the five regressions of ``benchmarks/start_up.py`` 49 s instead of 9 s, and a
-plate of 500 rows 54 s instead of 12 s. Later it makes 0.8, 0.6 to 1.0 and 1.2 times as many draws
-a second.
+The graph would serve numba too, but README's first model then takes 30 s of processor time until
+its first draws instead of 6 s, the five regressions of ``benchmarks/start_up.py`` 49 s instead of 9
+s, and a plate of 500 rows 54 s instead of 12 s. Later it makes 0.8, 0.6 to 1.0 and 1.2 times as
+many draws a second.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sweeps of the Carlin-Chib kernel for many observations in step, in JAX.
+"""Sweeps of the Carlin-Chib kernel for many observations in lockstep, in JAX.
 
 The kernel is that of `pymc_mcoem.carlin_chib.kernel` with the moves `RandomWalk` and `Hamiltonian`.
 From the same noise it makes the same draws, up to rounding. All classes of all observations are
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 __all__ = ["Chains", "Drawn", "SweepsInStep", "takes_move"]
 
 #: Moves of a walk, and steps of a trajectory, that are written out one after the other for an
-#: accelerator, where a turn of a loop costs as much as several kernels.
+#: accelerator, where an iteration of a loop costs as much as several kernels.
 _MOVES, _STEPS = 10, 2
 #: Keeps a value from being computed again where it is used.
 _once: Any = jax.lax.optimization_barrier
 
 
 def takes_move(move: WithinClassMove) -> bool:
-    """Return whether there are sweeps in step with a move; a subclass may move otherwise."""
+    """Return whether sweeps in lockstep take a move; a subclass may move otherwise."""
     return type(move) in (RandomWalk, Hamiltonian) and bool(move.noise_size(1))
 
 

@@ -36,14 +36,14 @@ MAX_EVALUATIONS = 5_000
 MAX_JOINT_EVALUATIONS = 2_000
 #: Most joint values of the model's indices that are tried.
 MAX_JOINT_VALUES = 64
-#: Smallest share of joint values that were not visited of which is told.
+#: Smallest share of unvisited joint values that is reported.
 LEAST_SHARE = 0.01
-#: Visits due to them by that share, of which a chain hardly misses all by chance.
+#: Number of expected visits by that share, so that a chain hardly misses all by chance.
 LEAST_DUE = 10
 MAX_ITERATIONS = 300
 #: Classes with a smaller share of the visits are looked for.
 RARE = 0.02
-#: A search has ended if it is believed to be this many nats below its mode at most.
+#: A search has ended if it is estimated to be at most this many nats below its mode.
 MAX_BELOW = 0.1
 
 
@@ -53,9 +53,9 @@ class Climb:
     Parameters
     ----------
     function : callable
-        Takes the arrays, and returns the log-density, its gradient in each, and what else it may.
+        Takes the arrays, and returns the log-density, its gradient in each, and possibly more.
     shapes : sequence of tuple of int
-        Of the arrays.
+        Shapes of the arrays.
     n_left : int
         Evaluations that are left for all searches.
     """
@@ -129,24 +129,23 @@ def flat(values: Sequence[np.ndarray]) -> np.ndarray:
 class UnvisitedClasses:
     """Laplace's approximation of the odds of classes that a chain hardly visited.
 
-    The step weighs a class given the variables that other steps draw. A class may have no weight
-    where these are, and much where they would go if the class were chosen. Here all continuous
-    variables are moved to the mode of their joint density given the class, at every value of the
-    model's other class indices.
+    The step weighs a class given the variables that other steps draw. A class may have no weight at
+    their present values, and much at those that they would take if the class were chosen. Here all
+    continuous variables are moved to the mode of their joint density given the class, at every
+    value of the model's other class indices.
 
     Parameters
     ----------
     model : pymc.Model
     density : ClassDensity
-        Of a single index, no plate.
+        Density of a single index, no plate.
 
     Notes
     -----
-    The search is interpreted and made at most once a chain, and only if there is a class that was
-    hardly visited and a variable beside the step. It takes a second for the function and at most
-    5,000 evaluations of it, by which classes that come last may stay without an answer. It draws
-    nothing, so it changes no chain. Where it fails, as in a hierarchy whose
-    density has no mode, there is no answer.
+    The search is interpreted and made at most once a chain, and only if a class was hardly visited
+    and other steps draw variables. It takes a second for the function and at most 5,000 evaluations
+    of it, so that the last classes may have no answer. It draws nothing, so it changes no chain.
+    Where it fails, as in a hierarchy whose density has no mode, there is no answer.
 
     Examples
     --------
@@ -216,7 +215,7 @@ class UnvisitedClasses:
         -------
         ndarray of shape (n_classes,)
             nan for classes that were visited more often, and where the search found no mode. All
-            nan if nothing lies beside the step, or if other discrete variables are not class
+            nan if no other step draws variables, or if other discrete variables are not class
             indices or have too many joint values. Minus infinity for classes of prior probability
             zero.
         """
@@ -228,7 +227,7 @@ class UnvisitedClasses:
         if not unseen:
             return found
         usual, self._n_left = int(visits.argmax()), MAX_EVALUATIONS
-        # an optional part must not end a run: gradients of others' operations may raise anything
+        # an optional part must not end a run: gradients of custom operations may raise anything
         try:
             evidence = self._log_evidences(point, usual, pseudo_priors.mean[usual])
             # visits are of all modes of the class, and the search finds the heaviest
@@ -254,7 +253,7 @@ class UnvisitedClasses:
     def joint_log_odds(
         self, point: Mapping[str, np.ndarray], visits: Mapping[tuple[int, ...], int]
     ) -> float:
-        """Return the log-odds of joint values of all indices to which no single index leads.
+        """Return the log-odds of joint values of all indices that no change of one index reaches.
 
         Where each of three or more indices has a step of its own, a chain gets to joint values that
         differ from those it visits in two indices only through those between.
@@ -269,8 +268,8 @@ class UnvisitedClasses:
         Returns
         -------
         float
-            nan if they have no weight worth telling, if so few visits may have missed them by
-            chance, and without an answer.
+            nan if their weight is negligible, if so few visits may have missed them by chance, and
+            without an answer.
         """
         counts = (self._density.n_classes, *self._other_indices.values())
         apart = [

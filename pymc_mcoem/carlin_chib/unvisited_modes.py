@@ -30,16 +30,16 @@ _log = logging.getLogger("pymc_mcoem")
 #: Prior draws from which searches start, and evaluations of the density with its gradient: of one
 #: search and of all.
 N_STARTS, MAX_ITERATIONS, MAX_EVALUATIONS = 8, 60, 500
-#: Most numbers that the rows share.
+#: Largest number of coordinates that the rows share.
 MOST_SHARED = 50
 #: Two modes are distinct if the density between them is lower by so many nats than at both.
 LEAST_DIP = 2.0
-#: Places between two modes at which the density is looked at.
+#: Places between two modes at which the density is evaluated.
 BETWEEN = (0.25, 0.5, 0.75)
-#: A chain has visited a mode if it came so near, in squares of its width for each number that the
-#: rows share: farther than all but one of a thousand draws of one number.
+#: A chain has visited a mode if the squared distance to it, in units of its width, was below this
+#: for each coordinate that the rows share; one in a thousand draws of one coordinate is farther.
 NEAR = 11.0
-#: Modes of which one has the classes of the other under other names are as heavy up to this.
+#: Largest difference in log-weight, or in class probabilities, of modes with renamed classes.
 MAX_UNLIKE = 0.1
 
 
@@ -49,7 +49,7 @@ type _Evidence = tuple[float, np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class _Mode:
-    """A mode of what rows share, ``(n,)``, and its precision with the latents summed out."""
+    """A mode of what rows share, ``(n,)``, and its precision with the latents integrated out."""
 
     place: np.ndarray
     precision: np.ndarray
@@ -67,11 +67,11 @@ class _Mode:
 class UnvisitedModes:
     """Odds of modes that a chain has not visited, of the variables that other steps draw.
 
-    A location of two groups of data that lie apart stays at the group at which it began. Here all
-    continuous variables climb together from prior draws, with the classes summed out, on a plate
-    those of all rows. Where they end in a mode that the chain did not come near, it is compared
-    with that of the chain by the evidence of all rows and classes that the step's own
-    pseudo-priors estimate. A single index is a plate of one row.
+    If the data form two groups that lie apart, a location stays at the group where it began. Here
+    all continuous variables climb together from prior draws, with the classes of all rows summed
+    out. A mode that the chain did not come near is compared with that of the chain by the evidence
+    of all rows and classes, which the step's pseudo-priors estimate. A single index is a plate of
+    one row.
 
     Parameters
     ----------
@@ -79,11 +79,10 @@ class UnvisitedModes:
 
     Notes
     -----
-    The search is interpreted, made once a chain, and draws nothing from its generator. It ends
-    without an answer where the climb from the chain's own place finds no mode, as in hierarchies
-    whose density has none, with blocks, and if other discrete variables stand beside the index. On
-    a plate a mode with the classes of the chain's own mode under other names is left out: it says
-    the same.
+    The search is interpreted, made once a chain, and draws nothing from its generator. It gives no
+    answer if the climb from the chain's position finds no mode, as in hierarchies whose density has
+    none, with blocks, and if the model has other discrete variables. On a plate, a mode that is the
+    chain's with renamed classes is ignored.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -105,7 +104,7 @@ class UnvisitedModes:
         point : mapping of str to ndarray
             Where the chain is, by value-variable name.
         seen : sequence of sequence of ndarray
-            The variables beside the step at sweeps of the chain.
+            The variables of other steps at sweeps of the chain.
         rng : numpy.random.Generator
             Not advanced.
 
@@ -120,7 +119,7 @@ class UnvisitedModes:
         if not 0 < n_shared <= MOST_SHARED or discrete or self._density.active is not None:
             return float("nan")
         rng = np.random.default_rng(deepcopy(rng).integers(2**63))
-        # an optional part must not end a run: distributions of others' own may raise anything
+        # an optional part must not end a run: custom distributions may raise anything
         try:
             return self._log_odds(point, np.stack([flat(each) for each in seen]), rng)
         except Exception as error:
@@ -157,7 +156,7 @@ class UnvisitedModes:
     def _is_another(
         self, mode: _Mode, evidence: _Evidence, own: _Mode, of_own: _Evidence, rng: Any
     ) -> bool:
-        """Return whether less lies between two modes, and classes are not merely renamed."""
+        """Return whether the density dips between two modes, and classes are not merely renamed."""
         heights = _height(evidence), _height(of_own)
         log_odds = heights[0] + mode.log_width - heights[1] - own.log_width
         if self._is_plate and abs(log_odds) < MAX_UNLIKE and _renamed(evidence[1], of_own[1]):
@@ -185,14 +184,14 @@ class UnvisitedModes:
         return make_initial_point_fn(model=model, overrides=dict.fromkeys(model.free_RVs, "prior"))
 
     def _evidence(self, place: np.ndarray, rng: np.random.Generator) -> _Evidence:
-        """Return the evidence of all rows where the variables that they share are at a place."""
+        """Return the evidence of all rows, with the variables that they share at a place."""
         latents = np.zeros(np.prod(self._density.position_shape, dtype=int))
         arrays = self._climb.split(np.concatenate([place, latents]))
         evidence = self._engine.fit(rng, arrays[:-1]).log_evidence
         return float(self._function(*arrays)[-1]), evidence.reshape(len(evidence), -1)
 
     def _searched(self, point: Mapping[str, np.ndarray], known: Sequence[_Mode]) -> _Mode | None:
-        """Return the mode that a climb leads to; None if there is none, or if it is known."""
+        """Return the mode that a climb leads to; None if there is none or it was found before."""
         others = self._density.others(point)
         n, climb = sum(map(np.size, others)), self._climb
         start = np.concatenate([flat(others), self._density.ravel(point).ravel()])

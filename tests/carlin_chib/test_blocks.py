@@ -317,7 +317,7 @@ def test_zero_times_what_is_off_is_zero():
             lambda: pm.Gamma("b", 0.001, 0.001),
             r"blocks: prior draws of \['b'\] are not finite on the scale of their transforms in",
         ),
-        (lambda: pm.Flat("b"), r"blocks: what is inactive in class 0 cannot be drawn"),
+        (lambda: pm.Flat("b"), r"blocks: inactive latents of class 0 cannot be drawn"),
     ],
     ids=["ordered", "log", "interval", "underflow", "flat"],
 )

@@ -1,4 +1,4 @@
-"""Shape random walks within a class like the chain's own draws there, during tuning."""
+"""Shape random walks within a class like the chain's draws there, during tuning."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Jumps between two classes along a bridge of densities, for pseudo-priors that fit poorly.
 
-A position is carried over to another class in its form standardized by the pseudo-priors, the z
-in x = m_j + L_j z, and on the way it is moved under densities between those of the two classes.
+A position is carried over to another class in standardized form, the z in x = m_j + L_j z. On the
+way it is moved under densities between those of the two classes.
 
 The bridge is crossed in Python, one compiled evaluation of density and gradient after another. A
 single graph of nested loops took minutes to compile and three times as long to run.

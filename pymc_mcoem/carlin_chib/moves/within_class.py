@@ -66,7 +66,7 @@ class MoveResult:
     acceptance : TensorVariable of shape ``(*rows,)``
         Share of the proposals that were accepted.
     error : TensorVariable of shape ``(*rows,)``, or None
-        By how much the step size is to grow; None: by the acceptance minus its target.
+        What the logarithm of the step size grows by; None: the acceptance minus its target.
     """
 
     position: TensorVariable
@@ -74,7 +74,7 @@ class MoveResult:
     error: TensorVariable | None = None
 
     def step_size_error(self, target_acceptance: float) -> Any:
-        """Return what adaptation adds to the logarithm of the step size, before its gain.
+        """Return what adaptation adds to the logarithm of the step size, apart from the gain.
 
         It is 0 if the move has no acceptance.
         """
@@ -274,7 +274,7 @@ class RandomWalk:
 
 @dataclass(frozen=True)
 class Independence:
-    """Metropolis-Hastings moves that propose from the class's own pseudo-prior.
+    """Metropolis-Hastings moves that propose from the class's pseudo-prior.
 
     Parameters
     ----------
@@ -289,10 +289,9 @@ class Independence:
     Notes
     -----
     With Laplace pseudo-priors these are the proposals of f-SAEM (Karimi, Lavielle, Moulines
-    2020): the better the pseudo-prior, the more often they are accepted, and every accepted one
-    does not depend on the position before. If the posterior has heavier tails than its
-    pseudo-prior the chain sticks: keep `RandomWalk` then. Nothing is tuned. Cost: one density
-    evaluation per move.
+    2020): the better the pseudo-prior, the more often they are accepted, and an accepted one does
+    not depend on the position before. If the posterior has heavier tails than its pseudo-prior the
+    chain sticks: keep `RandomWalk` then. Nothing is tuned. Cost: one density evaluation per move.
 
     Examples
     --------

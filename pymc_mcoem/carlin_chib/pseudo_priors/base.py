@@ -32,7 +32,7 @@ __all__ = [
     "draw_class",
 ]
 
-#: Most draws of a chain's start from its pseudo-priors, which may reach beyond the support.
+#: Largest number of starts drawn from pseudo-priors, which may reach beyond the support.
 N_STARTS = 50
 
 
@@ -41,7 +41,7 @@ class Mixed(Protocol):
 
     @property
     def is_mixed(self) -> np.ndarray:
-        """Whether a draw of its own pseudo-prior is proposed in each class, ``(n_classes,)``."""
+        """Whether draws of a class's pseudo-prior are proposed in it, ``(n_classes,)``."""
         ...
 
     @property
@@ -58,7 +58,7 @@ class Mixed(Protocol):
         ...
 
     def restricted(self, active: np.ndarray) -> Mixed:
-        """Return those that make a class's inactive latents independent standard normals."""
+        """Return pseudo-priors in which inactive latents are independent standard normals."""
         ...
 
     def arrays(self) -> list[np.ndarray]:
@@ -81,12 +81,12 @@ class PseudoPriors:
         Estimates of log p(y, I = j), from which a chain draws its first class; nan if the rule
         gives none.
     troubles : dict of str to int
-        Named troubles of the rule that made them, with their counts.
+        Counts of troubles of the rule that made them, by name.
     mixtures : Mixed or None
-        `Mixtures` if some class has several components, or those learned while tuning.
+        `Mixtures` if some class has several components, or `LearnedPseudoPriors`.
     missed_share : ndarray of shape (n_classes,), or None
-        Share of each class's evidence in modes that its pseudo-prior leaves out, as far as it is
-        known; None for none.
+        Share of each class's evidence in modes that its pseudo-prior misses, as far as is known;
+        None for none.
 
     Notes
     -----
@@ -313,7 +313,7 @@ def draw_class(log_evidence: np.ndarray, rng: np.random.Generator) -> int:
 
 
 def class_shares(log_evidence: np.ndarray) -> np.ndarray:
-    """Return sums of the first classes' shares of the evidence, both (..., n_classes).
+    """Return cumulative sums of the classes' shares of the evidence, (..., n_classes).
 
     All classes have the same share where none has evidence.
     """

@@ -8,8 +8,8 @@ import numpy as np
 
 __all__ = ["ConditionalScale"]
 
-#: Most latents that others may depend on, and the least share of the others' sizes that a latent
-#: explains: of all of them on average, or of one.
+#: Largest number of drivers, and the least share of the other latents' sizes that a driver
+#: explains: on average, or of one latent.
 _MOST_DRIVERS = 4
 _LEAST_MEAN_SHARE = 0.01
 _LEAST_SHARE = 0.05
@@ -27,8 +27,8 @@ class ConditionalScale:
     """x_b = place_b(h) + width_b(h) r_b, where h are a few of the latents, the *drivers*.
 
     A driver has place zero and width one. Places, and logarithms of widths, are quadratic in the
-    drivers. So a funnel becomes normal: the effects of a hierarchy have a width that depends on the
-    hyperparameters.
+    drivers. A funnel becomes normal in this way: in a hierarchy, the width of the effects depends
+    on hyperparameters.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class ConditionalScale:
 
     @classmethod
     def plain(cls, draws: np.ndarray) -> ConditionalScale:
-        """Return the one without drivers, which standardizes draws ``(n_draws, n)``."""
+        """Return coordinates without drivers, which standardize draws ``(n_draws, n)``."""
         none = np.zeros(0)
         place, log_width = draws.mean(axis=0), np.log(draws.std(axis=0))
         return cls(none.astype(int), none, none, place[None], log_width[None])
@@ -103,9 +103,9 @@ class ConditionalScale:
 
 
 def _regressed(features: np.ndarray, values: np.ndarray, n_drivers: int) -> np.ndarray:
-    """Return coefficients by least squares, those of products held near zero by a ridge.
+    """Return coefficients by least squares, with a ridge on those of products.
 
-    Correlated draws support few coefficients, and draws beyond those seen follow the lines.
+    Correlated draws support few coefficients, and extrapolation should be linear.
     """
     ridge = np.full(features.shape[1], _RIDGE_OF_PRODUCTS)
     ridge[: n_drivers + 1] = _RIDGE_OF_LINES
@@ -118,9 +118,9 @@ def _regressed(features: np.ndarray, values: np.ndarray, n_drivers: int) -> np.n
 def _find_drivers(draws: np.ndarray) -> np.ndarray:
     """Return the coordinates that explain how widely others vary, the best first.
 
-    What is left of each coordinate given all others, by its regression on them, has a size: where
-    the logarithm of this size goes with another coordinate, that one is a driver. What the first
-    driver explains is taken out before the next one is looked for.
+    Each coordinate is regressed on all others. A coordinate that explains the logarithms of the
+    sizes of residuals is a driver. What the first driver explains is removed before the next one is
+    sought.
     """
     n_draws, n = draws.shape
     standard = (draws - draws.mean(axis=0)) / draws.std(axis=0)

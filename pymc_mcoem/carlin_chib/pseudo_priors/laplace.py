@@ -50,17 +50,18 @@ class Laplace:
         their noise's variance.
     starts : sequence of mapping of str to array, optional
         Further points to search from in every class. Each maps names of latents to values as in
-        ``initvals`` of `pymc.sample`: ``[{"x": -3.0}, {"x": 3.0}]``. Latents that a point leaves
-        out have the model's initial values. A plate accepts none.
+        ``initvals`` of `pymc.sample`: ``[{"x": -3.0}, {"x": 3.0}]``. Latents that a point does not
+        name have the model's initial values. A plate accepts none.
     n_prior_draws : int
         Number of draws of the latents from their prior, given the values of all other variables,
         that searches start from in every class, in addition to the model's initial point and
         `starts`. Each chain has its own draws. There are fewer, but at least eight, if an array of
-        the model holds more than 1,500 numbers or there are more than 170 latents. On a plate
-        searches start from four for each row, from sixteen in a class in which one of the four has
-        led some row to another mode, and from those of the others, fewer in plates of more than
-        some hundred rows, that a valley of the density divides from all modes known. There are none
-        with 0, or if the model declares starting points, as the ready-made families do.
+        the model holds more than 1,500 numbers or there are more than 170 latents. On a plate,
+        searches start from four draws for each row, and from sixteen in a class in which one of the
+        four has led some row to another mode. Of further draws, fewer in plates of more than some
+        hundred rows, they start from those that a valley of the density separates from all modes
+        found. There are none with 0, or if the model declares starting points, as the ready-made
+        families do.
 
     Raises
     ------
@@ -71,15 +72,15 @@ class Laplace:
     Notes
     -----
     Two dozen of the prior draws in a class climb together by steps that use gradients
-    only: the twelve with the highest density, and twelve others. A few times, a full search then
-    starts from the highest of them that is near no known mode, and on as long as that finds new
-    modes. Where three or more are found all draws climb, and further ones until they add less than
-    a hundredth of the evidence. Two modes count as one if they are less than a standard deviation
-    apart under the curvatures of both. Up to 32 modes are kept, of a single latent 128, and as many
-    as there are `starts`; what is known to be left out is recorded as the sampler statistic
-    ``class_missed_share``, and `class_index_summary` flags it. If a prior cannot be drawn from,
-    Cauchy variables around the model's initial point take its place. No covariance is wider than
-    four times that of the prior draws. If no mode is found, a normal is fitted by importance
+    only: the twelve with the highest density, and twelve others. Full searches then start from the
+    highest of them that is near no mode found so far: a few times, and longer as long as they find
+    new modes. If they find three or more, all draws climb, and further ones until they add less
+    than a hundredth of the evidence. Two modes count as one if they are less than a standard
+    deviation apart under the curvatures of both. Up to 32 modes are kept, of a single latent 128,
+    and as many as there are `starts`; the share known to be missed is recorded as the sampler
+    statistic ``class_missed_share``, and `class_index_summary` flags it. If a prior cannot be drawn
+    from, Cauchy variables around the model's initial point take its place. No covariance is wider
+    than four times that of the prior draws. If no mode is found, a normal is fitted by importance
     sampling that starts from the prior draws, provided there are five draws for each latent; an
     example is a covariance with effects drawn with it, whose density has no highest point. A mode
     whose surroundings prior draws seldom hit may be missed by some chains, which then disagree, or

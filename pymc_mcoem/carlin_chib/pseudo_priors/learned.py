@@ -16,8 +16,8 @@ from pymc_mcoem.carlin_chib.pseudo_priors.sinh_arcsinh import SinhArcsinh
 
 __all__ = ["LearnedMap", "LearnedPseudoPriors", "candidate_maps", "with_maps"]
 
-#: Share of a learned map in its class's pseudo-prior; the rest is what was there before, so that no
-#: importance ratio becomes much larger than it was.
+#: Share of a learned map in its class's pseudo-prior; the rest is the former pseudo-prior, so that
+#: no importance ratio becomes much larger than it was.
 _SHARE = 0.9
 
 #: Most normals of a mixture, and most latents for which there is one.
@@ -27,27 +27,27 @@ _MOST_MIXED = 20
 #: Most draws that a mixture is fitted to.
 _MOST_FITTED = 1_500
 
-#: Share of a wide normal among them. Its covariance is wider by the second over the root of the
-#: number of latents: the more there are, the less may each be wider for draws to hit.
+#: Share of a wide normal among them. Its covariance has the further factor 1 + _WIDER /
+#: sqrt(n_latents): the more latents there are, the less wide each may be for draws to hit.
 _WIDE_SHARE = 0.1
 _WIDER = 3.0
 
 
 @dataclass(frozen=True, eq=False)
 class LearnedMap:
-    """Normals carried along by invertible maps.
+    """Normals transformed by invertible maps.
 
     Attributes
     ----------
     active : ndarray of bool, shape (n_latents,)
-        Coordinates that the map is of; the others are independent standard normals.
+        Coordinates that are mapped; the others are independent standard normals.
     layers : sequence of SinhArcsinh or ConditionalScale
-        Applied to draws one after another, they make them closer to normal.
+        Maps that, applied one after another, make draws closer to normal.
     normals : Mixtures
-        Of one class: a mixture in these coordinates.
+        A mixture for one class in these coordinates.
     moments : PseudoPriors
-        Of one class and its active coordinates: the normal with the moments of the draws, outliers
-        taken nearer. It gives random walks their shape.
+        The normal with the moments of the class's draws in active coordinates, with outliers pulled
+        in. It gives random walks their shape.
     """
 
     active: np.ndarray
@@ -84,15 +84,15 @@ class LearnedMap:
 def candidate_maps(
     draws: np.ndarray, held_out: np.ndarray, active: np.ndarray, seed: int
 ) -> Iterator[tuple[str, LearnedMap]]:
-    """Yield maps fitted to draws of a class, by name, but none that such draws do not support.
+    """Yield maps fitted to draws of a class, by name, if the draws suffice for them.
 
     Parameters
     ----------
     draws, held_out : ndarray of shape (n_draws, n_latents)
-        Covariances are shrunk so that draws that are held out are the most probable.
+        Covariances are shrunk so that held-out draws are the most probable.
     active : ndarray of bool, shape (n_latents,)
     seed : int
-        Of the mixtures' starts.
+        Seed of the mixtures' starts.
     """
     own = draws[:, active]
     n = own.shape[1]
@@ -122,7 +122,7 @@ def candidate_maps(
 
 
 def _moments(draws: np.ndarray) -> PseudoPriors:
-    """Return the normal with the moments of the draws, those far out taken nearer."""
+    """Return the normal with the moments of the draws, with outliers pulled in."""
     low, middle, high = np.quantile(draws, [0.16, 0.5, 0.84], axis=0)
     reach = 1.5 * (high - low)
     inner = np.clip(draws, middle - reach, middle + reach)
@@ -133,9 +133,9 @@ def _moments(draws: np.ndarray) -> PseudoPriors:
 
 
 def with_maps(before: PseudoPriors, maps: dict[int, LearnedMap]) -> PseudoPriors:
-    """Return pseudo-priors of which some classes' are learned.
+    """Return pseudo-priors with learned maps in some classes.
 
-    A sweep writes draws as m + L z. Where draws are learned, m and L are their moments: the mode's
+    A sweep writes draws as m + L z. In classes with maps, m and L are moments of the draws: a mode
     may be so narrow that z would lose its digits.
     """
     mean, scale, whiten, log_normalizer = (array.copy() for array in before.as_list())
@@ -157,7 +157,7 @@ def with_maps(before: PseudoPriors, maps: dict[int, LearnedMap]) -> PseudoPriors
 
 
 def _fitted_normals(z: np.ndarray, held_out: np.ndarray, seed: int) -> Mixtures:
-    """Fit a normal; of few latents a mixture, its number by the Bayesian information criterion."""
+    """Fit a normal or, for few latents, a mixture sized by the Bayesian information criterion."""
     n = z.shape[1]
     mean, share = z.mean(axis=0)[None], np.ones(1)
     covariances = shrunk = _shrunk(np.atleast_2d(np.cov(z.T)), held_out - mean)[None]
@@ -185,9 +185,9 @@ def _fitted_normals(z: np.ndarray, held_out: np.ndarray, seed: int) -> Mixtures:
 
 
 def _shrunk(covariance: np.ndarray, away: np.ndarray) -> np.ndarray:
-    """Return a covariance, its correlations shrunk until held-out deviations are most probable.
+    """Return a covariance with correlations shrunk so that held-out deviations are most probable.
 
-    Correlated draws of many latents say little of most of their correlations.
+    Correlated draws of many latents say little about most of their correlations.
     """
     best, found = -np.inf, covariance
     for share in (1.0, 0.95, 0.9, 0.8, 0.6, 0.4, 0.2, 0.1, 0.0):
@@ -203,12 +203,12 @@ def _shrunk(covariance: np.ndarray, away: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class LearnedPseudoPriors:
-    """Pseudo-priors of which some classes' are learned; as `PseudoPriors.mixtures`.
+    """Pseudo-priors with learned maps in some classes, for `PseudoPriors.mixtures`.
 
     Attributes
     ----------
     before : PseudoPriors
-        What was there before, for the other classes and for a tenth of each learned one.
+        The former pseudo-priors, for the other classes and for a tenth of each learned one.
     maps : dict of int to LearnedMap
         By class.
     """
@@ -218,7 +218,7 @@ class LearnedPseudoPriors:
 
     @cached_property
     def is_mixed(self) -> np.ndarray:
-        """Whether a draw of its own pseudo-prior is proposed in each class, ``(n_classes,)``."""
+        """Whether draws of a class's pseudo-prior are proposed in it, ``(n_classes,)``."""
         found = self.before.is_mixed.copy()
         found[list(self.maps)] = True
         return found

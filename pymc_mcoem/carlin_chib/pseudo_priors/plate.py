@@ -35,22 +35,22 @@ if TYPE_CHECKING:
 
 __all__ = ["PlateLaplace", "PlatePseudoPriors"]
 
-#: Searches from prior draws in every class, each in all rows at once; the second number holds if
+#: Searches from prior draws in every class, each in all rows at once; the second number applies if
 #: one of the first has led some row to another mode.
 _N_DRAWS, _N_DRAWS_OF_SEVERAL = 4, 16
 
-#: Most searches in a class from draws that valleys divide from all known modes, each in all rows at
-#: once, and those in turn that lead no row to a mode that matters.
+#: Largest number of searches in a class from draws behind valleys, each in all rows at once, and of
+#: consecutive ones that lead no row to a mode that matters.
 _N_BEHIND_VALLEYS, _N_FRUITLESS = 12, 2
 
 #: Draws of the prior whose density is evaluated.
 _N_LOOKED_AT = 128
 
-#: Another class's mode is taken over where a class's density is so many nats above what its own
-#: pseudo-prior expects there, unless the evidence there is so far below the class's own.
+#: A class takes over another class's mode if its density there is the first number of nats above
+#: what its pseudo-prior expects, unless the evidence there is the second below the class's.
 _UNCOVERED, _SMALL = 5.0, 7.0
 
-#: A search from behind a valley that adds more to a row's log evidence was worth its while.
+#: A search from behind a valley was useful if it adds more to a row's log evidence.
 _MORE = 1e-3
 
 
@@ -171,14 +171,14 @@ class PlateLaplace:
     max_iterations : int
         Most iterations of a search.
     n_prior_draws : int
-        Most prior draws that are looked at, in every class.
+        Largest number of prior draws that are evaluated in every class.
 
     Notes
     -----
     Each class is searched in all rows at once from the model's initial point and, given a
     generator, from a few draws of its prior, which each chain makes for itself; there are more
-    draws if one of these has led some row to another mode. Of many further draws the density is
-    evaluated along the lines to the modes known, and searches start from those from which it falls
+    draws if one of these has led some row to another mode. From many further draws, the density is
+    evaluated along the lines to the modes found. Searches start from the draws from which it falls
     before it rises, the highest of each row first. Distinct modes of a row become a mixture of
     normals. Their number cannot be known: if modes of a row are hard to find, usually only some
     chains miss one, and R-hat shows it.
@@ -286,13 +286,13 @@ class PlateLaplace:
         draws: np.ndarray,
         others: Sequence[np.ndarray],
     ) -> np.ndarray:
-        """Add ends of searches from draws that valleys divide from the modes known of their rows.
+        """Add ends of searches from draws that valleys separate from the modes found in their rows.
 
         Returns
         -------
         ndarray of shape (n_rows,)
-            Share of a row's evidence in modes that are left out, if each of the draws left would
-            add as much again as the last searches did.
+            Share of a row's evidence in missed modes, if each remaining draw would add as much as
+            the last searches did.
         """
         n_rows = draws.shape[1]
         at_draws = self._heights(j, draws, others)
@@ -319,8 +319,7 @@ class PlateLaplace:
             with np.errstate(invalid="ignore"):  # of a row without density
                 added = np.nan_to_num(-np.expm1(np.minimum(before.total - known.total, 0.0)))
             growth = np.maximum(added, 0.5 * growth)
-            # What is on the hill of a draw that was searched from is on a known one, whatever that
-            # search found.
+            # A draw on the same hill as an earlier start is not new, whatever that search found.
             tops = [ends[-1][0], begin]
         odds = growth * apart.sum(axis=0)
         missed_share: np.ndarray = odds / (1.0 + odds)
@@ -329,10 +328,10 @@ class PlateLaplace:
     def _with_modes_of_others(
         self, found: list[RowModes], others: Sequence[np.ndarray]
     ) -> list[RowModes]:
-        """Return the modes of each class, with those of other classes that its own do not cover.
+        """Return the modes of each class, with those of other classes that they do not cover.
 
-        Where the data are, all classes of a row may have a hill, which the search misses in some:
-        the tip of a cusp is no mode that Newton's steps end at, and tails of a prior bend upward.
+        All classes of a row may have a hill near the data, which the search misses in some:
+        Newton's steps do not end at the tip of a cusp, and tails of a prior bend upward.
         """
         first = list(found)
         for j, other in permutations(range(len(found)), 2):

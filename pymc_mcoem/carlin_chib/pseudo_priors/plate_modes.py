@@ -79,7 +79,7 @@ class RowModes:
 def distinct_modes(ends: RowModes) -> RowModes:
     """Return the distinct modes of each row, in order of decreasing evidence.
 
-    Places beyond a row's last mode have evidence minus infinity. Two modes count as one if they are
+    Entries after a row's last mode have evidence minus infinity. Two modes count as one if they are
     less than a standard deviation apart under either curvature; the first of them is kept.
     """
     n_ends = len(ends.mean)

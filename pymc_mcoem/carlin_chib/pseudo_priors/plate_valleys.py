@@ -1,7 +1,7 @@
 """Draws of a plate's rows from which no known mode can be reached without crossing a valley.
 
-Of two points of one hill, the density along the line from the lower to the top hardly falls
-anywhere (the test of Ursem 1999). It takes evaluations only, of all rows at once.
+If a point is on the hill of a mode, the density hardly falls along the line to the top (the test of
+Ursem 1999). This takes evaluations only, of all rows at once.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 __all__ = ["PlateHeights", "affordable_draws", "is_beyond_valley"]
 
-#: Where the density is evaluated between two points: not evenly, for waves would be met in step.
+#: Where the density is evaluated between two points: unevenly, so as not to miss waves.
 _BETWEEN = 0.07, 0.19, 0.34, 0.55, 0.81
 
 #: A fall by fewer nats along the line is no valley.
 _SHALLOW = 0.5
 
-#: Most numbers of all draws of a plate together, and the fewest draws in any case.
+#: Largest size of the array of a plate's draws, and the fewest draws in any case.
 _DRAWN, _FEWEST = 50_000, 16
 
 #: Numbers that are evaluated together.
@@ -36,7 +36,7 @@ _TOGETHER = 50_000
 
 
 def affordable_draws(shape: tuple[int, ...], most: int) -> int:
-    """Return how many draws of all rows are looked at, at positions of a shape."""
+    """Return how many draws of all rows are evaluated, for positions of a shape."""
     return min(most, max(_FEWEST, _DRAWN // max(int(np.prod(shape)), 1)))
 
 
@@ -77,7 +77,7 @@ def is_beyond_valley(
     top: np.ndarray,
     others: Sequence[np.ndarray],
 ) -> np.ndarray:
-    """Return which points a valley divides from their row's top, ``(n, n_rows)``.
+    """Return which points a valley separates from their row's top, ``(n, n_rows)``.
 
     Parameters
     ----------

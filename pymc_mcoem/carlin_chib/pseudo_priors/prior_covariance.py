@@ -89,7 +89,7 @@ def compile_prior_covariance(
 ) -> Any:
     """Return a function of (data, rng, others) to prior covariances ``(n_classes, d, d)``.
 
-    They come from the model's own expression if it has one, else from prior draws of the latents
+    They come from the model's expression if it has one, else from prior draws of the latents
     given the model's present data and the initial values of its other variables.
     """
     n_classes, n = density.n_classes, density.n_latents
