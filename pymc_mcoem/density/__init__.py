@@ -1,1 +1,1 @@
-"""The log-density of a model by class: blocks, plates, and what is known of its latents."""
+"""The log-density of a model by class: blocks, plates, and the geometry of its latents."""

@@ -2,7 +2,7 @@
 
 A block names the latents that are active in its class. Carlin and Chib's target for class j is
 then p(y, I = j, x_active), with the inactive latents integrated out. This is exact and costs
-nothing if an inactive latent appears in its own prior only, which is proved on the model's graph.
+nothing if an inactive latent appears in its prior only, which is proved on the model's graph.
 Within a sweep an inactive coordinate is standard normal in both density and pseudo-prior, so it
 cancels. The trace gets a draw from its prior given everything else, as the model defines it, never
 a draw from a pseudo-prior.
@@ -50,7 +50,7 @@ class BlockDensity(ClassDensity):
     ------
     ValueError
         If the blocks do not name every class, if they name a variable that is not free and
-        continuous, if a variable affects the density in a class whose block leaves it out, or if
+        continuous, if a variable affects the density in a class whose block does not have it, or if
         its transform does not reach all values of its prior.
 
     Notes
@@ -126,7 +126,7 @@ class BlockDensity(ClassDensity):
                     if self.model.rvs_to_values[rv] in seen:
                         raise ValueError(
                             f"blocks: {rv.name} is not in the block of class {j}, but the density "
-                            f"of {name} looks at it there; add it to that block, or write the "
+                            f"of {name} depends on it; add it to that block, or write the "
                             f"model so that pm.math.switch({self.class_index.name} == ..., ...) "  # type: ignore[union-attr]
                             "leaves it out (this cannot be seen for arrays that are stacked "
                             "and then indexed)."
@@ -139,8 +139,8 @@ class BlockDensity(ClassDensity):
             raise ValueError(
                 f"blocks: the transforms of {[rv.name for rv in cut]} do not reach all values of "
                 "their priors, or may not where the priors' parameters move, and they are drawn "
-                "from these priors in classes whose blocks leave them out. Leave them the "
-                "distributions' own transforms, or use pm.Truncated."
+                "from these priors in classes whose blocks do not have them. Use the "
+                "distributions' default transforms, or pm.Truncated."
             )
 
     def _joint(self, flags: np.ndarray) -> TensorVariable:
@@ -195,7 +195,7 @@ def _variables(
         rv = model.named_vars.get(item) if isinstance(item, str) else item
         if rv not in model.free_RVs:
             raise ValueError(
-                f"blocks: {getattr(item, 'name', item)!r}, of class {class_number}, is no free "
+                f"blocks: {getattr(item, 'name', item)!r}, of class {class_number}, is not a free "
                 f"variable of the model; choose from {[rv.name for rv in model.free_RVs]}."
             )
         found.append(rv)

@@ -119,7 +119,7 @@ class ClassDensity:
 
     Notes
     -----
-    Density, gradient and curvature are built once on this object's own symbols, and `place`
+    Density, gradient and curvature are built once on this object's symbols, and `place`
     replaces these by other variables: differentiate first, replace afterward.
 
     Examples
@@ -275,7 +275,7 @@ class ClassDensity:
 
     @property
     def shared_log_density(self) -> TensorVariable:
-        """Log-density of all in which neither the index nor a latent appears."""
+        """Log-density of all terms in which neither the index nor a latent appears."""
         own = {*self.latent_values, self.index_value}
         rest = [term.sum() for term in self.terms.values() if not own & set(ancestors([term]))]
         found: TensorVariable = pt.add(*rest, pt.constant(0.0), pt.constant(0.0))

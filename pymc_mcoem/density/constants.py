@@ -80,7 +80,7 @@ class SharedConstants:
 
     @cached_property
     def graphs(self) -> dict[TensorVariable, TensorVariable]:
-        """Copies with shared numbers of the model's random variables and potentials, by them."""
+        """The model's random variables and potentials: copies with shared numbers, by original."""
         rvs = self.model.basic_RVs
         originals = [*rvs, *self.model.potentials]
         cloned = self._with_shared_numbers(originals)
@@ -140,11 +140,11 @@ class SharedConstants:
                 known |= {
                     each: holds or (_is_array(each) and _is_real(each)) for each in node.outputs
                 }
-        # In place of those that are not used by others of them stands the value or a variable.
+        # Those that no other of them uses are replaced by their value or by a shared variable.
         is_shared = {each: known[each] and _is_real(each) for each in graphs if each in known}
         for node in nodes:
             if node.outputs[0] not in known:
-                # Whole numbers are data where they are calculated with, and may be sizes elsewhere.
+                # Whole numbers are data in arithmetic, and may be sizes elsewhere.
                 whole = isinstance(node.op, Elemwise) or (
                     indices and isinstance(node.op, (AdvancedSubtensor, AdvancedIncSubtensor))
                 )
@@ -200,7 +200,7 @@ class SharedConstants:
         return [made.get(graph, graph) for graph in graphs]
 
     def _of(self, value: np.ndarray, key: Any) -> Any:
-        """Return the shared variable of a key, made of a value at the first call."""
+        """Return the shared variable of a key, made from a value at the first call."""
         if key not in self._shared:
             # The value is kept, because the key of an array is its place in memory.
             self._shared[key] = pytensor.shared(value, shape=value.shape), value
@@ -230,7 +230,7 @@ def _replaceable(node: Apply, known: set[Variable]) -> dict[int, np.ndarray]:
         value = _computed(each)
         # PyMC's transforms of bounded variables ask whether a bound is infinite.
         if value.size == 1 and np.isfinite(value).all() and value.item() not in unchanged:
-            # Numbers have double precision, as PyTensor gives some of them and others not.
+            # Always in double precision, which PyTensor gives only to some numbers.
             is_double = not isinstance(op, SymbolicRandomVariable) and (
                 _is_real(each) or is_continuous
             )
@@ -239,7 +239,7 @@ def _replaceable(node: Apply, known: set[Variable]) -> dict[int, np.ndarray]:
 
 
 def _computed(variable: Variable) -> np.ndarray:
-    """Return the value of an expression of constants, in double precision if it can be so."""
+    """Return the value of an expression of constants, in double precision if possible."""
     if isinstance(variable, Constant):
         return np.asarray(variable.data)
     single = [each for each in ancestors([variable]) if each.dtype == "float32" and not each.owner]

@@ -1,4 +1,4 @@
-"""Refusals of observed data in forms that a class index cannot be drawn with, by name."""
+"""Refusal of observed data in forms with which a class index cannot be drawn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["require_all_data"]
 
 
 def require_all_data(model: pm.Model) -> None:
-    """Raise an error if a model looks at random mini-batches of its data."""
+    """Raise an error if a model uses random mini-batches of its data."""
     for rv in model.basic_RVs:
         for variable in ancestors([rv, model.rvs_to_values[rv]]):
             if variable.owner is not None and isinstance(variable.owner.op, MinibatchOp):

@@ -1,4 +1,4 @@
-"""Log-density, gradient and curvature at points, as searches for modes ask for them.
+"""Log-density, gradient and curvature at points, as searches for modes need them.
 
 Where a search is made a few times, as when a chain of ``pm.sample`` starts, PyTensor interprets the
 density: nothing is compiled. Where it is made for every observation (the density has data as
@@ -39,11 +39,11 @@ class Evaluations:
     Parameters
     ----------
     written_out, metric : TensorVariable or None
-        Curvature and what measures steps, matrices ``(n_latents, n_latents)`` in variables of the
+        Curvature and metric of steps, matrices ``(n_latents, n_latents)`` in variables of the
         model. Without the first: differences of gradients, and their diagonal.
     replaced : callable
-        Of settings (temperature of the noise, share of the residuals); returns what stands in for
-        symbols of the model.
+        Takes settings (temperature of the noise, share of the residuals) and returns replacements
+        of symbols of the model.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Evaluations:
 
     @property
     def takes_many_points(self) -> bool:
-        """Whether `at_points` can be asked: where nothing is compiled, nor a curvature given."""
+        """Whether `at_points` works: if nothing is compiled and no curvature is given."""
         return not (self._is_bent or self._density.data_inputs)
 
     def at_points(
@@ -79,7 +79,7 @@ class Evaluations:
             return self._slopes(self._prepared(arguments), class_index, points, settings)
 
     def graphs(self, k: Any, x: Any, settings: Any) -> list[Any]:
-        """Return log-density and gradient, and with a curvature it and what measures steps."""
+        """Return log-density and gradient and, if written out, curvature and metric of steps."""
         density = self._density
         found: list[Any] = [density.log_density(k, x), density.gradient(k, x)]
         if self._written_out is not None:
@@ -126,7 +126,7 @@ class Evaluations:
         self, prepared: Any, k: int, x: np.ndarray, guess: np.ndarray, settings: np.ndarray
     ) -> Sequence[Any]:
         """Evaluate a density and its curvature by differences of gradients."""
-        # how far apart they are taken
+        # distances of the differences
         size, bend = np.maximum(1.0, np.abs(x)), np.abs(guess)
         with np.errstate(divide="ignore"):
             spread = np.where(bend > 0.0, 1.0 / np.sqrt(bend), size)
@@ -139,7 +139,7 @@ class Evaluations:
             forward = (slopes[0] - slopes[1 : n + 1]) / steps[:, None]
             backward = (slopes[n + 1 :] - slopes[0]) / steps[:, None]
             ahead, behind = np.abs(np.diagonal(forward)), np.abs(np.diagonal(backward))
-            # Of a kink, or a bound, between two points one side knows nothing: it is believed.
+            # If a kink or a bound makes the sides differ, the smaller difference is used.
             apart = np.abs(ahead - behind) > 0.5 * np.maximum(ahead, behind)
             is_in = np.isfinite(values[1 : n + 1]), np.isfinite(values[n + 1 :])
             weight = np.where(apart, ahead < behind, 0.5)
@@ -151,14 +151,14 @@ class Evaluations:
 
 
 def by_diagonal(matrices: np.ndarray) -> np.ndarray:
-    """Return what measures steps where nothing else is said, of one matrix or many."""
+    """Return the default metric of steps for one or many curvatures."""
     diagonal = np.maximum(np.abs(np.diagonal(matrices, axis1=-2, axis2=-1)), 1e-10)
     found: np.ndarray = diagonal[..., None] * np.eye(matrices.shape[-1])
     return found
 
 
 class _FlatEvaluations(Evaluations):
-    """Of a density that numba compiles, point by point."""
+    """Evaluations of a density that numba compiles, point by point."""
 
     def __init__(self, *made_of: Any) -> None:
         super().__init__(*made_of)
@@ -173,7 +173,7 @@ class _FlatEvaluations(Evaluations):
         self._known = known if self._is_bent else None
 
     def __reduce__(self) -> Any:
-        # what is compiled has addresses of this process
+        # compiled code contains addresses of this process
         return _FlatEvaluations, self._made_of
 
     def _prepared(self, arguments: Sequence[np.ndarray]) -> Any:
@@ -230,7 +230,7 @@ class _FlatEvaluations(Evaluations):
 
 
 class _GraphEvaluations(Evaluations):
-    """Of a density that PyTensor interprets or another back end compiles."""
+    """Evaluations of a density that PyTensor interprets or another back end compiles."""
 
     def __init__(self, *made_of: Any, mode: Any) -> None:
         super().__init__(*made_of)
@@ -259,7 +259,7 @@ class _GraphEvaluations(Evaluations):
     def _slopes(
         self, prepared: Any, k: int, points: np.ndarray, settings: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        # some at once: their arrays are as many times as large
+        # in chunks, because arrays grow with the number of points
         chunks = [
             self._call(prepared, k, points[first : first + N_POINTS], settings)
             for first in range(0, len(points), N_POINTS)
@@ -306,6 +306,6 @@ def compile_evaluations(
     if backend_of(mode) == "numba":
         try:
             return _FlatEvaluations(*made_of)
-        except NotFlatError:  # something that the density needs is no array of numbers
+        except NotFlatError:  # the density needs something that is not an array of numbers
             pass
     return _GraphEvaluations(*made_of, mode=mode)

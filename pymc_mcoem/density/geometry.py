@@ -29,8 +29,8 @@ class Curvature:
     matrix : TensorVariable of shape (n_latents, n_latents)
         Expression in variables of the model, on the scale on which latents are sampled.
     residual_share : TensorVariable
-        A free scalar in `matrix`. At 1 the matrix is exact. At 0 it leaves out the contribution of
-        the residuals and is the Gauss-Newton matrix, which is positive definite everywhere.
+        A free scalar in `matrix`. At 1 the matrix is exact. At 0 it omits the contribution of the
+        residuals and is the Gauss-Newton matrix, which is positive definite everywhere.
     """
 
     matrix: TensorVariable

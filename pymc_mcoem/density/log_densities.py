@@ -25,8 +25,7 @@ class LogDensities:
     Parameters
     ----------
     mode : str or None
-        PyTensor's compilation mode. On numba a density with hand-written loops compiles nothing of
-        its own.
+        PyTensor's compilation mode. On numba a density with hand-written loops compiles nothing.
     part : callable, optional
         Takes a class and a position and returns the part of the log-density to evaluate in place of
         the whole. It is compiled.

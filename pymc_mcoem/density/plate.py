@@ -244,7 +244,7 @@ class PlateDensity:
 
     @property
     def shared_log_density(self) -> TensorVariable:
-        """Log-density of all that depends on no row."""
+        """Log-density of all terms that depend on no row."""
         found: TensorVariable = pt.add(*self._shared, pt.constant(0.0), pt.constant(0.0))
         return found
 
@@ -260,7 +260,7 @@ class PlateDensity:
     def negative_hessian(self, class_index: Any, position: Any) -> TensorVariable:
         """Return minus each row's Hessian ``(n_rows, n_latents, n_latents)``.
 
-        By n_latents more backward passes: the cost is linear in the number of rows.
+        It takes n_latents more backward passes: the cost is linear in the number of rows.
         """
         gradient = self.gradient(class_index, position)
         rows = [pt.grad(gradient[:, a].sum(), position) for a in range(self.n_latents)]

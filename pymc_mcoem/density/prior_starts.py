@@ -1,4 +1,4 @@
-"""Starts of chains where pseudo-priors have no density, as of models with hard edges."""
+"""Starts of chains where pseudo-priors have no density, as in models with hard edges."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["PriorStarts"]
 
 _log = logging.getLogger("pymc_mcoem")
 
-#: Draws from the prior, and of a plate, whose rows begin one after the other.
+#: Number of draws from the prior; for a plate there are more, because rows begin one by one.
 N_DRAWS, N_OF_PLATE = 200, 2_000
 #: In each class: draws among which a climb begins, and its steps.
 N_BEGUN, N_STEPS = 50, 500
@@ -35,7 +35,7 @@ class PriorStarts:
 
     A climb goes from the best of some draws, by random steps of all sizes, to where fewer terms of
     the log-density are infinite: each of many observations may allow an interval that few draws
-    hit in common. Of a plate there are draws only.
+    hit in common. For a plate there are draws only.
 
     Examples
     --------
@@ -67,7 +67,7 @@ class PriorStarts:
         values : sequence of ndarray
             As `PriorDraws` takes them.
         shape : tuple of int
-            That of a plate.
+            Shape of a plate.
         """
         # priors that cannot be drawn from may raise anything
         try:

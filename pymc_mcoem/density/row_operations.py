@@ -199,7 +199,7 @@ def _taken(op: Any, node: Any, axes: Sequence[Axis], n_rows: int) -> list[Axis]:
             place = layout.index(("value", axes[0]))
         else:
             own = _each_row(entry)
-            # Fewer rows would be taken for all of them further on.
+            # Some of the rows would be mistaken for all of them later.
             if own is None or entry.type.shape[own] not in (None, n_rows):
                 raise Coupled(f"{named(node)} takes rows apart")
             place = layout.index(("index", own + width - entry.type.ndim))

@@ -1,4 +1,4 @@
-"""Find latents that have no effect in some classes, which blocks would leave out."""
+"""Find latents that have no effect in some classes, which blocks would omit."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def blocks_of_use(density: ClassDensity) -> dict[int, list[str]]:
     Parameters
     ----------
     density : ClassDensity
-        Of a model with a class index.
+        Density of a model with a class index.
 
     Returns
     -------
     dict of int to list of str
-        By class, the names of the latents at which the density of another variable looks. Empty if
-        every latent that has an effect has one in every class, and if the
-        model does not choose by ``pm.math.switch`` or ``ifelse`` on the index.
+        By class, the names of the latents on which the density of another variable depends. Empty
+        if every latent that has an effect has one in every class, and if the model does not choose
+        by ``pm.math.switch`` or ``ifelse`` on the index.
 
     Examples
     --------
@@ -44,9 +44,9 @@ def blocks_of_use(density: ClassDensity) -> dict[int, list[str]]:
     {0: ['a'], 1: ['b']}
     """
     model, index_value = density.model, density.index_value
-    # The prior of the index itself looks at whether its value is a class.
+    # The prior of the index checks whether its value is a class.
     others = [term for rv, term in density.terms.items() if rv is not density.class_index]
-    # Rewriting takes time, and nothing else lets a class be without a latent.
+    # Rewriting takes time, and only such a choice can make a latent unused in a class.
     if index_value is None or not any(_chooses(each, index_value) for each in ancestors(others)):
         return {}
     # With its constants as numbers, which decide some of the choices.
@@ -79,7 +79,7 @@ def looked_at(term: Any) -> set[Any]:
     Parameters
     ----------
     term : Variable
-        Simplified.
+        A simplified graph.
 
     Examples
     --------

@@ -6,9 +6,9 @@ Jacobian included). Around its mode x*_j it is replaced by a normal density with
     p(y, I = j, x) ≈ p(y, I = j, x*_j) exp(−(x − x*_j)ᵀ P_j (x − x*_j) / 2),
 
 where P_j is minus the Hessian, or a Gauss-Newton matrix that is positive definite everywhere.
-Mode and curvature belong to the *same* density. ``pm.find_MAP`` leaves out the Jacobian of the
+Mode and curvature belong to the *same* density. ``pm.find_MAP`` omits the Jacobian of the
 transformations and ``pm.find_hessian`` includes it, so on constrained variables the two do not
-match; without them they are the reference that tests compare with.
+match; without constraints they are the reference of tests.
 """
 
 from __future__ import annotations

@@ -37,23 +37,22 @@ _log = logging.getLogger("pymc_mcoem")
 #: Prior draws of a class that climb: half of them the highest, the rest the first of the others.
 N_CLIMBING = 24
 
-#: Full searches per class from prior draws that find nothing new, each of some ten milliseconds,
-#: and most latents of all these searches together. At least one search is made.
+#: Largest number of full searches per class from prior draws that find nothing new, each of some
+#: ten milliseconds, and of the latents of these searches together. At least one is made.
 N_FRUITLESS, _SEARCHED_LATENTS = 6, 60
 
-#: Where searches find further modes, there are so many times as many at most; and where there are
-#: at least so many modes, all prior draws climb, then some more times as many.
+#: Factor of this number if searches find further modes; number of modes from which on all prior
+#: draws climb; and number of times that as many draws climb again.
 _MORE_SEARCHES, _SEVERAL, _MORE_ROUNDS = 16, 3, 4
 
 #: Draws are enough if the last of them added less than this share of a class's evidence.
 _LEAST_GROWTH = 0.01
 
-#: If such a share of the last draws led to modes that were not known before, the number of modes
-#: cannot be told.
+#: If this share of the last draws led to new modes, the number of modes is not estimated.
 _UNCOUNTED = 0.5
 
-#: Most numbers of all prior draws together, in the model's largest array and in the curvatures, and
-#: the fewest draws in any case.
+#: Largest size of the model's largest array, and of the curvatures, for all prior draws together,
+#: and the fewest draws in any case.
 _EVALUATED, _CURVED, _FEWEST = 200_000, 4_000_000, 8
 
 #: Points of each round of a fit that replaces a mode search without a mode.
@@ -218,8 +217,8 @@ class DispersedSearch:
         int
             Searches that are left of `n_left`.
         ndarray
-            Heights of ends near no known mode if none are left, else none: of many latents, ends
-            are often not near the mode that they lead to.
+            Heights of ends near no known mode if no searches are left, else empty: with many
+            latents, ends are often not near the mode that they lead to.
         """
         order = np.argsort(-heights, kind="stable")
         ends, heights = ends[order], heights[order]

@@ -25,7 +25,7 @@ class FoundModes:
     first : Modes
         One row: where the first search ended, which may be no mode.
     n_given : int
-        Starts that the user gave. As many modes are kept at least.
+        Number of starts that the user gave. At least as many modes are kept.
     """
 
     def __init__(self, first: Modes, n_given: int = 0) -> None:
@@ -71,7 +71,7 @@ class FoundModes:
         return len(self._converged)
 
     def share_since(self, n_found: int) -> float:
-        """Return the share of all modes' evidence that is in those after the first so many."""
+        """Return the share of all modes' evidence in those after the first `n_found`."""
         evidence = self._evidence
         if not evidence[n_found:].size:
             return 0.0
@@ -88,14 +88,14 @@ class FoundModes:
         growth : float
             Share of the evidence that the last draws added, which those not made would add again.
         is_countable : bool
-            False if most draws led to modes of their own: there may be any number.
+            False if most draws led to different modes, so that there may be any number.
 
         Returns
         -------
         Modes
             `Modes.missed_share` is the share of the class's evidence that is in other modes: those
-            beyond the most that are kept, and those that such points lead to, of which each is
-            taken to be as wide as the modes known. It is 1 if there may be any number.
+            beyond the largest number kept, and those that such points lead to, each assumed to be
+            as wide as the known modes. It is 1 if there may be any number.
         """
         found = self._most_evident()
         own = self._evidence

@@ -37,11 +37,11 @@ class ModeStatus(enum.Enum):
 
     @property
     def trouble(self) -> str:
-        """The name under which searches that ended so are counted among troubles."""
+        """The name under which searches with this status are counted among troubles."""
         return f"mode search: {self.name.lower().replace('_', ' ')}"
 
 
-#: How searches end of which there is nothing to tell.
+#: Statuses that are not counted as troubles.
 FINE = (ModeStatus.CONVERGED, ModeStatus.OUT_OF_RACE)
 
 
@@ -57,12 +57,12 @@ class Modes:
     factors : ndarray of shape (n, n_latents, n_latents)
         Lower Cholesky factors of the precisions.
     log_density : ndarray of shape (n,)
-        At the mode.
+        Log-density at the mode.
     gradient_norm : ndarray of shape (n,)
         Largest absolute component of the gradient at the mode.
     n_iterations : ndarray of int of shape (n,)
     missed_share : float
-        Of the distinct modes of one class: share of its evidence in modes that are not among them.
+        For the distinct modes of one class, the share of its evidence in other modes.
     """
 
     mean: np.ndarray

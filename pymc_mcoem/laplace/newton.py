@@ -1,12 +1,12 @@
 """Damped Newton steps toward a mode of a log-density.
 
-(P + μ M) δ = g of gradient g and curvature P. M measures how long a step is. μ follows the ratio of
-what a step gained and what it was to gain, and grows at once where P + μ M is not positive
+A step δ solves (P + μ M) δ = g for gradient g and curvature P, and M measures its length. μ follows
+the ratio of actual to expected gain of a step, and grows at once where P + μ M is not positive
 definite.
 
-Searches take a step each before any takes the next, so that what is NumPy's of their densities can
-be computed together. In Python, for an iteration costs some twenty microseconds beside the
-evaluation, and numba took longer to compile the loop than a first image should wait.
+All searches take a step before any takes the next, so that NumPy can compute their densities
+together. The loop is in Python: an iteration costs some twenty microseconds besides the evaluation,
+and numba took longer to compile the loop than a first image should wait.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Searches:
     classes : ndarray of int of shape (n,)
     position, gradient : ndarray of shape (n, n_latents)
     damping, growth, log_density : ndarray of shape (n,)
-        `growth` is by how much damping grows where a step fails.
+        `growth` is the factor by which damping grows if a step fails.
     matrix, lengths : ndarray of shape (n, n_latents, n_latents)
-        The curvature that the next step is made with, and what measures how long it is.
+        Curvature and metric of the next step.
     temperature : ndarray of shape (n,)
-        That what is known of the density was evaluated at; nan before it was.
+        Temperature of the stored evaluation; nan before the first one.
     done : ndarray of bool of shape (n,)
     n_iterations : ndarray of int of shape (n,)
     """
@@ -78,12 +78,12 @@ class Searches:
     def heat(self, rows: np.ndarray, temperature: float, measured_by_prior: bool) -> None:
         """Continue searches at another temperature, from where they are.
 
-        A prior does not get wider with the noise, so steps of the same trust take a multiple of its
-        precision that falls as the temperature rises; a curvature falls with it by itself.
+        A prior does not get wider with the noise, so the multiple of its precision falls as the
+        temperature rises; a curvature falls by itself.
         """
         is_known = np.isfinite(self.log_density[rows])
         ratio = self.temperature[rows] / temperature if measured_by_prior else 1.0
-        # also where nothing was found: what damping had grown to says nothing
+        # also without density, where the damping reached so far says nothing
         self.damping[rows] = np.where(is_known, self.damping[rows] * ratio, self.first_damping)
         self.temperature[rows], self.log_density[rows] = temperature, -np.inf
         self.gradient[rows], self.matrix[rows] = 0.0, np.eye(self.matrix.shape[1])
@@ -97,7 +97,7 @@ class Searches:
         matrix: np.ndarray,
         lengths: np.ndarray,
     ) -> None:
-        """Store an evaluation where searches are, minus infinity for no density."""
+        """Store an evaluation at the positions of searches, minus infinity for no density."""
         self.log_density[rows] = np.where(np.isfinite(log_density), log_density, -np.inf)
         self.gradient[rows], self.matrix[rows], self.lengths[rows] = gradient, matrix, lengths
 
@@ -107,10 +107,10 @@ class Searches:
         return found
 
     def within(self, rows: set[int], margin: float, trust: float) -> set[int]:
-        """Return those rows that may still come within a margin of the highest of them.
+        """Return the rows that may still come within a margin of the highest.
 
-        One that is further behind may, if `trust` times what its next Newton step promises would
-        do.
+        A row further behind may if `trust` times the expected gain of its next Newton step
+        suffices.
         """
         asked = np.array(sorted(rows), dtype=np.int64)
         height = np.where(np.isfinite(self.log_density), self.log_density, -np.inf)[asked]
@@ -121,7 +121,7 @@ class Searches:
         return set(asked[height >= least].tolist())
 
     def _promised(self, rows: np.ndarray) -> np.ndarray:
-        """Return what next Newton steps promise, with a ridge where they need one."""
+        """Return the expected gains of next Newton steps, with a ridge where needed."""
         gradient, matrix = self.gradient[rows], self.matrix[rows]
         known = np.isfinite(gradient).all(axis=1) & np.isfinite(matrix).all(axis=(1, 2))
         gradient, matrix = gradient[known], matrix[known]
@@ -134,9 +134,9 @@ class Searches:
         return found
 
     def ahead(self, rows: np.ndarray, alive: set[int]) -> list[int]:
-        """Return the row with the highest density of each class, of those alive if any is.
+        """Return the row with the highest density of each class, among those alive if any is.
 
-        Else of those that were searched at temperature 1.
+        Otherwise it is among those that were searched at temperature 1.
 
         Parameters
         ----------
@@ -146,7 +146,7 @@ class Searches:
         found = []
         for own in rows.tolist():
             living = [row for row in own if row in alive]
-            # else of those whose density is that of the others, if any got so far
+            # otherwise those at temperature 1, if any got so far
             comparable = living or [row for row in own if self.temperature[row] == 1.0]
             found.append(max(comparable or own[:1], key=lambda row: height[row]))
         return found
@@ -166,17 +166,17 @@ def iterate(
     Parameters
     ----------
     evaluate : callable
-        Of classes (n,), positions (n, n_latents), a guess of the diagonals of P there, and
+        Takes classes (n,), positions (n, n_latents), a guess of the diagonals of P there, and
         `settings`; returns log-densities (n,), gradients, and P and M, (n, n_latents, n_latents).
     searches : Searches
-        Changed.
+        Changed in place.
     rows : ndarray of int
-        Which of them go on, of known density; those that are done do not.
+        Searches to continue, whose density is evaluated already; those that are done stay.
     settings : ndarray of float
-        Tolerance, temperature, share of the residuals; then the least damping that helps, how it
-        rises, and what is as good as none.
+        Tolerance, temperature, share of the residuals; then `least`, `raising` and `free` of
+        `Damping`.
     limit : int
-        Of evaluations of each.
+        Largest number of evaluations of each.
     together : bool
         Solve for the steps of all searches together, which is faster for hundreds of searches with
         few latents each.
@@ -208,16 +208,15 @@ def iterate(
         # δᵀg − δᵀPδ / 2, of (P + μM) δ = g
         expected = gain + 0.5 * used * length
         gained = np.where(np.isfinite(value), value - log_p, -np.inf)
-        # what is lost in the rounding of the density is believed
+        # an expected gain below the rounding of the density is taken as made
         rounding = 1e-14 * (1.0 + np.abs(log_p))
         ratio = np.ones(len(rows))
         np.divide(gained, expected, out=ratio, where=expected > rounding)
-        # A damped step promises too little: only one that damping hardly shortens may end the
-        # search. Without a slope it says nothing, for on a saddle there is none either.
+        # The gain of a damped step is too small a measure: only a step that damping hardly shortens
+        # may end the search. A zero gradient says nothing, because a saddle has one too.
         hardly = (used * length <= 0.2 * gain) & (gain > 0.0)
         searches.done[rows] = (gain < tolerance) & (hardly | (used < free))
-        # where the density is as quadratic as a nearly free step takes it to be, damping only
-        # delays
+        # where the density is nearly quadratic along a nearly undamped step, damping only delays
         lowest = np.where((np.abs(ratio - 1.0) < 0.05) & (used < free), 0.0, 0.2)
         lower = used * np.maximum(lowest, 1.0 - (2.0 * ratio.clip(-1e3, 1e3) - 1.0) ** 3)
         taken = gained >= -rounding

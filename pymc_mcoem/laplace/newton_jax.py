@@ -30,7 +30,7 @@ def by_differences(
         Returns the log-density and the gradient at a point ``(n,)``.
     x : array of shape (n,)
     guess : array of shape (n, n)
-        Of the curvature, which says how far apart differences are to be taken.
+        Guess of the curvature, which sets the distances of the differences.
     """
     size, bend = jnp.maximum(1.0, jnp.abs(x)), jnp.abs(jnp.diagonal(guess))
     spread = jnp.where(bend > 0.0, 1.0 / jnp.sqrt(bend), size)
@@ -60,7 +60,7 @@ def damped_steps(
     """Return damped steps and the damping that each took, infinite where none helps.
 
     The gradient g is the last row of the matrix that is factorized, so that the factor's last row
-    is L⁻¹ g: a try costs a factor, and the other half of the solution is made once.
+    is L⁻¹ g: a try costs one factor, and the other half of the solution is computed once.
     """
     used = jnp.where(damping <= MOST_DAMPING, damping, jnp.inf)
     n = gradient.shape[-1]

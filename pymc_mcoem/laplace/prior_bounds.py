@@ -65,7 +65,7 @@ def bounded_rows(precision: np.ndarray, draws: np.ndarray) -> np.ndarray:
     Parameters
     ----------
     precision : ndarray of shape (n, n_rows, n_latents, n_latents)
-        Of n modes of each row.
+        Precisions of n modes of each row.
     draws : ndarray of shape (n_draws, n_rows, n_latents)
         Draws of the rows' prior. With fewer than five per latent nothing is bounded.
 

@@ -14,15 +14,15 @@ class Cooling:
     At each temperature, the hottest first, searches run `n_iterations` with the variance of the
     observation's noise multiplied by it; then they go on at 1. Only for models that name that
     variance (`LatentGeometry.noise_variance`), as template mixtures do. From several starting
-    points only the first cools, for under much noise all would end in one point; the others begin
-    as they are.
+    points only the first cools, because under much noise all would end in one point; the others
+    begin at 1.
 
     Parameters
     ----------
     temperatures : tuple of float
-        Above 1, falling.
+        Temperatures above 1, falling.
     n_iterations : int
-        At each of them.
+        Number of iterations at each of them.
 
     Raises
     ------
@@ -50,20 +50,21 @@ class Race:
 
     Every starting point of every class runs `n_iterations`, and the best start of a class goes on.
     Classes go on only while their log-density is within the first of the `margins` of the best
-    class's, or would be with `trust` times what the next Newton step promises: a search that is
-    still far from its mode is not judged by where it is. Then the next round is run, with the next
-    margin. Searches that cool are held to the first margin at each temperature. A class that is
-    left behind keeps its unfinished point: as a pseudo-prior that costs mixing where the class
-    deserved better, never correctness (``docs/tried.md``).
+    class's, or would be with `trust` times what the next Newton step promises: so a search far from
+    its mode is not stopped for its present density. Then the next round is run, with the next
+    margin. The first margin also applies at each temperature of cooling. A class that is stopped
+    keeps its unfinished point: as a pseudo-prior that may cost mixing, never correctness
+    (``docs/tried.md``).
 
     Parameters
     ----------
     n_iterations : int
-        Of each round.
+        Number of iterations of each round.
     margins : tuple of float
         In units of the log-density, one for each round.
     trust : float
-        In promises; 0 judges by the log-density alone, which is quicker and loses more classes.
+        Multiple of the expected gain; 0 compares log-densities alone, which is quicker and loses
+        more classes.
 
     Raises
     ------

@@ -1,9 +1,9 @@
 """Search for mode and curvature of a log-density in every class of a model.
 
-Damped Newton steps (`pymc_mcoem.laplace.newton`) of a curvature P which is minus the Hessian where
-that is written out, else a Gauss-Newton matrix where one is given, else made of differences of
-gradients. Steps are measured by the precision of the latents' prior where that is known, by which
-a step of length one is as far as the prior is wide, else by the absolute diagonal of P.
+Steps are damped Newton steps (`pymc_mcoem.laplace.newton`). Their curvature P is minus the Hessian
+if that is written out, else a Gauss-Newton matrix if one is given, else made of differences of
+gradients. Their lengths are measured by the precision of the latents' prior if it is known, so that
+a step of length one is as long as the prior is wide, else by the absolute diagonal of P.
 
 Where a search is made a few times, as when a chain of ``pm.sample`` starts, PyTensor interprets
 the density: nothing is compiled. Where it is made for every observation (the density has data as
@@ -39,9 +39,9 @@ __all__ = ["BY_CURVATURE", "Damping", "ModeSearch"]
 
 @dataclass(frozen=True)
 class Damping:
-    """Scales of μ: where searches begin, the least that helps and how it rises, and what is none.
+    """Scales of μ: first value, least value that helps, factor by which it rises, negligible value.
 
-    Where damping is below `free` and the density as quadratic as it was taken to be, it is dropped.
+    Damping below `free` is dropped where the density is nearly quadratic.
     """
 
     first: float
@@ -59,7 +59,7 @@ class Damping:
 
 
 BY_CURVATURE = Damping(first=1e-3, least=1e-2, raising=10.0, free=1e-2)
-#: On postal digits the prior's precision has to be taken some ten times.
+#: On postal digits, steps need some ten times the prior's precision.
 _BY_PRIOR = Damping(first=1.0, least=0.1, raising=3.0, free=0.1)
 
 
@@ -71,7 +71,7 @@ class ModeSearch:
     gauss_newton : TensorVariable or None
         Matrix ``(n_latents, n_latents)`` in variables of the model that replaces minus the Hessian.
     max_iterations : int
-        At the density itself, after cooling and the rounds of a race.
+        Largest number of iterations after cooling and the rounds of a race.
     tolerance : float
         The search ends when the expected gain of the next step, δᵀg / 2, is below it: an
         error of the log-density, hence without units.
@@ -83,7 +83,7 @@ class ModeSearch:
     noise_variance : str or None
         Name of the ``pm.Data`` that cooling multiplies.
     cooling : Cooling or None
-        Without a `noise_variance` there is none.
+        Not used without a `noise_variance`.
     metric : TensorVariable or None
         Positive definite matrix ``(n_latents, n_latents)`` in variables of the model that steps
         are measured by: the precision of the latents' prior. None, or where no curvature is
@@ -129,7 +129,7 @@ class ModeSearch:
     def by_geometry(
         cls, density: ClassDensity, geometry: LatentGeometry, **settings: Any
     ) -> ModeSearch:
-        """Return a search with what is declared of the latents, and further settings."""
+        """Return a search with the declared geometry of the latents, and further settings."""
         return cls(
             density,
             geometry.gauss_newton,
@@ -142,9 +142,9 @@ class ModeSearch:
     def _replaced(
         self, noise_variance: str | None, curvature: Curvature | None
     ) -> Callable[[Any], dict[Any, Any]]:
-        """Return what gives, of settings, what stands in for symbols of the model.
+        """Return a function of the settings that gives replacements of the model's symbols.
 
-        More noise, and the residuals' share.
+        They are the multiplied noise variance and the residuals' share.
         """
         noise: Any = None
         if noise_variance is not None:
@@ -177,7 +177,7 @@ class ModeSearch:
         Parameters
         ----------
         starts : ndarray of shape (n_starts, n_latents) or (n_classes, n_starts, n_latents)
-            Never the present latents of a chain whose pseudo-priors these modes make.
+            Never the present latents of a chain that uses the modes as pseudo-priors.
         data : mapping of str to ndarray
             Values of the density's `data_inputs`.
         classes : ndarray of int of shape (n,), optional
@@ -208,7 +208,7 @@ class ModeSearch:
         if self.race is not None:
             for margin in self.race.margins:
                 self._run(searches, alive, self.race.n_iterations, evaluate)
-                # not those left behind under more noise, whose densities are others
+                # not those stopped under more noise, whose densities differ
                 alive &= set(searches.ahead(rows, alive))
                 alive = searches.within(alive, margin, self.race.trust)
         self._run(searches, alive, self.max_iterations, evaluate)
@@ -230,7 +230,7 @@ class ModeSearch:
         evaluate: Callable[..., tuple[np.ndarray, ...]],
         temperature: float = 1.0,
     ) -> None:
-        """Let searches go on for so many iterations, or to where they end."""
+        """Continue searches for `limit` iterations, or until they end."""
         settings = self._settings(temperature, 1.0)
         asked = np.array(sorted(rows))
         # all of them or none
@@ -254,12 +254,12 @@ class ModeSearch:
         followed: set[int],
         evaluate: Callable[..., tuple[np.ndarray, ...]],
     ) -> Modes:
-        """Evaluate the density where searches ended, and name how they did.
+        """Evaluate the density where searches ended, and return modes with statuses.
 
-        Those that were left behind may have been under more noise, and where the curvature is
-        written out precisions are those of Gauss and Newton.
+        Stopped searches may have been under more noise. If the curvature is written out, precisions
+        are Gauss-Newton matrices.
         """
-        # what is known of the curvature says how far apart differences are to be taken
+        # the last curvature sets the distances of differences
         log_density, gradient, precision, _ = evaluate(
             searches.classes[rows],
             searches.position[rows],

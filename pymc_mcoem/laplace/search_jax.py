@@ -1,10 +1,9 @@
-"""Searches for the modes of many observations in step, in JAX.
+"""Searches for the modes of many observations in lockstep, in JAX.
 
 The steps are those of `pymc_mcoem.laplace.search` and `pymc_mcoem.laplace.newton`: cooling, races
-and damping are each observation's own, so that an observation has the modes that it would have
-alone, up to rounding. A search is a row. Every round takes as many rows as there are lanes, of
-those that have not ended, so that searches that have ended, or classes that are out of the race,
-cost nothing.
+and damping are separate for each observation, whose modes are therefore those of a search alone, up
+to rounding. A search is a row. Every round takes rows that have not ended, as many as there are
+lanes, so that ended searches and classes out of the race cost nothing.
 
 Importing this module imports JAX.
 """
@@ -33,7 +32,7 @@ __all__ = ["Fits", "SearchInStep"]
 #: Share of the rows that are evaluated together. Three of four classes often leave the race early,
 #: and an accelerator takes all rows until then.
 _SHARE = 4
-#: Rows that are evaluated together at least, if there are as many.
+#: Smallest number of rows that are evaluated together, if there are as many.
 _FEWEST = 8
 
 
@@ -46,7 +45,7 @@ class Fits(NamedTuple):
     scale, whiten : array of shape (n, n_classes, n_latents, n_latents)
     log_normalizer, log_evidence : array of shape (n, n_classes)
     status : array of int of shape (n, n_classes)
-        Places in `ModeStatus`.
+        Positions in `ModeStatus`.
     """
 
     mean: Any
@@ -77,7 +76,7 @@ class _Rows(NamedTuple):
         return _Rows(*(each.at[places].get(mode="clip") for each in self))
 
     def known(self, value: Any, gradient: Any, matrix: Any, lengths: Any) -> _Rows:
-        """Return these rows with what an evaluation found where they are."""
+        """Return these rows with an evaluation at their positions."""
         height = jnp.where(jnp.isfinite(value), value, -jnp.inf)
         return self._replace(log_density=height, gradient=gradient, matrix=matrix, lengths=lengths)
 
@@ -88,7 +87,7 @@ class SearchInStep:
     Parameters
     ----------
     search : ModeSearch
-        Of a density with data as inputs.
+        Search of a density with data as inputs.
     starts : ndarray of shape (n_starts, n_latents)
     is_shared : tuple of bool
         Whether each of the density's data is the same for all observations.
@@ -115,7 +114,7 @@ class SearchInStep:
         Parameters
         ----------
         values : list of array
-            The density's data, in its order: ``(n, ...)``, or that of all observations.
+            The density's data, in its order: ``(n, ...)``, or the same for all observations.
         shared : list of array
             From `JaxGraph.shared` of `graph`.
         """
@@ -158,7 +157,7 @@ class SearchInStep:
     def evaluate(
         self, k: Any, x: Any, guess: Any, settings: Any, values: list[Any], shared: list[Any]
     ) -> tuple[Any, ...]:
-        """Return log-density, gradient, curvature and what measures steps at one position."""
+        """Return log-density, gradient, curvature and metric of steps at one position."""
         if self._is_bent:
             return tuple(self.graph(k, x, settings, *values, *shared))
 
@@ -216,9 +215,9 @@ class _Steps:
         return jax.vmap(one, in_axes=(0, 0, 0, *axes))(rows.classes, x, rows.matrix, *own)
 
     def _in_lots(self, asked: Any, change: Callable[[Any, Any], Any], held: Any) -> Any:
-        """Change what is held of all rows that are asked for, as many at a time as there are lanes.
+        """Apply `change` to `held` for all rows in `asked`, as many at a time as there are lanes.
 
-        `change` takes their places, some of which lie beyond the last row, and what is held.
+        `change` takes their indices, some of which may be beyond the last row, and `held`.
         """
 
         def go_on(state: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -233,14 +232,14 @@ class _Steps:
         return places
 
     def heat(self, rows: _Rows, alive: Any, temperature: Any) -> _Rows:
-        """Give searches another noise, and evaluate their densities under it."""
+        """Set another temperature of searches, and evaluate their densities at it."""
         found: _Rows = self._in_lots(
             alive.ravel(), lambda at, held: self._heat(at, held, temperature), rows
         )
         return found
 
     def run(self, rows: _Rows, alive: Any, limit: Any, temperature: Any) -> _Rows:
-        """Let searches go on for so many iterations, or to where they end."""
+        """Continue searches for `limit` iterations, or until they end."""
         left = jnp.where(alive.ravel() & (rows.log_density > -jnp.inf), limit, 0)
 
         def go_on(state: tuple[_Rows, Any]) -> tuple[_Rows, Any]:
@@ -256,7 +255,7 @@ class _Steps:
         return jax.lax.while_loop(is_under_way, go_on, (rows, left))[0]
 
     def _heat(self, places: Any, rows: _Rows, temperature: Any) -> _Rows:
-        """Give rows another noise and evaluate their densities; see `Searches.heat`."""
+        """Set another temperature of rows and evaluate their densities; see `Searches.heat`."""
         own = rows.at(places)
         is_known = jnp.isfinite(own.log_density)
         ratio = own.temperature / temperature if self._search.measured_by_prior else 1.0
@@ -307,8 +306,8 @@ class _Steps:
         ), helps
 
     def raced(self, rows: _Rows, alive: Any, margin: Any) -> Any:
-        """Return what stays alive after a round: of each class one start, within a margin."""
-        # not those left behind under more noise, whose densities are others
+        """Return the rows that stay alive after a round: one start per class, within a margin."""
+        # not those stopped under more noise, whose densities differ
         return self.within(rows, alive & self._best_of(self._ahead(rows, alive)), margin)
 
     def within(self, rows: _Rows, alive: Any, margin: Any) -> Any:
@@ -330,7 +329,7 @@ class _Steps:
         return alive & ~(height < least)
 
     def _promised(self, rows: _Rows) -> Any:
-        """Return what next Newton steps promise, with a ridge where they need one."""
+        """Return the expected gains of next Newton steps, with a ridge where needed."""
         known = jnp.isfinite(rows.gradient).all(axis=1) & jnp.isfinite(rows.matrix).all(axis=(1, 2))
         identity = jnp.eye(rows.matrix.shape[1])
         matrix = jnp.where(known[:, None, None], rows.matrix, identity)
@@ -359,7 +358,7 @@ class _Steps:
         return jax.nn.one_hot(leading, n_starts, dtype=bool)
 
     def fits(self, rows: _Rows, alive: Any) -> Fits:
-        """Return normals where the leading searches ended, and how they did."""
+        """Return normals where the leading searches ended, with statuses."""
         leading = self._ahead(rows, alive)
         n, n_classes, n_starts = alive.shape
         size, dtype = rows.position.shape[1], self._dtype
@@ -413,7 +412,7 @@ def _place(status: ModeStatus) -> int:
 
 
 def _put(rows: _Rows, places: Any, own: _Rows) -> _Rows:
-    """Return rows of which some are replaced."""
+    """Return rows with some of them replaced."""
     return _Rows(
         *(
             each if name in ("classes", "observation") else each.at[places].set(new, mode="drop")

@@ -131,7 +131,7 @@ def test_a_latent_that_is_looked_at_while_off_is_refused(pair):
     model, _, a, b = pair
     with model:
         pm.Normal("z", b, 1.0, observed=0.1)
-    message = r"blocks: b is not in the block of class 0, but the density of z looks at it"
+    message = r"blocks: b is not in the block of class 0, but the density of z depends on it"
     with model, pytest.raises(ValueError, match=message):
         CarlinChib(blocks={0: [a], 1: [b]})
 
@@ -191,7 +191,7 @@ def test_inactive_variables_may_depend_on_one_another():
     [
         ({0: ["a"]}, r"blocks: got the classes \[0\]; k has the classes 0 to 1"),
         ({0: ["a"], 1: ["b"], 2: ["b"]}, r"blocks: got the classes \[0, 1, 2\]"),
-        ({0: ["a"], 1: ["c"]}, r"blocks: 'c', of class 1, is no free variable"),
+        ({0: ["a"], 1: ["c"]}, r"blocks: 'c', of class 1, is not a free variable"),
         ({0: ["a"], 1: "b"}, r"blocks: class 1 has 'b'; give a list"),
         ({0: ["a"], 1: ["k"]}, r"latents: k is discrete"),
         ([["a"], ["b"]], r"blocks: got \[\['a'\], \['b'\]\]; give a mapping"),
