@@ -47,10 +47,10 @@ class StrictNumbaLinker(NumbaLinker):
 
 
 def strict_mode(mode: Any) -> Any:
-    """Return a mode of numba with strict arithmetic, one of C without a wrong rewrite, or the mode.
+    """Return a mode for numba with strict arithmetic, for C without a wrong rewrite, or unchanged.
 
     For C, PyTensor 3.3.7 merges ``y - (X @ b + k)`` into one call of BLAS and loses k if it is an
-    integer, as a class index is. That rewrite is left out.
+    integer, as a class index is. That rewrite is excluded.
 
     Examples
     --------

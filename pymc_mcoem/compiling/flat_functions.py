@@ -45,7 +45,7 @@ class NotFlatError(Exception):
 
 
 class WrittenOut(Protocol):
-    """A density, its derivatives and sufficient statistics, of flat arrays.
+    """A density, its derivatives and sufficient statistics, as functions of flat arrays.
 
     Attributes
     ----------
@@ -99,7 +99,7 @@ class WrittenOut(Protocol):
         ...
 
     def unobserved(self, values: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        """Return data of the model by name, in which no value of the observation is observed."""
+        """Return data of the model by name, with all values of the observation missing."""
         ...
 
     def pack(self, values: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -278,8 +278,8 @@ def _compiled(graph: Any, rest: Sequence[Any], returns: bool) -> Callable[..., A
     from pymc_mcoem.compiling.linear_algebra_numba import replace_products
 
     replace_products(graph)
-    # PyTensor caches every operator by itself, for which numba compiles one more function each. The
-    # whole is cached here, under the key that it has that way. PyTensor's flag is that of the whole
+    # PyTensor caches every operator separately, so numba compiles one more function for each. Here
+    # the whole is cached, under the key that it has that way. PyTensor's flag holds for the whole
     # process: nothing else is compiled or imported while it is off.
     _, key = numba_funcify_ensure_cache(graph)
     with pytensor.config.change_flags(numba__cache=False):

@@ -83,7 +83,7 @@ class JaxGraph:
         return [container.storage[0] for container in self._shared]
 
     def __call__(self, *arguments: Any) -> list[Any]:
-        """Return the graph's outputs; the arguments are its inputs, the data, what is shared."""
+        """Return the graph's outputs; the arguments are its inputs, the data, the shared values."""
         # The function of a graph without outputs returns None.
         return list(self._function(*arguments) or ())
 

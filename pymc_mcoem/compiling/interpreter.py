@@ -1,8 +1,8 @@
-"""PyTensor's interpreter with less to do for each elementwise operator.
+"""PyTensor's interpreter with less overhead for each elementwise operator.
 
-PyTensor's own takes ten microseconds around each call of a NumPy function, mostly to look the
-function up, compare shapes and silence warnings. A search for modes makes tens of thousands of such
-calls on arrays of a few numbers.
+PyTensor's interpreter takes ten microseconds around each call of a NumPy function, mostly to look
+the function up, compare shapes and silence warnings. A search for modes makes tens of thousands of
+such calls on arrays of a few numbers.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class _QuietLoop(Loop):
 
 
 def _direct(node: Any, thunk: Any) -> Callable[[], None] | None:
-    """Return what replaces a thunk of an elementwise operator, or None for any other.
+    """Return the replacement of an elementwise operator's thunk, or None for any other.
 
-    `Elemwise.perform` without its lookups, which `Elemwise.prepare_node` made possible before.
+    It is `Elemwise.perform` without the lookups that `Elemwise.prepare_node` has made before.
     """
     op = node.op
     if type(op) is not Elemwise or op.inplace_pattern or len(node.outputs) != 1:

@@ -66,7 +66,7 @@ class MatrixProduct(PlainGraph):
         return [pt.dot(left, right)]
 
     def for_numba(self, *inputs: TensorVariable) -> list[TensorVariable]:
-        """Return the product by numba's own BLAS call."""
+        """Return the product by numba's BLAS call."""
         # Imported here because numba takes a second to import.
         from pymc_mcoem.compiling.linear_algebra_numba import BlasProduct
 

@@ -54,11 +54,11 @@ def compile_loop(
     Returns
     -------
     callable
-        From arrays to a list of arrays, one an output, step by step along the first axis.
+        From arrays to a list of arrays, one for each output, with steps along the first axis.
 
     Notes
     -----
-    In JAX each new length of the sequences is compiled when it is first met.
+    JAX compiles anew for each new length of the sequences.
     """
     if uses_jax(mode):
         from pymc_mcoem.compiling.loops_jax import jax_loop

@@ -16,7 +16,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 __all__ = ["FirstCallTold", "compiling", "telling", "waiting"]
 
-#: How often a notebook's line changes.
+#: Seconds between changes of a notebook's line.
 SECONDS_BETWEEN = 1.0
 
 _is_told: ContextVar[bool] = ContextVar("pymc_mcoem_waiting", default=False)

@@ -1,9 +1,9 @@
-"""PyMC's tables of distributions, which have no public names: the one place that reads them.
+"""The only access to PyMC's tables of distributions, which have no public names.
 
 PyMC dispatches on the class of a distribution. Its public functions, such as `pymc.logp`, use these
-tables, but none says what is registered for a class, which workers need to know of
-``pm.CustomDist``, or which transform a variable would have if none had been given, which tells
-whether the transform that it has reaches the whole support of its prior.
+tables, but none says what is registered for a class, which workers need for ``pm.CustomDist``, or
+which transform a variable has by default, which shows whether its transform reaches the whole
+support of its prior.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ class OneAtATime:
 
 
 class OwnThread:
-    """Refuse work on one object in two threads: the last that began has it.
+    """Refuse work on one object in two threads; it belongs to the last that called `begin`.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ class OwnThread:
 
     Notes
     -----
-    Without a context manager, whose time would be felt at every draw of a chain.
+    There is no context manager, because it would slow down every draw of a chain.
     """
 
     def __init__(self, name: str) -> None:
@@ -207,5 +207,5 @@ class OwnThread:
         return here
 
     def __reduce__(self) -> tuple[type[OwnThread], tuple[str]]:
-        """Give a copy to no thread."""
+        """Return a copy that belongs to no thread."""
         return OwnThread, (self._name,)

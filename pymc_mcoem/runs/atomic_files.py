@@ -206,7 +206,7 @@ def read_whole(path: Path) -> bytes:
         content = unsealed(file.read())
     if content is None:
         raise DamagedFileError(
-            f"path: {str(path)!r} is damaged: what it holds is not what was written (its checksum "
+            f"path: {str(path)!r} is damaged: its content is not what was written (its checksum "
             "differs). Take an older file, as a Checkpoint keeps beside it."
         )
     return content

@@ -170,7 +170,7 @@ def claimed(checkpoint: Checkpoint | None, own: Iterable[Path] | None) -> Iterat
             except BlockingIOError as error:
                 raise BlockingIOError(
                     error.errno,
-                    f"checkpoint: {str(file)!r} is another run's as long as that goes on "
+                    f"checkpoint: {str(file)!r} is in use by another run "
                     f"({error.strerror}): each would replace what the other has learned. Wait for "
                     "its end, or name another file.",
                 ) from error

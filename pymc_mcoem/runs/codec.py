@@ -74,7 +74,7 @@ def decode_settings(text: str) -> dict[str, Any]:
 
 
 def stored_alike(text: str, settings: Mapping[str, Any], name: str) -> bool:
-    """Return whether a setting equals the one in a text, also if the text cannot tell.
+    """Return whether a setting equals the one in a text, or the text cannot tell.
 
     Examples
     --------
@@ -158,7 +158,7 @@ def is_of(value: Any, kind: Any) -> bool:
     if kind in (int, float):
         return isinstance(value, (int, kind)) and not isinstance(value, bool)
     if kind is np.ndarray:
-        # of larger numbers there are arrays of objects alone
+        # larger numbers make arrays of objects
         is_small = not isinstance(value, int) or -(2**63) <= value < 2**63
         return isinstance(value, (np.ndarray, int, float)) and is_small
     if not isinstance(value, kind):

@@ -37,7 +37,7 @@ _log = logging.getLogger("pymc_mcoem")
 WINDOW = 256
 #: Largest number of calls sent to a worker at once, and smallest number of lots per worker.
 TOGETHER, LOTS = 8, 16
-#: Seconds after which it is looked whether a client of Dask still has its scheduler.
+#: Seconds between checks that a Dask client still has its scheduler.
 ALIVE = 5.0
 #: Seconds after which idle workers of our own pool exit.
 IDLE = 300
@@ -46,7 +46,7 @@ FIRST = 600.0
 #: The same for a worker of our own pool after another one has answered: what that one compiled is
 #: on the disk, but not what JAX compiles.
 LATER = 120.0
-#: Numbers of losses that a call may have had until it is sent alone, and until it is given up:
+#: Largest numbers of losses after which a call is still sent with others, and is still sent:
 #: without a time limit, and with one, since each loss may have taken all of that time.
 LOSSES, SLOW_LOSSES = (2, 4), (0, 1)
 
@@ -217,7 +217,7 @@ class Dispatcher:
         if self._timeout is None:
             return WorkerLost(
                 "worker: it died each time that it had this observation, perhaps for lack of "
-                "memory; leave the observation out, or give workers more."
+                "memory; remove the observation, or give workers more."
             )
         return WorkerLost(
             f"worker: it died or gave no answer to this observation in {self._timeout:g} seconds, "

@@ -1,4 +1,4 @@
-"""Records that are left out: how they are reported, stored and logged."""
+"""Records that are skipped: how they are reported, stored and logged."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
     "said",
 ]
 
-#: Number of records in a row that may be left out; after that, the error is raised in any case.
+#: Number of records in a row that may be skipped; after that, the error is raised in any case.
 MOST_IN_A_ROW = 100
 #: Largest length of a reason, and of the text of a record that is not numeric.
 REASON, SHOWN = 300, 10_000
@@ -69,7 +69,7 @@ type OnError = Literal["raise", "skip"] | Callable[["FailedRecord"], object] | o
 
 @dataclass(frozen=True)
 class FailedRecord:
-    """A record that a run leaves out.
+    """A record that a run skips.
 
     Attributes
     ----------
@@ -113,9 +113,9 @@ def check_on_error(on_error: Any) -> None:
 
 
 def pass_on(record: FailedRecord, on_error: Any) -> None:
-    """Pass a record that is left out to the function or into the folder `on_error`, if it is one.
+    """Pass a skipped record to the function or into the folder `on_error`, if it is one.
 
-    This comes before the run drops the record. If it fails or is interrupted, the run meets the
+    This comes before the run drops the record. If it fails or is interrupted, the run reads the
     record again and passes it on again.
     """
     if isinstance(on_error, os.PathLike):
@@ -136,7 +136,7 @@ def _write(folder: Path, record: FailedRecord) -> None:
         named = {f"observation:{name}": each for name, each in given.items()}
     arrays: dict[str, Any] = {name: _as_array(value) for name, value in named.items()}
     np.savez(content, reason=record.reason, position=record.position, **arrays)
-    check_on_error(folder)  # what it lies in may be gone since the run began
+    check_on_error(folder)  # its parent folder may be gone since the run began
     folder.mkdir(exist_ok=True)
     for number in count():
         target = folder / f"{record.position:012d}{f'.{number}' if number else ''}.npz"

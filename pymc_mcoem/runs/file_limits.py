@@ -47,16 +47,16 @@ def bounded_groups(file: h5py.File, size: int) -> list[str]:
         for name in group:
             inner = f"{path.rstrip('/')}/{name}"
             if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-                raise _refused(inner, "is kept in another place")
+                raise _refused(inner, "is stored elsewhere")
             part = group[name]
             if _place(part) in known:
                 raise _refused(inner, "has two names")
             known.add(_place(part))
             if isinstance(part, h5py.Group):
                 if len(groups) + len(waiting) >= GROUPS:
-                    raise _refused(inner, "is one group too many")
+                    raise _refused(inner, "exceeds the number of groups")
                 if depth == DEPTH:
-                    raise _refused(inner, "lies deeper than anything in one")
+                    raise _refused(inner, "is nested too deeply")
                 waiting.append((inner, depth + 1))
             elif isinstance(part, h5py.Dataset):
                 budget.spend_attributes(part, inner)
@@ -86,19 +86,19 @@ class _Budget:
             self.spend(count * kind.get_size(), what)
             if _is_text_apart(kind) or _is_references(kind):
                 if count > AXES:
-                    raise _refused(what, "has more values than an attribute of one")
+                    raise _refused(what, "has too many values for an attribute")
                 self.spend(sum(map(_length, np.ravel(part.attrs[name]))), what)
             elif not (
                 isinstance(kind, (*NUMBERS, h5py.h5t.TypeStringID)) or name == "REFERENCE_LIST"
             ):
-                raise _refused(what, "is of a kind that no attribute of one has")
+                raise _refused(what, "has a type that no attribute of a run has")
 
     def spend_array(self, part: h5py.Dataset, where: str) -> None:
         if part.external or part.is_virtual:
-            raise _refused(where, "is kept in another place")
+            raise _refused(where, "is stored elsewhere")
         kind, count = part.id.get_type(), prod(part.shape or ())
         if not isinstance(kind, (*NUMBERS, h5py.h5t.TypeStringID)):
-            raise _refused(where, "is of a kind that no array of one has")
+            raise _refused(where, "has a type that no array of a run has")
         # Arrays that can grow are filled up to the length of their dimension when they are read.
         # Only those of length 0 are written like that. Dimensions are checked here as well.
         grows = part.chunks is not None or part.maxshape != part.shape

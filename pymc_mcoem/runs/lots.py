@@ -1,4 +1,4 @@
-"""Calls that are made together: several orders as one, and its answers one by one."""
+"""Calls that are made together: several orders as one, with separate answers."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def answers_in_lots(
     joined: Callable[[Sequence[Order]], Order],
     **limits: Any,
 ) -> Iterator[Any]:
-    """Yield the answers to orders, of which as many as a lot has are one call.
+    """Yield the answers to orders, which are sent in lots, each as one call.
 
-    From a lot on whose workers are lost, orders are sent one by one: `WorkerLost` is of one order.
+    After a lot whose workers are lost, orders are sent one by one: `WorkerLost` is of one order.
 
     Parameters
     ----------
     orders : iterator of Order
         Taken when their lot is sent. Which orders share a lot does not depend on the workers.
     lot : int
-        With 1, orders are sent as they are.
+        Number of orders in a lot. With 1, orders are sent as they are.
     joined : callable
         Returns one order for several, whose answer is a list with theirs, or `Failed` in the place
         of an answer.

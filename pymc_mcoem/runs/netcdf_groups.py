@@ -1,7 +1,7 @@
 """Reading and writing of netCDF groups by h5py alone.
 
-Layers above it look every array up again for each of its properties, of which a run has hundreds:
-h5py saves a run in a fifth of their time and loads it in a third.
+Libraries above it look an array up again for each of its properties, and a run has hundreds: h5py
+saves a run in a fifth of their time and loads it in a third.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pymc_mcoem.runs.file_limits import NO_VARIABLE
 
 __all__ = ["read_group", "write_groups"]
 
-#: Attributes by which netCDF tells dimensions, which are no attributes of the data.
+#: Attributes by which netCDF marks dimensions, which are no attributes of the data.
 OF_NETCDF = {
     "CLASS",
     "DIMENSION_LIST",
@@ -98,7 +98,7 @@ def _stands_for_a_dimension(part: h5py.Dataset) -> bool:
 
 
 def _dimensions(part: h5py.Dataset, name: str) -> list[str]:
-    """Return the names of dimensions: of one that has none, its own."""
+    """Return the names of an array's dimensions; an array without any is a dimension itself."""
     if "DIMENSION_LIST" not in part.attrs:
         return [name] * part.ndim
     return [part.file[scale].name.rpartition("/")[2] for (scale,) in part.attrs["DIMENSION_LIST"]]

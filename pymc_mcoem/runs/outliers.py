@@ -48,7 +48,7 @@ class Absurd(ValueError):
 
 
 class RefusedInARow:
-    """Number of records in a row that were refused as absurd; a warning tells of many."""
+    """Number of records in a row that were refused as absurd; many give a warning."""
 
     def __init__(self) -> None:
         self._number = 0

@@ -49,7 +49,7 @@ __all__ = [
 
 #: Number of objects that a worker keeps, the last ones used.
 CAPACITY = 16
-#: How the note begins that an exception of a worker carries.
+#: Beginning of the note on an exception from a worker.
 _IN_A_WORKER = "In a worker:\n"
 #: Seconds within which a worker notices that its driver is gone.
 WATCH_SECONDS = 2.0
@@ -57,7 +57,7 @@ WATCH_SECONDS = 2.0
 _made: OrderedDict[str, Any] = OrderedDict()
 #: Contents of parcels, by token, in workers of our own pools.
 _known: dict[str, bytes] = {}
-#: What has been called here: tokens of objects, and functions.
+#: Calls made in this process: token of the object, and function.
 _called: set[tuple[str, Callable[..., Any]]] = set()
 
 
@@ -365,7 +365,7 @@ def received(answer: Any) -> Any:
         if answer.made:
             raise answer.error
         raise ExecutorError(
-            f"executor: a worker could not compile what it is to run ({answer.error}); see that "
+            f"executor: a worker could not compile what it is to run ({answer.error}); check that "
             "workers have the same versions installed, and what the family is made of."
         ) from answer.error
     return answer

@@ -334,7 +334,7 @@ def test_a_second_run_on_a_checkpoint_is_refused_when_it_starts(family, stream, 
                     lambda: SAEM(family, random_seed=1).fit(stream, 1, checkpoint=path),
                 )
                 for other in others:
-                    with pytest.raises(BlockingIOError, match=r"run\.nc' is another run's as long"):
+                    with pytest.raises(BlockingIOError, match=r"run\.nc' is in use by another run"):
                         other()
                 # in the same folder there is room for others
                 driver(family).partial_fit(stream[:3], checkpoint=tmp_path / "other.nc")
@@ -498,7 +498,7 @@ def test_a_run_whose_file_is_an_older_one_of_another_is_refused(family, stream, 
     def records():
         for number, value in enumerate(stream):
             if number == 5:
-                with pytest.raises(BlockingIOError, match=r"run\.1\.nc' is another run's as long"):
+                with pytest.raises(BlockingIOError, match=r"run\.1\.nc' is in use by another run"):
                     driver(family).partial_fit(stream[:3], checkpoint=tmp_path / "run.1.nc")
             yield value
 

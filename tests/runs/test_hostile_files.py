@@ -101,13 +101,13 @@ def named_type(file):
 BOMBS = {
     circle: r"'/run/again' has two names",
     two_names: r"'/run/\w+' has two names",
-    nested: r"'/g/g/g' lies deeper than anything in one",
+    nested: r"'/g/g/g' is nested too deeply",
     declared: "'/run/large' declares more than the whole file holds",
     growing: "'/steps/large' is kept in pieces, compressed, or without an end",
     compressed: "'/run/large' is kept in pieces, compressed, or without an end",
     long_text: "'/run/large' declares more than the whole file holds",
-    many_words: "'many of /run' has more values than an attribute of one",
-    records: "'/run/large' is of a kind that no array of one has",
+    many_words: "'many of /run' has too many values for an attribute",
+    records: "'/run/large' has a type that no array of a run has",
     named_type: "'/run/kind' is neither a group nor an array",
 }
 
