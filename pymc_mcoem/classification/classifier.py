@@ -72,9 +72,9 @@ class Classifier:
     draws, tune : int
         Sweeps that are used, and sweeps before them.
     screening : float
-        Hopeless classes are left out before the sweeps or draws if this changes no class or label
+        Hopeless classes are excluded before the sweeps or draws if this changes no class or label
         probability by more than `screening`, apart from Monte Carlo error. Sweeps and draws then
-        cost as much as for four or sixteen classes. With 0 no class is left out. The bound holds
+        cost as much as for four or sixteen classes. With 0 no class is excluded. The bound holds
         while Laplace's approximation errs by no more than 20 in the log-evidence of one class
         against another's; see `pymc_mcoem.classification.screening.ScreenedClassWeights`. Screening
         saves sweeps but no mode searches: with 40 classes bursts of 500 sweeps take half the time,
@@ -170,7 +170,7 @@ class Classifier:
             raise ValueError(f"rule is {rule!r}; give 'evidence' or 'expected_likelihood'.")
         if rule == "expected_likelihood" and e_step is not None:
             raise ValueError(
-                f"e_step is {e_step!r}, which the rule 'expected_likelihood' has no use for; leave "
+                f"e_step is {e_step!r}, which the rule 'expected_likelihood' does not use; leave "
                 "it out, or give rule='evidence'."
             )
         if not 0 <= screening < 1:
@@ -183,9 +183,7 @@ class Classifier:
         self._has_own_labels = not isinstance(parameters, xr.Dataset)
         if isinstance(parameters, xr.Dataset):
             if label_weights is not None:
-                raise ValueError(
-                    "label_weights: with one mixture the weights are its own; leave them out."
-                )
+                raise ValueError("label_weights: one mixture has its own weights; leave them out.")
             self.family: Family = mixture
             self._parameters = mixture.check_parameters(parameters)
             of_class = list(range(mixture.n_classes)) if labels is None else list(labels)
@@ -281,7 +279,7 @@ class Classifier:
         """
         if self._has_own_labels:
             raise ValueError(
-                "labels: with a mixture per label the classes have their labels; leave out fit."
+                "labels: with a mixture per label the classes have labels; do not call fit."
             )
         self.class_labels = tuple(majority_labels(self.class_probabilities(observations), labels))
         return self
@@ -355,7 +353,7 @@ class Classifier:
                 sent.append((index, order))
                 yield order
 
-        # Compiling comes first, because its failures are no observation's fault.
+        # Compiling comes first, because its failures are not due to an observation.
         self.executor.prepare()
         while True:
             try:

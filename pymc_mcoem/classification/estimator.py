@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 __all__ = ["TemplateClustering"]
 
-#: Mixtures that are kept, with what was compiled for them, for estimators of the same settings: a
+#: Number of mixtures kept, with their compiled functions, for estimators of the same settings: a
 #: search over settings fits many clones of one estimator.
 KEPT = 16
-#: Most kernels of a template and of a clock in the default mixture of curves.
+#: Largest numbers of kernels of a template and of a clock in the default mixture of curves.
 LANDMARKS, WARP_KERNELS = 35, 20
 
 
@@ -61,10 +61,9 @@ class TemplateClustering(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     em_options : mapping or None
         Further options of `OnlineEM`, such as ``{"n_start": 100}``.
     e_step : EStep or None
-        E-step of learning, and of class probabilities and evidence in answers. Default:
-        `CarlinChibBurst`.
+        E-step for learning, and for class probabilities and evidence. Default: `CarlinChibBurst`.
     draws, tune : int
-        Sweeps that an answer uses, and sweeps before them.
+        Sweeps that the results of a row use, and sweeps before them.
     random_seed : int, sequence of int, or None
         Seed; None takes one from the operating system at each `fit`.
     progressbar : bool, default False
@@ -85,7 +84,7 @@ class TemplateClustering(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     Notes
     -----
-    Numbers of one row depend on the seed and the row alone, not on the rows beside it. The cost of
+    Results of a row depend on the seed and the row alone, not on other rows. The cost of
     `predict` is a burst for each row, that of `transform` a burst for each row and class. The
     first call compiles, for some ten seconds; clones with the same `make_mixture`, `shape` and
     `n_classes` compile nothing. Known labels `y` are not used; `OnlineEM.partial_fit` takes them.
@@ -208,7 +207,7 @@ class TemplateClustering(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Raises
         ------
         ValueError
-            If `e_step` has no evidence.
+            If `e_step` gives no evidence.
         """
         compiled = compiled_for(self._fitted(), self._e_step())
         state = compiled.initial_state()
@@ -223,7 +222,7 @@ class TemplateClustering(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return scores
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Return the mean log-evidence of the rows; of rows that were not learned, more is better.
+        """Return the mean log-evidence of the rows; for rows that were not learned, more is better.
 
         Parameters
         ----------
@@ -237,8 +236,8 @@ class TemplateClustering(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """Return rows aligned on the templates' frame, ``(n, n_points)``.
 
         Values are those of ``aligned_mean_averaged`` of `TemplateMixture.register`. Where a row
-        has no data, there is the average of the templates by the row's class probabilities, so
-        that nothing is missing for what comes next in a pipeline.
+        has no data, there is the average of the templates by the row's class probabilities, so that
+        later steps of a pipeline get no missing values.
 
         Parameters
         ----------
@@ -290,7 +289,7 @@ class TemplateClustering(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             )
         if mixture.settings.own_points is not None:
             raise ValueError(
-                "make_mixture: its curves have points of their own, which rows of X have not; "
+                "make_mixture: its curves have points of their own, which rows of X do not have; "
                 "leave out own_points."
             )
         given: dict[str, Any] = {

@@ -79,8 +79,8 @@ class CompiledExpectedLikelihood:
         self.density = density
         self.pseudo_priors = settings.pseudo_priors.compile(density, family.geometry, mode)
         self.chains = ClassChains(density, move, mode=mode)
-        # Where nothing is observed, a density that is written out is the prior: the likelihood is
-        # the difference, and is not compiled.
+        # If no value is observed, a hand-written density is the prior: the likelihood is the
+        # difference, and is not compiled.
         self._written_out = density.written_out if backend_of(mode) == "numba" else None
         self._log_densities = LogDensities(
             density, mode, log_likelihood(density) if self._written_out is None else None

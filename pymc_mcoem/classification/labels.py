@@ -95,7 +95,7 @@ def majority_labels(
 def read_labels(
     labels: Any, total: int | None, check: Callable[[Hashable, int], None]
 ) -> Iterator[Hashable]:
-    """Return an iterator over labels; all are checked now if there is a number of them."""
+    """Return an iterator over labels; all are checked now if their number is known."""
     if isinstance(labels, (str, bytes, Mapping)) or not hasattr(labels, "__iter__"):
         raise TypeError(
             f"labels: got {type(labels).__name__}; give a sequence or an iterable of labels."

@@ -53,14 +53,14 @@ def predict_then_learn(
 ) -> xr.Dataset:
     """Classify each observation of a stream, then learn it.
 
-    An observation is classified by what was learned before it. The error rate along the stream
-    therefore needs no held-out data and no second pass.
+    An observation is classified with parameters that were learned before it. The error rate along
+    the stream therefore needs no held-out data and no second pass.
 
     Parameters
     ----------
     learners : OnlineEM, or mapping of label to OnlineEM
         With a mapping, an observation is classified by the mixtures of all labels, and
-        then learned by that of its own label. A single driver learns all observations; their labels
+        then learned by that of its label. A single driver learns all observations; their labels
         only name its classes.
     observations : array_like, DataArray, or iterable
         As `OnlineEM.partial_fit` takes them. Consumed lazily, never read ahead.
@@ -85,8 +85,8 @@ def predict_then_learn(
     Dataset with dimension ``observation``, the number in the stream counted from 1
         What `live_error_rate` returns for the observations that were classified, and the labels
         ``predicted`` and ``actual``; ``seconds`` spent on learning in this call until the
-        observation was classified, by all drivers together; ``classified``, false where parameters
-        were not known and the most frequent label was predicted.
+        observation was classified, by all drivers together; ``classified``, false where there were
+        no parameters and the most frequent label was predicted.
 
     Raises
     ------

@@ -63,7 +63,7 @@ def generator_of(random_seed: int | Sequence[int], index: int) -> np.random.Gene
 def compile_class_weights(
     family: Any, e_step: EStep | None = None, screening: float = 0.0
 ) -> CompiledClassWeights:
-    """Compile posterior class probabilities, with hopeless classes left out on request.
+    """Compile posterior class probabilities, with hopeless classes excluded on request.
 
     An E-step without sweeps or draws is not screened, because finding hopeless classes costs as
     much as the E-step.
@@ -181,7 +181,7 @@ def _checked_all(
     """Make calls of `checked`, or of `attempt` if it skips, for the same θ together."""
     indices, data, parameters, seeds, draws, tune = zip(*calls, strict=True)
     if not isinstance(rule, TogetherEStep):
-        raise TypeError(f"e_step: {rule!r} does not explain observations together.")
+        raise TypeError(f"e_step: {rule!r} does not take several observations in one call.")
     rngs = list(map(generator_of, seeds, indices))
     found = rule.class_probability_all(data, parameters[0], rngs, draws=draws[0], tune=tune[0])
     answers: list[np.ndarray | Unclassified | Failed] = []

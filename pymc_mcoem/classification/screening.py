@@ -1,4 +1,4 @@
-"""Screening of classes: hopeless ones are left out before the sweeps of a classification."""
+"""Screening of classes: hopeless ones are excluded before the sweeps of a classification."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SLACK = 20.0
 
 
 def keep_plausible(probability: np.ndarray, amount: float) -> np.ndarray:
-    """Return the most probable classes that leave out at most `amount` of probability.
+    """Return the most probable classes, so that the others have at most probability `amount`.
 
     Parameters
     ----------
@@ -66,10 +66,10 @@ class ScreenedClassWeights:
 
     Notes
     -----
-    Classes that are left out keep the probability that Laplace's approximation gives them, and the
+    Excluded classes keep the probability that Laplace's approximation gives them, and the
     others share the rest in the proportions that `compile_for`'s rule finds among them. With p the
     class probabilities that this rule finds among all classes, l those by Laplace's approximation,
-    L the classes left out, q = p(L) and λ = l(L), the result is, apart from Monte Carlo
+    L the excluded classes, q = p(L) and λ = l(L), the result is, apart from Monte Carlo
     error,
 
         l_j for j in L,    p_j (1 − λ) / (1 − q) for the others.
@@ -79,9 +79,9 @@ class ScreenedClassWeights:
         l(A ∩ L) − p(A ∩ L) + (q − λ) p(A without L) / (1 − q),
 
     which lies between −max(q, λ) and max(q, λ). The bound is sharp: a label whose classes are all
-    left out may lose all of q. If no class is left out, nothing changes.
+    excluded may lose all of q. If no class is excluded, nothing changes.
 
-    Classes are left out while λ ≤ exp(−`slack`) `amount`. If Laplace's approximation errs by no
+    Classes are excluded while λ ≤ exp(−`slack`) `amount`. If Laplace's approximation errs by no
     more than `slack` in the log-evidence of any class against any other's, then
     q ≤ exp(`slack`) λ ≤ `amount`, and no probability changes by more than `amount`. The
     log-evidence of hopeless classes is lower by tens to hundreds. For curves simulated from 20

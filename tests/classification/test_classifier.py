@@ -299,7 +299,7 @@ def test_bad_arguments_are_refused_by_name(mixture, by_label, classifier):
         mcoem.Classifier(mixture, parameters, draws=0)
     with pytest.raises(ValueError, match="rule is 'best'; give 'evidence' or"):
         mcoem.Classifier(mixture, parameters, rule="best")
-    with pytest.raises(ValueError, match="which the rule 'expected_likelihood' has no use for"):
+    with pytest.raises(ValueError, match="which the rule 'expected_likelihood' does not use"):
         mcoem.Classifier(
             mixture, parameters, rule="expected_likelihood", e_step=mcoem.esteps.FixedLatents()
         )
